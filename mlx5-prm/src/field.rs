@@ -1,0 +1,151 @@
+//! Big-endian bit fields of PRM structures.
+
+/// One field: where it starts, counted in bits from the most significant bit of the first byte, and
+/// how many bits wide it is (1 to 64).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    bit: u32,
+    width: u32,
+}
+
+impl Field {
+    /// A field of `width` bits at `bit`, both as the PRM counts them.
+    ///
+    /// # Panics
+    /// At compile time, for a constant whose width is not 1 to 64.
+    #[must_use]
+    pub const fn new(bit: u32, width: u32) -> Self {
+        assert!(width >= 1 && width <= 64, "a field is 1 to 64 bits wide");
+        Self { bit, width }
+    }
+
+    /// The same field of a structure that itself starts at byte `base` of another.
+    #[must_use]
+    pub const fn within(self, base: u32) -> Self {
+        Self {
+            bit: self.bit + base * 8,
+            width: self.width,
+        }
+    }
+
+    /// The field's value. A mailbox that ends early reads as zero there, as the device pads it.
+    #[must_use]
+    pub fn get(self, bytes: &[u8]) -> u64 {
+        let mut value: u128 = 0;
+        for index in self.first_byte()..=self.last_byte() {
+            value = value << 8 | u128::from(bytes.get(index).copied().unwrap_or(0));
+        }
+        let value = value >> self.shift() & self.mask();
+        // Cannot be lost: the mask is at most 64 bits wide.
+        u64::try_from(value).unwrap_or(u64::MAX)
+    }
+
+    /// Writes the field, leaving its neighbours as they are. Bits of `value` above the width are
+    /// cut off. Returns false, and writes nothing, if the field lies outside `bytes`.
+    #[must_use = "a field outside of the buffer is not written"]
+    pub fn set(self, bytes: &mut [u8], value: u64) -> bool {
+        if self.last_byte() >= bytes.len() {
+            return false;
+        }
+        let mut mask = self.mask() << self.shift();
+        let mut value = (u128::from(value) & self.mask()) << self.shift();
+        for index in (self.first_byte()..=self.last_byte()).rev() {
+            let (keep, put) = (low_byte(mask), low_byte(value));
+            bytes[index] = bytes[index] & !keep | put;
+            mask >>= 8;
+            value >>= 8;
+        }
+        true
+    }
+
+    /// True if any bit of the field is set.
+    #[must_use]
+    pub fn is_set(self, bytes: &[u8]) -> bool {
+        self.get(bytes) != 0
+    }
+
+    const fn first_byte(self) -> usize {
+        (self.bit / 8) as usize
+    }
+
+    const fn last_byte(self) -> usize {
+        ((self.bit + self.width - 1) / 8) as usize
+    }
+
+    const fn shift(self) -> u32 {
+        7 - (self.bit + self.width - 1) % 8
+    }
+
+    const fn mask(self) -> u128 {
+        (1 << self.width) - 1
+    }
+}
+
+const fn low_byte(value: u128) -> u8 {
+    value.to_le_bytes()[0]
+}
+
+/// Declares documented [`Field`] constants: `NAME = bit, width; "what it is"`.
+macro_rules! fields {
+    ($($(#[$meta:meta])* $name:ident = $bit:expr, $width:expr;)*) => {
+        $($(#[$meta])* pub const $name: $crate::Field = $crate::Field::new($bit, $width);)*
+    };
+}
+pub(crate) use fields;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(field: Field, value: u64, expect: &[u8]) {
+        let mut bytes = [0u8; 16];
+        assert!(field.set(&mut bytes, value));
+        assert_eq!(&bytes[..expect.len()], expect);
+        assert!(bytes[expect.len()..].iter().all(|&byte| byte == 0));
+        assert_eq!(field.get(&bytes), value);
+        // A field set to zero in a buffer of ones leaves every other bit.
+        let mut ones = [0xffu8; 16];
+        assert!(field.set(&mut ones, 0));
+        let left: u32 = ones.iter().map(|byte| byte.count_zeros()).sum();
+        assert_eq!(left, field.width);
+    }
+
+    #[test]
+    fn fields_read_back_what_they_wrote() {
+        check(Field::new(0, 16), 0x0b16, &[0x0b, 0x16]);
+        check(
+            Field::new(0x48, 24),
+            0x12_3456,
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x56],
+        );
+        check(Field::new(3, 1), 1, &[0x10]);
+        check(Field::new(6, 3), 5, &[0x02, 0x80]);
+        check(
+            Field::new(0, 64),
+            0x0102_0304_0506_0708,
+            &[1, 2, 3, 4, 5, 6, 7, 8],
+        );
+        check(
+            Field::new(4, 64),
+            u64::MAX,
+            &[15, 255, 255, 255, 255, 255, 255, 255, 240],
+        );
+    }
+
+    #[test]
+    fn a_short_buffer_reads_as_zero_and_is_not_written() {
+        let field = Field::new(0x20, 32);
+        assert_eq!(field.get(&[0xff; 6]), 0xffff_0000);
+        let mut short = [0u8; 7];
+        assert!(!field.set(&mut short, 1));
+        assert_eq!(short, [0; 7]);
+    }
+
+    #[test]
+    fn a_value_too_wide_is_cut() {
+        let mut bytes = [0u8; 1];
+        assert!(Field::new(4, 4).set(&mut bytes, 0x1f));
+        assert_eq!(bytes, [0x0f]);
+    }
+}
