@@ -1,1 +1,5 @@
 //! placeholder
+pub mod profile;
+pub mod state;
+pub mod sysfs;
+pub mod topology;

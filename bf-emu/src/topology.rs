@@ -1,0 +1,850 @@
+//! The fabric as a user describes it: nodes and the mlx5 functions on them. Parsing and checking
+//! only; nothing here touches a device or a directory.
+//!
+//! A topology file lists nodes, and functions under each node. Everything but the shape may be left
+//! out, and is then chosen so that it is unique over the fabric:
+//!
+//! ```toml
+//! [[node]]
+//! name = "node0"                          # default: node<position>
+//! sys_image_guid = "02bf:0000:0000:0101"  # default: the first function's node_guid
+//!
+//! [[node.function]]                       # default: one "host" and one "dpu" function
+//! role = "host"                           # "host" or "dpu"
+//! name = "host"                           # default: the role
+//! vhca_id = 1
+//! lid = 1
+//! node_guid = "02bf:0000:0000:0101"
+//! pci_device = 0xa2dc
+//! pci_bdf = "bf00:03:00.0"
+//! ```
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Most functions in one fabric. The device file holds one block of tables per function, and its
+/// size is fixed when it is made.
+pub const FUNCTIONS_MAX: usize = 64;
+/// Most nodes in one fabric: each has at least one function.
+pub const NODES_MAX: usize = FUNCTIONS_MAX;
+/// Most functions that one process sees: more HCAs than any server carries, and few enough for
+/// every view's name to be a file name.
+pub const VIEW_FUNCTIONS_MAX: usize = 16;
+/// Longest name of a node or a function, in bytes. Sixteen pairs of them with their separators must
+/// stay within the 255 bytes of a file name in the common case; [`VIEW_NAME_MAX`] checks the rest.
+pub const NAME_MAX: usize = 24;
+/// Longest text of a view, in bytes: it names a directory (`NAME_MAX` of Linux is 255), next to
+/// which a temporary one with a suffix is made.
+pub const VIEW_NAME_MAX: usize = 220;
+/// Longest topology file that is read, in bytes: 64 functions with every key take under 16 KiB.
+pub const FILE_BYTES_MAX: u64 = 256 * 1024;
+/// Largest vHCA id that may be chosen; 0xffff means "no vHCA" in several PRM commands.
+pub const VHCA_ID_MAX: u16 = 0xfffe;
+/// Largest unicast LID (InfiniBand Architecture 1.3, section 4.1.3).
+pub const LID_MAX: u16 = 0xbfff;
+/// PCI device id of a BlueField-3 function (vendor 0x15b3).
+pub const PCI_DEVICE_BLUEFIELD3: u16 = 0xa2dc;
+/// PCI domain of the emulated functions. No machine's own devices are in it, so that a path of ours
+/// never hides a real device.
+pub const PCI_DOMAIN: u16 = 0xbf00;
+
+/// First bus of the emulated functions; node `n` is on bus `PCI_BUS_FIRST + n`.
+const PCI_BUS_FIRST: usize = 3;
+/// Functions on one PCI device (PCI Local Bus 3.0, section 3.2.2.3.4).
+const PCI_FUNCTIONS_PER_DEVICE: usize = 8;
+/// High part of the generated GUIDs: bit 57 marks an EUI-64 as locally administered.
+const GUID_BASE: u64 = 0x02bf_0000_0000_0000;
+
+/// Where a function is seen: in the server, or in the BlueField's own Arm cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A function of the host.
+    Host,
+    /// A function of the DPU's Arm system.
+    Dpu,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Host => "host",
+            Role::Dpu => "dpu",
+        })
+    }
+}
+
+/// One mlx5 function (vHCA) of the fabric, with every value decided and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionSpec {
+    /// `<node>.<function>`, unique: "node0.host".
+    pub name: String,
+    /// Name of the node it is on.
+    pub node: String,
+    /// Host or DPU side.
+    pub role: Role,
+    /// The function's gvmi: unique over the fabric, 1..=[`VHCA_ID_MAX`].
+    pub vhca_id: u16,
+    /// Equal for all functions of a node; its most significant byte comes first on the wire.
+    pub sys_image_guid: u64,
+    /// Unique over the fabric.
+    pub node_guid: u64,
+    /// LID of its port 1: unique over the fabric, 1..=[`LID_MAX`].
+    pub lid: u16,
+    /// PCI device id (vendor is 0x15b3).
+    pub pci_device: u16,
+    /// PCI address, `dddd:bb:dd.f` in lower-case hexadecimal, unique over the fabric.
+    pub pci_bdf: String,
+}
+
+/// A checked fabric: names, vHCA ids, LIDs, node GUIDs and PCI addresses are unique in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    functions: Vec<FunctionSpec>,
+}
+
+/// The functions one process sees, in the order of its mlx5_0, mlx5_1, ...
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The function behind mlx5_`i`, uverbs`i` is `functions[i]`.
+    pub functions: Vec<FunctionSpec>,
+    /// The directory that stands in for this process's `/sys`.
+    pub sys_root: PathBuf,
+}
+
+/// Why a topology, or a view of one, was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// The file could not be read.
+    #[error("reading topology {}: {source}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is too long to be a topology.
+    #[error(
+        "topology {} has {bytes} bytes; at most {FILE_BYTES_MAX} are read", file.display()
+    )]
+    TooLong {
+        /// The file.
+        file: PathBuf,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The file is no TOML, or has a key that does not exist, or a value of the wrong type.
+    #[error("topology {}: {source}", file.display())]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// The parser's message with line and column.
+        source: Box<toml::de::Error>,
+    },
+    /// A value is outside what is allowed.
+    #[error("topology {}: {key} is {value}; allowed: {allowed}", file.display())]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// The key, as `node[1].function[0].lid`.
+        key: String,
+        /// The value met.
+        value: String,
+        /// The values that would do.
+        allowed: String,
+    },
+    /// A value that must be unique is used twice.
+    #[error("topology {}: {key} is {value}, which {first} has already", file.display())]
+    Duplicate {
+        /// The file.
+        file: PathBuf,
+        /// The second key.
+        key: String,
+        /// The value.
+        value: String,
+        /// The first key.
+        first: String,
+    },
+    /// A view names a function that is not there.
+    #[error("no function {name:?} in the topology; it has {known}")]
+    UnknownFunction {
+        /// The name asked for.
+        name: String,
+        /// All names there are.
+        known: String,
+    },
+    /// A view is empty, too long, or names a function twice.
+    #[error("view {view:?} {problem}")]
+    BadView {
+        /// The list as given.
+        view: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl Topology {
+    /// `nodes` nodes with one host and one DPU function each.
+    ///
+    /// # Errors
+    /// [`TopologyError::Value`] unless `nodes` is in 1..=32 (two functions each, at most
+    /// [`FUNCTIONS_MAX`] functions).
+    pub fn with_nodes(nodes: usize) -> Result<Self, TopologyError> {
+        let file = Path::new("--nodes");
+        let most = FUNCTIONS_MAX / 2;
+        if !(1..=most).contains(&nodes) {
+            return Err(value_error(file, "nodes", nodes, format!("1..={most}")));
+        }
+        let raw = RawTopology {
+            node: (0..nodes).map(|_| RawNode::default()).collect(),
+        };
+        build(file, raw)
+    }
+
+    /// Reads and checks a topology file.
+    ///
+    /// # Errors
+    /// A [`TopologyError`] that names the file and the key.
+    pub fn load(file: &Path) -> Result<Self, TopologyError> {
+        let read = |source| TopologyError::Read {
+            file: file.to_owned(),
+            source,
+        };
+        let bytes = std::fs::metadata(file).map_err(read)?.len();
+        if bytes > FILE_BYTES_MAX {
+            return Err(TopologyError::TooLong {
+                file: file.to_owned(),
+                bytes,
+            });
+        }
+        let text = std::fs::read_to_string(file).map_err(read)?;
+        Self::parse(file, &text)
+    }
+
+    /// Checks the text of a topology file; `file` only names it in errors.
+    ///
+    /// # Errors
+    /// A [`TopologyError`] that names `file` and the key.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, TopologyError> {
+        let raw = toml::from_str(text).map_err(|source| TopologyError::Syntax {
+            file: file.to_owned(),
+            source: Box::new(source),
+        })?;
+        build(file, raw)
+    }
+
+    /// All functions, node by node.
+    #[must_use]
+    pub fn functions(&self) -> &[FunctionSpec] {
+        &self.functions
+    }
+
+    /// The function called `name` ("node0.host") and its position in [`Self::functions`].
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<(usize, &FunctionSpec)> {
+        self.functions
+            .iter()
+            .enumerate()
+            .find(|(_, function)| function.name == name)
+    }
+
+    /// The functions of a comma list such as "node0.host,node0.dpu", in its order.
+    ///
+    /// # Errors
+    /// [`TopologyError::UnknownFunction`], or [`TopologyError::BadView`] for an empty list, a
+    /// repeated name, more than [`VIEW_FUNCTIONS_MAX`] names or [`VIEW_NAME_MAX`] bytes.
+    pub fn select(&self, as_list: &str) -> Result<Vec<FunctionSpec>, TopologyError> {
+        let bad = |problem: String| TopologyError::BadView {
+            view: as_list.to_owned(),
+            problem,
+        };
+        if as_list.is_empty() {
+            return Err(bad(format!(
+                "names no function; there are {}",
+                self.names()
+            )));
+        }
+        if as_list.len() > VIEW_NAME_MAX {
+            return Err(bad(format!(
+                "has {} bytes, at most {VIEW_NAME_MAX} are allowed",
+                as_list.len()
+            )));
+        }
+        let mut chosen: Vec<FunctionSpec> = Vec::new();
+        for name in as_list.split(',') {
+            let (_, function) =
+                self.function(name)
+                    .ok_or_else(|| TopologyError::UnknownFunction {
+                        name: name.to_owned(),
+                        known: self.names(),
+                    })?;
+            if chosen.iter().any(|earlier| earlier.name == name) {
+                return Err(bad(format!("names {name:?} twice")));
+            }
+            chosen.push(function.clone());
+        }
+        if chosen.len() > VIEW_FUNCTIONS_MAX {
+            return Err(bad(format!(
+                "names {} functions, at most {VIEW_FUNCTIONS_MAX} are allowed",
+                chosen.len()
+            )));
+        }
+        Ok(chosen)
+    }
+
+    /// The topology as a file in which every value is written out. Parsing it gives the same
+    /// topology.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        let mut node = None;
+        for function in &self.functions {
+            if node != Some(&function.node) {
+                text.push_str(&format!(
+                    "[[node]]\nname = \"{}\"\nsys_image_guid = \"{}\"\n\n",
+                    function.node,
+                    guid_text(function.sys_image_guid)
+                ));
+                node = Some(&function.node);
+            }
+            text.push_str(&format!(
+                "[[node.function]]\nrole = \"{}\"\nname = \"{}\"\nvhca_id = {}\nlid = {}\n\
+                 node_guid = \"{}\"\npci_device = {:#06x}\npci_bdf = \"{}\"\n\n",
+                function.role,
+                function.short_name(),
+                function.vhca_id,
+                function.lid,
+                guid_text(function.node_guid),
+                function.pci_device,
+                function.pci_bdf
+            ));
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+        text
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.functions.iter().map(|f| f.name.as_str()).collect();
+        names.join(", ")
+    }
+}
+
+impl FunctionSpec {
+    /// The name without its node: "host".
+    #[must_use]
+    pub fn short_name(&self) -> &str {
+        // Neither part holds a dot: `checked_name` refuses it.
+        self.name
+            .rsplit_once('.')
+            .map_or(self.name.as_str(), |(_, short)| short)
+    }
+}
+
+/// A GUID as sysfs prints it: four groups of four hexadecimal digits.
+#[must_use]
+pub fn guid_text(guid: u64) -> String {
+    format!(
+        "{:04x}:{:04x}:{:04x}:{:04x}",
+        guid >> 48,
+        (guid >> 32) & 0xffff,
+        (guid >> 16) & 0xffff,
+        guid & 0xffff
+    )
+}
+
+fn guid_parse(text: &str) -> Option<u64> {
+    let mut guid = 0;
+    let mut groups = 0;
+    for group in text.split(':') {
+        groups += 1;
+        if groups > 4 || group.len() != 4 || !group.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        guid = guid << 16 | u64::from(u16::from_str_radix(group, 16).ok()?);
+    }
+    (groups == 4).then_some(guid)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTopology {
+    node: Vec<RawNode>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawNode {
+    name: Option<String>,
+    sys_image_guid: Option<String>,
+    function: Option<Vec<RawFunction>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFunction {
+    role: Role,
+    name: Option<String>,
+    vhca_id: Option<i64>,
+    lid: Option<i64>,
+    node_guid: Option<String>,
+    pci_device: Option<i64>,
+    pci_bdf: Option<String>,
+}
+
+impl RawFunction {
+    fn of(role: Role) -> Self {
+        RawFunction {
+            role,
+            name: None,
+            vhca_id: None,
+            lid: None,
+            node_guid: None,
+            pci_device: None,
+            pci_bdf: None,
+        }
+    }
+}
+
+/// The values seen so far for one key that must be unique, with the place of each.
+struct Unique<'a> {
+    file: &'a Path,
+    seen: Vec<(String, String)>,
+}
+
+impl<'a> Unique<'a> {
+    fn new(file: &'a Path) -> Self {
+        Unique {
+            file,
+            seen: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, key: String, value: String) -> Result<(), TopologyError> {
+        if let Some((_, first)) = self.seen.iter().find(|(seen, _)| *seen == value) {
+            return Err(TopologyError::Duplicate {
+                file: self.file.to_owned(),
+                key,
+                value,
+                first: first.clone(),
+            });
+        }
+        self.seen.push((value, key));
+        Ok(())
+    }
+}
+
+/// Decides every value that the file leaves open and checks the whole.
+fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyError> {
+    if !(1..=NODES_MAX).contains(&raw.node.len()) {
+        let allowed = format!("1..={NODES_MAX} tables");
+        return Err(value_error(file, "node", raw.node.len(), allowed));
+    }
+    let nodes: Vec<(RawNode, Vec<RawFunction>)> = raw
+        .node
+        .into_iter()
+        .map(|mut node| {
+            let functions = node.function.take();
+            let default = || vec![RawFunction::of(Role::Host), RawFunction::of(Role::Dpu)];
+            (node, functions.unwrap_or_else(default))
+        })
+        .collect();
+    let total: usize = nodes.iter().map(|(_, functions)| functions.len()).sum();
+    if total > FUNCTIONS_MAX {
+        let allowed = format!("at most {FUNCTIONS_MAX} functions over all nodes");
+        return Err(value_error(file, "node[*].function", total, allowed));
+    }
+
+    let all = || nodes.iter().flat_map(|(_, functions)| functions);
+    let mut vhca_ids = Numbers::new(all().filter_map(|f| f.vhca_id));
+    let mut lids = Numbers::new(all().filter_map(|f| f.lid));
+    let mut names = Unique::new(file);
+    let mut node_names = Unique::new(file);
+    let mut unique_vhca = Unique::new(file);
+    let mut unique_lid = Unique::new(file);
+    let mut unique_guid = Unique::new(file);
+    let mut unique_image = Unique::new(file);
+    let mut unique_bdf = Unique::new(file);
+
+    let mut functions = Vec::with_capacity(total);
+    for (n, (node, raw_functions)) in nodes.iter().enumerate() {
+        let node_key = |key: &str| format!("node[{n}].{key}");
+        let node_name = match &node.name {
+            Some(name) => checked_name(file, node_key("name"), name)?,
+            None => format!("node{n}"),
+        };
+        node_names.add(node_key("name"), node_name.clone())?;
+        if raw_functions.is_empty() {
+            return Err(value_error(
+                file,
+                node_key("function"),
+                "empty",
+                "one table or more",
+            ));
+        }
+        let mut sys_image_guid = node
+            .sys_image_guid
+            .as_deref()
+            .map(|text| checked_guid(file, node_key("sys_image_guid"), text))
+            .transpose()?;
+
+        for (f, raw) in raw_functions.iter().enumerate() {
+            let key = |key: &str| format!("node[{n}].function[{f}].{key}");
+            let short = match &raw.name {
+                Some(name) => checked_name(file, key("name"), name)?,
+                None => raw.role.to_string(),
+            };
+            let name = format!("{node_name}.{short}");
+            names.add(key("name"), name.clone())?;
+
+            let vhca_id = checked_number(
+                file,
+                key("vhca_id"),
+                vhca_ids.pick(raw.vhca_id),
+                VHCA_ID_MAX,
+            )?;
+            unique_vhca.add(key("vhca_id"), vhca_id.to_string())?;
+            let lid = checked_number(file, key("lid"), lids.pick(raw.lid), LID_MAX)?;
+            unique_lid.add(key("lid"), lid.to_string())?;
+
+            let node_guid = match &raw.node_guid {
+                Some(text) => checked_guid(file, key("node_guid"), text)?,
+                None => default_guid(n, f),
+            };
+            unique_guid.add(key("node_guid"), guid_text(node_guid))?;
+            let image = *sys_image_guid.get_or_insert(node_guid);
+            if f == 0 {
+                unique_image.add(node_key("sys_image_guid"), guid_text(image))?;
+            }
+
+            let pci_bdf = match &raw.pci_bdf {
+                Some(text) => checked_bdf(file, key("pci_bdf"), text)?,
+                None => default_bdf(n, f),
+            };
+            unique_bdf.add(key("pci_bdf"), pci_bdf.clone())?;
+            let pci_device = checked_number(
+                file,
+                key("pci_device"),
+                raw.pci_device.unwrap_or(i64::from(PCI_DEVICE_BLUEFIELD3)),
+                u16::MAX,
+            )?;
+
+            functions.push(FunctionSpec {
+                name,
+                node: node_name.clone(),
+                role: raw.role,
+                vhca_id,
+                sys_image_guid: image,
+                node_guid,
+                lid,
+                pci_device,
+                pci_bdf,
+            });
+        }
+    }
+    Ok(Topology { functions })
+}
+
+/// Hands out the smallest numbers from 1 that the file does not use itself.
+struct Numbers {
+    taken: BTreeSet<i64>,
+    next: i64,
+}
+
+impl Numbers {
+    fn new(taken: impl Iterator<Item = i64>) -> Self {
+        Numbers {
+            taken: taken.collect(),
+            next: 1,
+        }
+    }
+
+    fn pick(&mut self, given: Option<i64>) -> i64 {
+        given.unwrap_or_else(|| {
+            while self.taken.contains(&self.next) {
+                self.next += 1;
+            }
+            self.next += 1;
+            self.next - 1
+        })
+    }
+}
+
+fn value_error(
+    file: &Path,
+    key: impl Into<String>,
+    value: impl ToString,
+    allowed: impl Into<String>,
+) -> TopologyError {
+    TopologyError::Value {
+        file: file.to_owned(),
+        key: key.into(),
+        value: value.to_string(),
+        allowed: allowed.into(),
+    }
+}
+
+fn checked_name(file: &Path, key: String, name: &str) -> Result<String, TopologyError> {
+    let fits = (1..=NAME_MAX).contains(&name.len());
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    if fits && name.bytes().all(plain) {
+        return Ok(name.to_owned());
+    }
+    let allowed = format!("1..={NAME_MAX} characters of a-z A-Z 0-9 _ -");
+    Err(value_error(file, key, format!("{name:?}"), allowed))
+}
+
+fn checked_number(file: &Path, key: String, value: i64, max: u16) -> Result<u16, TopologyError> {
+    u16::try_from(value)
+        .ok()
+        .filter(|number| (1..=max).contains(number))
+        .ok_or_else(|| value_error(file, key, value, format!("1..={max}")))
+}
+
+fn checked_guid(file: &Path, key: String, text: &str) -> Result<u64, TopologyError> {
+    guid_parse(text).filter(|guid| *guid != 0).ok_or_else(|| {
+        let allowed = "four groups of four hexadecimal digits, \"02bf:0000:0000:0101\", not zero";
+        value_error(file, key, format!("{text:?}"), allowed)
+    })
+}
+
+fn checked_bdf(file: &Path, key: String, text: &str) -> Result<String, TopologyError> {
+    let pattern = b"hhhh:hh:hh.f";
+    let fits = text.len() == pattern.len()
+        && text.bytes().zip(pattern).all(|(byte, want)| match want {
+            b'h' => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+            b'f' => matches!(byte, b'0'..=b'7'),
+            separator => byte == *separator,
+        });
+    // A PCI bus has 32 devices; the slice is ASCII because it matched the pattern.
+    if fits && u8::from_str_radix(&text[8..10], 16).is_ok_and(|device| device < 32) {
+        return Ok(text.to_owned());
+    }
+    let allowed = "dddd:bb:dd.f in lower-case hexadecimal, \"bf00:03:00.0\"";
+    Err(value_error(file, key, format!("{text:?}"), allowed))
+}
+
+fn default_guid(node: usize, function: usize) -> u64 {
+    // Positions are below FUNCTIONS_MAX, so neither part reaches the other's bits, and the last
+    // byte is never zero (UCX trims trailing zero bytes of a system image GUID).
+    GUID_BASE | (node as u64 + 1) << 8 | (function as u64 + 1)
+}
+
+fn default_bdf(node: usize, function: usize) -> String {
+    format!(
+        "{PCI_DOMAIN:04x}:{:02x}:{:02x}.{}",
+        PCI_BUS_FIRST + node,
+        function / PCI_FUNCTIONS_PER_DEVICE,
+        function % PCI_FUNCTIONS_PER_DEVICE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FILE: &str = "t.toml";
+
+    fn parse(text: &str) -> Result<Topology, TopologyError> {
+        Topology::parse(Path::new(FILE), text)
+    }
+
+    /// Checks that `text` is refused with a message that holds all of `parts`.
+    fn check_refused(text: &str, parts: &[&str]) {
+        let message = match parse(text) {
+            Ok(topology) => panic!("{text:?} was accepted as {topology:?}"),
+            Err(error) => error.to_string(),
+        };
+        for part in parts {
+            assert!(message.contains(part), "{message:?} does not say {part:?}");
+        }
+    }
+
+    #[test]
+    fn default_fabric() {
+        let topology = Topology::with_nodes(2).unwrap();
+        let names: Vec<&str> = topology
+            .functions()
+            .iter()
+            .map(|f| f.name.as_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["node0.host", "node0.dpu", "node1.host", "node1.dpu"]
+        );
+        let [host, dpu, other, _] = topology.functions() else {
+            panic!("{topology:?}");
+        };
+        assert_eq!(host.sys_image_guid, dpu.sys_image_guid);
+        assert_ne!(host.sys_image_guid, other.sys_image_guid);
+        assert_ne!(host.node_guid, dpu.node_guid);
+        assert_eq!((host.vhca_id, host.lid), (1, 1));
+        assert_eq!((dpu.vhca_id, dpu.lid), (2, 2));
+        assert_eq!(host.pci_bdf, "bf00:03:00.0");
+        assert_eq!(dpu.pci_bdf, "bf00:03:00.1");
+        assert_eq!(other.pci_bdf, "bf00:04:00.0");
+        assert_eq!(topology.function("node1.host").unwrap().0, 2);
+        assert_eq!(topology.function("node1"), None);
+    }
+
+    #[test]
+    fn number_of_nodes_is_limited() {
+        for nodes in [0, 33, usize::MAX] {
+            let message = Topology::with_nodes(nodes).unwrap_err().to_string();
+            assert!(message.contains("1..=32"), "{message}");
+        }
+        assert_eq!(
+            Topology::with_nodes(32).unwrap().functions().len(),
+            FUNCTIONS_MAX
+        );
+    }
+
+    #[test]
+    fn explicit_values_are_kept_and_the_rest_filled_around_them() {
+        let topology = parse(
+            "[[node]]\nname = \"a\"\n[[node.function]]\nrole = \"dpu\"\nvhca_id = 2\nlid = 1\n\
+             [[node.function]]\nrole = \"host\"\nname = \"h-1\"\npci_device = 0xa2d6\n",
+        )
+        .unwrap();
+        let [dpu, host] = topology.functions() else {
+            panic!("{topology:?}");
+        };
+        assert_eq!((dpu.name.as_str(), dpu.vhca_id, dpu.lid), ("a.dpu", 2, 1));
+        assert_eq!(
+            (host.name.as_str(), host.vhca_id, host.lid),
+            ("a.h-1", 1, 2)
+        );
+        assert_eq!((host.pci_device, host.short_name()), (0xa2d6, "h-1"));
+    }
+
+    #[test]
+    fn refusals_name_file_key_and_range() {
+        let one = |line: &str| format!("[[node]]\n[[node.function]]\nrole = \"host\"\n{line}\n");
+        let two = |line: &str| format!("{0}[[node.function]]\nrole = \"dpu\"\n{line}\n", one(line));
+        for (text, parts) in [
+            (String::new(), &[FILE, "node"][..]),
+            ("node = []".into(), &[FILE, "node is 0", "1..=64"]),
+            (
+                "[[node]]\nfunction = []".into(),
+                &["node[0].function", "one table or more"],
+            ),
+            ("[[node]]\nnmae = \"x\"".into(), &[FILE, "nmae"]),
+            (
+                "[[node]]\n[[node.function]]\nrole = \"nic\"".into(),
+                &[FILE, "host", "dpu"],
+            ),
+            ("[[node]]\nname = \"a.b\"".into(), &["node[0].name", "a-z"]),
+            (
+                "[[node]]\nname = \"a\"\n[[node]]\nname = \"a\"".into(),
+                &["node[1].name", "node[0].name"],
+            ),
+            (
+                "[[node]]\nsys_image_guid = \"1\"".into(),
+                &["node[0].sys_image_guid", "hexadecimal"],
+            ),
+            (
+                one("vhca_id = 0"),
+                &["node[0].function[0].vhca_id is 0", "1..=65534"],
+            ),
+            (
+                one("lid = 49152"),
+                &["function[0].lid is 49152", "1..=49151"],
+            ),
+            (one("lid = -1"), &["lid is -1"]),
+            (
+                one("node_guid = \"0000:0000:0000:0000\""),
+                &["node_guid", "not zero"],
+            ),
+            (
+                one("pci_bdf = \"0000:03:20.0\""),
+                &["pci_bdf", "bf00:03:00.0"],
+            ),
+            (one("pci_bdf = \"0000:03:00.8\""), &["pci_bdf"]),
+            (one("pci_bdf = \"é000:03:00\""), &["pci_bdf"]),
+            (
+                two("vhca_id = 7"),
+                &[
+                    "function[1].vhca_id is 7",
+                    "function[0].vhca_id has already",
+                ],
+            ),
+            (two("lid = 7"), &["function[1].lid is 7", "already"]),
+            (
+                two("name = \"x\""),
+                &["function[1].name is node0.x", "already"],
+            ),
+            (
+                two("pci_bdf = \"0000:03:00.0\""),
+                &["function[1].pci_bdf", "already"],
+            ),
+            (
+                two("node_guid = \"0000:0000:0000:0001\""),
+                &["function[1].node_guid", "already"],
+            ),
+            ("[[node]]\n".repeat(33), &["66", "at most 64 functions"]),
+        ] {
+            check_refused(&text, parts);
+        }
+    }
+
+    #[test]
+    fn views() {
+        let topology = Topology::with_nodes(2).unwrap();
+        let names = |list: &str| -> Result<Vec<String>, String> {
+            let chosen = topology.select(list).map_err(|error| error.to_string())?;
+            Ok(chosen.into_iter().map(|function| function.name).collect())
+        };
+        assert_eq!(names("node1.dpu").unwrap(), ["node1.dpu"]);
+        assert_eq!(
+            names("node1.dpu,node0.host").unwrap(),
+            ["node1.dpu", "node0.host"]
+        );
+        let long = vec!["node0.host"; 30].join(",");
+        for (list, part) in [
+            ("", "names no function"),
+            ("node2.host", "it has node0.host, node0.dpu, node1.host"),
+            ("node0.host,", "no function \"\""),
+            ("node0.host,node0.host", "twice"),
+            (long.as_str(), "at most 220"),
+        ] {
+            let message = names(list).unwrap_err();
+            assert!(message.contains(part), "{message:?} does not say {part:?}");
+        }
+    }
+
+    proptest! {
+        /// Writing a topology out and parsing it again changes nothing, and what must be unique is.
+        #[test]
+        fn round_trip(shape in proptest::collection::vec(1_usize..6, 1..10)) {
+            let mut text = String::new();
+            for functions in &shape {
+                text.push_str("[[node]]\n");
+                for f in 0..*functions {
+                    text.push_str(&format!("[[node.function]]\nrole = \"host\"\nname = \"f{f}\"\n"));
+                }
+            }
+            let topology = parse(&text).unwrap();
+            prop_assert_eq!(&parse(&topology.to_toml()).unwrap(), &topology);
+            let functions = topology.functions();
+            let distinct = |key: fn(&FunctionSpec) -> String| {
+                functions.iter().map(key).collect::<BTreeSet<String>>().len()
+            };
+            prop_assert_eq!(distinct(|f| f.vhca_id.to_string()), functions.len());
+            prop_assert_eq!(distinct(|f| f.lid.to_string()), functions.len());
+            prop_assert_eq!(distinct(|f| f.pci_bdf.clone()), functions.len());
+            prop_assert_eq!(distinct(|f| guid_text(f.node_guid)), functions.len());
+            prop_assert_eq!(distinct(|f| guid_text(f.sys_image_guid)), shape.len());
+        }
+
+        /// No text makes the parser panic.
+        #[test]
+        fn never_panics(text in ".{0,200}") {
+            let _ = parse(&text);
+        }
+    }
+}
