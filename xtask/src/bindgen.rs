@@ -1,0 +1,142 @@
+//! `cargo xtask bindgen`: writes the committed FFI bindings, or checks that they are what bindgen writes.
+
+use crate::{process, setup, workspace};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+const HELP: &str = "\
+Usage: cargo xtask bindgen [--check]
+
+For each crate with a wrapper.h and a bindgen.args (one argument per line; $UCX_INCLUDE stands for the headers of
+stock UCX), runs the pinned bindgen and writes src/bindings.rs. Builds never need libclang: only this command does.
+
+  --check   write nothing; show the difference and fail when there is one";
+
+/// bindgen reads all of UCX's headers in a few seconds.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs the command.
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let mut check = false;
+    for argument in arguments {
+        match argument.as_str() {
+            "--check" => check = true,
+            "-h" | "--help" => {
+                println!("{HELP}");
+                return Ok(ExitCode::SUCCESS);
+            }
+            other => bail!("no option '{other}'; try: cargo xtask bindgen --help"),
+        }
+    }
+    let crates = crates_with_bindings()?;
+    let env = setup::ensure()?;
+    let tools = setup::bindgen_tools()?;
+    let mut stale = 0;
+    for dir in crates {
+        let name = dir
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let fresh = generate(&dir, &env, &tools).with_context(|| format!("bindings of {name}"))?;
+        let path = dir.join("src/bindings.rs");
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        if fresh == committed {
+            println!("{name}: bindings are current");
+        } else if check {
+            println!("{name}: src/bindings.rs differs from what bindgen writes");
+            show_difference(&path, &fresh)?;
+            stale += 1;
+        } else {
+            fs::write(&path, fresh)?;
+            println!("{name}: src/bindings.rs written");
+        }
+    }
+    Ok(if stale == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Crates of the workspace that ask for bindings, in the order of their names.
+fn crates_with_bindings() -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(workspace::root())? {
+        let dir = entry?.path();
+        match (
+            dir.join("wrapper.h").exists(),
+            dir.join("bindgen.args").exists(),
+        ) {
+            (true, true) => found.push(dir),
+            (false, false) => {}
+            _ => bail!(
+                "{} has one of wrapper.h and bindgen.args, not both",
+                dir.display()
+            ),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn generate(dir: &Path, env: &setup::Env, tools: &setup::BindgenTools) -> Result<String> {
+    let text = fs::read_to_string(dir.join("bindgen.args"))?;
+    let include = env.ucx_include.display().to_string();
+    let mut command = Command::new(&tools.bindgen);
+    command
+        .arg("wrapper.h")
+        .args(arguments(&text, &include))
+        .current_dir(dir);
+    command
+        .env("LIBCLANG_PATH", &tools.libclang_dir)
+        .envs(env.for_cc());
+    // The wheel has libclang without clang's own headers (stddef.h); the compiler that is there has them.
+    let compiler_include =
+        process::stdout(Command::new("cc").arg("-print-file-name=include"), LIMIT)?;
+    command.env(
+        "BINDGEN_EXTRA_CLANG_ARGS",
+        format!("-isystem {}", compiler_include.trim()),
+    );
+    process::stdout(&mut command, LIMIT)
+}
+
+/// One argument per line; blank lines and `#` comments are for the reader.
+fn arguments(text: &str, ucx_include: &str) -> Vec<String> {
+    text.lines()
+        .map(str::trim_end)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| line.replace("$UCX_INCLUDE", ucx_include))
+        .collect()
+}
+
+fn show_difference(path: &Path, fresh: &str) -> Result<()> {
+    let other = workspace::target_dir().join("bindings.fresh.rs");
+    fs::write(&other, fresh)?;
+    let mut diff = Command::new("diff");
+    let done = process::run(diff.arg("-u").arg(path).arg(&other), LIMIT)?;
+    for line in done.output.lines().take(80) {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_is_a_line() {
+        let text = "--use-core\n\n# why\n--raw-line=use libc::{a, b};\n--\n-I$UCX_INCLUDE/x\n";
+        let expect = [
+            "--use-core",
+            "--raw-line=use libc::{a, b};",
+            "--",
+            "-I/inc/x",
+        ];
+        assert_eq!(arguments(text, "/inc"), expect);
+    }
+}

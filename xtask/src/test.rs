@@ -1,0 +1,323 @@
+//! `cargo xtask test`: every check of the project, phase by phase, each with a hard limit, and one last line.
+
+mod libtest;
+mod skips;
+mod tally;
+
+use crate::setup::{self, Env};
+use crate::{process, tidy, workspace};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+use tally::{Case, Tally};
+
+const HELP: &str = "\
+Usage: cargo xtask test [--quick] [--ci] [PHASE...]
+
+Runs all phases, or those named, in this order:
+  setup    packages and stock UCX (see cargo xtask setup)
+  fmt      rustfmt would change nothing
+  tidy     the house rules that no other tool checks
+  clippy   no warning in any target
+  unit     unit, integration and documentation tests
+  layout   the FFI crates against the installed headers
+  build    what the following phases run, in release form
+  system   stock programs and the device's rules over the emulated device
+  demo     the main job in quick form
+
+  --quick  without build, system and demo
+  --ci     no colours or progress (also when CI is set or the output is not a terminal)
+
+Logs are in target/test/. The last line reads: N passed, N failed, N skipped.";
+
+/// A phase and the time it may take on two cold cores, with a margin of two or more.
+struct Phase {
+    name: &'static str,
+    limit: Duration,
+    in_quick: bool,
+    run: fn(&Phase, &World) -> Result<Vec<Case>>,
+}
+
+const fn phase(
+    name: &'static str,
+    limit_s: u64,
+    in_quick: bool,
+    run: fn(&Phase, &World) -> Result<Vec<Case>>,
+) -> Phase {
+    Phase {
+        name,
+        limit: Duration::from_secs(limit_s),
+        in_quick,
+        run,
+    }
+}
+
+const PHASES: &[Phase] = &[
+    phase("setup", 900, true, set_up),
+    phase("fmt", 60, true, format),
+    phase("tidy", 60, true, tidiness),
+    phase("clippy", 400, true, clippy),
+    phase("unit", 600, true, unit),
+    phase("layout", 200, true, layout),
+    phase("build", 400, false, build),
+    phase("system", 400, false, system),
+    phase("demo", 120, false, demo),
+];
+
+/// What the phases share.
+struct World {
+    /// Absent when the set-up failed or was not asked for yet.
+    env: Option<Env>,
+    logs: PathBuf,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let Some(chosen) = choose(&arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let logs = workspace::target_dir().join("test");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let mut world = World { env: None, logs };
+    let mut tally = Tally::default();
+    for phase in &chosen {
+        let started = Instant::now();
+        let cases = (phase.run)(phase, &world)
+            .unwrap_or_else(|error| vec![Case::fail(phase.name, format!("{error:#}"))]);
+        tally.add(phase.name, started.elapsed(), cases);
+        if phase.name == "setup" {
+            // Quick now: the phase has just made it complete, or said why it could not.
+            world.env = setup::ensure_offline().ok();
+        }
+    }
+    let accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
+    let phases: Vec<&str> = chosen.iter().map(|phase| phase.name).collect();
+    tally.judge_skips(&accepted, &phases);
+    tally.print();
+    Ok(if tally.clean() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The phases which the arguments ask for, in order; `None` means that help is wanted.
+fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
+    let (mut quick, mut names) = (false, Vec::new());
+    for argument in arguments {
+        match argument.as_str() {
+            "--quick" => quick = true,
+            // Output is the same for man and machine; the flag is there for those who expect it.
+            "--ci" => {}
+            "-h" | "--help" => return Ok(None),
+            name if PHASES.iter().any(|phase| phase.name == name) => names.push(name),
+            other => bail!("no phase or option '{other}'; try: cargo xtask test --help"),
+        }
+    }
+    // Every phase but these needs the set-up, and it costs nothing when it was made.
+    let alone = names
+        .iter()
+        .all(|name| ["fmt", "tidy", "clippy"].contains(name));
+    if !names.is_empty() && !alone && !names.contains(&"setup") {
+        names.push("setup");
+    }
+    let wanted = |phase: &&Phase| {
+        (names.is_empty() || names.contains(&phase.name)) && (phase.in_quick || !quick)
+    };
+    Ok(Some(PHASES.iter().filter(wanted).collect()))
+}
+
+fn set_up(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    // A process of its own, so that the limit holds for whatever the set-up waits for.
+    single(
+        phase,
+        world,
+        Command::new(std::env::current_exe()?).arg("setup"),
+    )
+}
+
+fn format(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    single(phase, world, cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn tidiness(_phase: &Phase, _world: &World) -> Result<Vec<Case>> {
+    let verdicts = tidy::check(&workspace::root())?;
+    Ok(verdicts
+        .into_iter()
+        .map(|(name, faults)| match faults.as_slice() {
+            [] => Case::pass(name),
+            _ => Case::fail(name, faults.join("\n")),
+        })
+        .collect())
+}
+
+fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let mut command = cargo();
+    command.args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]);
+    single(phase, world, &mut command)
+}
+
+/// The crates whose tests compare with what is installed.
+const FFI: [&str; 2] = ["mlx5dv-sys", "ucx-sys"];
+
+fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--no-fail-fast",
+        "--workspace",
+        "--exclude",
+        "xgvmi-tests",
+    ]);
+    for package in FFI {
+        command.args(["--exclude", package]);
+    }
+    cases(phase, world, command.args(["--", "--show-output"]))
+}
+
+fn layout(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let env = world.env()?;
+    let mut command = cargo();
+    command.args(["test", "--no-fail-fast"]);
+    for package in FFI {
+        command.args(["-p", package]);
+    }
+    command.envs(env.for_ucx()).envs(env.for_cc());
+    command.env("UCX_INCLUDE", &env.ucx_include);
+    cases(phase, world, command.args(["--", "--show-output"]))
+}
+
+fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    single(phase, world, cargo().args(["build", "--release"]))
+}
+
+fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let env = world.env()?;
+    let mut command = cargo();
+    command
+        .args(["test", "-p", "xgvmi-tests"])
+        .envs(env.for_cc());
+    let artefacts = workspace::target_dir().join("release");
+    command.env("XGVMI_TEST_BIN", artefacts);
+    command.env("XGVMI_TEST_UCX_LIB", &env.ucx_lib_dir);
+    command.env("XGVMI_TEST_UCX_TOOLS", &env.ucx_tools_dir);
+    if let Some(root) = &env.verbs_root {
+        command.env("XGVMI_TEST_VERBS_ROOT", root);
+    }
+    for (name, value) in env.for_verbs() {
+        command.env(format!("XGVMI_TEST_ENV_{name}"), value);
+    }
+    cases(phase, world, &mut command)
+}
+
+fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    world.env()?;
+    single(
+        phase,
+        world,
+        Command::new(std::env::current_exe()?).args(["demo", "--quick"]),
+    )
+}
+
+impl World {
+    fn env(&self) -> Result<&Env> {
+        self.env
+            .as_ref()
+            .context("not run, because the set-up is not complete")
+    }
+
+    /// Runs `command` to its end or the phase's limit, with a log of all it says.
+    fn run(&self, phase: &Phase, command: &mut Command) -> Result<process::Done> {
+        command.current_dir(workspace::root());
+        let done = process::run(command, phase.limit)?;
+        let log = self.logs.join(format!("{}.log", phase.name));
+        let text = format!("{}\n{}", process::shown(command), done.output);
+        fs::write(&log, text).with_context(|| format!("cannot write {}", log.display()))?;
+        Ok(done)
+    }
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new("cargo");
+    command.env("CARGO_TERM_COLOR", "never");
+    command
+}
+
+/// A phase that passes or fails as a whole.
+fn single(phase: &Phase, world: &World, command: &mut Command) -> Result<Vec<Case>> {
+    let done = world.run(phase, command)?;
+    Ok(vec![if done.ok() {
+        Case::pass(phase.name)
+    } else {
+        Case::fail(
+            phase.name,
+            format!("{}\n{}", done.verdict(), tally::tail(&done.output, 60)),
+        )
+    }])
+}
+
+/// A phase that runs cargo test and counts each test.
+fn cases(phase: &Phase, world: &World, command: &mut Command) -> Result<Vec<Case>> {
+    let done = world.run(phase, command)?;
+    let mut cases = libtest::parse(&done.output);
+    let told = cases.iter().any(Case::is_failure);
+    if !done.ok() && !told {
+        // It did not compile, crashed between tests, or was stopped.
+        let detail = format!("{}\n{}", done.verdict(), tally::tail(&done.output, 60));
+        cases.push(Case::fail(phase.name, detail));
+    } else if done.timed_out {
+        cases.push(Case::fail(phase.name, done.verdict()));
+    }
+    if cases.is_empty() {
+        bail!(
+            "no test ran; see {}",
+            world.logs.join(format!("{}.log", phase.name)).display()
+        );
+    }
+    Ok(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_choose_phases_in_order() {
+        let check = |arguments: &[&str], expect: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
+            let chosen = choose(&arguments).unwrap().unwrap();
+            let names: Vec<&str> = chosen.iter().map(|phase| phase.name).collect();
+            assert_eq!(names, expect, "{arguments:?}");
+        };
+        check(
+            &["--quick"],
+            &["setup", "fmt", "tidy", "clippy", "unit", "layout"],
+        );
+        check(&["tidy", "fmt"], &["fmt", "tidy"]);
+        check(&["system", "--ci"], &["setup", "system"]);
+        assert_eq!(choose(&[]).unwrap().unwrap().len(), PHASES.len());
+        assert!(choose(&["--help".to_owned()]).unwrap().is_none());
+        assert!(choose(&["sytem".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn help_names_every_phase() {
+        for phase in PHASES {
+            assert!(
+                HELP.contains(&format!("\n  {} ", phase.name)),
+                "{}",
+                phase.name
+            );
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `tests/skips.toml`: the skips that are accepted, each with its reason.
+
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+
+/// One accepted skip. The reason stands in the file, for the reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    pub(crate) phase: String,
+    pub(crate) name: String,
+}
+
+/// Reads the file.
+pub(crate) fn read(path: &Path) -> Result<Vec<Accepted>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| path.display().to_string())
+}
+
+fn parse(text: &str) -> Result<Vec<Accepted>> {
+    let table: toml::Table = text.parse().context("not TOML")?;
+    let mut accepted = Vec::new();
+    for (key, value) in &table {
+        let (true, Some(list)) = (key == "skip", value.as_array()) else {
+            bail!("unknown key '{key}'; only [[skip]] tables are known");
+        };
+        for entry in list {
+            let field = |name: &str| {
+                let text = entry
+                    .get(name)
+                    .and_then(toml::Value::as_str)
+                    .unwrap_or_default()
+                    .trim();
+                if text.is_empty() {
+                    bail!("a [[skip]] without {name}: {entry}");
+                }
+                Ok(text.to_owned())
+            };
+            field("reason")?;
+            accepted.push(Accepted {
+                phase: field("phase")?,
+                name: field("name")?,
+            });
+        }
+    }
+    Ok(accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_entry_needs_its_three_fields() {
+        let good = "[[skip]]\nphase = \"system\"\nname = \"a\"\nreason = \"no such device\"\n";
+        let expect = Accepted {
+            phase: "system".into(),
+            name: "a".into(),
+        };
+        assert_eq!(parse(good).unwrap(), [expect]);
+        assert!(parse("# none\n").unwrap().is_empty());
+        for missing in ["phase", "name", "reason"] {
+            let bad: String = good
+                .lines()
+                .filter(|l| !l.starts_with(missing))
+                .collect::<Vec<_>>()
+                .join("\n");
+            let error = format!("{:#}", parse(&bad).unwrap_err());
+            assert!(error.contains(missing), "{error}");
+        }
+        assert!(parse("[[skips]]\nname = \"a\"\n").is_err());
+    }
+}

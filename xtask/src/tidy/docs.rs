@@ -1,0 +1,141 @@
+//! Rules about the documents: links lead somewhere, and each promise names a test that exists.
+
+use super::{Source, Tree};
+
+const SPECIFICATION: &str = "docs/SPECIFICATION.md";
+
+/// Relative links and pictures in Markdown must name a file or directory of the tree.
+pub(super) fn links(tree: &Tree) -> Vec<String> {
+    tree.markdown()
+        .flat_map(|file| {
+            file.faults(|line| {
+                let broken: Vec<&str> = targets(line)
+                    .filter(|target| !leads_somewhere(tree, file, target))
+                    .collect();
+                (!broken.is_empty()).then(|| format!("leads nowhere: {}", broken.join(", ")))
+            })
+        })
+        .collect()
+}
+
+/// Each row of the specification's tables ends in a cell that names what holds the promise, in backticks:
+/// `file.rs::function`, or a command that begins with `cargo xtask`.
+pub(super) fn promises(tree: &Tree) -> Vec<String> {
+    let Some(file) = tree.get(SPECIFICATION) else {
+        return vec![format!("{SPECIFICATION} is absent")];
+    };
+    file.faults(|line| {
+        let cells: Vec<&str> = line
+            .trim()
+            .strip_prefix('|')?
+            .strip_suffix('|')?
+            .split('|')
+            .collect();
+        let cell = cells.last()?.trim();
+        let is_header = cell == "Held by" || cell.chars().all(|c| c == '-' || c == ':');
+        if is_header {
+            return None;
+        }
+        let holders: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        if holders.is_empty() {
+            return Some("a promise that names no test".to_owned());
+        }
+        let absent: Vec<&str> = holders
+            .into_iter()
+            .filter(|holder| !exists(tree, holder))
+            .collect();
+        (!absent.is_empty()).then(|| format!("no such test: {}", absent.join(", ")))
+    })
+}
+
+fn exists(tree: &Tree, holder: &str) -> bool {
+    if let Some(command) = holder.strip_prefix("cargo xtask ") {
+        let name = command.split_whitespace().next().unwrap_or_default();
+        return tree
+            .get("xtask/src/main.rs")
+            .is_some_and(|f| f.text.contains(&format!("\"{name}\" =>")));
+    }
+    let Some((path, function)) = holder.split_once("::") else {
+        return false;
+    };
+    // A function, or a row in a table of cases.
+    let forms = [
+        format!("fn {function}("),
+        format!("\"{function}\""),
+        format!("({function})"),
+    ];
+    tree.get(path)
+        .is_some_and(|file| forms.iter().any(|form| file.text.contains(form)))
+}
+
+/// The targets of `](target)` in a line.
+fn targets(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', ' ']).next())
+}
+
+fn leads_somewhere(tree: &Tree, from: &Source, target: &str) -> bool {
+    if target.contains("://") || target.starts_with('#') || target.starts_with("mailto:") {
+        return true;
+    }
+    let target = target
+        .split('#')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches('/');
+    let mut parts: Vec<&str> = from.path.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "." => {}
+            ".." => {
+                if parts.pop().is_none() {
+                    return false;
+                }
+            }
+            part => parts.push(part),
+        }
+    }
+    let path = parts.join("/");
+    tree.files
+        .iter()
+        .any(|f| f.path == path || f.path.starts_with(&format!("{path}/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::planted;
+    use super::*;
+
+    #[test]
+    fn broken_links_are_found() {
+        let page = "[a](../README.md) [b](x.svg \"title\")\n[c](https://x) [d](#here) [e](../xtask)\n[f](gone.md)\n";
+        let tree = planted(&[
+            ("docs/A.md", page),
+            ("docs/x.svg", ""),
+            ("README.md", ""),
+            ("xtask/src/main.rs", ""),
+        ]);
+        assert_eq!(links(&tree), ["docs/A.md:3: leads nowhere: gone.md"]);
+    }
+
+    #[test]
+    fn a_promise_without_a_test_is_found() {
+        let page = "| Promise | Number | Held by |\n|---|---|---|\n| a | 1 | `a/t.rs::holds` |\n\
+                    | b | 2 | `cargo xtask demo` |\n| c | 3 | by hope |\n| d | 4 | `a/t.rs::gone` |\n\
+                    | e | 5 | `a/t.rs::row` |\n";
+        let tree = planted(&[
+            (SPECIFICATION, page),
+            ("a/t.rs", "fn holds() {}\n(\"row\", 1)\n"),
+            ("xtask/src/main.rs", "\"demo\" => demo::run(rest),\n"),
+        ]);
+        let faults = promises(&tree);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(
+            faults[0].starts_with("docs/SPECIFICATION.md:5:"),
+            "{faults:?}"
+        );
+        assert!(faults[1].contains("a/t.rs::gone"), "{faults:?}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Rules about crates: who may depend on whom, and under which licences.
+
+use crate::{process, workspace};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+/// The edges inside the workspace; what is not here is a decision of its own. Build and test edges count as well.
+const EDGES: &[(&str, &[&str])] = &[
+    ("mlx5-prm", &[]),
+    ("mlx5dv-sys", &[]),
+    ("ucx-sys", &[]),
+    ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
+    ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
+    ("bf-emu", &["mlx5-prm"]),
+    ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
+    ("osu-bench", &["xgvmi-pool", "ucx-sys"]),
+    ("xgvmi-tests", &[]),
+    ("xtask", &[]),
+];
+
+/// Licences under which third-party code may come in; an expression needs one of its alternatives to be made of these.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "Unlicense",
+    "Unicode-3.0",
+    "CC0-1.0",
+    "BSL-1.0",
+    "0BSD",
+];
+
+/// The project's own.
+const OWN_LICENCE: &str = "MIT OR Apache-2.0";
+
+/// With a download of what is not in cargo's cache yet.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A package of the build, ours or not.
+#[derive(Debug, Clone)]
+pub(super) struct Package {
+    name: String,
+    licence: String,
+    ours: bool,
+    dependencies: BTreeSet<String>,
+}
+
+/// Asks cargo, for this platform alone: other platforms' packages are never fetched.
+pub(super) fn packages() -> Result<Vec<Package>> {
+    let version = process::stdout(Command::new("rustc").arg("-vV"), LIMIT)?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.context("rustc -vV names no host")?;
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--format-version=1", "--filter-platform", host]);
+    let text = process::stdout(command.current_dir(workspace::root()), LIMIT)?;
+    let metadata: Value = serde_json::from_str(&text).context("cargo metadata's answer")?;
+    let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = metadata["packages"]
+        .as_array()
+        .context("cargo metadata without packages")?;
+    Ok(list
+        .iter()
+        .map(|package| Package {
+            name: text_of(&package["name"]),
+            licence: text_of(&package["license"]),
+            ours: package["source"].is_null(),
+            dependencies: package["dependencies"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|dependency| text_of(&dependency["name"]))
+                .collect(),
+        })
+        .collect())
+}
+
+pub(super) fn edges(packages: &[Package]) -> Vec<String> {
+    let ours: BTreeSet<&str> = packages
+        .iter()
+        .filter(|p| p.ours)
+        .map(|p| p.name.as_str())
+        .collect();
+    let mut faults = Vec::new();
+    for package in packages.iter().filter(|package| package.ours) {
+        let Some((_, allowed)) = EDGES.iter().find(|(name, _)| *name == package.name) else {
+            faults.push(format!(
+                "{}: a new crate; say here on what it may depend",
+                package.name
+            ));
+            continue;
+        };
+        let inside = package
+            .dependencies
+            .iter()
+            .filter(|name| ours.contains(name.as_str()));
+        // A crate's own tests may ask for its features by naming itself.
+        let wrong =
+            inside.filter(|name| **name != package.name && !allowed.contains(&name.as_str()));
+        faults.extend(wrong.map(|name| format!("{} must not depend on {name}", package.name)));
+    }
+    faults
+}
+
+pub(super) fn licences(packages: &[Package]) -> Vec<String> {
+    let fault = |package: &&Package| match package.ours {
+        true => package.licence != OWN_LICENCE,
+        false => !accepted(&package.licence),
+    };
+    let wrong = packages.iter().filter(fault);
+    wrong
+        .map(|package| format!("{}: licence '{}'", package.name, package.licence))
+        .collect()
+}
+
+/// Whether one alternative of an SPDX expression is made of accepted licences only.
+fn accepted(expression: &str) -> bool {
+    // An old way to write "or"; and no crate in use nests alternatives deeper than one pair of parentheses.
+    let flat = expression.replace('/', " OR ").replace(['(', ')'], " ");
+    let flat = flat.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parts_ok = |expression: &str| {
+        expression
+            .split(" AND ")
+            .all(|l| LICENCES.contains(&l.trim()))
+    };
+    match expression.contains(") AND") || expression.contains("AND (") {
+        // (A OR B) AND C: each factor needs an accepted alternative.
+        true => flat
+            .split(" AND ")
+            .all(|factor| factor.split(" OR ").any(|l| LICENCES.contains(&l.trim()))),
+        false => flat.split(" OR ").any(parts_ok),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, licence: &str, ours: bool, dependencies: &[&str]) -> Package {
+        let dependencies = dependencies.iter().map(|&d| d.to_owned()).collect();
+        Package {
+            name: name.to_owned(),
+            licence: licence.to_owned(),
+            ours,
+            dependencies,
+        }
+    }
+
+    #[test]
+    fn a_wrong_edge_is_found() {
+        let own = |name, dependencies| package(name, OWN_LICENCE, true, dependencies);
+        let good = [
+            own("bf-emu", &["mlx5-prm", "libc"]),
+            own("mlx5-prm", &[]),
+            package("libc", "MIT", false, &[]),
+        ];
+        assert!(edges(&good).is_empty());
+        let bad = [
+            own("bf-emu", &[]),
+            own("xgvmi-pool", &["bf-emu"]),
+            own("extra", &[]),
+        ];
+        assert_eq!(edges(&bad).len(), 2, "{:?}", edges(&bad));
+    }
+
+    #[test]
+    fn licence_expressions_are_read() {
+        let check = |expression, expect| assert_eq!(accepted(expression), expect, "{expression}");
+        check("MIT", true);
+        check("MIT/Apache-2.0", true);
+        check("GPL-3.0 OR MIT", true);
+        check("(MIT OR Apache-2.0) AND Unicode-3.0", true);
+        check("(MIT OR GPL-3.0) AND GPL-3.0", false);
+        check("MIT AND GPL-3.0", false);
+        check("", false);
+    }
+
+    #[test]
+    fn our_own_licence_is_exact() {
+        assert_eq!(licences(&[package("xtask", "MIT", true, &[])]).len(), 1);
+        assert!(licences(&[package("xtask", OWN_LICENCE, true, &[])]).is_empty());
+    }
+}

@@ -1,0 +1,254 @@
+//! Rules that look at one file's text at a time.
+
+use super::Tree;
+
+/// Longer files hold more than one subject.
+const LINES_MAX: usize = 800;
+
+/// Crates of the product: they meet the emulator only at the kernel's interface.
+const PRODUCT: [&str; 5] = [
+    "mlx5dv-sys/",
+    "ucx-sys/",
+    "xgvmi-pool/",
+    "uct-plugin/",
+    "osu-bench/",
+];
+
+pub(super) fn module_docs(tree: &Tree) -> Vec<String> {
+    tree.rust()
+        .filter(|file| {
+            let expected = if file.is_generated() {
+                "/* automatically generated"
+            } else {
+                "//! "
+            };
+            !file.text.starts_with(expected)
+        })
+        .map(|file| format!("{}: does not begin with //! and what it is for", file.path))
+        .collect()
+}
+
+pub(super) fn nothing_disabled(tree: &Tree) -> Vec<String> {
+    // In two halves, so that this file does not find itself.
+    let banned = [
+        concat!("#[ig", "nore"),
+        concat!("#[should", "_panic"),
+        concat!("to", "do!("),
+        concat!("unimpl", "emented!("),
+        concat!("thread::sl", "eep("),
+    ];
+    let mut faults = Vec::new();
+    for file in tree.rust().filter(|file| !file.is_generated()) {
+        let mut in_tests = file.path.starts_with("tests/") || file.path.contains("/tests/");
+        faults.extend(file.faults(|line| {
+            in_tests |= line.starts_with("#[cfg(test)]");
+            let found = banned.iter().find(|word| line.contains(**word))?;
+            // Waiting is a fault in a test only; a tool may wait for a child or a port.
+            (in_tests || !found.contains("thread")).then(|| (*found).to_owned())
+        }));
+    }
+    faults
+}
+
+pub(super) fn lengths(tree: &Tree) -> Vec<String> {
+    tree.rust()
+        .filter(|file| !file.is_generated())
+        .map(|file| (file.text.lines().count(), &file.path))
+        .filter(|(lines, _)| *lines >= LINES_MAX)
+        .map(|(lines, path)| {
+            format!("{path}: {lines} lines; {LINES_MAX} is too many for one subject")
+        })
+        .collect()
+}
+
+pub(super) fn nothing_local(tree: &Tree) -> Vec<String> {
+    let banned = [
+        concat!("/wo", "rk/"),
+        concat!("/tm", "p/"),
+        concat!("/ro", "ot/"),
+        concat!("../sh", "ared"),
+        concat!("py", "pi.org"),
+        concat!("crates", ".io"),
+        concat!("deb.deb", "ian.org"),
+    ];
+    tree.files
+        .iter()
+        .filter(|file| file.path != "Cargo.lock")
+        .flat_map(|file| {
+            file.faults(|line| {
+                banned
+                    .iter()
+                    .find(|word| line.contains(**word))
+                    .map(|w| format!("names {w}"))
+            })
+        })
+        .collect()
+}
+
+pub(super) fn safe_core(tree: &Tree) -> Vec<String> {
+    let core = |path: &str| {
+        path.starts_with("xgvmi-pool/src/")
+            && !path.starts_with("xgvmi-pool/src/mlx5/")
+            && path != "xgvmi-pool/src/mlx5.rs"
+    };
+    tree.rust()
+        .filter(|file| core(&file.path))
+        .flat_map(|file| {
+            file.faults(|line| {
+                let code = line.split("//").next().unwrap_or_default();
+                let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+                words
+                    .any(|word| word == "unsafe")
+                    .then(|| "unsafe outside mlx5/".to_owned())
+            })
+        })
+        .collect()
+}
+
+pub(super) fn product_alone(tree: &Tree) -> Vec<String> {
+    tree.files
+        .iter()
+        .filter(|file| PRODUCT.iter().any(|room| file.path.starts_with(room)))
+        .flat_map(|file| {
+            file.faults(|line| {
+                let line = line.to_lowercase().replace(['-', '_'], "");
+                line.contains("bfemu")
+                    .then(|| "names the emulator".to_owned())
+            })
+        })
+        .collect()
+}
+
+pub(super) fn exports(tree: &Tree) -> Vec<String> {
+    // An rlib that exports a libc name would interpose it in its own tests.
+    let words = [concat!("no_", "mangle"), concat!("export_", "name")];
+    tree.rust()
+        .filter(|file| !file.path.starts_with("uct-plugin/src/"))
+        .filter(|file| !file.path.starts_with("bf-emu/preload/src/"))
+        .flat_map(|file| {
+            file.faults(|line| {
+                let attribute = line.trim_start().starts_with("#[");
+                (attribute && words.iter().any(|word| line.contains(word)))
+                    .then(|| "exports a C name".to_owned())
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Rule;
+    use super::super::tests::planted;
+    use super::*;
+
+    fn check(rule: Rule, files: &[(&str, &str)], expect: &[&str]) {
+        let faults = rule(&planted(files));
+        let places: Vec<String> = faults
+            .iter()
+            .map(|f| f.splitn(3, ':').take(2).collect::<Vec<_>>().join(":"))
+            .collect();
+        let starts = places
+            .iter()
+            .zip(expect)
+            .all(|(place, want)| place.starts_with(want));
+        assert!(
+            faults.len() == expect.len() && starts,
+            "{faults:?} is not {expect:?}"
+        );
+    }
+
+    #[test]
+    fn module_docs_are_asked_for() {
+        check(
+            module_docs,
+            &[("a/a.rs", "//! What.\n"), ("a/b.rs", "use x;\n")],
+            &["a/b.rs"],
+        );
+        check(
+            module_docs,
+            &[("a/src/bindings.rs", "/* automatically generated by x */\n")],
+            &[],
+        );
+        check(
+            module_docs,
+            &[("a/src/bindings.rs", "//! by hand\n")],
+            &["a/src/bindings.rs"],
+        );
+    }
+
+    #[test]
+    fn disabled_code_is_found() {
+        let ignored = concat!("fn a() {}\n#[ig", "nore = \"x\"]\n");
+        check(nothing_disabled, &[("a.rs", ignored)], &["a.rs:2"]);
+        let wait = concat!("thread::sl", "eep(x);\n");
+        check(nothing_disabled, &[("a.rs", wait)], &[]);
+        check(
+            nothing_disabled,
+            &[("a/tests/b.rs", wait)],
+            &["a/tests/b.rs:1"],
+        );
+        let inside = format!("#[cfg(test)]\nmod tests {{\n{wait}");
+        check(nothing_disabled, &[("a.rs", &inside)], &["a.rs:3"]);
+    }
+
+    #[test]
+    fn long_files_are_found() {
+        let line = "//! x\n";
+        check(
+            lengths,
+            &[("a.rs", &line.repeat(799)), ("b.rs", &line.repeat(800))],
+            &["b.rs"],
+        );
+    }
+
+    #[test]
+    fn local_paths_are_found() {
+        let text = format!("ok\nsee {}x\n", concat!("/tm", "p/"));
+        check(
+            nothing_local,
+            &[("a.md", &text), ("Cargo.lock", &text)],
+            &["a.md:2"],
+        );
+    }
+
+    #[test]
+    fn unsafe_in_the_core_is_found() {
+        let text = "// unsafe in a comment\nlet unsafely = 1;\nunsafe { x() }\n";
+        check(
+            safe_core,
+            &[("xgvmi-pool/src/pool.rs", text)],
+            &["xgvmi-pool/src/pool.rs:3"],
+        );
+        check(
+            safe_core,
+            &[
+                ("xgvmi-pool/src/mlx5/umr.rs", text),
+                ("bf-emu/src/a.rs", text),
+            ],
+            &[],
+        );
+    }
+
+    #[test]
+    fn the_emulator_is_not_named_in_the_product() {
+        let text = "getenv(\"BFEMU_STATE\")\n";
+        check(
+            product_alone,
+            &[("uct-plugin/src/lib.rs", text), ("tests/src/a.rs", text)],
+            &["uct-plugin/src/lib.rs:1"],
+        );
+    }
+
+    #[test]
+    fn stray_exports_are_found() {
+        let text = concat!("#[unsafe(no_", "mangle)]\n");
+        check(
+            exports,
+            &[
+                ("bf-emu/src/lib.rs", text),
+                ("bf-emu/preload/src/lib.rs", text),
+            ],
+            &["bf-emu/src/lib.rs:1"],
+        );
+    }
+}

@@ -1,0 +1,17 @@
+//! Where the workspace and its build output lie.
+
+use std::path::{Path, PathBuf};
+
+/// The workspace's root directory.
+pub(crate) fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
+}
+
+/// Where cargo builds: `$CARGO_TARGET_DIR`, else `target` in the workspace.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()) {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
