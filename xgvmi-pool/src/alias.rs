@@ -1,0 +1,528 @@
+//! The map of aliases: for each remote key one alias, made once and found again.
+//!
+//! A lookup takes a read lock on one of several shards and touches nothing else that is shared but
+//! the alias itself. Nobody waits for the device but those who want the very alias that is in the
+//! making. No lock is held over a call of the device.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry as MapEntry;
+
+use crate::device::{Alias, AliasDevice};
+use crate::error::AliasError;
+use crate::flight::Flight;
+use crate::gate::Gate;
+use crate::key::{Lkey, OwnerUuid, RemoteKey};
+use crate::policy::AliasPolicy;
+use crate::stats::{AliasCounters, AliasStats};
+use crate::sync::{
+    Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, RwLock, lock, read, write,
+};
+
+/// Shards of the map. A miss or an eviction holds the write lock of one of them for as long as a
+/// table insert lasts; with sixteen a lookup hardly ever meets it.
+const SHARDS: usize = 16;
+
+/// Aliases that one search for the least recently used ones picks. The search goes over the whole
+/// map; what it finds serves so many evictions.
+const EVICTION_BATCH: usize = 64;
+
+/// How long closing waits for calls that are inside the device. Commands are bounded by the kernel;
+/// what is still inside after that hangs in the kernel, and its objects are left alone.
+const CLOSE_WAIT: Duration = Duration::from_secs(60);
+
+/// The aliases that one importer has. Cheap to clone; all clones are the same map.
+pub struct AliasMap<D: AliasDevice> {
+    inner: Arc<Inner<D>>,
+}
+
+impl<D: AliasDevice> Clone for AliasMap<D> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+/// A part of the map.
+type Shard<D> = RwLock<HashMap<u64, Place<D>>>;
+
+struct Inner<D: AliasDevice> {
+    core: Arc<Core<D>>,
+    policy: AliasPolicy,
+    shards: Box<[Shard<D>]>,
+    /// Aliases of the map, those in the making included.
+    len: AtomicU32,
+    /// Candidates for eviction, the oldest last: map key, and time of use when it was picked.
+    oldest: Mutex<Vec<(u64, u64)>>,
+}
+
+/// What an alias needs until its end, which may come after that of its place in the map.
+#[derive(Debug)]
+struct Core<D> {
+    device: Arc<D>,
+    gate: Gate,
+    /// Grows with every unpin: the time by which aliases are compared.
+    clock: AtomicU64,
+    counters: AliasCounters,
+}
+
+/// What the map has for a key.
+enum Place<D: AliasDevice> {
+    /// An alias. The map is one of its owners; every other owner pins it.
+    Ready(Arc<Entry<D>>),
+    /// A thread that makes one.
+    Making(Arc<Making<D>>),
+}
+
+/// An alias on the device. Destroyed there with its last owner.
+struct Entry<D: AliasDevice> {
+    core: Arc<Core<D>>,
+    key: RemoteKey,
+    alias: Alias,
+    /// When it was made or last unpinned.
+    used: AtomicU64,
+    /// Destroyed on the device already.
+    dead: AtomicBool,
+}
+
+/// An alias in use. While one of its references lives the alias is not destroyed.
+pub struct AliasRef<D: AliasDevice> {
+    entry: Arc<Entry<D>>,
+}
+
+impl<D: AliasDevice> AliasMap<D> {
+    /// An empty map over the device.
+    ///
+    /// # Errors
+    /// If the policy cannot be followed.
+    pub fn open(device: Arc<D>, policy: AliasPolicy) -> Result<Self, AliasError> {
+        let policy = policy.checked()?;
+        let core = Core {
+            device,
+            gate: Gate::new(),
+            clock: AtomicU64::new(0),
+            counters: AliasCounters::default(),
+        };
+        let shards = (0..SHARDS).map(|_| RwLock::new(HashMap::new())).collect();
+        let inner = Inner {
+            core: Arc::new(core),
+            policy,
+            shards,
+            len: AtomicU32::new(0),
+            oldest: Mutex::new(Vec::new()),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The alias of a remote key: the one of the map, or a new one. An alias that the map has for
+    /// the same key of another owner is stale: it is replaced, and destroyed once nobody uses it.
+    ///
+    /// # Errors
+    /// If the device cannot make the alias; if all aliases that the map may hold are in use; if
+    /// another thread's attempt at the same alias failed or takes too long.
+    pub fn attach(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+        match self.inner.find(&key) {
+            Some(found) => Ok(found),
+            None => self.inner.find_or_make(key),
+        }
+    }
+
+    /// Puts out all aliases of an owner that is known to be dead. Those in use are destroyed once
+    /// they are not. Returns how many were put out.
+    pub fn reap_owner(&self, owner: OwnerUuid) -> usize {
+        self.inner.reap(owner)
+    }
+
+    /// Aliases that the map has, those in the making included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inner.len.load(Ordering::Relaxed) as usize
+    }
+
+    /// True if the map has no alias.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The numbers so far.
+    #[must_use]
+    pub fn stats(&self) -> AliasStats {
+        self.inner.core.counters.snapshot()
+    }
+
+    /// Destroys the aliases of the map, those that are still in use as well. The device stays open.
+    /// True if nothing is left behind.
+    pub fn close(&self) -> bool {
+        self.inner.close()
+    }
+}
+
+impl<D: AliasDevice> AliasRef<D> {
+    /// The key to use for the remote memory in local work requests, and to hand out as rkey.
+    #[must_use]
+    pub fn lkey(&self) -> Lkey {
+        self.entry.alias.lkey
+    }
+
+    /// What the alias stands for.
+    #[must_use]
+    pub fn remote(&self) -> RemoteKey {
+        self.entry.key
+    }
+}
+
+impl<D: AliasDevice> Clone for AliasRef<D> {
+    fn clone(&self) -> Self {
+        Self {
+            entry: Arc::clone(&self.entry),
+        }
+    }
+}
+
+impl<D: AliasDevice> Drop for AliasRef<D> {
+    fn drop(&mut self) {
+        // Before the count goes down: an eviction that finds the alias unpinned must see the time.
+        self.entry
+            .used
+            .store(self.entry.core.tick(), Ordering::Relaxed);
+    }
+}
+
+impl<D: AliasDevice> Inner<D> {
+    /// The hit path.
+    fn find(&self, key: &RemoteKey) -> Option<AliasRef<D>> {
+        let shard = read(self.shard(key.map_key()));
+        match shard.get(&key.map_key()) {
+            Some(Place::Ready(entry)) if entry.key.owner == key.owner => {
+                self.core.counters.hits.one();
+                Some(AliasRef {
+                    entry: Arc::clone(entry),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn find_or_make(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+        let _inside = self.core.gate.enter().ok_or(AliasError::Closed)?;
+        let deadline = Instant::now() + self.policy.create_wait;
+        loop {
+            match self.claim(&key) {
+                Claim::Found(found) => return Ok(found),
+                Claim::Make { flight, stale } => {
+                    // Destroys the stale alias here, unless somebody still uses it.
+                    drop(stale);
+                    return self.make(key, &flight);
+                }
+                Claim::Join(flight) => {
+                    self.core.counters.joins.one();
+                    let limit = deadline.saturating_duration_since(Instant::now());
+                    match flight.wait(limit) {
+                        // The other thread may have made it for another owner of the same key.
+                        Some(Ok(made)) if made.entry.key.owner == key.owner => return Ok(made),
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) => return Err(error),
+                        None => return Err(self.waited_too_long(&key)),
+                    }
+                }
+                Claim::Full => {
+                    if !self.evict() {
+                        self.core.counters.refusals.one();
+                        let aliases_max = self.policy.aliases_max;
+                        return Err(AliasError::Full { aliases_max });
+                    }
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(self.waited_too_long(&key));
+            }
+        }
+    }
+
+    /// Decides, in one step for all threads, who makes the alias.
+    fn claim(&self, key: &RemoteKey) -> Claim<D> {
+        let mut shard = write(self.shard(key.map_key()));
+        match shard.entry(key.map_key()) {
+            MapEntry::Occupied(mut place) => match place.get() {
+                Place::Ready(entry) if entry.key.owner == key.owner => {
+                    self.core.counters.hits.one();
+                    Claim::Found(AliasRef {
+                        entry: Arc::clone(entry),
+                    })
+                }
+                Place::Making(flight) => Claim::Join(Arc::clone(flight)),
+                Place::Ready(_) => {
+                    // The new alias takes the place over, so the length stays as it is.
+                    let flight = Arc::new(Flight::new());
+                    let stale = place.insert(Place::Making(Arc::clone(&flight)));
+                    self.core.counters.stale.one();
+                    Claim::Make {
+                        flight,
+                        stale: Some(stale),
+                    }
+                }
+            },
+            MapEntry::Vacant(place) => {
+                if !self.grow() {
+                    return Claim::Full;
+                }
+                let flight = Arc::new(Flight::new());
+                place.insert(Place::Making(Arc::clone(&flight)));
+                Claim::Make {
+                    flight,
+                    stale: None,
+                }
+            }
+        }
+    }
+
+    /// Makes the alias that this thread has claimed, and tells those who wait for it.
+    fn make(&self, key: RemoteKey, flight: &Arc<Making<D>>) -> Result<AliasRef<D>, AliasError> {
+        self.core.counters.misses.one();
+        let made = self.core.device.create_alias(&key, &self.policy.access_key);
+        let result = match made {
+            Ok(alias) => {
+                self.core.counters.creates.one();
+                let entry = Entry {
+                    core: Arc::clone(&self.core),
+                    key,
+                    alias,
+                    used: AtomicU64::new(self.core.tick()),
+                    dead: AtomicBool::new(false),
+                };
+                Ok(AliasRef {
+                    entry: Arc::new(entry),
+                })
+            }
+            Err(source) => {
+                self.core.counters.create_failures.one();
+                Err(AliasError::Create {
+                    gvmi: key.gvmi,
+                    mkey: key.mkey,
+                    source,
+                })
+            }
+        };
+        let mut shard = write(self.shard(key.map_key()));
+        // Only the claimer ends a claim, so the place is still there and still ours.
+        match &result {
+            Ok(made) => {
+                shard.insert(key.map_key(), Place::Ready(Arc::clone(&made.entry)));
+            }
+            Err(_) => {
+                shard.remove(&key.map_key());
+                self.shrink(1);
+            }
+        }
+        drop(shard);
+        flight.land(result.clone());
+        result
+    }
+
+    fn waited_too_long(&self, key: &RemoteKey) -> AliasError {
+        let RemoteKey { gvmi, mkey, .. } = *key;
+        AliasError::WaitedTooLong {
+            gvmi,
+            mkey,
+            limit: self.policy.create_wait,
+        }
+    }
+
+    /// Puts out the alias that was unpinned longest ago. False if all are in use.
+    fn evict(&self) -> bool {
+        let mut oldest = lock(&self.oldest);
+        for _search in 0..2 {
+            while let Some((map_key, used)) = oldest.pop() {
+                if let Some(evicted) = self.take_unused(map_key, used) {
+                    drop(oldest);
+                    self.core.counters.evictions.one();
+                    drop(evicted);
+                    return true;
+                }
+            }
+            *oldest = self.search_oldest();
+        }
+        false
+    }
+
+    /// Takes an alias out of the map if nobody has used it since `used`. All that were unpinned
+    /// later than the last search are younger than all it picked, so the order holds.
+    fn take_unused(&self, map_key: u64, used: u64) -> Option<Place<D>> {
+        let mut shard = write(self.shard(map_key));
+        let Some(Place::Ready(entry)) = shard.get(&map_key) else {
+            return None;
+        };
+        // Nobody can pin it meanwhile: a pin is taken under the lock, or from another pin.
+        if !entry.is_unpinned() || entry.used.load(Ordering::Relaxed) != used {
+            return None;
+        }
+        let taken = shard.remove(&map_key);
+        self.shrink(1);
+        taken
+    }
+
+    fn search_oldest(&self) -> Vec<(u64, u64)> {
+        let mut unpinned = Vec::new();
+        for shard in &self.shards {
+            for (map_key, place) in read(shard).iter() {
+                if let Place::Ready(entry) = place
+                    && entry.is_unpinned()
+                {
+                    unpinned.push((*map_key, entry.used.load(Ordering::Relaxed)));
+                }
+            }
+        }
+        let by_use = |candidate: &(u64, u64)| candidate.1;
+        if unpinned.len() > EVICTION_BATCH {
+            unpinned.select_nth_unstable_by_key(EVICTION_BATCH, by_use);
+            unpinned.truncate(EVICTION_BATCH);
+        }
+        unpinned.sort_unstable_by_key(|candidate| std::cmp::Reverse(by_use(candidate)));
+        unpinned
+    }
+
+    fn reap(&self, owner: OwnerUuid) -> usize {
+        let mut out = Vec::new();
+        for shard in &self.shards {
+            let gone = |_: &u64, place: &mut Place<D>| matches!(place, Place::Ready(entry) if entry.key.owner == owner);
+            out.extend(write(shard).extract_if(gone).map(|(_, place)| place));
+        }
+        self.shrink(out.len());
+        self.core.counters.reaped.add(out.len() as u64);
+        out.len()
+    }
+
+    fn close(&self) -> bool {
+        if !self.core.gate.shut() {
+            return true;
+        }
+        if !self.core.gate.wait_empty(CLOSE_WAIT) {
+            // Somebody hangs inside the device; taking it away under them would be worse.
+            return false;
+        }
+        let mut clean = true;
+        for shard in &self.shards {
+            let places = std::mem::take(&mut *write(shard));
+            self.shrink(places.len());
+            for place in places.values() {
+                if let Place::Ready(entry) = place {
+                    clean &= entry.destroy();
+                }
+            }
+        }
+        clean
+    }
+
+    fn shard(&self, map_key: u64) -> &Shard<D> {
+        // The multiplier of Fibonacci hashing; the top bits depend on all bits of the key.
+        let mixed = map_key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 32) as usize % SHARDS]
+    }
+
+    fn grow(&self) -> bool {
+        let max = self.policy.aliases_max;
+        let more = |len: u32| (len < max).then_some(len + 1);
+        self.len
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    fn shrink(&self, count: usize) {
+        // Cannot be lost: the map never has more than `aliases_max`, which is u32.
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let before = self.len.fetch_sub(count, Ordering::Relaxed);
+        assert!(
+            before >= count,
+            "{count} aliases taken out of a map of {before}"
+        );
+    }
+}
+
+/// What those who want an alias in the making wait for.
+type Making<D> = Flight<Result<AliasRef<D>, AliasError>>;
+
+/// Who makes the alias.
+enum Claim<D: AliasDevice> {
+    /// Nobody: there is one.
+    Found(AliasRef<D>),
+    /// This thread.
+    Make {
+        flight: Arc<Making<D>>,
+        stale: Option<Place<D>>,
+    },
+    /// Another thread.
+    Join(Arc<Making<D>>),
+    /// Nobody, until there is room.
+    Full,
+}
+
+impl<D> Core<D> {
+    fn tick(&self) -> u64 {
+        // Cannot wrap: at one tick a nanosecond it lasts for five centuries.
+        self.clock.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl<D: AliasDevice> Entry<D> {
+    /// Meaningful only under the lock of the shard that holds the entry.
+    fn is_unpinned(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1
+    }
+
+    /// Destroys the alias on the device, once.
+    fn destroy(&self) -> bool {
+        if self.dead.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        match self.core.device.destroy_alias(self.alias.index) {
+            Ok(()) => {
+                self.core.counters.destroys.one();
+                true
+            }
+            Err(_) => {
+                self.core.counters.destroy_failures.one();
+                false
+            }
+        }
+    }
+}
+
+impl<D: AliasDevice> Drop for Entry<D> {
+    fn drop(&mut self) {
+        // An orphan that outlives the map is destroyed with the device.
+        if let Some(_inside) = self.core.gate.enter() {
+            self.destroy();
+        }
+    }
+}
+
+impl<D: AliasDevice> Drop for Inner<D> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<D: AliasDevice> fmt::Debug for AliasMap<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AliasMap")
+            .field("device", &self.inner.core.device)
+            .field("policy", &self.inner.policy)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: AliasDevice> fmt::Debug for AliasRef<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AliasRef")
+            .field("remote", &self.entry.key)
+            .field("lkey", &self.entry.alias.lkey)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,112 @@
+//! What the pool and the alias map ask of a device. Devices do I/O and decide nothing.
+
+use std::fmt;
+
+use crate::error::{ChainError, DeviceError};
+use crate::key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, RemoteKey};
+use crate::region::Region;
+
+/// One work request on a pooled key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UmrOp {
+    /// Makes a free key stand for the region, under the region's own addresses, readable and
+    /// writable locally and remotely, without remote atomics. A key that is not free is an error.
+    Bind {
+        /// The key; its tag becomes the key's tag.
+        mkey: Mkey,
+        /// What it shall stand for.
+        region: Region,
+    },
+    /// Makes a key free: any access through it or an alias of it fails from then on.
+    Invalidate {
+        /// The key.
+        mkey: Mkey,
+    },
+}
+
+impl UmrOp {
+    /// The key that the request is about.
+    #[must_use]
+    pub const fn mkey(&self) -> Mkey {
+        match self {
+            Self::Bind { mkey, .. } | Self::Invalidate { mkey } => *mkey,
+        }
+    }
+}
+
+/// What a device can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MkeyLimits {
+    /// KLM entries that one key may have and one bind may write.
+    pub klm_entries_max: u32,
+    /// Requests that one chain may hold, binds of one KLM entry each.
+    pub chain_ops_max: u32,
+}
+
+/// What to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MkeySpec {
+    /// Room for KLM entries.
+    pub klm_entries: u32,
+    /// What another function must present to alias the key.
+    pub access_key: AccessKey,
+}
+
+/// The exporting side of a device: keys that work requests bind and invalidate.
+///
+/// All calls may come from any thread, several at a time. Each is bounded in time: commands by the
+/// kernel's own limit, [`MkeyDevice::run`] by the device's.
+pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
+    /// The function that the keys belong to.
+    fn gvmi(&self) -> Gvmi;
+
+    /// What the device can take.
+    fn limits(&self) -> MkeyLimits;
+
+    /// Creates a key in the free state and opens it to other functions. Hundreds of microseconds.
+    ///
+    /// # Errors
+    /// If the device refuses; then there is no key.
+    fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError>;
+
+    /// Destroys a key in whatever state it is. Hundreds of microseconds.
+    ///
+    /// # Errors
+    /// If the device refuses; then the key is still there, and lost.
+    fn destroy_mkey(&self, mkey: MkeyIndex) -> Result<(), DeviceError>;
+
+    /// Carries out the requests in their order and returns when the last one is done. About a
+    /// microsecond.
+    ///
+    /// # Errors
+    /// If not all of them are known to be done. A request that did not take effect never will once
+    /// a later call of `run` has posted anything.
+    fn run(&self, chain: &[UmrOp]) -> Result<(), ChainError>;
+}
+
+/// An alias: a key of this function that stands for another function's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// Id of the object.
+    pub index: MkeyIndex,
+    /// The key to use in local work requests, and to hand out as rkey.
+    pub lkey: Lkey,
+}
+
+/// The importing side of a device: aliases of other functions' keys.
+///
+/// All calls may come from any thread, several at a time. Each is bounded by the kernel's limit on
+/// commands.
+pub trait AliasDevice: fmt::Debug + Send + Sync + 'static {
+    /// Creates an alias. Hundreds of microseconds.
+    ///
+    /// # Errors
+    /// If the device refuses, or the alias is not in order; then there is none.
+    fn create_alias(&self, key: &RemoteKey, access: &AccessKey) -> Result<Alias, DeviceError>;
+
+    /// Destroys an alias. Hundreds of microseconds.
+    ///
+    /// # Errors
+    /// If the device refuses; then the alias is still there, and lost.
+    fn destroy_alias(&self, alias: MkeyIndex) -> Result<(), DeviceError>;
+}

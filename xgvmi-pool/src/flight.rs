@@ -1,0 +1,40 @@
+//! One thread's work that others wait for.
+
+use std::time::Duration;
+
+use crate::sync::{Condvar, Mutex, lock};
+
+/// The result to come. Landed exactly once, by whoever made it.
+#[derive(Debug)]
+pub(crate) struct Flight<T> {
+    result: Mutex<Option<T>>,
+    landed: Condvar,
+}
+
+impl<T: Clone> Flight<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            result: Mutex::new(None),
+            landed: Condvar::new(),
+        }
+    }
+
+    /// Hands the result to all who wait and to all who come later.
+    pub(crate) fn land(&self, result: T) {
+        let mut slot = lock(&self.result);
+        assert!(slot.is_none(), "a flight lands once");
+        *slot = Some(result);
+        drop(slot);
+        self.landed.notify_all();
+    }
+
+    /// Waits for the result, at most for `limit`.
+    pub(crate) fn wait(&self, limit: Duration) -> Option<T> {
+        let slot = lock(&self.result);
+        let (slot, _timed_out) = self
+            .landed
+            .wait_timeout_while(slot, limit, |slot| slot.is_none())
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        slot.clone()
+    }
+}

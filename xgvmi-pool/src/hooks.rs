@@ -1,0 +1,131 @@
+//! The four points at which a registration cache meets the pool and the alias map.
+//!
+//! A cache miss on the host draws a key ([`HostHooks::export`]), an eviction gives it back
+//! ([`HostHooks::release`]); a miss on the DPU asks for an alias ([`DpuHooks::attach`]), an eviction
+//! unpins it ([`DpuHooks::detach`]). Whatever they refuse, the caller serves in its own way. All of
+//! it may be called from any thread.
+
+use std::sync::Arc;
+
+use crate::alias::{AliasMap, AliasRef};
+use crate::device::{AliasDevice, MkeyDevice};
+use crate::error::{AliasError, PoolError, ReleaseError};
+use crate::key::{Gvmi, OwnerUuid, RemoteKey};
+use crate::policy::{AliasPolicy, PoolPolicy};
+use crate::pool::{Export, MkeyPool};
+use crate::region::Region;
+use crate::stats::{AliasStats, PoolStats};
+
+/// What the exporting side of a registration cache calls.
+#[derive(Debug)]
+pub struct HostHooks<D: MkeyDevice> {
+    pool: MkeyPool<D>,
+}
+
+impl<D: MkeyDevice> HostHooks<D> {
+    /// Opens a pool over the device.
+    ///
+    /// # Errors
+    /// If the policy cannot be followed.
+    pub fn open(device: Arc<D>, policy: PoolPolicy) -> Result<Self, PoolError> {
+        Ok(Self {
+            pool: MkeyPool::open(device, policy)?,
+        })
+    }
+
+    /// Draws a key and binds it to the region.
+    ///
+    /// # Errors
+    /// If there is no key to be had, the region is too long for one, or the bind fails. The caller
+    /// goes its other way; the pool stays usable.
+    pub fn export(&self, region: Region) -> Result<Export<D>, PoolError> {
+        self.pool.export(region)
+    }
+
+    /// Gives a key back. After this, the caller may deregister the region.
+    ///
+    /// # Errors
+    /// If the key could be neither invalidated nor destroyed, so that a peer may still reach the
+    /// region through it until the registration itself is gone.
+    pub fn release(&self, export: Export<D>) -> Result<(), ReleaseError> {
+        export.release()
+    }
+
+    /// The function that the keys belong to.
+    #[must_use]
+    pub fn gvmi(&self) -> Gvmi {
+        self.pool.gvmi()
+    }
+
+    /// The pool itself.
+    #[must_use]
+    pub fn pool(&self) -> &MkeyPool<D> {
+        &self.pool
+    }
+
+    /// The numbers so far.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        self.pool.stats()
+    }
+
+    /// Destroys all keys, exported ones as well. Later calls fail with [`PoolError::Closed`]; later
+    /// releases do nothing. True if nothing is left behind.
+    pub fn close(&self) -> bool {
+        self.pool.close()
+    }
+}
+
+/// What the importing side of a registration cache calls.
+#[derive(Debug)]
+pub struct DpuHooks<D: AliasDevice> {
+    aliases: AliasMap<D>,
+}
+
+impl<D: AliasDevice> DpuHooks<D> {
+    /// Opens an alias map over the device.
+    ///
+    /// # Errors
+    /// If the policy cannot be followed.
+    pub fn open(device: Arc<D>, policy: AliasPolicy) -> Result<Self, AliasError> {
+        Ok(Self {
+            aliases: AliasMap::open(device, policy)?,
+        })
+    }
+
+    /// The alias of a remote key, pinned.
+    ///
+    /// # Errors
+    /// If there is none to be had. The caller goes its other way; the map stays usable.
+    pub fn attach(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+        self.aliases.attach(key)
+    }
+
+    /// Unpins an alias. It stays in the map for the next [`DpuHooks::attach`].
+    pub fn detach(&self, alias: AliasRef<D>) {
+        drop(alias);
+    }
+
+    /// Puts out all aliases of an owner that is known to be dead. Returns how many.
+    pub fn reap_owner(&self, owner: OwnerUuid) -> usize {
+        self.aliases.reap_owner(owner)
+    }
+
+    /// The map itself.
+    #[must_use]
+    pub fn aliases(&self) -> &AliasMap<D> {
+        &self.aliases
+    }
+
+    /// The numbers so far.
+    #[must_use]
+    pub fn stats(&self) -> AliasStats {
+        self.aliases.stats()
+    }
+
+    /// Destroys all aliases, those in use as well. Later calls fail with [`AliasError::Closed`].
+    /// True if nothing is left behind.
+    pub fn close(&self) -> bool {
+        self.aliases.close()
+    }
+}
