@@ -1,0 +1,161 @@
+//! The committed bindings against the installed headers: a C probe, compiled now, prints what the compiler makes of
+//! `verbs.h` and `mlx5dv.h`, and each number must be ours.
+#![expect(
+    clippy::print_stdout,
+    reason = "a skipped test says so on standard output"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::mem::{align_of, offset_of, size_of};
+use std::process::Command;
+
+use mlx5dv_sys::*;
+
+/// Questions to the C compiler, with our answers: C expression -> value.
+type Expected = BTreeMap<String, i128>;
+
+fn answer(value: impl TryInto<i128>) -> i128 {
+    value
+        .try_into()
+        .unwrap_or_else(|_| panic!("a number of at most 64 bits"))
+}
+
+macro_rules! layout {
+    ($to:ident: $($c:literal $type:ident { $($($field:ident).+),* $(,)? })*) => {$(
+        $to.insert(format!("sizeof({})", $c), answer(size_of::<$type>()));
+        $to.insert(format!("_Alignof({})", $c), answer(align_of::<$type>()));
+        $($to.insert(
+            format!("offsetof({}, {})", $c, concat!($(".", stringify!($field)),+).trim_start_matches('.')),
+            answer(offset_of!($type, $($field).+)),
+        );)*
+    )*};
+}
+
+macro_rules! values {
+    ($to:ident: $($name:ident),* $(,)?) => {$($to.insert(stringify!($name).to_owned(), answer($name));)*};
+}
+
+fn expected() -> Expected {
+    let mut to = Expected::new();
+    layout! { to:
+        "struct ibv_context" ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
+        "struct ibv_context_ops" ibv_context_ops { poll_cq, post_send, post_recv }
+        "struct ibv_pd" ibv_pd { context, handle }
+        "struct ibv_mr" ibv_mr { context, pd, addr, length, handle, lkey, rkey }
+        "struct ibv_cq" ibv_cq { context, channel, cq_context, handle, cqe }
+        "struct ibv_qp" ibv_qp { context, pd, send_cq, recv_cq, handle, qp_num, state, qp_type }
+        "struct ibv_qp_cap" ibv_qp_cap {
+            max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data,
+        }
+        "struct ibv_qp_init_attr" ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
+        "struct ibv_qp_attr" ibv_qp_attr {
+            qp_state, path_mtu, rq_psn, sq_psn, dest_qp_num, qp_access_flags, ah_attr, pkey_index,
+            max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry,
+        }
+        "struct ibv_ah_attr" ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
+        "struct ibv_global_route" ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
+        "union ibv_gid" ibv_gid { raw }
+        "struct ibv_port_attr" ibv_port_attr {
+            state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, lid, sm_lid, link_layer, flags,
+        }
+        "struct ibv_sge" ibv_sge { addr, length, lkey }
+        "struct ibv_send_wr" ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags }
+        "struct ibv_wc" ibv_wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, wc_flags }
+        "struct mlx5dv_qp" mlx5dv_qp {
+            dbrec, sq.buf, sq.wqe_cnt, sq.stride, rq.buf, bf.reg, bf.size, comp_mask, sqn, tir_icm_addr,
+        }
+        "struct mlx5dv_cq" mlx5dv_cq { buf, dbrec, cqe_cnt, cqe_size, cq_uar, cqn, comp_mask }
+        "struct mlx5dv_pd" mlx5dv_pd { pdn, comp_mask }
+        "struct mlx5dv_obj" mlx5dv_obj { qp.in_, qp.out, cq.in_, cq.out, pd.in_, pd.out }
+        "struct mlx5dv_context_attr" mlx5dv_context_attr { flags, comp_mask }
+    }
+    values! { to:
+        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
+        IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
+        IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR, IBV_MTU_512,
+        IBV_QP_STATE, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_PATH_MTU,
+        IBV_QP_DEST_QPN, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY,
+        IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
+        IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, IBV_WC_SUCCESS, IBV_WC_REM_ACCESS_ERR,
+        MLX5DV_CONTEXT_FLAGS_DEVX,
+        MLX5DV_OBJ_QP, MLX5DV_OBJ_CQ, MLX5DV_OBJ_PD,
+    }
+    to
+}
+
+#[test]
+fn bindings_agree_with_the_installed_headers() {
+    let expected = expected();
+    let answers = match ask_compiler(expected.keys()) {
+        Ok(answers) => answers,
+        Err(reason) => {
+            println!("SKIP bindings_agree_with_the_installed_headers: {reason}");
+            return;
+        }
+    };
+    assert_eq!(
+        answers.len(),
+        expected.len(),
+        "the probe answers every question"
+    );
+    let wrong: Vec<String> = expected
+        .iter()
+        .filter(|(expression, value)| answers[*expression] != **value)
+        .map(|(expression, value)| {
+            format!(
+                "{expression}: ours {value}, headers {}",
+                answers[expression]
+            )
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The C compiler's answers, or why there are none to be had on this machine.
+fn ask_compiler<'a>(expressions: impl Iterator<Item = &'a String>) -> Result<Expected, String> {
+    let headers = "#include <infiniband/verbs.h>\n#include <infiniband/mlx5dv.h>\n";
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (file, program) = (dir.path().join("probe.c"), dir.path().join("probe"));
+
+    fs::write(&file, headers).expect("the probe is written");
+    let preprocessed = Command::new("cc").arg("-E").arg(&file).output();
+    match preprocessed {
+        Err(error) => return Err(format!("no C compiler: cc: {error}")),
+        Ok(output) if !output.status.success() => {
+            return Err("no headers of libibverbs and libmlx5; run cargo xtask setup".to_owned());
+        }
+        Ok(_) => {}
+    }
+
+    let mut source =
+        format!("#include <stddef.h>\n#include <stdio.h>\n{headers}int main(void) {{\n");
+    for expression in expressions {
+        let c = expression.replace("in_)", "in)");
+        writeln!(
+            source,
+            "printf(\"%lld %s\\n\", (long long)({c}), \"{expression}\");"
+        )
+        .expect("a String takes all");
+    }
+    source.push_str("return 0; }\n");
+    fs::write(&file, &source).expect("the probe is written");
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .args([&program, &file])
+        .output()
+        .expect("cc runs");
+    assert!(
+        compiled.status.success(),
+        "cc:\n{}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+    let run = Command::new(&program).output().expect("the probe runs");
+    let text = String::from_utf8(run.stdout).expect("the probe prints ASCII");
+    let parse = |line: &str| {
+        let (value, expression) = line.split_once(' ').expect("value, then expression");
+        (expression.to_owned(), value.parse().expect("a number"))
+    };
+    Ok(text.lines().map(parse).collect())
+}
