@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What a finished child left behind.
@@ -33,55 +34,9 @@ impl Done {
     }
 }
 
-/// Runs `command` to its end or to `limit`, and calls `on_line` for each line it writes on either stream.
-///
-/// Standard input is empty. On the limit, the whole process group is killed.
-pub(crate) fn run_lines(
-    command: &mut Command,
-    limit: Duration,
-    mut on_line: impl FnMut(&str) + Send,
-) -> Result<Done> {
-    let (reader, writer) = std::io::pipe().context("pipe for a child's output")?;
-    command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
-    let started = Instant::now();
-    let mut group = Group::spawn(command)?;
-    // The command holds the write ends: closing them lets the reader see the end of file.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-
-    let (status, timed_out, output) = std::thread::scope(|scope| {
-        let lines = scope.spawn(move || {
-            let mut output = String::new();
-            let mut reader = BufReader::new(reader);
-            let mut bytes = Vec::new();
-            while reader.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
-                let line = String::from_utf8_lossy(&bytes);
-                let line = line.trim_end_matches(['\n', '\r']);
-                on_line(line);
-                let _ = writeln!(output, "{line}");
-                bytes.clear();
-            }
-            output
-        });
-        let waited = group.wait(limit);
-        // Grandchildren that outlive the child would keep the pipe open: the group ends with its leader.
-        group.kill();
-        let output = lines.join().unwrap_or_default();
-        waited.map(|(status, timed_out)| (status, timed_out, output))
-    })?;
-    Ok(Done {
-        status,
-        timed_out,
-        seconds: started.elapsed().as_secs_f64(),
-        output,
-    })
-}
-
-/// Runs `command` quietly and returns what it wrote.
+/// Runs `command` to its end or to `limit`, and keeps what it wrote. Standard input is empty.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
-    run_lines(command, limit, |_| {})
+    Running::spawn(command)?.wait(limit)
 }
 
 /// Runs `command` and returns its standard output alone; a failure shows the command line and all it wrote.
@@ -92,18 +47,16 @@ pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut group = Group::spawn(command)?;
-    let (mut out, mut err) = (String::new(), String::new());
-    let piped = (group.child.stdout.take(), group.child.stderr.take());
-    let (Some(mut child_out), Some(mut child_err)) = piped else {
-        bail!("`{line}`: no pipe to the child");
-    };
-    let (status, timed_out) = std::thread::scope(|scope| {
-        scope.spawn(|| child_out.read_to_string(&mut out));
-        scope.spawn(|| child_err.read_to_string(&mut err));
-        let waited = group.wait(limit);
-        group.kill();
-        waited
-    })?;
+    let (out, err) = (
+        collect(group.child.stdout.take()),
+        collect(group.child.stderr.take()),
+    );
+    let (status, timed_out) = group.wait(limit)?;
+    group.kill();
+    let (out, err) = (
+        out.join().unwrap_or_default(),
+        err.join().unwrap_or_default(),
+    );
     if timed_out {
         bail!("`{line}` did not end within {} s", limit.as_secs());
     }
@@ -111,6 +64,75 @@ pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
         bail!("`{line}`: {status}\n{}{}", out.trim_end(), err.trim_end());
     }
     Ok(out)
+}
+
+/// Asks `condition` again and again until it holds; false when `limit` came first.
+pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_millis(1);
+    while !condition() {
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(pause);
+        // Quick answers come in milliseconds; long waits need no busy asking.
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+    true
+}
+
+/// A child that runs beside the caller; killed with its whole group when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) group: Group,
+    output: JoinHandle<String>,
+    started: Instant,
+}
+
+impl Running {
+    /// Starts `command` with an empty standard input, and keeps what it writes on both streams, in order.
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
+        let (reader, writer) = std::io::pipe().context("pipe for a child's output")?;
+        command
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone()?)
+            .stderr(writer);
+        let started = Instant::now();
+        let group = Group::spawn(command);
+        // The command holds write ends of the pipe: without them the reader sees the end of file.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self {
+            group: group?,
+            output: collect(Some(reader)),
+            started,
+        })
+    }
+
+    /// Waits for the end, or ends it at `limit` from now.
+    pub(crate) fn wait(mut self, limit: Duration) -> Result<Done> {
+        let (status, timed_out) = self.group.wait(limit)?;
+        // Grandchildren that outlive the child would keep the pipe open: the group ends with its leader.
+        self.group.kill();
+        let output = self.output.join().unwrap_or_default();
+        Ok(Done {
+            status,
+            timed_out,
+            seconds: self.started.elapsed().as_secs_f64(),
+            output,
+        })
+    }
+}
+
+/// Reads a pipe to its end beside the caller.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What came before an error is still worth showing.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
 }
 
 /// The full command line, to copy into a shell: environment first, then program and arguments.
@@ -165,7 +187,7 @@ static RUNNING: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 /// A child that leads its own process group; killed and reaped when dropped.
 #[derive(Debug)]
 pub(crate) struct Group {
-    child: Child,
+    pub(crate) child: Child,
     id: i32,
 }
 
@@ -188,36 +210,24 @@ impl Group {
         Ok(Self { child, id })
     }
 
-    /// Waits for the leader; true means that the limit struck and the group was killed.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Result<(ExitStatus, bool)> {
-        let end = Instant::now() + limit;
-        let mut pause = Duration::from_millis(1);
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok((status, false));
-            }
-            if Instant::now() >= end {
-                return Ok((self.end()?, true));
-            }
-            std::thread::sleep(pause);
-            // Quick commands answer in milliseconds; long ones need no busy waiting.
-            pause = (pause * 2).min(Duration::from_millis(50));
-        }
+    /// Whether the leader has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks the group to end (a child with groups of its own passes that on), then ends it.
-    fn end(&mut self) -> Result<ExitStatus> {
+    /// Waits for the leader; true means that the limit struck and the group was ended.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<(ExitStatus, bool)> {
+        if wait_until(limit, || self.has_ended()) {
+            return Ok((self.child.wait()?, false));
+        }
+        // First a request: a child with groups of its own passes that on.
         // SAFETY: as in `kill`.
         unsafe { libc::kill(-self.id, libc::SIGTERM) };
-        let patience = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < patience {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until(Duration::from_secs(2), || {
+            !matches!(self.child.try_wait(), Ok(None))
+        });
         self.kill();
-        Ok(self.child.wait()?)
+        Ok((self.child.wait()?, true))
     }
 
     /// Ends everything in the group. Harmless when all of it has gone.

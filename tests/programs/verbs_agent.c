@@ -1,0 +1,593 @@
+/* A process with an mlx5 device that does what it is told, one line at a time, through stock libibverbs and libmlx5.
+ *
+ * The rules of the device are tested by several of these in different functions, directed by tests/system/rules.rs.
+ * Each command is one line on standard input, and gets one line on standard output: "ok key=value ..." or
+ * "error what: why". Numbers are decimal or 0x.... Nothing of the project is used here, so that a wrong idea of ours
+ * about wire formats cannot cancel itself out. Command layouts: PRM as in rdma-core's providers/mlx5/mlx5_ifc.h.
+ */
+#define _GNU_SOURCE
+#include <endian.h>
+#include <errno.h>
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum {
+	SLOTS = 32,      /* of each kind of object; a test uses a handful */
+	POLL_LIMIT_S = 20, /* a completion that takes longer is lost */
+	KEY_BYTES = 32,  /* access key of ALLOW_OTHER_VHCA_ACCESS */
+	OP_QUERY_HCA_CAP = 0x100,
+	OP_CREATE_MKEY = 0x200,
+	OP_ALLOW_OTHER_VHCA_ACCESS = 0xb16,
+	OP_CREATE_GENERAL_OBJECT = 0xa00,
+	OBJ_MKEY = 0xff01,
+	ACCESS_MODE_KSM = 3,
+};
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pds[2]; /* the second is there to be the wrong one */
+static struct ibv_cq *cq;
+static uint32_t pdn;
+
+static struct {
+	uint8_t *addr;
+	size_t size;
+	struct ibv_mr *mr;
+} mems[SLOTS];
+
+static struct mlx5dv_mkey *umrs[SLOTS];
+static struct mlx5dv_devx_obj *objs[SLOTS]; /* KSM mkeys and aliases */
+static struct ibv_qp *qps[SLOTS];
+static struct ibv_qp *umr_qp;
+
+static void answer(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	putchar('\n');
+	fflush(stdout);
+}
+
+static int failed(const char *what)
+{
+	answer("error %s: %s", what, strerror(errno));
+	return -1;
+}
+
+static int refused(const char *what, const uint8_t *out)
+{
+	uint32_t syndrome;
+
+	memcpy(&syndrome, out + 4, 4);
+	answer("error %s: status 0x%x syndrome 0x%x errno %d", what, out[0], be32toh(syndrome), errno);
+	return -1;
+}
+
+static void put16(uint8_t *at, uint16_t value)
+{
+	value = htobe16(value);
+	memcpy(at, &value, 2);
+}
+
+static void put32(uint8_t *at, uint32_t value)
+{
+	value = htobe32(value);
+	memcpy(at, &value, 4);
+}
+
+static void put64(uint8_t *at, uint64_t value)
+{
+	value = htobe64(value);
+	memcpy(at, &value, 8);
+}
+
+static uint32_t get32(const uint8_t *at)
+{
+	uint32_t value;
+
+	memcpy(&value, at, 4);
+	return be32toh(value);
+}
+
+/* The slot that a command names, checked; exits on a bad one, which is a bug of the test. */
+static unsigned slot(const char *word)
+{
+	unsigned long value = word ? strtoul(word, NULL, 0) : SLOTS;
+
+	if (value >= SLOTS) {
+		answer("error no slot '%s'", word ? word : "");
+		exit(2);
+	}
+	return (unsigned)value;
+}
+
+static uint64_t number(const char *word)
+{
+	char *end;
+	uint64_t value;
+
+	if (!word) {
+		answer("error a number is missing");
+		exit(2);
+	}
+	value = strtoull(word, &end, 0);
+	if (*end) {
+		answer("error not a number: '%s'", word);
+		exit(2);
+	}
+	return value;
+}
+
+/* Waits for one completion on the only CQ; at most one request is ever in flight. */
+static int poll_one(struct ibv_wc *wc)
+{
+	struct timespec start, now;
+	int n;
+
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	do {
+		n = ibv_poll_cq(cq, 1, wc);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (n == 0 && now.tv_sec - start.tv_sec < POLL_LIMIT_S);
+	return n;
+}
+
+static struct ibv_qp *create_qp(int with_umr)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = 16, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1,
+			 .max_inline_data = 64 },
+		.qp_type = IBV_QPT_RC,
+		.pd = pds[0],
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+	};
+	struct mlx5dv_qp_init_attr dv = {
+		.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS,
+		.send_ops_flags = MLX5DV_QP_EX_WITH_MR_LIST | MLX5DV_QP_EX_WITH_MR_INTERLEAVED,
+	};
+
+	if (with_umr) {
+		/* Room in the send queue for work requests as large as a UMR. */
+		attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+		attr.send_ops_flags = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
+		return mlx5dv_create_qp(ctx, &attr, &dv);
+	}
+	return ibv_create_qp_ex(ctx, &attr);
+}
+
+static int connect_qp(struct ibv_qp *qp, uint32_t remote_qpn, uint16_t remote_lid)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
+				   IBV_ACCESS_REMOTE_ATOMIC,
+	};
+	int rc;
+
+	rc = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	if (rc)
+		return rc;
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_4096,
+		.dest_qp_num = remote_qpn,
+		.max_dest_rd_atomic = 16,
+		.min_rnr_timer = 12,
+		.ah_attr = { .dlid = remote_lid, .port_num = 1 },
+	};
+	rc = ibv_modify_qp(qp, &attr,
+			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	if (rc)
+		return rc;
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16,
+	};
+	return ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+				     IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+/* open: the first device, two protection domains, one CQ. Answers vhca and lid. */
+static int do_open(void)
+{
+	uint8_t in[16] = { 0 }, out[16 + 4096] = { 0 };
+	struct mlx5dv_context_attr devx = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_port_attr port;
+	struct mlx5dv_pd dv_pd;
+	struct mlx5dv_obj obj;
+
+	if (!list || !list[0])
+		return failed("no device");
+	ctx = mlx5dv_open_device(list[0], &devx);
+	if (!ctx)
+		return failed("mlx5dv_open_device");
+	for (int i = 0; i < 2; i++) {
+		pds[i] = ibv_alloc_pd(ctx);
+		if (!pds[i])
+			return failed("ibv_alloc_pd");
+	}
+	obj.pd.in = pds[0];
+	obj.pd.out = &dv_pd;
+	if (mlx5dv_init_obj(&obj, MLX5DV_OBJ_PD))
+		return failed("mlx5dv_init_obj");
+	pdn = dv_pd.pdn;
+	cq = ibv_create_cq(ctx, 256, NULL, NULL, 0);
+	if (!cq)
+		return failed("ibv_create_cq");
+	if (ibv_query_port(ctx, 1, &port))
+		return failed("ibv_query_port");
+	put16(in, OP_QUERY_HCA_CAP);
+	put16(in + 6, 0 << 1 | 1); /* general capabilities, current values */
+	if (mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out)))
+		return refused("QUERY_HCA_CAP", out);
+	answer("ok vhca=%u lid=%u device=%s", out[16 + 6] << 8 | out[16 + 7], port.lid,
+	       ibv_get_device_name(list[0]));
+	return 0;
+}
+
+static int access_flags(const char *word)
+{
+	int flags = 0;
+
+	for (; word && *word; word++) {
+		switch (*word) {
+		case 'w': flags |= IBV_ACCESS_LOCAL_WRITE; break;
+		case 'R': flags |= IBV_ACCESS_REMOTE_READ; break;
+		case 'W': flags |= IBV_ACCESS_REMOTE_WRITE; break;
+		case 'A': flags |= IBV_ACCESS_REMOTE_ATOMIC; break;
+		case '-': break;
+		default: answer("error no access right '%c'", *word); exit(2);
+		}
+	}
+	return flags;
+}
+
+/* mem SLOT SIZE [RIGHTS=wRWA [PD]]: fresh memory, registered. */
+static int do_mem(char **word)
+{
+	unsigned s = slot(word[1]);
+	size_t size = number(word[2]);
+	int flags = access_flags(word[3] ? word[3] : "wRWA");
+	unsigned pd = word[3] && word[4] ? (unsigned)number(word[4]) & 1 : 0;
+
+	mems[s].addr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mems[s].addr == MAP_FAILED)
+		return failed("mmap");
+	mems[s].size = size;
+	mems[s].mr = ibv_reg_mr(pds[pd], mems[s].addr, size, flags);
+	if (!mems[s].mr)
+		return failed("ibv_reg_mr");
+	answer("ok addr=%" PRIu64 " lkey=%u rkey=%u", (uint64_t)(uintptr_t)mems[s].addr, mems[s].mr->lkey,
+	       mems[s].mr->rkey);
+	return 0;
+}
+
+/* unmem SLOT: the registration and the memory go. */
+static int do_unmem(char **word)
+{
+	unsigned s = slot(word[1]);
+
+	if (ibv_dereg_mr(mems[s].mr) || munmap(mems[s].addr, mems[s].size))
+		return failed("unmem");
+	answer("ok");
+	return 0;
+}
+
+/* A byte that depends on seed and place, so that moved, shifted and repeated data all differ. */
+static uint8_t pattern(uint64_t seed, size_t at)
+{
+	uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15ull + at * 0xbf58476d1ce4e5b9ull;
+
+	return (uint8_t)(x >> 56 ^ x >> 24);
+}
+
+/* fill SLOT OFFSET LENGTH SEED | check SLOT OFFSET LENGTH SEED [BASE=0]: BASE is where in a filled run this part lies. */
+static int do_bytes(char **word, int check)
+{
+	unsigned s = slot(word[1]);
+	size_t offset = number(word[2]), length = number(word[3]);
+	uint64_t seed = number(word[4]);
+	size_t base = word[5] ? number(word[5]) : 0;
+
+	if (offset > mems[s].size || length > mems[s].size - offset) {
+		answer("error outside the memory");
+		exit(2);
+	}
+	for (size_t i = 0; i < length; i++) {
+		uint8_t *at = mems[s].addr + offset + i;
+
+		if (!check) {
+			*at = pattern(seed, base + i);
+		} else if (*at != pattern(seed, base + i)) {
+			answer("ok same=0 at=%zu", offset + i);
+			return 0;
+		}
+	}
+	answer("ok same=1");
+	return 0;
+}
+
+/* ksm OBJ MEM OFFSET LENGTH: an indirect mkey with one KSM entry of fixed size, addressed by virtual address. */
+static int do_ksm(char **word)
+{
+	unsigned s = slot(word[1]), m = slot(word[2]);
+	uint64_t offset = number(word[3]), length = number(word[4]);
+	/* One entry of 16 bytes, padded to the 64 bytes in which translations come. */
+	uint8_t in[0x110 + 64] = { 0 }, out[16] = { 0 };
+	uint8_t *mkc = in + 0x10, *entry = in + 0x110;
+	uint64_t va = (uint64_t)(uintptr_t)mems[m].addr + offset;
+	unsigned log_size = 0;
+	uint32_t index;
+
+	while ((1ull << log_size) < length)
+		log_size++;
+	put16(in, OP_CREATE_MKEY);
+	/* a, rw, rr, lw, lr, then the low bits of the access mode. */
+	mkc[2] = 1 << 6 | 1 << 5 | 1 << 4 | 1 << 3 | 1 << 2 | (ACCESS_MODE_KSM & 3);
+	put32(mkc + 4, 0xffffff00 | 0x5a); /* no QP; variant */
+	put32(mkc + 12, pdn);
+	put64(mkc + 16, va);
+	put64(mkc + 24, length);
+	put32(mkc + 52, 1);              /* translations, in octowords */
+	put32(mkc + 56, log_size & 0x1f); /* log_page_size: what each entry spans */
+	put32(in + 0x60, 1);
+	put32(entry + 4, mems[m].mr->lkey);
+	put64(entry + 8, va);
+	objs[s] = mlx5dv_devx_obj_create(ctx, in, sizeof(in), out, sizeof(out));
+	if (!objs[s])
+		return refused("CREATE_MKEY", out);
+	index = get32(out + 8) & 0xffffff;
+	answer("ok index=%u key=%u", index, index << 8 | 0x5a);
+	return 0;
+}
+
+/* umr SLOT: an indirect mkey without a translation; the first one brings a QP connected to itself for binding. */
+static int do_umr(char **word)
+{
+	unsigned s = slot(word[1]);
+	struct mlx5dv_mkey_init_attr attr = {
+		.pd = pds[0], .create_flags = MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT, .max_entries = 1,
+	};
+	struct ibv_port_attr port;
+
+	if (!umr_qp) {
+		umr_qp = create_qp(1);
+		if (!umr_qp || ibv_query_port(ctx, 1, &port) || connect_qp(umr_qp, umr_qp->qp_num, port.lid))
+			return failed("QP for UMR");
+	}
+	umrs[s] = mlx5dv_create_mkey(&attr);
+	if (!umrs[s])
+		return failed("mlx5dv_create_mkey");
+	answer("ok index=%u key=%u", umrs[s]->lkey >> 8, (umrs[s]->lkey & ~0xffu) | 0x5a);
+	return 0;
+}
+
+static int post_umr(struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+
+	errno = ibv_post_send(umr_qp, wr, &bad);
+	if (errno)
+		return failed("ibv_post_send");
+	if (poll_one(&wc) != 1) {
+		answer("error no completion");
+		return -1;
+	}
+	answer("ok wc=%d", wc.status);
+	return 0;
+}
+
+/* bind SLOT MEM OFFSET LENGTH [RIGHTS]: by one UMR work request, addressed by virtual address. */
+static int do_bind(char **word)
+{
+	unsigned s = slot(word[1]), m = slot(word[2]);
+	struct ibv_mw mw = { .rkey = (umrs[s]->lkey & ~0xffu) | 0x5a, .type = IBV_MW_TYPE_1 };
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_BIND_MW,
+		.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED,
+		.bind_mw = {
+			.mw = &mw,
+			.rkey = mw.rkey,
+			.bind_info = {
+				.mr = mems[m].mr,
+				.addr = (uint64_t)(uintptr_t)mems[m].addr + number(word[3]),
+				.length = number(word[4]),
+				.mw_access_flags = (unsigned)access_flags(word[5] ? word[5] : "wRW"),
+			},
+		},
+	};
+
+	return post_umr(&wr);
+}
+
+/* invalidate SLOT: the UMR mkey translates nothing any more. */
+static int do_invalidate(char **word)
+{
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_LOCAL_INV,
+		.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED,
+		.invalidate_rkey = (umrs[slot(word[1])]->lkey & ~0xffu) | 0x5a,
+	};
+
+	return post_umr(&wr);
+}
+
+/* unumr SLOT | unobj OBJ */
+static int do_destroy(char **word, int umr)
+{
+	unsigned s = slot(word[1]);
+	int rc = umr ? mlx5dv_destroy_mkey(umrs[s]) : mlx5dv_devx_obj_destroy(objs[s]);
+
+	if (rc)
+		return failed("destroy");
+	answer("ok");
+	return 0;
+}
+
+static void access_key(uint8_t *at, const char *word)
+{
+	/* As a string, padded with zeros, which is how UCX passes its constant. */
+	strncpy((char *)at, word ? word : "", KEY_BYTES);
+}
+
+/* allow INDEX KEY: other functions may make aliases of this mkey, given the same access key. */
+static int do_allow(char **word)
+{
+	uint8_t in[0x40] = { 0 }, out[16] = { 0 };
+
+	put16(in, OP_ALLOW_OTHER_VHCA_ACCESS);
+	put16(in + 0x12, OBJ_MKEY);
+	put32(in + 0x14, (uint32_t)number(word[1]));
+	access_key(in + 0x20, word[2]);
+	if (mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out)))
+		return refused("ALLOW_OTHER_VHCA_ACCESS", out);
+	answer("ok");
+	return 0;
+}
+
+/* alias OBJ VHCA INDEX KEY: an mkey of ours that stands for one of another function. */
+static int do_alias(char **word)
+{
+	unsigned s = slot(word[1]);
+	uint8_t in[16 + 64] = { 0 }, out[16 + 64] = { 0 };
+	uint8_t *alias = in + 16;
+	uint32_t id;
+
+	put16(in, OP_CREATE_GENERAL_OBJECT);
+	put16(in + 6, OBJ_MKEY);
+	in[12] = 0x80; /* alias_object */
+	put16(alias, (uint16_t)number(word[2]));
+	put32(alias + 4, (uint32_t)number(word[3]));
+	access_key(alias + 16, word[4]);
+	put32(alias + 48, pdn); /* metadata_1 */
+	objs[s] = mlx5dv_devx_obj_create(ctx, in, sizeof(in), out, sizeof(out));
+	if (!objs[s])
+		return refused("CREATE_GENERAL_OBJECT", out);
+	if (out[16 + 3] & 7) {
+		/* The object exists, but says that it leads nowhere. */
+		mlx5dv_devx_obj_destroy(objs[s]);
+		answer("error CREATE_GENERAL_OBJECT: alias status %u", out[16 + 3] & 7);
+		return -1;
+	}
+	id = get32(out + 8);
+	answer("ok index=%u key=%u", id, id << 8 | 0x5a);
+	return 0;
+}
+
+/* qp SLOT | connect SLOT QPN LID */
+static int do_qp(char **word)
+{
+	unsigned s = slot(word[1]);
+
+	qps[s] = create_qp(0);
+	if (!qps[s])
+		return failed("ibv_create_qp_ex");
+	answer("ok qpn=%u", qps[s]->qp_num);
+	return 0;
+}
+
+static int do_connect(char **word)
+{
+	errno = connect_qp(qps[slot(word[1])], (uint32_t)number(word[2]), (uint16_t)number(word[3]));
+	if (errno)
+		return failed("ibv_modify_qp");
+	answer("ok");
+	return 0;
+}
+
+static int do_unqp(char **word)
+{
+	errno = ibv_destroy_qp(qps[slot(word[1])]);
+	if (errno)
+		return failed("ibv_destroy_qp");
+	answer("ok");
+	return 0;
+}
+
+/* read|write QP LADDR LKEY RADDR RKEY LENGTH: one RDMA operation; answers the status of its completion. */
+static int do_rdma(char **word, enum ibv_wr_opcode opcode)
+{
+	unsigned s = slot(word[1]);
+	struct ibv_sge sge = {
+		.addr = number(word[2]), .lkey = (uint32_t)number(word[3]), .length = (uint32_t)number(word[6]),
+	};
+	struct ibv_send_wr wr = {
+		.wr_id = 0x77,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { .remote_addr = number(word[4]), .rkey = (uint32_t)number(word[5]) },
+	};
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+
+	errno = ibv_post_send(qps[s], &wr, &bad);
+	if (errno)
+		return failed("ibv_post_send");
+	if (poll_one(&wc) != 1) {
+		answer("error no completion");
+		return -1;
+	}
+	answer("ok wc=%d id=%" PRIu64, wc.status, wc.wr_id);
+	return 0;
+}
+
+static void obey(char **word)
+{
+	const char *verb = word[0];
+
+	if (!strcmp(verb, "open")) do_open();
+	else if (!strcmp(verb, "mem")) do_mem(word);
+	else if (!strcmp(verb, "unmem")) do_unmem(word);
+	else if (!strcmp(verb, "fill")) do_bytes(word, 0);
+	else if (!strcmp(verb, "check")) do_bytes(word, 1);
+	else if (!strcmp(verb, "ksm")) do_ksm(word);
+	else if (!strcmp(verb, "umr")) do_umr(word);
+	else if (!strcmp(verb, "bind")) do_bind(word);
+	else if (!strcmp(verb, "invalidate")) do_invalidate(word);
+	else if (!strcmp(verb, "unumr")) do_destroy(word, 1);
+	else if (!strcmp(verb, "unobj")) do_destroy(word, 0);
+	else if (!strcmp(verb, "allow")) do_allow(word);
+	else if (!strcmp(verb, "alias")) do_alias(word);
+	else if (!strcmp(verb, "qp")) do_qp(word);
+	else if (!strcmp(verb, "connect")) do_connect(word);
+	else if (!strcmp(verb, "unqp")) do_unqp(word);
+	else if (!strcmp(verb, "read")) do_rdma(word, IBV_WR_RDMA_READ);
+	else if (!strcmp(verb, "write")) do_rdma(word, IBV_WR_RDMA_WRITE);
+	else answer("error no command '%s'", verb);
+}
+
+int main(void)
+{
+	char line[512];
+
+	while (fgets(line, sizeof(line), stdin)) {
+		char *word[9] = { NULL }, *rest = line;
+
+		for (int i = 0; i < 8; i++) {
+			do
+				word[i] = strsep(&rest, " \n");
+			while (word[i] && !*word[i]);
+		}
+		if (word[0])
+			obey(word);
+	}
+	return 0;
+}

@@ -1,0 +1,204 @@
+//! Directs `programs/verbs_agent.c`: a process in one function of the device that does what it is told.
+
+use crate::process;
+use crate::talk::Talk;
+use crate::world::{LIMIT, Room};
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A running agent, whose device is open.
+pub(crate) struct Agent {
+    name: String,
+    talk: Talk,
+    pub(crate) vhca: u32,
+    lid: u32,
+}
+
+/// The answer to a command: `ok` with values, or a refusal.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    command: String,
+    line: String,
+}
+
+/// Memory of an agent, registered in its slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    pub(crate) addr: u64,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+/// The status of a work completion, by libibverbs' names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wc {
+    Success,
+    LocProtErr,
+    WrFlushErr,
+    RemAccessErr,
+    Other(u32),
+}
+
+impl Agent {
+    pub(crate) fn start(room: &Room<'_>, function: &str) -> Result<Self> {
+        let talk = Talk::start(&mut room.command(function, program()?))?;
+        let mut agent = Self {
+            name: function.to_owned(),
+            talk,
+            vhca: 0,
+            lid: 0,
+        };
+        let answer = agent.ask("open")?;
+        agent.vhca = answer.value("vhca")?;
+        agent.lid = answer.value("lid")?;
+        Ok(agent)
+    }
+
+    /// Says one line and waits for the answer.
+    pub(crate) fn ask(&mut self, command: &str) -> Result<Answer> {
+        let line = self
+            .talk
+            .ask(command, LIMIT)
+            .with_context(|| format!("{} at '{command}'", self.name))?;
+        Ok(Answer {
+            command: format!("{}: {command}", self.name),
+            line,
+        })
+    }
+
+    /// Says one line that must be obeyed.
+    pub(crate) fn tell(&mut self, command: &str) -> Result<Answer> {
+        let answer = self.ask(command)?;
+        ensure!(answer.is_ok(), "{} -> {}", answer.command, answer.line);
+        Ok(answer)
+    }
+
+    pub(crate) fn memory(&mut self, slot: u32, size: u64, rights: &str) -> Result<Memory> {
+        let answer = self.tell(&format!("mem {slot} {size} {rights}"))?;
+        Ok(Memory {
+            addr: answer.value("addr")?,
+            lkey: answer.value("lkey")?,
+            rkey: answer.value("rkey")?,
+        })
+    }
+
+    pub(crate) fn fill(&mut self, slot: u32, offset: u64, length: u64, seed: u64) -> Result<()> {
+        self.tell(&format!("fill {slot} {offset} {length} {seed}"))
+            .map(drop)
+    }
+
+    /// Fails unless these bytes are those which `fill` wrote with the same length and seed, wherever it wrote them.
+    pub(crate) fn expect(&mut self, slot: u32, offset: u64, length: u64, seed: u64) -> Result<()> {
+        self.check(slot, offset, length, seed, 0)
+    }
+
+    /// Fails unless these bytes are what a `fill` of the whole memory left there.
+    pub(crate) fn expect_kept(
+        &mut self,
+        slot: u32,
+        offset: u64,
+        length: u64,
+        seed: u64,
+    ) -> Result<()> {
+        self.check(slot, offset, length, seed, offset)
+    }
+
+    fn check(&mut self, slot: u32, offset: u64, length: u64, seed: u64, base: u64) -> Result<()> {
+        let answer = self.tell(&format!("check {slot} {offset} {length} {seed} {base}"))?;
+        ensure!(
+            answer.value::<u32>("same")? == 1,
+            "{} -> {}",
+            answer.command,
+            answer.line
+        );
+        Ok(())
+    }
+
+    /// Kills the process, as a crash would.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.talk.end()
+    }
+
+    /// One RDMA operation, to its completion.
+    pub(crate) fn rdma(
+        &mut self,
+        verb: &str,
+        local: (u64, u32),
+        remote: (u64, u32),
+        length: u64,
+    ) -> Result<Wc> {
+        let (laddr, lkey) = local;
+        let (raddr, rkey) = remote;
+        let answer = self.tell(&format!("{verb} 0 {laddr} {lkey} {raddr} {rkey} {length}"))?;
+        answer.wc()
+    }
+}
+
+/// Connects a fresh pair of QPs, in slot 0 of both agents.
+pub(crate) fn connect(a: &mut Agent, b: &mut Agent) -> Result<()> {
+    let a_qpn: u32 = a.tell("qp 0")?.value("qpn")?;
+    let b_qpn: u32 = b.tell("qp 0")?.value("qpn")?;
+    let (a_lid, b_lid) = (a.lid, b.lid);
+    a.tell(&format!("connect 0 {b_qpn} {b_lid}"))?;
+    b.tell(&format!("connect 0 {a_qpn} {a_lid}"))?;
+    Ok(())
+}
+
+impl Answer {
+    pub(crate) fn is_ok(&self) -> bool {
+        self.line == "ok" || self.line.starts_with("ok ")
+    }
+
+    pub(crate) fn value<T: std::str::FromStr>(&self, key: &str) -> Result<T> {
+        let found = self
+            .line
+            .split(' ')
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        let value = found.and_then(|text| text.parse().ok());
+        value.with_context(|| format!("no {key} in the answer: {} -> {}", self.command, self.line))
+    }
+
+    pub(crate) fn wc(&self) -> Result<Wc> {
+        Ok(match self.value::<u32>("wc")? {
+            0 => Wc::Success,
+            4 => Wc::LocProtErr,
+            5 => Wc::WrFlushErr,
+            10 => Wc::RemAccessErr,
+            other => Wc::Other(other),
+        })
+    }
+
+    /// Fails unless the command was refused.
+    pub(crate) fn expect_refusal(&self) -> Result<()> {
+        ensure!(
+            !self.is_ok(),
+            "{} was not refused: {}",
+            self.command,
+            self.line
+        );
+        Ok(())
+    }
+}
+
+/// The agent's program, compiled once per run with the C compiler that is there.
+fn program() -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| compile().map_err(|error| format!("{error:#}")));
+    match built {
+        Ok(path) => Ok(path.clone()),
+        Err(text) => bail!("{text}"),
+    }
+}
+
+fn compile() -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/verbs_agent.c");
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("verbs_agent");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&binary)
+        .arg(source);
+    process::stdout(cc.args(["-libverbs", "-lmlx5"]), LIMIT)?;
+    Ok(binary)
+}

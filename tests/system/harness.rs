@@ -1,0 +1,105 @@
+//! Runs cases one after the other and reports them in libtest's manner, with skips that carry a reason.
+
+use crate::world::World;
+use anyhow::Result;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+/// One test: a name and what to do. An error is a failure, and its text the explanation.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    run: Box<Run>,
+}
+
+type Run = dyn Fn(&World) -> Result<Outcome>;
+
+/// How a case ended that did not fail.
+pub(crate) enum Outcome {
+    Passed,
+    #[allow(
+        dead_code,
+        reason = "every present case runs everywhere; later ones need hardware or a source tree"
+    )]
+    Skipped(String),
+}
+
+impl Case {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        run: impl Fn(&World) -> Result<()> + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            run: Box::new(move |world| run(world).map(|()| Outcome::Passed)),
+        }
+    }
+}
+
+/// Runs the cases whose names contain one of the arguments, or all; `--list` names them.
+pub(crate) fn run(cases: &[Case]) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let filters: Vec<&String> = arguments.iter().filter(|a| !a.starts_with('-')).collect();
+    let chosen: Vec<&Case> = cases
+        .iter()
+        .filter(|case| filters.is_empty() || filters.iter().any(|f| case.name.contains(*f)))
+        .collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        for case in chosen {
+            println!("{}: test", case.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+
+    println!("\nrunning {} tests", chosen.len());
+    let world = World::from_env();
+    let (mut passed, mut skipped, mut failures) = (0, 0, Vec::new());
+    for case in &chosen {
+        let outcome = match &world {
+            Ok(Some(world)) => run_one(case, world),
+            Ok(None) => Ok(Outcome::Skipped(
+                "run by `cargo xtask test system`".to_owned(),
+            )),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        match outcome {
+            Ok(Outcome::Passed) => {
+                passed += 1;
+                println!("test {} ... ok", case.name);
+            }
+            Ok(Outcome::Skipped(reason)) => {
+                skipped += 1;
+                println!("SKIP {}: {reason}", case.name);
+            }
+            Err(detail) => {
+                println!("test {} ... FAILED", case.name);
+                failures.push((&case.name, detail));
+            }
+        }
+    }
+    if !failures.is_empty() {
+        println!("\nfailures:");
+        for (name, detail) in &failures {
+            println!("\n---- {name} stdout ----\n{detail}");
+        }
+    }
+    let verdict = if failures.is_empty() { "ok" } else { "FAILED" };
+    let failed = failures.len();
+    println!("\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} skipped");
+    if failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// A case that panics has failed like any other.
+fn run_one(case: &Case, world: &World) -> Result<Outcome, String> {
+    match catch_unwind(AssertUnwindSafe(|| (case.run)(world))) {
+        Ok(result) => result.map_err(|error| format!("{error:#}")),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied());
+            Err(format!("panicked: {}", text.unwrap_or("(no message)")))
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Whole-system tests: stock programs, and the device's rules, over the emulated device. They use built artefacts only.
+//!
+//! `cargo xtask test system` builds what they need and tells them where it is; run otherwise, each one skips and says so.
+#![expect(
+    clippy::print_stdout,
+    reason = "a test harness reports on standard output"
+)]
+
+mod agent;
+mod harness;
+mod rules;
+mod talk;
+mod ucx;
+mod verbs;
+mod world;
+// The same limits and process groups as in the tool that runs these tests; a dependency on all of it would be too much.
+#[path = "../../xtask/src/process.rs"]
+#[allow(dead_code, reason = "the tool uses more of it than the tests do")]
+mod process;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    process::end_children_on_signal();
+    let mut cases = verbs::cases();
+    cases.extend(ucx::cases());
+    cases.extend(rules::cases());
+    harness::run(&cases)
+}

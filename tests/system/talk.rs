@@ -1,0 +1,75 @@
+//! A conversation with a child process: one line to it, one line back, within a limit.
+
+use crate::process::{self, Group};
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// The child; ended when dropped.
+pub(crate) struct Talk {
+    shown: String,
+    input: ChildStdin,
+    answers: Receiver<String>,
+    group: Group,
+}
+
+impl Talk {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        let shown = process::shown(command);
+        // What it says on standard error goes where ours goes: into the log of the run.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut group = Group::spawn(command)?;
+        let pipes = (group.child.stdin.take(), group.child.stdout.take());
+        let (Some(input), Some(output)) = pipes else {
+            bail!("`{shown}`: no pipes")
+        };
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output)
+                .lines()
+                .map_while(std::result::Result::ok)
+            {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self {
+            shown,
+            input,
+            answers,
+            group,
+        })
+    }
+
+    /// Says `line` and returns the answer.
+    pub(crate) fn ask(&mut self, line: &str, limit: Duration) -> Result<String> {
+        let gone = || format!("it has ended: `{}`", self.shown);
+        self.input
+            .write_all(format!("{line}\n").as_bytes())
+            .with_context(gone)?;
+        match self.answers.recv_timeout(limit) {
+            Ok(answer) => Ok(answer),
+            Err(RecvTimeoutError::Disconnected) => bail!("{}", gone()),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(
+                    "no answer within {} s from `{}`",
+                    limit.as_secs(),
+                    self.shown
+                )
+            }
+        }
+    }
+
+    /// Kills the child and waits until it is gone.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.group.kill();
+        self.group
+            .child
+            .wait()
+            .map(drop)
+            .context("waiting for a killed child")
+    }
+}

@@ -1,0 +1,101 @@
+//! Stock UCX over the emulated device: what it finds, and its own performance test between two nodes.
+
+use crate::harness::Case;
+use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use anyhow::{Context, Result, ensure};
+
+/// One run of `ucx_perftest`.
+struct Perftest {
+    name: &'static str,
+    /// Options of both sides; with `-x` it is a test of UCT, else of UCP.
+    options: &'static [&'static str],
+}
+
+const PERFTEST: &[Perftest] = &[
+    Perftest {
+        name: "ucx_tag_lat",
+        options: &["-t", "tag_lat", "-n", "2000", "-w", "100"],
+    },
+    Perftest {
+        name: "ucx_tag_lat_rndv",
+        options: &["-t", "tag_lat", "-s", "1048576", "-n", "50", "-w", "5"],
+    },
+    Perftest {
+        name: "ucx_put_lat",
+        options: &["-t", "ucp_put_lat", "-n", "2000", "-w", "100"],
+    },
+    Perftest {
+        name: "ucx_get",
+        options: &["-t", "ucp_get", "-s", "65536", "-n", "500", "-w", "50"],
+    },
+    Perftest {
+        name: "uct_put_lat",
+        options: &[
+            "-d", "mlx5_0:1", "-x", "rc_mlx5", "-t", "put_lat", "-n", "2000", "-w", "100",
+        ],
+    },
+    Perftest {
+        name: "uct_get_bw",
+        options: &[
+            "-d", "mlx5_0:1", "-x", "rc_mlx5", "-t", "get_bw", "-D", "zcopy", "-s", "65536", "-n",
+            "500", "-w", "50",
+        ],
+    },
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = vec![Case::new("ucx_info", info)];
+    cases.extend(
+        PERFTEST
+            .iter()
+            .map(|row| Case::new(row.name, move |world| perftest(world, row))),
+    );
+    cases
+}
+
+fn info(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let output = succeed(room.ucx_command("node0.host", "ucx_info").arg("-d"))?;
+    for transport in ["rc_mlx5", "ud_mlx5"] {
+        let mut lines = output
+            .lines()
+            .skip_while(|line| !line.contains(&format!("Transport: {transport}")));
+        let device = lines
+            .nth(1)
+            .with_context(|| format!("no transport {transport}:\n{output}"))?;
+        ensure!(
+            device.contains("Device: mlx5_0:1"),
+            "{transport} is on '{device}'"
+        );
+    }
+    ensure!(!output.contains(" ERROR "), "UCX complains:\n{output}");
+    Ok(())
+}
+
+fn perftest(world: &World, row: &Perftest) -> Result<()> {
+    let room = Room::new(world)?;
+    let port = free_port()?;
+    let command = |function: &str| {
+        let mut command = room.ucx_command(function, "ucx_perftest");
+        // rc_x alone: a fallback to another transport fails instead of passing for it.
+        command
+            .env("UCX_TLS", "rc_x,self")
+            .env("UCX_NET_DEVICES", "mlx5_0:1");
+        command.args(row.options).args(["-p", &port.to_string()]);
+        command
+    };
+    let (mut server, mut client) = (command("node0.host"), command("node1.host"));
+    let (_, output) = succeed_pair(&mut server, client.arg("127.0.0.1"), port)?;
+    // Final: iterations, typical and average and overall latency, bandwidths, rates.
+    let line = output.lines().find_map(|line| line.strip_prefix("Final:"));
+    let line = line.with_context(|| format!("no result:\n{output}"))?;
+    let numbers: Vec<f64> = line
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    ensure!(
+        numbers.len() >= 4 && numbers[0] > 0.0 && numbers[2] > 0.0,
+        "no time in 'Final:{line}'"
+    );
+    Ok(())
+}

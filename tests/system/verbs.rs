@@ -1,0 +1,179 @@
+//! Stock libibverbs programs, unmodified: what they list, and what they exchange between two nodes.
+
+use crate::harness::Case;
+use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use anyhow::{Context, Result, ensure};
+
+/// The functions that talk to each other.
+const SERVER: &str = "node0.host";
+const CLIENT: &str = "node1.host";
+
+/// A program of perftest with the size of its messages, and what its traffic is called.
+struct Perftest {
+    program: &'static str,
+    size: u32,
+    options: &'static [&'static str],
+}
+
+const PERFTEST: &[Perftest] = &[
+    Perftest {
+        program: "ib_write_lat",
+        size: 8,
+        options: &["-n", "1000"],
+    },
+    Perftest {
+        program: "ib_send_lat",
+        size: 8,
+        options: &["-n", "1000"],
+    },
+    Perftest {
+        program: "ib_read_bw",
+        size: 65536,
+        options: &["-n", "500"],
+    },
+    Perftest {
+        program: "ib_atomic_lat",
+        size: 8,
+        options: &["-n", "500"],
+    },
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        Case::new("ibv_devices", devices),
+        Case::new("ibv_devinfo", devinfo),
+        Case::new("ibv_rc_pingpong", pingpong),
+    ];
+    cases.extend(
+        PERFTEST
+            .iter()
+            .map(|row| Case::new(row.program, move |world| perftest(world, row))),
+    );
+    cases
+}
+
+fn devices(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    for function in ["node0.host", "node0.dpu"] {
+        let output = succeed(&mut room.command(function, world.verbs_tool("ibv_devices")))?;
+        let listed = output
+            .lines()
+            .filter(|line| line.trim_start().starts_with("mlx5_"))
+            .count();
+        ensure!(
+            listed == 1,
+            "{function} is one device, {listed} are listed:\n{output}"
+        );
+    }
+    Ok(())
+}
+
+fn devinfo(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let info = |function: &str| {
+        succeed(
+            room.command(function, world.verbs_tool("ibv_devinfo"))
+                .arg("-v"),
+        )
+    };
+    let host = info("node0.host")?;
+    for want in [
+        "hca_id:\tmlx5_0",
+        "PORT_ACTIVE",
+        "vendor_id:\t\t\t0x02c9",
+        "atomic_cap:\t\t\tATOMIC_HCA",
+    ] {
+        ensure!(
+            host.contains(want),
+            "ibv_devinfo -v has no '{want}':\n{host}"
+        );
+    }
+    // The two functions of a node are told apart by their own ids and belong together by the image's.
+    let (dpu, other) = (info("node0.dpu")?, info("node1.host")?);
+    let field = |text: &str, name: &str| -> Result<String> {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
+        let value = line
+            .and_then(|line| line.split_once(':'))
+            .map(|(_, v)| v.trim().to_owned());
+        value.with_context(|| format!("ibv_devinfo -v has no {name}:\n{text}"))
+    };
+    let image = |text: &str| field(text, "sys_image_guid");
+    let node = |text: &str| field(text, "node_guid");
+    ensure!(
+        image(&host)? == image(&dpu)?,
+        "host and DPU of a node differ in sys_image_guid"
+    );
+    ensure!(
+        image(&host)? != image(&other)?,
+        "two nodes have one sys_image_guid"
+    );
+    ensure!(
+        node(&host)? != node(&dpu)?,
+        "host and DPU of a node have one node_guid"
+    );
+    Ok(())
+}
+
+fn pingpong(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let port = free_port()?;
+    let program = world.verbs_tool("ibv_rc_pingpong");
+    // -c compares each received buffer with what was sent.
+    let options = ["-d", "mlx5_0", "-n", "1000", "-c", "-p", &port.to_string()].map(str::to_owned);
+    let (server, client) = succeed_pair(
+        room.command(SERVER, &program).args(&options),
+        room.command(CLIENT, &program)
+            .args(&options)
+            .arg("127.0.0.1"),
+        port,
+    )?;
+    for output in [&server, &client] {
+        ensure!(
+            output.contains("8192000 bytes in"),
+            "not all bytes were exchanged:\n{output}"
+        );
+        ensure!(
+            !output.contains("invalid data"),
+            "wrong bytes arrived:\n{output}"
+        );
+    }
+    Ok(())
+}
+
+fn perftest(world: &World, row: &Perftest) -> Result<()> {
+    let room = Room::new(world)?;
+    let port = free_port()?;
+    let program = world.verbs_tool(row.program);
+    let mut options = ["-d", "mlx5_0", "-F", "-p", &port.to_string()]
+        .map(str::to_owned)
+        .to_vec();
+    options.extend(row.options.iter().map(|&option| option.to_owned()));
+    // The atomic tests have but one size and refuse to be told.
+    if row.program != "ib_atomic_lat" {
+        options.extend(["-s".to_owned(), row.size.to_string()]);
+    }
+    let (_, client) = succeed_pair(
+        room.command(SERVER, &program).args(&options),
+        room.command(CLIENT, &program)
+            .args(&options)
+            .arg("127.0.0.1"),
+        port,
+    )?;
+    // The result row: size, iterations, then times or bandwidths, all above zero.
+    let numbers = client
+        .lines()
+        .map(|line| {
+            line.split_whitespace()
+                .map_while(|w| w.parse::<f64>().ok())
+                .collect::<Vec<_>>()
+        })
+        .find(|numbers| numbers.len() >= 4 && numbers[0] == f64::from(row.size))
+        .with_context(|| format!("no result row for {} bytes:\n{client}", row.size))?;
+    ensure!(
+        numbers[1..4].iter().all(|&n| n > 0.0),
+        "a result is zero: {numbers:?}\n{client}"
+    );
+    Ok(())
+}

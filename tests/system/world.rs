@@ -1,0 +1,203 @@
+//! Where the built parts lie, and how a program is run in one function of one emulated node.
+
+use crate::process::{self, Done, Running};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A whole program run; the slowest takes a second on two cores.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// The parts under test, as `cargo xtask test` names them in the environment.
+pub(crate) struct World {
+    /// The build directory that holds `bf-emu` and the libraries.
+    bin: PathBuf,
+    pub(crate) ucx_lib: PathBuf,
+    pub(crate) ucx_tools: PathBuf,
+    /// Where libibverbs' packages lie unpacked, if they are not installed.
+    verbs_root: Option<PathBuf>,
+    /// For every program that uses libibverbs.
+    verbs_env: Vec<(String, String)>,
+}
+
+impl World {
+    /// `None` without the environment that the tool sets.
+    pub(crate) fn from_env() -> Result<Option<Self>> {
+        let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        let Some(bin) = path("XGVMI_TEST_BIN") else {
+            return Ok(None);
+        };
+        let needed = |name: &str| path(name).with_context(|| format!("{name} is not set"));
+        let verbs_env = std::env::vars().filter_map(|(name, value)| {
+            Some((name.strip_prefix("XGVMI_TEST_ENV_")?.to_owned(), value))
+        });
+        let world = Self {
+            bin,
+            ucx_lib: needed("XGVMI_TEST_UCX_LIB")?,
+            ucx_tools: needed("XGVMI_TEST_UCX_TOOLS")?,
+            verbs_root: path("XGVMI_TEST_VERBS_ROOT"),
+            verbs_env: verbs_env.collect(),
+        };
+        ensure!(
+            world.emulator().exists(),
+            "{} is absent",
+            world.emulator().display()
+        );
+        Ok(Some(world))
+    }
+
+    fn emulator(&self) -> PathBuf {
+        self.bin.join("bf-emu")
+    }
+
+    /// A tool of Debian's ibverbs-utils or perftest.
+    pub(crate) fn verbs_tool(&self, name: &str) -> PathBuf {
+        match &self.verbs_root {
+            Some(root) => root.join("usr/bin").join(name),
+            None => PathBuf::from(name),
+        }
+    }
+}
+
+/// A fresh emulated machine room: two nodes, each with a host and a DPU function. Gone when dropped.
+pub(crate) struct Room<'a> {
+    world: &'a World,
+    state: tempfile::TempDir,
+}
+
+impl<'a> Room<'a> {
+    pub(crate) fn new(world: &'a World) -> Result<Self> {
+        let state = tempfile::Builder::new().prefix("xgvmi-test-").tempdir()?;
+        Ok(Self { world, state })
+    }
+
+    /// `program` as it runs in `function`, such as `node0.host`.
+    pub(crate) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.emulator_command("run");
+        command
+            .args(["--nodes", "2", "--as", function, "--"])
+            .arg(program);
+        for (name, value) in &self.world.verbs_env {
+            command.env(name, value);
+        }
+        command
+    }
+
+    /// The same for a program on stock UCX.
+    pub(crate) fn ucx_command(&self, function: &str, tool: &str) -> Command {
+        let mut command = self.command(function, self.world.ucx_tools.join(tool));
+        let mut libraries = self.world.ucx_lib.as_os_str().to_owned();
+        if let Some((_, more)) = self
+            .world
+            .verbs_env
+            .iter()
+            .find(|(name, _)| name == "LD_LIBRARY_PATH")
+        {
+            libraries.push(":");
+            libraries.push(more);
+        }
+        command.env("LD_LIBRARY_PATH", libraries);
+        command
+    }
+
+    /// How many work requests of a kind the device has executed in all functions, by its own count.
+    pub(crate) fn executed(&self, kind: &str) -> Result<u64> {
+        let text = process::stdout(self.emulator_command("stats").arg("--json"), LIMIT)?;
+        let stats: serde_json::Value = serde_json::from_str(&text)?;
+        let counts = stats["functions"].as_array().into_iter().flatten();
+        let counts: Vec<u64> = counts
+            .filter_map(|function| function["wqes"][kind].as_u64())
+            .collect();
+        ensure!(
+            !counts.is_empty(),
+            "bf-emu stats --json counts no {kind}: {text}"
+        );
+        Ok(counts.iter().sum())
+    }
+
+    fn emulator_command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(self.world.emulator());
+        command
+            .arg(subcommand)
+            .arg("--state")
+            .arg(self.state.path());
+        command
+    }
+}
+
+/// Runs a command that must end well and returns what it wrote.
+pub(crate) fn succeed(command: &mut Command) -> Result<String> {
+    let done = process::run(command, LIMIT)?;
+    expect_ok(&process::shown(command), &done)?;
+    Ok(done.output)
+}
+
+/// Runs a server, and a client once the server listens on `port`; both must end well. Returns what both wrote.
+pub(crate) fn succeed_pair(
+    server: &mut Command,
+    client: &mut Command,
+    port: u16,
+) -> Result<(String, String)> {
+    let lines = format!("{}\n{}", process::shown(server), process::shown(client));
+    let mut running = Running::spawn(server)?;
+    let up = process::wait_until(LIMIT, || listens(port) || running.group.has_ended());
+    if !up || running.group.has_ended() {
+        let done = running.wait(Duration::ZERO)?;
+        bail!(
+            "the server did not come up: {}\n{lines}\n{}",
+            done.verdict(),
+            done.output.trim_end()
+        );
+    }
+    let client_done = process::run(client, LIMIT)?;
+    // A client that failed leaves its server waiting for ever.
+    let patience = if client_done.ok() {
+        LIMIT
+    } else {
+        Duration::from_secs(1)
+    };
+    let server_done = running.wait(patience)?;
+    let both = format!(
+        "{lines}\n-- server: {}\n{}\n-- client: {}\n{}",
+        server_done.verdict(),
+        server_done.output.trim_end(),
+        client_done.verdict(),
+        client_done.output.trim_end()
+    );
+    ensure!(client_done.ok() && server_done.ok(), "{both}");
+    Ok((server_done.output, client_done.output))
+}
+
+/// A TCP port that nobody listens on now.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+fn expect_ok(line: &str, done: &Done) -> Result<()> {
+    ensure!(
+        done.ok(),
+        "{}\n{line}\n{}",
+        done.verdict(),
+        done.output.trim_end()
+    );
+    Ok(())
+}
+
+/// Whether any socket listens on `port`. Looked up, not tried: these servers take the first connection for the client's.
+fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let wanted = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        std::fs::read_to_string(Path::new(table))
+            .unwrap_or_default()
+            .lines()
+            .any(|line| {
+                let mut words = line.split_whitespace().skip(1);
+                words.next().is_some_and(|local| local.ends_with(&wanted))
+                    && words.nth(1) == Some(LISTEN)
+            })
+    })
+}
