@@ -8,33 +8,38 @@ use anyhow::{Context, Result, ensure};
 const SERVER: &str = "node0.host";
 const CLIENT: &str = "node1.host";
 
-/// A program of perftest with the size of its messages, and what its traffic is called.
+/// A program of perftest, and what the device must have executed at least when it is done.
 struct Perftest {
     program: &'static str,
     size: u32,
-    options: &'static [&'static str],
+    iterations: u32,
+    work: &'static str,
 }
 
 const PERFTEST: &[Perftest] = &[
     Perftest {
         program: "ib_write_lat",
         size: 8,
-        options: &["-n", "1000"],
+        iterations: 1000,
+        work: "rdma_write",
     },
     Perftest {
         program: "ib_send_lat",
         size: 8,
-        options: &["-n", "1000"],
+        iterations: 1000,
+        work: "send",
     },
     Perftest {
         program: "ib_read_bw",
         size: 65536,
-        options: &["-n", "500"],
+        iterations: 500,
+        work: "rdma_read",
     },
     Perftest {
         program: "ib_atomic_lat",
         size: 8,
-        options: &["-n", "500"],
+        iterations: 500,
+        work: "atomic",
     },
 ];
 
@@ -146,10 +151,13 @@ fn perftest(world: &World, row: &Perftest) -> Result<()> {
     let room = Room::new(world)?;
     let port = free_port()?;
     let program = world.verbs_tool(row.program);
-    let mut options = ["-d", "mlx5_0", "-F", "-p", &port.to_string()]
-        .map(str::to_owned)
-        .to_vec();
-    options.extend(row.options.iter().map(|&option| option.to_owned()));
+    let mut options = ["-d", "mlx5_0", "-F"].map(str::to_owned).to_vec();
+    options.extend([
+        "-p".to_owned(),
+        port.to_string(),
+        "-n".to_owned(),
+        row.iterations.to_string(),
+    ]);
     // The atomic tests have but one size and refuse to be told.
     if row.program != "ib_atomic_lat" {
         options.extend(["-s".to_owned(), row.size.to_string()]);
@@ -174,6 +182,13 @@ fn perftest(world: &World, row: &Perftest) -> Result<()> {
     ensure!(
         numbers[1..4].iter().all(|&n| n > 0.0),
         "a result is zero: {numbers:?}\n{client}"
+    );
+    let executed = room.executed(row.work)?;
+    ensure!(
+        executed >= u64::from(row.iterations),
+        "{} iterations, but the device executed {executed} {}",
+        row.iterations,
+        row.work
     );
     Ok(())
 }
