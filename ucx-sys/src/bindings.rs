@@ -3,6 +3,7 @@
 use libc::{FILE, sockaddr, sockaddr_storage, socklen_t};
 pub type ucs_string_buffer_t = ::core::ffi::c_void;
 
+pub const UCP_ENTITY_NAME_MAX: u32 = 32;
 pub const UCP_API_MAJOR: u32 = 1;
 pub const UCP_API_MINOR: u32 = 20;
 pub const UCS_MEMORY_TYPE_HOST: ucs_memory_type = 0;
@@ -145,6 +146,10 @@ impl Default for ucp_mem_attr {
     }
 }
 pub type ucp_mem_attr_t = ucp_mem_attr;
+pub const UCP_MEM_ATTR_FIELD_ADDRESS: ucp_mem_attr_field = 1;
+pub const UCP_MEM_ATTR_FIELD_LENGTH: ucp_mem_attr_field = 2;
+pub const UCP_MEM_ATTR_FIELD_MEM_TYPE: ucp_mem_attr_field = 4;
+pub type ucp_mem_attr_field = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug)]
 pub struct ucp_worker {
@@ -163,6 +168,9 @@ pub type ucp_request_init_callback_t =
     ::core::option::Option<unsafe extern "C" fn(request: *mut ::core::ffi::c_void)>;
 pub type ucp_request_cleanup_callback_t =
     ::core::option::Option<unsafe extern "C" fn(request: *mut ::core::ffi::c_void)>;
+pub type ucp_send_callback_t = ::core::option::Option<
+    unsafe extern "C" fn(request: *mut ::core::ffi::c_void, status: ucs_status_t),
+>;
 pub type ucp_send_nbx_callback_t = ::core::option::Option<
     unsafe extern "C" fn(
         request: *mut ::core::ffi::c_void,
@@ -210,12 +218,22 @@ impl Default for ucp_listener_conn_handler {
     }
 }
 pub type ucp_listener_conn_handler_t = ucp_listener_conn_handler;
+pub type ucp_stream_recv_callback_t = ::core::option::Option<
+    unsafe extern "C" fn(request: *mut ::core::ffi::c_void, status: ucs_status_t, length: usize),
+>;
 pub type ucp_stream_recv_nbx_callback_t = ::core::option::Option<
     unsafe extern "C" fn(
         request: *mut ::core::ffi::c_void,
         status: ucs_status_t,
         length: usize,
         user_data: *mut ::core::ffi::c_void,
+    ),
+>;
+pub type ucp_tag_recv_callback_t = ::core::option::Option<
+    unsafe extern "C" fn(
+        request: *mut ::core::ffi::c_void,
+        status: ucs_status_t,
+        info: *mut ucp_tag_recv_info_t,
     ),
 >;
 pub type ucp_tag_recv_nbx_callback_t = ::core::option::Option<
@@ -233,6 +251,24 @@ pub type ucp_am_recv_data_nbx_callback_t = ::core::option::Option<
         length: usize,
         user_data: *mut ::core::ffi::c_void,
     ),
+>;
+pub const UCP_WAKEUP_RMA: ucp_wakeup_event_types = 1;
+pub const UCP_WAKEUP_AMO: ucp_wakeup_event_types = 2;
+pub const UCP_WAKEUP_TAG_SEND: ucp_wakeup_event_types = 4;
+pub const UCP_WAKEUP_TAG_RECV: ucp_wakeup_event_types = 8;
+pub const UCP_WAKEUP_TX: ucp_wakeup_event_types = 1024;
+pub const UCP_WAKEUP_RX: ucp_wakeup_event_types = 2048;
+pub const UCP_WAKEUP_EDGE: ucp_wakeup_event_types = 65536;
+pub type ucp_wakeup_event_types = ::core::ffi::c_uint;
+pub use self::ucp_wakeup_event_types as ucp_wakeup_event_t;
+pub type ucp_am_callback_t = ::core::option::Option<
+    unsafe extern "C" fn(
+        arg: *mut ::core::ffi::c_void,
+        data: *mut ::core::ffi::c_void,
+        length: usize,
+        reply_ep: ucp_ep_h,
+        flags: ::core::ffi::c_uint,
+    ) -> ucs_status_t,
 >;
 pub type ucp_am_recv_callback_t = ::core::option::Option<
     unsafe extern "C" fn(
@@ -298,6 +334,12 @@ impl Default for ucp_transports_t {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug)]
+pub struct ucp_device_mem_list_handle {
+    _unused: [u8; 0],
+}
+pub type ucp_device_mem_list_handle_h = *mut ucp_device_mem_list_handle;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ucp_listener_accept_handler {

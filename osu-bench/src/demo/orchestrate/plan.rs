@@ -1,0 +1,125 @@
+//! What a run is made of, and how long it may take.
+
+use super::launch::Template;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What is compared, in the order of the table.
+    pub schemes: Vec<Scheme>,
+    /// Sizes and how often each is run.
+    pub cases: Vec<Case>,
+    /// How a process is started on one of the four functions.
+    pub launch: Template,
+    /// How the device counters of a scheme are read.
+    pub counters: Template,
+    /// The device's cost profile, for the report.
+    pub profile: String,
+    /// The `libucp` of all processes; the loader's search without it.
+    pub ucx_library: Option<PathBuf>,
+    /// For how long a process polls before it sleeps.
+    pub spin: Duration,
+    /// Where reports and logs go.
+    pub output: PathBuf,
+    /// The longest the whole run may take.
+    pub limit: Duration,
+}
+
+/// One of the ways to make keys: the same binary in another environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scheme {
+    /// Its name in the report.
+    pub name: String,
+    /// Set in the environment of its processes.
+    pub environment: Vec<(String, String)>,
+}
+
+/// One size.
+///
+/// Each scheme runs one first iteration in a new UCX context; then the schemes take turns, in a rotating order, for
+/// `rounds` rounds of `warm_up` uncounted and `batch` counted iterations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// Bytes per transfer.
+    pub size: usize,
+    /// Turns that each scheme gets.
+    pub rounds: u64,
+    /// Iterations at the start of each turn that are not counted.
+    pub warm_up: u64,
+    /// Counted iterations per turn.
+    pub batch: u64,
+}
+
+/// How much time a run is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Enough to see that all is well: well below half a minute.
+    Quick,
+    /// Enough for a steady median: below a minute.
+    Full,
+}
+
+impl Case {
+    /// The case of a size: as many iterations as move `budget` bytes, within limits, so that the large sizes neither
+    /// take all the time nor get too few samples. `iterations` overrides the number.
+    #[must_use]
+    pub fn new(size: usize, effort: Effort, iterations: Option<u64>) -> Self {
+        let (rounds, budget, fewest, most) = match effort {
+            Effort::Quick => (3, 96 << 20, 9, 45),
+            Effort::Full => (6, 512 << 20, 60, 300),
+        };
+        let by_budget = (budget / size.max(1)) as u64;
+        let wanted = iterations.unwrap_or(by_budget.clamp(fewest, most)).max(1);
+        let rounds = rounds.min(wanted);
+        Self {
+            size,
+            rounds,
+            warm_up: 1,
+            batch: wanted.div_ceil(rounds),
+        }
+    }
+
+    /// Counted iterations of each scheme.
+    #[must_use]
+    pub fn iterations(&self) -> u64 {
+        self.rounds * self.batch
+    }
+}
+
+/// The order of `count` schemes in a round: each scheme is first, second, ... equally often.
+pub(super) fn order(round: u64, count: usize) -> impl Iterator<Item = usize> {
+    let first = usize::try_from(round).unwrap_or(0) % count.max(1);
+    (0..count).map(move |index| (first + index) % count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_iterations_follows_the_size() {
+        let check = |size, effort, iterations, expect: (u64, u64)| {
+            let case = Case::new(size, effort, iterations);
+            assert_eq!((case.rounds, case.batch), expect, "{size} {effort:?}");
+        };
+        check(16 << 10, Effort::Quick, None, (3, 15));
+        check(16 << 20, Effort::Quick, None, (3, 3));
+        check(16 << 10, Effort::Full, None, (6, 50));
+        check(16 << 20, Effort::Full, None, (6, 10));
+        check(16 << 10, Effort::Full, Some(2), (2, 1));
+        check(16 << 10, Effort::Quick, Some(10), (3, 4));
+        check(1 << 40, Effort::Quick, Some(0), (1, 1));
+    }
+
+    #[test]
+    fn schemes_rotate() {
+        let check = |round, expect: [usize; 3]| {
+            assert_eq!(order(round, 3).collect::<Vec<_>>(), expect);
+        };
+        check(0, [0, 1, 2]);
+        check(1, [1, 2, 0]);
+        check(5, [2, 0, 1]);
+    }
+}

@@ -1,0 +1,116 @@
+//! One process's UCX objects for the length of one size: context, worker, and a connection to each peer.
+
+use super::control::Place;
+use super::wire::{Header, Kind};
+use crate::ucp::{Context, Endpoint, Waiter, Worker};
+use anyhow::{Context as _, Result, bail};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use ucx_sys::Ucp;
+
+/// The longest wait for a message or an operation. The slowest, the transfer of 1 GiB on an emulated device, takes a
+/// second; whatever takes this long has failed.
+const STEP_LIMIT: Duration = Duration::from_secs(20);
+
+/// The longest wait for a connection to close, after which it is closed by force.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Fields go in this order: connections before the worker they are on, that before its context.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    place: Place,
+    endpoints: BTreeMap<Place, Endpoint>,
+    worker: Worker,
+    pub(super) context: Context,
+    pub(super) waiter: &'a Waiter,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn open(ucp: &'static Ucp, place: Place, waiter: &'a Waiter) -> Result<Self> {
+        let context = Context::new(ucp, place.name())?;
+        let worker = context.worker(Kind::COUNT)?;
+        Ok(Self {
+            place,
+            endpoints: BTreeMap::new(),
+            worker,
+            context,
+            waiter,
+        })
+    }
+
+    pub(super) fn address(&self) -> Result<Vec<u8>> {
+        Ok(self.worker.address()?)
+    }
+
+    /// Connects to all peers and waits until each has said hello: what follows finds every connection in place.
+    pub(super) fn connect(&mut self, addresses: &BTreeMap<Place, Vec<u8>>) -> Result<()> {
+        for peer in self.place.peers() {
+            let address = addresses
+                .get(peer)
+                .with_context(|| format!("no address of {peer}"))?;
+            // SAFETY: the orchestrator passes on what Worker::address gave it, byte by byte, over a channel that
+            // nobody else can write to.
+            let endpoint = unsafe { self.worker.connect(address, peer.name()) }
+                .with_context(|| format!("connecting to {peer}"))?;
+            self.endpoints.insert(*peer, endpoint);
+        }
+        for peer in self.place.peers() {
+            self.send(*peer, Kind::Hello, Header::default(), Vec::new())?;
+        }
+        for _ in self.place.peers() {
+            self.expect(Kind::Hello, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a message and waits until it has left.
+    pub(super) fn send(&self, to: Place, kind: Kind, header: Header, data: Vec<u8>) -> Result<()> {
+        let endpoint = self
+            .endpoints
+            .get(&to)
+            .with_context(|| format!("{} to {to}: not connected", kind.name()))?;
+        endpoint
+            .send(kind as u16, header.to_bytes(), data)
+            .and_then(|request| request.wait(self.waiter, STEP_LIMIT))
+            .with_context(|| format!("sending {} to {to}", kind.name()))
+    }
+
+    /// Waits for a message of this kind, which must be of this iteration.
+    pub(super) fn expect(&self, kind: Kind, iteration: u64) -> Result<(Header, Vec<u8>)> {
+        let take = || self.worker.take(|message| message.id == kind as u16);
+        let message = self
+            .waiter
+            .until(&self.worker, STEP_LIMIT, kind.name(), take)?;
+        let header = Header::parse(kind, &message)?;
+        if header.iteration != iteration {
+            bail!(
+                "{} of iteration {} where {iteration} was due",
+                kind.name(),
+                header.iteration
+            );
+        }
+        Ok((header, message.data))
+    }
+
+    /// The connection to a peer.
+    pub(super) fn endpoint(&self, peer: Place) -> Result<&Endpoint> {
+        self.endpoints
+            .get(&peer)
+            .with_context(|| format!("no connection to {peer}"))
+    }
+
+    /// Waits for an operation.
+    pub(super) fn finish(&self, request: crate::ucp::Request) -> Result<()> {
+        Ok(request.wait(self.waiter, STEP_LIMIT)?)
+    }
+
+    /// Closes the connections; worker and context go with the session.
+    pub(super) fn close(self) -> Result<()> {
+        for (peer, endpoint) in &self.endpoints {
+            endpoint
+                .close(self.waiter, CLOSE_LIMIT)
+                .with_context(|| format!("closing the connection to {peer}"))?;
+        }
+        Ok(())
+    }
+}

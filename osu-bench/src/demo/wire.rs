@@ -1,0 +1,144 @@
+//! The active messages of the offloaded transfer: who sends what to whom.
+//!
+//! ```text
+//! HOST A                       DPU A                      DPU B                       HOST B
+//!   |<---------------------------------------- READY -----------------------------------| buffer is there
+//!   |----------------------------------------- START ---------------------------------->|
+//!   | map, export                                                           map, export |
+//!   |------ HOST_ARRIVE ------->|                          |<------ HOST_ARRIVE --------|
+//!   |                           | import, pack rkey        | import                     |
+//!   |                           |-------- DPU_RTS -------->|                            |
+//!   |~~~~~~~~~~~~~~~~~~~~~~~~~~~~~ RDMA READ, posted by DPU B, host A to host B ~~~~~~~>|
+//!   |                           |                          | unmap                      |
+//!   |                           |<------- DPU_FIN ---------|-------- HOST_FIN --------->|
+//!   |<------- HOST_FIN ---------| unmap                    |                      unmap |
+//!   | unmap, munmap                                                                     |
+//!   |<---------------------------------------- DONE ------------------------------------|
+//! ```
+//! A completion reaches a host only when its DPU has given the import back: until then the host may not let go of the
+//! buffer.
+
+use crate::ucp::Message;
+
+/// What a message says. The discriminants are UCP's active message identifiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Kind {
+    /// Any to any, at connect: the way between us is open.
+    Hello = 0,
+    /// Host B to host A: my buffer is there.
+    Ready = 1,
+    /// Host A to host B: the clock runs.
+    Start = 2,
+    /// Host to its DPU: here is my buffer, exported.
+    HostArrive = 3,
+    /// DPU A to DPU B: read it with this key.
+    DpuRts = 4,
+    /// DPU B to DPU A: it was read.
+    DpuFin = 5,
+    /// DPU to its host: your part is over.
+    HostFin = 6,
+    /// Host B to host A: mine is over too.
+    Done = 7,
+}
+
+impl Kind {
+    /// How many identifiers a worker listens to.
+    pub(super) const COUNT: u16 = Self::Done as u16 + 1;
+
+    /// For errors.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "HELLO",
+            Self::Ready => "READY",
+            Self::Start => "START",
+            Self::HostArrive => "HOST_ARRIVE",
+            Self::DpuRts => "DPU_RTS",
+            Self::DpuFin => "DPU_FIN",
+            Self::HostFin => "HOST_FIN",
+            Self::Done => "DONE",
+        }
+    }
+}
+
+/// The header of every message: little endian, 24 bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Which iteration it belongs to.
+    pub(super) iteration: u64,
+    /// First address of the sender's host's buffer, where the message is about one.
+    pub(super) address: u64,
+    /// Its length in bytes.
+    pub(super) length: u64,
+}
+
+/// Why a message was not understood.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind} with a header of {length} bytes instead of {}", Header::BYTES)]
+pub(super) struct BadHeader {
+    kind: &'static str,
+    length: usize,
+}
+
+impl Header {
+    const BYTES: usize = 24;
+
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        [self.iteration, self.address, self.length]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
+    }
+
+    pub(super) fn parse(kind: Kind, message: &Message) -> Result<Self, BadHeader> {
+        let (words, rest) = message.header.as_chunks::<8>();
+        match (words, rest) {
+            ([iteration, address, length], []) => Ok(Self {
+                iteration: u64::from_le_bytes(*iteration),
+                address: u64::from_le_bytes(*address),
+                length: u64::from_le_bytes(*length),
+            }),
+            _ => Err(BadHeader {
+                kind: kind.name(),
+                length: message.header.len(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(header: Vec<u8>) -> Message {
+        Message {
+            id: Kind::DpuRts as u16,
+            header,
+            data: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let header = Header {
+            iteration: 7,
+            address: 0x7f12_3456_7000,
+            length: 1 << 40,
+        };
+        let bytes = header.to_bytes();
+        assert_eq!(bytes[..8], [7, 0, 0, 0, 0, 0, 0, 0]);
+        let parsed = Header::parse(Kind::DpuRts, &message(bytes)).expect("24 bytes");
+        assert_eq!(parsed, header);
+    }
+
+    #[test]
+    fn a_header_of_another_length_is_refused() {
+        for length in [0, 23, 25, 32] {
+            let error = Header::parse(Kind::DpuRts, &message(vec![0; length])).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("DPU_RTS with a header of {length} bytes instead of 24")
+            );
+        }
+    }
+}

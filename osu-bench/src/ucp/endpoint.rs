@@ -1,0 +1,222 @@
+//! A UCP endpoint: a connection to one peer's worker.
+
+use super::error::check;
+use super::request::Holds;
+use super::{ImportedMemory, RemoteKey, Request, Result, Waiter, Worker};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::rc::Rc;
+use std::time::Duration;
+use ucx_sys::{
+    UCP_AM_SEND_FLAG_EAGER, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
+    UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
+    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH,
+    UCP_OP_ATTR_FIELD_MEMORY_TYPE, UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h,
+    ucp_ep_params_t, ucp_err_handler_t, ucp_request_param_t, ucs_status_t,
+};
+
+/// A connection. Clones share it; it is closed with [`Endpoint::close`], or by force when the last clone goes.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    worker: Worker,
+    handle: Cell<ucp_ep_h>,
+    peer: String,
+    /// Written by UCX's error callback. Boxed, so that the callback's argument does not move.
+    failure: Box<Cell<ucs_status_t>>,
+}
+
+impl Endpoint {
+    /// # Safety
+    /// As [`Worker::connect`].
+    pub(super) unsafe fn connect(worker: &Worker, address: &[u8], peer: &str) -> Result<Self> {
+        let failure = Box::new(Cell::new(UCS_OK));
+        let params = ucp_ep_params_t {
+            field_mask: u64::from(
+                UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
+                    | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
+                    | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+            ),
+            address: address.as_ptr().cast(),
+            // Without peer error handling UCX ends the process on a transport error, and nobody would name the step.
+            err_mode: UCP_ERR_HANDLING_MODE_PEER,
+            err_handler: ucp_err_handler_t {
+                cb: Some(failed),
+                arg: (&raw const *failure).cast_mut().cast(),
+            },
+            ..Default::default()
+        };
+        let ucp = worker.ucp();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the worker is alive, the fields are named in the mask, the caller vouches for the address, the
+        // callback's argument lives as long as the endpoint, and `handle` can be written.
+        let status =
+            unsafe { ucp.ucp_ep_create(worker.handle(), &raw const params, &raw mut handle) };
+        check(ucp, "ucp_ep_create", status, || peer.to_owned())?;
+        Ok(Self {
+            inner: Rc::new(Inner {
+                worker: worker.clone(),
+                handle: Cell::new(handle),
+                peer: peer.to_owned(),
+                failure,
+            }),
+        })
+    }
+
+    /// The peer's name, as given to [`Worker::connect`].
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.inner.peer
+    }
+
+    /// Sends an active message, eagerly: a few hundred bytes, for control.
+    ///
+    /// # Errors
+    /// That of the connection, if it has failed before.
+    pub fn send(&self, id: u16, header: Vec<u8>, data: Vec<u8>) -> Result<Request> {
+        self.check_alive()?;
+        let param = ucp_request_param_t {
+            op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
+            flags: UCP_AM_SEND_FLAG_EAGER,
+            ..Default::default()
+        };
+        // SAFETY: the endpoint is alive, and header and data live until the operation is complete: the request holds
+        // them (moving a Vec does not move its bytes).
+        let answer = unsafe {
+            self.worker().ucp().ucp_am_send_nbx(
+                self.handle(),
+                u32::from(id),
+                header.as_ptr().cast(),
+                header.len(),
+                data.as_ptr().cast(),
+                data.len(),
+                &raw const param,
+            )
+        };
+        let holds = Holds::Message { header, data };
+        Ok(Request::new(
+            self.worker(),
+            "ucp_am_send_nbx",
+            answer,
+            holds,
+        ))
+    }
+
+    /// RDMA READ: moves `length` bytes from the peer's memory at `remote_address` straight into the imported memory
+    /// of a third process at `address`. No byte passes through this process.
+    ///
+    /// # Errors
+    /// [`super::UcpError::ImportedAccess`] for a range that cannot be served so; that of the connection.
+    pub fn get(
+        from: &RemoteKey,
+        remote_address: u64,
+        into: &ImportedMemory,
+        address: u64,
+        length: usize,
+    ) -> Result<Request> {
+        let endpoint = from.endpoint();
+        endpoint.check_alive()?;
+        let param = ucp_request_param_t {
+            op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+            memory_type: UCS_MEMORY_TYPE_HOST,
+            memh: into.access(address, length)?,
+            ..Default::default()
+        };
+        // An address of another process: it is never dereferenced here, for access() admits no length at which UCX
+        // would copy with the CPU.
+        let destination = std::ptr::without_provenance_mut::<c_void>(usize_of(address));
+        let worker = endpoint.worker();
+        // SAFETY: endpoint and key belong together; the handle covers the destination; both are held by the request
+        // until the operation is complete. A wrong remote address is refused by the peer's device.
+        let answer = unsafe {
+            worker.ucp().ucp_get_nbx(
+                endpoint.handle(),
+                destination,
+                length,
+                remote_address,
+                from.handle(),
+                &raw const param,
+            )
+        };
+        let holds = Holds::Transfer {
+            into: into.clone(),
+            from: from.clone(),
+        };
+        Ok(Request::new(worker, "ucp_get_nbx", answer, holds))
+    }
+
+    /// Closes the connection after all that was sent over it has left.
+    ///
+    /// # Errors
+    /// UCX's, or that of the waiting. The endpoint is gone in any case.
+    pub fn close(&self, waiter: &Waiter, limit: Duration) -> Result<()> {
+        self.inner
+            .close(0)
+            .map_or(Ok(()), |request| request.wait(waiter, limit))
+    }
+
+    pub(super) fn worker(&self) -> &Worker {
+        &self.inner.worker
+    }
+
+    pub(super) fn handle(&self) -> ucp_ep_h {
+        self.inner.handle.get()
+    }
+
+    pub(super) fn check_alive(&self) -> Result<()> {
+        let status = if self.handle().is_null() {
+            UCS_ERR_NOT_CONNECTED
+        } else {
+            self.inner.failure.get()
+        };
+        check(self.worker().ucp(), "connection", status, || {
+            self.peer().to_owned()
+        })
+    }
+}
+
+impl Inner {
+    /// Closes the endpoint the first time, and answers the operation that does it.
+    fn close(&self, flags: u32) -> Option<Request> {
+        let handle = self.handle.replace(std::ptr::null_mut());
+        if handle.is_null() {
+            return None;
+        }
+        let param = ucp_request_param_t {
+            op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
+            flags,
+            ..Default::default()
+        };
+        let ucp = self.worker.ucp();
+        // SAFETY: the endpoint came from ucp_ep_create and is closed once: its handle was just taken away.
+        let answer = unsafe { ucp.ucp_ep_close_nbx(handle, &raw const param) };
+        let (call, holds) = ("ucp_ep_close_nbx", Holds::Nothing);
+        Some(Request::new(&self.worker, call, answer, holds))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Only on the way out of an error: the process is about to end, and waiting could hang it.
+        drop(self.close(UCP_EP_CLOSE_FLAG_FORCE));
+    }
+}
+
+/// UCX's callback for a failed connection: remembers why, for the next call on it.
+unsafe extern "C" fn failed(arg: *mut c_void, _endpoint: ucp_ep_h, status: ucs_status_t) {
+    // SAFETY: `arg` is the cell that connect() registered. It lives as long as the endpoint, and UCX calls back from
+    // the worker's progress, so on its thread.
+    unsafe { &*arg.cast::<Cell<ucs_status_t>>() }.set(status);
+}
+
+/// Addresses are 64 bits wide on the wire and on every machine that UCX's mlx5 module runs on.
+const fn usize_of(address: u64) -> usize {
+    const { assert!(size_of::<usize>() == size_of::<u64>()) };
+    #[expect(clippy::cast_possible_truncation, reason = "the same width, see above")]
+    let address = address as usize;
+    address
+}

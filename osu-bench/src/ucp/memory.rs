@@ -1,0 +1,309 @@
+//! Memory handles: this process's buffers, registered and exported, and other processes' buffers, imported.
+
+use super::error::check;
+use super::{Context, PackedRkey, Result, UcpError};
+use crate::buffer::Buffer;
+use std::ops::Deref;
+use std::rc::Rc;
+use ucx_sys::{
+    UCP_MEM_ATTR_FIELD_ADDRESS, UCP_MEM_ATTR_FIELD_LENGTH, UCP_MEM_MAP_PARAM_FIELD_ADDRESS,
+    UCP_MEM_MAP_PARAM_FIELD_EXPORTED_MEMH_BUFFER, UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+    UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE, UCP_MEMH_PACK_FLAG_EXPORT,
+    UCP_MEMH_PACK_PARAM_FIELD_FLAGS, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_mem_attr_t, ucp_mem_h,
+    ucp_mem_map_params_t, ucp_memh_buffer_release_params_t, ucp_memh_pack_params_t, ucs_status_t,
+};
+
+/// A buffer of this process, registered. It owns the buffer, so that nobody reads or unmaps it while a device may
+/// write to it.
+#[derive(Debug)]
+pub struct MappedBuffer {
+    memh: Memh,
+    buffer: Buffer,
+}
+
+impl MappedBuffer {
+    /// Registers `buffer` with all of the context's devices (`ucp_mem_map`).
+    ///
+    /// # Errors
+    /// UCX's; the buffer is gone then.
+    pub fn new(context: &Context, buffer: Buffer) -> Result<Self> {
+        let params = ucp_mem_map_params_t {
+            field_mask: u64::from(
+                UCP_MEM_MAP_PARAM_FIELD_ADDRESS
+                    | UCP_MEM_MAP_PARAM_FIELD_LENGTH
+                    | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+            ),
+            address: buffer.as_ptr().cast_mut().cast(),
+            length: buffer.len(),
+            memory_type: UCS_MEMORY_TYPE_HOST,
+            ..Default::default()
+        };
+        // SAFETY: the three fields are valid and named in the mask, and the range is a mapping of this process that
+        // lives longer than the handle: unmap() and the order of the fields see to it.
+        let memh = unsafe { Memh::map(context, &params) }?;
+        Ok(Self { memh, buffer })
+    }
+
+    /// Packs the handle for a process on another function of the same device (`ucp_memh_pack` with EXPORT): this is
+    /// where a cross-GVMI key is made or bound.
+    ///
+    /// # Errors
+    /// UCX's; `Unsupported operation` means that no device of the context exports memory.
+    pub fn export(&self) -> Result<ExportedMemh> {
+        let Memh { context, handle } = &self.memh;
+        let params = ucp_memh_pack_params_t {
+            field_mask: u64::from(UCP_MEMH_PACK_PARAM_FIELD_FLAGS),
+            flags: u64::from(UCP_MEMH_PACK_FLAG_EXPORT),
+        };
+        let (mut buffer, mut length) = (std::ptr::null_mut(), 0);
+        // SAFETY: the handle is mapped, the parameters are valid, and both results can be written.
+        let status = unsafe {
+            context.ucp().ucp_memh_pack(
+                *handle,
+                &raw const params,
+                &raw mut buffer,
+                &raw mut length,
+            )
+        };
+        check(context.ucp(), "ucp_memh_pack", status, || {
+            format!("{:#x}+{}, EXPORT", self.buffer.address(), self.buffer.len())
+        })?;
+        Ok(ExportedMemh {
+            context: context.clone(),
+            buffer,
+            length,
+        })
+    }
+
+    /// The buffer's first address, as the importer must name it.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    /// Gives the registration back (`ucp_mem_unmap`) and the buffer to the caller. UCX's registration cache keeps
+    /// the key until the buffer itself is unmapped.
+    ///
+    /// # Errors
+    /// UCX's; the buffer is gone then.
+    pub fn unmap(self) -> Result<Buffer> {
+        self.memh.unmap()?;
+        Ok(self.buffer)
+    }
+}
+
+/// A packed, exported memory handle: bytes for the importer.
+#[derive(Debug)]
+pub struct ExportedMemh {
+    context: Context,
+    buffer: *mut std::ffi::c_void,
+    length: usize,
+}
+
+impl Deref for ExportedMemh {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: UCX gave this buffer with this length; it is ours until released in drop and nobody writes to it.
+        unsafe { std::slice::from_raw_parts(self.buffer.cast(), self.length) }
+    }
+}
+
+impl Drop for ExportedMemh {
+    fn drop(&mut self) {
+        let params = ucp_memh_buffer_release_params_t::default();
+        // SAFETY: the buffer came from ucp_memh_pack and is released once.
+        unsafe {
+            self.context
+                .ucp()
+                .ucp_memh_buffer_release(self.buffer, &raw const params);
+        }
+    }
+}
+
+/// Another process's buffer, used as if it were local: its address is the exporter's, and only the device may touch
+/// it. Clones share the import.
+#[derive(Debug, Clone)]
+pub struct ImportedMemory {
+    inner: Rc<Imported>,
+}
+
+#[derive(Debug)]
+struct Imported {
+    memh: Memh,
+    address: u64,
+    length: usize,
+}
+
+impl ImportedMemory {
+    /// The shortest access, in bytes: 16 KiB, well above the sizes at which UCX copies with the CPU.
+    ///
+    /// UCX 1.20 and 1.23 copy a put of up to 9939 bytes and a get of up to 624 with the CPU even when the memory
+    /// handle is imported (`UCX_PROTO_INFO=y` shows the ranges), which would touch this process's own memory at the
+    /// exporter's address.
+    pub const ACCESS_MIN: usize = 16 << 10;
+
+    /// Imports what a host has exported (`ucp_mem_map` with an exported handle): this is where an alias is made or
+    /// found.
+    ///
+    /// # Errors
+    /// UCX's; `Destination is unreachable` means that the exporter's device is none of ours.
+    ///
+    /// # Safety
+    /// `packed` holds the bytes of an [`ExportedMemh`] of the same version of UCX, unchanged: UCX reads them without
+    /// knowing their length.
+    pub unsafe fn new(context: &Context, packed: &[u8]) -> Result<Self> {
+        let params = ucp_mem_map_params_t {
+            field_mask: u64::from(UCP_MEM_MAP_PARAM_FIELD_EXPORTED_MEMH_BUFFER),
+            exported_memh_buffer: packed.as_ptr().cast(),
+            ..Default::default()
+        };
+        // SAFETY: the one field is named in the mask, and the caller vouches for the bytes behind it.
+        let memh = unsafe { Memh::map(context, &params) }?;
+        let (address, length) = memh.range()?;
+        Ok(Self {
+            inner: Rc::new(Imported {
+                memh,
+                address,
+                length,
+            }),
+        })
+    }
+
+    /// First address, in the exporter's address space.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.inner.address
+    }
+
+    /// Bytes imported. May be more than the exporter asked for: UCX may merge and round regions.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.inner.length
+    }
+
+    /// Packs a remote key, with which a peer of this process reaches the exporter's memory (`ucp_rkey_pack`).
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn pack_rkey(&self) -> Result<PackedRkey> {
+        let Memh { context, handle } = &self.inner.memh;
+        let (mut buffer, mut length) = (std::ptr::null_mut(), 0);
+        // SAFETY: context and handle are alive and belong together, and both results can be written.
+        let status = unsafe {
+            context
+                .ucp()
+                .ucp_rkey_pack(context.handle(), *handle, &raw mut buffer, &raw mut length)
+        };
+        check(context.ucp(), "ucp_rkey_pack", status, || self.to_string())?;
+        Ok(PackedRkey::new(context.clone(), buffer, length))
+    }
+
+    /// Gives the import back (`ucp_mem_unmap`). UCX's registration cache, or the plugin's alias map, keeps the alias.
+    ///
+    /// # Errors
+    /// UCX's. Nothing is done, and nothing is wrong, while a clone or an operation still uses it.
+    pub fn unmap(self) -> Result<()> {
+        Rc::into_inner(self.inner).map_or(Ok(()), |imported| imported.memh.unmap())
+    }
+
+    /// The handle, for an access to `length` bytes at the exporter's `address`.
+    ///
+    /// # Errors
+    /// [`UcpError::ImportedAccess`] for one that is not inside, or is shorter than [`Self::ACCESS_MIN`].
+    pub(super) fn access(&self, address: u64, length: usize) -> Result<ucp_mem_h> {
+        let inside = address
+            .checked_sub(self.inner.address)
+            .and_then(|offset| usize::try_from(offset).ok())
+            .and_then(|offset| offset.checked_add(length))
+            .is_some_and(|end| end <= self.inner.length);
+        if inside && length >= Self::ACCESS_MIN {
+            Ok(self.inner.memh.handle)
+        } else {
+            Err(UcpError::ImportedAccess {
+                address,
+                length,
+                start: self.inner.address,
+                size: self.inner.length,
+                min: Self::ACCESS_MIN,
+            })
+        }
+    }
+}
+
+impl std::fmt::Display for ImportedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "imported {:#x}+{}", self.address(), self.length())
+    }
+}
+
+/// A memory handle, unmapped when dropped.
+#[derive(Debug)]
+struct Memh {
+    context: Context,
+    handle: ucp_mem_h,
+}
+
+impl Memh {
+    /// # Safety
+    /// The fields of `params` that its mask names are as `ucp_mem_map` wants them; memory that it names lives longer
+    /// than the handle.
+    unsafe fn map(context: &Context, params: &ucp_mem_map_params_t) -> Result<Self> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the caller vouches for the parameters; the context is alive; `handle` can be written.
+        let status = unsafe {
+            context
+                .ucp()
+                .ucp_mem_map(context.handle(), params, &raw mut handle)
+        };
+        check(context.ucp(), "ucp_mem_map", status, || {
+            if params.exported_memh_buffer.is_null() {
+                format!("{:#x}+{}", params.address.addr(), params.length)
+            } else {
+                "exported handle".to_owned()
+            }
+        })?;
+        Ok(Self {
+            context: context.clone(),
+            handle,
+        })
+    }
+
+    /// Address and length of the memory behind the handle.
+    fn range(&self) -> Result<(u64, usize)> {
+        let mut attr = ucp_mem_attr_t {
+            field_mask: u64::from(UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH),
+            ..Default::default()
+        };
+        let ucp = self.context.ucp();
+        // SAFETY: the handle is mapped, and `attr` can be written.
+        let status = unsafe { ucp.ucp_mem_query(self.handle, &raw mut attr) };
+        check(ucp, "ucp_mem_query", status, || {
+            "imported handle".to_owned()
+        })?;
+        Ok((attr.address.addr() as u64, attr.length))
+    }
+
+    fn unmap(mut self) -> Result<()> {
+        let status = self.unmap_once();
+        check(self.context.ucp(), "ucp_mem_unmap", status, String::new)
+    }
+
+    /// Unmaps the handle the first time; does nothing the second, which is the drop's after [`Self::unmap`].
+    fn unmap_once(&mut self) -> ucs_status_t {
+        let handle = std::mem::replace(&mut self.handle, std::ptr::null_mut());
+        if handle.is_null() {
+            return UCS_OK;
+        }
+        let context = &self.context;
+        // SAFETY: context and handle are alive and belong together, and the handle was just taken away from `self`.
+        unsafe { context.ucp().ucp_mem_unmap(context.handle(), handle) }
+    }
+}
+
+impl Drop for Memh {
+    fn drop(&mut self) {
+        // Only on the way out of an error; UCX logs what it has to say.
+        let _ = self.unmap_once();
+    }
+}

@@ -1,0 +1,101 @@
+//! An operation in flight, and what it holds on to meanwhile.
+
+use super::{ImportedMemory, RemoteKey, Result, UcpError, Waiter, Worker};
+use std::time::Duration;
+use ucx_sys::{
+    UCS_INPROGRESS, UCS_OK, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t,
+};
+
+/// An operation that UCP has taken.
+///
+/// It owns what the operation uses. One that is dropped before it is complete never gives that back: UCX, or the
+/// device, may still use it.
+#[derive(Debug)]
+pub struct Request {
+    worker: Worker,
+    call: &'static str,
+    state: State,
+    holds: Holds,
+}
+
+/// What an operation uses until it is complete.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for their life, never read")]
+pub(super) enum Holds {
+    Nothing,
+    Message {
+        header: Vec<u8>,
+        data: Vec<u8>,
+    },
+    Transfer {
+        into: ImportedMemory,
+        from: RemoteKey,
+    },
+}
+
+#[derive(Debug)]
+enum State {
+    Done(ucs_status_t),
+    InFlight(ucs_status_ptr_t),
+}
+
+impl Request {
+    /// Takes the answer of an `_nbx` call made on an endpoint of `worker`.
+    pub(super) fn new(
+        worker: &Worker,
+        call: &'static str,
+        answer: ucs_status_ptr_t,
+        holds: Holds,
+    ) -> Self {
+        let state = if ucs_ptr_is_ptr(answer) {
+            State::InFlight(answer)
+        } else {
+            State::Done(ucs_ptr_status(answer))
+        };
+        Self {
+            worker: worker.clone(),
+            call,
+            state,
+            holds,
+        }
+    }
+
+    /// Progresses the worker until the operation is complete.
+    ///
+    /// # Errors
+    /// The operation's own error, [`UcpError::Timeout`] after `limit`, or that of the waiting.
+    pub fn wait(self, waiter: &Waiter, limit: Duration) -> Result<()> {
+        let status = waiter.until(&self.worker, limit, self.call, || Ok(self.poll()))?;
+        if status == UCS_OK {
+            Ok(())
+        } else {
+            let ucp = self.worker.ucp();
+            Err(UcpError::call(ucp, self.call, "in flight", status))
+        }
+    }
+
+    /// The final status, once there is one.
+    fn poll(&self) -> Option<ucs_status_t> {
+        match self.state {
+            State::Done(status) => Some(status),
+            State::InFlight(request) => {
+                // SAFETY: the request came from UCP and is freed only in drop.
+                let status = unsafe { self.worker.ucp().ucp_request_check_status(request) };
+                (status != UCS_INPROGRESS).then_some(status)
+            }
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if self.poll().is_none() {
+            std::mem::forget(std::mem::replace(&mut self.holds, Holds::Nothing));
+        }
+        if let State::InFlight(request) = self.state {
+            // SAFETY: the request came from UCP and is freed once; UCP itself puts off the release of one that is
+            // still in flight.
+            unsafe { self.worker.ucp().ucp_request_free(request) };
+        }
+    }
+}

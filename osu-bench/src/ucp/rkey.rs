@@ -1,0 +1,99 @@
+//! Remote keys: the bytes that one process packs, and what its peer unpacks from them.
+
+use super::error::check;
+use super::{Context, Endpoint, Result};
+use std::ops::Deref;
+use std::rc::Rc;
+use ucx_sys::ucp_rkey_h;
+
+/// A packed remote key: bytes to send to whoever shall reach the memory.
+#[derive(Debug)]
+pub struct PackedRkey {
+    context: Context,
+    buffer: *mut std::ffi::c_void,
+    length: usize,
+}
+
+impl PackedRkey {
+    /// Takes a buffer that `ucp_rkey_pack` of `context` has made.
+    pub(super) fn new(context: Context, buffer: *mut std::ffi::c_void, length: usize) -> Self {
+        Self {
+            context,
+            buffer,
+            length,
+        }
+    }
+}
+
+impl Deref for PackedRkey {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: UCX gave this buffer with this length; it is ours until released in drop and nobody writes to it.
+        unsafe { std::slice::from_raw_parts(self.buffer.cast(), self.length) }
+    }
+}
+
+impl Drop for PackedRkey {
+    fn drop(&mut self) {
+        // SAFETY: the buffer came from ucp_rkey_pack and is released once.
+        unsafe { self.context.ucp().ucp_rkey_buffer_release(self.buffer) };
+    }
+}
+
+/// A peer's memory, reachable over one endpoint. Clones share the key.
+#[derive(Debug, Clone)]
+pub struct RemoteKey {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    endpoint: Endpoint,
+    handle: ucp_rkey_h,
+}
+
+impl RemoteKey {
+    /// Unpacks a peer's key for use over `endpoint`.
+    ///
+    /// # Errors
+    /// UCX's, for instance when no transport of the endpoint can use the key; that of the connection.
+    ///
+    /// # Safety
+    /// `packed` holds the bytes of a [`PackedRkey`], unchanged: UCX reads them without knowing their length.
+    pub unsafe fn unpack(endpoint: &Endpoint, packed: &[u8]) -> Result<Self> {
+        endpoint.check_alive()?;
+        let ucp = endpoint.worker().ucp();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the endpoint is alive, the caller vouches for the bytes, and `handle` can be written.
+        let status = unsafe {
+            ucp.ucp_ep_rkey_unpack(endpoint.handle(), packed.as_ptr().cast(), &raw mut handle)
+        };
+        check(ucp, "ucp_ep_rkey_unpack", status, || {
+            format!("{}, {} bytes", endpoint.peer(), packed.len())
+        })?;
+        Ok(Self {
+            inner: Rc::new(Inner {
+                endpoint: endpoint.clone(),
+                handle,
+            }),
+        })
+    }
+
+    pub(super) fn handle(&self) -> ucp_rkey_h {
+        self.inner.handle
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.inner.endpoint
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let ucp = self.endpoint.worker().ucp();
+        // SAFETY: the key came from ucp_ep_rkey_unpack and is destroyed once, before its endpoint, which it holds;
+        // no operation uses it, since each holds a clone.
+        unsafe { ucp.ucp_rkey_destroy(self.handle) };
+    }
+}

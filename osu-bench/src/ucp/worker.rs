@@ -1,0 +1,326 @@
+//! A UCP worker: the progress engine, the process's address, the inbox of active messages, and waiting.
+
+use super::error::check;
+use super::{Context, Endpoint, Result, UcpError};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use ucx_sys::{
+    UCP_AM_HANDLER_PARAM_FIELD_ARG, UCP_AM_HANDLER_PARAM_FIELD_CB, UCP_AM_HANDLER_PARAM_FIELD_ID,
+    UCP_AM_RECV_ATTR_FLAG_RNDV, UCP_WORKER_ATTR_FIELD_ADDRESS, UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+    UCS_ERR_BUSY, UCS_OK, UCS_THREAD_MODE_SINGLE, Ucp, ucp_am_handler_param_t, ucp_am_recv_param_t,
+    ucp_worker_attr_t, ucp_worker_h, ucp_worker_params_t, ucs_status_t,
+};
+
+/// The most active messages that may wait to be taken: a peer that sends more is broken, and memory is not.
+const INBOX_MAX: usize = 1024;
+
+/// A worker of one thread. Clones share it; it is destroyed with the last object that uses it.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    context: Context,
+    handle: ucp_worker_h,
+    event_fd: RawFd,
+    /// UCX calls back into the inboxes until the worker is destroyed; drop() does that before fields go.
+    inboxes: Box<[Inbox]>,
+    refused: Rc<Cell<usize>>,
+    queue: Rc<RefCell<VecDeque<Message>>>,
+}
+
+/// Where messages of one identifier go: all into the worker's one queue, in the order of their arrival.
+#[derive(Debug)]
+struct Inbox {
+    id: u16,
+    queue: Rc<RefCell<VecDeque<Message>>>,
+    refused: Rc<Cell<usize>>,
+}
+
+/// An active message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its identifier.
+    pub id: u16,
+    /// Its header.
+    pub header: Vec<u8>,
+    /// Its data.
+    pub data: Vec<u8>,
+}
+
+impl Worker {
+    pub(super) fn new(context: &Context, message_ids: u16) -> Result<Self> {
+        let ucp = context.ucp();
+        let params = ucp_worker_params_t {
+            field_mask: u64::from(UCP_WORKER_PARAM_FIELD_THREAD_MODE),
+            thread_mode: UCS_THREAD_MODE_SINGLE,
+            ..Default::default()
+        };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the context is alive, the one field is named in the mask, and `handle` can be written.
+        let status =
+            unsafe { ucp.ucp_worker_create(context.handle(), &raw const params, &raw mut handle) };
+        check(ucp, "ucp_worker_create", status, String::new)?;
+        let (queue, refused) = (Rc::default(), Rc::default());
+        let inboxes = (0..message_ids).map(|id| Inbox {
+            id,
+            queue: Rc::clone(&queue),
+            refused: Rc::clone(&refused),
+        });
+        let mut inner = Inner {
+            context: context.clone(),
+            handle,
+            event_fd: -1,
+            inboxes: inboxes.collect(),
+            refused,
+            queue,
+        };
+        // SAFETY: the worker is alive, and `event_fd` can be written.
+        let status = unsafe { ucp.ucp_worker_get_efd(handle, &raw mut inner.event_fd) };
+        check(ucp, "ucp_worker_get_efd", status, String::new)?;
+        for inbox in &inner.inboxes {
+            inner.listen(inbox)?;
+        }
+        Ok(Self {
+            inner: Rc::new(inner),
+        })
+    }
+
+    /// This worker's address, for its peers.
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn address(&self) -> Result<Vec<u8>> {
+        let mut attr = ucp_worker_attr_t {
+            field_mask: u64::from(UCP_WORKER_ATTR_FIELD_ADDRESS),
+            ..Default::default()
+        };
+        let (ucp, handle) = (self.ucp(), self.handle());
+        // SAFETY: the worker is alive, and `attr` can be written.
+        let status = unsafe { ucp.ucp_worker_query(handle, &raw mut attr) };
+        check(ucp, "ucp_worker_query", status, || "address".to_owned())?;
+        // SAFETY: UCX gave this address with this length; it is valid until released, below.
+        let address =
+            unsafe { std::slice::from_raw_parts(attr.address.cast::<u8>(), attr.address_length) }
+                .to_vec();
+        // SAFETY: the address came from this worker and is released once.
+        unsafe { ucp.ucp_worker_release_address(handle, attr.address) };
+        Ok(address)
+    }
+
+    /// Connects to the worker that has `address`; `peer` names it in errors.
+    ///
+    /// # Errors
+    /// UCX's; `Destination is unreachable` means that no transport of both sides fits.
+    ///
+    /// # Safety
+    /// `address` holds the bytes of some worker's [`Worker::address`], unchanged: UCX reads them without knowing
+    /// their length.
+    pub unsafe fn connect(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { Endpoint::connect(self, address, peer) }
+    }
+
+    /// Moves communication forward once; true when something happened.
+    pub fn progress(&self) -> bool {
+        // SAFETY: the worker is alive and used by this thread alone.
+        unsafe { self.ucp().ucp_worker_progress(self.handle()) != 0 }
+    }
+
+    /// Takes the oldest message that `wanted` accepts.
+    ///
+    /// # Errors
+    /// [`UcpError::InboxFull`] when messages had to be refused.
+    pub fn take(&self, wanted: impl Fn(&Message) -> bool) -> Result<Option<Message>> {
+        let mut queue = self.inner.queue.borrow_mut();
+        let refused = self.inner.refused.get();
+        if refused > 0 {
+            return Err(UcpError::InboxFull {
+                count: queue.len() + refused,
+                max: INBOX_MAX,
+            });
+        }
+        let found = queue.iter().position(wanted);
+        Ok(found.and_then(|index| queue.remove(index)))
+    }
+
+    pub(super) fn ucp(&self) -> &'static Ucp {
+        self.inner.context.ucp()
+    }
+
+    pub(super) fn handle(&self) -> ucp_worker_h {
+        self.inner.handle
+    }
+
+    /// Asks for a wake-up of the event descriptor; false when there is something to progress at once.
+    fn arm(&self) -> Result<bool> {
+        // SAFETY: the worker is alive and was made in a context with the wake-up feature.
+        let status = unsafe { self.ucp().ucp_worker_arm(self.handle()) };
+        if status == UCS_ERR_BUSY {
+            return Ok(false);
+        }
+        check(self.ucp(), "ucp_worker_arm", status, String::new)?;
+        Ok(true)
+    }
+}
+
+impl Inner {
+    fn listen(&self, inbox: &Inbox) -> Result<()> {
+        let params = ucp_am_handler_param_t {
+            field_mask: u64::from(
+                UCP_AM_HANDLER_PARAM_FIELD_ID
+                    | UCP_AM_HANDLER_PARAM_FIELD_CB
+                    | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            ),
+            id: u32::from(inbox.id),
+            cb: Some(receive),
+            arg: (&raw const *inbox).cast_mut().cast(),
+            ..Default::default()
+        };
+        let ucp = self.context.ucp();
+        // SAFETY: the worker is alive, the fields are named in the mask, and the inbox outlives the worker: it
+        // is one of `inboxes`, boxed and so never moved, which go only after drop() has destroyed the worker.
+        let status = unsafe { ucp.ucp_worker_set_am_recv_handler(self.handle, &raw const params) };
+        check(ucp, "ucp_worker_set_am_recv_handler", status, || {
+            format!("id {}", inbox.id)
+        })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the worker is destroyed once; every endpoint on it holds this Rc, so none is left.
+        unsafe { self.context.ucp().ucp_worker_destroy(self.handle) };
+    }
+}
+
+/// UCX's callback for an active message; runs inside ucp_worker_progress, so on the worker's thread.
+unsafe extern "C" fn receive(
+    arg: *mut c_void,
+    header: *const c_void,
+    header_length: usize,
+    data: *mut c_void,
+    length: usize,
+    param: *const ucp_am_recv_param_t,
+) -> ucs_status_t {
+    // SAFETY: `arg` is the inbox that listen() registered; it lives until the worker is destroyed, and only shared
+    // references to it exist.
+    let inbox = unsafe { &*arg.cast::<Inbox>() };
+    // SAFETY: UCX passes valid parameters to every call.
+    let attr = unsafe { (*param).recv_attr };
+    let by_rendezvous = attr & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    // progress() is not called with the queue borrowed, so this holds; were it not so, refusing beats panicking here.
+    let room = inbox
+        .queue
+        .try_borrow_mut()
+        .ok()
+        .filter(|queue| queue.len() < INBOX_MAX);
+    match room {
+        Some(mut queue) if !by_rendezvous => queue.push_back(Message {
+            id: inbox.id,
+            // SAFETY: UCX gives this many bytes of header, valid during the callback.
+            header: unsafe { copy(header, header_length) },
+            // SAFETY: an eager message, so UCX gives this many bytes of data, valid during the callback.
+            data: unsafe { copy(data, length) },
+        }),
+        // Senders here send eagerly (Endpoint::send): a rendezvous is as wrong as one message too many.
+        _ => inbox.refused.set(inbox.refused.get() + 1),
+    }
+    UCS_OK
+}
+
+/// # Safety
+/// `bytes` is valid for `length` bytes, or `length` is 0.
+unsafe fn copy(bytes: *const c_void, length: usize) -> Vec<u8> {
+    if length == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise, and the length is not 0.
+    unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) }.to_vec()
+}
+
+/// How a process waits for something that a worker's progress will bring.
+///
+/// It first polls for a short while, then sleeps on the worker's event descriptor: idle processes leave the CPU to
+/// those at work, who may be fewer cores than processes. While asleep it also watches the control channel.
+#[derive(Debug)]
+pub struct Waiter {
+    spin: Duration,
+    control: RawFd,
+}
+
+impl Waiter {
+    /// Polls for `spin` before sleeping. `control` is the descriptor whose closing ends every wait; it must stay open
+    /// as long as the waiter is used.
+    #[must_use]
+    pub fn new(spin: Duration, control: BorrowedFd<'_>) -> Self {
+        Self {
+            spin,
+            control: control.as_raw_fd(),
+        }
+    }
+
+    /// Progresses `worker` until `ready` answers; at most `limit`. `what` is named in errors.
+    ///
+    /// # Errors
+    /// [`UcpError::Timeout`], [`UcpError::Abandoned`], or what `ready`, UCX or the system says.
+    pub fn until<T>(
+        &self,
+        worker: &Worker,
+        limit: Duration,
+        what: &'static str,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let start = Instant::now();
+        loop {
+            while worker.progress() {}
+            if let Some(value) = ready()? {
+                return Ok(value);
+            }
+            let waited = start.elapsed();
+            if waited < self.spin {
+                std::hint::spin_loop();
+            } else if waited >= limit {
+                return Err(UcpError::Timeout { what, limit });
+            } else if worker.arm()? {
+                self.sleep(worker, limit - waited, what)?;
+            }
+        }
+    }
+
+    fn sleep(&self, worker: &Worker, limit: Duration, what: &'static str) -> Result<()> {
+        let fd = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut fds = [fd(worker.inner.event_fd), fd(self.control)];
+        // Only the hang-up of the control channel matters here: commands are read between operations.
+        fds[1].events = libc::POLLRDHUP;
+        // Rounded up, so that a limit below a millisecond still sleeps; far below i32::MAX for any sane limit.
+        let timeout_ms = i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX);
+        // SAFETY: two valid pollfd structures, that many counted.
+        let result = unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout_ms) };
+        if result < 0 {
+            let source = std::io::Error::last_os_error();
+            if source.kind() == std::io::ErrorKind::Interrupted {
+                return Ok(());
+            }
+            return Err(UcpError::Wait {
+                call: "poll",
+                what,
+                source,
+            });
+        }
+        if fds[1].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+            return Err(UcpError::Abandoned { what });
+        }
+        Ok(())
+    }
+}

