@@ -1,0 +1,254 @@
+//! The handler of SIGSEGV and SIGBUS: guarded copies that met a missing page, doorbells, and all
+//! that is the program's own affair. It runs in the thread that faulted, between two of its
+//! instructions: nothing here allocates, takes a lock of the C library, or panics.
+//!
+//! It runs on the thread's own stack, not on an alternate one (`SA_ONSTACK`): the work behind a
+//! doorbell needs the stack of a function call at this place, and alternate stacks, where programs
+//! have them, are as small as 8 KiB. The price is that a stack overflow ends the process without
+//! the message that its runtime may have for it.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::slice;
+
+use bf_emu::trap::{self, INSTRUCTION_BYTES_MAX, Registers, Store};
+use bf_emu::{guard, process, sys};
+use libc::{sigaction as Action, siginfo_t, ucontext_t};
+
+use crate::next::{next, of_libc};
+use crate::signals::{self, Recorded};
+
+/// Smallest page of x86-64; an instruction is read across its end only if it has to be.
+const PAGE_BYTES: usize = 4096;
+/// Where the saved context has the general registers, in the order of their encoding.
+const GENERAL: [c_int; 16] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+/// Makes the trap's handler that of `signal`. Gives the action that it replaced, unless that was
+/// the trap's already; None if there is no way to do so.
+pub(crate) fn take(signal: c_int) -> Option<Option<Recorded>> {
+    // SAFETY: an action is plain data.
+    let mut ours: Action = unsafe { mem::zeroed() };
+    ours.sa_sigaction = handler_address();
+    // A guarded copy inside the handler may fault again; every other signal waits.
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+    // SAFETY: a set of ours; the two signals exist.
+    unsafe {
+        libc::sigfillset(&raw mut ours.sa_mask);
+        libc::sigdelset(&raw mut ours.sa_mask, libc::SIGSEGV);
+        libc::sigdelset(&raw mut ours.sa_mask, libc::SIGBUS);
+    }
+    // SAFETY: as above.
+    let mut old: Action = unsafe { mem::zeroed() };
+    let set = set_action()?;
+    // SAFETY: both actions are ours, and the signals' numbers valid, so that it cannot fail.
+    unsafe { set(signal, &raw const ours, &raw mut old) };
+    let foreign = old.sa_sigaction != handler_address();
+    Some(foreign.then(|| Recorded::from(&old)))
+}
+
+type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
+
+/// The C library's sigaction, looked up once, so that the handler need not.
+fn set_action() -> Option<SetAction> {
+    use std::sync::OnceLock;
+    static FOUND: OnceLock<Option<SetAction>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let own = of_libc(c"sigaction").map(|address| {
+            // SAFETY: the C library's function of this name and type.
+            unsafe { mem::transmute::<ptr::NonNull<c_void>, SetAction>(address) }
+        });
+        own.or_else(|| next!(fn sigaction(c_int, *const Action, *mut Action) -> c_int))
+    })
+}
+
+fn handler_address() -> usize {
+    let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_fault;
+    handler as usize
+}
+
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the location of the calling thread's errno is always valid.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the kernel gives a handler with SA_SIGINFO both, for as long as it runs.
+    let served = unsafe { serve(signal, &*info, &mut *context.cast::<ucontext_t>()) };
+    if !served {
+        // SAFETY: the kernel's own arguments.
+        unsafe { pass_on(signal, info, context) };
+    }
+    // The interrupted code may be between a call and its look at errno.
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Deals with the fault if it is the device's.
+fn serve(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
+    // A signal that someone sent says nothing about the instruction it interrupted.
+    if info.si_code <= 0 {
+        return false;
+    }
+    let registers = registers(context);
+    let Ok(rip) = usize::try_from(registers.rip) else {
+        return false;
+    };
+    if let Some(resume) = guard::fixup(rip) {
+        go_on_at(context, resume);
+        return true;
+    }
+    if signal != libc::SIGSEGV {
+        return false;
+    }
+    let Some(process) = process::attached() else {
+        return false;
+    };
+    // SAFETY: a fault of memory (si_code above 0) has an address.
+    let address = unsafe { info.si_addr() }.addr();
+    match decode(rip, &registers) {
+        Some(store) => {
+            let served = process.doorbell(address, store.value);
+            if served {
+                // Cannot overflow: an instruction does not reach over the end of memory.
+                go_on_at(context, rip + usize::from(store.length));
+            }
+            served
+        }
+        None => {
+            if process.doorbell(address, None) {
+                complain(rip);
+            }
+            false
+        }
+    }
+}
+
+fn registers(context: &ucontext_t) -> Registers {
+    let saved = &context.uc_mcontext.gregs;
+    let value = |register: c_int| {
+        let index = usize::try_from(register).unwrap_or(usize::MAX);
+        saved.get(index).map_or(0, |value| value.cast_unsigned())
+    };
+    Registers {
+        general: GENERAL.map(value),
+        rip: value(libc::REG_RIP),
+    }
+}
+
+fn go_on_at(context: &mut ucontext_t, rip: usize) {
+    let index = usize::try_from(libc::REG_RIP).unwrap_or(usize::MAX);
+    if let Some(saved) = context.uc_mcontext.gregs.get_mut(index) {
+        *saved = (rip as u64).cast_signed();
+    }
+}
+
+/// The store at `rip`, where a thread was just now executing.
+fn decode(rip: usize, registers: &Registers) -> Option<Store> {
+    let on_page = (PAGE_BYTES - rip % PAGE_BYTES).min(INSTRUCTION_BYTES_MAX);
+    // SAFETY: the thread has fetched an instruction there, so the rest of its page is readable.
+    let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(rip), on_page) };
+    trap::decode(bytes, registers).or_else(|| {
+        let mut bytes = [0; INSTRUCTION_BYTES_MAX];
+        read_code(rip, &mut bytes)?;
+        trap::decode(&bytes, registers)
+    })
+}
+
+fn read_code(rip: usize, bytes: &mut [u8; INSTRUCTION_BYTES_MAX]) -> Option<()> {
+    let to = bytes.as_mut_ptr().expose_provenance();
+    // SAFETY: the bytes are ours and not code; a page missing behind `rip` is caught by this
+    // handler, which is in place.
+    unsafe { guard::copy(to, rip, INSTRUCTION_BYTES_MAX) }.ok()
+}
+
+/// Says which instruction rang a doorbell and could not be stepped over.
+fn complain(rip: usize) {
+    const TEXT: &[u8] = b"bf-emu: a doorbell was rung by an instruction it cannot step over:";
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut line = [b' '; TEXT.len() + 3 * INSTRUCTION_BYTES_MAX + 1];
+    let mut code = [0; INSTRUCTION_BYTES_MAX];
+    let (text, hex) = line.split_at_mut(TEXT.len());
+    text.copy_from_slice(TEXT);
+    if read_code(rip, &mut code).is_some() {
+        for (place, byte) in hex.chunks_exact_mut(3).zip(code) {
+            if let [_, high, low] = place {
+                *high = DIGITS[usize::from(byte >> 4)];
+                *low = DIGITS[usize::from(byte & 15)];
+            }
+        }
+    }
+    if let Some(last) = line.last_mut() {
+        *last = b'\n';
+    }
+    let _ = sys::write(libc::STDERR_FILENO, &line);
+}
+
+/// Does with the signal what the program asked for.
+///
+/// # Safety
+/// The arguments are the kernel's to a handler with `SA_SIGINFO`.
+unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let action = signals::recorded(signal);
+    // SAFETY: the kernel's own argument.
+    let sent = unsafe { (*info).si_code } <= 0;
+    match action.handler {
+        libc::SIG_IGN if sent => return,
+        libc::SIG_DFL | libc::SIG_IGN => return end(signal, sent),
+        _ => {}
+    }
+    if action.flags & libc::SA_RESETHAND != 0 {
+        signals::record_default(signal);
+    }
+    // What the kernel would have blocked. It puts the old mask back when this handler returns.
+    // SAFETY: the kernel's own argument.
+    let before = signals::bits(unsafe { &(*context.cast::<ucontext_t>()).uc_sigmask });
+    let own = if action.flags & libc::SA_NODEFER == 0 {
+        signals::bit(signal)
+    } else {
+        0
+    };
+    let _ = signals::change_mask(libc::SIG_SETMASK, Some(before | action.mask | own));
+    if action.flags & libc::SA_SIGINFO != 0 {
+        type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+        // SAFETY: the program said so by its flags.
+        let handler = unsafe { mem::transmute::<usize, Handler>(action.handler) };
+        // SAFETY: the kernel's own arguments.
+        unsafe { handler(signal, info, context) };
+    } else {
+        // SAFETY: the program said so by its flags.
+        let handler =
+            unsafe { mem::transmute::<usize, unsafe extern "C" fn(c_int)>(action.handler) };
+        // SAFETY: the kernel's own argument.
+        unsafe { handler(signal) };
+    }
+}
+
+/// Ends the process as this signal does by default: the instruction faults again, or, if the signal
+/// was sent, it is sent again.
+fn end(signal: c_int, sent: bool) {
+    // SAFETY: an action is plain data, for which zero is the default action.
+    let default: Action = unsafe { mem::zeroed() };
+    if let Some(set) = set_action() {
+        // SAFETY: a valid signal and an action of ours.
+        unsafe { set(signal, &raw const default, ptr::null_mut()) };
+    }
+    if sent {
+        // SAFETY: no preconditions.
+        unsafe { libc::raise(signal) };
+    }
+}

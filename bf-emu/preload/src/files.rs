@@ -1,0 +1,181 @@
+//! Calls on open files: ioctl to the device, and the ends of its contexts by close and dup2. Files
+//! are told apart by what they are and not by their numbers, so a duplicate, an inherited or a
+//! received file works as the first one does. Also the one socket that must not exist.
+
+use std::ffi::{c_int, c_ulong};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use bf_emu::process;
+use bf_emu::sys::{self, Errno};
+
+use crate::next::next_or;
+use crate::{answer, device, enabled, guarded, signals};
+
+/// `RDMA_VERBS_IOCTL`, the only request of uverbs devices (rdma/rdma_user_ioctl_cmds.h).
+const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
+/// Protocol of the socket through which libibverbs asks the kernel for devices (linux/netlink.h).
+const NETLINK_RDMA: c_int = 20;
+/// File numbers that are watched for their closing. A context with a higher number still works; it
+/// ends with the process.
+const WATCHED_MAX: usize = 65_536;
+
+/// The files that are known to be contexts of the device.
+static WATCHED: [AtomicU64; WATCHED_MAX / 64] = [const { AtomicU64::new(0) }; WATCHED_MAX / 64];
+/// The process whose files they are: a child made by vfork shares this memory, but not the files.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    if request == RDMA_VERBS_IOCTL && enabled() {
+        let result = guarded(Some(Err(Errno(libc::EIO))), || {
+            let device = device()?;
+            device.device_of(fd)?;
+            if !is_watched(fd) {
+                // Inherited, or received from another process: the first that is seen of it here.
+                signals::before_first_doorbell();
+                watch(fd);
+            }
+            Some(device.ioctl(fd, request, argument))
+        });
+        if let Some(result) = result {
+            return answer(result);
+        }
+    }
+    let next = next_or!(-1, fn ioctl(c_int, c_ulong, usize) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { next(fd, request, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    before_close(fd);
+    let next = next_or!(-1, fn close(c_int) -> c_int);
+    // SAFETY: the caller's own argument.
+    unsafe { next(fd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let next = next_or!(-1, fn dup(c_int) -> c_int);
+    // SAFETY: the caller's own argument.
+    let new = unsafe { next(fd) };
+    duplicated(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
+    if fd != new {
+        before_close(new);
+    }
+    let next = next_or!(-1, fn dup2(c_int, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    let new = unsafe { next(fd, new) };
+    duplicated(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    if fd != new {
+        before_close(new);
+    }
+    let next = next_or!(-1, fn dup3(c_int, c_int, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    let new = unsafe { next(fd, new, flags) };
+    duplicated(fd, new);
+    new
+}
+
+/// Defines the two names of fcntl.
+macro_rules! fcntl {
+    ($($name:ident),*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
+            let next = next_or!(-1, fn $name(c_int, c_int, usize) -> c_int);
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { next(fd, command, argument) };
+            if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                duplicated(fd, result);
+            }
+            result
+        }
+    )*};
+}
+
+fcntl!(fcntl, fcntl64);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // On a machine with RDMA devices this socket would list those, and libibverbs would not look
+    // any further; without it, it reads sysfs (libibverbs/ibdev_nl.c:191).
+    if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && enabled() {
+        return answer(Err(Errno(libc::EPROTONOSUPPORT)));
+    }
+    let next = next_or!(-1, fn socket(c_int, c_int, c_int) -> c_int);
+    // SAFETY: the caller's own arguments.
+    unsafe { next(domain, kind, protocol) }
+}
+
+/// Remembers that `fd` is a context of the device.
+pub(crate) fn watch(fd: c_int) {
+    if let Some((word, bit)) = place_of(fd) {
+        OWNER.store(process_id(), Ordering::Relaxed);
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// The kernel's word, and not a remembered one.
+fn process_id() -> c_int {
+    // SAFETY: getpid has no preconditions and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+fn is_owner() -> bool {
+    OWNER.load(Ordering::Relaxed) == process_id()
+}
+
+fn is_watched(fd: c_int) -> bool {
+    place_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+fn place_of(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((WATCHED.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+fn duplicated(fd: c_int, new: c_int) {
+    if is_watched(fd) && new >= 0 && is_owner() {
+        watch(new);
+    }
+}
+
+/// Tells the device that a context ends, if `fd` is the last number it has in this process.
+fn before_close(fd: c_int) {
+    if !is_watched(fd) || !is_owner() {
+        return;
+    }
+    if let Some((word, bit)) = place_of(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+    guarded((), || {
+        let Some(process) = process::attached() else {
+            return;
+        };
+        let Ok(file) = sys::file_id(fd) else {
+            return;
+        };
+        let others = (0..)
+            .zip(&WATCHED)
+            .filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
+        let mut numbers = others.flat_map(|(group, _)| group * 64..(group + 1) * 64);
+        if !numbers.any(|other| is_watched(other) && sys::file_id(other) == Ok(file)) {
+            process.closing(fd);
+        }
+    });
+}
+
+/// The files of a child made by fork are its own.
+pub(crate) fn after_fork_in_child() {
+    OWNER.store(process_id(), Ordering::Relaxed);
+}

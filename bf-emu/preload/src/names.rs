@@ -1,0 +1,122 @@
+//! Calls that take a path and need nothing but another path: the tree that stands in for `/sys` and
+//! `/dev/infiniband` does the rest.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+use bf_emu::paths::{PATH_BYTES_MAX, Place};
+use libc::{DIR, FILE, size_t, ssize_t};
+
+use crate::next::next_or;
+use crate::{guarded, place, view_paths};
+
+/// Defines interposers that rewrite their path: the arguments before it, a semicolon, and the
+/// arguments after it; then the answer to give if nobody else defines the function.
+macro_rules! rewriting {
+    ($(fn $name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*)
+        -> $result:ty, else $failed:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            $($before: $before_type,)*
+            path: *const c_char,
+            $($after: $after_type),*
+        ) -> $result {
+            let next = next_or!(
+                $failed,
+                fn $name($($before_type,)* *const c_char, $($after_type),*) -> $result
+            );
+            let mut buffer = [0; PATH_BYTES_MAX];
+            // SAFETY: the caller gives a C string or NULL, as the function demands.
+            let path = match unsafe { place(path, &mut buffer) } {
+                Place::Elsewhere => path,
+                Place::Tree(path) | Place::Uverbs { stand_in: path, .. } => path.as_ptr(),
+            };
+            // SAFETY: the caller's own arguments but for the path, which is a C string.
+            unsafe { next($($before,)* path, $($after),*) }
+        }
+    )*};
+}
+
+rewriting! {
+    fn access(; mode: c_int) -> c_int, else -1;
+    fn euidaccess(; mode: c_int) -> c_int, else -1;
+    fn eaccess(; mode: c_int) -> c_int, else -1;
+    fn faccessat(dirfd: c_int; mode: c_int, flags: c_int) -> c_int, else -1;
+    fn opendir(;) -> *mut DIR, else ptr::null_mut();
+    fn fopen(; mode: *const c_char) -> *mut FILE, else ptr::null_mut();
+    fn fopen64(; mode: *const c_char) -> *mut FILE, else ptr::null_mut();
+    fn freopen(; mode: *const c_char, stream: *mut FILE) -> *mut FILE, else ptr::null_mut();
+    fn freopen64(; mode: *const c_char, stream: *mut FILE) -> *mut FILE, else ptr::null_mut();
+    fn readlink(; buffer_: *mut c_char, length: size_t) -> ssize_t, else -1;
+    fn readlinkat(dirfd: c_int; buffer_: *mut c_char, length: size_t) -> ssize_t, else -1;
+    fn __readlink_chk(; buffer_: *mut c_char, length: size_t, room: size_t) -> ssize_t, else -1;
+    fn __readlinkat_chk(
+        dirfd: c_int; buffer_: *mut c_char, length: size_t, room: size_t
+    ) -> ssize_t, else -1;
+    fn scandir(
+        ; list: *mut c_void, filter: *const c_void, compare: *const c_void
+    ) -> c_int, else -1;
+    fn scandir64(
+        ; list: *mut c_void, filter: *const c_void, compare: *const c_void
+    ) -> c_int, else -1;
+    fn scandirat(
+        dirfd: c_int; list: *mut c_void, filter: *const c_void, compare: *const c_void
+    ) -> c_int, else -1;
+    fn scandirat64(
+        dirfd: c_int; list: *mut c_void, filter: *const c_void, compare: *const c_void
+    ) -> c_int, else -1;
+}
+
+/// Defines interposers of realpath and its kin, whose result is a path too.
+macro_rules! resolving {
+    ($(fn $name:ident($($after:ident: $after_type:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, $($after: $after_type),*) -> *mut c_char {
+            let next = next_or!(
+                ptr::null_mut(),
+                fn $name(*const c_char, $($after_type),*) -> *mut c_char
+            );
+            let mut buffer = [0; PATH_BYTES_MAX];
+            // SAFETY: the caller gives a C string or NULL, as the function demands.
+            let rewritten = match unsafe { place(path, &mut buffer) } {
+                // SAFETY: the caller's own arguments.
+                Place::Elsewhere => return unsafe { next(path, $($after),*) },
+                Place::Tree(path) | Place::Uverbs { stand_in: path, .. } => path,
+            };
+            // SAFETY: the caller's own arguments but for the path, which is a C string.
+            let found = unsafe { next(rewritten.as_ptr(), $($after),*) };
+            if !found.is_null() {
+                // SAFETY: a C string that the function has just written.
+                unsafe { name_again(found) };
+            }
+            found
+        }
+    )*};
+}
+
+resolving! {
+    fn realpath(resolved: *mut c_char);
+    fn __realpath_chk(resolved: *mut c_char, room: size_t);
+    fn canonicalize_file_name();
+}
+
+/// Replaces the path of a stand-in, in place, by the name under which the process knows it.
+///
+/// # Safety
+/// `path` is a C string that may be written to.
+unsafe fn name_again(path: *mut c_char) {
+    // SAFETY: the caller's promise.
+    let length = unsafe { libc::strlen(path) };
+    // SAFETY: the bytes of the string, borrowed only until they are looked at.
+    let bytes = unsafe { std::slice::from_raw_parts(path.cast::<u8>(), length) };
+    let known = guarded(None, || view_paths()?.known_as(bytes));
+    let Some((name, cut)) = known.filter(|(name, cut)| name.len() <= *cut) else {
+        return;
+    };
+    // SAFETY: `cut` is within the string, and the name is no longer than what it replaces, so all
+    // writes are within the string and its NUL.
+    unsafe {
+        ptr::copy_nonoverlapping(name.as_ptr(), path.cast::<u8>(), name.len());
+        ptr::copy(path.add(cut), path.add(name.len()), length - cut + 1);
+    }
+}

@@ -1,0 +1,84 @@
+//! The definition of a C function that would have been called without us.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// One function's next definition, looked up once.
+pub(crate) struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Next {
+            name,
+            address: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Its address; None if nobody else defines it. Works before constructors have run, and from
+    /// several threads, which then all find the same.
+    pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
+        let known = NonNull::new(self.address.load(Ordering::Acquire));
+        known.or_else(|| {
+            // SAFETY: the name is a C string; RTLD_NEXT is allowed in a shared object.
+            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            self.address.store(found, Ordering::Release);
+            NonNull::new(found)
+        })
+    }
+}
+
+/// The C library's own definition of `name`, whatever other libraries define. For the few calls
+/// that others wrap in order to refuse them, as UCX 1.18's `sigaction` does for signals it handles.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn of_libc(name: &'static CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the file name is a C string; NOLOAD only finds what is loaded, and the C library
+    // always is and is never unloaded, so the handle needs no closing.
+    let handle =
+        unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let handle = NonNull::new(handle)?;
+    // SAFETY: the handle is valid and the name is a C string.
+    NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) })
+}
+
+/// `next!(fn close(c_int) -> c_int)` is the next definition of `close` as an `Option` of a function
+/// pointer. The types must be those of the C declaration.
+macro_rules! next {
+    (fn $name:ident($($argument:ty),* $(,)?) -> $result:ty) => {{
+        static NEXT: $crate::next::Next = $crate::next::Next::new(
+            match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes())
+            {
+                Ok(name) => name,
+                Err(_) => panic!("a name of a function has no NUL"),
+            },
+        );
+        NEXT.address().map(|address| {
+            // SAFETY: the address is that of the C function of this name, and the types given are
+            // those of its declaration.
+            unsafe {
+                ::std::mem::transmute::<
+                    ::std::ptr::NonNull<::std::ffi::c_void>,
+                    unsafe extern "C" fn($($argument),*) -> $result,
+                >(address)
+            }
+        })
+    }};
+}
+
+/// As [`next!`], and returns `$failed` with ENOSYS from the function it stands in if there is none.
+macro_rules! next_or {
+    ($failed:expr, fn $name:ident($($argument:ty),* $(,)?) -> $result:ty) => {
+        match $crate::next::next!(fn $name($($argument),*) -> $result) {
+            Some(next) => next,
+            None => {
+                $crate::set_errno(::bf_emu::sys::Errno(::libc::ENOSYS));
+                return $failed;
+            }
+        }
+    };
+}
+
+pub(crate) use {next, next_or};

@@ -1,0 +1,64 @@
+//! The open family: a uverbs device is opened as a new context of the device, everything else of
+//! the tree by its other path.
+
+use std::ffi::{c_char, c_int};
+
+use bf_emu::paths::{PATH_BYTES_MAX, Place};
+use bf_emu::sys::Errno;
+use libc::mode_t;
+
+use crate::next::next_or;
+use crate::{answer, device, files, guarded, place, signals};
+
+/// Defines interposers of the open family. `mode` is there for those that have it in C.
+macro_rules! opening {
+    ($(fn $name:ident($($dirfd:ident)?; flags $(, $mode:ident)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            $($dirfd: c_int,)?
+            path: *const c_char,
+            flags: c_int,
+            $($mode: mode_t)?
+        ) -> c_int {
+            let mut buffer = [0; PATH_BYTES_MAX];
+            // SAFETY: the caller gives a C string or NULL, as the function demands.
+            let path = match unsafe { place(path, &mut buffer) } {
+                Place::Uverbs { device, .. } => return open_device(device, flags),
+                Place::Elsewhere => path,
+                Place::Tree(path) => path.as_ptr(),
+            };
+            let next = next_or!(
+                -1,
+                fn $name($(opening!(@int $dirfd),)? *const c_char, c_int $(, opening!(@mode $mode))?)
+                    -> c_int
+            );
+            // SAFETY: the caller's own arguments but for the path, which is a C string.
+            unsafe { next($($dirfd,)? path, flags $(, $mode)?) }
+        }
+    )*};
+    (@int $any:ident) => { c_int };
+    (@mode $any:ident) => { mode_t };
+}
+
+opening! {
+    fn open(; flags, mode);
+    fn open64(; flags, mode);
+    fn __open_2(; flags);
+    fn __open64_2(; flags);
+    fn openat(dirfd; flags, mode);
+    fn openat64(dirfd; flags, mode);
+    fn __openat_2(dirfd; flags);
+    fn __openat64_2(dirfd; flags);
+}
+
+/// A new context of device `index` of the view.
+fn open_device(index: usize, flags: c_int) -> c_int {
+    let result = guarded(Err(Errno(libc::EIO)), || {
+        let device = device().ok_or(Errno(libc::ENODEV))?;
+        signals::before_first_doorbell();
+        let fd = device.open(index, flags & libc::O_CLOEXEC != 0)?;
+        files::watch(fd);
+        Ok(fd)
+    });
+    answer(result)
+}

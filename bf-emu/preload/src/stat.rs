@@ -1,0 +1,208 @@
+//! The stat family: a uverbs device is a character device with the numbers that sysfs gives, by
+//! name and by open file; libibverbs compares them (util/open_cdev.c).
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use bf_emu::paths::{PATH_BYTES_MAX, Place};
+use bf_emu::process;
+use bf_emu::sysfs::{UVERBS_MAJOR, UVERBS_MINOR_BASE};
+use libc::{stat as Stat, statx as Statx};
+
+use crate::next::next_or;
+use crate::{guarded, place};
+
+/// Type and mode of a uverbs device.
+const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
+
+/// Defines interposers of calls that look at a path: the arguments before it, a semicolon, the
+/// place for the answer and the arguments after it, and, after `or`, the argument with the open file
+/// that an empty path means. `struct stat` and `struct stat64` are the same on 64-bit Linux, and so
+/// are the calls.
+macro_rules! by_path {
+    ($(fn $name:ident($($before:ident),*; buffer $(, $after:ident)*) $(or $file:ident)?;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            $($before: c_int,)*
+            path: *const c_char,
+            stat: *mut Stat,
+            $($after: c_int),*
+        ) -> c_int {
+            let next = next_or!(
+                -1,
+                fn $name(
+                    $(by_path!(@int $before),)* *const c_char, *mut Stat $(, by_path!(@int $after))*
+                ) -> c_int
+            );
+            let mut buffer = [0; PATH_BYTES_MAX];
+            // SAFETY: the caller gives a C string or NULL, as the function demands.
+            let (path, device) = match unsafe { place(path, &mut buffer) } {
+                Place::Elsewhere => (path, None),
+                Place::Tree(path) => (path.as_ptr(), None),
+                Place::Uverbs { device, stand_in } => (stand_in.as_ptr(), Some(device)),
+            };
+            // SAFETY: the caller's own arguments but for the path, which is a C string or NULL.
+            let answer = unsafe { next($($before,)* path, stat $(, $after)*) };
+            if answer == 0 {
+                if let Some(device) = device {
+                    // SAFETY: the call has filled it in.
+                    unsafe { present(device, stat) };
+                }
+                $(
+                    // SAFETY: the call has taken the path and filled in the answer.
+                    unsafe { present_if_empty($file, path, stat) };
+                )?
+            }
+            answer
+        }
+    )*};
+    (@int $any:ident) => { c_int };
+}
+
+by_path! {
+    fn stat(; buffer);
+    fn stat64(; buffer);
+    fn lstat(; buffer);
+    fn lstat64(; buffer);
+    fn fstatat(dirfd; buffer, flags) or dirfd;
+    fn fstatat64(dirfd; buffer, flags) or dirfd;
+    fn __xstat(version; buffer);
+    fn __xstat64(version; buffer);
+    fn __lxstat(version; buffer);
+    fn __lxstat64(version; buffer);
+    fn __fxstatat(version, dirfd; buffer, flags) or dirfd;
+    fn __fxstatat64(version, dirfd; buffer, flags) or dirfd;
+}
+
+/// Defines interposers of calls that look at an open file.
+macro_rules! by_file {
+    ($(fn $name:ident($($before:ident)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($before: c_int,)? fd: c_int, stat: *mut Stat) -> c_int {
+            let next = next_or!(
+                -1,
+                fn $name($(by_file!(@int $before),)? c_int, *mut Stat) -> c_int
+            );
+            // SAFETY: the caller's own arguments.
+            let answer = unsafe { next($($before,)? fd, stat) };
+            if answer == 0 {
+                // SAFETY: the call has filled it in.
+                unsafe { present_file(fd, stat) };
+            }
+            answer
+        }
+    )*};
+    (@int $any:ident) => { c_int };
+}
+
+by_file! {
+    fn fstat();
+    fn fstat64();
+    fn __fxstat(version);
+    fn __fxstat64(version);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn statx(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    statx: *mut Statx,
+) -> c_int {
+    let next = next_or!(
+        -1,
+        fn statx(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int
+    );
+    let mut buffer = [0; PATH_BYTES_MAX];
+    // SAFETY: the caller gives a C string or NULL, as the function demands.
+    let (path, device) = match unsafe { place(path, &mut buffer) } {
+        Place::Elsewhere => (path, None),
+        Place::Tree(path) => (path.as_ptr(), None),
+        Place::Uverbs { device, stand_in } => (stand_in.as_ptr(), Some(device)),
+    };
+    // SAFETY: the caller's own arguments but for the path, which is a C string or NULL.
+    let answer = unsafe { next(dirfd, path, flags, mask, statx) };
+    if answer != 0 {
+        return answer;
+    }
+    // SAFETY: the call has filled it in, and its caller has it for himself.
+    let found = unsafe { &mut *statx };
+    let device = device.or_else(|| {
+        // SAFETY: the call has taken the path, so it is a C string or, with an empty path
+        // allowed, NULL.
+        let of_file = unsafe { is_empty(path) };
+        let file = of_file && is_anonymous(u32::from(found.stx_mode), u64::from(found.stx_nlink));
+        if file { device_of(dirfd) } else { None }
+    });
+    if let Some(device) = device {
+        // S_IFCHR and the permissions are within 16 bits (uapi linux/stat.h).
+        found.stx_mode = (DEVICE_MODE & 0xffff) as u16;
+        found.stx_rdev_major = UVERBS_MAJOR;
+        found.stx_rdev_minor = minor(device);
+        found.stx_size = 0;
+        found.stx_blocks = 0;
+    }
+    answer
+}
+
+/// # Safety
+/// `path` is NULL or a C string.
+unsafe fn is_empty(path: *const c_char) -> bool {
+    // SAFETY: not NULL where it is looked at, hence a C string by the caller's promise.
+    path.is_null() || unsafe { CStr::from_ptr(path) }.is_empty()
+}
+
+/// Makes the answer for an empty path, which means the open file, that of the device, if it is one.
+///
+/// # Safety
+/// `path` is NULL or a C string; `stat` is a `struct stat` of this caller's alone.
+unsafe fn present_if_empty(dirfd: c_int, path: *const c_char, stat: *mut Stat) {
+    // SAFETY: the caller's promise.
+    if unsafe { is_empty(path) } {
+        // SAFETY: the caller's promise.
+        unsafe { present_file(dirfd, stat) };
+    }
+}
+
+/// Makes the answer for an open file that of the device, if it is one.
+///
+/// # Safety
+/// `stat` is a `struct stat` of this caller's alone.
+unsafe fn present_file(fd: c_int, stat: *mut Stat) {
+    // SAFETY: the caller's promise.
+    let found = unsafe { &*stat };
+    if is_anonymous(found.st_mode, found.st_nlink)
+        && let Some(device) = device_of(fd)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { present(device, stat) };
+    }
+}
+
+/// Makes an answer that of device `index`.
+///
+/// # Safety
+/// `stat` is a `struct stat` of this caller's alone.
+unsafe fn present(index: usize, stat: *mut Stat) {
+    // SAFETY: the caller's promise.
+    let found = unsafe { &mut *stat };
+    found.st_mode = DEVICE_MODE;
+    found.st_rdev = libc::makedev(UVERBS_MAJOR, minor(index));
+    found.st_size = 0;
+    found.st_blocks = 0;
+}
+
+fn minor(index: usize) -> c_uint {
+    // A view has at most 16 devices.
+    UVERBS_MINOR_BASE + c_uint::try_from(index).unwrap_or(c_uint::MAX - UVERBS_MINOR_BASE)
+}
+
+/// Whether it could be a memory file: those are regular files without a name. It spares all other
+/// files the question to the device.
+fn is_anonymous(mode: libc::mode_t, links: u64) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG && links == 0
+}
+
+fn device_of(fd: c_int) -> Option<usize> {
+    guarded(None, || process::attached()?.device_of(fd))
+}
