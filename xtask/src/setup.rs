@@ -45,12 +45,12 @@ pub(crate) struct Env {
 impl Env {
     /// Environment for a program that uses libibverbs but no UCX. Empty when the packages are installed.
     pub(crate) fn for_verbs(&self) -> Vec<(String, String)> {
-        self.environment(&[])
+        self.environment(None)
     }
 
     /// Environment for a program on stock UCX: its libraries, and libibverbs where that is not installed.
     pub(crate) fn for_ucx(&self) -> Vec<(String, String)> {
-        self.environment(&[&self.ucx_lib_dir])
+        self.environment(Some(&self.ucx_lib_dir))
     }
 
     /// Environment for compilers, so that they find libibverbs' headers and link names in an unpacked tree.
@@ -58,7 +58,7 @@ impl Env {
         let Some(root) = &self.verbs_root else {
             return Vec::new();
         };
-        let libraries = apt::library_dir(root).display().to_string();
+        let libraries = joined(&apt::library_dirs(root));
         vec![
             (
                 "CPATH".to_owned(),
@@ -68,25 +68,30 @@ impl Env {
         ]
     }
 
-    fn environment(&self, library_dirs: &[&Path]) -> Vec<(String, String)> {
-        let mut dirs: Vec<String> = library_dirs
-            .iter()
-            .map(|d| d.display().to_string())
-            .collect();
+    fn environment(&self, ucx: Option<&Path>) -> Vec<(String, String)> {
+        let mut dirs: Vec<PathBuf> = ucx.map(Path::to_owned).into_iter().collect();
         let mut variables = Vec::new();
         if let Some(root) = &self.verbs_root {
-            let libraries = apt::library_dir(root);
-            dirs.push(libraries.display().to_string());
+            let libraries = apt::library_dirs(root);
             // libibverbs looks for /etc/libibverbs.d and a compiled-in directory; an absolute driver name in this
             // variable is the one way to a provider elsewhere (libibverbs/dynamic_driver.c, load_driver).
-            let driver = libraries.join("libibverbs/libmlx5");
+            let driver = libraries[0].join("libibverbs/libmlx5");
             variables.push(("IBV_DRIVERS".to_owned(), driver.display().to_string()));
+            dirs.extend(libraries);
         }
         if !dirs.is_empty() {
-            variables.push(("LD_LIBRARY_PATH".to_owned(), dirs.join(":")));
+            variables.push(("LD_LIBRARY_PATH".to_owned(), joined(&dirs)));
         }
         variables
     }
+}
+
+/// As in a search path.
+fn joined(dirs: &[PathBuf]) -> String {
+    dirs.iter()
+        .map(|dir| dir.display().to_string())
+        .collect::<Vec<_>>()
+        .join(":")
 }
 
 /// Makes sure that all parts are there, fetching what is missing, and tells where they are.

@@ -79,10 +79,13 @@ pub(crate) fn try_install(package: &str) -> Result<bool> {
     }
 }
 
-/// Where an unpacked tree holds its libraries.
-pub(crate) fn library_dir(root: &Path) -> PathBuf {
-    root.join("usr/lib")
-        .join(format!("{}-linux-gnu", std::env::consts::ARCH))
+/// Where an unpacked tree holds its libraries. Packages from before the merge of /lib into /usr still name the former.
+pub(crate) fn library_dirs(root: &Path) -> [PathBuf; 2] {
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    [
+        root.join("usr/lib").join(&triplet),
+        root.join("lib").join(&triplet),
+    ]
 }
 
 /// Downloads `packages` with all that they depend on and the system lacks, and unpacks them into `dir/root`, as any user.
@@ -124,6 +127,10 @@ pub(crate) fn unpack(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()>
         process::stdout(extract.arg("-x").arg(entry?.path()).arg(&root), APT)?;
     }
     fs::remove_dir_all(&debs)?;
+    // Package lists are large and age within days.
+    if own.exists() {
+        fs::remove_dir_all(&own)?;
+    }
     Ok(())
 }
 
