@@ -52,6 +52,12 @@ mod flight;
 mod gate;
 mod hooks;
 mod key;
+#[cfg(feature = "mlx5")]
+#[expect(
+    unsafe_code,
+    reason = "the one door to the adapter: libibverbs, libmlx5 and its rings"
+)]
+pub mod mlx5;
 mod policy;
 mod pool;
 mod region;

@@ -1,0 +1,165 @@
+//! What the adapter says it can do, as far as it matters here.
+
+use std::ptr::NonNull;
+
+use mlx5_prm::cap::{self, general, general_2};
+use mlx5_prm::{Field, cmd};
+use mlx5dv_sys::{Mlx5Lib, ibv_context};
+
+use super::{command, wqe};
+use crate::error::DeviceError;
+use crate::key::Gvmi;
+
+/// Capabilities of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Caps {
+    pub(super) gvmi: Gvmi,
+    pub(super) ports: u8,
+    /// Entries that a translation list may have, and that one work request may write.
+    pub(super) klm_entries_max: u32,
+}
+
+/// Bytes of an answer: header and one page.
+const ANSWER_BYTES: usize = cmd::HEADER_BYTES + cap::PAGE_BYTES;
+
+/// Asks for the capabilities.
+///
+/// # Errors
+/// If the function does not answer, or cannot open its keys to other functions.
+///
+/// # Safety
+/// `context` is a live DEVX context made by `lib`.
+pub(super) unsafe fn query(
+    lib: &Mlx5Lib,
+    context: NonNull<ibv_context>,
+) -> Result<Caps, DeviceError> {
+    // SAFETY: the caller's promise.
+    let page = unsafe { page(lib, context, cap::page::GENERAL) }?;
+    if !general::HCA_CAP_2.is_set(&page) {
+        return Err(unsupported(
+            "keys across functions (no second capability page)",
+        ));
+    }
+    // SAFETY: the caller's promise.
+    let page_2 = unsafe { self::page(lib, context, cap::page::GENERAL_2) }?;
+    parse(&page, &page_2)
+}
+
+/// The capabilities that the two pages tell of. Stock UCX asks for the same bits of the second one.
+fn parse(page: &[u8], page_2: &[u8]) -> Result<Caps, DeviceError> {
+    let objects = general_2::CROSS_VHCA_OBJECT_TO_OBJECT_SUPPORTED.get(page_2);
+    if objects & u64::from(general_2::LOCAL_MKEY_TO_REMOTE_MKEY) == 0 {
+        return Err(unsupported("aliases of another function's key"));
+    }
+    if general_2::ALLOWED_OBJECT_FOR_OTHER_VHCA_ACCESS.get(page_2) & general_2::MKEY_OBJECT == 0 {
+        return Err(unsupported("opening a key to other functions"));
+    }
+    let list = 1u32
+        .checked_shl(number(general::LOG_MAX_KLM_LIST_SIZE, page))
+        .unwrap_or(u32::MAX);
+    let gvmi = u16::try_from(general::VHCA_ID.get(page)).unwrap_or(u16::MAX);
+    let ports = u8::try_from(general::NUM_PORTS.get(page)).unwrap_or(u8::MAX);
+    Ok(Caps {
+        gvmi: Gvmi::new(gvmi),
+        ports: ports.max(1),
+        klm_entries_max: list.min(request_entries(number(general::MAX_WQE_SZ_SQ, page))),
+    })
+}
+
+/// Entries that one work request of at most `wqe_bytes` may write. The adapter may not say how long
+/// a request may be; the field for its length then sets the limit.
+fn request_entries(wqe_bytes: u32) -> u32 {
+    match usize::try_from(wqe_bytes) {
+        Ok(0) | Err(_) => wqe::KLM_ENTRIES_MAX,
+        Ok(bytes) => u32::try_from(wqe::klm_entries_in(bytes))
+            .unwrap_or(u32::MAX)
+            .clamp(1, wqe::KLM_ENTRIES_MAX),
+    }
+}
+
+fn number(field: Field, page: &[u8]) -> u32 {
+    u32::try_from(field.get(page)).unwrap_or(u32::MAX)
+}
+
+fn unsupported(what: &str) -> DeviceError {
+    DeviceError::Unsupported {
+        what: what.to_owned(),
+    }
+}
+
+/// One page of current capabilities.
+///
+/// # Safety
+/// `context` is a live DEVX context made by `lib`.
+unsafe fn page(
+    lib: &Mlx5Lib,
+    context: NonNull<ibv_context>,
+    page: u16,
+) -> Result<Vec<u8>, DeviceError> {
+    let mut input = command::Mailbox::<{ cmd::HEADER_BYTES }>::new(cmd::opcode::QUERY_HCA_CAP);
+    // The page, and "as they are at present" rather than "at most".
+    input.set(cmd::OP_MOD, page << 1 | 1);
+    let object = || format!("capability page {page:#x}");
+    // SAFETY: the caller's promise.
+    let answer: [u8; ANSWER_BYTES] =
+        unsafe { command::run(lib, context, "QUERY_HCA_CAP", object, &input) }?;
+    Ok(answer[cmd::HEADER_BYTES..].to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(set: &[(Field, u64)], set_2: &[(Field, u64)]) -> (Vec<u8>, Vec<u8>) {
+        let page = |fields: &[(Field, u64)]| {
+            let mut page = vec![0; cap::PAGE_BYTES];
+            for (field, value) in fields {
+                assert!(field.set(&mut page, *value));
+            }
+            page
+        };
+        (page(set), page(set_2))
+    }
+
+    const CROSS: (Field, u64) = (general_2::CROSS_VHCA_OBJECT_TO_OBJECT_SUPPORTED, 0x100);
+    const ALLOW: (Field, u64) = (general_2::ALLOWED_OBJECT_FOR_OTHER_VHCA_ACCESS, 0x4);
+
+    #[track_caller]
+    fn check(log_list: u64, wqe_bytes: u64, expect: u32) {
+        let set = [
+            (general::VHCA_ID, 7),
+            (general::NUM_PORTS, 2),
+            (general::LOG_MAX_KLM_LIST_SIZE, log_list),
+            (general::MAX_WQE_SZ_SQ, wqe_bytes),
+        ];
+        let (page, page_2) = pages(&set, &[CROSS, ALLOW]);
+        let caps = parse(&page, &page_2).expect("it can");
+        assert_eq!(
+            caps,
+            Caps {
+                gvmi: Gvmi::new(7),
+                ports: 2,
+                klm_entries_max: expect
+            }
+        );
+    }
+
+    #[test]
+    fn entries_are_bounded_by_list_and_request() {
+        check(16, 1024, 52);
+        check(16, 512, 24);
+        check(3, 1024, 8);
+        check(16, 0, 52);
+        check(0, 0, 1);
+        check(63, 64, 1);
+    }
+
+    #[test]
+    fn a_function_that_cannot_cross_is_refused() {
+        for set_2 in [&[CROSS][..], &[ALLOW], &[]] {
+            let (page, page_2) = pages(&[], set_2);
+            let error = parse(&page, &page_2).expect_err("it cannot");
+            assert!(matches!(error, DeviceError::Unsupported { .. }), "{error}");
+        }
+    }
+}

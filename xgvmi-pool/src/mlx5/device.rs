@@ -1,0 +1,276 @@
+//! An mlx5 function with its keys, aliases and work queue.
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mlx5dv_sys::{MLX5DV_OBJ_PD, Mlx5Lib, ibv_context, ibv_pd, mlx5dv_devx_obj, mlx5dv_obj};
+
+use super::caps::Caps;
+use super::fork::ForkGuard;
+use super::queue::UmrQueue;
+use super::queues::{Queues, Recipe};
+use super::{alias, caps, command, mkey};
+use crate::device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
+use crate::error::{ChainError, DeviceError, Rest};
+use crate::gate::{Gate, Inside};
+use crate::key::{AccessKey, Gvmi, MkeyIndex, RemoteKey};
+use crate::sync::{Mutex, lock};
+
+/// How long closing waits for calls that are inside; commands are bounded by the kernel.
+const CLOSE_WAIT: Duration = Duration::from_secs(60);
+
+/// Numbers of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mlx5Options {
+    /// Port that the work queue is connected over. Default: the first one that is active.
+    pub port: Option<u8>,
+    /// Entry of the port's GID table, used on Ethernet only. Default: the first one that is not
+    /// empty.
+    pub gid_index: Option<u8>,
+    /// Size of the send queue in building blocks of 64 bytes: a bind takes three, an invalidation
+    /// two. Default 1024: 64 KiB, room for a chain of 336 binds.
+    pub sq_wqebbs: u32,
+    /// How long a completion is waited for before the queue is given up. Default 5 s: a request
+    /// takes a microsecond, but a stopped virtual machine takes seconds.
+    pub poll_timeout: Duration,
+}
+
+impl Default for Mlx5Options {
+    fn default() -> Self {
+        Self {
+            port: None,
+            gid_index: None,
+            sq_wqebbs: 1024,
+            poll_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Bounds of [`Mlx5Options::sq_wqebbs`]: two of the largest requests, and what every adapter takes.
+const SQ_WQEBBS: std::ops::RangeInclusive<u32> = 64..=32_768;
+
+/// A function of an adapter, both its exporting and its importing side.
+#[derive(Debug)]
+pub struct Mlx5Device {
+    lib: Arc<Mlx5Lib>,
+    context: NonNull<ibv_context>,
+    pdn: u32,
+    caps: Caps,
+    options: Mlx5Options,
+    queues: Queues,
+    /// All objects that were made and not destroyed, by their index. A key and an alias never have
+    /// the same: both are entries of the function's key table.
+    objects: Mutex<HashMap<MkeyIndex, Object>>,
+    gate: Gate,
+    fork: ForkGuard,
+}
+
+#[derive(Debug)]
+struct Object(NonNull<mlx5dv_devx_obj>);
+
+// SAFETY: DEVX objects belong to the process and are safe to use from any thread.
+unsafe impl Send for Object {}
+// SAFETY: the pointers are libibverbs' and libmlx5's objects, safe to use from any thread; all else
+// is Send and Sync by itself.
+unsafe impl Send for Mlx5Device {}
+// SAFETY: as above.
+unsafe impl Sync for Mlx5Device {}
+
+impl Mlx5Device {
+    /// Opens the function behind a verbs context. The work queue is made with the first bind, so
+    /// that an importer has none.
+    ///
+    /// # Errors
+    /// If the adapter cannot open keys to other functions, or does not answer; if the options are
+    /// out of range.
+    ///
+    /// # Safety
+    /// `context` was opened by `lib` with DEVX, `pd` was allocated on it, and both outlive
+    /// [`Mlx5Device::close`] and the drop of the device.
+    pub unsafe fn open(
+        lib: Arc<Mlx5Lib>,
+        context: NonNull<ibv_context>,
+        pd: NonNull<ibv_pd>,
+        options: Mlx5Options,
+    ) -> Result<Arc<Self>, DeviceError> {
+        if !SQ_WQEBBS.contains(&options.sq_wqebbs) {
+            let what = format!("sq_wqebbs {}, allowed are {SQ_WQEBBS:?}", options.sq_wqebbs);
+            return Err(DeviceError::Unsupported { what });
+        }
+        let fork = ForkGuard::new().map_err(|error| DeviceError::Unsupported {
+            what: format!("a page that is emptied on fork: {error}"),
+        })?;
+        // SAFETY: the caller's promise.
+        let caps = unsafe { caps::query(&lib, context) }?;
+        // SAFETY: the caller's promise.
+        let pdn = unsafe { domain_number(&lib, pd) }?;
+        let recipe = Recipe {
+            lib: Arc::clone(&lib),
+            context,
+            pd,
+            ports: caps.ports,
+            port: options.port,
+            gid_index: options.gid_index,
+            wqebbs: options.sq_wqebbs,
+            poll_timeout: options.poll_timeout,
+        };
+        // SAFETY: the caller's promise; `close` and the drop close the queues.
+        let queues = unsafe { Queues::new(recipe) };
+        Ok(Arc::new(Self {
+            lib,
+            context,
+            pdn,
+            caps,
+            options,
+            queues,
+            objects: Mutex::new(HashMap::new()),
+            gate: Gate::new(),
+            fork,
+        }))
+    }
+
+    /// Destroys the work queue and all objects that are left, after which the device refuses every
+    /// call and the caller may close context and domain. Call it once pool and alias map are
+    /// closed. True if nothing is left behind. In a forked child it does nothing.
+    pub fn close(&self) -> bool {
+        if self.fork.parent().is_some() {
+            self.queues.forget();
+            return true;
+        }
+        if !self.gate.shut() {
+            return true;
+        }
+        if !self.gate.wait_empty(CLOSE_WAIT) {
+            // Somebody hangs in the kernel; taking the objects away under them would be worse.
+            return false;
+        }
+        let mut clean = self.queues.close().is_ok();
+        for (index, Object(made)) in lock(&self.objects).drain() {
+            let object = || format!("{index:?}");
+            // SAFETY: in the table, so made and not destroyed.
+            let gone = unsafe { command::destroy(&self.lib, made, "DESTROY", object) };
+            clean &= gone.is_ok();
+        }
+        clean
+    }
+
+    /// Times that the work queue had failed and was replaced.
+    #[must_use]
+    pub fn recoveries(&self) -> u64 {
+        self.queues.recoveries()
+    }
+
+    fn enter(&self) -> Result<Inside<'_>, DeviceError> {
+        if let Some(parent) = self.fork.parent() {
+            return Err(DeviceError::Forked { parent });
+        }
+        self.gate.enter().ok_or(DeviceError::Closed)
+    }
+
+    fn keep(&self, index: MkeyIndex, made: NonNull<mlx5dv_devx_obj>) {
+        let before = lock(&self.objects).insert(index, Object(made));
+        assert!(
+            before.is_none(),
+            "the adapter gave index {index:?} out twice"
+        );
+    }
+
+    fn destroy(&self, call: &'static str, index: MkeyIndex) -> Result<(), DeviceError> {
+        let _inside = self.enter()?;
+        let object = || format!("{index:?}");
+        let Some(Object(made)) = lock(&self.objects).remove(&index) else {
+            let errno = libc::ENOENT;
+            return Err(DeviceError::Refused {
+                call,
+                object: object(),
+                status: 0,
+                syndrome: 0,
+                errno,
+            });
+        };
+        // SAFETY: it was in the table, so made and not destroyed, and now it is this call's alone.
+        let gone = unsafe { command::destroy(&self.lib, made, call, object) };
+        if gone.is_err() {
+            // Still there, for closing to try again.
+            self.keep(index, made);
+        }
+        gone
+    }
+}
+
+impl MkeyDevice for Mlx5Device {
+    fn gvmi(&self) -> Gvmi {
+        self.caps.gvmi
+    }
+
+    fn limits(&self) -> MkeyLimits {
+        MkeyLimits {
+            klm_entries_max: self.caps.klm_entries_max,
+            chain_ops_max: UmrQueue::chain_ops_max(self.options.sq_wqebbs),
+        }
+    }
+
+    fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError> {
+        let _inside = self.enter()?;
+        // SAFETY: context and domain are live, the device being open.
+        let (index, made) = unsafe { mkey::create(&self.lib, self.context, self.pdn, spec) }?;
+        self.keep(index, made);
+        Ok(index)
+    }
+
+    fn destroy_mkey(&self, mkey: MkeyIndex) -> Result<(), DeviceError> {
+        self.destroy("DESTROY_MKEY", mkey)
+    }
+
+    fn run(&self, chain: &[UmrOp]) -> Result<(), ChainError> {
+        let not_posted = |source| ChainError {
+            done: 0,
+            rest: Rest::NotDone,
+            source,
+        };
+        let _inside = self.enter().map_err(not_posted)?;
+        let queue = self.queues.get().map_err(not_posted)?;
+        queue.run(chain)
+    }
+}
+
+impl AliasDevice for Mlx5Device {
+    fn create_alias(&self, key: &RemoteKey, access: &AccessKey) -> Result<Alias, DeviceError> {
+        let _inside = self.enter()?;
+        // SAFETY: context and domain are live, the device being open.
+        let (made, object) =
+            unsafe { alias::create(&self.lib, self.context, self.pdn, key, access) }?;
+        self.keep(made.index, object);
+        Ok(made)
+    }
+
+    fn destroy_alias(&self, alias: MkeyIndex) -> Result<(), DeviceError> {
+        self.destroy("DESTROY_GENERAL_OBJECT", alias)
+    }
+}
+
+impl Drop for Mlx5Device {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Number of a protection domain.
+///
+/// # Safety
+/// `pd` is live and made by `lib`.
+unsafe fn domain_number(lib: &Mlx5Lib, pd: NonNull<ibv_pd>) -> Result<u32, DeviceError> {
+    let mut raw = mlx5dv_sys::mlx5dv_pd::default();
+    let mut obj = mlx5dv_obj::default();
+    obj.pd.in_ = pd.as_ptr();
+    obj.pd.out = &raw mut raw;
+    // SAFETY: the domain is live, and the output is its own.
+    let errno = unsafe { lib.mlx5dv_init_obj(&raw mut obj, u64::from(MLX5DV_OBJ_PD)) };
+    if errno != 0 {
+        let what = format!("the number of a protection domain (mlx5dv_init_obj: errno {errno})");
+        return Err(DeviceError::Unsupported { what });
+    }
+    Ok(raw.pdn)
+}

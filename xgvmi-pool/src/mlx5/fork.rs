@@ -1,0 +1,89 @@
+//! Tells a forked child from its parent, at the price of a load.
+//!
+//! The adapter's objects belong to the process that made them: a child shares their memory and the
+//! kernel's file, so that whatever it posted or destroyed would be the parent's.
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+/// A page that the kernel empties in a child.
+#[derive(Debug)]
+pub(super) struct ForkGuard {
+    page: NonNull<u8>,
+    len: usize,
+    parent: u32,
+}
+
+// SAFETY: the page is written before the guard exists, and only read after.
+unsafe impl Send for ForkGuard {}
+// SAFETY: as above.
+unsafe impl Sync for ForkGuard {}
+
+impl ForkGuard {
+    /// A guard of the calling process.
+    ///
+    /// # Errors
+    /// If the kernel has no page to give or is older than 4.14.
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: asks for a constant of the system.
+        let len = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
+        let page = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let guard = Self {
+            page: NonNull::new(page.cast()).ok_or_else(|| io::Error::from_raw_os_error(0))?,
+            len,
+            parent: std::process::id(),
+        };
+        // SAFETY: the page is ours.
+        if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the page is ours, writable and not shared yet.
+        unsafe { guard.page.write_volatile(1) };
+        Ok(guard)
+    }
+
+    /// The parent, if the calling process is a child of the one that made the guard.
+    #[inline]
+    pub(super) fn parent(&self) -> Option<u32> {
+        // SAFETY: the page is mapped as long as the guard lives. Volatile, because the kernel
+        // changes it behind the language's back.
+        let here = unsafe { self.page.read_volatile() };
+        (here == 0).then_some(self.parent)
+    }
+}
+
+impl Drop for ForkGuard {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody else has it.
+        unsafe { libc::munmap(self.page.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_knows_that_it_is_one() {
+        let guard = ForkGuard::new().expect("a page");
+        assert_eq!(guard.parent(), None);
+        // SAFETY: the child calls nothing but `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let code = i32::from(guard.parent().is_none());
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child that was just made.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status, 0, "the child took itself for the parent");
+        assert_eq!(guard.parent(), None);
+    }
+}

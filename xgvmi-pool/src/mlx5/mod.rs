@@ -1,0 +1,21 @@
+//! The real device: keys, aliases and a work queue of an mlx5 adapter, over libibverbs and libmlx5.
+//!
+//! Keys and aliases are made by DEVX commands. Binds and invalidations are UMR work requests that
+//! this module writes itself into a queue pair of its own, connected to itself, which nobody else
+//! posts to: a chain of them costs one doorbell and one completion.
+
+mod alias;
+mod caps;
+mod command;
+mod connect;
+mod cq_ring;
+mod device;
+mod fork;
+mod mkey;
+mod mmio;
+mod queue;
+mod queues;
+mod send_ring;
+mod wqe;
+
+pub use device::{Mlx5Device, Mlx5Options};
