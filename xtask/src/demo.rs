@@ -1,10 +1,330 @@
 //! The main job: the slides' workflow on two emulated nodes, in three schemes, with verified bytes.
+//!
+//! This file sets up, builds, and says what the schemes are; `xgvmi-demo orchestrate` does the rest.
 
-use anyhow::{Result, bail};
-use std::process::ExitCode;
+use crate::setup::Env;
+use crate::{process, setup, workspace};
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::fs;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+const HELP: &str = "\
+Usage: cargo xtask demo [OPTIONS]
+
+Moves data from host A to host B by two DPUs that never hold it: four processes on stock UCX, on two emulated nodes
+with a host and a DPU function each. Every byte is verified. Sets up and builds what it needs first.
+
+Schemes: ksm    stock UCX that creates a key for each buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
+         stock  stock UCX with its own pool of keys
+         xgvmi  stock UCX with this project's library in front (LD_PRELOAD)
+
+  --quick            fewer iterations: under 30 s once built
+  --schemes LIST     of these schemes only, as in ksm,xgvmi [default: ksm,stock,xgvmi]
+  --sizes LIST       bytes per transfer, at least 16K [default: 16K,256K,1M,16M]
+  --iterations N     counted iterations per scheme and size [default: by size]
+
+Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs.";
+
+/// The emulator's cost profile: times of the commands as the slides give them.
+const PROFILE: &str = "bluefield3";
+
+/// The whole run, beyond which something hangs: the demo takes less than a minute.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// One command of the emulator's; it answers in milliseconds.
+const QUESTION: Duration = Duration::from_secs(30);
+
+/// Name of a state directory, before the id of the process that made it.
+const STATE_PREFIX: &str = "xgvmi-demo-";
 
 /// Runs the demo with the arguments after `cargo xtask demo`.
-pub(crate) fn run(_arguments: Vec<String>) -> Result<ExitCode> {
-    let _environment = crate::setup::ensure()?;
-    bail!("the workflow is not in this build yet")
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let Some(options) = Options::parse(arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let env = setup::ensure()?;
+    let built = build()?;
+    let states = States::make(&built.emulator)?;
+    let mut command = orchestrate(&options, &env, &built, &states);
+    let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
+    let (status, timed_out) = orchestrator.wait(LIMIT)?;
+    if timed_out {
+        bail!(
+            "the demo did not end within {} s and was stopped; see {}",
+            LIMIT.as_secs(),
+            output_dir().join("logs").display()
+        );
+    }
+    // It has said what was wrong.
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    quick: bool,
+    schemes: Vec<Scheme>,
+    sizes: Option<String>,
+    iterations: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Ksm,
+    Stock,
+    Xgvmi,
+}
+
+impl Scheme {
+    const ALL: [Self; 3] = [Self::Ksm, Self::Stock, Self::Xgvmi];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ksm => "ksm",
+            Self::Stock => "stock",
+            Self::Xgvmi => "xgvmi",
+        }
+    }
+
+    /// The environment variable that makes the difference.
+    fn environment(self, plugin: &Path) -> Option<(&'static str, OsString)> {
+        match self {
+            Self::Ksm => Some(("UCX_IB_XGVMI_UMR_ENABLE", "n".into())),
+            Self::Stock => None,
+            Self::Xgvmi => Some(("LD_PRELOAD", plugin.into())),
+        }
+    }
+}
+
+impl Options {
+    /// `None` when help was asked for.
+    fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
+        use lexopt::prelude::{Long, Short, ValueExt as _};
+        let mut options = Self {
+            quick: false,
+            schemes: Scheme::ALL.to_vec(),
+            sizes: None,
+            iterations: None,
+        };
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("quick") => options.quick = true,
+                Long("schemes") => options.schemes = schemes(&parser.value()?.string()?)?,
+                Long("sizes") => options.sizes = Some(parser.value()?.string()?),
+                Long("iterations") => options.iterations = Some(parser.value()?.string()?),
+                Short('h') | Long("help") => return Ok(None),
+                other => bail!("{}; try: cargo xtask demo --help", other.unexpected()),
+            }
+        }
+        Ok(Some(options))
+    }
+}
+
+fn schemes(list: &str) -> Result<Vec<Scheme>> {
+    list.split(',')
+        .map(|name| {
+            Scheme::ALL
+                .into_iter()
+                .find(|scheme| scheme.name() == name)
+                .with_context(|| format!("no scheme '{name}'; there are ksm, stock and xgvmi"))
+        })
+        .collect()
+}
+
+/// What the demo runs.
+#[derive(Debug)]
+struct Built {
+    demo: PathBuf,
+    emulator: PathBuf,
+    plugin: PathBuf,
+}
+
+fn build() -> Result<Built> {
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["build", "--release"]);
+    if !std::io::stderr().is_terminal() {
+        command.arg("--quiet");
+    }
+    for package in ["bf-emu", "bf-emu-preload", "uct-plugin", "osu-bench"] {
+        command.args(["-p", package]);
+    }
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("`{}`: {status}", process::shown(&command));
+    }
+    let release = workspace::target_dir().join("release");
+    Ok(Built {
+        demo: release.join("xgvmi-demo"),
+        emulator: release.join("bf-emu"),
+        plugin: release.join("libuct_ib_mlx5_xgvmi.so"),
+    })
+}
+
+fn orchestrate(options: &Options, env: &Env, built: &Built, states: &States) -> Command {
+    let mut command = Command::new(&built.demo);
+    command.arg("orchestrate");
+    for scheme in &options.schemes {
+        command.args(["--scheme", scheme.name()]);
+        if let Some((name, value)) = scheme.environment(&built.plugin) {
+            let mut setting = OsString::from(format!("{}:{name}=", scheme.name()));
+            setting.push(value);
+            command.arg("--env").arg(setting);
+        }
+    }
+    let state = states.parent.join("{scheme}");
+    command.arg("--launch").arg(&built.emulator);
+    command.arg("run").arg("--state").arg(&state);
+    command.args(["--profile", PROFILE, "--nodes", "2"]);
+    command.args(["--as", "node{node}.{role}", "--", ";"]);
+    command.arg("--counters").arg(&built.emulator);
+    command.args(["stats", "--json", "--state"]).arg(&state);
+    command.arg(";");
+    command.args(["--profile", PROFILE]);
+    command
+        .arg("--ucx-library")
+        .arg(env.ucx_lib_dir.join("libucp.so.0"));
+    command.arg("--output").arg(output_dir());
+    if options.quick {
+        command.arg("--quick");
+    }
+    if let Some(sizes) = &options.sizes {
+        command.args(["--sizes", sizes]);
+    }
+    if let Some(iterations) = &options.iterations {
+        command.args(["--iterations", iterations]);
+    }
+    // The caller's own UCX settings would make the schemes unlike what the report says they are.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("UCX_") {
+            command.env_remove(name);
+        }
+    }
+    command.envs(env.for_ucx());
+    command.env("UCX_TLS", "rc_x,self");
+    command.env("UCX_NET_DEVICES", "mlx5_0:1");
+    command
+}
+
+fn output_dir() -> PathBuf {
+    workspace::target_dir().join("demo")
+}
+
+/// The emulator's state directories, one per scheme so that each has devices and counters of its own; removed when
+/// dropped.
+#[derive(Debug)]
+struct States {
+    emulator: PathBuf,
+    parent: PathBuf,
+}
+
+impl States {
+    /// Makes the directory that the state directories go into, in shared memory where there is such, and removes
+    /// what a demo that was killed has left there.
+    fn make(emulator: &Path) -> Result<Self> {
+        let shm = PathBuf::from("/dev/shm");
+        let base = if shm.is_dir() {
+            shm
+        } else {
+            std::env::temp_dir()
+        };
+        for entry in fs::read_dir(&base).into_iter().flatten().flatten() {
+            if is_stale(&entry.file_name().to_string_lossy()) {
+                drop(Self {
+                    emulator: emulator.to_owned(),
+                    parent: entry.path(),
+                });
+            }
+        }
+        let parent = base.join(format!("{STATE_PREFIX}{}", std::process::id()));
+        fs::create_dir(&parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        Ok(Self {
+            emulator: emulator.to_owned(),
+            parent,
+        })
+    }
+}
+
+impl Drop for States {
+    fn drop(&mut self) {
+        for scheme in Scheme::ALL {
+            let state = self.parent.join(scheme.name());
+            if state.is_dir() {
+                let mut reset = Command::new(&self.emulator);
+                reset.args(["reset", "--state"]).arg(&state);
+                // What cannot be removed now is tried again by the next demo.
+                let _ = process::stdout(&mut reset, QUESTION);
+            }
+        }
+        let _ = fs::remove_dir_all(&self.parent);
+    }
+}
+
+/// Whether a file name is that of a directory whose maker has gone.
+fn is_stale(name: &str) -> bool {
+    name.strip_prefix(STATE_PREFIX)
+        .and_then(|pid| pid.parse::<u32>().ok())
+        .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Option<Options>> {
+        Options::parse(arguments.iter().map(|a| (*a).to_owned()).collect())
+    }
+
+    #[test]
+    fn options_are_read() {
+        let check = |arguments: &[&str], expect: Options| {
+            assert_eq!(parse(arguments).unwrap(), Some(expect), "{arguments:?}");
+        };
+        let default = || Options {
+            quick: false,
+            schemes: Scheme::ALL.to_vec(),
+            sizes: None,
+            iterations: None,
+        };
+        check(&[], default());
+        check(
+            &["--quick", "--schemes", "xgvmi,ksm", "--sizes=16K"],
+            Options {
+                quick: true,
+                schemes: vec![Scheme::Xgvmi, Scheme::Ksm],
+                sizes: Some("16K".to_owned()),
+                ..default()
+            },
+        );
+        assert_eq!(parse(&["--quick", "--help"]).unwrap(), None);
+    }
+
+    #[test]
+    fn unknown_options_and_schemes_are_refused() {
+        let check = |arguments: &[&str], expect: &str| {
+            let error = parse(arguments).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        check(&["--fast"], "--fast");
+        check(&["now"], "now");
+        check(&["--schemes", "umem"], "no scheme 'umem'");
+    }
+
+    #[test]
+    fn only_what_a_dead_process_left_is_stale() {
+        let check = |name: &str, expect| assert_eq!(is_stale(name), expect, "{name}");
+        check(&format!("{STATE_PREFIX}{}", std::process::id()), false);
+        check(&format!("{STATE_PREFIX}{}", u32::MAX), true);
+        check(&format!("{STATE_PREFIX}x"), false);
+        check("something-else", false);
+    }
 }
