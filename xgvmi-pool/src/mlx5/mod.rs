@@ -19,3 +19,5 @@ mod send_ring;
 mod wqe;
 
 pub use device::{Mlx5Device, Mlx5Options};
+// What `Mlx5Device::open` is called with.
+pub use mlx5dv_sys::{LoadError, Mlx5Lib, ibv_context, ibv_pd};

@@ -1,0 +1,312 @@
+//! How the alias map behaves: what is found, what is made, and what is put out.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+
+use xgvmi_pool::sim::{FaultRates, SimDevice, SimFabric, Unreached};
+use xgvmi_pool::{
+    AccessKey, Alias, AliasDevice, AliasError, AliasMap, AliasPolicy, DeviceError, Gvmi, Lkey,
+    Mkey, MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, Region, RemoteKey, VirtAddr,
+};
+
+const HOST: Gvmi = Gvmi::new(1);
+const DPU: Gvmi = Gvmi::new(2);
+const OWNER: OwnerUuid = OwnerUuid::new(0xaaaa);
+
+fn map(fabric: &SimFabric, aliases_max: u32) -> AliasMap<SimDevice> {
+    let policy = AliasPolicy {
+        aliases_max,
+        ..AliasPolicy::default()
+    };
+    AliasMap::open(fabric.function(DPU), policy).expect("a good policy")
+}
+
+/// Keys of the host that are there to be aliased.
+fn exported(fabric: &SimFabric, count: u32) -> (MkeyPool<SimDevice>, Vec<RemoteKey>) {
+    let pool = MkeyPool::open(fabric.function(HOST), PoolPolicy::default()).expect("a pool");
+    let keys = (0..count)
+        .map(|number| {
+            let region = Region::new(VirtAddr::new(0x1000), 0x1000, Lkey::from_raw(number));
+            let export = pool.export(region.expect("a region")).expect("a key");
+            let key = RemoteKey {
+                gvmi: HOST,
+                mkey: export.mkey(),
+                owner: OWNER,
+            };
+            // Stays bound to the end of the test.
+            std::mem::forget(export);
+            key
+        })
+        .collect();
+    (pool, keys)
+}
+
+#[test]
+fn an_alias_is_made_once_and_found_again() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 3);
+    let map = map(&fabric, 8);
+    let first: Vec<_> = keys
+        .iter()
+        .map(|key| map.attach(*key).expect("an alias"))
+        .collect();
+    let lkeys: Vec<_> = first.iter().map(|alias| alias.lkey()).collect();
+    drop(first);
+    for (key, lkey) in keys.iter().zip(lkeys) {
+        let again = map.attach(*key).expect("the same alias");
+        assert_eq!((again.lkey(), again.remote()), (lkey, *key));
+        assert!(
+            fabric
+                .reach(DPU, lkey, VirtAddr::new(0x1000), 0x1000)
+                .is_ok()
+        );
+    }
+    assert_eq!(fabric.counts().create_alias, 3);
+    let stats = map.stats();
+    assert_eq!((stats.hits, stats.misses, stats.creates), (3, 3, 3));
+}
+
+#[test]
+fn a_key_that_is_not_there_gives_an_error_and_leaves_nothing() {
+    let fabric = SimFabric::new();
+    let map = map(&fabric, 8);
+    let key = RemoteKey {
+        gvmi: HOST,
+        mkey: Mkey::from_raw(0x77fb),
+        owner: OWNER,
+    };
+    for _ in 0..3 {
+        assert!(matches!(map.attach(key), Err(AliasError::Create { .. })));
+    }
+    assert_eq!((map.len(), map.stats().create_failures), (0, 3));
+}
+
+#[test]
+fn a_wrong_access_key_is_refused_by_the_device() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 1);
+    let policy = AliasPolicy {
+        access_key: AccessKey::new([7; 32]),
+        ..AliasPolicy::default()
+    };
+    let map = AliasMap::open(fabric.function(DPU), policy).expect("a good policy");
+    assert!(matches!(
+        map.attach(keys[0]),
+        Err(AliasError::Create { .. })
+    ));
+}
+
+#[test]
+fn the_alias_that_was_unpinned_longest_ago_is_put_out() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 4);
+    let map = map(&fabric, 3);
+    let attach = |key: usize| map.attach(keys[key]).expect("an alias");
+    let (zero, one, two) = (attach(0), attach(1), attach(2));
+    drop(one);
+    drop(zero);
+    drop(two);
+    drop(attach(3));
+    assert_eq!(map.stats().evictions, 1);
+    drop((attach(0), attach(2), attach(3)));
+    assert_eq!((map.stats().hits, map.len()), (3, 3), "1 was put out");
+    drop(attach(1));
+    assert_eq!(map.stats().evictions, 2);
+}
+
+#[test]
+fn a_pinned_alias_stays() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 3);
+    let map = map(&fabric, 2);
+    let pinned = map.attach(keys[0]).expect("an alias");
+    let clone = pinned.clone();
+    drop(pinned);
+    for _ in 0..4 {
+        drop(map.attach(keys[1]).expect("an alias"));
+        drop(map.attach(keys[2]).expect("an alias"));
+    }
+    assert!(
+        fabric
+            .reach(DPU, clone.lkey(), VirtAddr::new(0x1000), 1)
+            .is_ok()
+    );
+    let other = map.attach(keys[1]).expect("an alias");
+    let error = map.attach(keys[2]).expect_err("both are in use");
+    assert!(
+        matches!(error, AliasError::Full { aliases_max: 2 }),
+        "{error}"
+    );
+    drop(other);
+    assert!(map.attach(keys[2]).is_ok());
+    assert!(fabric.objects(DPU) <= 2, "put out means destroyed");
+}
+
+/// D7 and D8 of stock UCX: an exporter dies, its successor gets the same key number.
+#[test]
+fn the_alias_of_a_dead_owner_is_replaced_and_lives_while_in_use() {
+    let fabric = SimFabric::new();
+    let (_old, keys) = exported(&fabric, 1);
+    let map = map(&fabric, 8);
+    let stale = map.attach(keys[0]).expect("an alias");
+
+    fabric.reset(HOST);
+    let (_new, successors) = exported(&fabric, 1);
+    let successor = RemoteKey {
+        owner: OwnerUuid::new(0xbbbb),
+        ..successors[0]
+    };
+    assert_eq!(
+        successor.map_key(),
+        keys[0].map_key(),
+        "the number came back"
+    );
+
+    let fresh = map.attach(successor).expect("an alias");
+    assert_ne!(fresh.lkey(), stale.lkey());
+    assert!(
+        fabric
+            .reach(DPU, fresh.lkey(), VirtAddr::new(0x1000), 1)
+            .is_ok()
+    );
+    let reached = fabric.reach(DPU, stale.lkey(), VirtAddr::new(0x1000), 1);
+    assert_eq!(
+        reached,
+        Err(Unreached::Dangling),
+        "the alias is there, its key is not"
+    );
+    assert_eq!(
+        (fabric.objects(DPU), map.len(), map.stats().stale),
+        (2, 1, 1)
+    );
+    drop(stale);
+    assert_eq!(fabric.objects(DPU), 1, "destroyed with its last use");
+}
+
+#[test]
+fn a_dead_owner_is_reaped() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 4);
+    let map = map(&fabric, 8);
+    let others = OwnerUuid::new(0xcccc);
+    let pinned = map.attach(keys[0]).expect("an alias");
+    drop(map.attach(keys[1]).expect("an alias"));
+    drop(
+        map.attach(RemoteKey {
+            owner: others,
+            ..keys[2]
+        })
+        .expect("an alias"),
+    );
+    assert_eq!(map.reap_owner(OWNER), 2);
+    assert_eq!(
+        (map.len(), fabric.objects(DPU)),
+        (1, 2),
+        "one of another owner, one in use"
+    );
+    drop(pinned);
+    assert_eq!(fabric.objects(DPU), 1);
+    assert_eq!(map.reap_owner(OWNER), 0);
+}
+
+#[test]
+fn closing_takes_aliases_in_use_too() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 2);
+    let map = map(&fabric, 8);
+    let pinned = map.attach(keys[0]).expect("an alias");
+    drop(map.attach(keys[1]).expect("an alias"));
+    assert!(map.close());
+    assert_eq!((fabric.objects(DPU), map.len()), (0, 0));
+    drop(pinned);
+    assert_eq!(fabric.counts().destroy_alias, 2, "each once");
+    assert!(matches!(map.attach(keys[0]), Err(AliasError::Closed)));
+    assert!(map.close(), "once more does no harm");
+}
+
+/// A device whose commands take as long as the test wants.
+#[derive(Debug)]
+struct Slow {
+    entered: Barrier,
+    leave: Barrier,
+    made: AtomicU64,
+    fails: bool,
+}
+
+impl AliasDevice for Slow {
+    fn create_alias(&self, _: &RemoteKey, _: &AccessKey) -> Result<Alias, DeviceError> {
+        self.entered.wait();
+        self.leave.wait();
+        self.made.fetch_add(1, Ordering::Relaxed);
+        if self.fails {
+            return Err(DeviceError::Closed);
+        }
+        let index = MkeyIndex::new(1).expect("24 bits");
+        Ok(Alias {
+            index,
+            lkey: Lkey::from_raw(0x100),
+        })
+    }
+
+    fn destroy_alias(&self, _: MkeyIndex) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// Threads that want the same key while one of them makes its alias.
+#[track_caller]
+fn check_single_flight(fails: bool) {
+    const JOINERS: u64 = 3;
+    let device = Arc::new(Slow {
+        entered: Barrier::new(2),
+        leave: Barrier::new(2),
+        made: AtomicU64::new(0),
+        fails,
+    });
+    let map = AliasMap::open(Arc::clone(&device), AliasPolicy::default()).expect("a good policy");
+    let key = RemoteKey {
+        gvmi: HOST,
+        mkey: Mkey::from_raw(0x77fb),
+        owner: OWNER,
+    };
+    let attach = || map.attach(key).map(|alias| alias.lkey()).ok();
+    std::thread::scope(|scope| {
+        let leader = scope.spawn(attach);
+        device.entered.wait();
+        let joiners: Vec<_> = (0..JOINERS).map(|_| scope.spawn(attach)).collect();
+        // A joiner counts itself before it waits.
+        while map.stats().joins < JOINERS {
+            std::thread::yield_now();
+        }
+        device.leave.wait();
+        let expect = (!fails).then_some(Lkey::from_raw(0x100));
+        for thread in joiners.into_iter().chain([leader]) {
+            assert_eq!(thread.join().expect("no panic"), expect);
+        }
+    });
+    assert_eq!(device.made.load(Ordering::Relaxed), 1);
+    assert_eq!(map.len(), usize::from(!fails));
+}
+
+#[test]
+fn threads_that_miss_on_the_same_key_make_one_alias() {
+    check_single_flight(false);
+    check_single_flight(true);
+}
+
+#[test]
+fn a_failed_attempt_does_not_spoil_the_next() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 1);
+    let map = map(&fabric, 1);
+    fabric.set_faults(
+        3,
+        FaultRates {
+            alias: 1000,
+            ..FaultRates::default()
+        },
+    );
+    assert!(map.attach(keys[0]).is_err());
+    fabric.set_faults(3, FaultRates::default());
+    assert!(map.attach(keys[0]).is_ok());
+}

@@ -1,0 +1,333 @@
+//! How the pool behaves: what is reused, what is created, and what becomes of a key that failed.
+
+use std::sync::Arc;
+
+use xgvmi_pool::sim::{FaultRates, SimCounts, SimDevice, SimFabric};
+use xgvmi_pool::{Gvmi, Lkey, MkeyPool, PoolError, PoolPolicy, Region, Tag, VirtAddr};
+
+const HOST: Gvmi = Gvmi::new(1);
+
+fn pool(fabric: &SimFabric, policy: PoolPolicy) -> MkeyPool<SimDevice> {
+    MkeyPool::open(fabric.function(HOST), policy).expect("a good policy")
+}
+
+fn region(number: u64) -> Region {
+    Region::new(
+        VirtAddr::new(0x10_0000 * (number + 1)),
+        0x4000,
+        Lkey::from_raw(0x4100),
+    )
+    .expect("a good region")
+}
+
+fn counts(create_mkey: u64, destroy_mkey: u64, binds: u64, invalidates: u64) -> SimCounts {
+    SimCounts {
+        create_mkey,
+        destroy_mkey,
+        binds,
+        invalidates,
+        chains: binds + invalidates,
+        ..SimCounts::default()
+    }
+}
+
+#[test]
+fn a_key_is_created_once_and_bound_again_and_again() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, PoolPolicy::default());
+    for number in 0..10 {
+        let export = pool.export(region(number)).expect("a key");
+        assert_eq!(export.mkey().tag(), Tag::UCX_POOLED);
+        let lkey = Lkey::from_raw(export.mkey().raw());
+        assert_eq!(
+            fabric.reach(HOST, lkey, region(number).addr(), 0x4000),
+            Ok(region(number))
+        );
+        export.release().expect("released");
+        assert!(fabric.reach(HOST, lkey, region(number).addr(), 1).is_err());
+    }
+    assert_eq!(fabric.counts(), counts(1, 0, 10, 10));
+    let stats = pool.stats();
+    assert_eq!((stats.hits, stats.misses, stats.creates), (9, 1, 1));
+}
+
+#[test]
+fn prefilled_keys_serve_the_first_exports() {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            prefill: 8,
+            ..PoolPolicy::default()
+        },
+    );
+    assert_eq!(fabric.counts(), counts(8, 0, 0, 0));
+    let exports: Vec<_> = (0..8).map(|number| pool.export(region(number))).collect();
+    assert!(exports.iter().all(Result::is_ok));
+    assert_eq!(fabric.counts(), counts(8, 0, 8, 0));
+}
+
+#[test]
+fn a_key_that_was_just_released_rests_longest() {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            prefill: 4,
+            ..PoolPolicy::default()
+        },
+    );
+    let export = |number| pool.export(region(number)).expect("a key");
+    let first = export(0);
+    let stale = first.mkey();
+    first.release().expect("released");
+    let others: Vec<_> = (1..4).map(export).collect();
+    assert!(others.iter().all(|other| other.mkey() != stale));
+    assert_eq!(export(4).mkey(), stale, "its turn has come");
+}
+
+#[test]
+fn a_full_pool_says_so_and_serves_again_later() {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            mkeys_max: 2,
+            ..PoolPolicy::default()
+        },
+    );
+    let first = pool.export(region(0)).expect("a key");
+    let _second = pool.export(region(1)).expect("a key");
+    let error = pool.export(region(2)).expect_err("both are in use");
+    assert!(error.is_full(), "{error}");
+    assert_eq!(pool.stats().refusals, 1);
+    first.release().expect("released");
+    assert!(pool.export(region(2)).is_ok());
+}
+
+#[test]
+fn a_full_device_lowers_the_cap() {
+    let fabric = SimFabric::new();
+    fabric.set_objects_max(3);
+    let pool = pool(&fabric, PoolPolicy::default());
+    let exports: Vec<_> = (0..4).map(|number| pool.export(region(number))).collect();
+    assert!(exports[..3].iter().all(Result::is_ok));
+    assert_eq!(
+        exports[3].as_ref().err(),
+        Some(&PoolError::Full { mkeys_max: 3 })
+    );
+    assert_eq!((pool.levels().cap, pool.stats().cap_lowered), (3, 1));
+    // The next one does not even ask the device.
+    assert!(pool.export(region(4)).is_err_and(|error| error.is_full()));
+    assert_eq!(fabric.counts().create_mkey, 4);
+}
+
+#[test]
+fn a_region_that_is_too_long_takes_no_key() {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            klm_entries: 2,
+            ..PoolPolicy::default()
+        },
+    );
+    let long = |len| Region::new(VirtAddr::new(0x1000), len, Lkey::from_raw(1)).expect("a region");
+    assert!(pool.export(long(2 << 30)).is_ok());
+    let error = pool.export(long((2 << 30) + 1)).expect_err("three entries");
+    let expect = PoolError::RegionTooLong {
+        len: (2 << 30) + 1,
+        entries: 3,
+        entries_max: 2,
+    };
+    assert_eq!(error, expect);
+    assert_eq!(fabric.counts().create_mkey, 1);
+}
+
+#[test]
+fn a_dropped_lease_and_a_dropped_export_come_back() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, PoolPolicy::default());
+    drop(pool.lease().expect("a key"));
+    drop(pool.lease().expect("a key").bind(region(0)).expect("bound"));
+    assert_eq!(fabric.counts(), counts(1, 0, 1, 1));
+    assert_eq!((fabric.bound(HOST), pool.levels().free), (0, 1));
+}
+
+/// What a fault costs, and that the pool serves when it is over.
+#[track_caller]
+fn check_fault(rates: FaultRates, released: bool, expect_lost: u32) {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            mkeys_max: 4,
+            ..PoolPolicy::default()
+        },
+    );
+    let export = pool.export(region(0)).expect("a key");
+    fabric.set_faults(7, rates);
+    assert_eq!(export.release().is_ok(), released);
+    fabric.set_faults(0, FaultRates::default());
+    assert_eq!(pool.levels().lost, expect_lost);
+    // Whatever was lost, the rest of the pool works, and no key is handed out twice.
+    let exports: Vec<_> = (0..4 - u64::from(expect_lost))
+        .map(|number| pool.export(region(number)).expect("a key"))
+        .collect();
+    assert_eq!(fabric.bound(HOST), exports.len() + expect_lost as usize);
+}
+
+const ALWAYS: u16 = 1000;
+
+#[test]
+fn a_key_that_cannot_be_invalidated_is_destroyed() {
+    check_fault(
+        FaultRates {
+            invalidate: ALWAYS,
+            ..FaultRates::default()
+        },
+        true,
+        0,
+    );
+    check_fault(
+        FaultRates {
+            timeout: ALWAYS,
+            ..FaultRates::default()
+        },
+        true,
+        0,
+    );
+}
+
+#[test]
+fn a_key_that_can_be_neither_invalidated_nor_destroyed_is_never_handed_out() {
+    let rates = FaultRates {
+        invalidate: ALWAYS,
+        destroy: ALWAYS,
+        ..FaultRates::default()
+    };
+    check_fault(rates, false, 1);
+}
+
+#[test]
+fn a_failed_bind_costs_one_export_and_no_key() {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            prefill: 1,
+            ..PoolPolicy::default()
+        },
+    );
+    fabric.set_faults(
+        1,
+        FaultRates {
+            bind: ALWAYS,
+            ..FaultRates::default()
+        },
+    );
+    assert!(matches!(
+        pool.export(region(0)),
+        Err(PoolError::Bind { .. })
+    ));
+    fabric.set_faults(0, FaultRates::default());
+    assert!(pool.export(region(0)).is_ok());
+    assert_eq!(fabric.counts().create_mkey, 1);
+}
+
+#[test]
+fn closing_takes_the_keys_of_live_exports_too() {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            prefill: 3,
+            ..PoolPolicy::default()
+        },
+    );
+    let export = pool.export(region(0)).expect("a key");
+    assert!(pool.close());
+    assert_eq!(fabric.objects(HOST), 0);
+    export.release().expect("nothing is left to release");
+    assert_eq!(pool.export(region(1)).err(), Some(PoolError::Closed));
+    assert_eq!(pool.lease().err(), Some(PoolError::Closed));
+    assert!(pool.close(), "once more does no harm");
+}
+
+#[test]
+fn the_last_handle_closes_the_pool() {
+    let fabric = SimFabric::new();
+    let first = pool(
+        &fabric,
+        PoolPolicy {
+            prefill: 3,
+            ..PoolPolicy::default()
+        },
+    );
+    let second = first.clone();
+    let export = first.export(region(0)).expect("a key");
+    drop(first);
+    drop(second);
+    assert_eq!(fabric.objects(HOST), 3, "an export is a handle");
+    drop(export);
+    assert_eq!(fabric.objects(HOST), 0);
+}
+
+#[test]
+fn a_policy_out_of_range_is_refused_by_name() {
+    let fabric = SimFabric::new();
+    let check = |policy: PoolPolicy, expect: &str| {
+        let error = MkeyPool::open(fabric.function(HOST), policy).expect_err("a bad policy");
+        assert_eq!(error.to_string(), expect);
+    };
+    let default = PoolPolicy::default;
+    check(
+        PoolPolicy {
+            mkeys_max: 0,
+            ..default()
+        },
+        "policy: mkeys_max is 0, allowed are 1 to 1048576",
+    );
+    check(
+        PoolPolicy {
+            mkeys_max: 4,
+            prefill: 5,
+            ..default()
+        },
+        "policy: prefill is 5, allowed are 0 to 4",
+    );
+    check(
+        PoolPolicy {
+            klm_entries: 0,
+            ..default()
+        },
+        "policy: klm_entries is 0, allowed are 1 to 65536",
+    );
+}
+
+#[test]
+fn threads_share_the_pool() {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        mkeys_max: 8,
+        ..PoolPolicy::default()
+    };
+    let pool = Arc::new(pool(&fabric, policy));
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (pool, fabric) = (Arc::clone(&pool), fabric.clone());
+            scope.spawn(move || {
+                for round in 0..500 {
+                    let mine = region(thread * 1000 + round);
+                    let export = pool.export(mine).expect("eight keys for four threads");
+                    let lkey = Lkey::from_raw(export.mkey().raw());
+                    assert_eq!(fabric.reach(HOST, lkey, mine.addr(), mine.len()), Ok(mine));
+                    export.release().expect("released");
+                }
+            });
+        }
+    });
+    assert_eq!(fabric.bound(HOST), 0);
+    assert!(fabric.counts().create_mkey <= 8);
+    assert_eq!((pool.stats().binds, pool.stats().invalidates), (2000, 2000));
+}

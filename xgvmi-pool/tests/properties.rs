@@ -1,0 +1,301 @@
+//! Pool and alias map against plain models, over a device that fails by seed.
+//!
+//! The pool:
+//! 1. No two live exports have the same key.
+//! 2. The key of a live export reaches its region, all of it and nothing else.
+//! 3. Once a release has returned without error, the key reaches nothing until it is exported again.
+//! 4. There are never more keys than the policy allows.
+//! 5. A key that is lost is never handed out.
+//! 6. After closing, a device that destroys what it is told to has nothing left.
+//!
+//! The alias map:
+//! 7. An alias in use reaches what its remote key reaches.
+//! 8. It is made anew exactly when the model has not got it: never made, put out or stale.
+//! 9. What is put out is what was unpinned longest ago.
+//! 10. The map never holds more than the policy allows; all else on the device is in use.
+
+use std::collections::{BTreeMap, HashSet};
+
+use proptest::prelude::*;
+use xgvmi_pool::sim::{FaultRates, SimFabric};
+use xgvmi_pool::{
+    AliasError, AliasMap, AliasPolicy, AliasRef, Export, Gvmi, Lkey, Mkey, MkeyPool, OwnerUuid,
+    PoolPolicy, Region, RemoteKey, VirtAddr,
+};
+
+const HOST: Gvmi = Gvmi::new(1);
+const DPU: Gvmi = Gvmi::new(2);
+
+#[derive(Clone, Debug)]
+enum PoolAction {
+    Export { page: u64, pages: u64 },
+    Release { which: prop::sample::Index },
+    Drop { which: prop::sample::Index },
+    LeaseAndReturn,
+}
+
+fn pool_action() -> impl Strategy<Value = PoolAction> {
+    prop_oneof![
+        4 => (0..64u64, 1..8u64).prop_map(|(page, pages)| PoolAction::Export { page, pages }),
+        3 => any::<prop::sample::Index>().prop_map(|which| PoolAction::Release { which }),
+        1 => any::<prop::sample::Index>().prop_map(|which| PoolAction::Drop { which }),
+        1 => Just(PoolAction::LeaseAndReturn),
+    ]
+}
+
+fn faults() -> impl Strategy<Value = FaultRates> {
+    let rate = || prop_oneof![2 => Just(0u16), 1 => 0..300u16];
+    (rate(), rate(), rate(), rate(), rate()).prop_map(
+        |(create, destroy, bind, invalidate, timeout)| FaultRates {
+            create,
+            destroy,
+            bind,
+            invalidate,
+            timeout,
+            ..FaultRates::default()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn the_pool_keeps_its_promises(
+        actions in prop::collection::vec(pool_action(), 1..120),
+        mkeys_max in 1..12u32,
+        seed: u64,
+        rates in faults(),
+    ) {
+        let fabric = SimFabric::new();
+        let policy = PoolPolicy { mkeys_max, ..PoolPolicy::default() };
+        let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a good policy");
+        fabric.set_faults(seed, rates);
+        let mut live: Vec<Export<_>> = Vec::new();
+        let mut lost: HashSet<Mkey> = HashSet::new();
+        for action in actions {
+            match action {
+                PoolAction::Export { page, pages } => {
+                    let (addr, len) = (VirtAddr::new(page << 12), pages << 12);
+                    let region = Region::new(addr, len, Lkey::from_raw(1)).expect("a region");
+                    if let Ok(export) = pool.export(region) {
+                        live.push(export);
+                    }
+                }
+                PoolAction::Release { which } if !live.is_empty() => {
+                    let export = live.swap_remove(which.index(live.len()));
+                    let (mkey, region) = (export.mkey(), export.region());
+                    if export.release().is_ok() {
+                        let lkey = Lkey::from_raw(mkey.raw());
+                        prop_assert!(fabric.reach(HOST, lkey, region.addr(), 1).is_err());
+                    } else {
+                        lost.insert(mkey);
+                    }
+                }
+                PoolAction::Drop { which } if !live.is_empty() => {
+                    let before = pool.stats().lost;
+                    let export = live.swap_remove(which.index(live.len()));
+                    let mkey = export.mkey();
+                    drop(export);
+                    if pool.stats().lost > before {
+                        lost.insert(mkey);
+                    }
+                }
+                PoolAction::LeaseAndReturn => drop(pool.lease()),
+                PoolAction::Release { .. } | PoolAction::Drop { .. } => {}
+            }
+            let keys: HashSet<Mkey> = live.iter().map(Export::mkey).collect();
+            prop_assert_eq!(keys.len(), live.len());
+            prop_assert!(keys.is_disjoint(&lost));
+            prop_assert!(fabric.objects(HOST) <= mkeys_max as usize);
+            for export in &live {
+                let (lkey, region) = (Lkey::from_raw(export.mkey().raw()), export.region());
+                let reach = |addr, len| fabric.reach(HOST, lkey, addr, len);
+                prop_assert_eq!(reach(region.addr(), region.len()), Ok(region));
+                prop_assert!(reach(region.addr(), region.len() + 1).is_err());
+            }
+        }
+        fabric.set_faults(0, FaultRates::default());
+        pool.close();
+        prop_assert_eq!(fabric.objects(HOST), 0);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum AliasAction {
+    Attach { key: usize },
+    Detach { which: prop::sample::Index },
+    Pin { which: prop::sample::Index },
+    Restart { key: usize },
+    Reap { owner: u64 },
+}
+
+const KEYS: usize = 8;
+
+fn alias_action() -> impl Strategy<Value = AliasAction> {
+    prop_oneof![
+        6 => (0..KEYS).prop_map(|key| AliasAction::Attach { key }),
+        5 => any::<prop::sample::Index>().prop_map(|which| AliasAction::Detach { which }),
+        1 => any::<prop::sample::Index>().prop_map(|which| AliasAction::Pin { which }),
+        1 => (0..KEYS).prop_map(|key| AliasAction::Restart { key }),
+        1 => (0..4u64).prop_map(|owner| AliasAction::Reap { owner }),
+    ]
+}
+
+/// What the map should have: owner and time of the last unpin for each key.
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<usize, ModelEntry>,
+    clock: u64,
+}
+
+#[derive(Clone, Copy)]
+struct ModelEntry {
+    owner: u64,
+    pins: usize,
+    used: u64,
+}
+
+impl Model {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Whether the alias must be made, or nothing if there is no room.
+    fn attach(&mut self, key: usize, owner: u64, max: usize) -> Option<bool> {
+        let room = self.entries.len() < max;
+        match self.entries.get_mut(&key) {
+            Some(entry) if entry.owner == owner => {
+                entry.pins += 1;
+                return Some(false);
+            }
+            Some(_) => {}
+            None if room => {}
+            None => {
+                let unpinned = self.entries.iter().filter(|(_, entry)| entry.pins == 0);
+                let oldest = *unpinned.min_by_key(|(_, entry)| entry.used)?.0;
+                self.entries.remove(&oldest);
+            }
+        }
+        let used = self.tick();
+        self.entries.insert(
+            key,
+            ModelEntry {
+                owner,
+                pins: 1,
+                used,
+            },
+        );
+        Some(true)
+    }
+
+    fn detach(&mut self, key: usize, owner: u64) {
+        let used = self.tick();
+        if let Some(entry) = self.entries.get_mut(&key)
+            && entry.owner == owner
+            && entry.pins > 0
+        {
+            entry.pins -= 1;
+            entry.used = used;
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_alias_map_keeps_its_promises(
+        actions in prop::collection::vec(alias_action(), 1..160),
+        aliases_max in 1..6usize,
+    ) {
+        let fabric = SimFabric::new();
+        let pool = MkeyPool::open(fabric.function(HOST), PoolPolicy::default()).expect("a pool");
+        let exports: Vec<_> = (0..KEYS as u64)
+            .map(|number| {
+                let addr = VirtAddr::new((number + 1) << 12);
+                let region = Region::new(addr, 0x1000, Lkey::from_raw(1)).expect("a region");
+                pool.export(region).expect("a key")
+            })
+            .collect();
+        // Owners of the keys; a restarted exporter is a new owner of the same key.
+        let mut owners = [1u64; KEYS];
+        let mut next_owner = 2u64;
+        let policy = AliasPolicy {
+            aliases_max: u32::try_from(aliases_max).expect("small"),
+            ..AliasPolicy::default()
+        };
+        let map = AliasMap::open(fabric.function(DPU), policy).expect("a good policy");
+        let mut model = Model::default();
+        // Generations tell pins of the present entry from those of one that is out of the map.
+        let mut pins: Vec<(usize, u64, u64, AliasRef<_>)> = Vec::new();
+        let mut generation = [0u64; KEYS];
+        for action in actions {
+            match action {
+                AliasAction::Attach { key } => {
+                    let remote = RemoteKey {
+                        gvmi: HOST,
+                        mkey: exports[key].mkey(),
+                        owner: OwnerUuid::new(owners[key]),
+                    };
+                    let before = map.stats().creates;
+                    let got = map.attach(remote);
+                    let expect = model.attach(key, owners[key], aliases_max);
+                    match expect {
+                        None => {
+                            let full = matches!(got, Err(AliasError::Full { .. }));
+                            prop_assert!(full, "the model says full, the map {:?}", got);
+                        }
+                        Some(made) => {
+                            let alias = got.expect("there is room");
+                            prop_assert_eq!(map.stats().creates - before, u64::from(made));
+                            generation[key] += u64::from(made);
+                            pins.push((key, owners[key], generation[key], alias));
+                        }
+                    }
+                }
+                AliasAction::Detach { which } if !pins.is_empty() => {
+                    let (key, owner, born, alias) = pins.swap_remove(which.index(pins.len()));
+                    drop(alias);
+                    if born == generation[key] {
+                        model.detach(key, owner);
+                    } else {
+                        model.tick();
+                    }
+                }
+                AliasAction::Pin { which } if !pins.is_empty() => {
+                    let (key, owner, born, alias) = pins[which.index(pins.len())].clone();
+                    if born == generation[key]
+                        && let Some(entry) = model.entries.get_mut(&key)
+                    {
+                        entry.pins += 1;
+                    }
+                    pins.push((key, owner, born, alias));
+                }
+                AliasAction::Restart { key } => {
+                    owners[key] = next_owner;
+                    next_owner += 1;
+                }
+                AliasAction::Reap { owner } => {
+                    let before = model.entries.len();
+                    for (key, entry) in &model.entries {
+                        if entry.owner == owner {
+                            generation[*key] += 1;
+                        }
+                    }
+                    model.entries.retain(|_, entry| entry.owner != owner);
+                    let reaped = map.reap_owner(OwnerUuid::new(owner));
+                    prop_assert_eq!(reaped, before - model.entries.len());
+                }
+                AliasAction::Detach { .. } | AliasAction::Pin { .. } => {}
+            }
+            prop_assert_eq!(map.len(), model.entries.len());
+            for (key, _, _, alias) in &pins {
+                let region = exports[*key].region();
+                let reached = fabric.reach(DPU, alias.lkey(), region.addr(), region.len());
+                prop_assert_eq!(reached, Ok(region));
+            }
+            let in_use: HashSet<Lkey> = pins.iter().map(|pin| pin.3.lkey()).collect();
+            prop_assert!(fabric.objects(DPU) <= map.len() + in_use.len());
+        }
+        drop(pins);
+        prop_assert_eq!(fabric.objects(DPU), map.len(), "nothing is left behind");
+    }
+}
