@@ -1,0 +1,13 @@
+//! Gives the library the name by which UCX and the loader know it, and binds it to itself.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    // UCX asks for modules by a name that ends like the file name of its own libucs; the installed
+    // files are links to this name.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuct_ib_mlx5_xgvmi.so.0");
+    // The library defines names that UCX defines too. Without this, its own references to them
+    // could end up in UCX.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    // UCX's operation tables point into the library, so it may never be unmapped.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

@@ -1,0 +1,275 @@
+//! What this library knows of UCX's binary interface: the types and offsets it touches, and where
+//! UCX says so. Nothing here does anything.
+//!
+//! Paths are UCX's; line numbers are of tag v1.20.1. Each fact was compared with the tags v1.18.1,
+//! v1.19.0, v1.20.0, v1.20.1, v1.21.0 and v1.22.0 and with the sources of 1.23, and holds in all of
+//! them unless it says otherwise. What can be checked in the running process, [`crate::check`]
+//! checks.
+
+use std::ffi::c_void;
+
+/// `ucs_status_t`, a packed enumeration and so one byte wide (`src/ucs/type/status.h:45`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct UcsStatus(pub(crate) i8);
+
+impl UcsStatus {
+    /// `UCS_OK`.
+    pub(crate) const OK: Self = Self(0);
+    /// `UCS_ERR_INVALID_PARAM`.
+    pub(crate) const ERR_INVALID_PARAM: Self = Self(-5);
+    /// `UCS_ERR_UNSUPPORTED`.
+    pub(crate) const ERR_UNSUPPORTED: Self = Self(-22);
+
+    /// True for `UCS_OK`.
+    pub(crate) const fn is_ok(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// `uct_md_h`: points to a `uct_md_t`, of which the first word is the operations table
+/// (`src/uct/base/uct_md.h:151`).
+pub(crate) type MdHandle = *mut c_void;
+/// `uct_mem_h`: points to a structure that starts as [`MemhHead`].
+pub(crate) type MemHandle = *mut c_void;
+
+/// `uct_md_ops_t::close`.
+pub(crate) type MdCloseFn = unsafe extern "C" fn(MdHandle);
+/// `uct_md_ops_t::query`; the second argument is a `uct_md_attr_v2_t`, see [`md_attr`].
+pub(crate) type MdQueryFn = unsafe extern "C" fn(MdHandle, *mut c_void) -> UcsStatus;
+/// `uct_md_ops_t::mem_reg`; the parameters are not looked into.
+pub(crate) type MemRegFn =
+    unsafe extern "C" fn(MdHandle, *mut c_void, usize, *const c_void, *mut MemHandle) -> UcsStatus;
+/// `uct_md_ops_t::mem_dereg`.
+pub(crate) type MemDeregFn = unsafe extern "C" fn(MdHandle, *const MemDeregParams) -> UcsStatus;
+/// `uct_md_ops_t::mkey_pack`.
+pub(crate) type MkeyPackFn = unsafe extern "C" fn(
+    MdHandle,
+    MemHandle,
+    *mut c_void,
+    usize,
+    *const MkeyPackParams,
+    *mut c_void,
+) -> UcsStatus;
+/// `uct_md_ops_t::mem_attach`.
+pub(crate) type MemAttachFn = unsafe extern "C" fn(
+    MdHandle,
+    *const c_void,
+    *mut MemAttachParams,
+    *mut MemHandle,
+) -> UcsStatus;
+
+/// The operations that the library stands in front of: name of UCX's function, and its index in
+/// `uct_md_ops_t` (`src/uct/base/uct_md.h:133`; the table is filled in
+/// `src/uct/ib/mlx5/dv/ib_mlx5dv_md.c:3164`).
+pub(crate) mod slot {
+    use std::ffi::CStr;
+
+    /// Index and name of one operation.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Slot {
+        /// Place in the table, in words.
+        pub(crate) index: usize,
+        /// UCX's function that fills it.
+        pub(crate) name: &'static CStr,
+    }
+
+    pub(crate) const MD_CLOSE: Slot = Slot {
+        index: 0,
+        name: c"uct_ib_mlx5_devx_md_close",
+    };
+    pub(crate) const MD_QUERY: Slot = Slot {
+        index: 1,
+        name: c"uct_ib_mlx5_devx_md_query",
+    };
+    pub(crate) const MEM_REG: Slot = Slot {
+        index: 5,
+        name: c"uct_ib_mlx5_devx_mem_reg",
+    };
+    pub(crate) const MEM_DEREG: Slot = Slot {
+        index: 6,
+        name: c"uct_ib_mlx5_devx_mem_dereg",
+    };
+    pub(crate) const MKEY_PACK: Slot = Slot {
+        index: 8,
+        name: c"uct_ib_mlx5_devx_mkey_pack",
+    };
+    pub(crate) const MEM_ATTACH: Slot = Slot {
+        index: 9,
+        name: c"uct_ib_mlx5_devx_mem_attach",
+    };
+
+    /// All of them, in the order in which [`crate::original::Originals`] keeps them.
+    pub(crate) const ALL: [Slot; 6] = [
+        MD_CLOSE, MD_QUERY, MEM_REG, MEM_DEREG, MKEY_PACK, MEM_ATTACH,
+    ];
+}
+
+/// The exported `uct_ib_md_ops_devx_entry` (`src/uct/ib/base/ib_md.h:243`): a list link of two
+/// words, a name, and the table.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct MdOpsEntry {
+    pub(crate) list: [*mut c_void; 2],
+    pub(crate) name: *const std::ffi::c_char,
+    pub(crate) ops: *mut *mut c_void,
+}
+
+/// The head of `uct_ib_md_t` (`src/uct/ib/base/ib_md.h:144`): `uct_md_t`, then the protection
+/// domain, then `uct_ib_device_t`, whose first field is the context
+/// (`src/uct/ib/base/ib_device.h:218`).
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct MdHead {
+    pub(crate) ops: *const c_void,
+    pub(crate) component: *const c_void,
+    pub(crate) pd: *mut IbvPdHead,
+    pub(crate) context: *mut c_void,
+}
+
+/// The head of libibverbs' `struct ibv_pd`: by its first field [`crate::check`] knows that what it
+/// took for a protection domain is one.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct IbvPdHead {
+    pub(crate) context: *mut c_void,
+}
+
+/// `uct_ib_mem_t`, the head of every memory handle (`src/uct/ib/base/ib_md.h:119`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct MemhHead {
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    pub(crate) flags: u32,
+}
+
+/// Bits of [`MemhHead::flags`] (`src/uct/ib/base/ib_md.h:58`).
+pub(crate) mod memh_flags {
+    /// `UCT_IB_MEM_MULTITHREADED`: registered in chunks, `lkey` is of a key over all of them.
+    pub(crate) const MULTITHREADED: u32 = 1 << 2;
+    /// `UCT_IB_MEM_IMPORTED`: made by `mem_attach`.
+    pub(crate) const IMPORTED: u32 = 1 << 3;
+    /// `UCT_IB_MEM_FLAG_GVA`: stands for the whole address space.
+    pub(crate) const GVA: u32 = 1 << 5;
+    /// `UCT_IB_MEM_DIRECT_NIC`: registered through a second PCI function (from 1.20.1 on).
+    pub(crate) const DIRECT_NIC: u32 = 1 << 6;
+    /// All bits that any known version defines; the eighth is about ordering (from 1.22 on).
+    pub(crate) const KNOWN: u32 = 0xff;
+}
+
+/// `UCT_IB_INVALID_MKEY`: no key (`src/uct/ib/base/ib_device.h:50`).
+pub(crate) const INVALID_MKEY: u32 = u32::MAX;
+
+/// `uct_md_mkey_pack_params_t` (`src/uct/api/v2/uct_v2.h:527`).
+#[derive(Debug)]
+#[repr(C)]
+pub struct MkeyPackParams {
+    pub(crate) field_mask: u64,
+    pub(crate) flags: u32,
+}
+
+impl MkeyPackParams {
+    /// `UCT_MD_MKEY_PACK_FIELD_FLAGS`.
+    pub(crate) const FIELD_FLAGS: u64 = 1 << 0;
+    /// `UCT_MD_MKEY_PACK_FLAG_INVALIDATE_RMA` and `..._AMO`: the key can be made to fail later.
+    pub(crate) const FLAGS_INVALIDATE: u32 = 1 << 0 | 1 << 1;
+    /// `UCT_MD_MKEY_PACK_FLAG_EXPORT`: for another process on the same adapter.
+    pub(crate) const FLAG_EXPORT: u32 = 1 << 2;
+
+    /// The flags, if there are any.
+    ///
+    /// # Safety
+    /// `params` must point to parameters.
+    #[inline]
+    pub(crate) unsafe fn flags_of(params: *const Self) -> u32 {
+        // SAFETY: by the contract of this function.
+        let params = unsafe { &*params };
+        if params.field_mask & Self::FIELD_FLAGS != 0 {
+            params.flags
+        } else {
+            0
+        }
+    }
+}
+
+/// `uct_md_mem_attach_params_t` (`src/uct/api/v2/uct_v2.h:547`). UCX 1.18 has no `mkey_size`; its
+/// `field_mask` never says otherwise.
+#[derive(Debug)]
+#[repr(C)]
+pub struct MemAttachParams {
+    pub(crate) field_mask: u64,
+    pub(crate) flags: u64,
+    pub(crate) mkey_size: usize,
+}
+
+impl MemAttachParams {
+    /// `UCT_MD_MEM_ATTACH_FIELD_MKEY_SIZE`.
+    pub(crate) const FIELD_MKEY_SIZE: u64 = 1 << 1;
+}
+
+/// `uct_md_mem_dereg_params_t` (`src/uct/api/v2/uct_v2.h:500`).
+#[derive(Debug)]
+#[repr(C)]
+pub struct MemDeregParams {
+    pub(crate) field_mask: u64,
+    pub(crate) flags: u32,
+    pub(crate) memh: MemHandle,
+    pub(crate) comp: *mut Completion,
+}
+
+impl MemDeregParams {
+    /// `UCT_MD_MEM_DEREG_FIELD_MEMH`.
+    pub(crate) const FIELD_MEMH: u64 = 1 << 0;
+    /// `UCT_MD_MEM_DEREG_FIELD_FLAGS`.
+    pub(crate) const FIELD_FLAGS: u64 = 1 << 1;
+    /// `UCT_MD_MEM_DEREG_FIELD_COMPLETION`.
+    pub(crate) const FIELD_COMPLETION: u64 = 1 << 2;
+    /// `UCT_MD_MEM_DEREG_FLAG_INVALIDATE`.
+    pub(crate) const FLAG_INVALIDATE: u32 = 1 << 0;
+
+    /// The memory handle, if there is one.
+    ///
+    /// # Safety
+    /// `params` must point to parameters.
+    #[inline]
+    pub(crate) unsafe fn memh_of(params: *const Self) -> Option<MemHandle> {
+        // SAFETY: by the contract of this function.
+        let params = unsafe { &*params };
+        let has_memh = params.field_mask & Self::FIELD_MEMH != 0 && !params.memh.is_null();
+        has_memh.then_some(params.memh)
+    }
+}
+
+/// `uct_completion_t` (`src/uct/api/uct.h:1752`).
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Completion {
+    pub(crate) func: Option<unsafe extern "C" fn(*mut Self)>,
+    pub(crate) count: i32,
+    pub(crate) status: UcsStatus,
+}
+
+/// `uct_md_attr_v2_t` (`src/uct/api/v2/uct_v2.h:886`), as far as it is read.
+pub(crate) mod md_attr {
+    /// Offset of `flags`, a `uint64_t`.
+    pub(crate) const FLAGS_OFFSET: usize = 24;
+    /// Offset of `exported_mkey_packed_size`, a `size_t`.
+    pub(crate) const EXPORTED_MKEY_PACKED_SIZE_OFFSET: usize = 264;
+    /// `UCT_MD_FLAG_EXPORTED_MKEY` (`src/uct/api/uct.h:765`).
+    pub(crate) const FLAG_EXPORTED_MKEY: u64 = 1 << 9;
+}
+
+const _: () = {
+    assert!(size_of::<UcsStatus>() == 1);
+    assert!(std::mem::offset_of!(MdHead, pd) == 16);
+    assert!(std::mem::offset_of!(MdHead, context) == 24);
+    assert!(std::mem::offset_of!(MdOpsEntry, ops) == 24);
+    assert!(std::mem::offset_of!(MemhHead, flags) == 8);
+    assert!(std::mem::offset_of!(MkeyPackParams, flags) == 8);
+    assert!(std::mem::offset_of!(MemAttachParams, mkey_size) == 16);
+    assert!(std::mem::offset_of!(MemDeregParams, memh) == 16);
+    assert!(std::mem::offset_of!(MemDeregParams, comp) == 24);
+    assert!(std::mem::offset_of!(Completion, count) == 8);
+    assert!(std::mem::offset_of!(Completion, status) == 12);
+};

@@ -1,0 +1,310 @@
+//! What is checked in the running process before anything of UCX's is relied upon. Whatever fails
+//! here costs one log line and leaves UCX as it was.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use crate::abi::{MdHandle, MdHead, MdOpsEntry, MemHandle, MemhHead, md_attr, slot};
+use crate::original::{Module, Object, Originals};
+
+/// Why the library stays out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Refusal {
+    /// The module does not show its operations table.
+    #[error("the mlx5 module does not export uct_ib_md_ops_devx_entry")]
+    NoTable,
+    /// A slot holds neither UCX's function nor ours.
+    #[error("slot {index} of the operations table holds {found:#x}, not {name}")]
+    Slot {
+        /// Index of the slot.
+        index: usize,
+        /// UCX's function that belongs there.
+        name: &'static str,
+        /// What is there.
+        found: usize,
+    },
+    /// Some slots lead here and some to UCX.
+    #[error("only {ours} of {all} slots of the operations table lead here")]
+    Mixed {
+        /// Slots that lead here.
+        ours: usize,
+        /// Slots there are.
+        all: usize,
+    },
+    /// The fields of the memory domain are not where they are expected.
+    #[error("the protection domain of memory domain {md:#x} is not of its context")]
+    Md {
+        /// The memory domain.
+        md: usize,
+    },
+    /// Exported keys have a form that is not known.
+    #[error("exported keys have {bytes} bytes, known are 6 and 14")]
+    KeySize {
+        /// Size that UCX reports.
+        bytes: usize,
+    },
+    /// The fields of a memory handle are not where they are expected.
+    #[error("UCX packs rkey {packed:#x} for a memory handle that seems to have {read:#x}")]
+    Memh {
+        /// What UCX's own operation gave.
+        packed: u32,
+        /// What was read from the memory handle.
+        read: u32,
+    },
+}
+
+/// Where the operations table of mlx5 leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// To the functions of this library, because the loader found them first.
+    Ours,
+    /// To UCX's own functions.
+    Untouched(*mut *mut c_void),
+}
+
+/// The operations table of the module, if it is as expected.
+pub(crate) fn table(
+    module: &Module,
+    originals: &Originals,
+    ours: &[*mut c_void; 6],
+) -> Result<Table, Refusal> {
+    let entry = module
+        .symbol(c"uct_ib_md_ops_devx_entry")
+        .ok_or(Refusal::NoTable)?;
+    let entry = entry.as_ptr().cast::<MdOpsEntry>();
+    // SAFETY: the symbol is a data object of the module and at least as large as its four words.
+    let ops = unsafe { (*entry).ops };
+    if ops.is_null() || !ops.is_aligned() {
+        return Err(Refusal::NoTable);
+    }
+    // SAFETY: UCX's table is larger than the ten words that are read; it is written at load time
+    // only, apart from this library.
+    let slots = slot::ALL.map(|slot| unsafe { ops.add(slot.index).read() });
+    match judge(&slots, &originals.addresses(), ours)? {
+        Slots::Ours => Ok(Table::Ours),
+        Slots::Untouched => Ok(Table::Untouched(ops)),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Slots {
+    Ours,
+    Untouched,
+}
+
+fn judge(
+    slots: &[*mut c_void; 6],
+    originals: &[*mut c_void; 6],
+    ours: &[*mut c_void; 6],
+) -> Result<Slots, Refusal> {
+    let mut lead_here = 0;
+    for (at, slot) in slot::ALL.iter().enumerate() {
+        if slots[at] == ours[at] {
+            lead_here += 1;
+        } else if slots[at] != originals[at] {
+            return Err(Refusal::Slot {
+                index: slot.index,
+                name: slot.name.to_str().unwrap_or("?"),
+                found: slots[at].addr(),
+            });
+        }
+    }
+    match lead_here {
+        0 => Ok(Slots::Untouched),
+        6 => Ok(Slots::Ours),
+        ours => Err(Refusal::Mixed {
+            ours,
+            all: slot::ALL.len(),
+        }),
+    }
+}
+
+/// Form of an exported key, which is the same for all memory domains of one UCX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyForm {
+    /// Key and function: UCX 1.18.
+    Short,
+    /// Key, function and number of the exporter: UCX 1.19 and later.
+    Long,
+}
+
+impl KeyForm {
+    /// Bytes of a key.
+    pub(crate) const fn bytes(self) -> usize {
+        match self {
+            Self::Short => 6,
+            Self::Long => 14,
+        }
+    }
+}
+
+/// What is known of a memory domain that passed its checks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MdFacts {
+    /// libibverbs' protection domain.
+    pub(crate) pd: NonNull<c_void>,
+    /// libibverbs' context.
+    pub(crate) context: NonNull<c_void>,
+    /// How its exported keys look.
+    pub(crate) key_form: KeyForm,
+}
+
+/// The memory domain's facts; `None` if its device cannot export keys, which is no failure.
+///
+/// # Safety
+/// `md` must be an open memory domain of mlx5, and `attr` the attributes that its `md_query` has
+/// just filled.
+pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFacts>, Refusal> {
+    // SAFETY: the attributes reach beyond the offset, and hold a u64 there.
+    let flags = unsafe { attr.byte_add(md_attr::FLAGS_OFFSET).cast::<u64>().read() };
+    if flags & md_attr::FLAG_EXPORTED_MKEY == 0 {
+        return Ok(None);
+    }
+    let size = md_attr::EXPORTED_MKEY_PACKED_SIZE_OFFSET;
+    // SAFETY: the attributes reach beyond the offset, and hold a size_t there.
+    let bytes = unsafe { attr.byte_add(size).cast::<usize>().read() };
+    let key_form = match bytes {
+        6 => KeyForm::Short,
+        14 => KeyForm::Long,
+        bytes => return Err(Refusal::KeySize { bytes }),
+    };
+    let head = md.cast::<MdHead>();
+    // SAFETY: a memory domain is far larger than its head.
+    let (pd, context) = unsafe { ((*head).pd, (*head).context) };
+    // The field is read through the kernel, which says no where a load would be fatal: it is the
+    // very question whether `pd` is a pointer at all.
+    match (NonNull::new(pd.cast()), NonNull::new(context)) {
+        (Some(pd), Some(context)) if read_word(pd.as_ptr()) == Some(context.addr().get()) => {
+            Ok(Some(MdFacts {
+                pd,
+                context,
+                key_form,
+            }))
+        }
+        _ => Err(Refusal::Md { md: md.addr() }),
+    }
+}
+
+/// Asks UCX for the rkey of a memory handle and compares it with what is read from the handle.
+///
+/// # Safety
+/// `memh` must be a memory handle that `md` registered, and `object` the UCX of both.
+pub(crate) unsafe fn memh(object: &Object, md: MdHandle, memh: MemHandle) -> Result<(), Refusal> {
+    let params = crate::abi::MkeyPackParams {
+        field_mask: 0,
+        flags: 0,
+    };
+    let mut packed = 0_u64;
+    let mkey_pack = object.originals().mkey_pack;
+    // The address and the length are for exported keys only.
+    // SAFETY: by the contract of this function; a packed rkey has eight bytes.
+    let status = unsafe {
+        mkey_pack(
+            md,
+            memh,
+            std::ptr::null_mut(),
+            0,
+            &raw const params,
+            (&raw mut packed).cast(),
+        )
+    };
+    // SAFETY: every memory handle starts with these fields, if the layout is as expected; it is
+    // larger in any case.
+    let read = unsafe { (*memh.cast::<MemhHead>()).rkey };
+    let [a, b, c, d, ..] = packed.to_le_bytes();
+    let packed = u32::from_le_bytes([a, b, c, d]);
+    if status.is_ok() && packed != read {
+        return Err(Refusal::Memh { packed, read });
+    }
+    Ok(())
+}
+
+/// A word of this process's memory, or `None` where there is none.
+fn read_word(address: *const c_void) -> Option<usize> {
+    let mut ends = [-1; 2];
+    // SAFETY: the array has room for the two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return None;
+    }
+    let mut word = [0_u8; size_of::<usize>()];
+    // SAFETY: the kernel reads the address and answers EFAULT where it cannot.
+    let written = unsafe { libc::write(ends[1], address, word.len()) };
+    // A pipe holds what was written to it, and nobody else has this one, so the read cannot block.
+    let read = if usize::try_from(written) == Ok(word.len()) {
+        // SAFETY: the array is as large as the length says.
+        unsafe { libc::read(ends[0], word.as_mut_ptr().cast(), word.len()) }
+    } else {
+        -1
+    };
+    for end in ends {
+        // SAFETY: both descriptors are this function's own.
+        unsafe { libc::close(end) };
+    }
+    (usize::try_from(read) == Ok(word.len())).then(|| usize::from_ne_bytes(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UCX: [usize; 6] = [1, 2, 3, 4, 5, 6];
+    const OURS: [usize; 6] = [11, 12, 13, 14, 15, 16];
+
+    fn pointers(addresses: [usize; 6]) -> [*mut c_void; 6] {
+        addresses.map(std::ptr::without_provenance_mut)
+    }
+
+    #[track_caller]
+    fn check(slots: [usize; 6], expect: Result<Slots, Refusal>) {
+        assert_eq!(
+            judge(&pointers(slots), &pointers(UCX), &pointers(OURS)),
+            expect
+        );
+    }
+
+    #[test]
+    fn slots_lead_all_to_one_place() {
+        check(UCX, Ok(Slots::Untouched));
+        check(OURS, Ok(Slots::Ours));
+    }
+
+    #[test]
+    fn slots_that_lead_elsewhere_are_refused() {
+        let name = "uct_ib_mlx5_devx_mkey_pack";
+        check(
+            [1, 2, 3, 4, 99, 6],
+            Err(Refusal::Slot {
+                index: 8,
+                name,
+                found: 99,
+            }),
+        );
+        check(
+            [11, 12, 13, 14, 99, 16],
+            Err(Refusal::Slot {
+                index: 8,
+                name,
+                found: 99,
+            }),
+        );
+        check([11, 2, 3, 4, 5, 6], Err(Refusal::Mixed { ours: 1, all: 6 }));
+        // The right functions in the wrong order.
+        let name = "uct_ib_mlx5_devx_md_close";
+        check(
+            [2, 1, 3, 4, 5, 6],
+            Err(Refusal::Slot {
+                index: 0,
+                name,
+                found: 2,
+            }),
+        );
+    }
+
+    #[test]
+    fn a_word_is_read_only_where_there_is_one() {
+        let word = 0x1234_5678_usize;
+        assert_eq!(read_word((&raw const word).cast()), Some(word));
+        assert_eq!(read_word(std::ptr::without_provenance(16)), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! The two ways by which UCX's calls come to this library, and what the constructor does about them.
+//!
+//! Door S: the library is preloaded and defines UCX's names, so that the loader fills UCX's
+//! operations table with the functions of this library. Door P: the library is loaded after UCX's
+//! mlx5 module and writes its functions into the table.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::abi::slot;
+use crate::check::{self, Refusal, Table};
+use crate::original::{self, Module, Originals};
+use crate::{config, log, panic};
+
+/// What the file name of UCX's mlx5 module starts with, in every packaging seen.
+const MODULE_FILE: &[u8] = b"libuct_ib_mlx5.so";
+
+/// What the file name of this library starts with.
+const OWN_FILE: &[u8] = b"libuct_ib_mlx5_xgvmi.so";
+
+/// Copies of UCX that the constructor looks at. More than a few in one process were never seen.
+const MODULES_MAX: usize = 8;
+
+/// True if the address is one of the functions that this library puts before UCX's.
+pub(crate) fn is_ours(address: *mut c_void) -> bool {
+    crate::entries().contains(&address)
+}
+
+/// Makes UCX's calls come here, if they do not already and everything is as expected. Says whether
+/// they do.
+pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool {
+    panic::silence();
+    log::set_destination(module);
+    let path = path.to_string_lossy();
+    config::load(module);
+    if !config::get().enable {
+        log::debug!("switched off by {}ENABLE", config::PREFIX);
+        return false;
+    }
+    match check::table(module, originals, &crate::entries()) {
+        Ok(Table::Ours) => {
+            log::debug!("{path} calls this library by name");
+            true
+        }
+        Ok(Table::Untouched(ops)) => {
+            patch(ops);
+            log::debug!("{path} calls this library through its patched operations table");
+            true
+        }
+        Err(Refusal::Slot { found, .. }) if is_other_copy(found) => {
+            log::debug!("{path} is served by another copy of this library");
+            false
+        }
+        Err(refusal) => {
+            log::warning!("not used with {path}: {refusal}");
+            false
+        }
+    }
+}
+
+/// True if the address is in another file with this library in it, as when one file is preloaded and
+/// another one is in UCX's plugin directory.
+fn is_other_copy(address: usize) -> bool {
+    original::file_of(std::ptr::without_provenance(address))
+        .is_some_and(|(_base, path)| file_name(&path).starts_with(OWN_FILE))
+}
+
+/// Writes this library's functions into the table. Each store is atomic, so that a call that is
+/// under way meanwhile finds either function, and both are right: what the old one made, the new
+/// one does not know and passes on.
+fn patch(ops: *mut *mut c_void) {
+    for (slot, entry) in slot::ALL.iter().zip(crate::entries()) {
+        // SAFETY: `check::table` has read the same slots of the same table and found them filled;
+        // UCX keeps the table in writable memory.
+        let slot = unsafe { AtomicPtr::from_ptr(ops.add(slot.index)) };
+        slot.store(entry, Ordering::Release);
+    }
+}
+
+/// Runs when the library is loaded. In a process without UCX it finds nothing and does nothing.
+pub(crate) fn look_around() {
+    config::announce();
+    for path in loaded_modules() {
+        // An object that it knows, it has looked at; the answer is for whoever calls first.
+        let _known = original::adopt(&path);
+    }
+}
+
+/// Paths of the copies of UCX's mlx5 module that are loaded.
+fn loaded_modules() -> Vec<CString> {
+    let mut found = Vec::new();
+    // SAFETY: the callback gets the vector's address and uses it only during this call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
+    found
+}
+
+/// One loaded object. The loader holds its lock, so nothing is opened here.
+unsafe extern "C" fn visit(
+    info: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    found: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader gives a filled structure.
+    let name = unsafe { (*info).dlpi_name };
+    if name.is_null() {
+        return 0;
+    }
+    // SAFETY: the name is a string of the loader.
+    let name = unsafe { CStr::from_ptr(name) };
+    if !is_module(name) {
+        return 0;
+    }
+    // SAFETY: it is the vector of `loaded_modules`, and nobody else has it now.
+    let found = unsafe { &mut *found.cast::<Vec<CString>>() };
+    found.push(name.to_owned());
+    c_int::from(found.len() == MODULES_MAX)
+}
+
+fn is_module(path: &CStr) -> bool {
+    file_name(path).starts_with(MODULE_FILE)
+}
+
+fn file_name(path: &CStr) -> &[u8] {
+    let path = path.to_bytes();
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_module_is_known_by_its_file_name() {
+        for (path, expect) in [
+            (c"/usr/lib/ucx/libuct_ib_mlx5.so.0", true),
+            (c"libuct_ib_mlx5.so.0.0.0", true),
+            (c"/opt/libuct_ib_mlx5.so", true),
+            (c"/usr/lib/ucx/libuct_ib_mlx5_xgvmi.so.0", false),
+            (c"/libuct_ib_mlx5.so/libuct_ib.so.0", false),
+            (c"", false),
+        ] {
+            assert_eq!(is_module(path), expect, "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `mkey_pack`: packs a key of the pool where UCX would create or bind one of its own.
+
+use std::ffi::c_void;
+
+use xgvmi_pool::{Gvmi, Lkey, Mkey, OwnerUuid, Region, VirtAddr};
+
+use crate::abi::{
+    INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
+};
+use crate::check::KeyForm;
+use crate::md::{self, Md};
+use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
+use crate::{check, log};
+
+/// What an importer needs to know of a key, as UCX packs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PackedKey {
+    mkey: Mkey,
+    gvmi: Gvmi,
+    owner: OwnerUuid,
+}
+
+impl PackedKey {
+    /// Writes the key in UCX's form (`uct_ib_md_packed_mkey_t`, `src/uct/ib/base/ib_md.h:181`),
+    /// which is packed and in the byte order of the machine.
+    ///
+    /// # Safety
+    /// `buffer` must have room for as many bytes as the form has.
+    unsafe fn write(self, form: KeyForm, buffer: *mut c_void) {
+        let mut bytes = [0_u8; 14];
+        bytes[..4].copy_from_slice(&self.mkey.raw().to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.gvmi.get().to_ne_bytes());
+        bytes[6..].copy_from_slice(&self.owner.get().to_ne_bytes());
+        // SAFETY: the form has at most 14 bytes, and the buffer has room by the contract.
+        unsafe {
+            buffer
+                .cast::<u8>()
+                .copy_from_nonoverlapping(bytes.as_ptr(), form.bytes())
+        };
+    }
+}
+
+/// Packs what is ours to pack; `None` if UCX's own operation has to do it.
+///
+/// # Safety
+/// The arguments must be those of `mkey_pack` on a live memory handle.
+pub(crate) unsafe fn pack(
+    md: MdHandle,
+    memh: MemHandle,
+    params: *const MkeyPackParams,
+    buffer: *mut c_void,
+) -> Option<UcsStatus> {
+    // SAFETY: UCX gives parameters.
+    let flags = unsafe { MkeyPackParams::flags_of(params) };
+    // SAFETY: every memory handle starts with these fields.
+    let is_imported = unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED != 0;
+    let is_exported = flags & MkeyPackParams::FLAG_EXPORT != 0;
+    let can_fail_later = flags & MkeyPackParams::FLAGS_INVALIDATE != 0;
+    if is_imported {
+        let import = IMPORTS.with(memh, |import| (import.alias.lkey(), import.remote));
+        let (lkey, remote) = import?;
+        if can_fail_later {
+            // As UCX: the key is the exporter's, it cannot be made to fail here.
+            return Some(UcsStatus::ERR_INVALID_PARAM);
+        }
+        if is_exported {
+            // The key that it was made for, which any other function may alias as this one did. UCX
+            // refuses that, and with it every rkey of an imported handle on a memory domain of its
+            // GGA transport, which packs them as exported keys.
+            let key = PackedKey {
+                mkey: remote.mkey,
+                gvmi: remote.gvmi,
+                owner: remote.owner,
+            };
+            let form = md::get(md)?.key_form();
+            // SAFETY: UCX gives a buffer of the size that `md_query` reported, which the form is of.
+            unsafe { key.write(form, buffer) };
+            return Some(UcsStatus::OK);
+        }
+        // The upper half is the key for atomics, of which an imported key has none.
+        let rkey = u64::from(INVALID_MKEY) << 32 | u64::from(lkey.raw());
+        // SAFETY: a packed rkey has eight bytes, and the buffer has room for one.
+        unsafe { buffer.cast::<u64>().write_unaligned(rkey) };
+        return Some(UcsStatus::OK);
+    }
+    if !is_exported || can_fail_later {
+        return None;
+    }
+    // SAFETY: by the contract of this function.
+    unsafe { export(md, memh, buffer) }
+}
+
+/// Packs a registration as a key of the pool; `None` if UCX's own operation has to do it.
+///
+/// # Safety
+/// `memh` must be a live memory handle that `md` registered, and `buffer` for an exported key.
+unsafe fn export(md: MdHandle, memh: MemHandle, buffer: *mut c_void) -> Option<UcsStatus> {
+    let served = md::get(md)?;
+    let known = REGISTRATIONS.with(memh, |registration| match &registration.exported {
+        Exported::FromPool(export) => Some(Known::Key(export.mkey(), export.gvmi())),
+        Exported::Natively => None,
+        Exported::No => Some(Known::Region(registration.address, registration.length)),
+    })??;
+    let (mkey, gvmi) = match known {
+        Known::Key(mkey, gvmi) => (mkey, gvmi),
+        // SAFETY: by the contract of this function.
+        Known::Region(address, length) => unsafe { first(&served, md, memh, address, length) }?,
+    };
+    let key = PackedKey {
+        mkey,
+        gvmi,
+        owner: served.owner(),
+    };
+    // SAFETY: UCX gives a buffer of the size that `md_query` reported, which the form is of.
+    unsafe { key.write(served.key_form(), buffer) };
+    Some(UcsStatus::OK)
+}
+
+/// What is known of a registration that is to be exported.
+enum Known {
+    Key(Mkey, Gvmi),
+    Region(usize, usize),
+}
+
+/// Exports a registration for the first time: the moment that decides who serves it.
+///
+/// # Safety
+/// `memh` must be a live memory handle of `md`.
+unsafe fn first(
+    served: &Md,
+    md: MdHandle,
+    memh: MemHandle,
+    address: usize,
+    length: usize,
+) -> Option<(Mkey, Gvmi)> {
+    // SAFETY: by the contract of this function.
+    let export = unsafe { draw(served, md, memh, address, length) };
+    let mut surplus = None;
+    let key = REGISTRATIONS.with(memh, |registration| {
+        match (&registration.exported, export) {
+            (Exported::No, Some(export)) => {
+                let key = (export.mkey(), export.gvmi());
+                registration.exported = Exported::FromPool(export);
+                Some(key)
+            }
+            (Exported::No, None) => {
+                registration.exported = Exported::Natively;
+                None
+            }
+            // Another thread was faster: what it decided holds.
+            (Exported::FromPool(first), export) => {
+                surplus = export;
+                Some((first.mkey(), first.gvmi()))
+            }
+            (Exported::Natively, export) => {
+                surplus = export;
+                None
+            }
+        }
+    });
+    drop(surplus);
+    key?
+}
+
+/// A key of the pool, bound to the registration.
+///
+/// # Safety
+/// `memh` must be a live memory handle of `md`.
+unsafe fn draw(
+    served: &Md,
+    md: MdHandle,
+    memh: MemHandle,
+    address: usize,
+    length: usize,
+) -> Option<xgvmi_pool::Export<xgvmi_pool::mlx5::Mlx5Device>> {
+    // SAFETY: every memory handle starts with these fields.
+    let head = unsafe { memh.cast::<MemhHead>().read() };
+    if !is_servable(head.flags) {
+        return None;
+    }
+    // SAFETY: by the contract of this function.
+    if !unsafe {
+        served
+            .object()
+            .reads_memh_right(|object| check::memh(object, md, memh))
+    } {
+        return None;
+    }
+    let lkey = Lkey::from_raw(head.lkey);
+    let region = Region::new(VirtAddr::new(address as u64), length as u64, lkey).ok()?;
+    match served.host()?.export(region) {
+        Ok(export) => Some(export),
+        Err(error) if error.is_full() => {
+            log::debug!("export left to UCX: {error}");
+            None
+        }
+        Err(error) => {
+            log::diag!("export left to UCX: {error}");
+            None
+        }
+    }
+}
+
+/// True for memory that one local key covers, byte for byte.
+const fn is_servable(flags: u32) -> bool {
+    let left_to_ucx = memh_flags::MULTITHREADED
+        | memh_flags::IMPORTED
+        | memh_flags::GVA
+        | memh_flags::DIRECT_NIC
+        | !memh_flags::KNOWN;
+    flags & left_to_ucx == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_packed_as_ucx_packs_it() {
+        let key = PackedKey {
+            mkey: Mkey::from_raw(0x1234_56fb),
+            gvmi: Gvmi::new(0xabcd),
+            owner: OwnerUuid::new(0x1122_3344_5566_7788),
+        };
+        let mut buffer = [0xee_u8; 16];
+        // SAFETY: the buffer has room for the longer form.
+        unsafe { key.write(KeyForm::Long, buffer.as_mut_ptr().cast()) };
+        let long = [
+            0xfb, 0x56, 0x34, 0x12, 0xcd, 0xab, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+        ];
+        assert_eq!(buffer[..14], long);
+        assert_eq!(buffer[14..], [0xee; 2]);
+        let mut buffer = [0xee_u8; 8];
+        // SAFETY: the buffer has room for the shorter form.
+        unsafe { key.write(KeyForm::Short, buffer.as_mut_ptr().cast()) };
+        assert_eq!(buffer, [0xfb, 0x56, 0x34, 0x12, 0xcd, 0xab, 0xee, 0xee]);
+    }
+
+    #[test]
+    fn only_plain_registrations_are_served() {
+        for (flags, expect) in [
+            (0, true),
+            (0b1_0011, true),
+            (memh_flags::MULTITHREADED, false),
+            (memh_flags::IMPORTED, false),
+            (memh_flags::GVA, false),
+            (memh_flags::DIRECT_NIC, false),
+            (1 << 7, true),
+            (1 << 8, false),
+            (1 << 31, false),
+        ] {
+            assert_eq!(is_servable(flags), expect, "{flags:#x}");
+        }
+    }
+}

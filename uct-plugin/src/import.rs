@@ -1,0 +1,147 @@
+//! `mem_attach`: gives a memory handle for another function's key out of the alias map.
+
+use std::ffi::c_void;
+
+use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
+
+use crate::abi::{MdHandle, MemAttachParams, MemHandle, MemhHead, UcsStatus, memh_flags};
+use crate::check::KeyForm;
+use crate::log;
+use crate::md;
+use crate::memh::{IMPORTS, Import};
+
+/// A memory handle of our own. UCX reads the head of it only; the spare part is as long as UCX's
+/// own structure was in any version, so that a field that UCX might read is there, and zero.
+#[repr(C, align(16))]
+struct ImportedMemh {
+    head: MemhHead,
+    spare: [u8; SPARE_BYTES],
+}
+
+/// `uct_ib_mlx5_devx_mem_t` without registrations has 104 bytes at most (1.18.1).
+const SPARE_BYTES: usize = 256 - size_of::<MemhHead>();
+
+/// Attaches to an exported key through the alias map; `None` if UCX's own operation has to do it.
+///
+/// # Safety
+/// The arguments must be those of `mem_attach`.
+pub(crate) unsafe fn attach(
+    md: MdHandle,
+    mkey_buffer: *const c_void,
+    params: *const MemAttachParams,
+    memh_p: *mut MemHandle,
+) -> Option<UcsStatus> {
+    let served = md::get(md)?;
+    // SAFETY: by the contract of this function.
+    let remote = unsafe { read_key(mkey_buffer, params) };
+    // The exporter of any other key destroys it when it is done, so that an alias that is kept
+    // would be one of nothing, or of something else.
+    if remote.mkey.tag() != Tag::UCX_POOLED {
+        return None;
+    }
+    let alias = match served.dpu()?.attach(remote) {
+        Ok(alias) => alias,
+        Err(error) => {
+            log::diag!("import left to UCX: {error}");
+            return None;
+        }
+    };
+    let key = alias.lkey().raw();
+    let head = MemhHead {
+        lkey: key,
+        rkey: key,
+        flags: memh_flags::IMPORTED,
+    };
+    let memh = Box::into_raw(Box::new(ImportedMemh {
+        head,
+        spare: [0; SPARE_BYTES],
+    }));
+    let import = Import {
+        md: md.addr(),
+        alias,
+        remote,
+    };
+    // The address is exposed because it is all that the table keeps.
+    let _address = memh.expose_provenance();
+    // Nothing can have been there: the memory was free until now.
+    drop(IMPORTS.insert(memh.cast(), import));
+    // SAFETY: UCX gives a place for the handle.
+    unsafe { memh_p.write(memh.cast()) };
+    Some(UcsStatus::OK)
+}
+
+/// Frees a memory handle of our own.
+///
+/// # Safety
+/// It must come from [`attach`] and must not be used any more.
+pub(crate) unsafe fn free(memh: MemHandle) {
+    // SAFETY: by the contract, it came from Box::into_raw in `attach`.
+    drop(unsafe { Box::from_raw(memh.cast::<ImportedMemh>()) });
+}
+
+/// Reads an exported key in either form.
+///
+/// # Safety
+/// The arguments must be those of `mem_attach`.
+unsafe fn read_key(mkey_buffer: *const c_void, params: *const MemAttachParams) -> RemoteKey {
+    let buffer = mkey_buffer.cast::<u8>();
+    let mut bytes = [0_u8; 14];
+    // SAFETY: an exported key has at least the bytes of the shorter form.
+    unsafe {
+        bytes
+            .as_mut_ptr()
+            .copy_from_nonoverlapping(buffer, KeyForm::Short.bytes())
+    };
+    // SAFETY: UCX gives parameters.
+    let field_mask = unsafe { (*params).field_mask };
+    // As UCX: a caller that does not say how long the key is, gives no exporter with it.
+    let is_long = field_mask & MemAttachParams::FIELD_MKEY_SIZE != 0 && {
+        // SAFETY: the field is there, because the mask says so.
+        let size = unsafe { (*params).mkey_size };
+        size >= KeyForm::Long.bytes()
+    };
+    if is_long {
+        // SAFETY: the caller says that the key is at least as long as this form.
+        unsafe {
+            bytes
+                .as_mut_ptr()
+                .copy_from_nonoverlapping(buffer, KeyForm::Long.bytes())
+        };
+    }
+    let [m0, m1, m2, m3, g0, g1, owner @ ..] = bytes;
+    RemoteKey {
+        mkey: Mkey::from_raw(u32::from_ne_bytes([m0, m1, m2, m3])),
+        gvmi: Gvmi::new(u16::from_ne_bytes([g0, g1])),
+        owner: OwnerUuid::new(u64::from_ne_bytes(owner)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; 14] = [0xfb, 0x56, 0x34, 0x12, 0xcd, 0xab, 1, 0, 0, 0, 0, 0, 0, 2];
+
+    #[track_caller]
+    fn check(field_mask: u64, mkey_size: usize, expect_owner: u64) {
+        let params = MemAttachParams {
+            field_mask,
+            flags: 0,
+            mkey_size,
+        };
+        // SAFETY: the key is in the longer form.
+        let remote = unsafe { read_key(KEY.as_ptr().cast(), &raw const params) };
+        assert_eq!(remote.mkey.raw(), 0x1234_56fb);
+        assert_eq!(remote.gvmi.get(), 0xabcd);
+        assert_eq!(remote.owner.get(), expect_owner);
+    }
+
+    #[test]
+    fn the_owner_is_read_only_if_it_is_there() {
+        check(MemAttachParams::FIELD_MKEY_SIZE, 14, 0x0200_0000_0000_0001);
+        check(MemAttachParams::FIELD_MKEY_SIZE, 20, 0x0200_0000_0000_0001);
+        check(MemAttachParams::FIELD_MKEY_SIZE, 6, 0);
+        check(MemAttachParams::FIELD_MKEY_SIZE, 13, 0);
+        check(0, 14, 0);
+    }
+}

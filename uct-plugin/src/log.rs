@@ -1,0 +1,184 @@
+//! Log lines, in UCX's own log where there is one, otherwise in UCX's form on the standard error
+//! output. Never called where it is hot.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::original::Module;
+
+/// `ucs_log_level_t` (`src/ucs/config/types.h:16`), as far as it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Level {
+    /// `UCS_LOG_LEVEL_ERROR`.
+    Error = 1,
+    /// `UCS_LOG_LEVEL_WARN`.
+    Warn = 2,
+    /// `UCS_LOG_LEVEL_DIAG`.
+    Diag = 3,
+    /// `UCS_LOG_LEVEL_INFO`.
+    Info = 4,
+    /// `UCS_LOG_LEVEL_DEBUG`.
+    Debug = 5,
+}
+
+/// Lines up to this level are written. UCX's own default, until the options are known.
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
+
+/// UCX's `ucs_log_dispatch`, once a copy of UCX is known.
+static DISPATCH: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// `ucs_log_component_config_t` (`src/ucs/config/types.h:160`).
+#[repr(C)]
+struct Component {
+    level: c_int,
+    name: [u8; 16],
+    file_filter: *const c_char,
+}
+
+/// `ucs_log_dispatch` (`src/ucs/debug/log_def.h:126`).
+type DispatchFn = unsafe extern "C" fn(
+    *const c_char,
+    c_uint,
+    *const c_char,
+    c_uint,
+    *mut Component,
+    *const c_char,
+    ...
+);
+
+/// From now on, lines go to the log of this copy of UCX, if none was set before.
+pub(crate) fn set_destination(module: &Module) {
+    if let Some(dispatch) = module.symbol(c"ucs_log_dispatch") {
+        let null = std::ptr::null_mut();
+        // That another one was first is as good.
+        let _first =
+            DISPATCH.compare_exchange(null, dispatch.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// From now on, lines up to this level are written; a number as UCX's options give it.
+pub(crate) fn set_level(level: u32) {
+    LEVEL.store(u8::try_from(level).unwrap_or(u8::MAX), Ordering::Relaxed);
+}
+
+/// True if lines of the level are written.
+pub(crate) fn enabled(level: Level) -> bool {
+    level as u8 <= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Writes a line.
+pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Arguments<'_>) {
+    // A zero byte cannot come from our own words; a foreign string with one is cut there.
+    let mut text = message.to_string().into_bytes();
+    text.truncate(
+        text.iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(text.len()),
+    );
+    let text = CString::new(text).unwrap_or_default();
+    let dispatch = DISPATCH.load(Ordering::Acquire);
+    if dispatch.is_null() {
+        write_stderr(level, file, line, &text);
+        return;
+    }
+    let mut component = Component {
+        level: level as c_int,
+        name: *b"XGVMI\0\0\0\0\0\0\0\0\0\0\0",
+        file_filter: c"*".as_ptr(),
+    };
+    // SAFETY: it was found under the name of ucs_log_dispatch, whose type this is in all versions.
+    let dispatch = unsafe { std::mem::transmute::<*mut c_void, DispatchFn>(dispatch) };
+    // SAFETY: all strings end in a zero byte and live during the call, as the component does; the
+    // format takes one string.
+    unsafe {
+        dispatch(
+            file.as_ptr(),
+            line,
+            c"".as_ptr(),
+            level as c_uint,
+            &raw mut component,
+            c"%s".as_ptr(),
+            text.as_ptr(),
+        );
+    }
+}
+
+/// UCX's form: `[sec.usec] [host:pid:tid] file:line COMPONENT LEVEL message`.
+fn write_stderr(level: Level, file: &CStr, line: u32, text: &CStr) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut host = [0_u8; 64];
+    // SAFETY: the array is as large as the length says.
+    unsafe { libc::gethostname(host.as_mut_ptr().cast(), host.len() - 1) };
+    let host = CStr::from_bytes_until_nul(&host).unwrap_or_default();
+    let pid = std::process::id();
+    let tid = 0;
+    let line = format!(
+        "[{}.{:06}] [{}:{pid}:{tid}] {:>16}:{line:<4} {:<4} {:<5} {}\n",
+        now.as_secs(),
+        now.subsec_micros(),
+        host.to_string_lossy(),
+        file.to_string_lossy(),
+        "XGVMI",
+        level.name(),
+        text.to_string_lossy(),
+    );
+    // There is nowhere to report that the error output cannot be written.
+    let _written = std::io::stderr().write_all(line.as_bytes());
+}
+
+impl Level {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "ERROR",
+            Self::Warn => "WARN",
+            Self::Diag => "DIAG",
+            Self::Info => "INFO",
+            Self::Debug => "DEBUG",
+        }
+    }
+}
+
+/// Path of the source file, as a C string without allocation.
+pub(crate) const fn c_file(file_and_zero: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(file_and_zero.as_bytes()) {
+        Ok(file) => file,
+        Err(_) => c"xgvmi",
+    }
+}
+
+macro_rules! write_at {
+    ($level:expr, $($message:tt)+) => {
+        if $crate::log::enabled($level) {
+            const FILE: &std::ffi::CStr = $crate::log::c_file(concat!(file!(), "\0"));
+            $crate::log::write($level, FILE, line!(), format_args!($($message)+));
+        }
+    };
+}
+
+macro_rules! error {
+    ($($message:tt)+) => { $crate::log::write_at!($crate::log::Level::Error, $($message)+) };
+}
+
+macro_rules! warning {
+    ($($message:tt)+) => { $crate::log::write_at!($crate::log::Level::Warn, $($message)+) };
+}
+
+macro_rules! diag {
+    ($($message:tt)+) => { $crate::log::write_at!($crate::log::Level::Diag, $($message)+) };
+}
+
+macro_rules! info {
+    ($($message:tt)+) => { $crate::log::write_at!($crate::log::Level::Info, $($message)+) };
+}
+
+macro_rules! debug {
+    ($($message:tt)+) => { $crate::log::write_at!($crate::log::Level::Debug, $($message)+) };
+}
+
+pub(crate) use {debug, diag, error, info, warning, write_at};

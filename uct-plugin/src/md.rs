@@ -1,0 +1,276 @@
+//! The memory domains that are served, and for each the pool and the alias map, which are opened
+//! when they are first needed.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::Read as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use xgvmi_pool::mlx5::{Mlx5Device, Mlx5Options};
+use xgvmi_pool::{AliasPolicy, DpuHooks, HostHooks, OwnerUuid, PoolPolicy};
+
+use crate::abi::MdHandle;
+use crate::check::{self, KeyForm, MdFacts};
+use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
+use crate::original::Object;
+use crate::{config, import, log, panic};
+
+/// Memory domains that are served at a time. UCX opens one or two per device and context; a process
+/// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
+const MDS_MAX: usize = 256;
+
+/// A memory domain that is served.
+#[derive(Debug)]
+pub(crate) struct Md {
+    object: &'static Object,
+    facts: MdFacts,
+    owner: OwnerUuid,
+    device: OnceLock<Option<Arc<Mlx5Device>>>,
+    host: OnceLock<Option<HostHooks<Mlx5Device>>>,
+    dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
+}
+
+// SAFETY: the raw pointers in `facts` are libibverbs objects, which may be used from any thread and
+// which UCX keeps until the memory domain is closed.
+unsafe impl Send for Md {}
+// SAFETY: as above.
+unsafe impl Sync for Md {}
+
+impl Md {
+    /// UCX's module that the memory domain belongs to.
+    pub(crate) fn object(&self) -> &'static Object {
+        self.object
+    }
+
+    /// How exported keys look.
+    pub(crate) fn key_form(&self) -> KeyForm {
+        self.facts.key_form
+    }
+
+    /// The number that marks the keys exported here.
+    pub(crate) fn owner(&self) -> OwnerUuid {
+        self.owner
+    }
+
+    /// The pool, opened at the first call; `None` if the device cannot be used so.
+    pub(crate) fn host(&self) -> Option<&HostHooks<Mlx5Device>> {
+        let open = || {
+            let policy = PoolPolicy {
+                mkeys_max: config::get().pool_max,
+                ..PoolPolicy::default()
+            };
+            match HostHooks::open(Arc::clone(self.device()?), policy) {
+                Ok(hooks) => Some(hooks),
+                Err(error) => {
+                    log::warning!("no memory key pool, exports are left to UCX: {error}");
+                    None
+                }
+            }
+        };
+        self.host.get_or_init(open).as_ref()
+    }
+
+    /// The alias map, opened at the first call; `None` if the device cannot be used so.
+    pub(crate) fn dpu(&self) -> Option<&DpuHooks<Mlx5Device>> {
+        let open = || {
+            let policy = AliasPolicy {
+                aliases_max: config::get().alias_max,
+                ..AliasPolicy::default()
+            };
+            match DpuHooks::open(Arc::clone(self.device()?), policy) {
+                Ok(hooks) => Some(hooks),
+                Err(error) => {
+                    log::warning!("no alias map, imports are left to UCX: {error}");
+                    None
+                }
+            }
+        };
+        self.dpu.get_or_init(open).as_ref()
+    }
+
+    fn device(&self) -> Option<&Arc<Mlx5Device>> {
+        let open = || {
+            let verbs = self.object.verbs()?;
+            let MdFacts { context, pd, .. } = self.facts;
+            // SAFETY: the context and the domain are of the libraries that UCX's module uses, UCX
+            // opens every mlx5 context with DEVX, and it closes both after `shut`.
+            let device = unsafe {
+                Mlx5Device::open(verbs, context.cast(), pd.cast(), Mlx5Options::default())
+            };
+            match device {
+                Ok(device) => Some(device),
+                Err(error) => {
+                    log::warning!("device not used, everything is left to UCX: {error}");
+                    None
+                }
+            }
+        };
+        self.device.get_or_init(open).as_ref()
+    }
+
+    fn shut(&self) {
+        if let Some(Some(hooks)) = self.host.get() {
+            log::debug!("pool: {:?}", hooks.stats());
+            if !hooks.close() {
+                log::warning!("memory keys are left behind on the device");
+            }
+        }
+        if let Some(Some(hooks)) = self.dpu.get() {
+            log::debug!("alias map: {:?}", hooks.stats());
+            if !hooks.close() {
+                log::warning!("aliases are left behind on the device");
+            }
+        }
+        if let Some(Some(device)) = self.device.get()
+            && !device.close()
+        {
+            log::warning!("objects are left behind on the device");
+        }
+    }
+}
+
+/// A place for a memory domain.
+struct Place {
+    /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
+    /// under `CHANGES`.
+    address: AtomicUsize,
+    md: RwLock<Option<Arc<Md>>>,
+}
+
+/// No memory domain was here, nor is there one behind.
+const NEVER_USED: usize = 0;
+/// No memory domain is here now.
+const EMPTY: usize = 1;
+
+static PLACES: [Place; MDS_MAX] = [const {
+    Place {
+        address: AtomicUsize::new(NEVER_USED),
+        md: RwLock::new(None),
+    }
+}; MDS_MAX];
+
+/// Held while a memory domain comes or goes.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// True if the memory domain is served. Takes no lock.
+#[inline]
+pub(crate) fn is_served(md: MdHandle) -> bool {
+    place_of(md.addr()).is_some()
+}
+
+/// The memory domain, if it is served and nothing is broken.
+pub(crate) fn get(md: MdHandle) -> Option<Arc<Md>> {
+    if panic::is_broken() {
+        return None;
+    }
+    place_of(md.addr())?
+        .md
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+#[inline]
+fn place_of(address: usize) -> Option<&'static Place> {
+    for place in &PLACES {
+        match place.address.load(Ordering::Acquire) {
+            NEVER_USED => return None,
+            found if found == address => return Some(place),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Looks at a memory domain that UCX has just opened, and serves it from now on if it can.
+///
+/// # Safety
+/// `md` must be an open memory domain of the object, and `attr` the attributes that its `md_query`
+/// has just filled.
+pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const c_void) {
+    if is_served(md) {
+        return;
+    }
+    // SAFETY: by the contract of this function.
+    let facts = match unsafe { check::md(md, attr) } {
+        Ok(Some(facts)) => facts,
+        Ok(None) => return,
+        Err(refusal) => {
+            log::warning!("memory domain not served: {refusal}");
+            return;
+        }
+    };
+    let Some(owner) = draw_owner() else {
+        log::warning!("memory domain not served: no random numbers");
+        return;
+    };
+    let new = Arc::new(Md {
+        object,
+        facts,
+        owner,
+        device: OnceLock::new(),
+        host: OnceLock::new(),
+        dpu: OnceLock::new(),
+    });
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_served(md) {
+        return;
+    }
+    let free = |place: &&Place| place.address.load(Ordering::Relaxed) <= EMPTY;
+    let Some(place) = PLACES.iter().find(free) else {
+        log::info!("memory domain not served: {MDS_MAX} are");
+        return;
+    };
+    *place.md.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
+    place.address.store(md.addr(), Ordering::Release);
+}
+
+/// Lets go of everything that belongs to a memory domain, which UCX is about to close.
+pub(crate) fn closing(md: MdHandle) {
+    let taken = {
+        let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = place_of(md.addr()) else {
+            return;
+        };
+        place.address.store(EMPTY, Ordering::Release);
+        place
+            .md
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    };
+    let address = md.addr();
+    let mut exports = 0_usize;
+    for (_memh, registration) in REGISTRATIONS.take(|registration| registration.md == address) {
+        exports += usize::from(matches!(registration.exported, Exported::FromPool(_)));
+        drop(registration);
+    }
+    let imports = IMPORTS.take(|import| import.md == address);
+    if exports + imports.len() > 0 {
+        log::debug!(
+            "{exports} exports and {} imports were still there",
+            imports.len()
+        );
+    }
+    for (memh, import) in imports {
+        drop(import);
+        // SAFETY: whatever was in the table was allocated by `import`, and it is there no more.
+        unsafe { import::free(std::ptr::with_exposed_provenance_mut(memh)) };
+    }
+    if let Some(md) = taken {
+        md.shut();
+    }
+}
+
+/// A number that no other exporter has.
+fn draw_owner() -> Option<OwnerUuid> {
+    let mut bytes = [0_u8; 8];
+    File::open("/dev/urandom")
+        .ok()?
+        .read_exact(&mut bytes)
+        .ok()?;
+    let uuid = u64::from_ne_bytes(bytes);
+    // Zero stands for "unknown" on the wire.
+    Some(OwnerUuid::new(uuid.max(1)))
+}

@@ -1,0 +1,202 @@
+//! What is known of memory handles, beside UCX's own structures: which memory a registered one
+//! stands for and how it was exported, and which alias an imported one holds.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crossbeam_utils::CachePadded;
+use hashbrown::HashMap;
+use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::{AliasRef, Export, RemoteKey};
+
+use crate::abi::{MdHandle, MemHandle};
+
+/// Shards of a table. A lock is held for one table operation, so a few of them are enough for the
+/// threads of a process not to meet.
+const SHARDS: usize = 16;
+
+/// Memory that a domain registered.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    /// Address of the memory domain.
+    pub(crate) md: usize,
+    /// First byte.
+    pub(crate) address: usize,
+    /// Length in bytes.
+    pub(crate) length: usize,
+    /// How it was exported.
+    pub(crate) exported: Exported,
+}
+
+/// How a memory handle was exported. Decided at the first time and kept, so that all importers of
+/// it see one key.
+#[derive(Debug)]
+pub(crate) enum Exported {
+    /// Not yet.
+    No,
+    /// By UCX's own operation.
+    Natively,
+    /// With a key of the pool.
+    FromPool(Export<Mlx5Device>),
+}
+
+/// A memory handle that this library made for a key of another function.
+#[derive(Debug)]
+pub(crate) struct Import {
+    /// Address of the memory domain.
+    pub(crate) md: usize,
+    /// The alias, pinned as long as the memory handle lives.
+    pub(crate) alias: AliasRef<Mlx5Device>,
+    /// What it is an alias of.
+    pub(crate) remote: RemoteKey,
+}
+
+/// Registered memory of all domains that are served.
+pub(crate) static REGISTRATIONS: Table<Registration> = Table::new();
+/// Imported memory of all domains that are served.
+pub(crate) static IMPORTS: Table<Import> = Table::new();
+
+/// Something for each memory handle.
+#[derive(Debug)]
+pub(crate) struct Table<V> {
+    shards: [CachePadded<Mutex<HashMap<usize, V, AddressHash>>>; SHARDS],
+}
+
+impl<V> Table<V> {
+    const fn new() -> Self {
+        Self {
+            shards: [const { CachePadded::new(Mutex::new(HashMap::with_hasher(AddressHash))) };
+                SHARDS],
+        }
+    }
+
+    /// Sets what belongs to the handle. Gives back what belonged to it before, which the caller
+    /// lets go of without a lock.
+    pub(crate) fn insert(&self, memh: MemHandle, value: V) -> Option<V> {
+        self.shard(memh).insert(memh.addr(), value)
+    }
+
+    /// Takes what belongs to the handle.
+    pub(crate) fn remove(&self, memh: MemHandle) -> Option<V> {
+        self.shard(memh).remove(&memh.addr())
+    }
+
+    /// Looks at, or changes, what belongs to the handle. `look` runs under a lock.
+    pub(crate) fn with<R>(&self, memh: MemHandle, look: impl FnOnce(&mut V) -> R) -> Option<R> {
+        self.shard(memh).get_mut(&memh.addr()).map(look)
+    }
+
+    /// Takes everything that is chosen, with the address of its handle.
+    pub(crate) fn take(&self, chosen: impl Fn(&V) -> bool) -> Vec<(usize, V)> {
+        let mut taken = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            taken.extend(shard.extract_if(|_, value| chosen(value)));
+        }
+        taken
+    }
+
+    fn shard(&self, memh: MemHandle) -> MutexGuard<'_, HashMap<usize, V, AddressHash>> {
+        self.shards[shard_of(memh.addr())]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Notes memory that a domain has just registered.
+pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+    let registration = Registration {
+        md: md.addr(),
+        address,
+        length,
+        exported: Exported::No,
+    };
+    // What was known of an older handle at the same place is of no use: it was freed without this
+    // library's knowledge, and its key is released here.
+    drop(REGISTRATIONS.insert(memh, registration));
+}
+
+/// The shard of an address. The tables use the highest and the lowest bits of the hash, so it goes
+/// by bits in between.
+const fn shard_of(address: usize) -> usize {
+    let [_, _, _, _, _, at, ..] = mix(address).to_le_bytes();
+    at as usize % SHARDS
+}
+
+/// Spreads addresses, of which the lowest bits are always zero and the highest always the same.
+#[derive(Clone, Copy, Debug)]
+struct AddressHash;
+
+#[derive(Debug)]
+struct AddressHasher(u64);
+
+impl BuildHasher for AddressHash {
+    type Hasher = AddressHasher;
+
+    fn build_hasher(&self) -> AddressHasher {
+        AddressHasher(0)
+    }
+}
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_usize(usize::from(byte));
+        }
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        self.0 ^= mix(address);
+    }
+}
+
+/// A multiplication by the golden ratio carries the differences up, the shift brings them down.
+const fn mix(address: usize) -> u64 {
+    let product = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ (product >> 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::without_provenance_mut;
+
+    #[test]
+    fn a_table_keeps_one_value_for_each_handle() {
+        let table = Table::new();
+        let memh = |at: usize| without_provenance_mut(0x7f00_0000_0000 + 64 * at);
+        for at in 0..1000 {
+            assert_eq!(table.insert(memh(at), at), None);
+        }
+        assert_eq!(table.insert(memh(7), 70), Some(7));
+        assert_eq!(
+            table.with(memh(7), |value| std::mem::replace(value, 71)),
+            Some(70)
+        );
+        assert_eq!(table.with(memh(1000), |value| *value), None);
+        assert_eq!(table.remove(memh(7)), Some(71));
+        assert_eq!(table.remove(memh(7)), None);
+        let mut odd = table.take(|value| value % 2 == 1);
+        odd.sort_unstable();
+        assert_eq!(odd.len(), 499);
+        assert_eq!(odd[0], (memh(1).addr(), 1));
+        assert_eq!(table.take(|_| true).len(), 500);
+    }
+
+    #[test]
+    fn neighbours_go_to_different_shards() {
+        let mut load = [0; SHARDS];
+        for at in 0..1024 {
+            load[shard_of(0x7f00_0000_0000 + 256 * at)] += 1;
+        }
+        // 64 on average.
+        assert!(
+            load.iter().all(|count| (16..256).contains(count)),
+            "{load:?}"
+        );
+    }
+}

@@ -1,0 +1,292 @@
+//! UCX's own operations, by which everything is passed on that this library does not serve.
+//!
+//! A process may hold several copies of UCX. Each copy's module is an [`Object`], found through
+//! the operations table of the memory domain at hand, so that no call ever reaches another copy.
+//! An object is looked up once; afterwards [`of`] takes no lock.
+
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use xgvmi_pool::mlx5::Mlx5Lib;
+
+use crate::abi::{
+    MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemRegFn, MkeyPackFn, slot,
+};
+use crate::check::Refusal;
+use crate::{door, log};
+
+/// SONAME of UCX's mlx5 module, the same for every file name and version.
+const MODULE_SONAME: &CStr = c"libuct_ib_mlx5.so.0";
+
+/// Operation tables that are remembered: one for InfiniBand and one for GGA in each of eight copies
+/// of UCX, of which two are rare. Any further table is looked up at every call.
+const TABLES_MAX: usize = 16;
+
+/// One loaded copy of UCX's mlx5 module.
+#[derive(Debug)]
+pub(crate) struct Object {
+    base: usize,
+    /// Name by which the loader knows it.
+    path: CString,
+    originals: Originals,
+    serves: bool,
+    reads_memh_right: OnceLock<bool>,
+    verbs: OnceLock<Option<Arc<Mlx5Lib>>>,
+}
+
+/// The module's own functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Originals {
+    pub(crate) md_close: MdCloseFn,
+    pub(crate) md_query: MdQueryFn,
+    pub(crate) mem_reg: MemRegFn,
+    pub(crate) mem_dereg: MemDeregFn,
+    pub(crate) mkey_pack: MkeyPackFn,
+    pub(crate) mem_attach: MemAttachFn,
+}
+
+impl Object {
+    /// UCX's own operations.
+    pub(crate) fn originals(&self) -> &Originals {
+        &self.originals
+    }
+
+    /// True if every call for the memory domains of this copy comes to this library and all checks
+    /// passed. Otherwise calls are passed on and nothing is remembered.
+    pub(crate) fn serves(&self) -> bool {
+        self.serves
+    }
+
+    /// True if what is read from memory handles is what UCX itself takes from them, which `check`
+    /// finds out at the first call.
+    pub(crate) fn reads_memh_right(
+        &self,
+        check: impl FnOnce(&Self) -> Result<(), Refusal>,
+    ) -> bool {
+        *self.reads_memh_right.get_or_init(|| match check(self) {
+            Ok(()) => true,
+            Err(refusal) => {
+                log::warning!("exports are left to UCX: {refusal}");
+                false
+            }
+        })
+    }
+
+    /// The libibverbs and libmlx5 that this copy of UCX uses, looked up at the first call.
+    pub(crate) fn verbs(&self) -> Option<Arc<Mlx5Lib>> {
+        let find = || {
+            // The libraries are found through a handle of their own, which they close.
+            let module = Module::loaded(&self.path)?;
+            // SAFETY: the handle comes from dlopen, and nothing else keeps it.
+            match unsafe { Mlx5Lib::from_handle(module.handle.as_ptr()) } {
+                Ok(lib) => Some(Arc::new(lib)),
+                Err(error) => {
+                    log::warning!("everything is left to UCX: {error}");
+                    None
+                }
+            }
+        };
+        self.verbs.get_or_init(find).clone()
+    }
+}
+
+impl Originals {
+    /// The functions' addresses, in the order of [`slot::ALL`].
+    pub(crate) fn addresses(&self) -> [*mut c_void; 6] {
+        [
+            self.md_close as *mut c_void,
+            self.md_query as *mut c_void,
+            self.mem_reg as *mut c_void,
+            self.mem_dereg as *mut c_void,
+            self.mkey_pack as *mut c_void,
+            self.mem_attach as *mut c_void,
+        ]
+    }
+}
+
+/// A loaded shared object that is kept loaded: it is never closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Module {
+    handle: NonNull<c_void>,
+}
+
+// SAFETY: the handle is only given to dlsym, which may be called from any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above; nothing is ever written through the handle.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// The object of that file or SONAME, if it is loaded already. Never loads anything.
+    pub(crate) fn loaded(name: &CStr) -> Option<Self> {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+        // SAFETY: the name ends in a zero byte; with RTLD_NOLOAD no code of the object runs.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
+        NonNull::new(handle).map(|handle| Self { handle })
+    }
+
+    /// Address of a symbol of the object or of the libraries that it needs.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: the handle is open, since it is never closed, and the name ends in a zero byte.
+        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
+    }
+}
+
+/// An operations table and the copy of UCX that it belongs to.
+struct Table {
+    ops: *const c_void,
+    object: &'static Object,
+}
+
+/// The tables seen so far; filled from the front, entries are never taken back.
+static TABLES: [AtomicPtr<Table>; TABLES_MAX] = [const { AtomicPtr::new(null_mut()) }; TABLES_MAX];
+
+/// The objects seen so far. Held while a new one is looked at, so that it is looked at once.
+static OBJECTS: Mutex<Vec<&'static Object>> = Mutex::new(Vec::new());
+
+/// The copy of UCX that the memory domain belongs to; `None` if its functions cannot be found.
+///
+/// # Safety
+/// `md` must be a memory domain of UCX's mlx5 module.
+#[inline]
+pub(crate) unsafe fn of(md: MdHandle) -> Option<&'static Object> {
+    // SAFETY: the first word of every memory domain is its operations table.
+    let ops = unsafe { (*md.cast::<MdHead>()).ops };
+    for entry in &TABLES {
+        let table = entry.load(Ordering::Acquire);
+        if table.is_null() {
+            break;
+        }
+        // SAFETY: entries that are not null point to tables that live for ever and do not change.
+        let table = unsafe { &*table };
+        if table.ops == ops {
+            return Some(table.object);
+        }
+    }
+    look_up(ops)
+}
+
+/// As [`of`], but knows only the table that was seen first, which in a process with one UCX and one
+/// kind of memory domain is all there is.
+///
+/// # Safety
+/// As [`of`].
+#[inline]
+pub(crate) unsafe fn of_first_table(md: MdHandle) -> Option<&'static Object> {
+    let table = TABLES[0].load(Ordering::Acquire);
+    if table.is_null() {
+        return None;
+    }
+    // SAFETY: entries that are not null point to tables that live for ever and do not change.
+    let table = unsafe { &*table };
+    // SAFETY: the first word of every memory domain is its operations table.
+    let ops = unsafe { (*md.cast::<MdHead>()).ops };
+    (table.ops == ops).then_some(table.object)
+}
+
+/// Looks at a copy of the module that was not looked at before, as a constructor does that finds it
+/// loaded. Does nothing if it was.
+pub(crate) fn adopt(path: &CStr) -> Option<&'static Object> {
+    let module = Module::loaded(path)?;
+    let close = module.symbol(slot::MD_CLOSE.name)?;
+    object_at(close.as_ptr())
+}
+
+#[cold]
+fn look_up(ops: *const c_void) -> Option<&'static Object> {
+    // A memory domain that is closed before it was open has no table yet. The module's name then
+    // decides, which is right unless there are two copies.
+    let object = if ops.is_null() {
+        adopt(MODULE_SONAME)?
+    } else {
+        object_at(ops)?
+    };
+    if !ops.is_null() {
+        remember(ops, object);
+    }
+    Some(object)
+}
+
+/// The object that holds the address.
+fn object_at(address: *const c_void) -> Option<&'static Object> {
+    let (base, path) = file_of(address)?;
+    let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(object) = objects.iter().copied().find(|object| object.base == base) {
+        return Some(object);
+    }
+    // The path can fail where the program has changed its directory since; the name is then the
+    // only hint, which is right unless there are two copies.
+    let (module, path) = match Module::loaded(&path) {
+        Some(module) => (module, path),
+        None => (Module::loaded(MODULE_SONAME)?, MODULE_SONAME.to_owned()),
+    };
+    let originals = originals_of(&module)?;
+    let serves = door::open(&module, &originals, &path);
+    let object: &'static Object = Box::leak(Box::new(Object {
+        base,
+        path,
+        originals,
+        serves,
+        reads_memh_right: OnceLock::new(),
+        verbs: OnceLock::new(),
+    }));
+    objects.push(object);
+    Some(object)
+}
+
+fn remember(ops: *const c_void, object: &'static Object) {
+    let table = Box::into_raw(Box::new(Table { ops, object }));
+    for entry in &TABLES {
+        let set = entry.compare_exchange(null_mut(), table, Ordering::AcqRel, Ordering::Acquire);
+        match set {
+            Ok(_) => return,
+            // SAFETY: entries that are not null point to tables that live for ever.
+            Err(other) if unsafe { (*other).ops } == ops => break,
+            Err(_) => {}
+        }
+    }
+    // SAFETY: it came from Box::into_raw above and was not published.
+    drop(unsafe { Box::from_raw(table) });
+}
+
+/// Base address and path of the loaded file that holds the address.
+pub(crate) fn file_of(address: *const c_void) -> Option<(usize, CString)> {
+    // SAFETY: an all-zero Dl_info is a valid one, its pointers are null.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: dladdr takes any address and fills `info`, which outlives the call.
+    if unsafe { libc::dladdr(address, &raw mut info) } == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr succeeded, so the name is a string of the loader, which outlives the object.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some((info.dli_fbase as usize, path.to_owned()))
+}
+
+fn originals_of(module: &Module) -> Option<Originals> {
+    let symbol = |slot: slot::Slot| {
+        let address = module.symbol(slot.name)?.as_ptr();
+        // A module that has no such function of its own would lead the call back here, for ever.
+        (!door::is_ours(address)).then_some(address)
+    };
+    let md_close = symbol(slot::MD_CLOSE)?;
+    let md_query = symbol(slot::MD_QUERY)?;
+    let mem_reg = symbol(slot::MEM_REG)?;
+    let mem_dereg = symbol(slot::MEM_DEREG)?;
+    let mkey_pack = symbol(slot::MKEY_PACK)?;
+    let mem_attach = symbol(slot::MEM_ATTACH)?;
+    Some(Originals {
+        // SAFETY: UCX's function of that name has this type, see `abi`.
+        md_close: unsafe { std::mem::transmute::<*mut c_void, MdCloseFn>(md_close) },
+        // SAFETY: as above.
+        md_query: unsafe { std::mem::transmute::<*mut c_void, MdQueryFn>(md_query) },
+        // SAFETY: as above.
+        mem_reg: unsafe { std::mem::transmute::<*mut c_void, MemRegFn>(mem_reg) },
+        // SAFETY: as above.
+        mem_dereg: unsafe { std::mem::transmute::<*mut c_void, MemDeregFn>(mem_dereg) },
+        // SAFETY: as above.
+        mkey_pack: unsafe { std::mem::transmute::<*mut c_void, MkeyPackFn>(mkey_pack) },
+        // SAFETY: as above.
+        mem_attach: unsafe { std::mem::transmute::<*mut c_void, MemAttachFn>(mem_attach) },
+    })
+}

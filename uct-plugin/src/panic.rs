@@ -1,0 +1,62 @@
+//! No panic leaves this library: UCX is C and cannot be unwound. A panic is a bug of ours; it costs
+//! one log line, and the stock path is taken.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::log;
+
+/// Set by the first panic. From then on nothing new is served; what was served is still released.
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// True once there was a panic.
+pub(crate) fn is_broken() -> bool {
+    BROKEN.load(Ordering::Relaxed)
+}
+
+/// What `work` gives, or `None` if it panicked.
+///
+/// The state that `work` may leave half changed is behind locks, whose data is valid at any point
+/// where the code can panic.
+pub(crate) fn guard<T>(what: &str, work: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(value) => Some(value),
+        Err(cause) => {
+            let first = !BROKEN.swap(true, Ordering::Relaxed);
+            let cause = cause
+                .downcast_ref::<&str>()
+                .copied()
+                .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
+                .unwrap_or("no message");
+            if first {
+                // Writing the line must not panic in its turn.
+                let _written = catch_unwind(|| {
+                    log::error!("internal error in {what}, nothing is served any more: {cause}");
+                });
+            }
+            None
+        }
+    }
+}
+
+/// Keeps the standard library from printing panics to the host program's error output: [`guard`]
+/// logs them. The hook is this library's own, another Rust library in the process has another one.
+pub(crate) fn silence() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_stops_at_the_guard() {
+        assert_eq!(guard("a test", || 7), Some(7));
+        assert!(!is_broken());
+        assert_eq!(
+            guard("a test", || -> u32 { std::panic::panic_any("on purpose") }),
+            None
+        );
+        assert!(is_broken());
+    }
+}

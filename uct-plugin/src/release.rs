@@ -1,0 +1,122 @@
+//! `mem_dereg`: kills the pool's key before UCX frees the registration under it, and unpins aliases.
+
+use crate::abi::{Completion, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags};
+use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
+use crate::{import, log};
+
+/// Lets go of what this library has for a memory handle; `None` if UCX's own operation has still to
+/// deregister it.
+///
+/// # Safety
+/// `params` must be those of `mem_dereg`, and its memory handle live.
+pub(crate) unsafe fn dereg(params: &MemDeregParams, memh: MemHandle) -> Option<UcsStatus> {
+    // SAFETY: every memory handle starts with these fields.
+    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
+    if flags & memh_flags::IMPORTED == 0 {
+        release_registration(memh);
+        return None;
+    }
+    let import = IMPORTS.remove(memh)?;
+    drop(import);
+    // SAFETY: it was in the table, so it is one of ours; the caller gives it up.
+    unsafe { import::free(memh) };
+    // SAFETY: by the contract of this function.
+    unsafe { complete(params) };
+    Some(UcsStatus::OK)
+}
+
+fn release_registration(memh: MemHandle) {
+    let Some(registration) = REGISTRATIONS.remove(memh) else {
+        return;
+    };
+    if let Exported::FromPool(export) = registration.exported
+        && let Err(error) = export.release()
+    {
+        // The key dies with the registration, which UCX frees next.
+        log::error!("{error}");
+    }
+}
+
+/// Tells the caller that wanted the handle invalidated: nobody can use it any more.
+///
+/// # Safety
+/// `params` must be those of `mem_dereg`.
+unsafe fn complete(params: &MemDeregParams) {
+    let wanted = MemDeregParams::FIELD_FLAGS | MemDeregParams::FIELD_COMPLETION;
+    if params.field_mask & wanted != wanted
+        || params.flags & MemDeregParams::FLAG_INVALIDATE == 0
+        || params.comp.is_null()
+    {
+        return;
+    }
+    // SAFETY: the parameters say that there is a completion, and it is this operation's to count.
+    let comp: &mut Completion = unsafe { &mut *params.comp };
+    // As uct_invoke_completion of UCX (`src/uct/api/uct.h`) with success.
+    comp.count -= 1;
+    if comp.count == 0
+        && let Some(func) = comp.func
+    {
+        // SAFETY: the function is made for its own completion.
+        unsafe { func(params.comp) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::{null_mut, without_provenance_mut};
+
+    unsafe extern "C" fn mark(comp: *mut Completion) {
+        // SAFETY: the test's completion is alive.
+        unsafe { (*comp).count = 100 };
+    }
+
+    #[track_caller]
+    fn check(field_mask: u64, flags: u32, count: i32, expect: i32) {
+        let mut comp = Completion {
+            func: Some(mark),
+            count,
+            status: UcsStatus::OK,
+        };
+        let memh = without_provenance_mut(16);
+        let params = MemDeregParams {
+            field_mask,
+            flags,
+            memh,
+            comp: &raw mut comp,
+        };
+        // SAFETY: the completion is alive.
+        unsafe { complete(&params) };
+        assert_eq!(comp.count, expect);
+    }
+
+    #[test]
+    fn an_invalidation_is_completed_once() {
+        let all = MemDeregParams::FIELD_MEMH
+            | MemDeregParams::FIELD_FLAGS
+            | MemDeregParams::FIELD_COMPLETION;
+        check(all, MemDeregParams::FLAG_INVALIDATE, 1, 100);
+        check(all, MemDeregParams::FLAG_INVALIDATE, 2, 1);
+        check(all, 0, 1, 1);
+        check(
+            all & !MemDeregParams::FIELD_FLAGS,
+            MemDeregParams::FLAG_INVALIDATE,
+            1,
+            1,
+        );
+        check(
+            all & !MemDeregParams::FIELD_COMPLETION,
+            MemDeregParams::FLAG_INVALIDATE,
+            1,
+            1,
+        );
+        let params = MemDeregParams {
+            field_mask: all,
+            flags: 1,
+            memh: null_mut(),
+            comp: null_mut(),
+        };
+        // SAFETY: there is no completion to be touched.
+        unsafe { complete(&params) };
+    }
+}

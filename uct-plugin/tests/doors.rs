@@ -1,0 +1,224 @@
+//! Both doors, on a module with the shape of UCX's mlx5 that says what it is called with. There is
+//! no device, so that everything ends in the module's own operations, with the same arguments and
+//! results as without the library.
+
+#[allow(dead_code, reason = "each test uses its part of it")]
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// A directory with the program, modules and copies of the library.
+struct Bench {
+    dir: TempDir,
+    program: PathBuf,
+}
+
+/// What a run said: the program and the modules, and the library's log.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    calls: Vec<String>,
+    log: Vec<String>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let program = dir.path().join("program");
+        compile("program.c", &program, &["-ldl"]);
+        Self { dir, program }
+    }
+
+    /// A module in a directory of its own, built with these definitions.
+    fn module(&self, name: &str, definitions: &[&str]) -> String {
+        let dir = self.dir.path().join(name);
+        fs::create_dir_all(&dir).expect("a directory");
+        let file = dir.join("libuct_ib_mlx5.so.0");
+        let name = format!("-DNAME=\"{name}\"");
+        let mut flags = vec!["-shared", "-fPIC", "-Wl,-soname,libuct_ib_mlx5.so.0", &name];
+        flags.extend(definitions);
+        compile("module.c", &file, &flags);
+        file.to_string_lossy().into_owned()
+    }
+
+    /// Another file with the library in it.
+    fn copy_of_library(&self) -> String {
+        let copy = self.dir.path().join("libuct_ib_mlx5_xgvmi.so.0");
+        fs::copy(common::library(), &copy).expect("a copy");
+        copy.to_string_lossy().into_owned()
+    }
+
+    fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Said {
+        let mut all = vec![("UCX_XGVMI_LOG_LEVEL", "debug")];
+        all.extend(variables);
+        let text = common::stdout(&self.program, arguments, &all);
+        let (log, calls) = text
+            .lines()
+            .map(str::to_owned)
+            .partition(|line| line.starts_with("log "));
+        Said { calls, log }
+    }
+}
+
+fn compile(source: &str, output: &Path, flags: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fake")
+        .join(source);
+    let [source, output] = [&source, output].map(|path| path.to_string_lossy().into_owned());
+    let mut arguments = vec!["-w", "-o", &output, &source];
+    arguments.extend(flags);
+    common::stdout(Path::new("cc"), &arguments, &[]);
+}
+
+fn library() -> String {
+    common::library().to_string_lossy().into_owned()
+}
+
+/// Asserts that the calls are those of a run without the library, and what the log holds, in this
+/// order, each line by a part of it.
+#[track_caller]
+fn check(said: &Said, plain: &Said, log: &[&str]) {
+    assert_eq!(said.calls, plain.calls);
+    assert!(plain.log.is_empty());
+    let as_expected = said.log.len() == log.len()
+        && said
+            .log
+            .iter()
+            .zip(log)
+            .all(|(line, part)| line.contains(part));
+    assert!(as_expected, "{:#?} instead of {log:#?}", said.log);
+}
+
+/// What the library says at the first export or import, since the module brings no libibverbs along.
+const NO_DEVICE: &str = "everything is left to UCX: libibverbs or libmlx5 is too old";
+
+#[test]
+fn a_preload_is_called_by_name() {
+    let bench = Bench::new();
+    let module = bench.module("ucx", &[]);
+    let plain = bench.run(&[&module], &[]);
+    assert_eq!(
+        plain
+            .calls
+            .iter()
+            .filter(|line| line.starts_with("ucx "))
+            .count(),
+        15
+    );
+    let said = bench.run(&[&module], &[("LD_PRELOAD", &library())]);
+    check(&said, &plain, &["calls this library by name", NO_DEVICE]);
+}
+
+#[test]
+fn a_plugin_patches_the_table() {
+    let bench = Bench::new();
+    let module = bench.module("ucx", &[]);
+    let plain = bench.run(&[&module], &[]);
+    let plugin = format!("+{}", library());
+    // After the module was opened, as UCX does it; before; and again unloaded.
+    let late = bench.run(&[&module, &plugin], &[]);
+    check(
+        &late,
+        &plain,
+        &["through its patched operations table", NO_DEVICE],
+    );
+    let early = bench.run(&[&plugin, &module], &[]);
+    check(&early, &plain, &[]);
+    let twice = bench.run(&[&module, &plugin, "-", &module], &[]);
+    let plain = bench.run(&[&module, &module], &[]);
+    check(
+        &twice,
+        &plain,
+        &["through its patched operations table", NO_DEVICE],
+    );
+}
+
+#[test]
+fn both_doors_at_once_serve_once() {
+    let bench = Bench::new();
+    let module = bench.module("ucx", &[]);
+    let plain = bench.run(&[&module], &[]);
+    let same_file = format!("+{}", library());
+    let said = bench.run(&[&module, &same_file], &[("LD_PRELOAD", &library())]);
+    check(&said, &plain, &["calls this library by name", NO_DEVICE]);
+    let other_file = format!("+{}", bench.copy_of_library());
+    let said = bench.run(&[&module, &other_file], &[("LD_PRELOAD", &library())]);
+    check(
+        &said,
+        &plain,
+        &[
+            "another copy of this library",
+            "calls this library by name",
+            NO_DEVICE,
+        ],
+    );
+}
+
+#[test]
+fn each_copy_of_ucx_keeps_its_own_operations() {
+    let bench = Bench::new();
+    let modules = ["one", "two", "three"].map(|name| bench.module(name, &[]));
+    let [one, two, three] = modules.each_ref().map(String::as_str);
+    let order = [one, two, one, three, two];
+    let plain = bench.run(&order, &[]);
+    let said = bench.run(&order, &[("LD_PRELOAD", &library())]);
+    assert_eq!(said.calls, plain.calls);
+    let by_name = said
+        .log
+        .iter()
+        .filter(|line| line.contains("calls this library by name"));
+    assert_eq!(by_name.count(), 3);
+    let plugin = format!("+{}", library());
+    let said = bench.run(&[one, &plugin, one, two], &[]);
+    let plain = bench.run(&[one, one, two], &[]);
+    assert_eq!(said.calls, plain.calls);
+}
+
+#[test]
+fn an_unexpected_ucx_is_left_alone() {
+    let bench = Bench::new();
+    let preload = library();
+    for (definition, log) in [
+        ("-DWRONG_SLOT", "slot 8 of the operations table holds"),
+        (
+            "-DKEY_BYTES=10",
+            "exported keys have 10 bytes, known are 6 and 14",
+        ),
+        ("-DWRONG_PD", "the protection domain of memory domain"),
+    ] {
+        let module = bench.module("ucx", &[definition]);
+        let plain = bench.run(&[&module], &[]);
+        let quiet = [
+            ("LD_PRELOAD", preload.as_str()),
+            ("UCX_XGVMI_LOG_LEVEL", "warn"),
+        ];
+        check(&bench.run(&[&module], &quiet), &plain, &[log]);
+    }
+    let module = bench.module("ucx", &["-DNO_KEYS"]);
+    let plain = bench.run(&[&module], &[]);
+    let said = bench.run(&[&module], &[("LD_PRELOAD", &preload)]);
+    check(&said, &plain, &["calls this library by name"]);
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let bench = Bench::new();
+    let module = bench.module("ucx", &[]);
+    let plain = bench.run(&[&module], &[]);
+    let off = ("UCX_XGVMI_ENABLE", "n");
+    let said = bench.run(&[&module], &[("LD_PRELOAD", &library()), off]);
+    check(&said, &plain, &["switched off by UCX_XGVMI_ENABLE"]);
+    let said = bench.run(&[&module, &format!("+{}", library())], &[off]);
+    check(&said, &plain, &["switched off by UCX_XGVMI_ENABLE"]);
+}
+
+#[test]
+fn short_keys_are_known_too() {
+    let bench = Bench::new();
+    let module = bench.module("ucx", &["-DKEY_BYTES=6"]);
+    let plain = bench.run(&[&module], &[]);
+    let said = bench.run(&[&module], &[("LD_PRELOAD", &library())]);
+    check(&said, &plain, &["calls this library by name", NO_DEVICE]);
+}

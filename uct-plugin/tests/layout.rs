@@ -1,0 +1,250 @@
+//! The types and offsets of `abi` against UCX's headers: a C probe, compiled now, prints what the
+//! compiler makes of them. The installed headers show a part; with `XGVMI_UCX_SRC` naming a source
+//! tree of UCX, the rest is asked of that.
+
+#[allow(dead_code, reason = "each test uses its part of it")]
+mod common;
+
+#[expect(dead_code, unreachable_pub, reason = "it is made for the library")]
+#[path = "../src/abi.rs"]
+mod abi;
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::mem::{offset_of, size_of};
+use std::path::{Path, PathBuf};
+
+use abi::{
+    Completion, MdHead, MdOpsEntry, MemAttachParams, MemDeregParams, MemhHead, MkeyPackParams,
+    UcsStatus, md_attr, memh_flags, slot,
+};
+
+/// C expressions and what this library takes them for.
+type Expected = Vec<(&'static str, u64)>;
+
+/// What is in the installed headers.
+fn public() -> Expected {
+    vec![
+        ("sizeof(ucs_status_t)", size_of::<UcsStatus>() as u64),
+        (
+            "UCS_ERR_INVALID_PARAM & 0xff",
+            u64::from(UcsStatus::ERR_INVALID_PARAM.0.cast_unsigned()),
+        ),
+        (
+            "UCS_ERR_UNSUPPORTED & 0xff",
+            u64::from(UcsStatus::ERR_UNSUPPORTED.0.cast_unsigned()),
+        ),
+        (
+            "offsetof(uct_completion_t, count)",
+            offset_of!(Completion, count) as u64,
+        ),
+        (
+            "offsetof(uct_completion_t, status)",
+            offset_of!(Completion, status) as u64,
+        ),
+        ("UCT_MD_FLAG_EXPORTED_MKEY", md_attr::FLAG_EXPORTED_MKEY),
+    ]
+}
+
+/// What only a source tree shows.
+fn internal() -> Expected {
+    let mut all = vec![
+        ("UCT_MD_MKEY_PACK_FIELD_FLAGS", MkeyPackParams::FIELD_FLAGS),
+        (
+            "UCT_MD_MKEY_PACK_FLAG_EXPORT",
+            MkeyPackParams::FLAG_EXPORT.into(),
+        ),
+        (
+            "UCT_MD_MKEY_PACK_FLAG_INVALIDATE_RMA | UCT_MD_MKEY_PACK_FLAG_INVALIDATE_AMO",
+            MkeyPackParams::FLAGS_INVALIDATE.into(),
+        ),
+        ("UCT_MD_MEM_DEREG_FIELD_MEMH", MemDeregParams::FIELD_MEMH),
+        ("UCT_MD_MEM_DEREG_FIELD_FLAGS", MemDeregParams::FIELD_FLAGS),
+        (
+            "UCT_MD_MEM_DEREG_FIELD_COMPLETION",
+            MemDeregParams::FIELD_COMPLETION,
+        ),
+        (
+            "UCT_MD_MEM_DEREG_FLAG_INVALIDATE",
+            MemDeregParams::FLAG_INVALIDATE.into(),
+        ),
+        ("UCT_IB_MEM_MULTITHREADED", memh_flags::MULTITHREADED.into()),
+        ("UCT_IB_MEM_IMPORTED", memh_flags::IMPORTED.into()),
+        ("UCT_IB_MEM_FLAG_GVA", memh_flags::GVA.into()),
+        ("UCT_IB_INVALID_MKEY", abi::INVALID_MKEY.into()),
+    ];
+    for (expression, offset) in [
+        ("offsetof(uct_md_attr_v2_t, flags)", md_attr::FLAGS_OFFSET),
+        (
+            "offsetof(uct_md_attr_v2_t, exported_mkey_packed_size)",
+            md_attr::EXPORTED_MKEY_PACKED_SIZE_OFFSET,
+        ),
+        (
+            "offsetof(uct_md_mkey_pack_params_t, flags)",
+            offset_of!(MkeyPackParams, flags),
+        ),
+        (
+            "offsetof(uct_md_mem_attach_params_t, flags)",
+            offset_of!(MemAttachParams, flags),
+        ),
+        (
+            "offsetof(uct_md_mem_dereg_params_t, flags)",
+            offset_of!(MemDeregParams, flags),
+        ),
+        (
+            "offsetof(uct_md_mem_dereg_params_t, memh)",
+            offset_of!(MemDeregParams, memh),
+        ),
+        (
+            "offsetof(uct_md_mem_dereg_params_t, comp)",
+            offset_of!(MemDeregParams, comp),
+        ),
+        (
+            "offsetof(uct_ib_md_ops_entry_t, ops)",
+            offset_of!(MdOpsEntry, ops),
+        ),
+        ("offsetof(uct_ib_md_t, super.ops)", offset_of!(MdHead, ops)),
+        ("offsetof(uct_ib_md_t, pd)", offset_of!(MdHead, pd)),
+        (
+            "offsetof(uct_ib_md_t, dev.ibv_context)",
+            offset_of!(MdHead, context),
+        ),
+        ("offsetof(uct_ib_mem_t, lkey)", offset_of!(MemhHead, lkey)),
+        ("offsetof(uct_ib_mem_t, rkey)", offset_of!(MemhHead, rkey)),
+        ("offsetof(uct_ib_mem_t, flags)", offset_of!(MemhHead, flags)),
+        ("offsetof(uct_ib_md_packed_mkey_t, vhca_id)", 4),
+        (
+            "offsetof(uct_md_ops_t, close)",
+            size_of::<usize>() * slot::MD_CLOSE.index,
+        ),
+        (
+            "offsetof(uct_md_ops_t, query)",
+            size_of::<usize>() * slot::MD_QUERY.index,
+        ),
+        (
+            "offsetof(uct_md_ops_t, mem_reg)",
+            size_of::<usize>() * slot::MEM_REG.index,
+        ),
+        (
+            "offsetof(uct_md_ops_t, mem_dereg)",
+            size_of::<usize>() * slot::MEM_DEREG.index,
+        ),
+        (
+            "offsetof(uct_md_ops_t, mkey_pack)",
+            size_of::<usize>() * slot::MKEY_PACK.index,
+        ),
+        (
+            "offsetof(uct_md_ops_t, mem_attach)",
+            size_of::<usize>() * slot::MEM_ATTACH.index,
+        ),
+    ] {
+        all.push((expression, offset as u64));
+    }
+    all
+}
+
+/// What UCX 1.19 added.
+fn internal_with_owner() -> Expected {
+    vec![
+        (
+            "offsetof(uct_md_mem_attach_params_t, mkey_size)",
+            offset_of!(MemAttachParams, mkey_size) as u64,
+        ),
+        (
+            "UCT_MD_MEM_ATTACH_FIELD_MKEY_SIZE",
+            MemAttachParams::FIELD_MKEY_SIZE,
+        ),
+        ("offsetof(uct_ib_md_packed_mkey_t, md_uuid)", 6),
+        ("sizeof(uct_ib_md_packed_mkey_t)", 14),
+    ]
+}
+
+#[test]
+fn the_interface_agrees_with_the_headers() {
+    if let Some(tree) = env::var_os("XGVMI_UCX_SRC").map(PathBuf::from) {
+        let source = tree.join("src");
+        let headers = "#include <uct/api/v2/uct_v2.h>\n#include <uct/ib/base/ib_md.h>\n";
+        let mut expect = public();
+        expect.extend(internal());
+        let text = fs::read_to_string(source.join("uct/api/v2/uct_v2.h")).expect("a UCX tree");
+        if text.contains("MEM_ATTACH_FIELD_MKEY_SIZE") {
+            expect.extend(internal_with_owner());
+        }
+        check(&source, headers, &expect);
+    }
+    match common::Stock::find() {
+        Some(stock) => check(&stock.include, "", &public()),
+        None => common::skip(
+            "the_interface_agrees_with_the_headers",
+            "no UCX headers: cargo xtask setup",
+        ),
+    }
+}
+
+#[track_caller]
+fn check(include: &Path, headers: &str, expect: &Expected) {
+    let mut source = format!(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <uct/api/uct.h>\n{headers}\
+         int main(void) {{\n"
+    );
+    for (expression, _) in expect {
+        writeln!(
+            source,
+            "printf(\"%llu\\n\", (unsigned long long)({expression}));"
+        )
+        .expect("a String takes all");
+    }
+    source.push_str("return 0; }\n");
+    let answers = ask_compiler(&source, include);
+    assert_eq!(answers.lines().count(), expect.len());
+    let wrong: Vec<String> = expect
+        .iter()
+        .zip(answers.lines())
+        .filter(|((_, ours), theirs)| ours.to_string() != **theirs)
+        .map(|((expression, ours), theirs)| format!("{expression}: ours {ours}, UCX's {theirs}"))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{}:\n{}",
+        include.display(),
+        wrong.join("\n")
+    );
+}
+
+/// What UCX's configure would define; none of it moves anything that is asked for.
+const CONFIGURED: [&str; 8] = [
+    "-DENABLE_PARAMS_CHECK=1",
+    "-DENABLE_DEBUG_DATA=0",
+    "-DENABLE_STATS=0",
+    "-DUCS_MAX_LOG_LEVEL=UCS_LOG_LEVEL_DEBUG",
+    "-DHAVE_IBV_DM=1",
+    "-DHAVE_DECL_IBV_ACCESS_RELAXED_ORDERING=1",
+    "-DHAVE_DECL_IBV_REG_DMABUF_MR=1",
+    "-DHAVE_DECL_IBV_QUERY_GID=1",
+];
+
+fn ask_compiler(source: &str, include: &Path) -> String {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    // UCX's configure makes this header; nothing that is asked for is in it.
+    let generated = dir.path().join("generated");
+    fs::create_dir_all(generated.join("uct/api")).expect("a directory");
+    fs::write(generated.join("uct/api/version.h"), "").expect("a header");
+    let (file, program) = (dir.path().join("probe.c"), dir.path().join("probe"));
+    fs::write(&file, source).expect("the probe is written");
+    let [include, generated, file, output] =
+        [include, &generated, &file, &program].map(|path| path.to_string_lossy().into_owned());
+    let mut arguments = vec![
+        "-w",
+        "-I",
+        &include,
+        "-idirafter",
+        &generated,
+        "-o",
+        &output,
+        &file,
+    ];
+    arguments.extend(CONFIGURED);
+    common::stdout(Path::new("cc"), &arguments, &[]);
+    common::stdout(&program, &[], &[])
+}

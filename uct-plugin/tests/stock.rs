@@ -1,0 +1,95 @@
+//! The library in stock UCX's own `ucx_info`, on a machine without a device: it shows its options
+//! and changes nothing.
+
+#[allow(dead_code, reason = "each test uses its part of it")]
+mod common;
+
+use std::path::PathBuf;
+
+use common::Stock;
+
+/// `ucx_info` with and without the library.
+struct UcxInfo {
+    program: PathBuf,
+    libraries: String,
+    library: String,
+}
+
+impl UcxInfo {
+    /// Says so on standard output if there is no UCX.
+    fn find(test: &str) -> Option<Self> {
+        let Some(stock) = Stock::find() else {
+            common::skip(test, "no stock UCX: cargo xtask setup");
+            return None;
+        };
+        Some(Self {
+            program: stock.tools.join("ucx_info"),
+            libraries: stock.libraries.to_string_lossy().into_owned(),
+            library: common::library().to_string_lossy().into_owned(),
+        })
+    }
+
+    fn plain(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut all = vec![("LD_LIBRARY_PATH", self.libraries.as_str())];
+        all.extend(variables);
+        common::stdout(&self.program, arguments, &all)
+    }
+
+    fn loaded(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut all = vec![("LD_PRELOAD", self.library.as_str())];
+        all.extend(variables);
+        self.plain(arguments, &all)
+    }
+}
+
+/// Lines about our options.
+fn ours(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter(|line| line.starts_with("UCX_XGVMI_"))
+        .collect()
+}
+
+#[test]
+fn options_are_listed_with_their_values() {
+    let Some(ucx_info) = UcxInfo::find("options_are_listed_with_their_values") else {
+        return;
+    };
+    assert!(ours(&ucx_info.plain(&["-c"], &[])).is_empty());
+    let listed = ucx_info.loaded(&["-c"], &[]);
+    let expect = [
+        "UCX_XGVMI_ENABLE=y",
+        "UCX_XGVMI_POOL_MAX=4096",
+        "UCX_XGVMI_ALIAS_MAX=65536",
+        "UCX_XGVMI_LOG_LEVEL=auto",
+    ];
+    assert_eq!(ours(&listed), expect);
+    let changed = ucx_info.loaded(
+        &["-c"],
+        &[
+            ("UCX_XGVMI_POOL_MAX", "77"),
+            ("UCX_XGVMI_LOG_LEVEL", "debug"),
+        ],
+    );
+    assert!(changed.contains("UCX_XGVMI_POOL_MAX=77\n"), "{changed}");
+    assert!(changed.contains("UCX_XGVMI_LOG_LEVEL=debug\n"), "{changed}");
+}
+
+#[test]
+fn a_bad_value_is_reported_in_ucx_style() {
+    let Some(ucx_info) = UcxInfo::find("a_bad_value_is_reported_in_ucx_style") else {
+        return;
+    };
+    let text = ucx_info.loaded(&["-c"], &[("UCX_XGVMI_POOL_MAX", "many")]);
+    assert!(
+        text.contains("Invalid value for POOL_MAX: 'many'. Expected: unsigned integer"),
+        "{text}"
+    );
+}
+
+#[test]
+fn devices_and_transports_stay_as_they_are() {
+    let Some(ucx_info) = UcxInfo::find("devices_and_transports_stay_as_they_are") else {
+        return;
+    };
+    assert_eq!(ucx_info.plain(&["-d"], &[]), ucx_info.loaded(&["-d"], &[]));
+}
