@@ -276,7 +276,7 @@ mod tests {
             ),
             ("/dev/null", ""),
             ("sys/class/infiniband", ""),
-            ("/tmp/sys/class/infiniband", ""),
+            ("/srv/sys/class/infiniband", ""),
             ("", ""),
         ] {
             check(path, expected);

@@ -31,6 +31,8 @@ pub const COST_NS_MAX: u64 = 60_000_000_000;
 pub const SIZE_BYTES_MAX: u64 = 1 << 47;
 /// Highest bandwidth a profile may name, in Mbit/s: 10 Tbit/s.
 pub const BANDWIDTH_MBIT_PER_S_MAX: u64 = 10_000_000;
+/// Longest name of a profile, in bytes: the device file keeps it with its table.
+pub const NAME_MAX: usize = 48;
 /// Longest profile file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -362,6 +364,14 @@ impl Profile {
     /// # Errors
     /// A [`ProfileError`] that names the profile and the key.
     pub fn parse(name: &str, text: &str) -> Result<Self, ProfileError> {
+        if name.is_empty() || name.len() > NAME_MAX || name.contains(char::is_control) {
+            return Err(ProfileError::Value {
+                name: name.to_owned(),
+                key: "its name".to_owned(),
+                value: format!("{name:?}"),
+                allowed: format!("1..={NAME_MAX} bytes on one line; rename the file"),
+            });
+        }
         let raw: RawProfile = toml::from_str(text).map_err(|source| ProfileError::Syntax {
             name: name.to_owned(),
             source: Box::new(source),
@@ -611,6 +621,12 @@ mod tests {
             ),
         ] {
             check_refused(text, parts);
+        }
+        for name in ["", "two\nlines", &"x".repeat(NAME_MAX + 1)] {
+            let message = Profile::parse(name, "source = \"\"")
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains("1..=48 bytes"), "{message}");
         }
         let message = Profile::load("bluefield4").unwrap_err().to_string();
         assert!(

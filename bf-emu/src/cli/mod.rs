@@ -1,0 +1,176 @@
+//! The command line: what can be said to `bf-emu`, and who acts on it.
+
+mod launch;
+mod show;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf-emu run --as node0.host -- ibv_devinfo
+  bf-emu run --nodes 2 --profile bluefield3 --as node0.host,node0.dpu -- ./program
+  eval \"$(bf-emu env --as node0.host)\"
+  bf-emu stats --json
+
+Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the program's own.";
+
+/// An emulated BlueField beneath unmodified rdma-core
+#[derive(Debug, Parser)]
+#[command(name = "bf-emu", version, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program that sees functions of the fabric as mlx5_0, mlx5_1, ...
+    Run {
+        #[command(flatten)]
+        fabric: FabricArgs,
+        /// The program and its arguments
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Print shell lines that do for later programs what `run` does for one
+    Env {
+        #[command(flatten)]
+        fabric: FabricArgs,
+    },
+    /// Show what the functions have done: commands, work requests, refusals, objects
+    Stats {
+        #[command(flatten)]
+        state: StateArgs,
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// List the processes that use the fabric
+    Ps {
+        #[command(flatten)]
+        state: StateArgs,
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// Remove the fabric; a later `run` makes a new one
+    Reset {
+        #[command(flatten)]
+        state: StateArgs,
+        /// Also if processes use it: they go on alone, and no other can join them
+        #[arg(long)]
+        force: bool,
+    },
+    /// Print the fabric's topology as a file for --topology
+    Topology {
+        #[command(flatten)]
+        state: StateArgs,
+        #[command(flatten)]
+        shape: ShapeArgs,
+    },
+}
+
+#[derive(Args, Debug)]
+struct StateArgs {
+    /// The fabric's directory [default: $BFEMU_STATE, else /dev/shm/bf-emu-<uid>]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct FormArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct ShapeArgs {
+    /// Take the fabric from a file
+    #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
+    topology: Option<PathBuf>,
+    /// Take N nodes with one host and one DPU function each [default: 2]
+    #[arg(long, value_name = "N")]
+    nodes: Option<usize>,
+}
+
+#[derive(Args, Debug)]
+struct FabricArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// How long operations take: none, bluefield3, or a file [default: none]
+    #[arg(long, value_name = "NAME|FILE")]
+    profile: Option<String>,
+    /// Who executes posted work
+    #[arg(long, value_enum, default_value_t = Mode::Trap)]
+    mode: Mode,
+    /// The functions to see, in this order: node0.host or node0.host,node0.dpu
+    #[arg(long = "as", value_name = "FUNCTIONS")]
+    view: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mode {
+    /// The posting thread, when it rings the doorbell
+    Trap,
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub(crate) fn act(self) -> Result<()> {
+        match self.command {
+            Command::Run { fabric, command } => launch::run(&fabric, &command),
+            Command::Env { fabric } => launch::env(&fabric),
+            Command::Stats { state, form } => show::stats(&state, form.json),
+            Command::Ps { state, form } => show::ps(&state, form.json),
+            Command::Reset { state, force } => show::reset(&state, force),
+            Command::Topology { state, shape } => show::topology(&state, &shape),
+        }
+    }
+}
+
+/// Writes to stdout. A reader that has seen enough, as `head`, is no failure.
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("writing to stdout"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_can_be_said() {
+        for (line, accepted) in [
+            ("run --as node0.host -- ibv_devinfo -v", true),
+            ("run --state d --nodes 4 --profile none --mode trap --as a.b -- x", true),
+            ("run --topology f --as a.b -- x", true),
+            ("run --topology f --nodes 2 --as a.b -- x", false),
+            ("run --as a.b", false),
+            ("run -- x", false),
+            ("run --mode warp --as a.b -- x", false),
+            ("env --as a.b", true),
+            ("stats --json", true),
+            ("ps --state d", true),
+            ("reset --force", true),
+            ("topology --nodes 1", true),
+            ("", false),
+        ] {
+            let words = std::iter::once("bf-emu").chain(line.split_whitespace());
+            assert_eq!(Cli::try_parse_from(words).is_ok(), accepted, "{line}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The `bf-emu` command. It makes and removes emulated fabrics, starts programs on them, and shows
+//! what they do.
+
+mod cli;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().act() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // There is nobody left to tell if stderr is closed.
+            let _ = writeln!(std::io::stderr(), "bf-emu: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
