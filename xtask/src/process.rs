@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Lines of a failed command that are shown.
+const SAID_MAX: usize = 20;
+
 /// What a finished child left behind.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -61,7 +64,12 @@ pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
         bail!("`{line}` did not end within {} s", limit.as_secs());
     }
     if !status.success() {
-        bail!("`{line}`: {status}\n{}{}", out.trim_end(), err.trim_end());
+        // Tools retry and repeat themselves; why they gave up stands at the end.
+        let said: Vec<&str> = out.lines().chain(err.lines()).collect();
+        bail!(
+            "`{line}`: {status}\n{}",
+            said[said.len().saturating_sub(SAID_MAX)..].join("\n")
+        );
     }
     Ok(out)
 }

@@ -64,9 +64,13 @@ fn build(cache: &Cache, venv: &Path, set: &WheelSet) -> Result<()> {
     let lock = venv.join("requirements.lock");
     fs::write(&lock, set.lock)?;
     let mut install = Command::new(venv.join("bin/python3"));
-    install
-        .args(pip)
-        .args(["install", "-q", "--disable-pip-version-check", "--no-input"]);
+    install.args(pip).args([
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--retries=2",
+    ]);
     install
         .args(["--no-deps", "--only-binary=:all:", "--require-hashes", "-r"])
         .arg(&lock);
