@@ -1,0 +1,105 @@
+//! What a program sees through the preload library. Each case runs in a process of its own that has
+//! the library before the C library; this program is both the runner and, started again with the
+//! name of a case, that process.
+
+mod cases;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use bf_emu::fabric::Fabric;
+use bf_emu::profile::Profile;
+use bf_emu::state::{ENV_AS, ENV_STATE, StateDir};
+use bf_emu::topology::Topology;
+
+const ENV_CASE: &str = "INTERPOSE_CASE";
+const VIEW: &str = "node0.host,node0.dpu";
+
+fn main() -> ExitCode {
+    if let Some(name) = std::env::var_os(ENV_CASE) {
+        let case = cases::ALL.iter().find(|case| *case.name == *name);
+        return match case.map(|case| (case.act)()) {
+            Some(Ok(())) => ExitCode::SUCCESS,
+            Some(Err(fault)) => {
+                eprintln!("{fault}");
+                ExitCode::FAILURE
+            }
+            None => ExitCode::FAILURE,
+        };
+    }
+    // Arguments of the usual harness: a word selects the cases whose names hold it.
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    let selected = |name: &str| wanted.is_empty() || wanted.iter().any(|word| name.contains(word));
+    let state = tempfile::tempdir().expect("a directory for the state");
+    let state = state.path().join("state");
+    make_state(&state);
+    let library = build_library();
+    let mut failed = 0;
+    for case in cases::ALL.iter().filter(|case| selected(case.name)) {
+        let passed = run(case, &state, &library);
+        eprintln!(
+            "test {} ... {}",
+            case.name,
+            if passed { "ok" } else { "FAILED" }
+        );
+        failed += usize::from(!passed);
+    }
+    eprintln!("test result: {failed} failed");
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn make_state(path: &Path) {
+    let topology = Topology::with_nodes(1).expect("one node is allowed");
+    let profile = Profile::load("none").expect("built in");
+    let state = StateDir::create(path, &topology, &profile).expect("a new state");
+    Fabric::create(path, &topology, profile.table(), profile.name()).expect("a new device");
+    let lock = state.lock().expect("the lock of a new state");
+    state.make_view(VIEW, &lock).expect("a new view");
+}
+
+fn run(case: &cases::Case, state: &Path, library: &Path) -> bool {
+    let program = std::env::current_exe().expect("this program's own file");
+    let mut command = Command::new(program);
+    command.env(ENV_CASE, case.name).env("LD_PRELOAD", library);
+    if case.with_device {
+        command.env(ENV_STATE, state).env(ENV_AS, VIEW);
+    } else {
+        command.env_remove(ENV_STATE).env_remove(ENV_AS);
+    }
+    let status = command.status().expect("starting a case");
+    if status.code() != case.code {
+        eprintln!("{}: {status}", case.name);
+    }
+    status.code() == case.code
+}
+
+/// The library, built as this test was: cargo does not do so by itself, because no test can link a
+/// library of C.
+fn build_library() -> PathBuf {
+    let program = std::env::current_exe().expect("this program's own file");
+    // <target>/<profile>/deps/<test>
+    let profile = program.ancestors().nth(2).expect("a directory of cargo's");
+    let target = profile.parent().expect("a directory of cargo's");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME")])
+        .args([
+            "--manifest-path",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+        ])
+        .arg("--target-dir")
+        .arg(target);
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().expect("starting cargo");
+    assert!(status.success(), "building the preload library: {status}");
+    profile.join("libbfemu_preload.so")
+}
