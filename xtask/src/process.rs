@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -50,16 +51,11 @@ pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut group = Group::spawn(command)?;
-    let (out, err) = (
-        collect(group.child.stdout.take()),
-        collect(group.child.stderr.take()),
-    );
+    let out = Collected::from(group.child.stdout.take());
+    let err = Collected::from(group.child.stderr.take());
     let (status, timed_out) = group.wait(limit)?;
     group.kill();
-    let (out, err) = (
-        out.join().unwrap_or_default(),
-        err.join().unwrap_or_default(),
-    );
+    let (out, err) = (out.finish(), err.finish());
     if timed_out {
         bail!("`{line}` did not end within {} s", limit.as_secs());
     }
@@ -93,7 +89,7 @@ pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) group: Group,
-    output: JoinHandle<String>,
+    output: Collected,
     started: Instant,
 }
 
@@ -111,7 +107,7 @@ impl Running {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self {
             group: group?,
-            output: collect(Some(reader)),
+            output: Collected::from(Some(reader)),
             started,
         })
     }
@@ -121,7 +117,7 @@ impl Running {
         let (status, timed_out) = self.group.wait(limit)?;
         // Grandchildren that outlive the child would keep the pipe open: the group ends with its leader.
         self.group.kill();
-        let output = self.output.join().unwrap_or_default();
+        let output = self.output.finish();
         Ok(Done {
             status,
             timed_out,
@@ -131,16 +127,40 @@ impl Running {
     }
 }
 
-/// Reads a pipe to its end beside the caller.
-fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
+/// What comes out of a pipe, read beside the caller.
+#[derive(Debug)]
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Collected {
+    fn from(pipe: Option<impl Read + Send + 'static>) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&bytes);
+        let reader = std::thread::spawn(move || {
+            let Some(mut pipe) = pipe else { return };
+            let mut chunk = [0; 8192];
             // What came before an error is still worth showing.
-            let _ = pipe.read_to_end(&mut bytes);
-        }
+            while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                if let Ok(mut bytes) = sink.lock() {
+                    bytes.extend_from_slice(&chunk[..count]);
+                }
+            }
+        });
+        Self { bytes, reader }
+    }
+
+    /// All of it, once the writers are gone. One that left its group may hold the pipe open: it is not waited for.
+    fn finish(self) -> String {
+        wait_until(Duration::from_secs(5), || self.reader.is_finished());
+        let bytes = self
+            .bytes
+            .lock()
+            .map(|bytes| bytes.clone())
+            .unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
-    })
+    }
 }
 
 /// The full command line, to copy into a shell: environment first, then program and arguments.
@@ -293,6 +313,15 @@ mod tests {
             stat.is_empty() || stat.contains(") Z "),
             "still running: {stat}"
         );
+    }
+
+    #[test]
+    fn a_process_that_left_the_group_is_not_waited_for() {
+        // The substitution ends when the other closes its standard output, which is after it has left.
+        let leave = "x=$(setsid sh -c 'echo left >&2; exec sleep 20 >&-' &)";
+        let done = run(&mut sh(leave), Duration::from_secs(10)).unwrap();
+        assert!(done.ok() && done.seconds < 15.0, "{done:?}");
+        assert_eq!(done.output, "left\n");
     }
 
     #[test]
