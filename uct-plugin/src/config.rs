@@ -144,28 +144,38 @@ pub(crate) fn get() -> Options {
     VALUES.get().copied().unwrap_or(Raw::DEFAULT.options())
 }
 
-/// Shows the options to a UCX that the program itself is linked to, so that its tools list them.
-/// Reads nothing yet: that UCX is not initialised.
+/// Shows the options to a UCX that the program itself is linked to and takes their values from it,
+/// so that its tools list them and nobody warns of unused variables even where there is no device.
+/// That UCX is initialised by now, because a preloaded library is initialised after the libraries
+/// of the program.
 pub(crate) fn announce() {
-    // SAFETY: the name ends in a zero byte.
-    let symbol =
-        |name: &CStr| unsafe { NonNull::new(libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr())) };
-    let _entry = list(&symbol);
+    read(&|name| {
+        // SAFETY: the name ends in a zero byte.
+        NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+    });
 }
 
 /// Shows the options to this copy of UCX and takes their values from it, if no other copy was
 /// first. A value that UCX cannot read costs UCX's own error line, and the default is used.
 pub(crate) fn load(module: &Module) {
-    let symbol = |name: &CStr| module.symbol(name);
-    let Some(entry) = list(&symbol) else {
+    if !read(&|name| module.symbol(name)) {
         log::info!("this UCX has no option parser, the options are not read");
-        return;
+    }
+}
+
+/// False if this UCX has no options.
+fn read(symbol: &Symbols<'_>) -> bool {
+    let Some(entry) = list(symbol) else {
+        return false;
     };
-    VALUES.get_or_init(|| {
-        let raw = fill(&symbol, entry).unwrap_or(Raw::DEFAULT);
-        log::set_level(log_level(&symbol, raw.log_level));
-        raw.options()
-    });
+    if let Listing::New(entry) = entry {
+        // Each copy is asked, so that each knows that the variables are used.
+        let raw = fill(symbol, entry).unwrap_or(Raw::DEFAULT);
+        if VALUES.set(raw.options()).is_ok() {
+            log::set_level(log_level(symbol, raw.log_level));
+        }
+    }
+    true
 }
 
 /// The level that the option stands for.
@@ -227,25 +237,21 @@ struct Entry {
 /// `ucs_config_parser_fill_opts` (`src/ucs/config/parser.h:452`).
 type FillFn = unsafe extern "C" fn(*mut c_void, *mut Entry, *const c_char, c_int) -> i8;
 
-/// An option list of a UCX, and our entry in it.
-struct Listed {
-    head: NonNull<Link>,
-    entry: NonNull<Entry>,
+/// Whether our entry has just been put into an option list.
+enum Listing {
+    New(NonNull<Entry>),
+    Known,
 }
 
-// SAFETY: both point to memory that lives for ever; only UCX follows the pointers, from wherever it
-// reads its options.
-unsafe impl Send for Listed {}
+/// Addresses of the option lists that have our entry.
+static LISTED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// The option lists that have our entry already.
-static LISTED: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
-
-/// Our entry in the option list of this UCX; it is put there if it is not there yet.
-fn list(symbol: &Symbols<'_>) -> Option<NonNull<Entry>> {
+/// Puts our entry into the option list of this UCX, unless it is there; `None` if there is no list.
+fn list(symbol: &Symbols<'_>) -> Option<Listing> {
     let head = symbol(c"ucs_config_global_list")?.cast::<Link>();
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = listed.iter().find(|known| known.head == head) {
-        return Some(known.entry);
+    if listed.contains(&head.addr().get()) {
+        return Some(Listing::Known);
     }
     let mut fields = Vec::with_capacity(OPTIONS.len() + 1);
     for option in &OPTIONS {
@@ -274,9 +280,8 @@ fn list(symbol: &Symbols<'_>) -> Option<NonNull<Entry>> {
     // SAFETY: the symbol is the head of a list that is initialised at load time. UCX changes the
     // list when it is loaded and unloaded, which is not now.
     unsafe { append(head, &mut entry.list) };
-    let entry = NonNull::from(entry);
-    listed.push(Listed { head, entry });
-    Some(entry)
+    listed.push(head.addr().get());
+    Some(Listing::New(NonNull::from(entry)))
 }
 
 /// Puts the link at the end of the list.

@@ -87,6 +87,24 @@ fn a_bad_value_is_reported_in_ucx_style() {
 }
 
 #[test]
+fn a_variable_is_used_and_a_typo_gets_a_hint() {
+    let Some(ucx_info) = UcxInfo::find("a_variable_is_used_and_a_typo_gets_a_hint") else {
+        return;
+    };
+    let arguments = ["-p", "-u", "t"];
+    let right = [("UCX_XGVMI_POOL_MAX", "77")];
+    let unused = "unused environment variable: UCX_XGVMI_POOL_MAX";
+    assert!(ucx_info.plain(&arguments, &right).contains(unused));
+    let text = ucx_info.loaded(&arguments, &right);
+    assert!(!text.contains("unused environment variable"), "{text}");
+    let text = ucx_info.loaded(&arguments, &[("UCX_XGVMI_POLMAX", "77")]);
+    assert!(
+        text.contains("UCX_XGVMI_POLMAX (maybe: UCX_XGVMI_POOL_MAX?)"),
+        "{text}"
+    );
+}
+
+#[test]
 fn devices_and_transports_stay_as_they_are() {
     let Some(ucx_info) = UcxInfo::find("devices_and_transports_stay_as_they_are") else {
         return;
