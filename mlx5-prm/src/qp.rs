@@ -77,6 +77,7 @@ pub mod context {
         PKEY_INDEX = 0x0d0, 16;
         GRH = 0x0e8, 1;
         RLID = 0x0f0, 16;
+        ACK_TIMEOUT = 0x100, 5;
         SRC_ADDR_INDEX = 0x108, 8;
         HOP_LIMIT = 0x118, 8;
         RGID_HIGH = 0x140, 64;

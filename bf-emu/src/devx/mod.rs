@@ -1,0 +1,219 @@
+//! Device commands: what firmware does with a mailbox.
+//!
+//! Each command is read from its mailbox, checked, and carried out on the tables; a refusal is a
+//! status and a syndrome, as firmware gives them.
+
+mod caps;
+mod cq;
+mod mkey;
+mod qp;
+mod rmp;
+mod xgvmi;
+
+use mlx5_prm::cmd::{self, opcode, status};
+use mlx5_prm::{Field, vport};
+
+use crate::fabric::Function;
+use crate::stats::{Command, Refusal};
+use crate::sys::Errno;
+use crate::uverbs::{Call, Kind, low32, slot_of_number};
+
+/// Why a command did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandError {
+    /// The device refuses: status and syndrome.
+    Refused(u8, u32),
+    /// The kernel refuses before the device sees it.
+    Kernel(Errno),
+}
+
+impl From<Errno> for CommandError {
+    fn from(errno: Errno) -> Self {
+        Self::Kernel(errno)
+    }
+}
+
+/// Result of a command: its output mailbox.
+pub(crate) type Result<T = Vec<u8>> = std::result::Result<T, CommandError>;
+
+/// A command refers to something that is not there.
+const BAD_RESOURCE: CommandError = CommandError::Refused(status::BAD_RESOURCE, 0x1);
+/// A field has a value that the device does not take.
+const BAD_PARAM: CommandError = CommandError::Refused(status::BAD_PARAM, 0x2);
+/// A table is full.
+const NO_RESOURCES: CommandError = CommandError::Refused(status::LIMITS_EXCEEDED, 0x3);
+/// The device does not know the command.
+const BAD_OP: CommandError = CommandError::Refused(status::BAD_OP, 0x4);
+/// An object is in a state in which the command does not apply.
+const BAD_STATE: CommandError = CommandError::Refused(status::BAD_RES_STATE, 0x5);
+
+/// A mailbox that is written.
+#[derive(Clone, Debug)]
+struct Output {
+    bytes: Vec<u8>,
+}
+
+impl Output {
+    /// An answer of `length` bytes, as far as the caller has room for it.
+    fn new(length: usize, room: usize) -> Self {
+        Self { bytes: vec![0; length.min(room)] }
+    }
+
+    fn set(&mut self, field: Field, value: u64) -> &mut Self {
+        // A field beyond the caller's room is not wanted.
+        let _ = field.set(&mut self.bytes, value);
+        self
+    }
+
+    fn done(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+/// The value of a field of up to 32 bits.
+fn get(input: &[u8], field: Field) -> u32 {
+    low32(field.get(input))
+}
+
+/// A field of up to 8 bits.
+fn get8(input: &[u8], field: Field) -> u8 {
+    u8::try_from(field.get(input)).unwrap_or(u8::MAX)
+}
+
+/// A field of up to 16 bits.
+fn get16(input: &[u8], field: Field) -> u16 {
+    u16::try_from(field.get(input)).unwrap_or(u16::MAX)
+}
+
+fn opcode_of(input: &[u8]) -> std::result::Result<u16, Errno> {
+    if input.len() < cmd::HEADER_BYTES {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(get16(input, cmd::OPCODE))
+}
+
+/// Counts what was refused, and passes it on.
+fn counted<T>(call: &Call<'_>, result: Result<T>) -> Result<T> {
+    if let Err(CommandError::Refused(status, _)) = result {
+        call.counters().refuse(match status {
+            status::BAD_OP => Refusal::UnknownCommand,
+            status::LIMITS_EXCEEDED => Refusal::TableFull,
+            _ => Refusal::BadCommand,
+        });
+    }
+    result
+}
+
+/// A command on the device itself.
+pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
+    let result = match opcode_of(input)? {
+        opcode::QUERY_HCA_CAP => caps::query(call, input, room),
+        opcode::ALLOW_OTHER_VHCA_ACCESS => xgvmi::allow(call, input, room),
+        opcode::QUERY_LAG => {
+            call.count(Command::Other);
+            // The port is not bonded.
+            Ok(Output::new(cmd::HEADER_BYTES, room).done())
+        }
+        opcode::QUERY_HCA_VPORT_CONTEXT => query_vport(call, room),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
+    };
+    counted(call, result)
+}
+
+/// A command that makes an object. Returns its handle and the output.
+pub(crate) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+    let result = match opcode_of(input)? {
+        opcode::CREATE_MKEY => mkey::create(call, input, room),
+        opcode::CREATE_CQ => cq::create(call, input, room),
+        opcode::CREATE_QP => qp::create(call, input, room),
+        opcode::CREATE_RMP => rmp::create(call, input, room),
+        opcode::CREATE_GENERAL_OBJECT => xgvmi::create_object(call, input, room),
+        // The kernel knows which commands make objects (devx.c, devx_is_obj_create_cmd).
+        _ => Err(BAD_OP),
+    };
+    counted(call, result)
+}
+
+/// Destroys an object that a command made.
+pub(crate) fn destroy(call: &Call<'_>, handle: u32) -> std::result::Result<(), Errno> {
+    let (kind, slot) = Kind::split(handle)?;
+    let result = match kind {
+        Kind::Mkey => mkey::destroy(call, slot),
+        Kind::Cq => cq::destroy(call, slot),
+        Kind::Qp => qp::destroy(call, slot),
+        Kind::Srq => rmp::destroy(call, slot),
+        _ => Err(CommandError::Kernel(Errno(libc::ENOENT))),
+    };
+    match counted(call, result) {
+        Ok(()) => Ok(()),
+        Err(CommandError::Refused(..)) => Err(Errno(libc::EREMOTEIO)),
+        Err(CommandError::Kernel(errno)) => Err(errno),
+    }
+}
+
+/// A command that changes or asks about an object.
+pub(crate) fn change(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
+    let (kind, slot) = Kind::split(handle)?;
+    let result = match (kind, opcode_of(input)?) {
+        (Kind::Qp, opcode::QUERY_QP) => qp::query(call, slot, input, room),
+        (Kind::Qp, command) => qp::modify(call, slot, command, input, room),
+        (Kind::Mkey, opcode::QUERY_GENERAL_OBJECT) => xgvmi::query_object(call, slot, input, room),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
+    };
+    counted(call, result)
+}
+
+/// `QUERY_HCA_VPORT_CONTEXT`.
+fn query_vport(call: &Call<'_>, room: usize) -> Result {
+    call.count(Command::Other);
+    let identity = call.fabric().identity(call.function()).ok_or(BAD_RESOURCE)?;
+    let mut output = Output::new(vport::QUERY_OUT_BYTES, room);
+    output
+        .set(vport::PORT_PHYSICAL_STATE, 5)
+        .set(vport::PORT_STATE, 4)
+        .set(vport::VPORT_STATE, 4)
+        .set(vport::SYSTEM_IMAGE_GUID, identity.sys_image_guid)
+        .set(vport::PORT_GUID, identity.node_guid)
+        .set(vport::NODE_GUID, identity.node_guid)
+        .set(vport::LID, u64::from(identity.lid))
+        .set(vport::SM_LID, 1);
+    Ok(output.done())
+}
+
+/// Address of `offset` in a umem of the caller, with room for `length` bytes behind it.
+fn in_umem(
+    call: &Call<'_>,
+    function: &Function,
+    number: u32,
+    offset: u64,
+    length: u64,
+) -> Result<u64> {
+    let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
+    let umem = function.umems.owned(slot, call.context.number).ok_or(BAD_RESOURCE)?;
+    let end = offset.checked_add(length).ok_or(BAD_PARAM)?;
+    if end > umem.length {
+        return Err(BAD_PARAM);
+    }
+    // Cannot overflow: registration checked that the umem does not wrap.
+    Ok(umem.address + offset)
+}
+
+/// Slot of the protection domain of this number, if the caller may use it.
+fn pd_slot(call: &Call<'_>, function: &Function, number: u32) -> Result<u32> {
+    let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
+    function.pds.owned(slot, call.context.number).ok_or(BAD_RESOURCE)?;
+    Ok(slot)
+}
+
+/// Slot of the completion queue of this number, if the caller may use it.
+fn cq_slot(call: &Call<'_>, function: &Function, number: u32) -> Result<u32> {
+    let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
+    function.cqs.owned(slot, call.context.number).ok_or(BAD_RESOURCE)?;
+    Ok(slot)
+}

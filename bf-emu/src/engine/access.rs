@@ -1,0 +1,229 @@
+//! From a key and an address to memory: every check that stands between a work request and
+//! somebody's bytes.
+
+use mlx5_prm::mkey::QPN_ANY;
+use mlx5_prm::umr::access;
+
+use crate::fabric::objects::{Mkey, MkeyKind};
+use crate::fabric::{Locked, MKEY_BASE};
+use crate::memory::Space;
+
+/// Keys that may lie behind one another: an alias, a window or UMR key, a KSM key, the memory.
+pub(crate) const DEPTH_MAX: usize = 4;
+
+/// What a key is to be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// The poster's own key, read.
+    LocalRead,
+    /// The poster's own key, written.
+    LocalWrite,
+    /// The other side's key, read.
+    RemoteRead,
+    /// The other side's key, written.
+    RemoteWrite,
+    /// The other side's key, changed atomically.
+    RemoteAtomic,
+}
+
+impl Need {
+    fn flag(self) -> u8 {
+        match self {
+            // Every key may be read locally.
+            Self::LocalRead => 0,
+            Self::LocalWrite => access::LOCAL_WRITE,
+            Self::RemoteRead => access::REMOTE_READ,
+            Self::RemoteWrite => access::REMOTE_WRITE,
+            Self::RemoteAtomic => access::ATOMIC,
+        }
+    }
+
+    /// What the keys behind an indirect one must grant: remote rights are given by the outer key,
+    /// and the memory behind it must be writable where it is written.
+    fn behind(self) -> Self {
+        match self {
+            Self::LocalRead | Self::RemoteRead => Self::LocalRead,
+            Self::LocalWrite | Self::RemoteWrite | Self::RemoteAtomic => Self::LocalWrite,
+        }
+    }
+}
+
+/// Who uses a key: the queue pair whose protection domain counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Side {
+    /// Its function.
+    pub function: usize,
+    /// Its protection domain.
+    pub pd: u32,
+    /// Its number.
+    pub qpn: u32,
+}
+
+/// Why a key does not open memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// There is no such key, or its variant is another.
+    NoKey,
+    /// It is free: not bound, or invalidated.
+    Free,
+    /// It belongs to another protection domain or queue pair.
+    Foreign,
+    /// It does not grant this use.
+    Rights,
+    /// The range is not within it.
+    Bounds,
+    /// Too many keys behind one another, or an alias behind a key.
+    Depth,
+    /// It is an alias, and what it stood for is gone.
+    Stale,
+}
+
+/// A range of one process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The process, as objects name it.
+    pub process: u32,
+    /// Its memory.
+    pub space: Space,
+    /// Where.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Splits a key as work requests carry it.
+pub(crate) fn slot_of(key: u32) -> Option<u32> {
+    (key >> 8).checked_sub(MKEY_BASE)
+}
+
+/// The key that names a slot, with a variant.
+pub(crate) fn key_of(slot: u32, variant: u8) -> u32 {
+    (slot + MKEY_BASE) << 8 | u32::from(variant)
+}
+
+/// Where the first bytes of `length` at `address` behind `key` lie: a piece of 1 to `length` bytes.
+/// The whole range is checked against the key itself; keys behind it only as far as the piece goes.
+pub(crate) fn resolve(
+    locked: &Locked<'_>,
+    side: Side,
+    key: u32,
+    address: u64,
+    length: u64,
+    need: Need,
+) -> Result<Piece, Denied> {
+    let mut function = side.function;
+    let mut slot = slot_of(key).ok_or(Denied::NoKey)?;
+    let (mut address, mut length, mut need) = (address, length, need);
+    let mut mkey = locked.peek(function).mkeys.get(slot).ok_or(Denied::NoKey)?;
+    let mut pd = side.pd;
+    if mkey.kind == MkeyKind::Alias {
+        if mkey.pd != pd {
+            return Err(Denied::Foreign);
+        }
+        let target = mkey.target;
+        function = target.function as usize;
+        slot = target.index;
+        let mkeys = &locked.peek(function).mkeys;
+        if mkeys.generation(slot) != Some(target.generation) {
+            return Err(Denied::Stale);
+        }
+        // The variant of an alias is its maker's affair, and domains do not cross functions: that
+        // of the target is the one that keys behind it must share.
+        mkey = mkeys.get(slot).ok_or(Denied::Stale)?;
+        if mkey.kind == MkeyKind::Alias {
+            return Err(Denied::Depth);
+        }
+        pd = mkey.pd;
+    } else {
+        check_variant(mkey, key)?;
+    }
+    for _ in 0..DEPTH_MAX {
+        check_use(mkey, pd, side, need)?;
+        let offset = check_bounds(mkey, address, length)?;
+        match mkey.kind {
+            MkeyKind::Alias => return Err(Denied::Depth),
+            MkeyKind::Direct => {
+                let process = locked
+                    .peek(function)
+                    .mkeys
+                    .owner(slot)
+                    .map(|owner| owner.process)
+                    .ok_or(Denied::NoKey)?;
+                let pid = locked.pid(process).ok_or(Denied::NoKey)?;
+                // Cannot overflow: registration refuses a range that wraps, and the offset is
+                // within the length.
+                let host = mkey.host.wrapping_add(offset);
+                return Ok(Piece { process, space: Space::of(pid), address: host, length });
+            }
+            MkeyKind::Klm | MkeyKind::Ksm => {
+                let (behind, at, room) = entry(locked, function, mkey, offset)?;
+                address = at;
+                length = length.min(room);
+                need = need.behind();
+                slot = slot_of(behind).ok_or(Denied::NoKey)?;
+                mkey = locked.peek(function).mkeys.get(slot).ok_or(Denied::NoKey)?;
+                check_variant(mkey, behind)?;
+            }
+        }
+    }
+    Err(Denied::Depth)
+}
+
+fn check_variant(mkey: &Mkey, key: u32) -> Result<(), Denied> {
+    let [.., variant] = key.to_be_bytes();
+    if mkey.variant == variant { Ok(()) } else { Err(Denied::NoKey) }
+}
+
+fn check_use(mkey: &Mkey, pd: u32, side: Side, need: Need) -> Result<(), Denied> {
+    if mkey.free {
+        Err(Denied::Free)
+    } else if mkey.pd != pd || (mkey.qpn != QPN_ANY && mkey.qpn != side.qpn) {
+        Err(Denied::Foreign)
+    } else if mkey.access & need.flag() != need.flag() {
+        Err(Denied::Rights)
+    } else {
+        Ok(())
+    }
+}
+
+/// Where in the key the range starts.
+fn check_bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Denied> {
+    let offset = address.checked_sub(mkey.start).ok_or(Denied::Bounds)?;
+    let end = offset.checked_add(length).ok_or(Denied::Bounds)?;
+    if end <= mkey.len { Ok(offset) } else { Err(Denied::Bounds) }
+}
+
+/// The key, address and room behind an indirect key at `offset`.
+fn entry(
+    locked: &Locked<'_>,
+    function: usize,
+    mkey: &Mkey,
+    offset: u64,
+) -> Result<(u32, u64, u64), Denied> {
+    let klms = &locked.peek(function).klms;
+    let get = |index: u64| {
+        usize::try_from(index)
+            .ok()
+            .filter(|index| *index < mkey.entries as usize)
+            .and_then(|index| klms.get(mkey.list, index))
+            .ok_or(Denied::Bounds)
+    };
+    if mkey.kind == MkeyKind::Ksm {
+        let size = 1u64.checked_shl(u32::from(mkey.log_entity)).ok_or(Denied::Bounds)?;
+        let klm = get(offset >> mkey.log_entity)?;
+        let within = offset & (size - 1);
+        return Ok((klm.mkey, klm.address.wrapping_add(within), size - within));
+    }
+    let mut start = 0u64;
+    for index in 0..u64::from(mkey.entries) {
+        let klm = get(index)?;
+        // Cannot overflow: at most 2^32 entries of at most 2^32 bytes.
+        let end = start + klm.length();
+        if offset < end {
+            let within = offset - start;
+            return Ok((klm.mkey, klm.address.wrapping_add(within), end - offset));
+        }
+        start = end;
+    }
+    Err(Denied::Bounds)
+}

@@ -1,0 +1,186 @@
+//! Events: what is written into the pipes that applications wait on.
+
+use crate::fabric::Locked;
+use crate::fabric::objects::{Channel, ChannelKind, Subscription};
+use crate::sys::{self, Errno};
+
+/// Asynchronous events and their numbers, in verbs (`enum ibv_event_type`) and on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    CqError,
+    QpFatal,
+    QpRequestError,
+    QpAccessError,
+    SrqLimit,
+    LastWqe,
+}
+
+impl Event {
+    fn verbs_type(self) -> u32 {
+        match self {
+            Self::CqError => 0,
+            Self::QpFatal => 1,
+            Self::QpRequestError => 2,
+            Self::QpAccessError => 3,
+            Self::SrqLimit => 15,
+            Self::LastWqe => 16,
+        }
+    }
+
+    /// Event type of the device (PRM, event queue entries).
+    fn device_type(self) -> u8 {
+        match self {
+            Self::CqError => 0x04,
+            Self::QpFatal => 0x05,
+            Self::QpRequestError => 0x10,
+            Self::QpAccessError => 0x11,
+            Self::SrqLimit => 0x14,
+            Self::LastWqe => 0x13,
+        }
+    }
+}
+
+/// Event type of a completion on the device.
+const DEVICE_TYPE_COMPLETION: u8 = 0;
+/// Bytes of an event queue entry, which follows the cookie where data was asked for.
+const EQE_BYTES: usize = 64;
+
+/// Tells the owner of a completion queue that there is something to read. Returns true if the event
+/// went to its completion channel, whose events the owner acknowledges.
+pub(crate) fn completion(
+    locked: &Locked<'_>,
+    function: usize,
+    (channel, user_handle): (u32, u64),
+    devx: Subscription,
+) -> bool {
+    let sent = send(locked, function, channel, ChannelKind::Completion, &user_handle.to_ne_bytes());
+    devx_event(locked, function, devx, DEVICE_TYPE_COMPLETION);
+    sent
+}
+
+/// Tells of an asynchronous event of an object. Returns true if it went to the verbs channel.
+pub(crate) fn asynchronous(
+    locked: &Locked<'_>,
+    function: usize,
+    (channel, user_handle): (u32, u64),
+    devx: Subscription,
+    event: Event,
+) -> bool {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&user_handle.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&event.verbs_type().to_ne_bytes());
+    let sent = send(locked, function, channel, ChannelKind::Async, &bytes);
+    devx_event(locked, function, devx, event.device_type());
+    sent
+}
+
+fn devx_event(locked: &Locked<'_>, function: usize, wanted: Subscription, device_type: u8) {
+    if wanted.types >> (device_type & 31) & 1 == 0 {
+        return;
+    }
+    let Some(channel) = channel_of(locked, function, wanted.channel) else { return };
+    let mut bytes = [0; 8 + EQE_BYTES];
+    bytes[..8].copy_from_slice(&wanted.cookie.to_ne_bytes());
+    bytes[9] = device_type;
+    let length = if channel.omit_data { 8 } else { bytes.len() };
+    send(locked, function, wanted.channel, ChannelKind::Devx, &bytes[..length]);
+}
+
+fn channel_of(locked: &Locked<'_>, function: usize, channel: u32) -> Option<Channel> {
+    locked.peek(function).channels.get(channel.checked_sub(1)?).copied()
+}
+
+fn send(
+    locked: &Locked<'_>,
+    function: usize,
+    number: u32,
+    kind: ChannelKind,
+    bytes: &[u8],
+) -> bool {
+    let Some(channel) = channel_of(locked, function, number) else { return false };
+    if channel.kind != kind {
+        return false;
+    }
+    let owner = locked.peek(function).channels.owner(number - 1);
+    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else { return false };
+    let written = if pid == sys::pid() {
+        sys::write(channel.write_fd, bytes)
+    } else {
+        write_to_process(pid, channel.write_fd, bytes)
+    };
+    // A full pipe has more events than its reader needs to wake up; a closed one has no reader.
+    let sent = written.is_ok();
+    if sent {
+        locked.fabric().counters(function).event();
+    }
+    sent
+}
+
+/// Writes into a pipe of another process, through the name that the kernel gives to its open files.
+fn write_to_process(pid: i32, fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
+    let mut path = PathBuffer::new();
+    path.text("/proc/").number(pid).text("/fd/").number(fd);
+    let file = sys::open(path.as_cstr(), libc::O_WRONLY | libc::O_NONBLOCK)?;
+    let written = sys::write(file, bytes);
+    sys::close(file);
+    written
+}
+
+/// A path made without allocation: this runs in a signal handler.
+struct PathBuffer {
+    bytes: [u8; 40],
+    used: usize,
+}
+
+impl PathBuffer {
+    fn new() -> Self {
+        Self { bytes: [0; 40], used: 0 }
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        for byte in text.bytes() {
+            // Two numbers of at most ten digits and ten letters always fit, with a zero behind.
+            if self.used + 1 < self.bytes.len() {
+                self.bytes[self.used] = byte;
+                self.used += 1;
+            }
+        }
+        self
+    }
+
+    fn number(&mut self, number: i32) -> &mut Self {
+        let mut digits = [0u8; 10];
+        let mut left = number.unsigned_abs();
+        let mut first = digits.len();
+        loop {
+            first -= 1;
+            let [digit, ..] = (left % 10).to_le_bytes();
+            digits[first] = b'0' + digit;
+            left /= 10;
+            if left == 0 || first == 0 {
+                break;
+            }
+        }
+        self.text(std::str::from_utf8(&digits[first..]).unwrap_or(""))
+    }
+
+    fn as_cstr(&self) -> &std::ffi::CStr {
+        std::ffi::CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_made_without_allocation() {
+        for (pid, fd, expect) in
+            [(1, 0, c"/proc/1/fd/0"), (i32::MAX, i32::MAX, c"/proc/2147483647/fd/2147483647")]
+        {
+            let mut path = PathBuffer::new();
+            path.text("/proc/").number(pid).text("/fd/").number(fd);
+            assert_eq!(path.as_cstr(), expect);
+        }
+    }
+}

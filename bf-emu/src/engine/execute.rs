@@ -1,0 +1,629 @@
+//! Work requests carried out: one entry of a send queue at a time.
+
+use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode, syndrome};
+use mlx5_prm::qp::{service, state};
+use mlx5_prm::umr::access;
+use mlx5_prm::wqe::{AddressVector, Ctrl, RemoteAddress, WQEBB_BYTES};
+
+use super::access::{Need, Side, key_of, resolve, slot_of};
+use super::complete::{complete, enter_error, fail, flush, qp_slot, space_of_qp};
+use super::event::Event;
+use super::list::{Failure, List, transfer};
+use super::receive::{self, Entry, NoEntry, low16};
+use super::umr;
+use super::work::{self, Atomic, Operation, WORK_BYTES_MAX, WorkError};
+use crate::fabric::Locked;
+use crate::fabric::objects::{Qp, Ring};
+use crate::memory::{MemoryError, Space};
+use crate::profile::CostKind;
+use crate::stats::{Refusal, Work};
+use crate::sys;
+
+/// Longest message, as the port tells its users.
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
+/// Longest datagram: one packet of the largest MTU.
+pub(crate) const DATAGRAM_BYTES_MAX: u64 = 4096;
+/// Bytes in front of each received datagram, for its global route.
+const GRH_BYTES: usize = 40;
+
+/// What became of a queue pair's next entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// There is none.
+    Idle,
+    /// It was carried out, or failed; hardware would have taken so long.
+    Done {
+        /// Nanoseconds.
+        cost_ns: u64,
+    },
+    /// The other side is not ready: try again.
+    Wait,
+}
+
+/// Why an entry did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It completes in error.
+    Error(u8, Refusal),
+    /// The other side is not ready, or does not answer: with this error if that stays so.
+    NotYet(u8, Refusal),
+}
+
+const LOCAL_LENGTH: Fault = Fault::Error(syndrome::LOCAL_LENGTH_ERR, Refusal::LocalLength);
+const LOCAL_OPERATION: Fault = Fault::Error(syndrome::LOCAL_QP_OP_ERR, Refusal::LocalOperation);
+const LOCAL_PROTECTION: Fault = Fault::Error(syndrome::LOCAL_PROT_ERR, Refusal::LocalProtection);
+const WINDOW_BIND: Fault = Fault::Error(syndrome::MW_BIND_ERR, Refusal::WindowBind);
+const REMOTE_ACCESS: Fault = Fault::Error(syndrome::REMOTE_ACCESS_ERR, Refusal::RemoteAccess);
+const REMOTE_INVALID: Fault =
+    Fault::Error(syndrome::REMOTE_INVAL_REQ_ERR, Refusal::RemoteInvalidRequest);
+const REMOTE_OPERATION: Fault = Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
+const NO_ANSWER: Fault = Fault::Error(syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded);
+const SILENT: Fault = Fault::NotYet(syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded);
+const NOT_READY: Fault = Fault::NotYet(syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady);
+
+/// What a successful entry did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    bytes: u64,
+    cost_ns: u64,
+}
+
+/// A queue pair with where it is.
+#[derive(Clone, Copy)]
+struct Poster {
+    function: usize,
+    qpn: u32,
+    qp: Qp,
+}
+
+impl Poster {
+    fn side(&self) -> Side {
+        Side { function: self.function, pd: self.qp.pd, qpn: self.qpn }
+    }
+}
+
+/// Carries out the next posted entry of queue pair `qpn`.
+pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else { return Step::Idle };
+    match qp.state {
+        state::RTS => {}
+        state::ERR => {
+            flush(locked, function, qpn);
+            return Step::Idle;
+        }
+        _ => return Step::Idle,
+    }
+    let Some(space) = space_of_qp(locked, function, qpn) else { return Step::Idle };
+    let Ok(record) = space.read_be32(qp.dbrec.wrapping_add(4)) else { return Step::Idle };
+    let posted = low16(record).wrapping_sub(low16(qp.sq_done));
+    if posted == 0 || qp.sq.count == 0 {
+        return Step::Idle;
+    }
+    let mut bytes = [0; WORK_BYTES_MAX];
+    let read = read_entry(space, &qp.sq, qp.sq_done, &mut bytes);
+    let ctrl = Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]));
+    // A record that claims more than the ring holds, or an entry that cannot be read or is for
+    // another queue, is the poster's own fault.
+    let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
+    let poster = Poster { function, qpn, qp };
+    let result = if sound {
+        execute(locked, &poster, &bytes)
+    } else {
+        Err(LOCAL_OPERATION)
+    };
+    if let Err(Fault::NotYet(syndrome, refusal)) = result {
+        if !give_up(locked, &poster, syndrome) {
+            return Step::Wait;
+        }
+        advance(locked, &poster, ctrl.wqebbs());
+        fail(locked, function, qpn, &ctrl, (syndrome, refusal));
+        return Step::Done { cost_ns: 0 };
+    }
+    advance(locked, &poster, ctrl.wqebbs());
+    match result {
+        Ok(outcome) => {
+            locked.fabric().counters(function).payload(outcome.bytes);
+            if ctrl.is_signaled() {
+                let cqe = Cqe {
+                    opcode: cqe_opcode::REQ,
+                    user_index: qp.user_index,
+                    wqe_opcode: ctrl.opcode,
+                    qpn,
+                    wqe_counter: ctrl.index,
+                    byte_count: u32::try_from(outcome.bytes).unwrap_or(u32::MAX),
+                    ..Cqe::default()
+                };
+                complete(locked, function, qp.send_cq, cqe);
+            }
+            Step::Done { cost_ns: outcome.cost_ns }
+        }
+        Err(Fault::Error(syndrome, refusal) | Fault::NotYet(syndrome, refusal)) => {
+            fail(locked, function, qpn, &ctrl, (syndrome, refusal));
+            Step::Done { cost_ns: 0 }
+        }
+    }
+}
+
+/// Copies an entry out of its ring, whose end it may run over.
+fn read_entry(
+    space: Space,
+    sq: &Ring,
+    done: u32,
+    bytes: &mut [u8; WORK_BYTES_MAX],
+) -> Result<(), MemoryError> {
+    space.read(sq.entry(done), &mut bytes[..WQEBB_BYTES])?;
+    let ctrl = Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]));
+    let blocks = u32::from(ctrl.wqebbs());
+    if blocks == 1 {
+        return Ok(());
+    }
+    let before_end = sq.count - (done & sq.count.wrapping_sub(1));
+    let first = blocks.min(before_end) as usize * WQEBB_BYTES;
+    let whole = blocks as usize * WQEBB_BYTES;
+    if first > WQEBB_BYTES {
+        let next = sq.entry(done).wrapping_add(WQEBB_BYTES as u64);
+        space.read(next, &mut bytes[WQEBB_BYTES..first])?;
+    }
+    if whole > first {
+        space.read(sq.base, &mut bytes[first..whole])?;
+    }
+    Ok(())
+}
+
+fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {
+    if let Some(qp) = locked.function(poster.function).qps.get_mut(qp_slot(poster.qpn)) {
+        qp.sq_done = qp.sq_done.wrapping_add(u32::from(blocks));
+        qp.give_up_at_ns = 0;
+        qp.pending = false;
+    }
+}
+
+/// Waits of a requester whose receiver is not ready, by the code of `min_rnr_timer`, in units of
+/// 10 us (InfiniBand specification, table 45).
+const RNR_DELAYS_10US: [u64; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+/// `rnr_retry` that stands for "without end".
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// True if the other side was waited for as long as the queue pair's attributes say.
+fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: u8) -> bool {
+    let now = sys::now_ns();
+    let path = poster.qp.path;
+    let patience = if reason == syndrome::RNR_RETRY_EXC_ERR {
+        if path.rnr_retry >= RNR_RETRY_FOREVER {
+            return false;
+        }
+        let delay = RNR_DELAYS_10US[usize::from(path.min_rnr_timer & 31)] * 10_000;
+        delay * (u64::from(path.rnr_retry) + 1)
+    } else {
+        // 4.096 us * 2^timeout per try; a code of zero waits without end.
+        if path.timeout == 0 {
+            return false;
+        }
+        (4096 << (path.timeout & 31)) * (u64::from(path.retry_count) + 1)
+    };
+    let Some(qp) = locked.function(poster.function).qps.get_mut(qp_slot(poster.qpn)) else {
+        return true;
+    };
+    if qp.give_up_at_ns == 0 {
+        qp.give_up_at_ns = now.saturating_add(patience).max(1);
+    }
+    now >= qp.give_up_at_ns
+}
+
+fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Outcome, Fault> {
+    let work = work::parse(bytes, poster.qp.service).map_err(|error| {
+        let counters = locked.fabric().counters(poster.function);
+        if error == WorkError::Opcode {
+            counters.refuse(Refusal::UnknownWork);
+        }
+        LOCAL_OPERATION
+    })?;
+    let data = &bytes[work.data_at..work.end];
+    let counters = locked.fabric().counters(poster.function);
+    let count = |work: Work| counters.work(work);
+    match work.operation {
+        Operation::Nop => {
+            count(Work::Nop);
+            Ok(Outcome::default())
+        }
+        Operation::Umr { mkey, ctrl, context } => {
+            let by = (poster.qpn, &poster.qp);
+            let done = umr::execute(locked, poster.function, by, mkey, (ctrl, context), data)
+                .map_err(|error| match error {
+                    umr::UmrError::Key => WINDOW_BIND,
+                    umr::UmrError::List => LOCAL_OPERATION,
+                })?;
+            count(done.work);
+            let cost_ns = locked.fabric().profile().cost_ns(done.cost, done.bytes);
+            Ok(Outcome { bytes: 0, cost_ns })
+        }
+        Operation::Send { imm, invalidate } => {
+            let mut list = List::new(poster.side(), Need::LocalRead);
+            list.gather(data).map_err(|_| LOCAL_OPERATION)?;
+            let message = Message { list, imm, invalidate, solicited: work.ctrl.is_solicited() };
+            let outcome = match work.address {
+                Some(to) => datagram(locked, poster, &message, &to)?,
+                None => send(locked, poster, &message)?,
+            };
+            let counted = if invalidate.is_some() { Work::SendInvalidate } else { Work::Send };
+            count(counted);
+            Ok(outcome)
+        }
+        Operation::Write { remote, imm } => {
+            let mut list = List::new(poster.side(), Need::LocalRead);
+            list.gather(data).map_err(|_| LOCAL_OPERATION)?;
+            let solicited = work.ctrl.is_solicited();
+            let message = Message { list, imm, invalidate: None, solicited };
+            let outcome = write(locked, poster, &message, remote)?;
+            count(Work::RdmaWrite);
+            Ok(outcome)
+        }
+        Operation::Read { remote } => {
+            let mut list = List::new(poster.side(), Need::LocalWrite);
+            list.scatter(data).map_err(|_| LOCAL_OPERATION)?;
+            let outcome = read(locked, poster, &list, remote)?;
+            count(Work::RdmaRead);
+            Ok(outcome)
+        }
+        Operation::Atomic { remote, kind } => {
+            let mut list = List::new(poster.side(), Need::LocalWrite);
+            list.scatter(data).map_err(|_| LOCAL_OPERATION)?;
+            let outcome = atomic(locked, poster, &list, remote, kind)?;
+            count(Work::Atomic);
+            Ok(outcome)
+        }
+    }
+}
+
+/// What is sent, and how the receiver is to be told.
+struct Message {
+    list: List,
+    imm: Option<u32>,
+    invalidate: Option<u32>,
+    solicited: bool,
+}
+
+/// Time of an operation on the link.
+fn link_ns(locked: &Locked<'_>, bytes: u64) -> u64 {
+    let profile = locked.fabric().profile();
+    profile
+        .cost_ns(CostKind::RdmaLatency, bytes)
+        .saturating_add(profile.cost_ns(CostKind::RdmaPerByte, bytes))
+}
+
+fn outcome(locked: &Locked<'_>, bytes: u64) -> Outcome {
+    Outcome { bytes, cost_ns: link_ns(locked, bytes) }
+}
+
+/// The other end of a connection: its function, number and a copy of it.
+fn peer(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
+    let function = poster.qp.remote_function.checked_sub(1).ok_or(NO_ANSWER)? as usize;
+    let qpn = poster.qp.remote_qpn;
+    let tables = locked.peek(function);
+    let qp = tables.qps.get(qp_slot(qpn)).copied().ok_or(NO_ANSWER)?;
+    let back = (qp.remote_function as usize, qp.remote_qpn);
+    if qp.service != poster.qp.service {
+        return Err(NO_ANSWER);
+    }
+    match qp.state {
+        state::RTR | state::RTS | state::SQD | state::SQER => {
+            if back == (poster.function + 1, poster.qpn) {
+                Ok(Poster { function, qpn, qp })
+            } else {
+                Err(NO_ANSWER)
+            }
+        }
+        // On its way: it will answer a later try.
+        state::RST | state::INIT => Err(SILENT),
+        _ => Err(NO_ANSWER),
+    }
+}
+
+/// Drops what an unreliable service may drop; hands on the error of a reliable one.
+fn or_drop(locked: &Locked<'_>, poster: &Poster, bytes: u64, fault: Fault) -> Result<Outcome, Fault> {
+    if poster.qp.service == service::UC {
+        locked.fabric().counters(poster.function).refuse(Refusal::Dropped);
+        return Ok(outcome(locked, bytes));
+    }
+    Err(fault)
+}
+
+fn length_of(list: &List, max: u64) -> Result<u64, Fault> {
+    let length = list.length();
+    if length <= max { Ok(length) } else { Err(LOCAL_LENGTH) }
+}
+
+fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<Outcome, Fault> {
+    let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
+    let peer = match peer(locked, poster) {
+        Ok(peer) => peer,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    let entry = match next_entry(locked, &peer) {
+        Ok(entry) => entry,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    if length > entry.list.length() {
+        refuse_message(locked, &peer, &entry, syndrome::LOCAL_LENGTH_ERR);
+        return or_drop(locked, poster, length, REMOTE_INVALID);
+    }
+    if let Some(key) = message.invalidate
+        && !invalidate(locked, &peer, key)
+    {
+        enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+        return Err(REMOTE_ACCESS);
+    }
+    match transfer(locked, &message.list, (&entry.list, 0), length) {
+        Ok(()) => {}
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Target) => {
+            refuse_message(locked, &peer, &entry, syndrome::LOCAL_PROT_ERR);
+            return or_drop(locked, poster, length, REMOTE_OPERATION);
+        }
+    }
+    let opcode = match (message.imm, message.invalidate) {
+        (_, Some(_)) => cqe_opcode::RESP_SEND_INV,
+        (Some(_), None) => cqe_opcode::RESP_SEND_IMM,
+        (None, None) => cqe_opcode::RESP_SEND,
+    };
+    let cqe = Cqe {
+        opcode,
+        imm: message.imm.or(message.invalidate).unwrap_or(0),
+        byte_count: u32::try_from(length).unwrap_or(u32::MAX),
+        solicited: message.solicited,
+        ..Cqe::default()
+    };
+    received(locked, &peer, &entry, cqe);
+    Ok(outcome(locked, length))
+}
+
+fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
+    receive::next(locked, peer.function, peer.qpn).map_err(|none| match none {
+        NoEntry::NotReady => NOT_READY,
+        NoEntry::Broken(_) => NO_ANSWER,
+    })
+}
+
+/// Takes a receive entry and completes it.
+fn received(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, cqe: Cqe) {
+    receive::take(locked, peer.function, peer.qpn, entry);
+    locked.fabric().counters(peer.function).work(Work::Receive);
+    let cqe =
+        Cqe { user_index: peer.qp.user_index, qpn: peer.qpn, wqe_counter: entry.counter, ..cqe };
+    complete(locked, peer.function, peer.qp.recv_cq, cqe);
+}
+
+/// Completes a receive entry in error and brings its queue pair into the error state.
+fn refuse_message(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome: u8) {
+    let cqe = Cqe { opcode: cqe_opcode::RESP_ERR, syndrome, ..Cqe::default() };
+    received(locked, peer, entry, cqe);
+    enter_error(locked, peer.function, peer.qpn, Some(Event::QpFatal));
+}
+
+/// Invalidates a key of the receiver on the sender's behalf.
+fn invalidate(locked: &mut Locked<'_>, peer: &Poster, key: u32) -> bool {
+    let mkeys = &mut locked.function(peer.function).mkeys;
+    let Some(slot) = slot_of(key) else { return false };
+    let Some(mkey) = mkeys.get_mut(slot) else { return false };
+    let ours = key_of(slot, mkey.variant) == key && mkey.pd == peer.qp.pd && !mkey.free;
+    let open = mkey.window_type_2 || mkey.remote_invalidate;
+    if ours && open {
+        mkey.free = true;
+    }
+    ours && open
+}
+
+/// True if the peer lets the other side do this.
+fn permits(peer: &Poster, right: u8) -> bool {
+    peer.qp.access & right != 0
+}
+
+fn write(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    message: &Message,
+    remote: RemoteAddress,
+) -> Result<Outcome, Fault> {
+    let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
+    let peer = match peer(locked, poster) {
+        Ok(peer) => peer,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    if !permits(&peer, access::REMOTE_WRITE) {
+        enter_error(locked, peer.function, peer.qpn, Some(Event::QpRequestError));
+        return or_drop(locked, poster, length, REMOTE_INVALID);
+    }
+    let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
+        Ok(entry) => entry,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    let to = List::of_key(peer.side(), Need::RemoteWrite, remote.rkey, remote.address, length);
+    match transfer(locked, &message.list, (&to, 0), length) {
+        Ok(()) => {}
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Target) => {
+            if poster.qp.service == service::RC {
+                enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+            }
+            return or_drop(locked, poster, length, REMOTE_ACCESS);
+        }
+    }
+    if let (Some(imm), Some(entry)) = (message.imm, entry) {
+        let cqe = Cqe {
+            opcode: cqe_opcode::RESP_WR_IMM,
+            imm,
+            byte_count: u32::try_from(length).unwrap_or(u32::MAX),
+            solicited: message.solicited,
+            ..Cqe::default()
+        };
+        received(locked, &peer, &entry, cqe);
+    }
+    Ok(outcome(locked, length))
+}
+
+fn read(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    list: &List,
+    remote: RemoteAddress,
+) -> Result<Outcome, Fault> {
+    let length = length_of(list, MESSAGE_BYTES_MAX)?;
+    let peer = peer(locked, poster)?;
+    if !permits(&peer, access::REMOTE_READ) {
+        enter_error(locked, peer.function, peer.qpn, Some(Event::QpRequestError));
+        return Err(REMOTE_INVALID);
+    }
+    let from = List::of_key(peer.side(), Need::RemoteRead, remote.rkey, remote.address, length);
+    match transfer(locked, &from, (list, 0), length) {
+        Ok(()) => Ok(outcome(locked, length)),
+        Err(Failure::SourceGone) => Err(NO_ANSWER),
+        Err(Failure::Source) => {
+            enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+            Err(REMOTE_ACCESS)
+        }
+        Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION),
+    }
+}
+
+/// Bytes of an atomic operation.
+const ATOMIC_BYTES: u64 = 8;
+
+fn atomic(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    list: &List,
+    remote: RemoteAddress,
+    kind: Atomic,
+) -> Result<Outcome, Fault> {
+    if list.length() != ATOMIC_BYTES {
+        return Err(LOCAL_LENGTH);
+    }
+    let peer = peer(locked, poster)?;
+    if !permits(&peer, access::ATOMIC) || !remote.address.is_multiple_of(ATOMIC_BYTES) {
+        enter_error(locked, peer.function, peer.qpn, Some(Event::QpRequestError));
+        return Err(REMOTE_INVALID);
+    }
+    let (key, at) = (remote.rkey, remote.address);
+    let piece = resolve(locked, peer.side(), key, at, ATOMIC_BYTES, Need::RemoteAtomic)
+        .ok()
+        .filter(|piece| piece.length == ATOMIC_BYTES);
+    let mut before = [0; 8];
+    let changed = piece.ok_or(MemoryError::Fault).and_then(|piece| {
+        // The word is in host order; it is atomic against other atomics, all under this lock.
+        piece.space.read(piece.address, &mut before)?;
+        let old = u64::from_ne_bytes(before);
+        let new = match kind {
+            Atomic::CompareSwap { compare, swap } if old == compare => swap,
+            Atomic::CompareSwap { .. } => old,
+            Atomic::FetchAdd { add } => old.wrapping_add(add),
+        };
+        piece.space.write(piece.address, &new.to_ne_bytes())
+    });
+    match changed {
+        Ok(()) => {}
+        Err(MemoryError::Gone) => return Err(NO_ANSWER),
+        Err(MemoryError::Fault) => {
+            enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+            return Err(REMOTE_ACCESS);
+        }
+    }
+    let from = List::of_bytes(poster.side(), &before);
+    match transfer(locked, &from, (list, 0), ATOMIC_BYTES) {
+        Ok(()) => Ok(outcome(locked, ATOMIC_BYTES)),
+        Err(_) => Err(LOCAL_PROTECTION),
+    }
+}
+
+fn datagram(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    message: &Message,
+    to: &AddressVector,
+) -> Result<Outcome, Fault> {
+    let length = length_of(&message.list, DATAGRAM_BYTES_MAX)?;
+    let sent = outcome(locked, length);
+    let dropped = |locked: &Locked<'_>| {
+        locked.fabric().counters(poster.function).refuse(Refusal::Dropped);
+        Ok(sent)
+    };
+    let fabric = locked.fabric();
+    let target = match to.dlid {
+        0 if to.grh => fabric.function_of_gid(&to.dgid),
+        lid => fabric.function_of_lid(lid),
+    };
+    let Some(function) = target else { return dropped(locked) };
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(to.dqp)).copied() else {
+        return dropped(locked);
+    };
+    let peer = Poster { function, qpn: to.dqp, qp };
+    // The upper bit of the key asks for the sender's own.
+    let [a, b, c, d, ..] = to.key.to_be_bytes();
+    let asked = u32::from_be_bytes([a, b, c, d]);
+    let qkey = if asked >> 31 == 1 { poster.qp.qkey } else { asked };
+    let listens = qp.service == service::UD
+        && matches!(qp.state, state::RTR | state::RTS | state::SQD | state::SQER)
+        && qp.qkey == qkey;
+    if !listens {
+        return dropped(locked);
+    }
+    let Ok(entry) = next_entry(locked, &peer) else { return dropped(locked) };
+    let skip = GRH_BYTES as u64;
+    if length + skip > entry.list.length() {
+        return dropped(locked);
+    }
+    if to.grh {
+        let grh = global_route(locked, poster, to, length);
+        let from = List::of_bytes(poster.side(), &grh);
+        if transfer(locked, &from, (&entry.list, 0), skip).is_err() {
+            return dropped(locked);
+        }
+    }
+    match transfer(locked, &message.list, (&entry.list, skip), length) {
+        Ok(()) => {}
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
+        Err(_) => return dropped(locked),
+    }
+    let opcode = match message.imm {
+        Some(_) => cqe_opcode::RESP_SEND_IMM,
+        None => cqe_opcode::RESP_SEND,
+    };
+    let cqe = Cqe {
+        opcode,
+        imm: message.imm.unwrap_or(0),
+        byte_count: u32::try_from(length + skip).unwrap_or(u32::MAX),
+        solicited: message.solicited,
+        src_qpn: poster.qpn,
+        slid: locked.fabric().identity(poster.function).map_or(0, |identity| identity.lid),
+        // Bits 28 and 29 of flags_rqpn: a global route is there.
+        rx_flags: if to.grh { 0x10 } else { 0 },
+        ..Cqe::default()
+    };
+    received(locked, &peer, &entry, cqe);
+    Ok(sent)
+}
+
+/// The global route header that a receiver sees.
+fn global_route(
+    locked: &Locked<'_>,
+    poster: &Poster,
+    to: &AddressVector,
+    length: u64,
+) -> [u8; GRH_BYTES] {
+    let mut grh = [0; GRH_BYTES];
+    grh[0] = 0x60;
+    // Payload, base and datagram headers, invariant check.
+    let payload = u16::try_from(length + 24).unwrap_or(u16::MAX);
+    grh[4..6].copy_from_slice(&payload.to_be_bytes());
+    grh[6] = 0x1b;
+    grh[7] = 0xff;
+    if let Some(identity) = locked.fabric().identity(poster.function) {
+        grh[8..24].copy_from_slice(&identity.gid());
+    }
+    grh[24..].copy_from_slice(&to.dgid);
+    grh
+}

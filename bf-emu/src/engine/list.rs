@@ -1,0 +1,215 @@
+//! Gather and scatter lists, and moving bytes between two of them.
+
+use mlx5_prm::wqe::{Data, INVALID_LKEY, OCTOWORD_BYTES};
+
+use super::access::{Denied, Need, Piece, Side, resolve};
+use crate::fabric::Locked;
+use crate::memory::{CHUNK_BYTES, CopyError, MemoryError, Space, copy};
+use crate::sys;
+
+/// Segments of one list: a work queue entry has at most 63 octowords.
+pub(crate) const SEGMENTS_MAX: usize = 64;
+/// Bytes that a zero length in a gather entry stands for on this device.
+const ZERO_LENGTH_BYTES: u64 = 1 << 31;
+
+/// One range of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// The key, or none where the bytes lie in this process at `address`, in the entry itself.
+    pub key: Option<u32>,
+    /// Address as the key understands it.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// A list of ranges, used by one side for one thing.
+#[derive(Clone, Debug)]
+pub(crate) struct List {
+    side: Side,
+    need: Need,
+    segments: [Segment; SEGMENTS_MAX],
+    count: usize,
+}
+
+/// The list of an entry is malformed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+impl List {
+    /// An empty list.
+    pub(crate) fn new(side: Side, need: Need) -> Self {
+        Self { side, need, segments: [Segment::default(); SEGMENTS_MAX], count: 0 }
+    }
+
+    /// A list of one range behind a key.
+    pub(crate) fn of_key(side: Side, need: Need, key: u32, address: u64, length: u64) -> Self {
+        let mut list = Self::new(side, need);
+        list.segments[0] = Segment { key: Some(key), address, length };
+        list.count = 1;
+        list
+    }
+
+    /// A list of bytes of this process.
+    pub(crate) fn of_bytes(side: Side, bytes: &[u8]) -> Self {
+        let mut list = Self::new(side, Need::LocalRead);
+        let address = bytes.as_ptr().addr() as u64;
+        list.segments[0] = Segment { key: None, address, length: bytes.len() as u64 };
+        list.count = 1;
+        list
+    }
+
+    fn push(&mut self, segment: Segment) -> Result<(), Malformed> {
+        *self.segments.get_mut(self.count).ok_or(Malformed)? = segment;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Adds the data segments of a send entry; inline data is referred to where it lies in
+    /// `bytes`, which must outlive the list's use.
+    pub(crate) fn gather(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        let mut at = 0;
+        while let Some(octoword) = octoword(bytes, at) {
+            match Data::parse(octoword) {
+                Data::Memory { length, lkey, address } => {
+                    let length = match length {
+                        0 => ZERO_LENGTH_BYTES,
+                        length => u64::from(length),
+                    };
+                    self.push(Segment { key: Some(lkey), address, length })?;
+                    at += OCTOWORD_BYTES;
+                }
+                Data::Inline { length } => {
+                    let start = at + Data::INLINE_HEADER_BYTES;
+                    let end = start.checked_add(length as usize).ok_or(Malformed)?;
+                    let inline = bytes.get(start..end).ok_or(Malformed)?;
+                    self.push(Segment {
+                        key: None,
+                        address: inline.as_ptr().addr() as u64,
+                        length: inline.len() as u64,
+                    })?;
+                    at = end.next_multiple_of(OCTOWORD_BYTES);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the scatter segments of a receive entry, up to the mark that ends them.
+    pub(crate) fn scatter(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        let mut at = 0;
+        while let Some(octoword) = octoword(bytes, at) {
+            at += OCTOWORD_BYTES;
+            match Data::parse(octoword) {
+                Data::Memory { lkey: INVALID_LKEY, .. } => break,
+                Data::Memory { length: 0, .. } => {}
+                Data::Memory { length, lkey, address } => {
+                    self.push(Segment { key: Some(lkey), address, length: u64::from(length) })?;
+                }
+                Data::Inline { .. } => return Err(Malformed),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that the list covers.
+    pub(crate) fn length(&self) -> u64 {
+        self.segments[..self.count].iter().map(|segment| segment.length).sum()
+    }
+
+    /// The piece of memory that starts `position` bytes into the list.
+    fn piece(&self, locked: &Locked<'_>, position: u64) -> Result<Option<Piece>, Denied> {
+        let mut left = position;
+        for segment in &self.segments[..self.count] {
+            if left >= segment.length {
+                left -= segment.length;
+                continue;
+            }
+            let length = segment.length - left;
+            let Some(key) = segment.key else {
+                // Cannot overflow: the range is a slice of this process.
+                let address = segment.address + left;
+                return Ok(Some(Piece { process: 0, space: own_space(), address, length }));
+            };
+            // The whole segment is checked each time, not only what is left of it: a key that
+            // covers a part of the segment opens none of it.
+            resolve(locked, self.side, key, segment.address, segment.length, self.need)?;
+            let address = segment.address.checked_add(left).ok_or(Denied::Bounds)?;
+            return resolve(locked, self.side, key, address, length, self.need).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Checks that the first `total` bytes can be reached, and moves nothing.
+    fn check(&self, locked: &Locked<'_>, total: u64) -> Result<(), Denied> {
+        let mut position = 0;
+        while position < total {
+            let piece = self.piece(locked, position)?.ok_or(Denied::Bounds)?;
+            position += piece.length.max(1);
+        }
+        Ok(())
+    }
+}
+
+fn octoword(bytes: &[u8], at: usize) -> Option<&[u8; OCTOWORD_BYTES]> {
+    bytes.get(at..at.checked_add(OCTOWORD_BYTES)?)?.try_into().ok()
+}
+
+fn own_space() -> Space {
+    Space::of(sys::pid())
+}
+
+/// Why a transfer did not happen, or not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The bytes could not be had.
+    Source,
+    /// The bytes could not be put.
+    Target,
+    /// The process of the source is gone.
+    SourceGone,
+    /// The process of the target is gone.
+    TargetGone,
+}
+
+/// Moves `total` bytes from one list to another, there behind the first `skip` bytes. Both are
+/// checked whole before the first byte moves; a key that dies in the middle of a long transfer ends
+/// it there, as on hardware.
+pub(crate) fn transfer(
+    locked: &mut Locked<'_>,
+    from: &List,
+    (to, skip): (&List, u64),
+    total: u64,
+) -> Result<(), Failure> {
+    from.check(locked, total).map_err(|_| Failure::Source)?;
+    // Cannot overflow: a list covers less than 2^38 bytes.
+    to.check(locked, skip + total).map_err(|_| Failure::Target)?;
+    let mut position = 0;
+    let mut since_pause = 0;
+    while position < total {
+        let source = from.piece(locked, position).ok().flatten().ok_or(Failure::Source)?;
+        let target = to.piece(locked, skip + position).ok().flatten().ok_or(Failure::Target)?;
+        let length = source.length.min(target.length).min(total - position);
+        let length = usize::try_from(length).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+        let ends = ((source.space, source.address), (target.space, target.address));
+        copy(locked, ends.0, ends.1, length).map_err(|error| match error {
+            CopyError::Source(MemoryError::Gone) => {
+                locked.release_if_gone(source.process);
+                Failure::SourceGone
+            }
+            CopyError::Target(MemoryError::Gone) => {
+                locked.release_if_gone(target.process);
+                Failure::TargetGone
+            }
+            CopyError::Source(MemoryError::Fault) => Failure::Source,
+            CopyError::Target(MemoryError::Fault) => Failure::Target,
+        })?;
+        position += length as u64;
+        since_pause += length;
+        if since_pause >= CHUNK_BYTES && position < total {
+            locked.pause();
+            since_pause = 0;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! The receiving side of a message: the next entry of a receive queue, shared or not.
+
+use mlx5_prm::qp::state;
+
+use super::access::{Need, Side};
+use super::list::List;
+use crate::fabric::Locked;
+use crate::fabric::objects::{Qp, Srq};
+use crate::memory::{MemoryError, Space};
+
+/// Most bytes of a receive entry: 32 octowords, as the device tells the kernel's users.
+pub(crate) const RECEIVE_BYTES_MAX: usize = 512;
+/// Bytes of the segment that links the entries of a shared queue.
+const LINK_BYTES: usize = 16;
+
+/// A receive entry, looked at but not taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// Where the message goes.
+    pub list: List,
+    /// What its completion is to name.
+    pub counter: u16,
+    next: Option<u32>,
+}
+
+/// Why there is no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoEntry {
+    /// None is posted.
+    NotReady,
+    /// The queue cannot be read.
+    Broken(MemoryError),
+}
+
+impl From<MemoryError> for NoEntry {
+    fn from(error: MemoryError) -> Self {
+        Self::Broken(error)
+    }
+}
+
+/// Looks at the next receive entry of queue pair `qpn`.
+pub(crate) fn next(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Entry, NoEntry> {
+    let gone = NoEntry::Broken(MemoryError::Gone);
+    let tables = locked.peek(function);
+    let slot = qpn.wrapping_sub(crate::fabric::QPN_BASE);
+    let qp = tables.qps.get(slot).ok_or(gone)?;
+    match qp.srq.checked_sub(1) {
+        None => {
+            let owner = tables.qps.owner(slot).ok_or(gone)?;
+            let space = Space::of(locked.pid(owner.process).ok_or(gone)?);
+            from_ring(space, function, qpn, qp)
+        }
+        Some(srq) => {
+            let owner = tables.srqs.owner(srq).ok_or(gone)?;
+            let space = Space::of(locked.pid(owner.process).ok_or(gone)?);
+            let srq = tables.srqs.get(srq).ok_or(gone)?;
+            from_shared(space, Side { function, pd: srq.pd, qpn }, srq)
+        }
+    }
+}
+
+fn from_ring(space: Space, function: usize, qpn: u32, qp: &Qp) -> Result<Entry, NoEntry> {
+    if posted(space, qp)? == 0 {
+        return Err(NoEntry::NotReady);
+    }
+    let mut bytes = [0; RECEIVE_BYTES_MAX];
+    let length = entry_bytes(qp.rq.log_stride);
+    space.read(qp.rq.entry(qp.rq_done), &mut bytes[..length])?;
+    let mut list = List::new(Side { function, pd: qp.pd, qpn }, Need::LocalWrite);
+    // A malformed entry covers nothing, so that the message is too long for it.
+    let _ = list.scatter(&bytes[..length]);
+    Ok(Entry { list, counter: low16(qp.rq_done), next: None })
+}
+
+fn from_shared(space: Space, side: Side, srq: &Srq) -> Result<Entry, NoEntry> {
+    if posted_shared(space, srq)? == 0 {
+        return Err(NoEntry::NotReady);
+    }
+    let index = if srq.cyclic { srq.taken } else { srq.head };
+    let mut bytes = [0; RECEIVE_BYTES_MAX];
+    let length = entry_bytes(srq.ring.log_stride);
+    space.read(srq.ring.entry(index), &mut bytes[..length])?;
+    let next = u32::from(u16::from_be_bytes([bytes[2], bytes[3]]));
+    let mut list = List::new(side, Need::LocalWrite);
+    let _ = list.scatter(&bytes[LINK_BYTES..length]);
+    let counter = low16(index & srq.ring.count.wrapping_sub(1));
+    Ok(Entry { list, counter, next: Some(next) })
+}
+
+fn entry_bytes(log_stride: u32) -> usize {
+    1usize.checked_shl(log_stride).unwrap_or(0).clamp(LINK_BYTES, RECEIVE_BYTES_MAX)
+}
+
+/// Entries that wait on a queue pair's own queue.
+pub(crate) fn posted(space: Space, qp: &Qp) -> Result<u16, MemoryError> {
+    if qp.rq.count == 0 || qp.state == state::RST {
+        return Ok(0);
+    }
+    Ok(low16(space.read_be32(qp.dbrec)?).wrapping_sub(low16(qp.rq_done)))
+}
+
+/// Entries that wait on a shared queue.
+pub(crate) fn posted_shared(space: Space, srq: &Srq) -> Result<u16, MemoryError> {
+    Ok(low16(space.read_be32(srq.dbrec)?).wrapping_sub(low16(srq.taken)))
+}
+
+/// Takes an entry that [`next`] gave.
+pub(crate) fn take(locked: &mut Locked<'_>, function: usize, qpn: u32, entry: &Entry) {
+    let tables = locked.function(function);
+    let Some(qp) = tables.qps.get_mut(qpn.wrapping_sub(crate::fabric::QPN_BASE)) else { return };
+    match qp.srq.checked_sub(1) {
+        None => qp.rq_done = qp.rq_done.wrapping_add(1),
+        Some(srq) => {
+            if let Some(srq) = tables.srqs.get_mut(srq) {
+                srq.taken = srq.taken.wrapping_add(1);
+                srq.head = entry.next.unwrap_or(0);
+            }
+        }
+    }
+}
+
+/// The low half of a counter that runs on 16 bits in the rings.
+pub(crate) fn low16(counter: u32) -> u16 {
+    let [.., a, b] = counter.to_be_bytes();
+    u16::from_be_bytes([a, b])
+}

@@ -1,0 +1,92 @@
+//! A thread that tries again what could not be done when its doorbell rang: a message whose
+//! receiver was not ready.
+//!
+//! It sleeps while there is nothing to try. It is one per process, started with the first queue
+//! pair, as a thread cannot be started in a signal handler.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::fabric::Fabric;
+use crate::sys;
+
+/// Time between tries: short against a receiver's own delays (10 us to 655 ms), long enough that
+/// the thread takes a small part of a core.
+const INTERVAL_NS: u64 = 50_000;
+/// The thread looks for itself this often, should a wake-up be lost.
+const IDLE_NS: u64 = 100_000_000;
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+static WORD: AtomicU32 = AtomicU32::new(0);
+
+/// Starts the thread, if there is none yet. Not for signal handlers.
+///
+/// # Errors
+/// The operating system gives no thread.
+pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()> {
+    if STARTED.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    // The thread holds all signals back, so that none of the application's handlers runs in it.
+    let held = sys::SignalsHeld::new();
+    let thread = std::thread::Builder::new()
+        .name("bf-emu".to_owned())
+        .stack_size(128 * 1024)
+        .spawn(move || run(fabric, process));
+    drop(held);
+    match thread {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            STARTED.store(false, Ordering::Release);
+            Err(error)
+        }
+    }
+}
+
+/// Tells the thread that there is something to try. Async-signal-safe.
+pub(crate) fn wake() {
+    WORD.fetch_add(1, Ordering::Release);
+    sys::futex_wake(&WORD);
+}
+
+/// The child of a fork has no such thread.
+pub(crate) fn after_fork_in_child() {
+    STARTED.store(false, Ordering::Release);
+}
+
+fn run(fabric: &'static Fabric, process: u32) {
+    loop {
+        let seen = WORD.load(Ordering::Acquire);
+        if try_all(fabric, process) {
+            sys::sleep(INTERVAL_NS);
+        } else {
+            sys::futex_wait(&WORD, seen, IDLE_NS);
+        }
+    }
+}
+
+/// Tries everything once. True if something still waits.
+fn try_all(fabric: &Fabric, process: u32) -> bool {
+    let mut waits = false;
+    for function in 0..fabric.identities().len() {
+        let mut from = 0;
+        loop {
+            let locked = fabric.lock();
+            let found = locked
+                .peek(function)
+                .qps
+                .next(from, |owner, qp| owner.process == process && qp.pending);
+            drop(locked);
+            let Some(slot) = found else { break };
+            super::run(fabric, function, slot + crate::fabric::QPN_BASE);
+            let still = fabric
+                .lock()
+                .peek(function)
+                .qps
+                .get(slot)
+                .is_some_and(|qp| qp.pending);
+            waits |= still;
+            from = slot + 1;
+        }
+    }
+    waits
+}

@@ -1,0 +1,229 @@
+//! Send work queue entries: from the bytes in a ring to a checked [`Work`]. Pure; nothing is done.
+
+use mlx5_prm::mkey::{KLM_BYTES, Klm};
+use mlx5_prm::umr::{self, UmrContext, UmrCtrl};
+use mlx5_prm::wqe::{AddressVector, Ctrl, OCTOWORD_BYTES, RemoteAddress, WQEBB_BYTES, opcode};
+use mlx5_prm::{qp::service, wqe::DS_MAX};
+
+/// Most bytes of one entry.
+pub(crate) const WORK_BYTES_MAX: usize =
+    (DS_MAX as usize * OCTOWORD_BYTES).next_multiple_of(WQEBB_BYTES);
+
+/// What an entry asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Nothing.
+    Nop,
+    /// A message.
+    Send {
+        /// Immediate data.
+        imm: Option<u32>,
+        /// Key that the receiver is to lose.
+        invalidate: Option<u32>,
+    },
+    /// Into the other side's memory.
+    Write {
+        /// Where.
+        remote: RemoteAddress,
+        /// Immediate data, taking a receive entry.
+        imm: Option<u32>,
+    },
+    /// Out of the other side's memory.
+    Read {
+        /// Where.
+        remote: RemoteAddress,
+    },
+    /// Eight bytes of the other side's memory, read and changed.
+    Atomic {
+        /// Where.
+        remote: RemoteAddress,
+        /// How.
+        kind: Atomic,
+    },
+    /// A change of an mkey.
+    Umr {
+        /// Which, as an lkey.
+        mkey: u32,
+        /// What changes.
+        ctrl: UmrCtrl,
+        /// To what.
+        context: UmrContext,
+    },
+}
+
+/// Atomic operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Atomic {
+    /// Swaps if equal.
+    CompareSwap {
+        /// Compared with.
+        compare: u64,
+        /// Put there.
+        swap: u64,
+    },
+    /// Adds.
+    FetchAdd {
+        /// Addend.
+        add: u64,
+    },
+}
+
+/// A checked entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Its control segment.
+    pub ctrl: Ctrl,
+    /// Datagrams: where to.
+    pub address: Option<AddressVector>,
+    /// What it asks for.
+    pub operation: Operation,
+    /// Where in the entry the data segments, or the translation list of a UMR, begin.
+    pub data_at: usize,
+    /// Where the entry ends.
+    pub end: usize,
+}
+
+/// Why an entry was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkError {
+    /// The device does not know the opcode, or not on such a queue.
+    Opcode,
+    /// It is shorter than its opcode needs.
+    Short,
+}
+
+/// Reads an entry of a queue of service type `queue`.
+pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
+    let mut reader = Reader { bytes, at: 0 };
+    let ctrl = Ctrl::parse(reader.take()?);
+    let end = usize::from(ctrl.ds) * OCTOWORD_BYTES;
+    reader.bytes = bytes.get(..end).ok_or(WorkError::Short)?;
+    let connected = matches!(queue, service::RC | service::UC | service::XRC);
+    let address = match queue {
+        service::UD if ctrl.opcode != opcode::NOP => Some(reader.address_vector()?),
+        _ => None,
+    };
+    let imm = Some(ctrl.imm);
+    let operation = match ctrl.opcode {
+        opcode::NOP => Operation::Nop,
+        opcode::SEND => Operation::Send { imm: None, invalidate: None },
+        opcode::SEND_IMM => Operation::Send { imm, invalidate: None },
+        opcode::SEND_INVAL if connected => Operation::Send { imm: None, invalidate: imm },
+        opcode::RDMA_WRITE if connected => Operation::Write { remote: reader.remote()?, imm: None },
+        opcode::RDMA_WRITE_IMM if connected => Operation::Write { remote: reader.remote()?, imm },
+        opcode::RDMA_READ if queue == service::RC => Operation::Read { remote: reader.remote()? },
+        opcode::ATOMIC_CS if queue == service::RC => {
+            let remote = reader.remote()?;
+            let (swap, compare) = reader.words()?;
+            Operation::Atomic { remote, kind: Atomic::CompareSwap { compare, swap } }
+        }
+        opcode::ATOMIC_FA if queue == service::RC => {
+            let remote = reader.remote()?;
+            let (add, _) = reader.words()?;
+            Operation::Atomic { remote, kind: Atomic::FetchAdd { add } }
+        }
+        opcode::UMR if connected => Operation::Umr {
+            mkey: ctrl.imm,
+            ctrl: UmrCtrl::parse(reader.take()?),
+            context: UmrContext::parse(reader.take::<{ umr::CONTEXT_BYTES }>()?),
+        },
+        _ => return Err(WorkError::Opcode),
+    };
+    Ok(Work { ctrl, address, operation, data_at: reader.at, end })
+}
+
+/// The entries of an inline translation list.
+pub(crate) fn klms(bytes: &[u8]) -> impl Iterator<Item = Klm> {
+    bytes.as_chunks::<KLM_BYTES>().0.iter().map(Klm::parse)
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], WorkError> {
+        let rest = self.bytes.get(self.at..).ok_or(WorkError::Short)?;
+        let part = rest.first_chunk::<N>().ok_or(WorkError::Short)?;
+        self.at += N;
+        Ok(part)
+    }
+
+    fn remote(&mut self) -> Result<RemoteAddress, WorkError> {
+        Ok(RemoteAddress::parse(self.take()?))
+    }
+
+    fn words(&mut self) -> Result<(u64, u64), WorkError> {
+        let [first, second] = [*self.take::<8>()?, *self.take::<8>()?];
+        Ok((u64::from_be_bytes(first), u64::from_be_bytes(second)))
+    }
+
+    /// A compact address vector, or an extended one if its first half says so.
+    fn address_vector(&mut self) -> Result<AddressVector, WorkError> {
+        let rest = self.bytes.get(self.at..).ok_or(WorkError::Short)?;
+        let compact: &[u8; AddressVector::COMPACT_BYTES] =
+            rest.first_chunk().ok_or(WorkError::Short)?;
+        if AddressVector::parse(compact).extended {
+            Ok(AddressVector::parse(self.take::<{ AddressVector::BYTES }>()?))
+        } else {
+            self.at += AddressVector::COMPACT_BYTES;
+            Ok(AddressVector::parse(compact))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(opcode: u8, segments: &[&[u8]]) -> Vec<u8> {
+        let body: Vec<u8> = segments.concat();
+        let ds = u8::try_from(1 + body.len().div_ceil(16)).unwrap();
+        let mut bytes = Ctrl { opcode, ds, imm: 0x1234, ..Ctrl::default() }.to_bytes().to_vec();
+        bytes.extend(body);
+        bytes.resize(usize::from(ds) * 16, 0);
+        bytes
+    }
+
+    #[track_caller]
+    fn check(bytes: &[u8], queue: u8, expect: Result<(Operation, usize), WorkError>) {
+        assert_eq!(parse(bytes, queue).map(|work| (work.operation, work.data_at)), expect);
+    }
+
+    #[test]
+    fn operations() {
+        let remote = RemoteAddress { address: 0x1000, rkey: 0x600fb };
+        let raddr = remote.to_bytes();
+        let read = Operation::Read { remote };
+        check(&entry(opcode::RDMA_READ, &[&raddr, &[0; 16]]), service::RC, Ok((read, 32)));
+        check(&entry(opcode::RDMA_READ, &[&raddr]), service::UC, Err(WorkError::Opcode));
+        check(&entry(opcode::RDMA_WRITE, &[]), service::RC, Err(WorkError::Short));
+        let send = Operation::Send { imm: Some(0x1234), invalidate: None };
+        check(&entry(opcode::SEND_IMM, &[&[0; 16]]), service::RC, Ok((send, 16)));
+        // A datagram has its address vector in front: compact, or extended by its flag.
+        let mut vector = [0; 48];
+        check(&entry(opcode::SEND_IMM, &[&vector]), service::UD, Ok((send, 32)));
+        vector[8] = 0x80;
+        check(&entry(opcode::SEND_IMM, &[&vector]), service::UD, Ok((send, 64)));
+        check(&entry(opcode::SEND_IMM, &[&vector[..32]]), service::UD, Err(WorkError::Short));
+        check(&entry(0x3f, &[]), service::RC, Err(WorkError::Opcode));
+        let kind = Atomic::CompareSwap { compare: 2, swap: 1 };
+        let words = [1u64.to_be_bytes(), 2u64.to_be_bytes()].concat();
+        let atomic = Operation::Atomic { remote, kind };
+        check(&entry(opcode::ATOMIC_CS, &[&raddr, &words]), service::RC, Ok((atomic, 48)));
+    }
+
+    proptest! {
+        /// Whatever lies in a ring, reading it neither panics nor goes past the end.
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..1100), queue in 0u8..16) {
+            if let Ok(work) = parse(&bytes, queue) {
+                prop_assert!(work.data_at <= work.end && work.end <= bytes.len());
+                prop_assert!(klms(&bytes[work.data_at..work.end]).count() <= 63);
+            }
+        }
+    }
+}

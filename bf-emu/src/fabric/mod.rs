@@ -1,0 +1,590 @@
+//! The device as all processes share it: one file, its tables, and the lock that guards them.
+//!
+//! The file is sparse: a table costs memory only for the slots that were ever used.
+
+pub mod klm;
+pub mod lock;
+pub mod objects;
+pub mod release;
+pub mod table;
+
+use std::fs::{File, OpenOptions};
+use std::marker::PhantomData;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use klm::Klms;
+use lock::{SharedMutex, Taken};
+use objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
+use table::Table;
+
+use crate::profile::ProfileTable;
+use crate::stats::Counters;
+use crate::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, Topology};
+
+/// Processes that may use the device at once.
+pub const PROCESSES_MAX: usize = 1024;
+/// mkeys of one function, aliases among them: room for 65,536 aliases beside as many keys.
+pub const MKEYS_MAX: usize = 128 * 1024;
+/// Queue pairs of one function.
+pub const QPS_MAX: usize = 16 * 1024;
+/// Completion queues of one function.
+pub const CQS_MAX: usize = 16 * 1024;
+/// Shared receive queues of one function.
+pub const SRQS_MAX: usize = 4 * 1024;
+/// umems of one function.
+pub const UMEMS_MAX: usize = 64 * 1024;
+/// Protection domains of one function.
+pub const PDS_MAX: usize = 4 * 1024;
+/// Channels of one function.
+pub const CHANNELS_MAX: usize = 4 * 1024;
+
+/// Numbers of objects start here, as on an adapter whose firmware keeps the first ones. They are
+/// the same for every function: nothing may take a number for unique in the fabric.
+pub const MKEY_BASE: u32 = 0x600;
+/// First queue pair number.
+pub const QPN_BASE: u32 = 0x48;
+/// First number of the other objects.
+pub const NUMBER_BASE: u32 = 0x10;
+
+const MAGIC: u64 = u64::from_be_bytes(*b"bf-emu\0\x01");
+const FILE_NAME: &str = "device";
+const PROFILE_NAME_MAX: usize = 64;
+
+/// What identifies a function to its users.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Identity {
+    name: [u8; NAME_MAX],
+    /// gvmi.
+    pub vhca_id: u16,
+    /// Local identifier of its port.
+    pub lid: u16,
+    /// PCI device id.
+    pub pci_device: u16,
+    /// Shared by the functions of one adapter.
+    pub sys_image_guid: u64,
+    /// Its own.
+    pub node_guid: u64,
+}
+
+impl Identity {
+    fn new(spec: &FunctionSpec) -> Self {
+        Self {
+            name: text_bytes(&spec.name),
+            vhca_id: spec.vhca_id,
+            lid: spec.lid,
+            pci_device: spec.pci_device,
+            sys_image_guid: spec.sys_image_guid,
+            node_guid: spec.node_guid,
+        }
+    }
+
+    /// Its name in the topology.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        text(&self.name)
+    }
+
+    /// GID 0 of its port: the default subnet prefix and the port's GUID, which is the node's.
+    #[must_use]
+    pub fn gid(&self) -> [u8; 16] {
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&0xfe80_0000_0000_0000u64.to_be_bytes());
+        gid[8..].copy_from_slice(&self.node_guid.to_be_bytes());
+        gid
+    }
+}
+
+/// A name in a fixed array, cut where it does not fit.
+fn text_bytes<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (to, from) in bytes.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+fn text(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).unwrap_or("?")
+}
+
+/// The objects of one function.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Function {
+    /// Variant of the next registered mkey.
+    pub next_variant: u8,
+    /// Protection domains.
+    pub pds: Table<Pd, PDS_MAX>,
+    /// Channels.
+    pub channels: Table<Channel, CHANNELS_MAX>,
+    /// Completion queues.
+    pub cqs: Table<Cq, CQS_MAX>,
+    /// Shared receive queues.
+    pub srqs: Table<Srq, SRQS_MAX>,
+    /// Queue pairs.
+    pub qps: Table<Qp, QPS_MAX>,
+    /// umems.
+    pub umems: Table<Umem, UMEMS_MAX>,
+    /// mkeys.
+    pub mkeys: Table<Mkey, MKEYS_MAX>,
+    /// Translation lists of indirect mkeys.
+    pub klms: Klms,
+}
+
+/// What every function shares and the lock guards.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Common {
+    /// Processes.
+    pub processes: Table<Attached, PROCESSES_MAX>,
+}
+
+/// The head of the file: constant once made, or atomic.
+#[derive(Debug)]
+#[repr(C)]
+struct Head {
+    magic: u64,
+    /// Size of a function's tables and of the whole head, to know a file of another build.
+    layout: [u64; 2],
+    functions: u32,
+    next_context: AtomicU32,
+    next_uar: AtomicU32,
+    /// Deaths in the middle of a change, each repaired.
+    repairs: AtomicU64,
+    profile_name: [u8; PROFILE_NAME_MAX],
+    profile: ProfileTable,
+    lock: SharedMutex,
+    identities: [Identity; FUNCTIONS_MAX],
+    counters: [Counters; FUNCTIONS_MAX],
+}
+
+const PAGE: usize = 4096;
+const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(PAGE);
+const COMMON_BYTES: usize = size_of::<Common>().next_multiple_of(PAGE);
+const FUNCTION_BYTES: usize = size_of::<Function>().next_multiple_of(PAGE);
+
+/// Why the device file could not be made or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The operating system refused.
+    #[error("{call} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        call: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is not of this build.
+    #[error(
+        "{} was made by another version of bf-emu: end its processes, then run 'bf-emu reset'",
+        path.display()
+    )]
+    Layout {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file describes another device.
+    #[error(
+        "{} exists with {there}, but {asked} was asked for: use another --state, or run \
+         'bf-emu reset' first",
+        path.display()
+    )]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// What it has.
+        there: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// The process table is full.
+    #[error("{PROCESSES_MAX} processes use {} already", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The mapped device.
+#[derive(Debug)]
+pub struct Fabric {
+    base: NonNull<u8>,
+    bytes: usize,
+    path: PathBuf,
+}
+
+// SAFETY: the mapping stays until drop and belongs to no thread; its contents are reached through
+// atomics, constants and the lock.
+unsafe impl Send for Fabric {}
+// SAFETY: as above.
+unsafe impl Sync for Fabric {}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length and nobody else unmaps it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+impl Fabric {
+    /// Makes the device of a topology in directory `state`, or checks that the one there is the
+    /// same.
+    ///
+    /// # Errors
+    /// The file cannot be made, or describes another device.
+    pub fn create(
+        state: &Path,
+        topology: &Topology,
+        profile: &ProfileTable,
+        profile_name: &str,
+    ) -> Result<Self, FabricError> {
+        let path = state.join(FILE_NAME);
+        if path.exists() {
+            let fabric = Self::open(state)?;
+            fabric.check_same(topology, profile, profile_name)?;
+            return Ok(fabric);
+        }
+        // Made under another name and renamed, so that nobody ever opens half a device.
+        let draft = state.join(format!("{FILE_NAME}.{}", std::process::id()));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft)
+            .map_err(|source| FabricError::Io { call: "create", path: draft.clone(), source })?;
+        let functions = topology.functions();
+        let bytes = HEAD_BYTES + COMMON_BYTES + functions.len() * FUNCTION_BYTES;
+        file.set_len(bytes as u64)
+            .map_err(|source| FabricError::Io { call: "extend", path: draft.clone(), source })?;
+        let fabric = Self::map(&file, bytes, path.clone())?;
+        // SAFETY: the file is new and has no name that others know: this process alone sees the
+        // head, and all zeroes is a valid one.
+        let head = unsafe { fabric.base.cast::<Head>().as_mut() };
+        head.layout = [FUNCTION_BYTES as u64, HEAD_BYTES as u64];
+        head.functions = u32::try_from(functions.len()).unwrap_or(0);
+        head.profile = *profile;
+        head.profile_name = text_bytes(profile_name);
+        for (identity, spec) in head.identities.iter_mut().zip(functions) {
+            *identity = Identity::new(spec);
+        }
+        head.next_context = AtomicU32::new(1);
+        head.next_uar = AtomicU32::new(1);
+        // SAFETY: nobody else knows of the mutex yet.
+        unsafe { head.lock.init() }.map_err(|errno| FabricError::Io {
+            call: "make the lock of",
+            path: draft.clone(),
+            source: errno.into(),
+        })?;
+        head.magic = MAGIC;
+        std::fs::rename(&draft, &path)
+            .map_err(|source| FabricError::Io { call: "name", path: path.clone(), source })?;
+        Ok(fabric)
+    }
+
+    /// Opens the device in directory `state`.
+    ///
+    /// # Errors
+    /// There is none, or it is of another version.
+    pub fn open(state: &Path) -> Result<Self, FabricError> {
+        let path = state.join(FILE_NAME);
+        let io = |call, source| FabricError::Io { call, path: path.clone(), source };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|source| io("open", source))?;
+        let bytes = file.metadata().map_err(|source| io("stat", source))?.len();
+        let bytes = usize::try_from(bytes).unwrap_or(0);
+        if bytes < HEAD_BYTES + COMMON_BYTES {
+            return Err(FabricError::Layout { path });
+        }
+        let fabric = Self::map(&file, bytes, path.clone())?;
+        let head = fabric.head();
+        let functions = head.functions as usize;
+        let same = head.magic == MAGIC
+            && head.layout == [FUNCTION_BYTES as u64, HEAD_BYTES as u64]
+            && functions <= FUNCTIONS_MAX
+            && bytes == HEAD_BYTES + COMMON_BYTES + functions * FUNCTION_BYTES;
+        if same { Ok(fabric) } else { Err(FabricError::Layout { path }) }
+    }
+
+    fn map(file: &File, bytes: usize, path: PathBuf) -> Result<Self, FabricError> {
+        // The interposed mmap of the process may be hooked by others: ask the kernel.
+        // SAFETY: a new shared mapping of a file that we have open, at an address of the kernel's
+        // choice.
+        let base = unsafe {
+            libc::syscall(
+                libc::SYS_mmap,
+                std::ptr::null_mut::<u8>(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0u64,
+            )
+        };
+        match usize::try_from(base).ok().and_then(|base| NonNull::new(base as *mut u8)) {
+            Some(base) => Ok(Self { base, bytes, path }),
+            None => {
+                Err(FabricError::Io { call: "map", path, source: std::io::Error::last_os_error() })
+            }
+        }
+    }
+
+    fn check_same(
+        &self,
+        topology: &Topology,
+        profile: &ProfileTable,
+        profile_name: &str,
+    ) -> Result<(), FabricError> {
+        let mismatch = |there: String, asked: String| {
+            Err(FabricError::Mismatch { path: self.path.clone(), there, asked })
+        };
+        let names = |names: &mut dyn Iterator<Item = &str>| {
+            format!("functions {}", names.collect::<Vec<_>>().join(","))
+        };
+        let there = names(&mut self.identities().iter().map(Identity::name));
+        let asked = names(&mut topology.functions().iter().map(|spec| spec.name.as_str()));
+        if there != asked {
+            return mismatch(there, asked);
+        }
+        if self.profile() != profile {
+            return mismatch(
+                format!("profile {}", self.profile_name()),
+                format!("profile {profile_name}"),
+            );
+        }
+        Ok(())
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping begins with a head, page-aligned, that nobody changes after it was
+        // made but through its atomics and its mutex.
+        unsafe { self.base.cast::<Head>().as_ref() }
+    }
+
+    /// The device file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The functions, in the order of their indices.
+    #[must_use]
+    pub fn identities(&self) -> &[Identity] {
+        let head = self.head();
+        &head.identities[..(head.functions as usize).min(FUNCTIONS_MAX)]
+    }
+
+    /// What identifies a function.
+    #[must_use]
+    pub fn identity(&self, function: usize) -> Option<&Identity> {
+        self.identities().get(function)
+    }
+
+    /// Index of the function of this name.
+    #[must_use]
+    pub fn function_index(&self, name: &str) -> Option<usize> {
+        self.identities().iter().position(|identity| identity.name() == name)
+    }
+
+    /// Index of the function with this LID.
+    #[must_use]
+    pub fn function_of_lid(&self, lid: u16) -> Option<usize> {
+        self.identities().iter().position(|identity| identity.lid == lid)
+    }
+
+    /// Index of the function with this GID.
+    #[must_use]
+    pub fn function_of_gid(&self, gid: &[u8; 16]) -> Option<usize> {
+        self.identities().iter().position(|identity| identity.gid() == *gid)
+    }
+
+    /// Index of the function with this gvmi.
+    #[must_use]
+    pub fn function_of_vhca(&self, vhca_id: u16) -> Option<usize> {
+        self.identities().iter().position(|identity| identity.vhca_id == vhca_id)
+    }
+
+    /// Counters of a function. Not guarded by the lock.
+    #[must_use]
+    pub fn counters(&self, function: usize) -> &Counters {
+        &self.head().counters[function.min(FUNCTIONS_MAX - 1)]
+    }
+
+    /// The cost profile in force.
+    #[must_use]
+    pub fn profile(&self) -> &ProfileTable {
+        &self.head().profile
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn profile_name(&self) -> &str {
+        text(&self.head().profile_name)
+    }
+
+    /// Deaths in the middle of a change that were repaired.
+    #[must_use]
+    pub fn repairs(&self) -> u64 {
+        self.head().repairs.load(Ordering::Relaxed)
+    }
+
+    /// A number for a new context.
+    #[must_use]
+    pub fn next_context(&self) -> u32 {
+        self.head().next_context.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for a new UAR page.
+    #[must_use]
+    pub fn next_uar(&self) -> u32 {
+        self.head().next_uar.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff
+    }
+
+    /// Takes the device's lock. The calling thread must not hold it, and must have signals held
+    /// back, or a handler that posts would wait for itself.
+    #[must_use]
+    pub fn lock(&self) -> Locked<'_> {
+        let taken = self.head().lock.lock();
+        let mut locked = Locked { fabric: self, _not_send: PhantomData };
+        if taken == Taken::OwnerDied {
+            self.head().repairs.fetch_add(1, Ordering::Relaxed);
+            locked.repair();
+        }
+        locked
+    }
+}
+
+/// The device with its lock held.
+#[derive(Debug)]
+pub struct Locked<'a> {
+    fabric: &'a Fabric,
+    // A mutex is given back by the thread that took it.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this thread took the lock in `Fabric::lock` or `Locked::pause`.
+        unsafe { self.fabric.head().lock.unlock() };
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// The device.
+    #[must_use]
+    pub fn fabric(&self) -> &'a Fabric {
+        self.fabric
+    }
+
+    /// Lets others have the lock for a moment. What was read before may have changed.
+    pub fn pause(&mut self) {
+        // SAFETY: this thread holds the lock, and holds it again before anything else happens.
+        unsafe { self.fabric.head().lock.unlock() };
+        if self.fabric.head().lock.lock() == Taken::OwnerDied {
+            self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
+            self.repair();
+        }
+    }
+
+    /// What every function shares.
+    #[must_use]
+    pub fn common(&mut self) -> &mut Common {
+        let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
+        // SAFETY: the mapping has a `Common` there, page-aligned; all zeroes is a valid one. The
+        // lock keeps every other thread and process away, and the borrow of `self` this one.
+        unsafe { &mut *at.cast::<Common>() }
+    }
+
+    /// The objects of a function.
+    ///
+    /// # Panics
+    /// Never in practice: indices come from [`Fabric::identities`] and stored numbers are checked
+    /// against it.
+    #[must_use]
+    pub fn function(&mut self, index: usize) -> &mut Function {
+        // SAFETY: the lock keeps others away, and the borrow of `self` this thread.
+        unsafe { &mut *self.function_ptr(index) }
+    }
+
+    /// The objects of a function, to be read.
+    #[must_use]
+    pub fn peek(&self, index: usize) -> &Function {
+        // SAFETY: the lock keeps others away; nobody changes it while `self` is borrowed.
+        unsafe { &*self.function_ptr(index) }
+    }
+
+    fn function_ptr(&self, index: usize) -> *mut Function {
+        let index = index.min(self.fabric.identities().len().saturating_sub(1));
+        let offset = HEAD_BYTES + COMMON_BYTES + index * FUNCTION_BYTES;
+        // The mapping has as many functions as identities, each page-aligned and all zeroes at
+        // first, which is a valid one.
+        self.fabric.base.as_ptr().wrapping_byte_add(offset).cast::<Function>()
+    }
+
+    /// Number of the process that owns an object.
+    #[must_use]
+    pub fn pid(&self, process: u32) -> Option<i32> {
+        let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
+        // SAFETY: as in `common`, read only.
+        let common = unsafe { &*at.cast::<Common>() };
+        common.processes.get(process.checked_sub(1)?).map(|process| process.pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_made_once_and_checked_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let two = Topology::with_nodes(2).unwrap();
+        let fabric = Fabric::create(dir.path(), &two, &ProfileTable::NONE, "none").unwrap();
+        assert_eq!(fabric.function_index("node1.dpu"), Some(3));
+        let identity = fabric.identity(3).unwrap();
+        assert_eq!(fabric.function_of_lid(identity.lid), Some(3));
+        assert_eq!(fabric.function_of_gid(&identity.gid()), Some(3));
+        Fabric::create(dir.path(), &two, &ProfileTable::NONE, "none").unwrap();
+        let one = Topology::with_nodes(1).unwrap();
+        let error = Fabric::create(dir.path(), &one, &ProfileTable::NONE, "none").unwrap_err();
+        assert!(error.to_string().contains("bf-emu reset"), "{error}");
+    }
+
+    #[test]
+    fn a_file_of_another_layout_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for bytes in [0, 5, HEAD_BYTES + COMMON_BYTES] {
+            std::fs::write(dir.path().join(FILE_NAME), vec![0xffu8; bytes]).unwrap();
+            let error = Fabric::open(dir.path()).unwrap_err();
+            assert!(matches!(error, FabricError::Layout { .. }), "{bytes}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_new_device_takes_little_memory() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let topology = Topology::with_nodes(4).unwrap();
+        let fabric = Fabric::create(dir.path(), &topology, &ProfileTable::NONE, "none").unwrap();
+        let mut locked = fabric.lock();
+        for function in 0..8 {
+            assert_eq!(locked.function(function).mkeys.live(), 0);
+        }
+        drop(locked);
+        let blocks = std::fs::metadata(fabric.path()).unwrap().blocks();
+        assert!(blocks * 512 < 2 << 20, "{blocks} blocks of 512 bytes");
+    }
+}

@@ -1,0 +1,364 @@
+//! What the device remembers of each object. Plain data: any bit pattern is valid, all zeroes is
+//! "nothing", and nothing here is a pointer that this program follows without checking.
+
+use mlx5_prm::xgvmi::ACCESS_KEY_BYTES;
+
+use super::klm::Run;
+
+/// How an mkey translates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MkeyKind {
+    /// To one range of its owner's memory.
+    #[default]
+    Direct,
+    /// Through a list of entries of any length.
+    Klm,
+    /// Through a list of entries of one length.
+    Ksm,
+    /// It stands for an mkey of another function.
+    Alias,
+}
+
+/// What made an mkey.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MkeyOrigin {
+    /// Memory registration by verbs.
+    #[default]
+    Region,
+    /// `CREATE_MKEY`.
+    Command,
+    /// Memory window of type 1 or 2.
+    Window,
+    /// Alias object.
+    Alias,
+}
+
+/// A memory key.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Mkey {
+    /// First address that it stands for.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Direct: address of the memory in its owner.
+    pub host: u64,
+    /// Indirect: the translation list.
+    pub list: Run,
+    /// Entries of the list that are set.
+    pub entries: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// The queue pair that alone may use it.
+    pub qpn: u32,
+    /// Alias: the function, index and generation it stands for.
+    pub target: Target,
+    /// What it may be used for, as [`mlx5_prm::umr::access`].
+    pub access: u8,
+    /// Low byte of lkey and rkey.
+    pub variant: u8,
+    /// log2 of the entry size.
+    pub log_entity: u8,
+    /// How it translates.
+    pub kind: MkeyKind,
+    /// What made it.
+    pub origin: MkeyOrigin,
+    /// Not usable until a UMR sets it.
+    pub free: bool,
+    /// A UMR may change it.
+    pub umr_enabled: bool,
+    /// Other functions may make aliases, with `access_key`.
+    pub allowed: bool,
+    /// The remote side may invalidate it.
+    pub remote_invalidate: bool,
+    /// Memory windows may be bound to it.
+    pub window_bind: bool,
+    /// The window is of type 2.
+    pub window_type_2: bool,
+    /// What an alias must present.
+    pub access_key: [u8; ACCESS_KEY_BYTES],
+}
+
+/// What an alias stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Target {
+    /// Index of the function.
+    pub function: u32,
+    /// mkey index there.
+    pub index: u32,
+    /// Generation of that index when the alias was made.
+    pub generation: u32,
+}
+
+/// A ring in its owner's memory.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Ring {
+    /// Address in the owner.
+    pub base: u64,
+    /// Number of entries, a power of two; 0 for a ring that is not there.
+    pub count: u32,
+    /// log2 of the bytes of an entry.
+    pub log_stride: u32,
+}
+
+impl Ring {
+    /// Address of the entry that a free-running counter names.
+    #[must_use]
+    pub fn entry(&self, counter: u32) -> u64 {
+        let index = u64::from(counter & self.count.wrapping_sub(1));
+        self.base.wrapping_add(index << (self.log_stride & 63))
+    }
+}
+
+/// DEVX events that somebody wants of an object.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Subscription {
+    /// What to send first in each event.
+    pub cookie: u64,
+    /// The channel, counted from 1; 0 for none.
+    pub channel: u32,
+    /// Bit mask of the event types wanted.
+    pub types: u32,
+}
+
+/// A queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Qp {
+    /// Send ring, in building blocks of 64 bytes.
+    pub sq: Ring,
+    /// Receive ring.
+    pub rq: Ring,
+    /// Address of the doorbell record in the owner.
+    pub dbrec: u64,
+    /// What the owner calls it in events.
+    pub user_handle: u64,
+    /// When the other side, not ready or not answering, is given up; 0 while it is not waited for.
+    pub give_up_at_ns: u64,
+    /// Building blocks executed, modulo 65,536 on the wire.
+    pub sq_done: u32,
+    /// Receive entries used.
+    pub rq_done: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// Completion queue of sends.
+    pub send_cq: u32,
+    /// Completion queue of receives.
+    pub recv_cq: u32,
+    /// Shared receive queue, counted from 1; 0 for none.
+    pub srq: u32,
+    /// User index in completions.
+    pub user_index: u32,
+    /// UAR page that rings it.
+    pub uar: u32,
+    /// Connected: the other side's number.
+    pub remote_qpn: u32,
+    /// Connected: the other side's function, counted from 1; 0 if the path leads nowhere.
+    pub remote_function: u32,
+    /// Datagrams: the key that a sender must present.
+    pub qkey: u32,
+    /// The thread that executes it now; 0 for none.
+    pub busy: u32,
+    /// Asynchronous event channel, counted from 1.
+    pub event_channel: u32,
+    /// Events that were sent of it.
+    pub events_sent: u32,
+    /// Where DEVX events of it go.
+    pub devx: Subscription,
+    /// What the owner asked for, to be answered again.
+    pub caps: QpCaps,
+    /// What the owner set and nothing here depends on.
+    pub path: Path,
+    /// One of [`mlx5_prm::qp::service`].
+    pub service: u8,
+    /// One of [`mlx5_prm::qp::state`].
+    pub state: u8,
+    /// What the remote side may do, as [`mlx5_prm::umr::access`].
+    pub access: u8,
+    /// Posted work waits for another try.
+    pub pending: bool,
+    /// A doorbell rang while it was busy.
+    pub rang: bool,
+    /// Made by a DEVX command.
+    pub by_command: bool,
+    /// Every send completes with an entry.
+    pub signal_all: bool,
+}
+
+/// Capabilities that verbs asks back.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names of struct ibv_qp_cap")]
+pub struct QpCaps {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+/// Path attributes of a queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the names of struct ibv_qp_attr")]
+pub struct Path {
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dlid: u16,
+    pub pkey_index: u16,
+    pub is_global: u8,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub sl: u8,
+    pub port: u8,
+    pub path_mtu: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+}
+
+/// When a completion queue wants to tell its owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Armed {
+    /// Not at all.
+    #[default]
+    No,
+    /// At the next completion.
+    Next,
+    /// At the next solicited completion or error.
+    Solicited,
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Cq {
+    /// The ring.
+    pub ring: Ring,
+    /// Address of the doorbell record in the owner.
+    pub dbrec: u64,
+    /// What the owner calls it in events.
+    pub user_handle: u64,
+    /// Entries written.
+    pub produced: u32,
+    /// Entries that the owner was last seen to have read.
+    pub consumed: u32,
+    /// Completion channel, counted from 1; 0 for none.
+    pub channel: u32,
+    /// Asynchronous event channel, counted from 1.
+    pub event_channel: u32,
+    /// Events written to the completion channel.
+    pub events_sent: u32,
+    /// Asynchronous events sent.
+    pub async_events_sent: u32,
+    /// Where DEVX events of it go.
+    pub devx: Subscription,
+    /// When to tell the owner.
+    pub armed: Armed,
+    /// An entry was lost for want of room.
+    pub overrun: bool,
+    /// Made by a DEVX command.
+    pub by_command: bool,
+}
+
+/// A shared receive queue or receive memory pool.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Srq {
+    /// The ring.
+    pub ring: Ring,
+    /// Address of the doorbell record in the owner.
+    pub dbrec: u64,
+    /// What the owner calls it in events.
+    pub user_handle: u64,
+    /// Entries taken.
+    pub taken: u32,
+    /// List: the entry to take next.
+    pub head: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// User index in completions.
+    pub user_index: u32,
+    /// Below this many entries an event is sent; 0 for none.
+    pub limit: u32,
+    /// Asynchronous event channel, counted from 1.
+    pub event_channel: u32,
+    /// Events that were sent of it.
+    pub events_sent: u32,
+    /// Scatter entries of each receive entry.
+    pub sge_max: u32,
+    /// The entries form a ring and not a list.
+    pub cyclic: bool,
+    /// Made by a DEVX command.
+    pub by_command: bool,
+}
+
+/// Memory that DEVX commands name.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Umem {
+    /// Address in the owner.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// A protection domain.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Pd {
+    /// Not used; a table's value may not be empty.
+    pub reserved: u32,
+}
+
+/// What is written to a channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ChannelKind {
+    /// Completion events of verbs.
+    #[default]
+    Completion,
+    /// Asynchronous events of verbs.
+    Async,
+    /// Events of DEVX.
+    Devx,
+}
+
+/// A pipe into the owner.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Channel {
+    /// The read end, which the application has.
+    pub read_fd: i32,
+    /// The write end.
+    pub write_fd: i32,
+    /// What is written to it.
+    pub kind: ChannelKind,
+    /// DEVX: events are the cookie alone.
+    pub omit_data: bool,
+}
+
+/// A process that uses the device.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Attached {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22): a number that came
+    /// again belongs to another process.
+    pub start_time: u64,
+    /// What it sees, a comma list.
+    pub view: [u8; crate::topology::VIEW_NAME_MAX],
+}

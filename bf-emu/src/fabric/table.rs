@@ -1,0 +1,244 @@
+//! Tables of device objects in shared memory: slots of fixed size, numbered, owned by a process
+//! and one of its contexts.
+//!
+//! A process may be killed at any instruction, so a slot's contents are written before its state
+//! says that it lives, and its state is cleared before anything else. The free list is only a
+//! shortcut: [`Table::repair`] rebuilds it from the states.
+
+use std::sync::atomic::{Ordering, fence};
+
+/// Who an object belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Owner {
+    /// Number of the process in the process table, counted from 1; 0 is the device itself.
+    pub process: u32,
+    /// Number of the uverbs context, unique for the life of the device.
+    pub context: u32,
+}
+
+const FREE: u32 = 0;
+const LIVE: u32 = 1;
+
+/// A slot of a table.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Slot<T> {
+    state: u32,
+    /// Next slot on the free list, counted from 1; 0 ends it.
+    next_free: u32,
+    /// Counts the objects that this slot has held, so that a number that was kept too long is
+    /// known to be stale.
+    generation: u32,
+    owner: Owner,
+    value: T,
+}
+
+/// A table of at most `N` objects. All zeroes is an empty table.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Table<T, const N: usize> {
+    live: u32,
+    live_max: u32,
+    /// Slots that were ever in use; those above have never been touched.
+    high: u32,
+    /// Free slots below `high`, first and last, counted from 1. The oldest is used first, so that
+    /// a number rests for as long as can be.
+    free_first: u32,
+    free_last: u32,
+    slots: [Slot<T>; N],
+}
+
+impl<T: Copy, const N: usize> Table<T, N> {
+    /// Objects that fit.
+    pub const CAPACITY: usize = N;
+
+    /// Objects that live now.
+    #[must_use]
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Most objects that ever lived at once.
+    #[must_use]
+    pub fn live_max(&self) -> u32 {
+        self.live_max
+    }
+
+    /// Puts an object into a free slot and returns its number; None if the table is full.
+    pub fn insert(&mut self, owner: Owner, value: T) -> Option<u32> {
+        let index = match self.free_first {
+            0 if (self.high as usize) < N => {
+                self.high += 1;
+                self.high - 1
+            }
+            0 => return None,
+            first => {
+                let index = first - 1;
+                self.free_first = self.slots.get(index as usize)?.next_free;
+                if self.free_first == 0 {
+                    self.free_last = 0;
+                }
+                index
+            }
+        };
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.value = value;
+        slot.owner = owner;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next_free = 0;
+        fence(Ordering::Release);
+        slot.state = LIVE;
+        self.live += 1;
+        self.live_max = self.live_max.max(self.live);
+        Some(index)
+    }
+
+    /// Takes an object out. None if there is none of this number.
+    pub fn remove(&mut self, index: u32) -> Option<T> {
+        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.state == LIVE)?;
+        slot.state = FREE;
+        fence(Ordering::Release);
+        let value = slot.value;
+        self.live = self.live.saturating_sub(1);
+        self.append_free(index);
+        Some(value)
+    }
+
+    fn append_free(&mut self, index: u32) {
+        let link = index + 1;
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.next_free = 0;
+        }
+        match self.free_last.checked_sub(1).and_then(|last| self.slots.get_mut(last as usize)) {
+            Some(last) => last.next_free = link,
+            None => self.free_first = link,
+        }
+        self.free_last = link;
+    }
+
+    /// The object of this number.
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        self.slot(index).map(|slot| &slot.value)
+    }
+
+    /// The object of this number, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.state == LIVE)?;
+        Some(&mut slot.value)
+    }
+
+    /// Who owns the object of this number.
+    #[must_use]
+    pub fn owner(&self, index: u32) -> Option<Owner> {
+        self.slot(index).map(|slot| slot.owner)
+    }
+
+    /// How many objects this number has had, this one included.
+    #[must_use]
+    pub fn generation(&self, index: u32) -> Option<u32> {
+        self.slot(index).map(|slot| slot.generation)
+    }
+
+    /// The object of this number, if it belongs to `context`.
+    #[must_use]
+    pub fn owned(&self, index: u32, context: u32) -> Option<&T> {
+        self.slot(index).filter(|slot| slot.owner.context == context).map(|slot| &slot.value)
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        // Slots above `high` are not looked at: reading them would make their pages real.
+        let used = index < self.high;
+        self.slots.get(index as usize).filter(|slot| used && slot.state == LIVE)
+    }
+
+    /// Numbers, owners and objects of all that live.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Owner, &T)> {
+        let used = (self.high as usize).min(N);
+        self.slots[..used]
+            .iter()
+            .zip(0u32..)
+            .filter(|(slot, _)| slot.state == LIVE)
+            .map(|(slot, index)| (index, slot.owner, &slot.value))
+    }
+
+    /// The next object at or above `from` that `wanted` accepts.
+    pub fn next(&self, from: u32, wanted: impl Fn(Owner, &T) -> bool) -> Option<u32> {
+        let used = (self.high as usize).min(N);
+        let start = (from as usize).min(used);
+        self.slots[start..used]
+            .iter()
+            .zip(from..)
+            .find(|(slot, _)| slot.state == LIVE && wanted(slot.owner, &slot.value))
+            .map(|(_, index)| index)
+    }
+
+    /// Rebuilds counts and the free list after a process died while it changed the table.
+    pub fn repair(&mut self) {
+        self.high = u32::try_from((self.high as usize).min(N)).unwrap_or(0);
+        self.live = 0;
+        self.free_first = 0;
+        self.free_last = 0;
+        for index in 0..self.high {
+            match self.slots.get(index as usize) {
+                Some(slot) if slot.state == LIVE => self.live += 1,
+                Some(_) => self.append_free(index),
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty<const N: usize>() -> Table<u64, N> {
+        Table {
+            live: 0,
+            live_max: 0,
+            high: 0,
+            free_first: 0,
+            free_last: 0,
+            slots: [Slot {
+                state: FREE,
+                next_free: 0,
+                generation: 0,
+                owner: Owner::default(),
+                value: 0,
+            }; N],
+        }
+    }
+
+    const OWNER: Owner = Owner { process: 1, context: 7 };
+
+    #[test]
+    fn numbers_rest_as_long_as_can_be() {
+        let mut table = empty::<3>();
+        let numbers: Vec<_> = (0..4).map(|value| table.insert(OWNER, value)).collect();
+        assert_eq!(numbers, [Some(0), Some(1), Some(2), None]);
+        assert_eq!((table.remove(1), table.remove(0), table.remove(1)), (Some(1), Some(0), None));
+        assert_eq!((table.insert(OWNER, 10), table.insert(OWNER, 11)), (Some(1), Some(0)));
+        assert_eq!(table.generation(1), Some(2));
+        assert_eq!((table.live(), table.live_max()), (3, 3));
+        assert_eq!(table.owned(0, 7), Some(&11));
+        assert_eq!(table.owned(0, 8), None);
+    }
+
+    #[test]
+    fn a_table_is_repaired_from_its_states() {
+        let mut table = empty::<4>();
+        for value in 0..4 {
+            table.insert(OWNER, value);
+        }
+        table.remove(2);
+        // What a process leaves behind that dies half way.
+        (table.free_first, table.free_last, table.live) = (99, 98, 77);
+        table.repair();
+        assert_eq!(table.live(), 3);
+        assert_eq!((table.insert(OWNER, 5), table.insert(OWNER, 6)), (Some(2), None));
+        assert_eq!(table.iter().map(|(_, _, value)| *value).collect::<Vec<_>>(), [0, 1, 5, 3]);
+    }
+}

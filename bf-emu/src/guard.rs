@@ -1,0 +1,159 @@
+//! Copies within this process that survive a page that is not there.
+//!
+//! The device reads rings and buffers that an application may have unmapped. A copy that faults
+//! ends early and says so: the signal handler asks [`fixup`] where to go on. That costs nothing on
+//! the way of the data, where a system call would cost half a microsecond.
+
+use crate::sys::{self, Errno};
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    std::arch::global_asm!(
+        ".balign 16",
+        ".globl __bfemu_guard_copy",
+        ".hidden __bfemu_guard_copy",
+        ".type __bfemu_guard_copy, @function",
+        "__bfemu_guard_copy:", // rdi to, rsi from, rdx length; returns the bytes not copied
+        "mov rcx, rdx",
+        ".globl __bfemu_guard_begin",
+        ".hidden __bfemu_guard_begin",
+        "__bfemu_guard_begin:",
+        "rep movsb",
+        ".globl __bfemu_guard_end",
+        ".hidden __bfemu_guard_end",
+        "__bfemu_guard_end:",
+        "mov rax, rcx",
+        "ret",
+        ".size __bfemu_guard_copy, . - __bfemu_guard_copy",
+        // Words are copied by one instruction each, so that a reader on another core never sees
+        // half of one.
+        ".globl __bfemu_guard_load64",
+        ".hidden __bfemu_guard_load64",
+        ".type __bfemu_guard_load64, @function",
+        "__bfemu_guard_load64:", // rdi to, rsi from, aligned; returns 0, or 8 on a fault
+        "mov rcx, 8",
+        ".globl __bfemu_guard_load_begin",
+        ".hidden __bfemu_guard_load_begin",
+        "__bfemu_guard_load_begin:",
+        "mov rax, [rsi]",
+        "mov [rdi], rax",
+        "xor ecx, ecx",
+        ".globl __bfemu_guard_load_end",
+        ".hidden __bfemu_guard_load_end",
+        "__bfemu_guard_load_end:",
+        "mov rax, rcx",
+        "ret",
+        ".size __bfemu_guard_load64, . - __bfemu_guard_load64",
+    );
+
+    unsafe extern "C" {
+        fn __bfemu_guard_copy(to: usize, from: usize, length: usize) -> usize;
+        fn __bfemu_guard_load64(to: usize, from: usize) -> usize;
+        static __bfemu_guard_begin: u8;
+        static __bfemu_guard_end: u8;
+        static __bfemu_guard_load_begin: u8;
+        static __bfemu_guard_load_end: u8;
+    }
+
+    pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
+        // SAFETY: the caller's promise; a fault is brought to the end label by `fixup`, where rcx
+        // is what is left.
+        unsafe { __bfemu_guard_copy(to, from, length) }
+    }
+
+    pub(super) unsafe fn load64(to: usize, from: usize) -> usize {
+        // SAFETY: as above.
+        unsafe { __bfemu_guard_load64(to, from) }
+    }
+
+    pub(super) fn fixup(rip: usize) -> Option<usize> {
+        let within = |begin: *const u8, end: *const u8| {
+            (begin.addr()..end.addr()).contains(&rip).then(|| end.addr())
+        };
+        within(&raw const __bfemu_guard_begin, &raw const __bfemu_guard_end).or_else(|| {
+            within(&raw const __bfemu_guard_load_begin, &raw const __bfemu_guard_load_end)
+        })
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod arch {
+    use crate::sys;
+
+    // Without a handler that steps over faults, the kernel does the copy and reports them.
+    pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
+        // SAFETY: the caller's promise.
+        let done = unsafe { sys::vm_read(sys::pid(), to, from as u64, length) }.unwrap_or(0);
+        length - done.min(length)
+    }
+
+    pub(super) unsafe fn load64(to: usize, from: usize) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { copy(to, from, 8) }
+    }
+
+    pub(super) fn fixup(_rip: usize) -> Option<usize> {
+        None
+    }
+}
+
+/// Where a thread goes on that faulted at `rip` in a guarded copy; None if it was elsewhere. For
+/// the handler of SIGSEGV and SIGBUS.
+#[must_use]
+pub fn fixup(rip: usize) -> Option<usize> {
+    arch::fixup(rip)
+}
+
+/// Copies `length` bytes within this process.
+///
+/// # Errors
+/// EFAULT: a page of either side is missing or closed; bytes before it may have been copied.
+///
+/// # Safety
+/// `to` must be memory that the caller may change, or unmapped. The ranges must not overlap.
+/// On x86-64, the handler of SIGSEGV and SIGBUS must call [`fixup`], or a fault ends the process.
+pub unsafe fn copy(to: usize, from: usize, length: usize) -> sys::Result<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { arch::copy(to, from, length) } {
+        0 => Ok(()),
+        _ => Err(Errno(libc::EFAULT)),
+    }
+}
+
+/// Copies from an address of this process into `bytes`. Nobody else may see `bytes`; whoever
+/// writes the source at the same time gets a mix of old and new bytes read, never worse.
+///
+/// # Errors
+/// EFAULT: a page is missing.
+pub fn read(from: u64, bytes: &mut [u8]) -> sys::Result<()> {
+    let from = usize::try_from(from).map_err(|_| Errno(libc::EFAULT))?;
+    // SAFETY: the target is a slice of ours; the source is only read, and a fault is reported.
+    unsafe { copy(bytes.as_mut_ptr().addr(), from, bytes.len()) }
+}
+
+/// Reads one aligned 64-bit word of this process, whole.
+///
+/// # Errors
+/// EFAULT: the page is missing.
+pub fn read_word(from: u64) -> sys::Result<[u8; 8]> {
+    let mut word = [0; 8];
+    let from = usize::try_from(from).map_err(|_| Errno(libc::EFAULT))?;
+    // SAFETY: the target is eight bytes of ours; the source is only read, and a fault is reported.
+    match unsafe { arch::load64(word.as_mut_ptr().addr(), from) } {
+        0 => Ok(word),
+        _ => Err(Errno(libc::EFAULT)),
+    }
+}
+
+/// Copies `bytes` to an address of this process.
+///
+/// # Errors
+/// EFAULT: a page is missing or read-only.
+///
+/// # Safety
+/// The memory must be the application's own to be changed: a buffer that it named to the kernel.
+pub unsafe fn write(to: u64, bytes: &[u8]) -> sys::Result<()> {
+    let to = usize::try_from(to).map_err(|_| Errno(libc::EFAULT))?;
+    // SAFETY: the source is a slice of ours; the target is the caller's promise.
+    unsafe { copy(to, bytes.as_ptr().addr(), bytes.len()) }
+}

@@ -1,0 +1,568 @@
+//! This process and the device: attaching, its open contexts, and the pages whose doorbells it may
+//! ring.
+//!
+//! What the signal handler needs is kept in arrays of atomics of fixed size.
+
+use std::ffi::CStr;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::engine;
+use crate::fabric::objects::{Armed, Attached};
+use crate::fabric::release::start_time;
+use crate::fabric::table::Owner;
+use crate::fabric::{Fabric, NUMBER_BASE, QPN_BASE};
+use crate::state;
+use crate::sys::{self, Errno, FileId};
+use crate::topology::{VIEW_NAME_MAX, View};
+use crate::uverbs;
+
+/// Contexts that one process may have open.
+pub const CONTEXTS_MAX: usize = 256;
+/// UAR pages that one process may have mapped.
+pub const UARS_MAX: usize = 4096;
+
+/// Environment variable that names the state directory.
+pub const ENV_STATE: &str = "BFEMU_STATE";
+/// Environment variable that names the functions a process sees, a comma list.
+pub const ENV_AS: &str = "BFEMU_AS";
+
+const PAGE: u64 = 4096;
+/// Size of the sparse file behind a context: room for every page that may be mapped of it.
+const CONTEXT_FILE_BYTES: u64 = 1 << 30;
+const CONTEXT_FILE_NAME: &CStr = c"bf-emu-uverbs";
+const CONTEXT_MAGIC: u64 = u64::from_be_bytes(*b"bf-emu-c");
+
+/// An open context of this process, as long as `context` is not 0.
+#[derive(Debug, Default)]
+struct ContextSlot {
+    context: AtomicU32,
+    function: AtomicU32,
+    view_index: AtomicU32,
+    owner_pid: AtomicU32,
+    next_page: AtomicU32,
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+/// A mapped UAR page of this process, as long as `start` is not 0.
+#[derive(Debug, Default)]
+struct UarSlot {
+    start: AtomicUsize,
+    context: AtomicU32,
+    function: AtomicU32,
+    /// The page's number on the device.
+    uar: AtomicU32,
+}
+
+/// An open context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// Its number on the device.
+    pub number: u32,
+    /// The function it is open on.
+    pub function: usize,
+    /// Its place in this process.
+    slot: usize,
+}
+
+/// What this process shares with the device.
+#[derive(Debug)]
+pub struct Process {
+    fabric: &'static Fabric,
+    view: View,
+    functions: Vec<usize>,
+    /// Number in the device's process table, counted from 1; 0 until attached, and after a fork.
+    number: AtomicU32,
+    contexts: Box<[ContextSlot]>,
+    uars: Box<[UarSlot]>,
+    uars_high: AtomicUsize,
+    /// A UAR page was given out whose mapping was not found yet.
+    uars_unseen: AtomicBool,
+    /// The pages given out, by context and page in its file: number on the device.
+    pages: std::sync::Mutex<Vec<(u32, u32, u32)>>,
+}
+
+static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
+static ATTACHED: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// This process, attached at the first call. None if the environment asks for no device, or if
+/// attaching failed, which is said once on standard error.
+pub fn current() -> Option<&'static Process> {
+    let process = PROCESS.get_or_init(|| {
+        let (state, view) = environment()?;
+        match Process::attach(&state, &view) {
+            Ok(process) => Some(process),
+            Err(error) => {
+                let text = format!("bf-emu: this process gets no device: {error}\n");
+                let _ = sys::write(2, text.as_bytes());
+                None
+            }
+        }
+    });
+    if let Some(process) = process {
+        ATTACHED.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+    }
+    process.as_ref()
+}
+
+/// This process, if it is attached. Async-signal-safe.
+pub fn attached() -> Option<&'static Process> {
+    let process = ATTACHED.load(Ordering::Acquire);
+    // SAFETY: null, or a reference into a static that is never dropped.
+    unsafe { process.as_ref() }
+}
+
+fn environment() -> Option<(PathBuf, String)> {
+    // A program that runs with more rights than its user gets no say from the user's environment.
+    // SAFETY: the call takes a number only.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return None;
+    }
+    let get = |name: &str| std::env::var_os(name);
+    Some((get(ENV_STATE)?.into(), get(ENV_AS)?.into_string().ok()?))
+}
+
+impl Process {
+    fn attach(state: &std::path::Path, view: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        let fabric = Fabric::open(state)?;
+        let view = state::load_view(state, view)?;
+        let mut functions = Vec::new();
+        for spec in &view.functions {
+            let index = fabric.function_index(&spec.name);
+            functions.push(index.ok_or_else(|| format!("the device has no {}", spec.name))?);
+        }
+        let process = Self {
+            fabric: Box::leak(Box::new(fabric)),
+            view,
+            functions,
+            number: AtomicU32::new(0),
+            contexts: (0..CONTEXTS_MAX).map(|_| ContextSlot::default()).collect(),
+            uars: (0..UARS_MAX).map(|_| UarSlot::default()).collect(),
+            uars_high: AtomicUsize::new(0),
+            uars_unseen: AtomicBool::new(false),
+            pages: std::sync::Mutex::default(),
+        };
+        process.enter()?;
+        Ok(process)
+    }
+
+    /// Takes a place in the device's process table.
+    fn enter(&self) -> Result<u32, Box<dyn std::error::Error>> {
+        // Others move data in and out of this process; under Yama they must be let in.
+        // SAFETY: this call takes numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+        let pid = sys::pid();
+        let mut view = [0; VIEW_NAME_MAX];
+        let names: Vec<_> = self.view.functions.iter().map(|spec| spec.name.as_str()).collect();
+        for (to, from) in view.iter_mut().zip(names.join(",").bytes()) {
+            *to = from;
+        }
+        let attached = Attached { pid, start_time: start_time(pid).unwrap_or(0), view };
+        let _held = sys::SignalsHeld::new();
+        let mut locked = self.fabric.lock();
+        locked.sweep();
+        let index = locked.common().processes.insert(Owner::default(), attached);
+        let path = self.fabric.path().to_owned();
+        let index = index.ok_or(crate::fabric::FabricError::Full { path })?;
+        self.number.store(index + 1, Ordering::Release);
+        Ok(index + 1)
+    }
+
+    /// This process's number on the device, taken anew after a fork.
+    pub(crate) fn number(&self) -> Result<u32, Errno> {
+        match self.number.load(Ordering::Acquire) {
+            0 => self.enter().map_err(|_| Errno(libc::ENOMEM)),
+            number => Ok(number),
+        }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn fabric(&self) -> &'static Fabric {
+        self.fabric
+    }
+
+    /// What this process sees.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Opens a new context on the function at `device` in the view.
+    ///
+    /// # Errors
+    /// ENODEV: there is no such function. EMFILE: too many contexts. Others of the kernel.
+    pub fn open(&self, device: usize, cloexec: bool) -> Result<RawFd, Errno> {
+        let function = *self.functions.get(device).ok_or(Errno(libc::ENODEV))?;
+        self.number()?;
+        let fd = sys::memfd(CONTEXT_FILE_NAME, cloexec, CONTEXT_FILE_BYTES)?;
+        let number = self.fabric.next_context();
+        let made = self.describe(fd, number, device).and_then(|()| {
+            self.register(fd, Context { number, function, slot: 0 }, device, sys::pid())
+        });
+        match made {
+            Ok(_) => Ok(fd),
+            Err(errno) => {
+                sys::close(fd);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Writes into the file itself whose context it is, for whoever gets it from us.
+    fn describe(&self, fd: RawFd, number: u32, device: usize) -> Result<(), Errno> {
+        let mut page = [0; 24];
+        page[..8].copy_from_slice(&CONTEXT_MAGIC.to_ne_bytes());
+        page[8..12].copy_from_slice(&number.to_ne_bytes());
+        page[12..16].copy_from_slice(&u32::try_from(device).unwrap_or(0).to_ne_bytes());
+        page[16..20].copy_from_slice(&sys::pid().to_ne_bytes());
+        sys::pwrite(fd, &page, 0).map(drop)
+    }
+
+    fn register(
+        &self,
+        fd: RawFd,
+        context: Context,
+        device: usize,
+        owner_pid: i32,
+    ) -> Result<Context, Errno> {
+        let id = sys::file_id(fd)?;
+        for (slot, entry) in self.contexts.iter().enumerate() {
+            // u32::MAX marks a slot that is being filled in: no context has that number.
+            let claim = entry.context.compare_exchange(
+                0,
+                u32::MAX,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            if claim.is_err() {
+                continue;
+            }
+            entry.function.store(u32::try_from(context.function).unwrap_or(0), Ordering::Relaxed);
+            entry.view_index.store(u32::try_from(device).unwrap_or(0), Ordering::Relaxed);
+            entry.owner_pid.store(owner_pid.unsigned_abs(), Ordering::Relaxed);
+            entry.next_page.store(1, Ordering::Relaxed);
+            entry.device.store(id.device, Ordering::Relaxed);
+            entry.inode.store(id.inode, Ordering::Relaxed);
+            entry.context.store(context.number, Ordering::Release);
+            return Ok(Context { slot, ..context });
+        }
+        Err(Errno(libc::EMFILE))
+    }
+
+    /// The context behind a file, which may have been inherited or received.
+    fn context_of(&self, fd: RawFd) -> Option<Context> {
+        let id = sys::file_id(fd).ok()?;
+        if let Some(context) = self.known_context(id) {
+            return Some(context);
+        }
+        let mut page = [0; 24];
+        if sys::pread(fd, &mut page, 0).ok()? != page.len() {
+            return None;
+        }
+        let word = |at: usize| u32::from_ne_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
+        if page[..8] != CONTEXT_MAGIC.to_ne_bytes() {
+            return None;
+        }
+        let (number, device) = (word(8), word(12) as usize);
+        let function = *self.functions.get(device)?;
+        let owner = i32::from_ne_bytes(word(16).to_ne_bytes());
+        self.register(fd, Context { number, function, slot: 0 }, device, owner).ok()
+    }
+
+    fn known_context(&self, id: FileId) -> Option<Context> {
+        self.contexts.iter().enumerate().find_map(|(slot, entry)| {
+            let number = entry.context.load(Ordering::Acquire);
+            let same = number != 0
+                && number != u32::MAX
+                && entry.inode.load(Ordering::Relaxed) == id.inode
+                && entry.device.load(Ordering::Relaxed) == id.device;
+            let function = entry.function.load(Ordering::Relaxed) as usize;
+            same.then_some(Context { number, function, slot })
+        })
+    }
+
+    /// The view index of the device that a file is open on; None for any other file.
+    pub fn device_of(&self, fd: RawFd) -> Option<usize> {
+        let context = self.context_of(fd)?;
+        Some(self.contexts[context.slot].view_index.load(Ordering::Relaxed) as usize)
+    }
+
+    /// An ioctl on a context.
+    ///
+    /// # Errors
+    /// What the kernel would answer.
+    pub fn ioctl(&self, fd: RawFd, request: u64, argument: usize) -> Result<i32, Errno> {
+        let context = self.context_of(fd).ok_or(Errno(libc::ENOTTY))?;
+        let _held = sys::SignalsHeld::new();
+        uverbs::ioctl(self, context, request, argument)
+    }
+
+    /// A file of this process is about to be closed. The last one of a context takes its objects
+    /// with it, unless they belong to a parent.
+    pub fn closing(&self, fd: RawFd) {
+        let Some(context) = self.context_of(fd) else { return };
+        let entry = &self.contexts[context.slot];
+        let ours = entry.owner_pid.load(Ordering::Relaxed) == sys::pid().unsigned_abs();
+        if self.open_elsewhere(fd) {
+            return;
+        }
+        if ours {
+            let _held = sys::SignalsHeld::new();
+            self.fabric.lock().release_context(context.number);
+        }
+        for uar in self.uars.iter() {
+            if uar.context.load(Ordering::Relaxed) == context.number {
+                uar.start.store(0, Ordering::Release);
+            }
+        }
+        if let Ok(mut pages) = self.pages.lock() {
+            pages.retain(|(number, _, _)| *number != context.number);
+        }
+        entry.context.store(0, Ordering::Release);
+    }
+
+    /// True if another number of this process stands for the same open file.
+    fn open_elsewhere(&self, fd: RawFd) -> bool {
+        let Ok(id) = sys::file_id(fd) else { return false };
+        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok())
+            .any(|other| other != fd && sys::file_id(other) == Ok(id))
+    }
+
+    /// Gives a UAR page to a context: (offset in its file, number on the device).
+    pub(crate) fn take_uar(&self, context: Context) -> Result<(u64, u32), Errno> {
+        let entry = &self.contexts[context.slot];
+        let page = entry.next_page.fetch_add(1, Ordering::Relaxed);
+        let offset = u64::from(page) * PAGE;
+        if offset >= CONTEXT_FILE_BYTES {
+            return Err(Errno(libc::ENOMEM));
+        }
+        let uar = self.fabric.next_uar();
+        let mut pages = self.pages.lock().map_err(|_| Errno(libc::ENOMEM))?;
+        if pages.len() >= UARS_MAX {
+            return Err(Errno(libc::ENOMEM));
+        }
+        pages.push((context.number, page, uar));
+        self.uars_unseen.store(true, Ordering::Release);
+        Ok((offset, uar))
+    }
+
+    /// Takes a UAR page back.
+    pub(crate) fn drop_uar(&self, context: Context, uar: u32) -> Result<(), Errno> {
+        let mut pages = self.pages.lock().map_err(|_| Errno(libc::ENOMEM))?;
+        let before = pages.len();
+        pages.retain(|page| (page.0, page.2) != (context.number, uar));
+        if pages.len() == before {
+            return Err(Errno(libc::ENOENT));
+        }
+        for slot in self.uars.iter() {
+            if slot.uar.load(Ordering::Relaxed) == uar {
+                slot.start.store(0, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the mappings of UAR pages given out since the last call, and closes them to stores:
+    /// from now on a store is a doorbell. To be called before a queue can be rung.
+    pub(crate) fn close_uars(&self) -> Result<(), Errno> {
+        if !self.uars_unseen.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| Errno(libc::EIO))?;
+        for map in maps.lines().filter_map(Mapping::parse) {
+            let Some(context) = self.known_context(map.file) else { continue };
+            if !map.writable {
+                continue;
+            }
+            // SAFETY: the range is a mapping of a file of ours, made by the driver for a UAR; the
+            // handler that serves its faults is in place since the context was opened.
+            let failed = unsafe {
+                libc::syscall(libc::SYS_mprotect, map.start, map.end - map.start, libc::PROT_READ)
+            };
+            if failed != 0 {
+                return Err(Errno(libc::EIO));
+            }
+            for page in 0..(map.end - map.start) / PAGE as usize {
+                let at = map.start + page * PAGE as usize;
+                let index = map.offset / PAGE + page as u64;
+                self.add_uar(at, context, u32::try_from(index).unwrap_or(0))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_uar(&self, start: usize, context: Context, page: u32) -> Result<(), Errno> {
+        let uar = {
+            let pages = self.pages.lock().map_err(|_| Errno(libc::EIO))?;
+            pages.iter().find(|known| (known.0, known.1) == (context.number, page)).map(|p| p.2)
+        };
+        // A page that was not given out as a UAR rings nothing.
+        let Some(uar) = uar else { return Ok(()) };
+        for (index, slot) in self.uars.iter().enumerate() {
+            if slot.start.load(Ordering::Acquire) != 0 {
+                continue;
+            }
+            slot.context.store(context.number, Ordering::Relaxed);
+            slot.function.store(u32::try_from(context.function).unwrap_or(0), Ordering::Relaxed);
+            slot.uar.store(uar, Ordering::Relaxed);
+            slot.start.store(start, Ordering::Release);
+            self.uars_high.fetch_max(index + 1, Ordering::AcqRel);
+            return Ok(());
+        }
+        Err(Errno(libc::ENOMEM))
+    }
+
+    /// A store of this process hit `address`: if that is a UAR page, does what the store asks for
+    /// and returns true. `value` is what was stored, as memory would hold it, if that is known.
+    ///
+    /// Async-signal-safe, for a signal that the calling thread's own store raised.
+    pub fn doorbell(&self, address: usize, value: Option<u64>) -> bool {
+        let page = address & !(PAGE as usize - 1);
+        let high = self.uars_high.load(Ordering::Acquire).min(self.uars.len());
+        let uar = self.uars[..high].iter().find(|uar| uar.start.load(Ordering::Acquire) == page);
+        let Some(uar) = uar else { return false };
+        let context = uar.context.load(Ordering::Relaxed);
+        let function = uar.function.load(Ordering::Relaxed) as usize;
+        let number = uar.uar.load(Ordering::Relaxed);
+        let bytes = value.map(u64::to_le_bytes);
+        match address - page {
+            CQ_DOORBELL => self.arm(function, context, bytes),
+            // Of a BlueFlame copy only the first store is a doorbell; the rest is payload that
+            // also lies in the ring.
+            offset if offset >= SEND_DOORBELL && offset % BLUEFLAME_BYTES == 0 => {
+                self.ring(function, context, number, bytes);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn arm(&self, function: usize, context: u32, bytes: Option<[u8; 8]>) {
+        let ours = |cqn: u32| {
+            let locked = self.fabric.lock();
+            let slot = cqn.checked_sub(NUMBER_BASE);
+            slot.is_some_and(|slot| locked.peek(function).cqs.owned(slot, context).is_some())
+        };
+        if let Some([command, _, _, _, a, b, c, d]) = bytes {
+            let cqn = u32::from_be_bytes([a, b, c, d]);
+            let armed = if command & 1 == 0 { Armed::Next } else { Armed::Solicited };
+            if ours(cqn) {
+                engine::ring_arm(self.fabric, function, cqn, armed);
+            }
+            return;
+        }
+        // What was stored is not known: arm all; an event too many does no harm.
+        let mut from = 0;
+        loop {
+            let next = {
+                let locked = self.fabric.lock();
+                locked.peek(function).cqs.next(from, |owner, _| owner.context == context)
+            };
+            let Some(slot) = next else { return };
+            engine::ring_arm(self.fabric, function, slot + NUMBER_BASE, Armed::Next);
+            from = slot + 1;
+        }
+    }
+
+    fn ring(&self, function: usize, context: u32, uar: u32, bytes: Option<[u8; 8]>) {
+        if let Some([_, _, _, _, a, b, c, _]) = bytes {
+            let qpn = u32::from_be_bytes([0, a, b, c]);
+            let ours = {
+                let locked = self.fabric.lock();
+                let slot = qpn.checked_sub(QPN_BASE);
+                slot.is_some_and(|slot| locked.peek(function).qps.owned(slot, context).is_some())
+            };
+            if ours {
+                engine::ring_send(self.fabric, function, qpn);
+                return;
+            }
+        }
+        // The value does not tell whose doorbell it is: look at every queue of the page.
+        let mut from = 0;
+        loop {
+            let next = {
+                let locked = self.fabric.lock();
+                let wanted = |owner: Owner, qp: &crate::fabric::objects::Qp| {
+                    owner.context == context && qp.uar == uar
+                };
+                locked.peek(function).qps.next(from, wanted)
+            };
+            let Some(slot) = next else { return };
+            engine::ring_send(self.fabric, function, slot + QPN_BASE);
+            from = slot + 1;
+        }
+    }
+
+    /// The child of a fork is another process: it takes a place of its own when it first calls the
+    /// device. What the parent made stays the parent's.
+    pub fn after_fork_in_child(&self) {
+        sys::forget_pid();
+        self.number.store(0, Ordering::Release);
+        engine::tick::after_fork_in_child();
+        // SAFETY: this call takes numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    }
+
+    /// Starts what a process with queue pairs needs.
+    pub(crate) fn start_tick(&self) -> Result<(), Errno> {
+        engine::tick::start(self.fabric, self.number()?)
+            .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
+    }
+}
+
+/// Where in a UAR page completion queues are armed (`mlx5.h`, MLX5_CQ_DOORBELL).
+const CQ_DOORBELL: usize = 0x20;
+/// Where the doorbells of send queues begin (`mlx5.h`, MLX5_BF_OFFSET).
+const SEND_DOORBELL: usize = 0x800;
+/// Distance of the two alternating doorbell buffers.
+const BLUEFLAME_BYTES: usize = 0x100;
+
+/// A line of `/proc/self/maps`.
+struct Mapping {
+    start: usize,
+    end: usize,
+    offset: u64,
+    writable: bool,
+    file: FileId,
+}
+
+impl Mapping {
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let rights = fields.next()?;
+        let offset = fields.next()?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode = fields.next()?.parse().ok()?;
+        let hex = |text: &str| u32::from_str_radix(text, 16).ok();
+        Some(Self {
+            start: usize::from_str_radix(start, 16).ok()?,
+            end: usize::from_str_radix(end, 16).ok()?,
+            offset: u64::from_str_radix(offset, 16).ok()?,
+            writable: rights.as_bytes().get(1) == Some(&b'w'),
+            file: FileId { device: libc::makedev(hex(major)?, hex(minor)?), inode },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps() {
+        let line = "7f2000-7f3000 rw-s 00002000 00:01 1025   /memfd:bf-emu-uverbs (deleted)";
+        let map = Mapping::parse(line).unwrap();
+        assert_eq!((map.start, map.end, map.offset), (0x7f2000, 0x7f3000, 0x2000));
+        assert!(map.writable);
+        assert_eq!(map.file, FileId { device: libc::makedev(0, 1), inode: 1025 });
+        assert!(Mapping::parse("7f2000-7f3000").is_none());
+    }
+}

@@ -1,0 +1,369 @@
+//! System calls, made directly: nothing here goes through an interposed libc symbol, allocates or
+//! takes a lock, so all of it may be used in the signal handler.
+
+use std::ffi::CStr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// An error number of the kernel, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
+    }
+}
+
+/// Result of a system call.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// What identifies an open file, whatever its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// Device of the file system.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// The last error of the C library's wrapper `syscall`.
+fn last_error() -> Errno {
+    // SAFETY: the location of errno is a valid pointer for the calling thread, always.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+fn check(ret: libc::c_long) -> Result<usize> {
+    usize::try_from(ret).map_err(|_| last_error())
+}
+
+macro_rules! syscall {
+    ($number:expr $(, $arg:expr)* $(,)?) => {
+        // SAFETY: each caller below passes the arguments that the system call of this number
+        // takes; pointers among them are valid for the lengths given, or the kernel answers
+        // EFAULT without touching anything.
+        check(unsafe { libc::syscall($number $(, $arg)*) })
+    };
+}
+
+/// Closes a file.
+pub fn close(fd: RawFd) {
+    let _ = syscall!(libc::SYS_close, fd);
+}
+
+/// Makes an anonymous file of `length` bytes; nothing is allocated until it is touched.
+///
+/// # Errors
+/// The kernel's.
+pub fn memfd(name: &CStr, cloexec: bool, length: u64) -> Result<RawFd> {
+    let flags = if cloexec { libc::MFD_CLOEXEC } else { 0 };
+    let fd = to_fd(syscall!(libc::SYS_memfd_create, name.as_ptr(), flags)?);
+    match syscall!(libc::SYS_ftruncate, fd, length) {
+        Ok(_) => Ok(fd),
+        Err(errno) => {
+            close(fd);
+            Err(errno)
+        }
+    }
+}
+
+fn to_fd(value: usize) -> RawFd {
+    // The kernel's file numbers are at most 2^20 (fs.nr_open).
+    RawFd::try_from(value).unwrap_or(-1)
+}
+
+/// Identity of an open file, as the kernel sees it.
+///
+/// # Errors
+/// The kernel's; EBADF for a number that is not open.
+pub fn file_id(fd: RawFd) -> Result<FileId> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    #[cfg(target_arch = "x86_64")]
+    syscall!(libc::SYS_fstat, fd, stat.as_mut_ptr())?;
+    #[cfg(not(target_arch = "x86_64"))]
+    syscall!(libc::SYS_newfstatat, fd, c"".as_ptr(), stat.as_mut_ptr(), libc::AT_EMPTY_PATH)?;
+    // SAFETY: zeroed memory is a valid stat, and the kernel has filled it in.
+    let stat = unsafe { stat.assume_init() };
+    Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
+}
+
+/// Opens a file by its path.
+///
+/// # Errors
+/// The kernel's.
+pub fn open(path: &CStr, flags: i32) -> Result<RawFd> {
+    let flags = flags | libc::O_CLOEXEC;
+    syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0).map(to_fd)
+}
+
+/// Writes bytes to a file. Returns how many were taken.
+///
+/// # Errors
+/// The kernel's.
+pub fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
+    syscall!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
+}
+
+/// Reads bytes of a file. Returns how many came.
+///
+/// # Errors
+/// The kernel's.
+pub fn read(fd: RawFd, bytes: &mut [u8]) -> Result<usize> {
+    syscall!(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
+}
+
+/// Reads bytes of a file at an offset.
+///
+/// # Errors
+/// The kernel's.
+pub fn pread(fd: RawFd, bytes: &mut [u8], offset: u64) -> Result<usize> {
+    syscall!(libc::SYS_pread64, fd, bytes.as_mut_ptr(), bytes.len(), offset)
+}
+
+/// Writes bytes to a file at an offset.
+///
+/// # Errors
+/// The kernel's.
+pub fn pwrite(fd: RawFd, bytes: &[u8], offset: u64) -> Result<usize> {
+    syscall!(libc::SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), offset)
+}
+
+/// A pipe: (read end, write end). With `packets`, a read gives what one write put in.
+///
+/// # Errors
+/// The kernel's.
+pub fn pipe(packets: bool) -> Result<(RawFd, RawFd)> {
+    let mut ends: [RawFd; 2] = [-1; 2];
+    let flags = libc::O_CLOEXEC | if packets { libc::O_DIRECT } else { 0 };
+    syscall!(libc::SYS_pipe2, ends.as_mut_ptr(), flags)?;
+    Ok((ends[0], ends[1]))
+}
+
+/// Sets or clears `O_NONBLOCK`.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_nonblocking(fd: RawFd) -> Result<()> {
+    let flags = syscall!(libc::SYS_fcntl, fd, libc::F_GETFL)?;
+    let flags = i32::try_from(flags).unwrap_or(0) | libc::O_NONBLOCK;
+    syscall!(libc::SYS_fcntl, fd, libc::F_SETFL, flags).map(drop)
+}
+
+/// True if a pipe's other end was closed.
+#[must_use]
+pub fn has_no_reader(write_fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd: write_fd, events: 0, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let no_mask: *const u64 = std::ptr::null();
+    let polled = syscall!(libc::SYS_ppoll, &raw mut poll, 1, &raw const now, no_mask, 8);
+    polled.is_ok() && poll.revents & (libc::POLLERR | libc::POLLNVAL) != 0
+}
+
+/// Bytes that wait in a pipe.
+///
+/// # Errors
+/// The kernel's.
+pub fn waiting_bytes(fd: RawFd) -> Result<usize> {
+    let mut count: libc::c_int = 0;
+    syscall!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut count)?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Number of this process; 0 until it was asked for. It is asked for anew after a fork.
+static PID: AtomicI32 = AtomicI32::new(0);
+
+/// This process. Kept, as it is needed for every piece of memory that moves; [`forget_pid`] must
+/// be called in the child of a fork.
+#[must_use]
+pub fn pid() -> i32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => {
+            let pid = syscall!(libc::SYS_getpid).ok().and_then(|pid| i32::try_from(pid).ok());
+            PID.store(pid.unwrap_or(0), Ordering::Relaxed);
+            pid.unwrap_or(0)
+        }
+        pid => pid,
+    }
+}
+
+/// Forgets this process's number. For the child of a fork.
+pub fn forget_pid() {
+    PID.store(0, Ordering::Relaxed);
+}
+
+/// Number of the calling thread.
+#[must_use]
+pub fn thread_id() -> u32 {
+    syscall!(libc::SYS_gettid).ok().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
+}
+
+/// True if a process of this number exists and is not a zombie that has let go of its memory.
+#[must_use]
+pub fn process_exists(pid: i32) -> bool {
+    match syscall!(libc::SYS_kill, pid, 0) {
+        Ok(_) | Err(Errno(libc::EPERM)) => true,
+        Err(_) => false,
+    }
+}
+
+/// Copies from `remote` of process `pid` to `local` of this one. Returns the bytes copied, fewer
+/// than asked where a page is missing.
+///
+/// # Errors
+/// ESRCH: the process is gone. EFAULT: nothing could be read. EPERM: it may not be read.
+///
+/// # Safety
+/// `local` must be memory that this process may write for `length` bytes, or unmapped: the kernel
+/// checks the mapping but cannot know who else uses the memory.
+pub unsafe fn vm_read(pid: i32, local: usize, remote: u64, length: usize) -> Result<usize> {
+    let local = [libc::iovec { iov_base: local as *mut libc::c_void, iov_len: length }];
+    let remote = [iovec(remote, length)];
+    syscall!(libc::SYS_process_vm_readv, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+}
+
+/// Copies from `local` of this process to `remote` of process `pid`. Returns the bytes copied.
+///
+/// # Errors
+/// As [`vm_read`].
+///
+/// # Safety
+/// The memory at `remote` must be the other process's own to be changed: the caller has checked
+/// the key or the object that names it.
+pub unsafe fn vm_write(pid: i32, local: usize, remote: u64, length: usize) -> Result<usize> {
+    let local = [libc::iovec { iov_base: local as *mut libc::c_void, iov_len: length }];
+    let remote = [iovec(remote, length)];
+    syscall!(libc::SYS_process_vm_writev, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+}
+
+/// Like [`vm_write`], but the last byte is written after all others. The kernel copies one
+/// vector after the other, and on x86-64 stores become visible in order.
+///
+/// # Errors
+/// As [`vm_read`].
+///
+/// # Safety
+/// As [`vm_write`].
+pub unsafe fn vm_write_last_byte_last(pid: i32, bytes: &[u8], remote: u64) -> Result<usize> {
+    let Some(body) = bytes.len().checked_sub(1) else { return Ok(0) };
+    let base = bytes.as_ptr().cast_mut().cast::<libc::c_void>();
+    let local = [
+        libc::iovec { iov_base: base, iov_len: body },
+        libc::iovec { iov_base: base.wrapping_byte_add(body), iov_len: 1 },
+    ];
+    let remote = [iovec(remote, body), iovec(remote.wrapping_add(body as u64), 1)];
+    syscall!(libc::SYS_process_vm_writev, pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
+}
+
+fn iovec(address: u64, length: usize) -> libc::iovec {
+    // An address of 64 bits is a pointer of this platform; no other is supported.
+    libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: length }
+}
+
+/// Monotonic time in nanoseconds.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of this frame. The call is async-signal-safe and, unlike
+    // the raw system call, served by the vDSO.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos)
+}
+
+/// Waits until [`now_ns`] reaches `deadline_ns`: sleeps while there is long to go, then spins, as a
+/// sleep ends tens of microseconds late.
+pub fn wait_until(deadline_ns: u64) {
+    /// A sleep of a thread with the default timer slack ends up to this late.
+    const SLACK_NS: u64 = 60_000;
+    loop {
+        let left = deadline_ns.saturating_sub(now_ns());
+        if left == 0 {
+            return;
+        }
+        if left > SLACK_NS {
+            sleep(left - SLACK_NS);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Sleeps for about `nanos`.
+pub fn sleep(nanos: u64) {
+    let time = libc::timespec {
+        // Cannot be cut: at most a few minutes by the limits of profiles and faults.
+        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+    };
+    let none: *mut libc::timespec = std::ptr::null_mut();
+    let _ = syscall!(libc::SYS_nanosleep, &raw const time, none);
+}
+
+/// Waits while `*word == expected`, at most `timeout_ns`; wakes early at times.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
+    let time = libc::timespec {
+        tv_sec: i64::try_from(timeout_ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).unwrap_or(0),
+    };
+    let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let _ = syscall!(libc::SYS_futex, word.as_ptr(), op, expected, &raw const time);
+}
+
+/// Wakes one waiter.
+pub fn futex_wake(word: &AtomicU32) {
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let _ = syscall!(libc::SYS_futex, word.as_ptr(), op, 1);
+}
+
+/// Holds back every signal but the synchronous ones until dropped, so that no handler of the
+/// application runs in the middle of the device's work and posts some of its own.
+#[derive(Debug)]
+pub struct SignalsHeld {
+    before: u64,
+}
+
+impl SignalsHeld {
+    /// Holds signals back in the calling thread.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut before = 0u64;
+        set_mask(!fault_signals(), Some(&mut before));
+        Self { before }
+    }
+}
+
+impl Default for SignalsHeld {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        set_mask(self.before, None);
+    }
+}
+
+/// Signals raised by the thread's own instructions: they must stay open for the doorbell.
+const fn fault_signals() -> u64 {
+    1 << (libc::SIGSEGV - 1)
+        | 1 << (libc::SIGBUS - 1)
+        | 1 << (libc::SIGILL - 1)
+        | 1 << (libc::SIGFPE - 1)
+        | 1 << (libc::SIGTRAP - 1)
+        | 1 << (libc::SIGABRT - 1)
+}
+
+fn set_mask(mask: u64, before: Option<&mut u64>) {
+    let before = before.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // The kernel's own signal set is 8 bytes on every platform supported.
+    let _ = syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, before, 8);
+}

@@ -1,0 +1,87 @@
+//! Channels: the pipes that an application reads events from.
+
+use super::abi::devx;
+use super::ioctl::Ioctl;
+use super::Call;
+use crate::fabric::objects::{Channel, ChannelKind};
+use crate::sys::{self, Errno};
+
+/// Attribute of the asynchronous event file.
+const ASYNC_HANDLE: u16 = 0;
+/// Flag of a DEVX channel: events are the cookie alone (`mlx5_user_ioctl_verbs.h`,
+/// MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA).
+const OMIT_DATA: u64 = 1;
+
+/// Makes a channel. Returns the file that the application reads.
+pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Result<i32, Errno> {
+    collect(call)?;
+    // One read of a DEVX channel gives one event, whatever their size.
+    let (read_fd, write_fd) = sys::pipe(kind == ChannelKind::Devx)?;
+    sys::set_nonblocking(write_fd)?;
+    let channel = Channel { read_fd, write_fd, kind, omit_data };
+    let owner = call.owner()?;
+    let inserted = call.lock().function(call.function()).channels.insert(owner, channel);
+    if inserted.is_none() {
+        sys::close(read_fd);
+        sys::close(write_fd);
+        return Err(call.full());
+    }
+    Ok(read_fd)
+}
+
+/// Takes back the channels of this process whose files the application has closed: nobody is told
+/// of that, so it is found out whenever another one is made.
+fn collect(call: &Call<'_>) -> Result<(), Errno> {
+    let process = call.owner()?.process;
+    let mut locked = call.lock();
+    let channels = &mut locked.function(call.function()).channels;
+    let mut from = 0;
+    while let Some(slot) = channels.next(from, |owner, channel| {
+        owner.process == process && sys::has_no_reader(channel.write_fd)
+    }) {
+        if let Some(channel) = channels.remove(slot) {
+            sys::close(channel.write_fd);
+        }
+        from = slot + 1;
+    }
+    Ok(())
+}
+
+/// The asynchronous event file of a context.
+pub(super) fn create_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let fd = create(call, ChannelKind::Async, false)?;
+    ioctl.answer_handle(ASYNC_HANDLE, u64::from(fd.unsigned_abs()))
+}
+
+/// A channel of DEVX events, or of answers to asynchronous commands.
+pub(super) fn create_devx(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let omit_data = ioctl.number(devx::FD_ALLOC_FLAGS).unwrap_or(0) & OMIT_DATA != 0;
+    let fd = create(call, ChannelKind::Devx, omit_data)?;
+    ioctl.answer_handle(devx::FD_ALLOC_HANDLE, u64::from(fd.unsigned_abs()))
+}
+
+/// Number of the channel behind a file of this process, counted from 1; 0 if there is none.
+pub(super) fn find(call: &Call<'_>, fd: i32, kind: ChannelKind) -> u32 {
+    let Ok(owner) = call.owner() else { return 0 };
+    let locked = call.lock();
+    let channels = &locked.peek(call.function()).channels;
+    let wanted = |by: crate::fabric::table::Owner, channel: &Channel| {
+        by.process == owner.process && channel.read_fd == fd && channel.kind == kind
+    };
+    // The latest one: a file number that was closed and used again is the newer channel's.
+    let mut found = 0;
+    let mut from = 0;
+    while let Some(slot) = channels.next(from, wanted) {
+        found = slot + 1;
+        from = slot + 1;
+    }
+    found
+}
+
+/// The channel named by an attribute, or by default the context's latest asynchronous one.
+pub(super) fn event_channel(call: &Call<'_>, ioctl: &Ioctl, attr: u16) -> u32 {
+    match ioctl.file(attr) {
+        Ok(fd) => find(call, fd, ChannelKind::Async),
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,153 @@
+//! Contexts: opening one, the port and its addresses, UAR pages.
+
+use super::abi::{self, uar};
+use super::ioctl::{Answer, Ioctl};
+use super::{Call, Kind};
+use crate::engine::execute::MESSAGE_BYTES_MAX;
+use crate::fabric::Identity;
+use crate::stats::Command;
+use crate::sys::Errno;
+
+/// Interrupt vectors.
+const COMP_VECTORS: u32 = 4;
+
+/// Attributes of the calls in this file.
+mod attr {
+    pub(super) const NUM_COMP_VECTORS: u16 = 0;
+    pub(super) const CORE_SUPPORT: u16 = 1;
+    pub(super) const QUERY_CONTEXT_UCTX: u16 = 1 << 12;
+    pub(super) const PORT_NUM: u16 = 0;
+    pub(super) const PORT_RESP: u16 = 1;
+    pub(super) const GID_TABLE_ENTRY_SIZE: u16 = 0;
+    pub(super) const GID_TABLE_RESP_ENTRIES: u16 = 2;
+    pub(super) const GID_TABLE_RESP_COUNT: u16 = 3;
+    pub(super) const GID_PORT: u16 = 0;
+    pub(super) const GID_INDEX: u16 = 1;
+    pub(super) const GID_RESP: u16 = 3;
+}
+
+pub(super) fn identity<'a>(call: &Call<'a>) -> Result<&'a Identity, Errno> {
+    call.process.fabric().identity(call.function()).ok_or(Errno(libc::ENODEV))
+}
+
+pub(super) fn get_context(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::OpenContext);
+    ioctl.answer(attr::NUM_COMP_VECTORS, &COMP_VECTORS.to_ne_bytes())?;
+    ioctl.answer(attr::CORE_SUPPORT, &1u64.to_ne_bytes())?;
+    ioctl.answer(abi::UHW_OUT, ucontext().as_slice())
+}
+
+pub(super) fn query_context(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    ioctl.answer(attr::NUM_COMP_VECTORS, &COMP_VECTORS.to_ne_bytes())?;
+    ioctl.answer(attr::CORE_SUPPORT, &1u64.to_ne_bytes())?;
+    ioctl.answer(attr::QUERY_CONTEXT_UCTX, ucontext().as_slice())
+}
+
+/// `struct mlx5_ib_alloc_ucontext_resp`.
+fn ucontext() -> Answer {
+    const BYTES: usize = 80;
+    /// lkeys may carry another variant than the kernel gave (`mlx5dv_wr_mr_list` needs it).
+    const MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
+    /// CREATE_AH and QUERY_DEVICE have driver data.
+    const CMDS_SUPP_UHW: u8 = 3;
+    let mut answer = Answer::new(BYTES);
+    answer
+        .u32(0, 1 << 18) // qp_tab_size
+        .u32(4, 0) // bf_reg_size: every queue rings by words of 8 bytes
+        .u32(8, 0) // tot_bfregs: UAR pages are given out one by one
+        .u32(12, 64) // cache_line_size
+        .u16(16, 1024) // max_sq_desc_sz
+        .u16(18, 512) // max_rq_desc_sz
+        .u32(20, 32768) // max_send_wqebb
+        .u32(24, 32768) // max_recv_wr
+        .u32(28, 32767) // max_srq_recv_wr
+        .u16(32, 1) // num_ports
+        .u32(36, MASK_MKEY_UPDATE_TAG) // comp_mask
+        .u32(40, BYTES as u32) // response_length
+        .u8(44, 1) // cqe_version
+        .u8(45, CMDS_SUPP_UHW)
+        .u32(56, 12) // log_uar_size
+        .u32(60, 1); // num_uars_per_page
+    answer
+}
+
+/// Capability flags of an InfiniBand port: SM is elsewhere, extended speeds, CM, client
+/// reregistration.
+const PORT_CAP_FLAGS: u32 = 1 << 14 | 1 << 16 | 1 << 25;
+/// Length of a port's GID table.
+pub(crate) const GIDS: u32 = 8;
+/// Length of a port's PKEY table.
+pub(crate) const PKEYS: u16 = 128;
+
+pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::QueryPort);
+    if ioctl.number(attr::PORT_NUM)? & 0xff != 1 {
+        return Err(Errno(libc::EINVAL));
+    }
+    // struct ib_uverbs_query_port_resp_ex
+    let mut answer = Answer::new(48);
+    answer
+        .u32(0, PORT_CAP_FLAGS)
+        .u32(4, u32::try_from(MESSAGE_BYTES_MAX).unwrap_or(u32::MAX))
+        .u32(16, GIDS)
+        .u16(20, PKEYS)
+        .u16(22, identity(call)?.lid)
+        .u16(24, 1) // sm_lid
+        .u8(26, 4) // state: active
+        .u8(27, 5) // max_mtu: 4096
+        .u8(28, 5) // active_mtu: 4096
+        .u8(30, 4) // max_vl_num
+        .u8(32, 18) // subnet_timeout
+        .u8(34, 2) // active_width: 4X
+        .u8(35, 128) // active_speed: NDR
+        .u8(36, 5) // phys_state: link up
+        .u8(37, 1); // link_layer: InfiniBand
+    ioctl.answer(attr::PORT_RESP, answer.as_slice())
+}
+
+/// Bytes of `struct ib_uverbs_gid_entry`.
+const GID_ENTRY_BYTES: usize = 32;
+
+fn gid_entry(identity: &Identity) -> Answer {
+    let mut answer = Answer::new(GID_ENTRY_BYTES);
+    answer.put(0, &identity.gid()).u32(20, 1);
+    answer
+}
+
+pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    if ioctl.number(attr::GID_TABLE_ENTRY_SIZE)? < GID_ENTRY_BYTES as u64 {
+        return Err(Errno(libc::EINVAL));
+    }
+    ioctl.answer(attr::GID_TABLE_RESP_ENTRIES, gid_entry(identity(call)?).as_slice())?;
+    ioctl.answer(attr::GID_TABLE_RESP_COUNT, &1u64.to_ne_bytes())
+}
+
+pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let (port, index) = (ioctl.number32(attr::GID_PORT)?, ioctl.number32(attr::GID_INDEX)?);
+    if port != 1 || index >= GIDS {
+        return Err(Errno(libc::EINVAL));
+    }
+    if index != 0 {
+        return Err(Errno(libc::ENODATA));
+    }
+    ioctl.answer(attr::GID_RESP, gid_entry(identity(call)?).as_slice())
+}
+
+pub(super) fn alloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::AllocUar);
+    let (offset, number) = call.process.take_uar(call.context)?;
+    ioctl.answer_handle(uar::HANDLE, u64::from(Kind::Uar.handle(number)))?;
+    ioctl.answer(uar::MMAP_OFFSET, &offset.to_ne_bytes())?;
+    ioctl.answer(uar::MMAP_LENGTH, &4096u32.to_ne_bytes())?;
+    ioctl.answer(uar::PAGE_ID, &number.to_ne_bytes())
+}
+
+pub(super) fn dealloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let number = Kind::Uar.slot(ioctl.number32(uar::HANDLE)?)?;
+    call.process.drop_uar(call.context, number)
+}
+
+/// Address handles are made in user space on an InfiniBand port; the kernel only counts them.
+pub(super) fn destroy_ah(ioctl: &Ioctl) -> Result<(), Errno> {
+    Kind::Ah.slot(ioctl.number32(0)?).map(drop)
+}

@@ -1,0 +1,244 @@
+//! The frame of `RDMA_VERBS_IOCTL`: a header and attributes, copied in, checked, and answered where
+//! the caller asked for it (`rdma_user_ioctl_cmds.h`, `struct ib_uverbs_ioctl_hdr`).
+
+use crate::guard;
+use crate::sys::Errno;
+
+/// The one request number of the interface: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
+pub(crate) const RDMA_VERBS_IOCTL: u64 = 0xc018_1b01;
+
+/// Attributes of one call: libibverbs and the providers send up to about twenty.
+pub(crate) const ATTRS_MAX: usize = 48;
+/// Longest input that is copied in: the longest command mailbox, with room for a page list.
+pub(crate) const INPUT_BYTES_MAX: usize = 64 * 1024;
+
+const HEADER_BYTES: usize = 24;
+const ATTR_BYTES: usize = 16;
+/// An attribute without which the caller will not go on.
+const F_MANDATORY: u16 = 1;
+/// The kernel has written the output.
+const F_VALID_OUTPUT: u16 = 2;
+/// Data of up to this many bytes lies in the attribute itself.
+const INLINE_BYTES: usize = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Attr {
+    id: u16,
+    length: u16,
+    flags: u16,
+    data: u64,
+    /// Where the attribute lies in the caller.
+    at: u64,
+}
+
+/// A call.
+#[derive(Debug)]
+pub(crate) struct Ioctl {
+    /// Class of object.
+    pub object: u16,
+    /// What to do.
+    pub method: u16,
+    attrs: [Attr; ATTRS_MAX],
+    count: usize,
+}
+
+impl Ioctl {
+    /// Copies a call in from the calling process.
+    pub(crate) fn read(at: usize) -> Result<Self, Errno> {
+        let mut header = [0; HEADER_BYTES];
+        guard::read(at as u64, &mut header)?;
+        let half = |index: usize| u16::from_ne_bytes([header[index], header[index + 1]]);
+        let (length, object, method, count) = (half(0), half(2), half(4), usize::from(half(6)));
+        let fits = usize::from(length) == HEADER_BYTES + count * ATTR_BYTES;
+        if !fits || count > ATTRS_MAX || header[8..16] != [0; 8] {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut ioctl = Self { object, method, attrs: [Attr::default(); ATTRS_MAX], count };
+        for (index, attr) in ioctl.attrs[..count].iter_mut().enumerate() {
+            let mut bytes = [0; ATTR_BYTES];
+            let at = at as u64 + (HEADER_BYTES + index * ATTR_BYTES) as u64;
+            guard::read(at, &mut bytes)?;
+            *attr = parse_attr(&bytes, at);
+        }
+        Ok(ioctl)
+    }
+
+    fn attr(&self, id: u16) -> Option<&Attr> {
+        self.attrs[..self.count].iter().find(|attr| attr.id == id)
+    }
+
+    /// Refuses the call if it has an attribute that it insists on and that is not among `known`.
+    pub(crate) fn expect_only(&self, known: &[u16]) -> Result<(), Errno> {
+        let unknown = |attr: &&Attr| attr.flags & F_MANDATORY != 0 && !known.contains(&attr.id);
+        match self.attrs[..self.count].iter().find(unknown) {
+            Some(_) => Err(Errno(libc::EPROTONOSUPPORT)),
+            None => Ok(()),
+        }
+    }
+
+    /// True if the call has the attribute.
+    pub(crate) fn has(&self, id: u16) -> bool {
+        self.attr(id).is_some()
+    }
+
+    /// A number, handle or file of up to eight bytes.
+    pub(crate) fn number(&self, id: u16) -> Result<u64, Errno> {
+        self.attr(id).map(|attr| attr.data).ok_or(Errno(libc::EINVAL))
+    }
+
+    /// As [`Ioctl::number`], cut to 32 bits as the kernel does.
+    pub(crate) fn number32(&self, id: u16) -> Result<u32, Errno> {
+        self.number(id).map(low32)
+    }
+
+    /// A file number.
+    pub(crate) fn file(&self, id: u16) -> Result<i32, Errno> {
+        let [a, b, c, d, ..] = self.number(id)?.to_ne_bytes();
+        Ok(i32::from_ne_bytes([a, b, c, d]))
+    }
+
+    /// Input data. Bytes that the caller did not give read as zero, up to `least`.
+    pub(crate) fn input(&self, id: u16, least: usize) -> Result<Vec<u8>, Errno> {
+        let attr = self.attr(id).ok_or(Errno(libc::EINVAL))?;
+        let length = usize::from(attr.length);
+        if length > INPUT_BYTES_MAX {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut bytes = vec![0; length.max(least)];
+        if length <= INLINE_BYTES {
+            bytes[..length].copy_from_slice(&attr.data.to_ne_bytes()[..length]);
+        } else {
+            guard::read(attr.data, &mut bytes[..length])?;
+        }
+        Ok(bytes)
+    }
+
+    /// Input data of the driver, empty where there is none.
+    pub(crate) fn optional_input(&self, id: u16, least: usize) -> Result<Vec<u8>, Errno> {
+        if self.has(id) { self.input(id, least) } else { Ok(vec![0; least]) }
+    }
+
+    /// Room for output in bytes; 0 where none was asked for.
+    pub(crate) fn room(&self, id: u16) -> usize {
+        self.attr(id).map_or(0, |attr| usize::from(attr.length))
+    }
+
+    /// Answers with data: as much as the caller has room for, the rest of its room zeroed.
+    pub(crate) fn answer(&self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
+        let Some(attr) = self.attr(id) else { return Ok(()) };
+        let room = usize::from(attr.length);
+        let taken = bytes.len().min(room);
+        // SAFETY: the caller named this memory for output.
+        unsafe { guard::write(attr.data, &bytes[..taken]) }?;
+        if room > taken {
+            let zeroes = vec![0; room - taken];
+            // SAFETY: as above.
+            unsafe { guard::write(attr.data.wrapping_add(taken as u64), &zeroes) }?;
+        }
+        let flags = attr.flags | F_VALID_OUTPUT;
+        // SAFETY: the attribute itself is the caller's to be answered in.
+        unsafe { guard::write(attr.at + 4, &flags.to_ne_bytes()) }
+    }
+
+    /// Answers with a handle or a file, which are written into the attribute itself.
+    pub(crate) fn answer_handle(&self, id: u16, handle: u64) -> Result<(), Errno> {
+        let attr = self.attr(id).ok_or(Errno(libc::EINVAL))?;
+        // SAFETY: as above.
+        unsafe { guard::write(attr.at + 8, &handle.to_ne_bytes()) }
+    }
+}
+
+fn parse_attr(bytes: &[u8; ATTR_BYTES], at: u64) -> Attr {
+    let [id0, id1, len0, len1, flags0, flags1, _, _, data @ ..] = *bytes;
+    Attr {
+        id: u16::from_ne_bytes([id0, id1]),
+        length: u16::from_ne_bytes([len0, len1]),
+        flags: u16::from_ne_bytes([flags0, flags1]),
+        data: u64::from_ne_bytes(data),
+        at,
+    }
+}
+
+/// The low half of a number.
+pub(crate) fn low32(number: u64) -> u32 {
+    let [.., a, b, c, d] = number.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// A structure of the kernel's interface, read field by field at its offsets: native order, zero
+/// where it ends early.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'a>(pub &'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(self, at: usize) -> [u8; N] {
+        let mut array = [0; N];
+        for (to, from) in array.iter_mut().zip(self.0.iter().skip(at)) {
+            *to = *from;
+        }
+        array
+    }
+
+    pub(crate) fn u8(self, at: usize) -> u8 {
+        self.array::<1>(at)[0]
+    }
+
+    pub(crate) fn u16(self, at: usize) -> u16 {
+        u16::from_ne_bytes(self.array(at))
+    }
+
+    pub(crate) fn u32(self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.array(at))
+    }
+
+    pub(crate) fn i32(self, at: usize) -> i32 {
+        i32::from_ne_bytes(self.array(at))
+    }
+
+    pub(crate) fn u64(self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.array(at))
+    }
+
+    pub(crate) fn bytes16(self, at: usize) -> [u8; 16] {
+        self.array(at)
+    }
+}
+
+/// An answer of the kernel's interface, written field by field at its offsets.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn new(length: usize) -> Self {
+        Self { bytes: vec![0; length] }
+    }
+
+    pub(crate) fn put(&mut self, at: usize, value: &[u8]) -> &mut Self {
+        if let Some(target) = self.bytes.get_mut(at..at + value.len()) {
+            target.copy_from_slice(value);
+        }
+        self
+    }
+
+    pub(crate) fn u8(&mut self, at: usize, value: u8) -> &mut Self {
+        self.put(at, &[value])
+    }
+
+    pub(crate) fn u16(&mut self, at: usize, value: u16) -> &mut Self {
+        self.put(at, &value.to_ne_bytes())
+    }
+
+    pub(crate) fn u32(&mut self, at: usize, value: u32) -> &mut Self {
+        self.put(at, &value.to_ne_bytes())
+    }
+
+    pub(crate) fn u64(&mut self, at: usize, value: u64) -> &mut Self {
+        self.put(at, &value.to_ne_bytes())
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+}

@@ -1,0 +1,378 @@
+//! Queue pairs of verbs.
+
+use mlx5_prm::qp::{service, state};
+
+use super::abi::{UHW_IN, UHW_OUT, create_qp};
+use super::ioctl::{Answer, Fields, Ioctl};
+use super::memory::rights;
+use super::{Call, Kind, channel};
+use crate::engine;
+use crate::engine::complete::enter_error;
+use crate::fabric::objects::{Path, Qp, QpCaps, Ring};
+use crate::fabric::{Fabric, QPN_BASE};
+use crate::stats::Command;
+use crate::sys::Errno;
+
+/// Most entries of a queue, as the device tells its users.
+pub(crate) const QP_WRS_MAX: u32 = 32768;
+
+/// Attributes of destruction.
+const DESTROY_HANDLE: u16 = 0;
+const DESTROY_RESP: u16 = 1;
+
+/// Types of queue pair (`enum ib_uverbs_qp_type`).
+fn service_of(qp_type: u64) -> Option<u8> {
+    match qp_type {
+        2 => Some(service::RC),
+        3 => Some(service::UC),
+        4 => Some(service::UD),
+        _ => None,
+    }
+}
+
+pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    const SQ_SIG_ALL: u32 = 1 << 12;
+    call.count(Command::CreateQp);
+    call.process.close_uars()?;
+    let service = service_of(ioctl.number(create_qp::TYPE)?).ok_or(Errno(libc::EOPNOTSUPP))?;
+    let caps = ioctl.input(create_qp::CAP, 20)?;
+    let caps = Fields(&caps);
+    // struct mlx5_ib_create_qp
+    let driver = ioctl.input(UHW_IN, 56)?;
+    let driver = Fields(&driver);
+    let (buffer, dbrec) = (driver.u64(0), driver.u64(8));
+    let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
+    let power = |count: u32| count == 0 || count.is_power_of_two() && count <= QP_WRS_MAX;
+    if !power(sq_count) || !power(rq_count) || rq_shift > 12 || !dbrec.is_multiple_of(8) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let pd = Kind::Pd.slot(ioctl.number32(create_qp::PD_HANDLE)?)?;
+    let send_cq = Kind::Cq.slot(ioctl.number32(create_qp::SEND_CQ_HANDLE)?)?;
+    let recv_cq = Kind::Cq.slot(ioctl.number32(create_qp::RECV_CQ_HANDLE)?)?;
+    let srq = match ioctl.number32(create_qp::SRQ_HANDLE) {
+        Ok(handle) => Some(Kind::Srq.slot(handle)?),
+        Err(_) => None,
+    };
+    let rq_bytes = u64::from(rq_count) << rq_shift;
+    let qp = Qp {
+        // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
+        sq: Ring { base: buffer.wrapping_add(rq_bytes), count: sq_count, log_stride: 6 },
+        rq: Ring { base: buffer, count: rq_count, log_stride: rq_shift },
+        dbrec,
+        user_handle: ioctl.number(create_qp::USER_HANDLE)?,
+        pd,
+        send_cq,
+        recv_cq,
+        srq: srq.map_or(0, |slot| slot + 1),
+        user_index: driver.u32(32),
+        uar: driver.u32(36),
+        event_channel: channel::event_channel(call, ioctl, create_qp::EVENT_FD),
+        caps: QpCaps {
+            max_send_wr: caps.u32(0),
+            max_recv_wr: caps.u32(4),
+            max_send_sge: caps.u32(8),
+            max_recv_sge: caps.u32(12),
+            max_inline_data: caps.u32(16),
+        },
+        service,
+        state: state::RST,
+        signal_all: ioctl.number32(create_qp::FLAGS).unwrap_or(0) & SQ_SIG_ALL != 0,
+        ..Qp::default()
+    };
+    let owner = call.owner()?;
+    let mut locked = call.lock();
+    let function = locked.function(call.function());
+    let context = call.context.number;
+    let there = function.pds.owned(pd, context).is_some()
+        && function.cqs.owned(send_cq, context).is_some()
+        && function.cqs.owned(recv_cq, context).is_some()
+        && srq.is_none_or(|srq| function.srqs.owned(srq, context).is_some());
+    if !there {
+        return Err(Errno(libc::ENOENT));
+    }
+    let slot = function.qps.insert(owner, qp);
+    drop(locked);
+    let slot = slot.ok_or_else(|| call.full())?;
+    call.process.start_tick()?;
+    ioctl.answer_handle(create_qp::HANDLE, u64::from(Kind::Qp.handle(slot)))?;
+    let mut resp = Answer::new(20);
+    resp.u32(0, qp.caps.max_send_wr)
+        .u32(4, qp.caps.max_recv_wr)
+        .u32(8, qp.caps.max_send_sge)
+        .u32(12, qp.caps.max_recv_sge)
+        .u32(16, qp.caps.max_inline_data);
+    ioctl.answer(create_qp::RESP_CAP, resp.as_slice())?;
+    ioctl.answer(create_qp::RESP_QP_NUM, &(slot + QPN_BASE).to_ne_bytes())?;
+    // struct mlx5_ib_create_qp_resp
+    ioctl.answer(UHW_OUT, Answer::new(40).u32(0, qp.uar).as_slice())
+}
+
+pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::DestroyQp);
+    let slot = Kind::Qp.slot(ioctl.number32(DESTROY_HANDLE)?)?;
+    let mut locked = call.lock();
+    let qps = &mut locked.function(call.function()).qps;
+    let qp = *qps.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    qps.remove(slot);
+    drop(locked);
+    ioctl.answer(DESTROY_RESP, &qp.events_sent.to_ne_bytes())
+}
+
+/// Bits of the attribute mask (`enum ibv_qp_attr_mask`).
+mod mask {
+    pub(super) const STATE: u32 = 1 << 0;
+    pub(super) const CUR_STATE: u32 = 1 << 1;
+    pub(super) const ACCESS_FLAGS: u32 = 1 << 3;
+    pub(super) const PKEY_INDEX: u32 = 1 << 4;
+    pub(super) const PORT: u32 = 1 << 5;
+    pub(super) const QKEY: u32 = 1 << 6;
+    pub(super) const AV: u32 = 1 << 7;
+    pub(super) const PATH_MTU: u32 = 1 << 8;
+    pub(super) const TIMEOUT: u32 = 1 << 9;
+    pub(super) const RETRY_CNT: u32 = 1 << 10;
+    pub(super) const RNR_RETRY: u32 = 1 << 11;
+    pub(super) const RQ_PSN: u32 = 1 << 12;
+    pub(super) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub(super) const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub(super) const SQ_PSN: u32 = 1 << 16;
+    pub(super) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub(super) const DEST_QPN: u32 = 1 << 20;
+}
+
+/// States of verbs, by number, as the device has them.
+const STATES: [u8; 7] = [
+    state::RST,
+    state::INIT,
+    state::RTR,
+    state::RTS,
+    state::SQD,
+    state::SQER,
+    state::ERR,
+];
+
+fn verbs_state(device: u8) -> u8 {
+    let index = STATES.iter().position(|known| *known == device);
+    index.and_then(|index| u8::try_from(index).ok()).unwrap_or(6)
+}
+
+/// Attributes that a transition needs; None if there is no such transition (InfiniBand
+/// specification 11.2.5.2; the kernel's `qp_state_table`).
+fn needed(service: u8, from: u8, to: u8) -> Option<u32> {
+    use mask::{
+        ACCESS_FLAGS, AV, DEST_QPN, MAX_DEST_RD_ATOMIC, MAX_QP_RD_ATOMIC, MIN_RNR_TIMER, PATH_MTU,
+        PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN, SQ_PSN, TIMEOUT,
+    };
+    let connect = AV | PATH_MTU | DEST_QPN | RQ_PSN;
+    match (from, to) {
+        (_, state::RST | state::ERR) => Some(0),
+        (state::RST, state::INIT) => Some(match service {
+            service::UD => PKEY_INDEX | PORT | QKEY,
+            _ => PKEY_INDEX | PORT | ACCESS_FLAGS,
+        }),
+        (state::INIT, state::RTR) => Some(match service {
+            service::UD => 0,
+            service::UC => connect,
+            _ => connect | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+        }),
+        (state::RTR, state::RTS) => Some(match service {
+            service::RC => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+            _ => SQ_PSN,
+        }),
+        (state::INIT, state::INIT)
+        | (state::RTS | state::SQD | state::SQER, state::RTS)
+        | (state::RTS | state::SQD, state::SQD) => Some(0),
+        _ => None,
+    }
+}
+
+/// `MODIFY_QP`; `input` begins with `struct ib_uverbs_modify_qp` at `at`.
+pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
+    call.count(Command::ModifyQp);
+    let slot = Kind::Qp.slot(input.u32(64))?;
+    let wanted = input.u32(68);
+    let mut locked = call.lock();
+    let fabric = call.fabric();
+    let qps = &mut locked.function(call.function()).qps;
+    qps.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let qp = qps.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
+    let has = |bit: u32| wanted & bit != 0;
+    let state_of = |number: u8| STATES.get(usize::from(number)).copied().ok_or(Errno(libc::EINVAL));
+    let from = if has(mask::CUR_STATE) { state_of(input.u8(97))? } else { qp.state };
+    let to = if has(mask::STATE) { state_of(input.u8(96))? } else { qp.state };
+    let needs = needed(qp.service, from, to).ok_or(Errno(libc::EINVAL))?;
+    let port_is_wrong = has(mask::PORT) && input.u8(104) != 1;
+    if from != qp.state || needs & !wanted != 0 || port_is_wrong {
+        return Err(Errno(libc::EINVAL));
+    }
+    set_attributes(qp, fabric, input, wanted);
+    match to {
+        state::RST => reset(qp),
+        state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
+        to => {
+            qp.state = to;
+            let runs = to == state::RTS;
+            drop(locked);
+            if runs {
+                engine::run(fabric, call.function(), slot + QPN_BASE);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Forgets everything that is posted; the rings start anew.
+pub(crate) fn reset(qp: &mut Qp) {
+    qp.state = state::RST;
+    qp.sq_done = 0;
+    qp.rq_done = 0;
+    qp.give_up_at_ns = 0;
+    qp.pending = false;
+    qp.remote_function = 0;
+    qp.remote_qpn = 0;
+}
+
+fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) {
+    let has = |bit: u32| wanted & bit != 0;
+    let path = &mut qp.path;
+    if has(mask::AV) {
+        path.dgid = input.bytes16(0);
+        path.flow_label = input.u32(16);
+        path.dlid = input.u16(20);
+        path.sgid_index = input.u8(24);
+        path.hop_limit = input.u8(25);
+        path.traffic_class = input.u8(26);
+        path.sl = input.u8(27);
+        path.is_global = input.u8(30);
+        qp.remote_function = destination(fabric, path);
+    }
+    if has(mask::QKEY) {
+        qp.qkey = input.u32(72);
+    }
+    if has(mask::RQ_PSN) {
+        path.rq_psn = input.u32(76);
+    }
+    if has(mask::SQ_PSN) {
+        path.sq_psn = input.u32(80);
+    }
+    if has(mask::DEST_QPN) {
+        qp.remote_qpn = input.u32(84);
+    }
+    if has(mask::ACCESS_FLAGS) {
+        qp.access = rights(input.u32(88));
+    }
+    if has(mask::PKEY_INDEX) {
+        path.pkey_index = input.u16(92);
+    }
+    let bytes = [
+        (mask::PATH_MTU, 98, &mut path.path_mtu),
+        (mask::MAX_QP_RD_ATOMIC, 101, &mut path.max_rd_atomic),
+        (mask::MAX_DEST_RD_ATOMIC, 102, &mut path.max_dest_rd_atomic),
+        (mask::MIN_RNR_TIMER, 103, &mut path.min_rnr_timer),
+        (mask::PORT, 104, &mut path.port),
+        (mask::TIMEOUT, 105, &mut path.timeout),
+        (mask::RETRY_CNT, 106, &mut path.retry_count),
+        (mask::RNR_RETRY, 107, &mut path.rnr_retry),
+    ];
+    for (bit, at, field) in bytes {
+        if has(bit) {
+            *field = input.u8(at);
+        }
+    }
+}
+
+/// The function that a path leads to, counted from 1; 0 for none.
+pub(crate) fn destination(fabric: &Fabric, path: &Path) -> u32 {
+    let function = if path.is_global != 0 && path.dlid == 0 {
+        fabric.function_of_gid(&path.dgid)
+    } else {
+        fabric.function_of_lid(path.dlid)
+    };
+    function.and_then(|index| u32::try_from(index + 1).ok()).unwrap_or(0)
+}
+
+/// The access flags of verbs that a queue pair grants.
+fn access_flags(qp: &Qp) -> u32 {
+    use mlx5_prm::umr::access;
+    [
+        (access::LOCAL_WRITE, 1),
+        (access::REMOTE_WRITE, 2),
+        (access::REMOTE_READ, 4),
+        (access::ATOMIC, 8),
+    ]
+    .into_iter()
+    .filter(|(right, _)| qp.access & right != 0)
+    .fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// `QUERY_QP`.
+pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
+    call.count(Command::QueryQp);
+    let slot = Kind::Qp.slot(input.u32(8))?;
+    let locked = call.lock();
+    let qps = &locked.peek(call.function()).qps;
+    let qp = qps.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let path = &qp.path;
+    // struct ib_uverbs_query_qp_resp
+    let mut answer = Answer::new(128);
+    answer
+        .put(0, &path.dgid)
+        .u32(16, path.flow_label)
+        .u16(20, path.dlid)
+        .u8(24, path.sgid_index)
+        .u8(25, path.hop_limit)
+        .u8(26, path.traffic_class)
+        .u8(27, path.sl)
+        .u8(30, path.is_global)
+        .u8(31, path.port)
+        .u32(64, qp.caps.max_send_wr)
+        .u32(68, qp.caps.max_recv_wr)
+        .u32(72, qp.caps.max_send_sge)
+        .u32(76, qp.caps.max_recv_sge)
+        .u32(80, qp.caps.max_inline_data)
+        .u32(84, qp.qkey)
+        .u32(88, path.rq_psn)
+        .u32(92, path.sq_psn)
+        .u32(96, qp.remote_qpn)
+        .u32(100, access_flags(qp))
+        .u16(104, path.pkey_index)
+        .u8(108, verbs_state(qp.state))
+        .u8(109, verbs_state(qp.state))
+        .u8(110, path.path_mtu)
+        .u8(113, path.max_rd_atomic)
+        .u8(114, path.max_dest_rd_atomic)
+        .u8(115, path.min_rnr_timer)
+        .u8(116, path.port)
+        .u8(117, path.timeout)
+        .u8(118, path.retry_count)
+        .u8(119, path.rnr_retry)
+        .u8(122, u8::from(qp.signal_all));
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(service: u8, from: u8, to: u8, attributes: u32, expect: bool) {
+        let possible = needed(service, from, to).is_some_and(|needs| needs & !attributes == 0);
+        assert_eq!(possible, expect, "{service} {from} {to} {attributes:x}");
+    }
+
+    #[test]
+    fn transitions() {
+        let init = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+        check(service::RC, state::RST, state::INIT, init, true);
+        check(service::RC, state::RST, state::INIT, mask::PORT, false);
+        check(service::UD, state::RST, state::INIT, init, false);
+        check(service::RC, state::RST, state::RTR, u32::MAX, false);
+        check(service::UD, state::INIT, state::RTR, 0, true);
+        check(service::RC, state::RTR, state::RTS, mask::SQ_PSN, false);
+        check(service::UC, state::RTR, state::RTS, mask::SQ_PSN, true);
+        for from in STATES {
+            check(service::RC, from, state::ERR, 0, true);
+            check(service::RC, from, state::RST, 0, true);
+        }
+        check(service::RC, state::ERR, state::RTS, u32::MAX, false);
+    }
+}

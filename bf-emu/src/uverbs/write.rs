@@ -1,0 +1,158 @@
+//! The older commands, whose structures travel inside `INVOKE_WRITE` (`ib_user_verbs.h`).
+
+use super::abi::{UHW_OUT, invoke, write};
+use super::context::{GIDS, identity};
+use super::cq::CQES_MAX;
+use super::ioctl::{Answer, Fields, Ioctl};
+use super::memory::REGION_BYTES_MAX;
+use super::qp::QP_WRS_MAX;
+use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
+use super::{Call, Kind, channel, memory, qp, srq};
+use crate::fabric::objects::ChannelKind;
+use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
+use crate::stats::Command;
+use crate::sys::Errno;
+
+/// Longest structure of these commands.
+const INPUT_BYTES: usize = 192;
+
+pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let command = ioctl.number32(invoke::WRITE_CMD)?;
+    if !ioctl.has(invoke::CORE_IN) {
+        // A probe of whether this interface is there: it is, and wants its input
+        // (libibverbs/device.c, has_ioctl_write).
+        return Err(Errno(libc::ENOSPC));
+    }
+    let input = ioctl.input(invoke::CORE_IN, INPUT_BYTES)?;
+    let input = Fields(&input);
+    let answer = |answer: &Answer| ioctl.answer(invoke::CORE_OUT, answer.as_slice());
+    match command {
+        write::QUERY_DEVICE => {
+            call.count(Command::QueryDevice);
+            answer(&query_device(call)?)
+        }
+        write::EX_QUERY_DEVICE => {
+            call.count(Command::QueryDevice);
+            answer(&query_device_ex(call)?)?;
+            ioctl.answer(UHW_OUT, query_device_driver(ioctl.room(UHW_OUT)).as_slice())
+        }
+        write::ALLOC_PD => {
+            let (core, driver) = memory::alloc_pd(call)?;
+            answer(&core)?;
+            ioctl.answer(UHW_OUT, driver.as_slice())
+        }
+        write::CREATE_AH => answer(&create_ah(call, input)?),
+        write::REG_MR => answer(&memory::reg_mr(call, input)?),
+        write::REREG_MR => answer(&memory::rereg_mr(call, input)?),
+        write::ALLOC_MW => answer(&memory::alloc_mw(call, input)?),
+        write::CREATE_COMP_CHANNEL => {
+            let fd = channel::create(call, ChannelKind::Completion, false)?;
+            answer(Answer::new(4).u32(0, fd.unsigned_abs()))
+        }
+        write::QUERY_QP => answer(&qp::query(call, input)?),
+        write::MODIFY_QP => qp::modify(call, input),
+        write::EX_MODIFY_QP => {
+            qp::modify(call, input)?;
+            answer(Answer::new(8).u32(4, 8))?;
+            // struct mlx5_ib_modify_qp_resp
+            ioctl.answer(UHW_OUT, Answer::new(16).u32(0, 16).as_slice())
+        }
+        write::MODIFY_SRQ => srq::modify(call, input),
+        write::QUERY_SRQ => answer(&srq::query(call, input)?),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}
+
+/// Capability flags of the device (`enum ibv_device_cap_flags`): bad pkey and qkey counters, change
+/// of the physical port, shutdown of the port, system image GUID, RNR NAK generation, SRQ resizing
+/// is absent, memory windows type 1 and 2B, memory management extensions.
+const DEVICE_CAP_FLAGS: u32 =
+    1 << 1 | 1 << 2 | 1 << 4 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
+
+/// Firmware of a BlueField-3 as of early 2024.
+pub(crate) const FIRMWARE: (u16, u16, u16) = (32, 40, 1000);
+/// Mellanox, as the PCI configuration has it.
+const VENDOR_PART_MASK: u32 = 0xffff;
+
+fn count(limit: usize) -> u32 {
+    u32::try_from(limit).unwrap_or(u32::MAX)
+}
+
+/// `struct ib_uverbs_query_device_resp`, 176 bytes.
+fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
+    let identity = identity(call)?;
+    let (major, minor, sub) = FIRMWARE;
+    let firmware = u64::from(major) << 32 | u64::from(minor) << 16 | u64::from(sub);
+    answer
+        .u64(0, firmware)
+        .put(8, &identity.node_guid.to_be_bytes())
+        .put(16, &identity.sys_image_guid.to_be_bytes())
+        .u64(24, REGION_BYTES_MAX)
+        .u64(32, 0xffff_ffff_ffff_f000) // page_size_cap
+        .u32(40, 0x2c9) // vendor_id
+        .u32(44, u32::from(identity.pci_device) & VENDOR_PART_MASK)
+        .u32(48, 0) // hw_ver
+        .u32(52, count(QPS_MAX))
+        .u32(56, QP_WRS_MAX)
+        .u32(60, DEVICE_CAP_FLAGS)
+        .u32(64, 30) // max_sge
+        .u32(68, 30) // max_sge_rd
+        .u32(72, count(CQS_MAX))
+        .u32(76, CQES_MAX)
+        .u32(80, count(MKEYS_MAX))
+        .u32(84, count(PDS_MAX))
+        .u32(88, 16) // max_qp_rd_atom
+        .u32(96, count(QPS_MAX) * 16) // max_res_rd_atom
+        .u32(100, 16) // max_qp_init_rd_atom
+        .u32(108, 1) // atomic_cap: HCA
+        .u32(120, count(MKEYS_MAX)) // max_mw
+        .u32(144, u32::MAX >> 1) // max_ah
+        .u32(156, count(SRQS_MAX))
+        .u32(160, SRQ_WRS_MAX)
+        .u32(164, SRQ_SGES_MAX)
+        .u16(168, 128) // max_pkeys
+        .u8(170, 16) // local_ca_ack_delay
+        .u8(171, 1); // phys_port_cnt
+    Ok(())
+}
+
+fn query_device(call: &Call<'_>) -> Result<Answer, Errno> {
+    let mut answer = Answer::new(176);
+    put_device(call, &mut answer)?;
+    Ok(answer)
+}
+
+/// `struct ib_uverbs_ex_query_device_resp`.
+fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
+    const BYTES: usize = 304;
+    let mut answer = Answer::new(BYTES);
+    put_device(call, &mut answer)?;
+    answer
+        .u32(180, BYTES as u32) // response_length
+        .u64(208, u64::MAX) // timestamp_mask
+        .u64(216, 1_000_000) // hca_core_clock, kHz: time stamps are nanoseconds
+        .u64(224, u64::from(DEVICE_CAP_FLAGS)); // device_cap_flags_ex
+    Ok(answer)
+}
+
+/// `struct mlx5_ib_query_device_resp`: nothing beyond its length.
+fn query_device_driver(room: usize) -> Answer {
+    let mut answer = Answer::new(room);
+    answer.u32(4, count(room));
+    answer
+}
+
+fn create_ah(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
+    // struct ib_uverbs_create_ah
+    let pd = Kind::Pd.slot(input.u32(16))?;
+    let (sgid_index, is_global, port) = (input.u8(44), input.u8(53), input.u8(54));
+    let locked = call.lock();
+    let pds = &locked.peek(call.function()).pds;
+    pds.owned(pd, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    if port != 1 || is_global != 0 && u32::from(sgid_index) >= GIDS {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut answer = Answer::new(4);
+    answer.u32(0, Kind::Ah.handle(0));
+    Ok(answer)
+}
