@@ -27,7 +27,7 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let program = dir.path().join("program");
-        compile("program.c", &program, &["-ldl"]);
+        common::compile("program.c", &program, &["-ldl"]);
         Self { dir, program }
     }
 
@@ -39,7 +39,7 @@ impl Bench {
         let name = format!("-DNAME=\"{name}\"");
         let mut flags = vec!["-shared", "-fPIC", "-Wl,-soname,libuct_ib_mlx5.so.0", &name];
         flags.extend(definitions);
-        compile("module.c", &file, &flags);
+        common::compile("module.c", &file, &flags);
         file.to_string_lossy().into_owned()
     }
 
@@ -60,16 +60,6 @@ impl Bench {
             .partition(|line| line.starts_with("log "));
         Said { calls, log }
     }
-}
-
-fn compile(source: &str, output: &Path, flags: &[&str]) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fake")
-        .join(source);
-    let [source, output] = [&source, output].map(|path| path.to_string_lossy().into_owned());
-    let mut arguments = vec!["-w", "-o", &output, &source];
-    arguments.extend(flags);
-    common::stdout(Path::new("cc"), &arguments, &[]);
 }
 
 fn library() -> String {

@@ -88,16 +88,35 @@ fn a_bad_value_is_reported_in_ucx_style() {
 
 #[test]
 fn a_variable_is_used_and_a_typo_gets_a_hint() {
-    let Some(ucx_info) = UcxInfo::find("a_variable_is_used_and_a_typo_gets_a_hint") else {
+    let test = "a_variable_is_used_and_a_typo_gets_a_hint";
+    let (Some(stock), Some(mut init)) = (Stock::find(), UcxInfo::find(test)) else {
         return;
     };
-    let arguments = ["-p", "-u", "t"];
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    init.program = dir.path().join("init");
+    let [include, libraries] =
+        [&stock.include, &stock.libraries].map(|path| path.to_string_lossy());
+    common::compile(
+        "init.c",
+        &init.program,
+        &[
+            "-I",
+            &include,
+            "-L",
+            &libraries,
+            // What libucp needs, it finds by itself.
+            "-Wl,--unresolved-symbols=ignore-in-shared-libs",
+            "-l:libucp.so.0",
+        ],
+    );
     let right = [("UCX_XGVMI_POOL_MAX", "77")];
-    let unused = "unused environment variable: UCX_XGVMI_POOL_MAX";
-    assert!(ucx_info.plain(&arguments, &right).contains(unused));
-    let text = ucx_info.loaded(&arguments, &right);
-    assert!(!text.contains("unused environment variable"), "{text}");
-    let text = ucx_info.loaded(&arguments, &[("UCX_XGVMI_POLMAX", "77")]);
+    let text = init.plain(&[], &right);
+    assert!(
+        text.contains("unused environment variable: UCX_XGVMI_POOL_MAX"),
+        "{text}"
+    );
+    assert_eq!(init.loaded(&[], &right), "done\n");
+    let text = init.loaded(&[], &[("UCX_XGVMI_POLMAX", "77")]);
     assert!(
         text.contains("UCX_XGVMI_POLMAX (maybe: UCX_XGVMI_POOL_MAX?)"),
         "{text}"

@@ -47,6 +47,17 @@ pub(crate) fn stdout(program: &Path, arguments: &[&str], variables: &[(&str, &st
     text
 }
 
+/// Compiles one of the tests' programs.
+pub(crate) fn compile(source: &str, output: &Path, flags: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(source);
+    let [source, output] = [&source, output].map(|path| path.to_string_lossy().into_owned());
+    let mut arguments = vec!["-w", "-o", &output, &source];
+    arguments.extend(flags);
+    stdout(Path::new("cc"), &arguments, &[]);
+}
+
 /// Stock UCX as the set-up leaves it in its cache.
 #[derive(Debug)]
 pub(crate) struct Stock {
