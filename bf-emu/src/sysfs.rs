@@ -25,11 +25,16 @@ pub const MLX5_ABI_VERSION: u32 = 1;
 /// PCI vendor of every function.
 pub const PCI_VENDOR: u16 = 0x15b3;
 /// Firmware version reported: a BlueField-3 one (family 32).
-pub const FIRMWARE: [u16; 3] = [32, 42, 1000];
+pub const FIRMWARE: [u16; 3] = [32, 40, 1000];
 /// Board id (PSID) reported.
 pub const BOARD_ID: &str = "MT_0000000884";
 /// Hardware revision reported.
-pub const HW_REV: u32 = 1;
+pub const HW_REV: u32 = 0;
+/// Capability mask of a port: extended speeds, connection manager, client reregistration (bits 14,
+/// 16 and 25 of `PortInfo:CapabilityMask`, InfiniBand Architecture 1.3, table 155).
+pub const PORT_CAPABILITIES: u32 = 0x0201_4000;
+/// LID of the subnet manager that a fabric without one reports.
+pub const SM_LID: u16 = 1;
 /// Entries in a port's GID table; an InfiniBand port has 8.
 pub const GID_TABLE_LEN: u16 = 8;
 /// Entries in a port's PKEY table.
@@ -96,6 +101,20 @@ pub fn describe(functions: &[FunctionSpec]) -> Vec<Entry> {
     );
     for (index, function) in functions.iter().enumerate() {
         tree.function(index, function);
+    }
+    // libibverbs lists devices in the order of readdir, and programs take the first by default. A
+    // tmpfs, on which states lie, gives the newest first.
+    for (index, function) in functions.iter().enumerate().rev() {
+        let pci = pci_dir(&function.pci_bdf);
+        let (ib, uverbs) = (format!("mlx5_{index}"), format!("uverbs{index}"));
+        tree.link(
+            &format!("/sys/class/infiniband/{ib}"),
+            &format!("{pci}/infiniband/{ib}"),
+        );
+        tree.link(
+            &format!("/sys/class/infiniband_verbs/{uverbs}"),
+            &format!("{pci}/infiniband_verbs/{uverbs}"),
+        );
     }
     tree.entries
 }
@@ -222,7 +241,6 @@ impl Tree {
         }
         self.link(&format!("{dir}/device"), pci);
         self.link(&format!("{dir}/subsystem"), "/sys/class/infiniband");
-        self.link(&format!("/sys/class/infiniband/mlx5_{index}"), &dir);
         self.dir(&format!("{dir}/ports"));
         self.port(&format!("{dir}/ports/1"), function);
     }
@@ -230,13 +248,13 @@ impl Tree {
     fn port(&mut self, dir: &str, function: &FunctionSpec) {
         self.dir(dir);
         for (name, value) in [
-            ("cap_mask", "0x02010048".to_owned()),
+            ("cap_mask", format!("{PORT_CAPABILITIES:#010x}")),
             ("lid", format!("{:#x}", function.lid)),
             ("lid_mask_count", "0".to_owned()),
             ("link_layer", "InfiniBand".to_owned()),
             ("phys_state", "5: LinkUp".to_owned()),
             ("rate", "400 Gb/sec (4X NDR)".to_owned()),
-            ("sm_lid", "0x0".to_owned()),
+            ("sm_lid", format!("{SM_LID:#x}")),
             ("sm_sl", "0".to_owned()),
             ("state", "4: ACTIVE".to_owned()),
         ] {
@@ -282,7 +300,6 @@ impl Tree {
         );
         self.link(&format!("{dir}/device"), pci);
         self.link(&format!("{dir}/subsystem"), "/sys/class/infiniband_verbs");
-        self.link(&format!("/sys/class/infiniband_verbs/uverbs{index}"), &dir);
         // Only its name is ever seen: stat, access and open of it are answered without it.
         self.add(
             &format!("/dev/infiniband/uverbs{index}"),
@@ -365,7 +382,7 @@ mod tests {
                 "class/infiniband/mlx5_1/sys_image_guid",
                 "02bf:0000:0000:0101\n",
             ),
-            ("class/infiniband/mlx5_0/fw_ver", "32.42.1000\n"),
+            ("class/infiniband/mlx5_0/fw_ver", "32.40.1000\n"),
             ("class/infiniband/mlx5_0/hca_type", "MT41692\n"),
             ("class/infiniband/mlx5_0/ports/1/lid", "0x3\n"),
             (
