@@ -153,7 +153,10 @@ impl<D: AliasDevice> AliasMap<D> {
     /// The numbers so far.
     #[must_use]
     pub fn stats(&self) -> AliasStats {
-        self.inner.core.counters.snapshot()
+        AliasStats {
+            aliases: self.len() as u64,
+            ..self.inner.core.counters.snapshot()
+        }
     }
 
     /// Destroys the aliases of the map, those that are still in use as well. The device stays open.

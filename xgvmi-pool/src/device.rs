@@ -32,6 +32,21 @@ impl UmrOp {
             Self::Bind { mkey, .. } | Self::Invalidate { mkey } => *mkey,
         }
     }
+
+    /// What the request counts for in a chain, the bind of a region of up to four KLM entries being
+    /// one.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        match self {
+            // In units of 64 bytes, of which such a bind takes three: two before the list, and one
+            // for each four entries of it.
+            Self::Bind { region, .. } => {
+                let units = 2 + region.klm_entries().div_ceil(4);
+                u32::try_from(units.div_ceil(3)).unwrap_or(u32::MAX)
+            }
+            Self::Invalidate { .. } => 1,
+        }
+    }
 }
 
 /// What a device can take.
@@ -39,7 +54,7 @@ impl UmrOp {
 pub struct MkeyLimits {
     /// KLM entries that one key may have and one bind may write.
     pub klm_entries_max: u32,
-    /// Requests that one chain may hold, binds of one KLM entry each.
+    /// What the requests of one chain may weigh together, see [`UmrOp::weight`].
     pub chain_ops_max: u32,
 }
 
@@ -82,6 +97,11 @@ pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
     /// If not all of them are known to be done. A request that did not take effect never will once
     /// a later call of `run` has posted anything.
     fn run(&self, chain: &[UmrOp]) -> Result<(), ChainError>;
+
+    /// Times that the queue which carries the requests had failed and was replaced.
+    fn recoveries(&self) -> u64 {
+        0
+    }
 }
 
 /// An alias: a key of this function that stands for another function's key.

@@ -29,12 +29,34 @@ impl<T: Clone> Flight<T> {
     }
 
     /// Waits for the result, at most for `limit`.
+    #[cfg(not(loom))]
     pub(crate) fn wait(&self, limit: Duration) -> Option<T> {
         let slot = lock(&self.result);
+        if limit == Duration::MAX {
+            let slot = self
+                .landed
+                .wait_while(slot, |slot| slot.is_none())
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            return slot.clone();
+        }
         let (slot, _timed_out) = self
             .landed
             .wait_timeout_while(slot, limit, |slot| slot.is_none())
             .unwrap_or_else(std::sync::PoisonError::into_inner);
+        slot.clone()
+    }
+
+    /// Waits for the result. Loom has no clock: a wait without limit never gives up, and one with a
+    /// limit of zero gives up at once.
+    #[cfg(loom)]
+    pub(crate) fn wait(&self, limit: Duration) -> Option<T> {
+        let mut slot = lock(&self.result);
+        while slot.is_none() && limit != Duration::ZERO {
+            slot = self
+                .landed
+                .wait(slot)
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
         slot.clone()
     }
 }

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use crate::alias::{AliasMap, AliasRef};
 use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
+use crate::event::Observer;
+use crate::export::Export;
 use crate::key::{Gvmi, OwnerUuid, RemoteKey};
 use crate::policy::{AliasPolicy, PoolPolicy};
-use crate::pool::{Export, MkeyPool};
+use crate::pool::MkeyPool;
 use crate::region::Region;
 use crate::stats::{AliasStats, PoolStats};
 
@@ -33,6 +35,20 @@ impl<D: MkeyDevice> HostHooks<D> {
         })
     }
 
+    /// As [`HostHooks::open`], with somebody who is told what no return value says.
+    ///
+    /// # Errors
+    /// If the policy cannot be followed.
+    pub fn open_observed(
+        device: Arc<D>,
+        policy: PoolPolicy,
+        observer: Observer,
+    ) -> Result<Self, PoolError> {
+        Ok(Self {
+            pool: MkeyPool::open_observed(device, policy, Some(observer))?,
+        })
+    }
+
     /// Draws a key and binds it to the region.
     ///
     /// # Errors
@@ -42,7 +58,13 @@ impl<D: MkeyDevice> HostHooks<D> {
         self.pool.export(region)
     }
 
-    /// Gives a key back. After this, the caller may deregister the region.
+    /// Draws a key for each region and binds them together, see [`MkeyPool::export_many`].
+    pub fn export_many(&self, regions: &[Region]) -> Vec<Result<Export<D>, PoolError>> {
+        self.pool.export_many(regions)
+    }
+
+    /// Gives a key back. With the policy's default mode of invalidation, the caller may
+    /// deregister the region as soon as this has returned.
     ///
     /// # Errors
     /// If the key could be neither invalidated nor destroyed, so that a peer may still reach the

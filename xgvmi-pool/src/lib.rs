@@ -46,12 +46,17 @@
 #![deny(unsafe_code)]
 
 mod alias;
+mod binding;
+mod core;
 mod device;
 mod error;
+mod event;
+mod export;
 mod flight;
 mod gate;
 mod hooks;
 mod key;
+mod latency;
 #[cfg(feature = "mlx5")]
 #[expect(
     unsafe_code,
@@ -67,13 +72,19 @@ pub mod sim;
 mod slots;
 mod stats;
 mod sync;
+mod upkeep;
+mod waiters;
 
 pub use alias::{AliasMap, AliasRef};
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PoolError, ReleaseError, Rest};
+pub use event::{Observer, PoolEvent};
+pub use export::{Export, Lease};
 pub use hooks::{DpuHooks, HostHooks};
 pub use key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, OwnerUuid, RemoteKey, Rkey, Tag, VirtAddr};
+pub use latency::{Latency, PoolLatencies};
 pub use policy::{AliasPolicy, Invalidate, OnFull, PolicyError, PoolPolicy};
-pub use pool::{Export, Lease, MkeyPool, PoolLevels};
+pub use pool::{MkeyPool, PoolLevels};
 pub use region::{Region, RegionError};
 pub use stats::{AliasStats, PoolStats};
+pub use upkeep::Upkeep;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::device::MkeyLimits;
 use crate::key::{AccessKey, Tag};
 
-/// What the pool does when a released key has to be invalidated.
+/// When a released key is invalidated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Invalidate {
@@ -15,6 +15,15 @@ pub enum Invalidate {
     /// at all times, hence the default.
     #[default]
     Strict,
+    /// Together with others: when [`PoolPolicy::batch_ops`] keys wait for it, when the pool has no
+    /// free key left, or when [`MkeyPool::flush`](crate::MkeyPool::flush) is called. One doorbell
+    /// and one completion for all of them. Until then a peer that kept the key can still reach the
+    /// region, as far as its registration lives: release what must not be reached only after a
+    /// flush.
+    Batched,
+    /// In front of the next bind, in the same chain: an export and a release cost one doorbell.
+    /// Like [`Invalidate::Batched`] otherwise, with the same consequence.
+    Chained,
 }
 
 /// What the pool does when all keys that it may have are in use.
@@ -25,6 +34,9 @@ pub enum OnFull {
     /// path. The default, because stock UCX has such a path and waiting could cost more than it.
     #[default]
     Fail,
+    /// Wait for a key, first come first served, and fail with
+    /// [`PoolError::WaitedTooLong`](crate::PoolError::WaitedTooLong) after this time.
+    Wait(Duration),
 }
 
 /// How a pool of keys behaves.
@@ -37,6 +49,22 @@ pub struct PoolPolicy {
     /// Keys that are created when the pool opens. Default 0: a process that never exports should
     /// not pay hundreds of microseconds per key; who knows the number of buffers, sets it.
     pub prefill: u32,
+    /// Free keys below which upkeep creates more. Default 0: it creates none.
+    pub low: u32,
+    /// Free keys up to which upkeep creates, and beyond which it destroys those that were not
+    /// needed for [`PoolPolicy::age`]. Default 256: a burst of as many exports pays for no creation,
+    /// and an idle process keeps 64 KiB of the adapter's memory.
+    pub high: u32,
+    /// How long a key beyond the high mark must not have been needed to be destroyed. Default 60 s,
+    /// as in the Linux driver's pools.
+    pub age: Duration,
+    /// Runs upkeep in a thread of the pool's own. Default off: who opens a pool inside a foreign
+    /// process should decide; without it [`MkeyPool::upkeep`](crate::MkeyPool::upkeep) does the same
+    /// when it is called.
+    pub keeper: bool,
+    /// Keys that a group of threads keeps at hand, on each side of its tray. Default 8, at most 16;
+    /// less in a small pool, and none with 0, which makes the order of reuse exact.
+    pub tray_keys: u32,
     /// KLM entries of each key. Default 16: regions up to 16 GiB, for 256 bytes of adapter memory a
     /// key; a device that can take fewer lowers it.
     pub klm_entries: u32,
@@ -47,6 +75,10 @@ pub struct PoolPolicy {
     pub access_key: AccessKey,
     /// When released keys are invalidated.
     pub invalidate: Invalidate,
+    /// Released keys that wait for their invalidation at most, in the modes in which they do.
+    /// Default 64: the doorbell is then a sixtieth of the cost, and fewer regions than that are
+    /// reachable for longer than they should be. A device that takes shorter chains lowers it.
+    pub batch_ops: u32,
     /// What happens at the cap.
     pub on_full: OnFull,
 }
@@ -56,10 +88,16 @@ impl Default for PoolPolicy {
         Self {
             mkeys_max: 4096,
             prefill: 0,
+            low: 0,
+            high: 256,
+            age: Duration::from_secs(60),
+            keeper: false,
+            tray_keys: 8,
             klm_entries: 16,
             tag: Tag::UCX_POOLED,
             access_key: AccessKey::UCX_COMPATIBLE,
             invalidate: Invalidate::default(),
+            batch_ops: 64,
             on_full: OnFull::default(),
         }
     }
@@ -107,9 +145,15 @@ pub enum PolicyError {
 }
 
 /// Largest cap: the adapter's key table has 2^24 entries, and a slot of the pool takes memory.
-const MKEYS_CAP: u64 = 1 << 20;
+const MKEYS_CAP: u32 = 1 << 20;
 /// Largest bound of the alias map, for the same reason.
-const ALIASES_CAP: u64 = 1 << 22;
+const ALIASES_CAP: u32 = 1 << 22;
+/// Most KLM entries of a key: the field of `mlx5dv_create_mkey` has 16 bits.
+const KLM_ENTRIES_CAP: u32 = 1 << 16;
+/// Most keys on one side of a tray.
+const TRAY_KEYS_CAP: u32 = crate::shelf::TRAY_KEYS_MAX;
+/// Longest batch: requests of two building blocks in the largest send queue.
+const BATCH_OPS_CAP: u32 = 1 << 14;
 
 impl PoolPolicy {
     /// The policy as far as the device can follow it.
@@ -118,9 +162,15 @@ impl PoolPolicy {
     /// If a number lies outside of its range.
     pub(crate) fn checked(mut self, limits: MkeyLimits) -> Result<Self, PolicyError> {
         within("mkeys_max", self.mkeys_max, 1, MKEYS_CAP)?;
-        within("prefill", self.prefill, 0, u64::from(self.mkeys_max))?;
-        within("klm_entries", self.klm_entries, 1, 1 << 16)?;
+        within("prefill", self.prefill, 0, self.mkeys_max)?;
+        within("klm_entries", self.klm_entries, 1, KLM_ENTRIES_CAP)?;
+        within("tray_keys", self.tray_keys, 0, TRAY_KEYS_CAP)?;
+        within("batch_ops", self.batch_ops, 1, BATCH_OPS_CAP)?;
+        // A pool smaller than the default marks has the marks that it can have.
+        self.high = self.high.min(self.mkeys_max);
+        within("low", self.low, 0, self.high)?;
         self.klm_entries = self.klm_entries.min(limits.klm_entries_max);
+        self.batch_ops = self.batch_ops.min(limits.chain_ops_max.max(1));
         Ok(self)
     }
 }
@@ -136,16 +186,15 @@ impl AliasPolicy {
     }
 }
 
-fn within(name: &'static str, value: u32, min: u64, max: u64) -> Result<(), PolicyError> {
-    let value = u64::from(value);
+fn within(name: &'static str, value: u32, min: u32, max: u32) -> Result<(), PolicyError> {
     if (min..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(PolicyError::OutOfRange {
-            name,
-            value,
-            min,
-            max,
-        })
+        return Ok(());
     }
+    let [value, min, max] = [value, min, max].map(u64::from);
+    Err(PolicyError::OutOfRange {
+        name,
+        value,
+        min,
+        max,
+    })
 }

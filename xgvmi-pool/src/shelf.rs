@@ -1,40 +1,259 @@
-//! The free keys, in the order in which they came back: the first in is the first out, so that a key
-//! that was just released rests longest, and a peer with a stale handle meets a dead key and not the
-//! next buffer.
+//! The free keys: a bounded queue for all threads, and in front of it a tray for each of a few groups
+//! of threads, so that most leases and returns touch no memory that another thread writes.
+//!
+//! Keys leave in the order in which they came. A thread takes from its tray's `out` side, which is
+//! filled from the front of the queue a handful at a time, and puts onto the `back` side, which goes
+//! to the queue's end when it is full: a key that was just released rests until those before it have
+//! been used, to within a tray. Trays belong to the pool and not to threads, so a thread that ends
+//! leaves nothing behind; what it left on a tray serves the next thread there, and anybody who finds
+//! queue and own tray empty.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
+
+use crossbeam_utils::CachePadded;
 
 use crate::slots::SlotId;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock};
 
-/// A bounded queue of slots. The bound is the number of slots, so it can never be full.
+/// Most keys on one side of a tray.
+pub(crate) const TRAY_KEYS_MAX: u32 = 16;
+
+/// Most trays: threads beyond as many share one with another thread.
+const TRAYS_MAX: usize = 64;
+
+/// All free keys of a pool.
 #[derive(Debug)]
 pub(crate) struct Shelf {
-    queue: Mutex<VecDeque<SlotId>>,
-    capacity: usize,
+    queue: Queue,
+    trays: Box<[CachePadded<Mutex<Tray>>]>,
+    /// Keys on one side of a tray; zero if there are no trays.
+    tray_keys: u32,
+    /// Fewest keys in the queue since somebody asked: so many were never needed.
+    idle_min: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Tray {
+    out: Few,
+    back: Few,
+    taken: u64,
+    returned: u64,
+}
+
+/// How often keys were taken and returned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) taken: u64,
+    pub(crate) returned: u64,
 }
 
 impl Shelf {
-    pub(crate) fn new(capacity: u32) -> Self {
-        let capacity = capacity as usize;
-        // Room for all at once: nothing is allocated when a key comes back.
+    /// A shelf for up to `capacity` keys, with `tray_keys` of them on each side of each of `trays`
+    /// trays. Trays together never take more than a quarter of the keys, else threads would go
+    /// without while others' trays are full.
+    pub(crate) fn new(capacity: u32, tray_keys: u32, trays: usize) -> Self {
+        let trays = trays.clamp(1, TRAYS_MAX);
+        let share = capacity as usize / 4 / (2 * trays);
+        let share = u32::try_from(share).unwrap_or(TRAY_KEYS_MAX);
         Self {
-            queue: Mutex::new(VecDeque::with_capacity(capacity)),
-            capacity,
+            queue: Queue::new(capacity as usize),
+            trays: (0..trays).map(|_| CachePadded::default()).collect(),
+            tray_keys: tray_keys.min(TRAY_KEYS_MAX).min(share),
+            idle_min: AtomicUsize::new(usize::MAX),
         }
     }
 
+    /// The key that has rested longest, to within a tray.
     pub(crate) fn take(&self) -> Option<SlotId> {
-        lock(&self.queue).pop_front()
+        let own = self.own_tray();
+        let mut tray = lock(&self.trays[own]);
+        let mut found = tray.out.pop();
+        if found.is_none() {
+            found = self.queue.pop();
+            for _ in 1..self.tray_keys {
+                match self.queue.pop() {
+                    Some(id) => tray.out.push(id),
+                    None => break,
+                }
+            }
+            self.idle_min.fetch_min(self.queue.len(), Ordering::Relaxed);
+        }
+        if found.is_none() {
+            found = tray.back.pop();
+        }
+        tray.taken += u64::from(found.is_some());
+        drop(tray);
+        found.or_else(|| self.take_elsewhere(own))
     }
 
+    /// A key off another's tray.
+    #[cold]
+    fn take_elsewhere(&self, own: usize) -> Option<SlotId> {
+        for (number, tray) in self.trays.iter().enumerate() {
+            if number == own {
+                continue;
+            }
+            let mut tray = lock(tray);
+            if let Some(id) = tray.out.pop().or_else(|| tray.back.pop()) {
+                tray.taken += 1;
+                return Some(id);
+            }
+        }
+        // A tray that was empty may have been on its way to the queue.
+        let found = self.queue.pop()?;
+        lock(&self.trays[own]).taken += 1;
+        Some(found)
+    }
+
+    /// Puts a key back.
     pub(crate) fn put(&self, id: SlotId) {
-        let mut queue = lock(&self.queue);
-        assert!(queue.len() < self.capacity, "more free keys than slots");
-        queue.push_back(id);
+        let mut tray = lock(&self.trays[self.own_tray()]);
+        tray.returned += 1;
+        if self.tray_keys == 0 {
+            self.queue.push(id);
+            return;
+        }
+        if tray.back.len() == self.tray_keys {
+            while let Some(old) = tray.back.pop() {
+                self.queue.push(old);
+            }
+        }
+        tray.back.push(id);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        lock(&self.queue).len()
+    /// Puts a key that nobody has had yet.
+    pub(crate) fn add(&self, id: SlotId) {
+        self.queue.push(id);
+    }
+
+    /// Takes a key out of the queue alone, to be destroyed.
+    pub(crate) fn retire(&self) -> Option<SlotId> {
+        self.queue.pop()
+    }
+
+    /// Keys in the queue. Those on trays are not counted: a low mark is about what all threads can
+    /// still draw on.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Keys in the queue that nobody needed since the last call.
+    pub(crate) fn idle(&self) -> usize {
+        self.idle_min
+            .swap(usize::MAX, Ordering::Relaxed)
+            .min(self.queue.len())
+    }
+
+    /// How often keys were taken and returned, at one moment for all trays.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let trays: Vec<_> = self.trays.iter().map(|tray| lock(tray)).collect();
+        trays.iter().fold(Traffic::default(), |sum, tray| Traffic {
+            taken: sum.taken + tray.taken,
+            returned: sum.returned + tray.returned,
+        })
+    }
+
+    fn own_tray(&self) -> usize {
+        thread_number() % self.trays.len()
+    }
+}
+
+/// Numbers threads as they come, so that the first ones get a tray each.
+fn thread_number() -> usize {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    let number = NUMBER.get();
+    if number != usize::MAX {
+        return number;
+    }
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    NUMBER.set(number);
+    number
+}
+
+/// A queue of a few keys in place.
+#[derive(Debug, Default)]
+struct Few {
+    slots: [u32; TRAY_KEYS_MAX as usize],
+    head: u32,
+    len: u32,
+}
+
+impl Few {
+    fn len(&self) -> u32 {
+        self.len
+    }
+
+    fn push(&mut self, id: SlotId) {
+        assert!(self.len < TRAY_KEYS_MAX, "more keys than a tray takes");
+        let tail = (self.head + self.len) % TRAY_KEYS_MAX;
+        self.slots[tail as usize] = id.0;
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<SlotId> {
+        if self.len == 0 {
+            return None;
+        }
+        let id = SlotId(self.slots[self.head as usize]);
+        self.head = (self.head + 1) % TRAY_KEYS_MAX;
+        self.len -= 1;
+        Some(id)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_leave_in_the_order_in_which_they_came_to_within_a_tray() {
+        let shelf = Shelf::new(256, 8, 1);
+        (0..40).for_each(|id| shelf.add(SlotId(id)));
+        let mut last_used = [None; 40];
+        for round in 0..1000u32 {
+            let id = shelf.take().expect("forty keys");
+            if let Some(last) = last_used[id.0 as usize].replace(round) {
+                assert!(
+                    round - last >= 40 - 8,
+                    "key {} rested for {}",
+                    id.0,
+                    round - last
+                );
+            }
+            shelf.put(id);
+        }
+    }
+
+    #[test]
+    fn without_trays_the_order_is_exact() {
+        let shelf = Shelf::new(4, 8, 1);
+        assert_eq!(shelf.tray_keys, 0, "four keys are too few for trays");
+        (0..4).for_each(|id| shelf.add(SlotId(id)));
+        for round in 0..20 {
+            let id = shelf.take().expect("four keys");
+            assert_eq!(id.0, round % 4);
+            shelf.put(id);
+        }
+    }
+
+    #[test]
+    fn what_another_thread_left_is_found() {
+        let shelf = Shelf::new(1024, 8, 16);
+        (0..8).for_each(|id| shelf.add(SlotId(id)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let ids: Vec<_> = (0..8).map(|_| shelf.take().expect("a key")).collect();
+                ids.into_iter().for_each(|id| shelf.put(id));
+            });
+        });
+        let found: HashSet<_> = std::iter::from_fn(|| shelf.take()).map(|id| id.0).collect();
+        assert_eq!(found, (0..8).collect());
+        let Traffic { taken, returned } = shelf.traffic();
+        assert_eq!((taken, returned), (16, 8));
     }
 }

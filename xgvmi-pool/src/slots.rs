@@ -23,10 +23,12 @@ pub(crate) enum State {
     Leased = 2,
     /// A key that stands for a region.
     Bound = 3,
-    /// A key of unknown state, being invalidated or destroyed.
-    Unsure = 4,
+    /// A key that was released and still stands for its region, until its invalidation.
+    Pending = 4,
+    /// A key of unknown state, being invalidated or destroyed. It is in nobody's hands.
+    Unsure = 5,
     /// A key that could be neither invalidated nor destroyed. Never leaves this state.
-    Lost = 5,
+    Lost = 6,
 }
 
 impl State {
@@ -36,7 +38,8 @@ impl State {
             1 => Self::Free,
             2 => Self::Leased,
             3 => Self::Bound,
-            4 => Self::Unsure,
+            4 => Self::Pending,
+            5 => Self::Unsure,
             _ => Self::Lost,
         }
     }

@@ -2,20 +2,26 @@
 //! that every interleaving of our own protocols can be tried.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
+};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
+};
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 pub(crate) use std::sync::atomic::Ordering;
+
+use crate::slots::SlotId;
 
 /// Takes a lock. A panic of another thread inside one of our short critical sections leaves the
 /// data whole, as none of them calls out, so poison is not passed on: the plugin lives in a foreign
@@ -36,4 +42,64 @@ pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A bounded queue of slots for all threads, first in, first out. Its capacity is the number of
+/// slots, each of which is in at most one place, so it is never full.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    #[cfg(not(loom))]
+    slots: crossbeam_queue::ArrayQueue<u32>,
+    /// Crossbeam's queue is not made for loom; what is modelled is what we do with it.
+    #[cfg(loom)]
+    slots: Mutex<std::collections::VecDeque<u32>>,
+}
+
+impl Queue {
+    #[cfg(not(loom))]
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            slots: crossbeam_queue::ArrayQueue::new(capacity.max(1)),
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new(_capacity: usize) -> Self {
+        Self {
+            slots: Mutex::new(std::collections::VecDeque::new()),
+        }
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn push(&self, id: SlotId) {
+        assert!(
+            self.slots.push(id.0).is_ok(),
+            "more keys in the queue than slots"
+        );
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn push(&self, id: SlotId) {
+        lock(&self.slots).push_back(id.0);
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn pop(&self) -> Option<SlotId> {
+        self.slots.pop().map(SlotId)
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn pop(&self) -> Option<SlotId> {
+        lock(&self.slots).pop_front().map(SlotId)
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.slots).len()
+    }
 }

@@ -116,7 +116,7 @@ fn a_full_device_lowers_the_cap() {
         exports[3].as_ref().err(),
         Some(&PoolError::Full { mkeys_max: 3 })
     );
-    assert_eq!((pool.levels().cap, pool.stats().cap_lowered), (3, 1));
+    assert_eq!((pool.stats().cap, pool.stats().cap_lowered), (3, 1));
     // The next one does not even ask the device.
     assert!(pool.export(region(4)).is_err_and(|error| error.is_full()));
     assert_eq!(fabric.counts().create_mkey, 4);

@@ -156,12 +156,6 @@ impl Mlx5Device {
         clean
     }
 
-    /// Times that the work queue had failed and was replaced.
-    #[must_use]
-    pub fn recoveries(&self) -> u64 {
-        self.queues.recoveries()
-    }
-
     fn enter(&self) -> Result<Inside<'_>, DeviceError> {
         if let Some(parent) = self.fork.parent() {
             return Err(DeviceError::Forked { parent });
@@ -233,6 +227,10 @@ impl MkeyDevice for Mlx5Device {
         let _inside = self.enter().map_err(not_posted)?;
         let queue = self.queues.get().map_err(not_posted)?;
         queue.run(chain)
+    }
+
+    fn recoveries(&self) -> u64 {
+        self.queues.recoveries()
     }
 }
 

@@ -1,0 +1,288 @@
+//! Binding keys and making them free again: which requests go into one chain, and what becomes of
+//! keys whose request failed.
+
+use std::time::Instant;
+
+use crate::core::Core;
+use crate::device::{MkeyDevice, UmrOp};
+use crate::error::{ChainError, DeviceError, PoolError, ReleaseError};
+use crate::event::PoolEvent;
+use crate::key::Mkey;
+use crate::latency::Times;
+use crate::policy::Invalidate;
+use crate::region::Region;
+use crate::slots::{SlotId, State};
+
+/// Invalidations that are tried before a key is destroyed. The first can fail through no fault of
+/// its own, when another request of the queue did; on a queue that was rebuilt the second one tells.
+const INVALIDATE_ATTEMPTS: u32 = 2;
+
+/// Invalidations in front of a single bind. They are on the stack of a hot path, and one release for
+/// each bind is the usual case.
+const CHAINED_MAX: usize = 8;
+
+/// Requests in their order, and the slots that they are about.
+struct Chain {
+    ids: Vec<SlotId>,
+    ops: Vec<UmrOp>,
+}
+
+/// A chain that did not run to its end. All its keys are where they belong.
+struct Stopped {
+    /// Requests from the front that took effect.
+    done: usize,
+    source: DeviceError,
+}
+
+impl<D: MkeyDevice> Core<D> {
+    pub(crate) fn check_length(&self, region: &Region) -> Result<(), PoolError> {
+        let (entries, entries_max) = (region.klm_entries(), self.policy.klm_entries);
+        if entries > u64::from(entries_max) {
+            return Err(PoolError::RegionTooLong {
+                len: region.len(),
+                entries,
+                entries_max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Binds a leased slot. If it fails, the key goes where it belongs.
+    pub(crate) fn bind(&self, id: SlotId, region: Region) -> Result<Mkey, PoolError> {
+        let _inside = self.gate.enter().ok_or(PoolError::Closed)?;
+        let mkey = self.mkey(id);
+        let bind = UmrOp::Bind { mkey, region };
+        let (mut ids, mut ops) = ([id; CHAINED_MAX + 1], [bind; CHAINED_MAX + 1]);
+        let mut chained = 0;
+        if self.policy.invalidate == Invalidate::Chained {
+            while chained < CHAINED_MAX
+                && let Some(released) = self.pending.pop()
+            {
+                ids[chained] = released;
+                ops[chained] = self.invalidation(released);
+                chained += 1;
+            }
+        }
+        // The bind comes last: the places behind the invalidations hold it already.
+        match self.run(&ids[..=chained], &ops[..=chained]) {
+            Ok(()) => Ok(mkey),
+            Err(Stopped { source, .. }) => Err(PoolError::Bind { mkey, source }),
+        }
+    }
+
+    /// Binds leased slots, as many in one chain as the device takes. A slot that is not bound in the
+    /// end goes where it belongs.
+    pub(crate) fn bind_many(&self, leased: &[(SlotId, Region)]) -> Vec<Result<Mkey, PoolError>> {
+        let Some(_inside) = self.gate.enter() else {
+            return leased.iter().map(|_| Err(PoolError::Closed)).collect();
+        };
+        let weight_max = self.device.limits().chain_ops_max.max(1);
+        let mut results = Vec::with_capacity(leased.len());
+        let mut chain = Chain::with_capacity(leased.len());
+        let mut weight = 0;
+        if self.policy.invalidate == Invalidate::Chained {
+            // Half of the chain at most: what is released as fast as it is exported keeps pace.
+            while weight < weight_max / 2
+                && let Some(released) = self.pending.pop()
+            {
+                let op = self.invalidation(released);
+                weight += op.weight();
+                chain.push(released, op);
+            }
+        }
+        for (id, region) in leased {
+            let bind = UmrOp::Bind {
+                mkey: self.mkey(*id),
+                region: *region,
+            };
+            if weight + bind.weight() > weight_max && !chain.ops.is_empty() {
+                self.run_binds(&mut chain, &mut results);
+                weight = 0;
+            }
+            weight += bind.weight();
+            chain.push(*id, bind);
+        }
+        self.run_binds(&mut chain, &mut results);
+        results
+    }
+
+    /// Runs the chain, empties it, and adds what became of each of its binds.
+    fn run_binds(&self, chain: &mut Chain, results: &mut Vec<Result<Mkey, PoolError>>) {
+        let stopped = self.run(&chain.ids, &chain.ops).err();
+        for (number, op) in chain.ops.iter().enumerate() {
+            let UmrOp::Bind { mkey, .. } = *op else {
+                continue;
+            };
+            results.push(match &stopped {
+                Some(Stopped { done, source }) if number >= *done => Err(PoolError::Bind {
+                    mkey,
+                    source: source.clone(),
+                }),
+                _ => Ok(mkey),
+            });
+        }
+        chain.clear();
+    }
+
+    /// Makes a bound key free again, now or later as the policy says.
+    pub(crate) fn release(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
+        // A pool that is closed has destroyed the key already.
+        let Some(_inside) = self.gate.enter() else {
+            return Ok(());
+        };
+        self.counters.in_use.down();
+        match self.policy.invalidate {
+            Invalidate::Strict => {
+                self.slots.advance(id, State::Bound, State::Unsure);
+                self.clean(id, mkey)
+            }
+            Invalidate::Batched | Invalidate::Chained => {
+                self.slots.advance(id, State::Bound, State::Pending);
+                self.pending.push(id);
+                if self.pending.len() >= self.policy.batch_ops as usize {
+                    self.flush_batch();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Invalidates all keys that wait for it. Returns how many there were.
+    pub(crate) fn flush(&self) -> usize {
+        let Some(_inside) = self.gate.enter() else {
+            return 0;
+        };
+        let mut flushed = 0;
+        // No more than wait now: others may go on releasing.
+        let mut batches = self.pending.len().div_ceil(self.policy.batch_ops as usize);
+        while batches > 0 {
+            flushed += self.flush_batch();
+            batches -= 1;
+        }
+        flushed
+    }
+
+    fn flush_batch(&self) -> usize {
+        let batch = self.policy.batch_ops as usize;
+        let mut chain = Chain::with_capacity(batch);
+        while chain.ops.len() < batch
+            && let Some(released) = self.pending.pop()
+        {
+            let op = self.invalidation(released);
+            chain.push(released, op);
+        }
+        // What fails here is cleaned one by one; what is lost then is told to the observer.
+        let _stopped = self.run(&chain.ids, &chain.ops);
+        chain.ops.len()
+    }
+
+    /// The request that makes a pending key free.
+    fn invalidation(&self, id: SlotId) -> UmrOp {
+        self.slots.advance(id, State::Pending, State::Unsure);
+        UmrOp::Invalidate {
+            mkey: self.mkey(id),
+        }
+    }
+
+    /// Runs a chain and moves each key on by what became of its request: bound, free, or cleaned.
+    fn run(&self, ids: &[SlotId], ops: &[UmrOp]) -> Result<(), Stopped> {
+        let Some(last) = ops.last() else {
+            return Ok(());
+        };
+        let times = match last {
+            UmrOp::Bind { .. } => &self.latencies.bind,
+            UmrOp::Invalidate { .. } => &self.latencies.invalidate,
+        };
+        let failed = self.post(ops, times).err();
+        let done = failed.as_ref().map_or(ops.len(), |failed| failed.done);
+        for (number, (id, op)) in ids.iter().zip(ops).enumerate() {
+            match (op, number < done) {
+                (UmrOp::Bind { .. }, true) => {
+                    self.slots.advance(*id, State::Leased, State::Bound);
+                    self.counters.binds.one();
+                    self.counters.in_use.up();
+                }
+                (UmrOp::Invalidate { .. }, true) => {
+                    self.slots.advance(*id, State::Unsure, State::Free);
+                    self.counters.invalidates.one();
+                    self.give(*id);
+                }
+                (UmrOp::Bind { mkey, .. }, false) => {
+                    self.counters.bind_failures.one();
+                    // Even a request that was refused may have left something behind in the key.
+                    self.slots.advance(*id, State::Leased, State::Unsure);
+                    let _lost = self.clean(*id, *mkey);
+                }
+                (UmrOp::Invalidate { mkey }, false) => {
+                    self.counters.invalidate_failures.one();
+                    let _lost = self.clean(*id, *mkey);
+                }
+            }
+        }
+        match failed {
+            None => Ok(()),
+            Some(ChainError { done, source, .. }) => Err(Stopped { done, source }),
+        }
+    }
+
+    fn post(&self, ops: &[UmrOp], times: &Times) -> Result<(), ChainError> {
+        self.counters.chains.one();
+        let start = Instant::now();
+        self.device.run(ops)?;
+        times.record(start.elapsed());
+        Ok(())
+    }
+
+    /// Brings a key of unknown state into the free state, or destroys it. Never pools one that is
+    /// not known to be free.
+    fn clean(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
+        let mut attempt = 1;
+        let invalidate = loop {
+            match self.post(&[UmrOp::Invalidate { mkey }], &self.latencies.invalidate) {
+                Ok(()) => {
+                    self.counters.invalidates.one();
+                    self.slots.advance(id, State::Unsure, State::Free);
+                    self.give(id);
+                    return Ok(());
+                }
+                Err(ChainError { source, .. }) => {
+                    self.counters.invalidate_failures.one();
+                    if attempt == INVALIDATE_ATTEMPTS {
+                        break source;
+                    }
+                    attempt += 1;
+                }
+            }
+        };
+        self.destroy(id).map_err(|destroy| {
+            self.tell(|| PoolEvent::Lost {
+                mkey,
+                error: destroy.clone(),
+            });
+            ReleaseError {
+                mkey,
+                invalidate,
+                destroy,
+            }
+        })
+    }
+}
+
+impl Chain {
+    fn with_capacity(capacity: usize) -> Self {
+        Self {
+            ids: Vec::with_capacity(capacity),
+            ops: Vec::with_capacity(capacity),
+        }
+    }
+
+    fn push(&mut self, id: SlotId, op: UmrOp) {
+        self.ids.push(id);
+        self.ops.push(op);
+    }
+
+    fn clear(&mut self) {
+        self.ids.clear();
+        self.ops.clear();
+    }
+}

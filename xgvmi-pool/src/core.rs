@@ -1,0 +1,354 @@
+//! What all handles of a pool share, and where its keys are: created, free, waited for, destroyed.
+
+use std::time::{Duration, Instant};
+
+use crate::device::{MkeyDevice, MkeySpec};
+use crate::error::{DeviceError, PoolError};
+use crate::event::{Observer, PoolEvent};
+use crate::gate::Gate;
+use crate::key::{Gvmi, Mkey};
+use crate::latency::Latencies;
+use crate::policy::{OnFull, PoolPolicy};
+use crate::shelf::Shelf;
+use crate::slots::{SlotId, Slots, State};
+use crate::stats::PoolCounters;
+use crate::sync::{Arc, AtomicU32, Mutex, Ordering, Queue, lock};
+use crate::upkeep::KeeperHandle;
+use crate::waiters::{Waiters, Wake};
+
+/// How long after the device was full the pool stays at what it had before it asks for one more.
+/// Long enough that asking costs nothing, short enough that a pool grows again within a job.
+const CAP_RETRY: Duration = Duration::from_secs(10);
+
+/// How long closing waits for calls that are inside the device. Commands are bounded by the kernel;
+/// what is still inside after that hangs in the kernel, and its objects are left alone.
+const CLOSE_WAIT: Duration = Duration::from_secs(60);
+
+/// A pool, without the handles to it.
+#[derive(Debug)]
+pub(crate) struct Core<D: MkeyDevice> {
+    pub(crate) device: Arc<D>,
+    pub(crate) policy: PoolPolicy,
+    spec: MkeySpec,
+    pub(crate) gvmi: Gvmi,
+    pub(crate) gate: Gate,
+    pub(crate) slots: Slots,
+    pub(crate) shelf: Shelf,
+    /// Released keys that still stand for their regions, the oldest first.
+    pub(crate) pending: Queue,
+    room: Mutex<Room>,
+    /// Keys that the pool may have; lower than the policy's while the device is full. Written under
+    /// the lock of `room`.
+    cap: AtomicU32,
+    waiters: Waiters,
+    pub(crate) counters: PoolCounters,
+    pub(crate) latencies: Latencies,
+    pub(crate) observer: Option<Observer>,
+    pub(crate) keeper: KeeperHandle,
+}
+
+/// What is left to create.
+#[derive(Debug)]
+struct Room {
+    /// Slots without a key.
+    vacant: Vec<SlotId>,
+    /// When a lowered cap may be tried again.
+    retry_at: Option<Instant>,
+}
+
+impl<D: MkeyDevice> Core<D> {
+    /// A pool without keys.
+    pub(crate) fn new(
+        device: Arc<D>,
+        policy: PoolPolicy,
+        observer: Option<Observer>,
+    ) -> Result<Self, PoolError> {
+        let policy = policy.checked(device.limits())?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let slots = Slots::new(policy.mkeys_max);
+        // From the back, so that slot 0 is used first.
+        let vacant = slots.ids().rev().collect();
+        Ok(Self {
+            spec: MkeySpec {
+                klm_entries: policy.klm_entries,
+                access_key: policy.access_key.clone(),
+            },
+            gvmi: device.gvmi(),
+            gate: Gate::new(),
+            slots,
+            shelf: Shelf::new(
+                policy.mkeys_max,
+                policy.tray_keys,
+                threads.next_power_of_two(),
+            ),
+            pending: Queue::new(policy.mkeys_max as usize),
+            room: Mutex::new(Room {
+                vacant,
+                retry_at: None,
+            }),
+            cap: AtomicU32::new(policy.mkeys_max),
+            waiters: Waiters::new(),
+            counters: PoolCounters::default(),
+            latencies: Latencies::new(),
+            observer,
+            keeper: KeeperHandle::new(),
+            device,
+            policy,
+        })
+    }
+
+    /// A slot in the state `Leased`.
+    pub(crate) fn take(&self) -> Result<SlotId, PoolError> {
+        if self.gate.is_shut() {
+            return Err(PoolError::Closed);
+        }
+        // Nobody passes those who wait.
+        let queue = self.may_wait() && self.waiters.any();
+        if !queue && let Some(id) = self.take_free() {
+            return Ok(id);
+        }
+        self.take_slowly(queue)
+    }
+
+    fn take_free(&self) -> Option<SlotId> {
+        let id = self.shelf.take()?;
+        self.slots.advance(id, State::Free, State::Leased);
+        if self.policy.low != 0 && self.shelf.queued() < self.policy.low as usize {
+            self.keeper.kick();
+        }
+        Some(id)
+    }
+
+    #[cold]
+    fn take_slowly(&self, queue: bool) -> Result<SlotId, PoolError> {
+        self.counters.misses.one();
+        // Keys that only wait for their invalidation are closer than new ones.
+        if self.flush() > 0
+            && !queue
+            && let Some(id) = self.take_free()
+        {
+            return Ok(id);
+        }
+        let result = match self.create(State::Leased) {
+            Err(PoolError::Full { mkeys_max }) => match self.policy.on_full {
+                OnFull::Fail => Err(PoolError::Full { mkeys_max }),
+                OnFull::Wait(limit) => self.wait(limit),
+            },
+            result => result,
+        };
+        if result.is_err() {
+            self.counters.refusals.one();
+        }
+        result
+    }
+
+    /// Waits for a key, first come first served.
+    fn wait(&self, limit: Duration) -> Result<SlotId, PoolError> {
+        let start = Instant::now();
+        let deadline = start + limit;
+        self.counters.waits.one();
+        let mut at_front = false;
+        let result = loop {
+            let flight = self.waiters.join(at_front);
+            // A key may have come back before the queue was seen to be there.
+            self.match_waiters();
+            let limit = deadline.saturating_duration_since(Instant::now());
+            match self.waiters.wait(&flight, limit) {
+                Some(Wake::Key(id)) => {
+                    self.slots.advance(id, State::Free, State::Leased);
+                    break Ok(id);
+                }
+                Some(Wake::Room) => match self.create(State::Leased) {
+                    Err(PoolError::Full { .. }) => at_front = true,
+                    result => break result,
+                },
+                Some(Wake::Closed) => break Err(PoolError::Closed),
+                None => {
+                    break Err(PoolError::WaitedTooLong {
+                        mkeys_max: self.cap(),
+                        limit,
+                    });
+                }
+            }
+        };
+        self.latencies.wait.record(start.elapsed());
+        result
+    }
+
+    /// Hands free keys to those who wait.
+    fn match_waiters(&self) {
+        while self.waiters.any() {
+            if self.gate.is_shut() {
+                self.waiters.serve(Wake::Closed);
+                continue;
+            }
+            let Some(id) = self.shelf.take() else {
+                return;
+            };
+            if !self.waiters.serve(Wake::Key(id)) {
+                self.shelf.put(id);
+            }
+        }
+    }
+
+    fn may_wait(&self) -> bool {
+        matches!(self.policy.on_full, OnFull::Wait(_))
+    }
+
+    /// Puts a free key back.
+    pub(crate) fn give(&self, id: SlotId) {
+        self.shelf.put(id);
+        if self.may_wait() && self.waiters.any() {
+            self.match_waiters();
+        }
+    }
+
+    /// Puts an unbound key back.
+    pub(crate) fn give_back(&self, id: SlotId) {
+        // A pool that is closed has destroyed the key already.
+        if !self.gate.is_shut() {
+            self.slots.advance(id, State::Leased, State::Free);
+            self.give(id);
+        }
+    }
+
+    /// Creates a key in a vacant slot.
+    pub(crate) fn create(&self, state: State) -> Result<SlotId, PoolError> {
+        let _inside = self.gate.enter().ok_or(PoolError::Closed)?;
+        let id = self.reserve()?;
+        let start = Instant::now();
+        match self.device.create_mkey(&self.spec) {
+            Ok(index) => {
+                self.latencies.create.record(start.elapsed());
+                self.slots.fill(id, index, state);
+                self.counters.creates.one();
+                Ok(id)
+            }
+            Err(error) => {
+                self.counters.create_failures.one();
+                Err(self.not_created(id, error))
+            }
+        }
+    }
+
+    /// A vacant slot, if the cap allows another key.
+    fn reserve(&self) -> Result<SlotId, PoolError> {
+        let mut room = lock(&self.room);
+        let live = self.live(&room);
+        if room
+            .retry_at
+            .is_some_and(|retry_at| Instant::now() >= retry_at)
+        {
+            // Perhaps somebody else gave keys of theirs back.
+            room.retry_at = None;
+            self.cap.store(self.policy.mkeys_max, Ordering::Relaxed);
+        }
+        let cap = self.cap();
+        match room.vacant.pop() {
+            Some(id) if live < cap => Ok(id),
+            Some(id) => {
+                room.vacant.push(id);
+                Err(PoolError::Full { mkeys_max: cap })
+            }
+            None => Err(PoolError::Full { mkeys_max: cap }),
+        }
+    }
+
+    /// Gives the slot of a key that was not created back.
+    fn not_created(&self, id: SlotId, error: DeviceError) -> PoolError {
+        let mut room = lock(&self.room);
+        room.vacant.push(id);
+        if !error.is_limit() {
+            return PoolError::Create(error);
+        }
+        // The device is full: what the pool has now is what it can have.
+        let cap = self.live(&room);
+        self.cap.store(cap, Ordering::Relaxed);
+        room.retry_at = Some(Instant::now() + CAP_RETRY);
+        drop(room);
+        self.counters.cap_lowered.one();
+        self.tell(|| PoolEvent::CapLowered { cap, error });
+        PoolError::Full { mkeys_max: cap }
+    }
+
+    /// Destroys a key of the state `Unsure` and makes room for another.
+    ///
+    /// # Errors
+    /// If the device refuses; then the key is lost.
+    pub(crate) fn destroy(&self, id: SlotId) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        match self.device.destroy_mkey(self.slots.index(id)) {
+            Ok(()) => {
+                self.latencies.destroy.record(start.elapsed());
+                self.counters.destroys.one();
+                self.slots.advance(id, State::Unsure, State::Vacant);
+                lock(&self.room).vacant.push(id);
+                if self.may_wait() && self.waiters.any() {
+                    self.waiters.serve(Wake::Room);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.counters.lost.one();
+                self.slots.advance(id, State::Unsure, State::Lost);
+                Err(error)
+            }
+        }
+    }
+
+    /// Keys that there are, in whatever state.
+    pub(crate) fn live_keys(&self) -> u32 {
+        self.live(&lock(&self.room))
+    }
+
+    fn live(&self, room: &Room) -> u32 {
+        // Cannot be lost: there are no more slots than `mkeys_max`, which is u32.
+        self.policy.mkeys_max - u32::try_from(room.vacant.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Keys that the pool may have at present.
+    pub(crate) fn cap(&self) -> u32 {
+        self.cap.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mkey(&self, id: SlotId) -> Mkey {
+        Mkey::new(self.slots.index(id), self.policy.tag)
+    }
+
+    /// Tells the observer, if there is one.
+    pub(crate) fn tell(&self, event: impl FnOnce() -> PoolEvent) {
+        if let Some(observer) = &self.observer {
+            observer.tell(&event());
+        }
+    }
+
+    pub(crate) fn close(&self) -> bool {
+        if !self.gate.shut() {
+            return true;
+        }
+        self.keeper.stop();
+        self.match_waiters();
+        if !self.gate.wait_empty(CLOSE_WAIT) {
+            // Somebody hangs inside the device; taking it away under them would be worse.
+            return false;
+        }
+        let mut clean = true;
+        for id in self.slots.ids() {
+            if self.slots.state(id) == State::Vacant {
+                continue;
+            }
+            match self.device.destroy_mkey(self.slots.index(id)) {
+                Ok(()) => self.counters.destroys.one(),
+                Err(_) => clean = false,
+            }
+        }
+        clean
+    }
+}
+
+impl<D: MkeyDevice> Drop for Core<D> {
+    fn drop(&mut self) {
+        // The last handle and the last export are gone, so nobody is inside and this does not wait.
+        self.close();
+    }
+}
