@@ -4,8 +4,10 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use crate::abi::{MdHandle, MdHead, MdOpsEntry, MemHandle, MemhHead, md_attr, slot};
-use crate::original::{Module, Object, Originals};
+use xgvmi_pool::Lkey;
+
+use crate::abi::{INVALID_MKEY, MdHandle, MdHead, MdOpsEntry, MemhHead, md_attr, slot};
+use crate::original::{Module, Originals};
 
 /// Why the library stays out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,12 +47,12 @@ pub(crate) enum Refusal {
         bytes: usize,
     },
     /// The fields of a memory handle are not where they are expected.
-    #[error("UCX packs rkey {packed:#x} for a memory handle that seems to have {read:#x}")]
+    #[error("a memory handle seems to have lkey {lkey:#x} and rkey {rkey:#x}")]
     Memh {
-        /// What UCX's own operation gave.
-        packed: u32,
-        /// What was read from the memory handle.
-        read: u32,
+        /// What was read for the local key.
+        lkey: u32,
+        /// What was read for the remote key.
+        rkey: u32,
     },
 }
 
@@ -186,38 +188,21 @@ pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFa
     }
 }
 
-/// Asks UCX for the rkey of a memory handle and compares it with what is read from the handle.
-///
-/// # Safety
-/// `memh` must be a memory handle that `md` registered, and `object` the UCX of both.
-pub(crate) unsafe fn memh(object: &Object, md: MdHandle, memh: MemHandle) -> Result<(), Refusal> {
-    let params = crate::abi::MkeyPackParams {
-        field_mask: 0,
-        flags: 0,
-    };
-    let mut packed = 0_u64;
-    let mkey_pack = object.originals().mkey_pack;
-    // The address and the length are for exported keys only.
-    // SAFETY: by the contract of this function; a packed rkey has eight bytes.
-    let status = unsafe {
-        mkey_pack(
-            md,
-            memh,
-            std::ptr::null_mut(),
-            0,
-            &raw const params,
-            (&raw mut packed).cast(),
-        )
-    };
-    // SAFETY: every memory handle starts with these fields, if the layout is as expected; it is
-    // larger in any case.
-    let read = unsafe { (*memh.cast::<MemhHead>()).rkey };
-    let [a, b, c, d, ..] = packed.to_le_bytes();
-    let packed = u32::from_le_bytes([a, b, c, d]);
-    if status.is_ok() && packed != read {
-        return Err(Refusal::Memh { packed, read });
+/// The local key of registered memory. mlx5 gives one key for local and remote use; it is by this
+/// that the fields are known. Keys of symmetric registrations, which differ, are not served.
+pub(crate) const fn lkey(head: &MemhHead) -> Result<Lkey, Refusal> {
+    let MemhHead {
+        lkey,
+        rkey,
+        flags: _,
+    } = *head;
+    let key = Lkey::from_raw(lkey);
+    // Index 0 is the reserved key, and of all ones there is no key.
+    if lkey == rkey && lkey >> 8 != 0 && lkey != INVALID_MKEY {
+        Ok(key)
+    } else {
+        Err(Refusal::Memh { lkey, rkey })
     }
-    Ok(())
 }
 
 /// A word of this process's memory, or `None` where there is none.
@@ -299,6 +284,27 @@ mod tests {
                 found: 2,
             }),
         );
+    }
+
+    #[test]
+    fn a_key_of_memory_is_told_from_other_words() {
+        for (lkey, rkey, expect) in [
+            (0x4100, 0x4100, true),
+            (0xffff_ff00, 0xffff_ff00, true),
+            (0x4100, 0x4200, false),
+            // An address, cut in two; flags; nothing; UCX's "no key".
+            (0xf7fe_1000, 0x7fff, false),
+            (0x13, 0x13, false),
+            (0, 0, false),
+            (u32::MAX, u32::MAX, false),
+        ] {
+            let found = super::lkey(&MemhHead {
+                lkey,
+                rkey,
+                flags: 0,
+            });
+            assert_eq!(found.is_ok(), expect, "{lkey:#x} {rkey:#x}");
+        }
     }
 
     #[test]

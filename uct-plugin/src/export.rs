@@ -1,8 +1,9 @@
 //! `mkey_pack`: packs a key of the pool where UCX would create or bind one of its own.
 
 use std::ffi::c_void;
+use std::sync::Once;
 
-use xgvmi_pool::{Gvmi, Lkey, Mkey, OwnerUuid, Region, VirtAddr};
+use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, Region, VirtAddr};
 
 use crate::abi::{
     INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
@@ -104,7 +105,7 @@ unsafe fn export(md: MdHandle, memh: MemHandle, buffer: *mut c_void) -> Option<U
     let (mkey, gvmi) = match known {
         Known::Key(mkey, gvmi) => (mkey, gvmi),
         // SAFETY: by the contract of this function.
-        Known::Region(address, length) => unsafe { first(&served, md, memh, address, length) }?,
+        Known::Region(address, length) => unsafe { first(&served, memh, address, length) }?,
     };
     let key = PackedKey {
         mkey,
@@ -125,16 +126,15 @@ enum Known {
 /// Exports a registration for the first time: the moment that decides who serves it.
 ///
 /// # Safety
-/// `memh` must be a live memory handle of `md`.
+/// `memh` must be a live memory handle of `served`.
 unsafe fn first(
     served: &Md,
-    md: MdHandle,
     memh: MemHandle,
     address: usize,
     length: usize,
 ) -> Option<(Mkey, Gvmi)> {
     // SAFETY: by the contract of this function.
-    let export = unsafe { draw(served, md, memh, address, length) };
+    let export = unsafe { draw(served, memh, address, length) };
     let mut surplus = None;
     let key = REGISTRATIONS.with(memh, |registration| {
         match (&registration.exported, export) {
@@ -165,10 +165,9 @@ unsafe fn first(
 /// A key of the pool, bound to the registration.
 ///
 /// # Safety
-/// `memh` must be a live memory handle of `md`.
+/// `memh` must be a live memory handle of `served`.
 unsafe fn draw(
     served: &Md,
-    md: MdHandle,
     memh: MemHandle,
     address: usize,
     length: usize,
@@ -178,15 +177,14 @@ unsafe fn draw(
     if !is_servable(head.flags) {
         return None;
     }
-    // SAFETY: by the contract of this function.
-    if !unsafe {
-        served
-            .object()
-            .reads_memh_right(|object| check::memh(object, md, memh))
-    } {
-        return None;
-    }
-    let lkey = Lkey::from_raw(head.lkey);
+    let lkey = match check::lkey(&head) {
+        Ok(lkey) => lkey,
+        Err(refusal) => {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| log::warning!("export left to UCX: {refusal}"));
+            return None;
+        }
+    };
     let region = Region::new(VirtAddr::new(address as u64), length as u64, lkey).ok()?;
     match served.host()?.export(region) {
         Ok(export) => Some(export),

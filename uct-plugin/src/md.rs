@@ -38,11 +38,6 @@ unsafe impl Send for Md {}
 unsafe impl Sync for Md {}
 
 impl Md {
-    /// UCX's module that the memory domain belongs to.
-    pub(crate) fn object(&self) -> &'static Object {
-        self.object
-    }
-
     /// How exported keys look.
     pub(crate) fn key_form(&self) -> KeyForm {
         self.facts.key_form

@@ -14,7 +14,6 @@ use xgvmi_pool::mlx5::Mlx5Lib;
 use crate::abi::{
     MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemRegFn, MkeyPackFn, slot,
 };
-use crate::check::Refusal;
 use crate::{door, log};
 
 /// SONAME of UCX's mlx5 module, the same for every file name and version.
@@ -32,7 +31,6 @@ pub(crate) struct Object {
     path: CString,
     originals: Originals,
     serves: bool,
-    reads_memh_right: OnceLock<bool>,
     verbs: OnceLock<Option<Arc<Mlx5Lib>>>,
 }
 
@@ -57,21 +55,6 @@ impl Object {
     /// passed. Otherwise calls are passed on and nothing is remembered.
     pub(crate) fn serves(&self) -> bool {
         self.serves
-    }
-
-    /// True if what is read from memory handles is what UCX itself takes from them, which `check`
-    /// finds out at the first call.
-    pub(crate) fn reads_memh_right(
-        &self,
-        check: impl FnOnce(&Self) -> Result<(), Refusal>,
-    ) -> bool {
-        *self.reads_memh_right.get_or_init(|| match check(self) {
-            Ok(()) => true,
-            Err(refusal) => {
-                log::warning!("exports are left to UCX: {refusal}");
-                false
-            }
-        })
     }
 
     /// The libibverbs and libmlx5 that this copy of UCX uses, looked up at the first call.
@@ -228,7 +211,6 @@ fn object_at(address: *const c_void) -> Option<&'static Object> {
         path,
         originals,
         serves,
-        reads_memh_right: OnceLock::new(),
         verbs: OnceLock::new(),
     }));
     objects.push(object);

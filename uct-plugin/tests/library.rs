@@ -61,6 +61,7 @@ fn it_needs_only_the_c_library() {
     // could be another copy than UCX's.
     let allowed = [
         "libc.so.6",
+        "libm.so.6",
         "libgcc_s.so.1",
         "ld-linux-x86-64.so.2",
         "ld-linux-aarch64.so.1",
