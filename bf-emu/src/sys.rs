@@ -45,12 +45,56 @@ fn check(ret: libc::c_long) -> Result<usize> {
     usize::try_from(ret).map_err(|_| last_error())
 }
 
+/// A value as a system call takes it: a whole machine word. Through the variadic `syscall`, a
+/// narrower one would leave the upper half of a stack slot to chance.
+trait Word {
+    fn word(self) -> usize;
+}
+
+impl Word for usize {
+    fn word(self) -> usize {
+        self
+    }
+}
+
+impl Word for u64 {
+    fn word(self) -> usize {
+        // 64 bits are a word on every platform supported.
+        usize::try_from(self).unwrap_or(usize::MAX)
+    }
+}
+
+impl Word for u32 {
+    fn word(self) -> usize {
+        usize::try_from(self).unwrap_or(usize::MAX)
+    }
+}
+
+impl Word for i32 {
+    fn word(self) -> usize {
+        // Negative numbers keep their sign, as the kernel cuts or keeps them.
+        isize::try_from(self).unwrap_or(isize::MAX).cast_unsigned()
+    }
+}
+
+impl<T> Word for *const T {
+    fn word(self) -> usize {
+        self.expose_provenance()
+    }
+}
+
+impl<T> Word for *mut T {
+    fn word(self) -> usize {
+        self.expose_provenance()
+    }
+}
+
 macro_rules! syscall {
     ($number:expr $(, $arg:expr)* $(,)?) => {
         // SAFETY: each caller below passes the arguments that the system call of this number
         // takes; pointers among them are valid for the lengths given, or the kernel answers
         // EFAULT without touching anything.
-        check(unsafe { libc::syscall($number $(, $arg)*) })
+        check(unsafe { libc::syscall($number $(, Word::word($arg))*) })
     };
 }
 

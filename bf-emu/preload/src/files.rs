@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use bf_emu::process;
-use bf_emu::sys::{self, Errno};
+use bf_emu::sys::Errno;
 
 use crate::next::next_or;
 use crate::{answer, device, enabled, guarded, signals};
@@ -150,7 +150,7 @@ fn duplicated(fd: c_int, new: c_int) {
     }
 }
 
-/// Tells the device that a context ends, if `fd` is the last number it has in this process.
+/// Tells the device that a number of one of its contexts is about to be closed.
 fn before_close(fd: c_int) {
     if !is_watched(fd) || !is_owner() {
         return;
@@ -159,17 +159,7 @@ fn before_close(fd: c_int) {
         word.fetch_and(!bit, Ordering::Relaxed);
     }
     guarded((), || {
-        let Some(process) = process::attached() else {
-            return;
-        };
-        let Ok(file) = sys::file_id(fd) else {
-            return;
-        };
-        let others = (0..)
-            .zip(&WATCHED)
-            .filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
-        let mut numbers = others.flat_map(|(group, _)| group * 64..(group + 1) * 64);
-        if !numbers.any(|other| is_watched(other) && sys::file_id(other) == Ok(file)) {
+        if let Some(process) = process::attached() {
             process.closing(fd);
         }
     });

@@ -67,7 +67,7 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 /// of the physical port, shutdown of the port, system image GUID, RNR NAK generation, SRQ resizing
 /// is absent, memory windows type 1 and 2B, memory management extensions.
 const DEVICE_CAP_FLAGS: u32 =
-    1 << 1 | 1 << 2 | 1 << 4 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
+    1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
 
 /// Firmware of a BlueField-3 as of early 2024.
 pub(crate) const FIRMWARE: (u16, u16, u16) = (32, 40, 1000);
