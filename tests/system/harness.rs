@@ -52,7 +52,7 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
 
     println!("\nrunning {} tests", chosen.len());
     let world = World::from_env();
-    let (mut passed, mut skipped, mut failures) = (0, 0, Vec::new());
+    let (mut passed, mut skipped, mut failed) = (0, 0, 0);
     for case in &chosen {
         let outcome = match &world {
             Ok(Some(world)) => run_one(case, world),
@@ -71,21 +71,18 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
                 println!("SKIP {}: {reason}", case.name);
             }
             Err(detail) => {
-                println!("test {} ... FAILED", case.name);
-                failures.push((&case.name, detail));
+                failed += 1;
+                // At once: whoever stops this run at its limit still learns why.
+                println!(
+                    "test {0} ... FAILED\n---- {0} stdout ----\n{detail}",
+                    case.name
+                );
             }
         }
     }
-    if !failures.is_empty() {
-        println!("\nfailures:");
-        for (name, detail) in &failures {
-            println!("\n---- {name} stdout ----\n{detail}");
-        }
-    }
-    let verdict = if failures.is_empty() { "ok" } else { "FAILED" };
-    let failed = failures.len();
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
     println!("\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} skipped");
-    if failures.is_empty() {
+    if failed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -1,6 +1,6 @@
 //! A conversation with a child process: one line to it, one line back, within a limit.
 
-use crate::process::{self, Group};
+use crate::process::{self, Collected, Group};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -12,19 +12,23 @@ pub(crate) struct Talk {
     shown: String,
     input: ChildStdin,
     answers: Receiver<String>,
+    complaints: Collected,
     group: Group,
 }
 
 impl Talk {
     pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let shown = process::shown(command);
-        // What it says on standard error goes where ours goes: into the log of the run.
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut group = Group::spawn(command)?;
         let pipes = (group.child.stdin.take(), group.child.stdout.take());
         let (Some(input), Some(output)) = pipes else {
             bail!("`{shown}`: no pipes")
         };
+        let complaints = Collected::from(group.child.stderr.take());
         let (sender, answers) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output)
@@ -40,13 +44,14 @@ impl Talk {
             shown,
             input,
             answers,
+            complaints,
             group,
         })
     }
 
     /// Says `line` and returns the answer.
     pub(crate) fn ask(&mut self, line: &str, limit: Duration) -> Result<String> {
-        let gone = || format!("it has ended: `{}`", self.shown);
+        let gone = || format!("it has ended: `{}`\n{}", self.shown, self.complaints.text());
         self.input
             .write_all(format!("{line}\n").as_bytes())
             .with_context(gone)?;
@@ -54,11 +59,8 @@ impl Talk {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Disconnected) => bail!("{}", gone()),
             Err(RecvTimeoutError::Timeout) => {
-                bail!(
-                    "no answer within {} s from `{}`",
-                    limit.as_secs(),
-                    self.shown
-                )
+                let (seconds, said) = (limit.as_secs(), self.complaints.text());
+                bail!("no answer within {seconds} s from `{}`\n{said}", self.shown)
             }
         }
     }

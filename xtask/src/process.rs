@@ -129,13 +129,13 @@ impl Running {
 
 /// What comes out of a pipe, read beside the caller.
 #[derive(Debug)]
-struct Collected {
+pub(crate) struct Collected {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
 }
 
 impl Collected {
-    fn from(pipe: Option<impl Read + Send + 'static>) -> Self {
+    pub(crate) fn from(pipe: Option<impl Read + Send + 'static>) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&bytes);
         let reader = std::thread::spawn(move || {
@@ -154,6 +154,11 @@ impl Collected {
     /// All of it, once the writers are gone. One that left its group may hold the pipe open: it is not waited for.
     fn finish(self) -> String {
         wait_until(Duration::from_secs(5), || self.reader.is_finished());
+        self.text()
+    }
+
+    /// What has come so far.
+    pub(crate) fn text(&self) -> String {
         let bytes = self
             .bytes
             .lock()
