@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlx5dv_sys::Mlx5Lib;
-use verbs::{Context, Loopback, Memory};
+use verbs::{Context, Memory, Reader};
 use wire::{Announced, Channel};
 use xgvmi_pool::{AliasPolicy, DpuHooks, HostHooks, OwnerUuid, PoolPolicy, Region, VirtAddr};
 
@@ -136,13 +136,13 @@ fn dpu(arguments: &Arguments) -> Outcome<()> {
         let bytes = usize::try_from(announced.bytes)?;
         let mut memory = Memory::register(&context, bytes, u64::MAX)?;
         let alias = hooks.attach(announced.key())?;
-        let queue = Loopback::connect(&context)?;
-        queue.read(&memory, alias.lkey(), announced.addr)??;
+        let reader = Reader::connect(&context)?;
+        reader.read(&memory, alias.lkey(), announced.addr)??;
         verified += memory.verify(announced.seed)?;
         channel.send("read")?;
 
         channel.expect("released")?;
-        match queue.read(&memory, alias.lkey(), announced.addr)? {
+        match reader.read(&memory, alias.lkey(), announced.addr)? {
             Err(refused) => channel.send(refused.word())?,
             Ok(()) => return Err("a released key still gave the memory away".into()),
         }

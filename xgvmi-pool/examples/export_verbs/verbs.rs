@@ -188,16 +188,78 @@ impl fmt::Display for Refused {
 
 impl Error for Refused {}
 
-/// A queue pair connected to itself. What it reads remotely it reads from its own function, to which
-/// an alias belongs.
-pub(crate) struct Loopback<'a> {
+/// Two queue pairs of this function, connected to each other: what the first one reads remotely it
+/// reads through the second one from its own function, to which an alias belongs.
+pub(crate) struct Reader<'a> {
+    requester: QueuePair<'a>,
+    /// Answers the requests; kept for as long as there are any.
+    _responder: QueuePair<'a>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn connect(context: &'a Context) -> Outcome<Self> {
+        let (requester, responder) = (QueuePair::create(context)?, QueuePair::create(context)?);
+        requester.connect(responder.number())?;
+        responder.connect(requester.number())?;
+        Ok(Self {
+            requester,
+            _responder: responder,
+        })
+    }
+
+    /// Reads all of `into` from the remote address behind the key.
+    pub(crate) fn read(
+        &self,
+        into: &Memory<'_>,
+        key: Lkey,
+        from: VirtAddr,
+    ) -> Outcome<Result<(), Refused>> {
+        let mut sge = ibv_sge {
+            addr: into.addr(),
+            length: u32::try_from(into.bytes.len())?,
+            lkey: into.lkey().raw(),
+        };
+        let mut request = ibv_send_wr {
+            sg_list: &raw mut sge,
+            num_sge: 1,
+            opcode: IBV_WR_RDMA_READ,
+            send_flags: IBV_SEND_SIGNALED,
+            ..ibv_send_wr::default()
+        };
+        request.wr.rdma.remote_addr = from.get();
+        request.wr.rdma.rkey = key.raw();
+        let QueuePair { qp, cq, .. } = &self.requester;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the memory is registered and lives until the completion is here.
+        let errno = unsafe { ibv_post_send(qp.as_ptr(), &raw mut request, &raw mut bad) };
+        check("ibv_post_send", errno)?;
+        let start = Instant::now();
+        let mut completion = ibv_wc::default();
+        loop {
+            // SAFETY: the queue is live, and there is room for one completion.
+            match unsafe { ibv_poll_cq(cq.as_ptr(), 1, &raw mut completion) } {
+                0 if start.elapsed() < COMPLETION_LIMIT => std::thread::yield_now(),
+                1 if completion.status == IBV_WC_SUCCESS => return Ok(Ok(())),
+                1 => {
+                    return Ok(Err(Refused {
+                        status: completion.status,
+                    }));
+                }
+                polled => return Err(format!("no completion: ibv_poll_cq gave {polled}").into()),
+            }
+        }
+    }
+}
+
+/// A queue pair with a completion queue of its own.
+struct QueuePair<'a> {
     context: &'a Context,
     cq: NonNull<ibv_cq>,
     qp: NonNull<ibv_qp>,
 }
 
-impl<'a> Loopback<'a> {
-    pub(crate) fn connect(context: &'a Context) -> Outcome<Self> {
+impl<'a> QueuePair<'a> {
+    fn create(context: &'a Context) -> Outcome<Self> {
         let lib = &context.lib;
         // SAFETY: the context is open.
         let cq = unsafe {
@@ -221,12 +283,17 @@ impl<'a> Loopback<'a> {
         // SAFETY: domain and completion queue are live.
         let qp = unsafe { lib.ibv_create_qp(context.pd.as_ptr(), &raw mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| last_error("ibv_create_qp"))?;
-        let queue = Self { context, cq, qp };
-        queue.to_ready()?;
-        Ok(queue)
+        Ok(Self { context, cq, qp })
     }
 
-    fn to_ready(&self) -> Outcome<()> {
+    fn number(&self) -> u32 {
+        // SAFETY: live as long as this.
+        unsafe { (*self.qp.as_ptr()).qp_num }
+    }
+
+    /// Takes the queue pair to the state in which it works, connected to another one of the same
+    /// port.
+    fn connect(&self, peer: u32) -> Outcome<()> {
         const PORT: u8 = 1;
         let lib = &self.context.lib;
         let mut port = ibv_port_attr::default();
@@ -234,8 +301,6 @@ impl<'a> Loopback<'a> {
         // SAFETY: the context is open; the library fills in the older part of the structure.
         let errno = unsafe { lib.ibv_query_port(self.context.context.as_ptr(), PORT, out) };
         check("ibv_query_port", errno)?;
-        // SAFETY: live as long as this.
-        let qpn = unsafe { (*self.qp.as_ptr()).qp_num };
 
         self.modify(
             ibv_qp_attr {
@@ -265,7 +330,7 @@ impl<'a> Loopback<'a> {
             ibv_qp_attr {
                 qp_state: IBV_QPS_RTR,
                 path_mtu: port.active_mtu,
-                dest_qp_num: qpn,
+                dest_qp_num: peer,
                 max_dest_rd_atomic: 1,
                 min_rnr_timer: 12,
                 ah_attr: address,
@@ -307,53 +372,11 @@ impl<'a> Loopback<'a> {
         };
         check("ibv_modify_qp", errno)
     }
-
-    /// Reads all of `into` from the remote address behind the key.
-    pub(crate) fn read(
-        &self,
-        into: &Memory<'_>,
-        key: Lkey,
-        from: VirtAddr,
-    ) -> Outcome<Result<(), Refused>> {
-        let mut sge = ibv_sge {
-            addr: into.addr(),
-            length: u32::try_from(into.bytes.len())?,
-            lkey: into.lkey().raw(),
-        };
-        let mut request = ibv_send_wr {
-            sg_list: &raw mut sge,
-            num_sge: 1,
-            opcode: IBV_WR_RDMA_READ,
-            send_flags: IBV_SEND_SIGNALED,
-            ..ibv_send_wr::default()
-        };
-        request.wr.rdma.remote_addr = from.get();
-        request.wr.rdma.rkey = key.raw();
-        let mut bad = ptr::null_mut();
-        // SAFETY: the memory is registered and lives until the completion is here.
-        let errno = unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut request, &raw mut bad) };
-        check("ibv_post_send", errno)?;
-        let start = Instant::now();
-        let mut completion = ibv_wc::default();
-        loop {
-            // SAFETY: the queue is live, and there is room for one completion.
-            match unsafe { ibv_poll_cq(self.cq.as_ptr(), 1, &raw mut completion) } {
-                0 if start.elapsed() < COMPLETION_LIMIT => std::thread::yield_now(),
-                1 if completion.status == IBV_WC_SUCCESS => return Ok(Ok(())),
-                1 => {
-                    return Ok(Err(Refused {
-                        status: completion.status,
-                    }));
-                }
-                polled => return Err(format!("no completion: ibv_poll_cq gave {polled}").into()),
-            }
-        }
-    }
 }
 
-impl Drop for Loopback<'_> {
+impl Drop for QueuePair<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `connect`; nothing is on its way.
+        // SAFETY: made by `create`; nothing is on its way.
         unsafe { self.context.lib.ibv_destroy_qp(self.qp.as_ptr()) };
         // SAFETY: its queue pair is gone.
         unsafe { self.context.lib.ibv_destroy_cq(self.cq.as_ptr()) };
