@@ -153,6 +153,11 @@ impl SimFabric {
         self.world().objects_max = objects_max;
     }
 
+    /// What the requests of one chain may weigh from now on.
+    pub fn set_chain_ops_max(&self, chain_ops_max: u32) {
+        self.world().limits.chain_ops_max = chain_ops_max;
+    }
+
     /// What was asked for so far.
     #[must_use]
     pub fn counts(&self) -> SimCounts {
@@ -364,6 +369,16 @@ impl MkeyDevice for SimDevice {
         let mut world = self.fabric.world();
         world.counts.chains += 1;
         let rates = world.rates;
+        let weight: u32 = chain.iter().map(UmrOp::weight).sum();
+        if weight > world.limits.chain_ops_max {
+            let what = format!("a chain that weighs {weight}");
+            let source = DeviceError::Unsupported { what };
+            return Err(ChainError {
+                done: 0,
+                rest: Rest::NotDone,
+                source,
+            });
+        }
         if world.chance(rates.timeout) {
             for op in chain {
                 if world.chance(500) {

@@ -3,7 +3,8 @@
 //! The pool:
 //! 1. No two live exports have the same key.
 //! 2. The key of a live export reaches its region, all of it and nothing else.
-//! 3. Once a release has returned without error, the key reaches nothing until it is exported again.
+//! 3. Once a release (in strict mode) or a flush (in the others) has returned without error, the key
+//!    reaches nothing until it is exported again.
 //! 4. There are never more keys than the policy allows.
 //! 5. A key that is lost is never handed out.
 //! 6. After closing, a device that destroys what it is told to has nothing left.
@@ -15,12 +16,14 @@
 //! 10. The map never holds more than the policy allows; all else on the device is in use.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use xgvmi_pool::sim::{FaultRates, SimFabric};
 use xgvmi_pool::{
-    AliasError, AliasMap, AliasPolicy, AliasRef, Export, Gvmi, Lkey, Mkey, MkeyPool, OwnerUuid,
-    PoolPolicy, Region, RemoteKey, VirtAddr,
+    AliasError, AliasMap, AliasPolicy, AliasRef, Export, Gvmi, Invalidate, Lkey, Mkey, MkeyPool,
+    Observer, OwnerUuid, PoolEvent, PoolPolicy, Region, RemoteKey, VirtAddr,
 };
 
 const HOST: Gvmi = Gvmi::new(1);
@@ -29,6 +32,9 @@ const DPU: Gvmi = Gvmi::new(2);
 #[derive(Clone, Debug)]
 enum PoolAction {
     Export { page: u64, pages: u64 },
+    ExportMany { page: u64, count: usize },
+    Flush,
+    Upkeep,
     Release { which: prop::sample::Index },
     Drop { which: prop::sample::Index },
     LeaseAndReturn,
@@ -40,6 +46,9 @@ fn pool_action() -> impl Strategy<Value = PoolAction> {
         3 => any::<prop::sample::Index>().prop_map(|which| PoolAction::Release { which }),
         1 => any::<prop::sample::Index>().prop_map(|which| PoolAction::Drop { which }),
         1 => Just(PoolAction::LeaseAndReturn),
+        1 => (0..64u64, 0..6usize).prop_map(|(page, count)| PoolAction::ExportMany { page, count }),
+        1 => Just(PoolAction::Flush),
+        1 => Just(PoolAction::Upkeep),
     ]
 }
 
@@ -61,16 +70,37 @@ proptest! {
     #[test]
     fn the_pool_keeps_its_promises(
         actions in prop::collection::vec(pool_action(), 1..120),
-        mkeys_max in 1..12u32,
+        mkeys_max in 3..12u32,
+        invalidate in prop_oneof![
+            Just(Invalidate::Strict),
+            Just(Invalidate::Batched),
+            Just(Invalidate::Chained),
+        ],
+        chain_ops_max in 1..8u32,
         seed: u64,
         rates in faults(),
     ) {
         let fabric = SimFabric::new();
-        let policy = PoolPolicy { mkeys_max, ..PoolPolicy::default() };
-        let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a good policy");
+        fabric.set_chain_ops_max(chain_ops_max);
+        let policy = PoolPolicy {
+            mkeys_max,
+            invalidate,
+            batch_ops: 4,
+            low: 1,
+            high: 3,
+            age: Duration::ZERO,
+            ..PoolPolicy::default()
+        };
+        let (tell, told) = mpsc::channel();
+        let observer = Observer::new(move |event| {
+            let _gone = tell.send(event.clone());
+        });
+        let pool = MkeyPool::open_observed(fabric.function(HOST), policy, Some(observer))
+            .expect("a good policy");
         fabric.set_faults(seed, rates);
         let mut live: Vec<Export<_>> = Vec::new();
         let mut lost: HashSet<Mkey> = HashSet::new();
+        let mut released: Vec<(Mkey, Region)> = Vec::new();
         for action in actions {
             match action {
                 PoolAction::Export { page, pages } => {
@@ -80,28 +110,55 @@ proptest! {
                         live.push(export);
                     }
                 }
+                PoolAction::ExportMany { page, count } => {
+                    let region = |number: usize| {
+                        let addr = VirtAddr::new((page + number as u64) << 12);
+                        Region::new(addr, 0x1000, Lkey::from_raw(1)).expect("a region")
+                    };
+                    let regions: Vec<_> = (0..count).map(region).collect();
+                    let results = pool.export_many(&regions);
+                    prop_assert_eq!(results.len(), count);
+                    for (result, region) in results.into_iter().zip(regions) {
+                        if let Ok(export) = result {
+                            prop_assert_eq!(export.region(), region);
+                            live.push(export);
+                        }
+                    }
+                }
+                PoolAction::Flush => {
+                    pool.flush();
+                    let out = released.drain(..).filter(|(mkey, _)| !lost.contains(mkey));
+                    for (mkey, region) in out {
+                        if live.iter().all(|export| export.mkey() != mkey) {
+                            let lkey = Lkey::from_raw(mkey.raw());
+                            prop_assert!(fabric.reach(HOST, lkey, region.addr(), 1).is_err());
+                        }
+                    }
+                }
+                PoolAction::Upkeep => {
+                    pool.upkeep();
+                }
                 PoolAction::Release { which } if !live.is_empty() => {
                     let export = live.swap_remove(which.index(live.len()));
                     let (mkey, region) = (export.mkey(), export.region());
-                    if export.release().is_ok() {
+                    let result = export.release();
+                    if result.is_ok() && invalidate == Invalidate::Strict {
                         let lkey = Lkey::from_raw(mkey.raw());
                         prop_assert!(fabric.reach(HOST, lkey, region.addr(), 1).is_err());
-                    } else {
-                        lost.insert(mkey);
                     }
+                    released.push((mkey, region));
                 }
                 PoolAction::Drop { which } if !live.is_empty() => {
-                    let before = pool.stats().lost;
                     let export = live.swap_remove(which.index(live.len()));
-                    let mkey = export.mkey();
-                    drop(export);
-                    if pool.stats().lost > before {
-                        lost.insert(mkey);
-                    }
+                    released.push((export.mkey(), export.region()));
                 }
                 PoolAction::LeaseAndReturn => drop(pool.lease()),
                 PoolAction::Release { .. } | PoolAction::Drop { .. } => {}
             }
+            lost.extend(told.try_iter().filter_map(|event| match event {
+                PoolEvent::Lost { mkey, .. } => Some(mkey),
+                _ => None,
+            }));
             let keys: HashSet<Mkey> = live.iter().map(Export::mkey).collect();
             prop_assert_eq!(keys.len(), live.len());
             prop_assert!(keys.is_disjoint(&lost));

@@ -1,0 +1,206 @@
+//! Chains: how many requests share a doorbell, and when a released key is really out of reach.
+
+use xgvmi_pool::sim::{FaultRates, SimDevice, SimFabric};
+use xgvmi_pool::{
+    Export, Gvmi, Invalidate, Lkey, MkeyPool, PoolError, PoolPolicy, Region, VirtAddr,
+};
+
+const HOST: Gvmi = Gvmi::new(1);
+
+fn pool(fabric: &SimFabric, invalidate: Invalidate) -> MkeyPool<SimDevice> {
+    let policy = PoolPolicy {
+        invalidate,
+        prefill: 64,
+        ..PoolPolicy::default()
+    };
+    MkeyPool::open(fabric.function(HOST), policy).expect("a good policy")
+}
+
+fn regions(count: u64) -> Vec<Region> {
+    let region = |number| Region::new(VirtAddr::new((number + 1) << 20), 0x4000, Lkey::from_raw(1));
+    (0..count)
+        .map(|number| region(number).expect("a region"))
+        .collect()
+}
+
+fn export_all(pool: &MkeyPool<SimDevice>, count: u64) -> Vec<Export<SimDevice>> {
+    let exports: Result<Vec<_>, _> = pool.export_many(&regions(count)).into_iter().collect();
+    exports.expect("all of them")
+}
+
+fn release_all(exports: Vec<Export<SimDevice>>) {
+    exports
+        .into_iter()
+        .for_each(|export| export.release().expect("released"));
+}
+
+fn reaches(fabric: &SimFabric, export: &Export<SimDevice>) -> bool {
+    let (key, region) = (Lkey::from_raw(export.mkey().raw()), export.region());
+    fabric.reach(HOST, key, region.addr(), region.len()) == Ok(region)
+}
+
+/// Doorbells of three rounds of 64 exports and 64 releases, the last round with a flush behind it.
+#[track_caller]
+fn check_doorbells(invalidate: Invalidate, expect: [u64; 3]) {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, invalidate);
+    let mut before = 0;
+    for (round, expect) in expect.into_iter().enumerate() {
+        let exports = export_all(&pool, 64);
+        assert!(exports.iter().all(|export| reaches(&fabric, export)));
+        release_all(exports);
+        if round == 2 {
+            pool.flush();
+        }
+        let chains = fabric.counts().chains;
+        assert_eq!(chains - before, expect, "round {round}");
+        before = chains;
+    }
+    assert_eq!(fabric.counts().create_mkey, 64, "and no key beyond the 64");
+    assert_eq!((fabric.bound(HOST), pool.stats().pending), (0, 0));
+}
+
+#[test]
+fn sixty_four_exports_and_releases_share_doorbells() {
+    check_doorbells(Invalidate::Strict, [65, 65, 65]);
+    check_doorbells(Invalidate::Batched, [2, 2, 2]);
+}
+
+#[test]
+fn a_released_key_is_freed_in_front_of_the_next_bind() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, Invalidate::Chained);
+    let region = regions(1)[0];
+    let mut export = pool.export(region).expect("a key");
+    for _ in 0..100 {
+        export.release().expect("released");
+        export = pool.export(region).expect("a key");
+    }
+    assert_eq!(
+        fabric.counts().chains,
+        101,
+        "one doorbell for each release and export"
+    );
+    assert_eq!(
+        (fabric.counts().binds, fabric.counts().invalidates),
+        (101, 100)
+    );
+    assert!(reaches(&fabric, &export));
+}
+
+/// Whether the region can still be reached after the release, and after a flush.
+#[track_caller]
+fn check_reach(invalidate: Invalidate, after_release: bool) {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, invalidate);
+    let export = pool.export(regions(1)[0]).expect("a key");
+    let (key, addr) = (Lkey::from_raw(export.mkey().raw()), export.region().addr());
+    export.release().expect("released");
+    assert_eq!(fabric.reach(HOST, key, addr, 1).is_ok(), after_release);
+    pool.flush();
+    assert!(fabric.reach(HOST, key, addr, 1).is_err());
+}
+
+#[test]
+fn only_the_strict_mode_closes_the_door_at_once() {
+    check_reach(Invalidate::Strict, false);
+    check_reach(Invalidate::Batched, true);
+    check_reach(Invalidate::Chained, true);
+}
+
+#[test]
+fn a_key_that_waits_for_its_invalidation_is_not_handed_out() {
+    for invalidate in [Invalidate::Batched, Invalidate::Chained] {
+        let fabric = SimFabric::new();
+        let policy = PoolPolicy {
+            invalidate,
+            mkeys_max: 4,
+            ..PoolPolicy::default()
+        };
+        let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a good policy");
+        let mut exports = export_all(&pool, 4);
+        // All four are released but none is free: the pool frees them before it gives up.
+        for _ in 0..10 {
+            release_all(exports);
+            exports = export_all(&pool, 4);
+            assert!(exports.iter().all(|export| reaches(&fabric, export)));
+        }
+        assert_eq!(fabric.counts().create_mkey, 4);
+    }
+}
+
+#[test]
+fn no_more_keys_wait_than_the_policy_says() {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        invalidate: Invalidate::Batched,
+        batch_ops: 8,
+        ..PoolPolicy::default()
+    };
+    let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a good policy");
+    for export in export_all(&pool, 30) {
+        export.release().expect("released");
+        assert!(pool.stats().pending < 8);
+    }
+    assert_eq!((pool.stats().pending, pool.stats().invalidates), (6, 24));
+}
+
+#[test]
+fn a_chain_is_no_longer_than_the_device_takes() {
+    let fabric = SimFabric::new();
+    fabric.set_chain_ops_max(10);
+    let pool = pool(&fabric, Invalidate::Strict);
+    let exports = export_all(&pool, 64);
+    assert_eq!(fabric.counts().chains, 7);
+    release_all(exports);
+
+    // A region of ten gigabytes weighs twice as much as one of up to four.
+    let long = Region::new(VirtAddr::new(1 << 40), 10 << 30, Lkey::from_raw(1)).expect("a region");
+    let before = fabric.counts().chains;
+    let results = pool.export_many(&[long; 10]);
+    assert!(results.iter().all(Result::is_ok));
+    assert_eq!(fabric.counts().chains - before, 2);
+}
+
+#[test]
+fn what_fails_in_a_batch_fails_alone_or_with_those_behind_it() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, Invalidate::Strict);
+    let mut wanted = regions(8);
+    wanted[3] = Region::new(VirtAddr::new(0x1000), 1 << 40, Lkey::from_raw(1)).expect("a region");
+    let results = pool.export_many(&wanted);
+    for (number, result) in results.iter().enumerate() {
+        match result {
+            Ok(export) => assert!(number != 3 && export.region() == wanted[number]),
+            Err(error) => {
+                assert!(number == 3 && matches!(error, PoolError::RegionTooLong { .. }));
+            }
+        }
+    }
+    drop(results);
+
+    fabric.set_faults(
+        5,
+        FaultRates {
+            bind: 300,
+            ..FaultRates::default()
+        },
+    );
+    let results = pool.export_many(&regions(8));
+    fabric.set_faults(0, FaultRates::default());
+    let bound = results.iter().take_while(|result| result.is_ok()).count();
+    assert!(
+        (1..8).contains(&bound),
+        "the seed makes a request in the middle fail"
+    );
+    assert!(
+        results[bound..]
+            .iter()
+            .all(|result| matches!(result, Err(PoolError::Bind { .. })))
+    );
+    assert_eq!(fabric.bound(HOST), bound);
+    drop(results);
+    assert_eq!(fabric.bound(HOST), 0);
+    assert_eq!(export_all(&pool, 64).len(), 64, "no key was lost");
+    assert_eq!(fabric.counts().create_mkey, 64);
+}
