@@ -308,6 +308,7 @@ fn unpack(packed: u8) -> u64 {
     has(1, libc::SIGSEGV) | has(2, libc::SIGBUS)
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Recorded {
     const DEFAULT: Recorded = Recorded {
         handler: libc::SIG_DFL,

@@ -4,13 +4,14 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use bf_emu::paths::{PATH_BYTES_MAX, Place};
-use bf_emu::process;
 use bf_emu::sysfs::{UVERBS_MAJOR, UVERBS_MINOR_BASE};
 use libc::{stat as Stat, statx as Statx};
 
 use crate::next::next_or;
-use crate::{guarded, place};
+use crate::{device, guarded, place};
 
+/// Size of the file behind a context, which leaves room for all its UAR pages.
+const CONTEXT_BYTES: u64 = 1 << 30;
 /// Type and mode of a uverbs device.
 const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
@@ -35,17 +36,20 @@ macro_rules! by_path {
             );
             let mut buffer = [0; PATH_BYTES_MAX];
             // SAFETY: the caller gives a C string or NULL, as the function demands.
-            let (path, device) = match unsafe { place(path, &mut buffer) } {
+            let (path, index) = match unsafe { place(path, &mut buffer) } {
                 Place::Elsewhere => (path, None),
                 Place::Tree(path) => (path.as_ptr(), None),
-                Place::Uverbs { device, stand_in } => (stand_in.as_ptr(), Some(device)),
+                Place::Uverbs {
+                    device: index,
+                    stand_in,
+                } => (stand_in.as_ptr(), Some(index)),
             };
             // SAFETY: the caller's own arguments but for the path, which is a C string or NULL.
             let answer = unsafe { next($($before,)* path, stat $(, $after)*) };
             if answer == 0 {
-                if let Some(device) = device {
+                if let Some(index) = index {
                     // SAFETY: the call has filled it in.
-                    unsafe { present(device, stat) };
+                    unsafe { present(index, stat) };
                 }
                 $(
                     // SAFETY: the call has taken the path and filled in the answer.
@@ -115,10 +119,13 @@ unsafe extern "C" fn statx(
     );
     let mut buffer = [0; PATH_BYTES_MAX];
     // SAFETY: the caller gives a C string or NULL, as the function demands.
-    let (path, device) = match unsafe { place(path, &mut buffer) } {
+    let (path, index) = match unsafe { place(path, &mut buffer) } {
         Place::Elsewhere => (path, None),
         Place::Tree(path) => (path.as_ptr(), None),
-        Place::Uverbs { device, stand_in } => (stand_in.as_ptr(), Some(device)),
+        Place::Uverbs {
+            device: index,
+            stand_in,
+        } => (stand_in.as_ptr(), Some(index)),
     };
     // SAFETY: the caller's own arguments but for the path, which is a C string or NULL.
     let answer = unsafe { next(dirfd, path, flags, mask, statx) };
@@ -127,18 +134,19 @@ unsafe extern "C" fn statx(
     }
     // SAFETY: the call has filled it in, and its caller has it for himself.
     let found = unsafe { &mut *statx };
-    let device = device.or_else(|| {
+    let index = index.or_else(|| {
         // SAFETY: the call has taken the path, so it is a C string or, with an empty path
         // allowed, NULL.
         let of_file = unsafe { is_empty(path) };
-        let file = of_file && is_anonymous(u32::from(found.stx_mode), u64::from(found.stx_nlink));
+        let (mode, links) = (u32::from(found.stx_mode), u64::from(found.stx_nlink));
+        let file = of_file && could_be_context(mode, links, found.stx_size);
         if file { device_of(dirfd) } else { None }
     });
-    if let Some(device) = device {
+    if let Some(index) = index {
         // S_IFCHR and the permissions are within 16 bits (uapi linux/stat.h).
         found.stx_mode = (DEVICE_MODE & 0xffff) as u16;
         found.stx_rdev_major = UVERBS_MAJOR;
-        found.stx_rdev_minor = minor(device);
+        found.stx_rdev_minor = minor(index);
         found.stx_size = 0;
         found.stx_blocks = 0;
     }
@@ -171,11 +179,12 @@ unsafe fn present_if_empty(dirfd: c_int, path: *const c_char, stat: *mut Stat) {
 unsafe fn present_file(fd: c_int, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &*stat };
-    if is_anonymous(found.st_mode, found.st_nlink)
-        && let Some(device) = device_of(fd)
+    let bytes = u64::try_from(found.st_size).unwrap_or(0);
+    if could_be_context(found.st_mode, found.st_nlink, bytes)
+        && let Some(index) = device_of(fd)
     {
         // SAFETY: the caller's promise.
-        unsafe { present(device, stat) };
+        unsafe { present(index, stat) };
     }
 }
 
@@ -197,12 +206,14 @@ fn minor(index: usize) -> c_uint {
     UVERBS_MINOR_BASE + c_uint::try_from(index).unwrap_or(c_uint::MAX - UVERBS_MINOR_BASE)
 }
 
-/// Whether it could be a memory file: those are regular files without a name. It spares all other
-/// files the question to the device.
-fn is_anonymous(mode: libc::mode_t, links: u64) -> bool {
-    mode & libc::S_IFMT == libc::S_IFREG && links == 0
+/// Whether it could be the file behind a context, which is a memory file: a regular file without a
+/// name. It spares all other files the question to the device.
+fn could_be_context(mode: libc::mode_t, links: u64, bytes: u64) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG && links == 0 && bytes == CONTEXT_BYTES
 }
 
+/// Asked of a file that could be a context. A process that was given one by another and has opened
+/// none itself, as for `ibv_import_device`, attaches to the device here.
 fn device_of(fd: c_int) -> Option<usize> {
-    guarded(None, || process::attached()?.device_of(fd))
+    guarded(None, || device()?.device_of(fd))
 }

@@ -46,6 +46,11 @@ pub(crate) const ALL: &[Case] = &[
         "duplicates_are_the_device_too",
         duplicates_are_the_device_too,
     ),
+    case("a_child_has_the_device_too", a_child_has_the_device_too),
+    case(
+        "a_received_file_is_the_device",
+        a_received_file_is_the_device,
+    ),
     case("a_vfork_child_closes_nothing", a_vfork_child_closes_nothing),
     case("other_files_are_left_alone", other_files_are_left_alone),
     case("no_netlink_socket_for_rdma", no_netlink_socket_for_rdma),
@@ -308,6 +313,111 @@ fn duplicates_are_the_device_too() -> Result<(), String> {
     // SAFETY: there is room for the answer.
     let closed = call(unsafe { libc::fstat(high, stat.as_mut_ptr()) });
     expect("fstat of a closed file", errno(closed), Some(libc::EBADF))
+}
+
+/// Runs `act` in a child made by fork; its answer must be good.
+fn in_child(act: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    // SAFETY: this program has one thread here, so that the child may do whatever it could do.
+    let child = ok("fork", call(unsafe { libc::fork() }))?;
+    if child == 0 {
+        let code = match act() {
+            Ok(()) => 0,
+            Err(fault) => {
+                eprintln!("in the child: {fault}");
+                1
+            }
+        };
+        // SAFETY: no pointers; the parent's exit handlers are not run twice.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: room for the status.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    ok("waitpid", call(ended))?;
+    expect("the child's status", status, 0)
+}
+
+fn a_child_has_the_device_too() -> Result<(), String> {
+    exchange(libc::SIGSEGV, Some(&open_page_action(0)))?;
+    let device = open_device()?;
+    in_child(|| {
+        expect_device("inherited", &stat_of(device.as_raw_fd())?, 192)?;
+        let own = open_device()?;
+        expect_device("opened in the child", &stat_of(own.as_raw_fd())?, 192)?;
+        let page = closed_page()?;
+        // SAFETY: the page is mapped; the handler opens it.
+        unsafe { page.write_volatile(7) };
+        expect("faults", FAULTS.load(Ordering::Relaxed), 1)
+    })?;
+    expect_device("after the child", &stat_of(device.as_raw_fd())?, 192)
+}
+
+/// As `ibv_import_device` does it: the receiver has not opened anything, and looks at the file first.
+fn a_received_file_is_the_device() -> Result<(), String> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two files.
+    let pair = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) };
+    ok("socketpair", call(pair))?;
+    let [here, there] = ends;
+    in_child(|| send_file(there, open_device()?.as_raw_fd()))?;
+    let fd = receive_file(here)?;
+    expect_device("received", &stat_of(fd)?, 192)?;
+    // SAFETY: the device takes this request only with a valid address, and says so otherwise.
+    let answer = call(unsafe { libc::ioctl(fd, RDMA_VERBS_IOCTL, 0_usize) });
+    expect(
+        "ioctl is refused as no device's",
+        errno(answer) == Some(libc::ENOTTY),
+        false,
+    )
+}
+
+/// A message of one byte, with room for one file beside it.
+fn with_message<T>(act: impl FnOnce(&mut libc::msghdr) -> T) -> T {
+    let mut byte = [0_u8];
+    let mut piece = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    let mut control = [0_u64; 8];
+    // SAFETY: a message header is plain data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: arithmetic only.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as usize;
+    act(&mut message)
+}
+
+fn send_file(socket: c_int, file: c_int) -> Result<(), String> {
+    with_message(|message| {
+        // SAFETY: the message has room for one header with one file.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
+            libc::CMSG_DATA(header)
+                .cast::<c_int>()
+                .write_unaligned(file);
+        }
+        // SAFETY: a complete message.
+        let sent = unsafe { libc::sendmsg(socket, message, 0) };
+        expect("sendmsg", sent, 1)
+    })
+}
+
+fn receive_file(socket: c_int) -> Result<c_int, String> {
+    with_message(|message| {
+        // SAFETY: a complete message.
+        let received = unsafe { libc::recvmsg(socket, message, 0) };
+        expect("recvmsg", received, 1)?;
+        // SAFETY: the kernel has filled the message in.
+        let header = unsafe { libc::CMSG_FIRSTHDR(message) };
+        expect("no file came", header.is_null(), false)?;
+        // SAFETY: one file is in it.
+        Ok(unsafe { libc::CMSG_DATA(header).cast::<c_int>().read_unaligned() })
+    })
 }
 
 fn a_vfork_child_closes_nothing() -> Result<(), String> {
