@@ -11,6 +11,7 @@ use crate::abi::{
 use crate::check::KeyForm;
 use crate::md::{self, Md};
 use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
+use crate::original::Object;
 use crate::{check, log};
 
 /// What an importer needs to know of a key, as UCX packs it.
@@ -44,8 +45,9 @@ impl PackedKey {
 /// Packs what is ours to pack; `None` if UCX's own operation has to do it.
 ///
 /// # Safety
-/// The arguments must be those of `mkey_pack` on a live memory handle.
+/// The arguments must be those of `mkey_pack` on a live memory handle of the object.
 pub(crate) unsafe fn pack(
+    object: &'static Object,
     md: MdHandle,
     memh: MemHandle,
     params: *const MkeyPackParams,
@@ -73,7 +75,8 @@ pub(crate) unsafe fn pack(
                 gvmi: remote.gvmi,
                 owner: remote.owner,
             };
-            let form = md::get(md)?.key_form();
+            // SAFETY: by the contract of this function.
+            let form = unsafe { md::get(object, md) }?.key_form();
             // SAFETY: UCX gives a buffer of the size that `md_query` reported, which the form is of.
             unsafe { key.write(form, buffer) };
             return Some(UcsStatus::OK);
@@ -88,15 +91,22 @@ pub(crate) unsafe fn pack(
         return None;
     }
     // SAFETY: by the contract of this function.
-    unsafe { export(md, memh, buffer) }
+    unsafe { export(object, md, memh, buffer) }
 }
 
 /// Packs a registration as a key of the pool; `None` if UCX's own operation has to do it.
 ///
 /// # Safety
-/// `memh` must be a live memory handle that `md` registered, and `buffer` for an exported key.
-unsafe fn export(md: MdHandle, memh: MemHandle, buffer: *mut c_void) -> Option<UcsStatus> {
-    let served = md::get(md)?;
+/// `memh` must be a live memory handle that `md` of the object registered, and `buffer` for an
+/// exported key.
+unsafe fn export(
+    object: &'static Object,
+    md: MdHandle,
+    memh: MemHandle,
+    buffer: *mut c_void,
+) -> Option<UcsStatus> {
+    // SAFETY: by the contract of this function.
+    let served = unsafe { md::get(object, md) }?;
     let known = REGISTRATIONS.with(memh, |registration| match &registration.exported {
         Exported::FromPool(export) => Some(Known::Key(export.mkey(), export.gvmi())),
         Exported::Natively => None,

@@ -9,6 +9,7 @@ use crate::check::KeyForm;
 use crate::log;
 use crate::md;
 use crate::memh::{IMPORTS, Import};
+use crate::original::Object;
 
 /// A memory handle of our own. UCX reads the head of it only; the spare part is as long as UCX's
 /// own structure was in any version, so that a field that UCX might read is there, and zero.
@@ -24,14 +25,16 @@ const SPARE_BYTES: usize = 256 - size_of::<MemhHead>();
 /// Attaches to an exported key through the alias map; `None` if UCX's own operation has to do it.
 ///
 /// # Safety
-/// The arguments must be those of `mem_attach`.
+/// The arguments must be those of `mem_attach` on a memory domain of the object.
 pub(crate) unsafe fn attach(
+    object: &'static Object,
     md: MdHandle,
     mkey_buffer: *const c_void,
     params: *const MemAttachParams,
     memh_p: *mut MemHandle,
 ) -> Option<UcsStatus> {
-    let served = md::get(md)?;
+    // SAFETY: by the contract of this function.
+    let served = unsafe { md::get(object, md) }?;
     // SAFETY: by the contract of this function.
     let remote = unsafe { read_key(mkey_buffer, params) };
     // The exporter of any other key destroys it when it is done, so that an alias that is kept

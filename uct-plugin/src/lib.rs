@@ -108,7 +108,7 @@ unsafe extern "C" fn pack(
         return lost("mkey_pack");
     };
     // SAFETY: the arguments are those of the operation.
-    let pack = || unsafe { export::pack(md, memh, params, mkey_buffer) };
+    let pack = || unsafe { export::pack(object, md, memh, params, mkey_buffer) };
     if object.serves()
         && let Some(Some(status)) = guard("mkey_pack", pack)
     {
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_attach(
         return lost("mem_attach");
     };
     // SAFETY: the arguments are those of the operation.
-    let attach = || unsafe { import::attach(md, mkey_buffer, params, memh_p) };
+    let attach = || unsafe { import::attach(object, md, mkey_buffer, params, memh_p) };
     if object.serves()
         && let Some(Some(status)) = guard("mem_attach", attach)
     {
@@ -162,7 +162,8 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     };
     // SAFETY: the arguments are those that UCX gave.
     let status = unsafe { (object.originals().mem_reg)(md, address, length, params, memh_p) };
-    if status.is_ok() && object.serves() && md::is_served(md) {
+    // SAFETY: the memory domain is of this object.
+    if status.is_ok() && object.serves() && unsafe { md::is_served(object, md) } {
         // SAFETY: the operation succeeded, so it has written the handle.
         let memh = unsafe { memh_p.read() };
         let _noted = guard("mem_reg", || memh::note(md, memh, address.addr(), length));

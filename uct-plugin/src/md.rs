@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::Read as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use xgvmi_pool::mlx5::{Mlx5Device, Mlx5Options};
@@ -16,7 +16,7 @@ use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
 use crate::original::Object;
 use crate::{config, import, log, panic};
 
-/// Memory domains that are served at a time. UCX opens one or two per device and context; a process
+/// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
 /// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
 const MDS_MAX: usize = 256;
 
@@ -125,11 +125,12 @@ impl Md {
     }
 }
 
-/// A place for a memory domain.
+/// A place for a memory domain that was looked at, be it served or not.
 struct Place {
     /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
-    /// under `CHANGES`.
+    /// under `CHANGES`, as all of this.
     address: AtomicUsize,
+    is_served: AtomicBool,
     md: RwLock<Option<Arc<Md>>>,
 }
 
@@ -141,22 +142,37 @@ const EMPTY: usize = 1;
 static PLACES: [Place; MDS_MAX] = [const {
     Place {
         address: AtomicUsize::new(NEVER_USED),
+        is_served: AtomicBool::new(false),
         md: RwLock::new(None),
     }
 }; MDS_MAX];
 
+/// True while there is no place left, so that nobody looks at a memory domain again and again.
+static IS_FULL: AtomicBool = AtomicBool::new(false);
+
 /// Held while a memory domain comes or goes.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-/// True if the memory domain is served. Takes no lock.
+/// True if the memory domain is served. Takes no lock for one that was looked at.
+///
+/// # Safety
+/// `md` must be an open memory domain of the object.
 #[inline]
-pub(crate) fn is_served(md: MdHandle) -> bool {
-    place_of(md.addr()).is_some()
+pub(crate) unsafe fn is_served(object: &'static Object, md: MdHandle) -> bool {
+    match place_of(md.addr()) {
+        Some(place) => place.is_served.load(Ordering::Relaxed),
+        // SAFETY: by the contract of this function.
+        None => unsafe { look_at(object, md) },
+    }
 }
 
 /// The memory domain, if it is served and nothing is broken.
-pub(crate) fn get(md: MdHandle) -> Option<Arc<Md>> {
-    if panic::is_broken() {
+///
+/// # Safety
+/// `md` must be an open memory domain of the object.
+pub(crate) unsafe fn get(object: &'static Object, md: MdHandle) -> Option<Arc<Md>> {
+    // SAFETY: by the contract of this function.
+    if panic::is_broken() || !unsafe { is_served(object, md) } {
         return None;
     }
     place_of(md.addr())?
@@ -178,46 +194,72 @@ fn place_of(address: usize) -> Option<&'static Place> {
     None
 }
 
+/// Looks at a memory domain that was opened before this library was loaded.
+///
+/// # Safety
+/// As [`is_served`].
+#[cold]
+unsafe fn look_at(object: &'static Object, md: MdHandle) -> bool {
+    if IS_FULL.load(Ordering::Relaxed) {
+        return false;
+    }
+    // Several times the size of the attributes in any version, and zero, as UCX gives them, but for
+    // the mask of the fields that are asked for.
+    let mut attr = [0_u64; 512];
+    attr[0] = u64::MAX;
+    let attr = attr.as_mut_ptr().cast::<c_void>();
+    // SAFETY: by the contract of this function; the attributes have room.
+    let status = unsafe { (object.originals().md_query)(md, attr) };
+    if status.is_ok() {
+        // SAFETY: by the contract of this function; the attributes have just been filled.
+        unsafe { opened(object, md, attr) };
+    }
+    place_of(md.addr()).is_some_and(|place| place.is_served.load(Ordering::Relaxed))
+}
+
 /// Looks at a memory domain that UCX has just opened, and serves it from now on if it can.
 ///
 /// # Safety
 /// `md` must be an open memory domain of the object, and `attr` the attributes that its `md_query`
 /// has just filled.
 pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const c_void) {
-    if is_served(md) {
+    if place_of(md.addr()).is_some() {
         return;
     }
     // SAFETY: by the contract of this function.
-    let facts = match unsafe { check::md(md, attr) } {
-        Ok(Some(facts)) => facts,
-        Ok(None) => return,
-        Err(refusal) => {
+    let facts = unsafe { check::md(md, attr) };
+    let new = match (facts, draw_owner()) {
+        (Ok(Some(facts)), Some(owner)) => Some(Arc::new(Md {
+            object,
+            facts,
+            owner,
+            device: OnceLock::new(),
+            host: OnceLock::new(),
+            dpu: OnceLock::new(),
+        })),
+        // A device that cannot export keys.
+        (Ok(None), _) => None,
+        (Ok(Some(_)), None) => {
+            log::warning!("memory domain not served: no random numbers");
+            None
+        }
+        (Err(refusal), _) => {
             log::warning!("memory domain not served: {refusal}");
-            return;
+            None
         }
     };
-    let Some(owner) = draw_owner() else {
-        log::warning!("memory domain not served: no random numbers");
-        return;
-    };
-    let new = Arc::new(Md {
-        object,
-        facts,
-        owner,
-        device: OnceLock::new(),
-        host: OnceLock::new(),
-        dpu: OnceLock::new(),
-    });
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_served(md) {
+    if place_of(md.addr()).is_some() {
         return;
     }
     let free = |place: &&Place| place.address.load(Ordering::Relaxed) <= EMPTY;
     let Some(place) = PLACES.iter().find(free) else {
-        log::info!("memory domain not served: {MDS_MAX} are");
+        log::info!("memory domain not served: {MDS_MAX} are there");
+        IS_FULL.store(true, Ordering::Relaxed);
         return;
     };
-    *place.md.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
+    place.is_served.store(new.is_some(), Ordering::Relaxed);
+    *place.md.write().unwrap_or_else(PoisonError::into_inner) = new;
     place.address.store(md.addr(), Ordering::Release);
 }
 
@@ -229,6 +271,7 @@ pub(crate) fn closing(md: MdHandle) {
             return;
         };
         place.address.store(EMPTY, Ordering::Release);
+        IS_FULL.store(false, Ordering::Relaxed);
         place
             .md
             .write()
