@@ -68,10 +68,15 @@ mod arch {
 
     pub(super) fn fixup(rip: usize) -> Option<usize> {
         let within = |begin: *const u8, end: *const u8| {
-            (begin.addr()..end.addr()).contains(&rip).then(|| end.addr())
+            (begin.addr()..end.addr())
+                .contains(&rip)
+                .then(|| end.addr())
         };
         within(&raw const __bfemu_guard_begin, &raw const __bfemu_guard_end).or_else(|| {
-            within(&raw const __bfemu_guard_load_begin, &raw const __bfemu_guard_load_end)
+            within(
+                &raw const __bfemu_guard_load_begin,
+                &raw const __bfemu_guard_load_end,
+            )
         })
     }
 }

@@ -42,7 +42,10 @@ impl Space {
     /// The memory of process `pid`.
     #[must_use]
     pub fn of(pid: i32) -> Self {
-        Self { pid, local: pid == sys::pid() }
+        Self {
+            pid,
+            local: pid == sys::pid(),
+        }
     }
 
     /// Reads memory.
@@ -73,7 +76,11 @@ impl Space {
             word
         };
         let [a, b, c, d, e, f, g, h] = word;
-        let bytes = if address & 4 == 0 { [a, b, c, d] } else { [e, f, g, h] };
+        let bytes = if address & 4 == 0 {
+            [a, b, c, d]
+        } else {
+            [e, f, g, h]
+        };
         Ok(u32::from_be_bytes(bytes))
     }
 
@@ -96,7 +103,9 @@ impl Space {
     /// # Errors
     /// As [`Space::read`].
     pub fn publish(self, address: u64, entry: &[u8]) -> Result<()> {
-        let Some((last, body)) = entry.split_last() else { return Ok(()) };
+        let Some((last, body)) = entry.split_last() else {
+            return Ok(());
+        };
         if self.local {
             let last_at = address.wrapping_add(body.len() as u64);
             // SAFETY: the entry lies in a ring that the process gave to the device.
@@ -112,7 +121,11 @@ impl Space {
 }
 
 fn whole(done: usize, asked: usize) -> Result<()> {
-    if done == asked { Ok(()) } else { Err(MemoryError::Fault) }
+    if done == asked {
+        Ok(())
+    } else {
+        Err(MemoryError::Fault)
+    }
 }
 
 /// Where a transfer failed.
@@ -134,7 +147,9 @@ pub struct Bounce {
 // SAFETY: used only under the device's lock, by one thread of this process at a time.
 unsafe impl Sync for Bounce {}
 
-static BOUNCE: Bounce = Bounce { bytes: std::cell::UnsafeCell::new([0; CHUNK_BYTES]) };
+static BOUNCE: Bounce = Bounce {
+    bytes: std::cell::UnsafeCell::new([0; CHUNK_BYTES]),
+};
 
 /// Moves at most [`CHUNK_BYTES`] from one process's memory to another's. The device's lock must be
 /// held: witnessed by the argument.

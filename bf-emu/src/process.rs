@@ -29,7 +29,7 @@ pub const ENV_STATE: &str = "BFEMU_STATE";
 /// Environment variable that names the functions a process sees, a comma list.
 pub const ENV_AS: &str = "BFEMU_AS";
 
-const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
 /// Size of the sparse file behind a context: room for every page that may be mapped of it.
 const CONTEXT_FILE_BYTES: u64 = 1 << 30;
 const CONTEXT_FILE_NAME: &CStr = c"bf-emu-uverbs";
@@ -156,11 +156,21 @@ impl Process {
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
         let pid = sys::pid();
         let mut view = [0; VIEW_NAME_MAX];
-        let names: Vec<_> = self.view.functions.iter().map(|spec| spec.name.as_str()).collect();
+        let names: Vec<_> = self
+            .view
+            .functions
+            .iter()
+            .map(|spec| spec.name.as_str())
+            .collect();
         for (to, from) in view.iter_mut().zip(names.join(",").bytes()) {
             *to = from;
         }
-        let attached = Attached { pid, start_time: start_time(pid).unwrap_or(0), view };
+        let attached = Attached {
+            pid,
+            start_time: start_time(pid).unwrap_or(0),
+            cpu: u32::MAX,
+            view,
+        };
         let _held = sys::SignalsHeld::new();
         let mut locked = self.fabric.lock();
         locked.sweep();
@@ -201,7 +211,16 @@ impl Process {
         let fd = sys::memfd(CONTEXT_FILE_NAME, cloexec, CONTEXT_FILE_BYTES)?;
         let number = self.fabric.next_context();
         let made = self.describe(fd, number, device).and_then(|()| {
-            self.register(fd, Context { number, function, slot: 0 }, device, sys::pid())
+            self.register(
+                fd,
+                Context {
+                    number,
+                    function,
+                    slot: 0,
+                },
+                device,
+                sys::pid(),
+            )
         });
         match made {
             Ok(_) => Ok(fd),
@@ -232,18 +251,23 @@ impl Process {
         let id = sys::file_id(fd)?;
         for (slot, entry) in self.contexts.iter().enumerate() {
             // u32::MAX marks a slot that is being filled in: no context has that number.
-            let claim = entry.context.compare_exchange(
-                0,
-                u32::MAX,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            );
+            let claim =
+                entry
+                    .context
+                    .compare_exchange(0, u32::MAX, Ordering::Acquire, Ordering::Relaxed);
             if claim.is_err() {
                 continue;
             }
-            entry.function.store(u32::try_from(context.function).unwrap_or(0), Ordering::Relaxed);
-            entry.view_index.store(u32::try_from(device).unwrap_or(0), Ordering::Relaxed);
-            entry.owner_pid.store(owner_pid.unsigned_abs(), Ordering::Relaxed);
+            entry.function.store(
+                u32::try_from(context.function).unwrap_or(0),
+                Ordering::Relaxed,
+            );
+            entry
+                .view_index
+                .store(u32::try_from(device).unwrap_or(0), Ordering::Relaxed);
+            entry
+                .owner_pid
+                .store(owner_pid.unsigned_abs(), Ordering::Relaxed);
             entry.next_page.store(1, Ordering::Relaxed);
             entry.device.store(id.device, Ordering::Relaxed);
             entry.inode.store(id.inode, Ordering::Relaxed);
@@ -263,14 +287,25 @@ impl Process {
         if sys::pread(fd, &mut page, 0).ok()? != page.len() {
             return None;
         }
-        let word = |at: usize| u32::from_ne_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
+        let word =
+            |at: usize| u32::from_ne_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
         if page[..8] != CONTEXT_MAGIC.to_ne_bytes() {
             return None;
         }
         let (number, device) = (word(8), word(12) as usize);
         let function = *self.functions.get(device)?;
         let owner = i32::from_ne_bytes(word(16).to_ne_bytes());
-        self.register(fd, Context { number, function, slot: 0 }, device, owner).ok()
+        self.register(
+            fd,
+            Context {
+                number,
+                function,
+                slot: 0,
+            },
+            device,
+            owner,
+        )
+        .ok()
     }
 
     fn known_context(&self, id: FileId) -> Option<Context> {
@@ -281,14 +316,22 @@ impl Process {
                 && entry.inode.load(Ordering::Relaxed) == id.inode
                 && entry.device.load(Ordering::Relaxed) == id.device;
             let function = entry.function.load(Ordering::Relaxed) as usize;
-            same.then_some(Context { number, function, slot })
+            same.then_some(Context {
+                number,
+                function,
+                slot,
+            })
         })
     }
 
     /// The view index of the device that a file is open on; None for any other file.
     pub fn device_of(&self, fd: RawFd) -> Option<usize> {
         let context = self.context_of(fd)?;
-        Some(self.contexts[context.slot].view_index.load(Ordering::Relaxed) as usize)
+        Some(
+            self.contexts[context.slot]
+                .view_index
+                .load(Ordering::Relaxed) as usize,
+        )
     }
 
     /// An ioctl on a context.
@@ -304,7 +347,9 @@ impl Process {
     /// A file of this process is about to be closed. The last one of a context takes its objects
     /// with it, unless they belong to a parent.
     pub fn closing(&self, fd: RawFd) {
-        let Some(context) = self.context_of(fd) else { return };
+        let Some(context) = self.context_of(fd) else {
+            return;
+        };
         let entry = &self.contexts[context.slot];
         let ours = entry.owner_pid.load(Ordering::Relaxed) == sys::pid().unsigned_abs();
         if self.open_elsewhere(fd) {
@@ -327,8 +372,12 @@ impl Process {
 
     /// True if another number of this process stands for the same open file.
     fn open_elsewhere(&self, fd: RawFd) -> bool {
-        let Ok(id) = sys::file_id(fd) else { return false };
-        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
+        let Ok(id) = sys::file_id(fd) else {
+            return false;
+        };
+        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+            return false;
+        };
         entries
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok())
@@ -339,7 +388,7 @@ impl Process {
     pub(crate) fn take_uar(&self, context: Context) -> Result<(u64, u32), Errno> {
         let entry = &self.contexts[context.slot];
         let page = entry.next_page.fetch_add(1, Ordering::Relaxed);
-        let offset = u64::from(page) * PAGE;
+        let offset = u64::from(page) * PAGE as u64;
         if offset >= CONTEXT_FILE_BYTES {
             return Err(Errno(libc::ENOMEM));
         }
@@ -377,21 +426,28 @@ impl Process {
         }
         let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| Errno(libc::EIO))?;
         for map in maps.lines().filter_map(Mapping::parse) {
-            let Some(context) = self.known_context(map.file) else { continue };
+            let Some(context) = self.known_context(map.file) else {
+                continue;
+            };
             if !map.writable {
                 continue;
             }
             // SAFETY: the range is a mapping of a file of ours, made by the driver for a UAR; the
             // handler that serves its faults is in place since the context was opened.
             let failed = unsafe {
-                libc::syscall(libc::SYS_mprotect, map.start, map.end - map.start, libc::PROT_READ)
+                libc::syscall(
+                    libc::SYS_mprotect,
+                    map.start,
+                    map.end - map.start,
+                    libc::PROT_READ,
+                )
             };
             if failed != 0 {
                 return Err(Errno(libc::EIO));
             }
-            for page in 0..(map.end - map.start) / PAGE as usize {
-                let at = map.start + page * PAGE as usize;
-                let index = map.offset / PAGE + page as u64;
+            for page in 0..(map.end - map.start) / PAGE {
+                let at = map.start + page * PAGE;
+                let index = map.offset / PAGE as u64 + page as u64;
                 self.add_uar(at, context, u32::try_from(index).unwrap_or(0))?;
             }
         }
@@ -401,7 +457,10 @@ impl Process {
     fn add_uar(&self, start: usize, context: Context, page: u32) -> Result<(), Errno> {
         let uar = {
             let pages = self.pages.lock().map_err(|_| Errno(libc::EIO))?;
-            pages.iter().find(|known| (known.0, known.1) == (context.number, page)).map(|p| p.2)
+            pages
+                .iter()
+                .find(|known| (known.0, known.1) == (context.number, page))
+                .map(|p| p.2)
         };
         // A page that was not given out as a UAR rings nothing.
         let Some(uar) = uar else { return Ok(()) };
@@ -410,7 +469,10 @@ impl Process {
                 continue;
             }
             slot.context.store(context.number, Ordering::Relaxed);
-            slot.function.store(u32::try_from(context.function).unwrap_or(0), Ordering::Relaxed);
+            slot.function.store(
+                u32::try_from(context.function).unwrap_or(0),
+                Ordering::Relaxed,
+            );
             slot.uar.store(uar, Ordering::Relaxed);
             slot.start.store(start, Ordering::Release);
             self.uars_high.fetch_max(index + 1, Ordering::AcqRel);
@@ -424,9 +486,11 @@ impl Process {
     ///
     /// Async-signal-safe, for a signal that the calling thread's own store raised.
     pub fn doorbell(&self, address: usize, value: Option<u64>) -> bool {
-        let page = address & !(PAGE as usize - 1);
+        let page = address & !(PAGE - 1);
         let high = self.uars_high.load(Ordering::Acquire).min(self.uars.len());
-        let uar = self.uars[..high].iter().find(|uar| uar.start.load(Ordering::Acquire) == page);
+        let uar = self.uars[..high]
+            .iter()
+            .find(|uar| uar.start.load(Ordering::Acquire) == page);
         let Some(uar) = uar else { return false };
         let context = uar.context.load(Ordering::Relaxed);
         let function = uar.function.load(Ordering::Relaxed) as usize;
@@ -445,17 +509,14 @@ impl Process {
     }
 
     fn arm(&self, function: usize, context: u32, bytes: Option<[u8; 8]>) {
-        let ours = |cqn: u32| {
-            let locked = self.fabric.lock();
-            let slot = cqn.checked_sub(NUMBER_BASE);
-            slot.is_some_and(|slot| locked.peek(function).cqs.owned(slot, context).is_some())
-        };
         if let Some([command, _, _, _, a, b, c, d]) = bytes {
             let cqn = u32::from_be_bytes([a, b, c, d]);
-            let armed = if command & 1 == 0 { Armed::Next } else { Armed::Solicited };
-            if ours(cqn) {
-                engine::ring_arm(self.fabric, function, cqn, armed);
-            }
+            let armed = if command & 1 == 0 {
+                Armed::Next
+            } else {
+                Armed::Solicited
+            };
+            engine::ring_arm(self.fabric, function, (context, cqn), armed);
             return;
         }
         // What was stored is not known: arm all; an event too many does no harm.
@@ -463,10 +524,14 @@ impl Process {
         loop {
             let next = {
                 let locked = self.fabric.lock();
-                locked.peek(function).cqs.next(from, |owner, _| owner.context == context)
+                locked
+                    .peek(function)
+                    .cqs
+                    .next(from, |owner, _| owner.context == context)
             };
             let Some(slot) = next else { return };
-            engine::ring_arm(self.fabric, function, slot + NUMBER_BASE, Armed::Next);
+            let cqn = slot + NUMBER_BASE;
+            engine::ring_arm(self.fabric, function, (context, cqn), Armed::Next);
             from = slot + 1;
         }
     }
@@ -474,13 +539,7 @@ impl Process {
     fn ring(&self, function: usize, context: u32, uar: u32, bytes: Option<[u8; 8]>) {
         if let Some([_, _, _, _, a, b, c, _]) = bytes {
             let qpn = u32::from_be_bytes([0, a, b, c]);
-            let ours = {
-                let locked = self.fabric.lock();
-                let slot = qpn.checked_sub(QPN_BASE);
-                slot.is_some_and(|slot| locked.peek(function).qps.owned(slot, context).is_some())
-            };
-            if ours {
-                engine::ring_send(self.fabric, function, qpn);
+            if engine::ring_send(self.fabric, function, (context, qpn)) {
                 return;
             }
         }
@@ -495,7 +554,7 @@ impl Process {
                 locked.peek(function).qps.next(from, wanted)
             };
             let Some(slot) = next else { return };
-            engine::ring_send(self.fabric, function, slot + QPN_BASE);
+            engine::ring_send(self.fabric, function, (context, slot + QPN_BASE));
             from = slot + 1;
         }
     }
@@ -547,7 +606,10 @@ impl Mapping {
             end: usize::from_str_radix(end, 16).ok()?,
             offset: u64::from_str_radix(offset, 16).ok()?,
             writable: rights.as_bytes().get(1) == Some(&b'w'),
-            file: FileId { device: libc::makedev(hex(major)?, hex(minor)?), inode },
+            file: FileId {
+                device: libc::makedev(hex(major)?, hex(minor)?),
+                inode,
+            },
         })
     }
 }
@@ -560,9 +622,18 @@ mod tests {
     fn lines_of_maps() {
         let line = "7f2000-7f3000 rw-s 00002000 00:01 1025   /memfd:bf-emu-uverbs (deleted)";
         let map = Mapping::parse(line).unwrap();
-        assert_eq!((map.start, map.end, map.offset), (0x7f2000, 0x7f3000, 0x2000));
+        assert_eq!(
+            (map.start, map.end, map.offset),
+            (0x7f2000, 0x7f3000, 0x2000)
+        );
         assert!(map.writable);
-        assert_eq!(map.file, FileId { device: libc::makedev(0, 1), inode: 1025 });
+        assert_eq!(
+            map.file,
+            FileId {
+                device: libc::makedev(0, 1),
+                inode: 1025
+            }
+        );
         assert!(Mapping::parse("7f2000-7f3000").is_none());
     }
 }

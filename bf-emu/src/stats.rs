@@ -177,7 +177,10 @@ impl Counts {
     /// The count of this name; None if there is no such counter.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, count)| *count)
+        self.0
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, count)| *count)
     }
 }
 
@@ -252,14 +255,23 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let identity = &fabric.identities()[index];
     let counts = |names: &mut dyn Iterator<Item = &'static str>, counters: &[AtomicU64]| {
-        Counts(names.zip(counters).map(|(name, counter)| (name, load(counter))).collect())
+        Counts(
+            names
+                .zip(counters)
+                .map(|(name, counter)| (name, load(counter)))
+                .collect(),
+        )
     };
     let (objects, objects_max) = {
         let locked = fabric.lock();
         let function = locked.peek(index);
         let tables = [
             ("pds", function.pds.live(), function.pds.live_max()),
-            ("channels", function.channels.live(), function.channels.live_max()),
+            (
+                "channels",
+                function.channels.live(),
+                function.channels.live_max(),
+            ),
             ("cqs", function.cqs.live(), function.cqs.live_max()),
             ("srqs", function.srqs.live(), function.srqs.live_max()),
             ("qps", function.qps.live(), function.qps.live_max()),
@@ -267,21 +279,37 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
             ("mkeys", function.mkeys.live(), function.mkeys.live_max()),
         ];
         (
-            Counts(tables.iter().map(|(name, live, _)| (*name, u64::from(*live))).collect()),
-            Counts(tables.iter().map(|(name, _, max)| (*name, u64::from(*max))).collect()),
+            Counts(
+                tables
+                    .iter()
+                    .map(|(name, live, _)| (*name, u64::from(*live)))
+                    .collect(),
+            ),
+            Counts(
+                tables
+                    .iter()
+                    .map(|(name, _, max)| (*name, u64::from(*max)))
+                    .collect(),
+            ),
         )
     };
     FunctionStats {
         name: identity.name().to_owned(),
         vhca_id: identity.vhca_id,
-        commands: counts(&mut Command::ALL.iter().map(|c| c.name()), &counters.commands),
+        commands: counts(
+            &mut Command::ALL.iter().map(|c| c.name()),
+            &counters.commands,
+        ),
         wqes: counts(&mut Work::ALL.iter().map(|w| w.name()), &counters.works),
         doorbells: load(&counters.doorbells),
         cq_arms: load(&counters.arms),
         completions: load(&counters.completions),
         events: load(&counters.events),
         bytes: load(&counters.bytes),
-        refusals: counts(&mut Refusal::ALL.iter().map(|r| r.name()), &counters.refusals),
+        refusals: counts(
+            &mut Refusal::ALL.iter().map(|r| r.name()),
+            &counters.refusals,
+        ),
         objects,
         objects_max,
     }
@@ -289,7 +317,11 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "device {}  profile {}  repairs {}", self.device, self.profile, self.repairs)?;
+        writeln!(
+            f,
+            "device {}  profile {}  repairs {}",
+            self.device, self.profile, self.repairs
+        )?;
         for function in &self.functions {
             writeln!(f, "{}  vhca {}", function.name, function.vhca_id)?;
             let line = |f: &mut fmt::Formatter<'_>, title: &str, counts: &Counts| {

@@ -133,10 +133,19 @@ pub fn file_id(fd: RawFd) -> Result<FileId> {
     #[cfg(target_arch = "x86_64")]
     syscall!(libc::SYS_fstat, fd, stat.as_mut_ptr())?;
     #[cfg(not(target_arch = "x86_64"))]
-    syscall!(libc::SYS_newfstatat, fd, c"".as_ptr(), stat.as_mut_ptr(), libc::AT_EMPTY_PATH)?;
+    syscall!(
+        libc::SYS_newfstatat,
+        fd,
+        c"".as_ptr(),
+        stat.as_mut_ptr(),
+        libc::AT_EMPTY_PATH
+    )?;
     // SAFETY: zeroed memory is a valid stat, and the kernel has filled it in.
     let stat = unsafe { stat.assume_init() };
-    Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
+    Ok(FileId {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
 }
 
 /// Opens a file by its path.
@@ -169,7 +178,13 @@ pub fn read(fd: RawFd, bytes: &mut [u8]) -> Result<usize> {
 /// # Errors
 /// The kernel's.
 pub fn pread(fd: RawFd, bytes: &mut [u8], offset: u64) -> Result<usize> {
-    syscall!(libc::SYS_pread64, fd, bytes.as_mut_ptr(), bytes.len(), offset)
+    syscall!(
+        libc::SYS_pread64,
+        fd,
+        bytes.as_mut_ptr(),
+        bytes.len(),
+        offset
+    )
 }
 
 /// Writes bytes to a file at an offset.
@@ -204,10 +219,24 @@ pub fn set_nonblocking(fd: RawFd) -> Result<()> {
 /// True if a pipe's other end was closed.
 #[must_use]
 pub fn has_no_reader(write_fd: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd: write_fd, events: 0, revents: 0 };
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut poll = libc::pollfd {
+        fd: write_fd,
+        events: 0,
+        revents: 0,
+    };
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let no_mask: *const u64 = std::ptr::null();
-    let polled = syscall!(libc::SYS_ppoll, &raw mut poll, 1, &raw const now, no_mask, 8);
+    let polled = syscall!(
+        libc::SYS_ppoll,
+        &raw mut poll,
+        1,
+        &raw const now,
+        no_mask,
+        8
+    );
     polled.is_ok() && poll.revents & (libc::POLLERR | libc::POLLNVAL) != 0
 }
 
@@ -230,7 +259,9 @@ static PID: AtomicI32 = AtomicI32::new(0);
 pub fn pid() -> i32 {
     match PID.load(Ordering::Relaxed) {
         0 => {
-            let pid = syscall!(libc::SYS_getpid).ok().and_then(|pid| i32::try_from(pid).ok());
+            let pid = syscall!(libc::SYS_getpid)
+                .ok()
+                .and_then(|pid| i32::try_from(pid).ok());
             PID.store(pid.unwrap_or(0), Ordering::Relaxed);
             pid.unwrap_or(0)
         }
@@ -243,10 +274,25 @@ pub fn forget_pid() {
     PID.store(0, Ordering::Relaxed);
 }
 
+/// The processor that the calling thread runs on.
+#[must_use]
+pub fn cpu() -> u32 {
+    // SAFETY: the call takes nothing; the C library answers it without a system call.
+    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(u32::MAX)
+}
+
+/// Lets other threads of this processor run.
+pub fn yield_now() {
+    let _ = syscall!(libc::SYS_sched_yield);
+}
+
 /// Number of the calling thread.
 #[must_use]
 pub fn thread_id() -> u32 {
-    syscall!(libc::SYS_gettid).ok().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
+    syscall!(libc::SYS_gettid)
+        .ok()
+        .and_then(|id| u32::try_from(id).ok())
+        .unwrap_or(u32::MAX)
 }
 
 /// True if a process of this number exists and is not a zombie that has let go of its memory.
@@ -268,9 +314,20 @@ pub fn process_exists(pid: i32) -> bool {
 /// `local` must be memory that this process may write for `length` bytes, or unmapped: the kernel
 /// checks the mapping but cannot know who else uses the memory.
 pub unsafe fn vm_read(pid: i32, local: usize, remote: u64, length: usize) -> Result<usize> {
-    let local = [libc::iovec { iov_base: local as *mut libc::c_void, iov_len: length }];
+    let local = [libc::iovec {
+        iov_base: local as *mut libc::c_void,
+        iov_len: length,
+    }];
     let remote = [iovec(remote, length)];
-    syscall!(libc::SYS_process_vm_readv, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+    syscall!(
+        libc::SYS_process_vm_readv,
+        pid,
+        local.as_ptr(),
+        1,
+        remote.as_ptr(),
+        1,
+        0
+    )
 }
 
 /// Copies from `local` of this process to `remote` of process `pid`. Returns the bytes copied.
@@ -282,9 +339,20 @@ pub unsafe fn vm_read(pid: i32, local: usize, remote: u64, length: usize) -> Res
 /// The memory at `remote` must be the other process's own to be changed: the caller has checked
 /// the key or the object that names it.
 pub unsafe fn vm_write(pid: i32, local: usize, remote: u64, length: usize) -> Result<usize> {
-    let local = [libc::iovec { iov_base: local as *mut libc::c_void, iov_len: length }];
+    let local = [libc::iovec {
+        iov_base: local as *mut libc::c_void,
+        iov_len: length,
+    }];
     let remote = [iovec(remote, length)];
-    syscall!(libc::SYS_process_vm_writev, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+    syscall!(
+        libc::SYS_process_vm_writev,
+        pid,
+        local.as_ptr(),
+        1,
+        remote.as_ptr(),
+        1,
+        0
+    )
 }
 
 /// Like [`vm_write`], but the last byte is written after all others. The kernel copies one
@@ -296,25 +364,50 @@ pub unsafe fn vm_write(pid: i32, local: usize, remote: u64, length: usize) -> Re
 /// # Safety
 /// As [`vm_write`].
 pub unsafe fn vm_write_last_byte_last(pid: i32, bytes: &[u8], remote: u64) -> Result<usize> {
-    let Some(body) = bytes.len().checked_sub(1) else { return Ok(0) };
+    let Some(body) = bytes.len().checked_sub(1) else {
+        return Ok(0);
+    };
     let base = bytes.as_ptr().cast_mut().cast::<libc::c_void>();
     let local = [
-        libc::iovec { iov_base: base, iov_len: body },
-        libc::iovec { iov_base: base.wrapping_byte_add(body), iov_len: 1 },
+        libc::iovec {
+            iov_base: base,
+            iov_len: body,
+        },
+        libc::iovec {
+            iov_base: base.wrapping_byte_add(body),
+            iov_len: 1,
+        },
     ];
-    let remote = [iovec(remote, body), iovec(remote.wrapping_add(body as u64), 1)];
-    syscall!(libc::SYS_process_vm_writev, pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0)
+    let remote = [
+        iovec(remote, body),
+        iovec(remote.wrapping_add(body as u64), 1),
+    ];
+    syscall!(
+        libc::SYS_process_vm_writev,
+        pid,
+        local.as_ptr(),
+        2,
+        remote.as_ptr(),
+        2,
+        0
+    )
 }
 
 fn iovec(address: u64, length: usize) -> libc::iovec {
     // An address of 64 bits is a pointer of this platform; no other is supported.
-    libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: length }
+    libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(address.word()),
+        iov_len: length,
+    }
 }
 
 /// Monotonic time in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the pointer is to a timespec of this frame. The call is async-signal-safe and, unlike
     // the raw system call, served by the vDSO.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
@@ -358,7 +451,13 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
         tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).unwrap_or(0),
     };
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let _ = syscall!(libc::SYS_futex, word.as_ptr(), op, expected, &raw const time);
+    let _ = syscall!(
+        libc::SYS_futex,
+        word.as_ptr(),
+        op,
+        expected,
+        &raw const time
+    );
 }
 
 /// Wakes one waiter.
@@ -409,5 +508,11 @@ const fn fault_signals() -> u64 {
 fn set_mask(mask: u64, before: Option<&mut u64>) {
     let before = before.map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // The kernel's own signal set is 8 bytes on every platform supported.
-    let _ = syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, before, 8);
+    let _ = syscall!(
+        libc::SYS_rt_sigprocmask,
+        libc::SIG_SETMASK,
+        &raw const mask,
+        before,
+        8
+    );
 }

@@ -156,7 +156,10 @@ mod tests {
     fn what_can_be_said() {
         for (line, accepted) in [
             ("run --as node0.host -- ibv_devinfo -v", true),
-            ("run --state d --nodes 4 --profile none --mode trap --as a.b -- x", true),
+            (
+                "run --state d --nodes 4 --profile none --mode trap --as a.b -- x",
+                true,
+            ),
             ("run --topology f --as a.b -- x", true),
             ("run --topology f --nodes 2 --as a.b -- x", false),
             ("run --as a.b", false),

@@ -32,12 +32,18 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
                 general_2::CROSS_VHCA_OBJECT_TO_OBJECT_SUPPORTED,
                 general_2::LOCAL_MKEY_TO_REMOTE_MKEY as u64,
             ),
-            (general_2::ALLOWED_OBJECT_FOR_OTHER_VHCA_ACCESS, general_2::MKEY_OBJECT),
+            (
+                general_2::ALLOWED_OBJECT_FOR_OTHER_VHCA_ACCESS,
+                general_2::MKEY_OBJECT,
+            ),
         ]),
         page::ATOMIC => put(&[
             (atomic::SUPPORTED_REQ_8B_ENDIANNESS_MODE_1, 1),
             (atomic::REQ_8B_ENDIANNESS_MODE, 1),
-            (atomic::OPERATIONS, (atomic::OP_CMP_SWAP | atomic::OP_FETCH_ADD) as u64),
+            (
+                atomic::OPERATIONS,
+                (atomic::OP_CMP_SWAP | atomic::OP_FETCH_ADD) as u64,
+            ),
             (atomic::SIZE_QP, ATOMIC_SIZE_8),
         ]),
         // Paging on demand, and every page that is not known: nothing of it.
@@ -46,7 +52,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 44] = [
+const GENERAL: [(Field, u64); 43] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -60,7 +66,10 @@ const GENERAL: [(Field, u64); 44] = [
     (general::MAX_INDIRECTION, DEPTH_MAX as u64),
     (general::FIXED_BUFFER_SIZE, 1),
     (general::LOG_MAX_MRW_SZ, 46),
-    (general::LOG_MAX_KLM_LIST_SIZE, klm::ENTRIES_MAX.ilog2() as u64 - 2),
+    (
+        general::LOG_MAX_KLM_LIST_SIZE,
+        klm::ENTRIES_MAX.ilog2() as u64 - 2,
+    ),
     (general::LOG_MAX_RA_REQ_QP, 4),
     (general::LOG_MAX_RA_RES_QP, 4),
     (general::GID_TABLE_SIZE, 0),
@@ -71,7 +80,6 @@ const GENERAL: [(Field, u64); 44] = [
     (general::CQE_VERSION, 1),
     (general::COMPACT_ADDRESS_VECTOR, 1),
     (general::ATOMIC, 1),
-    (general::CQ_MODERATION, 1),
     (general::QKV, 1),
     (general::PKV, 1),
     (general::UD, 1),

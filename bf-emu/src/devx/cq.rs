@@ -34,7 +34,11 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     let (umem, offset) = (get(input, cq::DBR_UMEM_ID), cq::DBR_ADDR.get(input));
     let dbrec = in_umem(call, function, umem, offset, DBREC_BYTES)?;
     let queue = Cq {
-        ring: Ring { base, count: 1 << log_size, log_stride },
+        ring: Ring {
+            base,
+            count: 1 << log_size,
+            log_stride,
+        },
         dbrec,
         by_command: true,
         ..Cq::default()
@@ -50,11 +54,18 @@ pub(super) fn destroy(call: &Call<'_>, slot: u32) -> Result<()> {
     let mut locked = call.lock();
     let function = locked.function(call.function());
     let missing = CommandError::Kernel(Errno(libc::ENOENT));
-    let queue = function.cqs.owned(slot, call.context.number).ok_or(missing)?;
+    let queue = function
+        .cqs
+        .owned(slot, call.context.number)
+        .ok_or(missing)?;
     if !queue.by_command {
         return Err(missing);
     }
-    if function.qps.iter().any(|(_, _, qp)| qp.send_cq == slot || qp.recv_cq == slot) {
+    if function
+        .qps
+        .iter()
+        .any(|(_, _, qp)| qp.send_cq == slot || qp.recv_cq == slot)
+    {
         return Err(BAD_STATE);
     }
     function.cqs.remove(slot);

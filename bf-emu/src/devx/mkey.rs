@@ -13,9 +13,13 @@ use crate::stats::Command;
 use crate::sys::Errno;
 use crate::uverbs::{Call, Kind};
 
+/// Where the context lies in the command, in bytes.
+const CONTEXT_AT: u32 = 0x10;
+const _: () = assert!(CONTEXT_AT as usize == mkey::CREATE_CONTEXT_AT);
+
 /// A field of the context, as it lies in the command.
 fn context(field: Field) -> Field {
-    field.within(mkey::CREATE_CONTEXT_AT as u32)
+    field.within(CONTEXT_AT)
 }
 
 /// Rights that the context grants.
@@ -37,7 +41,11 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         | get8(input, context(mkey::ACCESS_MODE_1_0));
     let length64 = context(mkey::LENGTH64).is_set(input);
     let start = context(mkey::START_ADDR).get(input);
-    let len = if length64 { u64::MAX } else { context(mkey::LEN).get(input) };
+    let len = if length64 {
+        u64::MAX
+    } else {
+        context(mkey::LEN).get(input)
+    };
     let mut key = Mkey {
         start,
         len,
@@ -67,7 +75,11 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
             CostKind::CreateMkeyDirect
         }
         access_mode::KLMS | access_mode::KSM => {
-            key.kind = if mode == access_mode::KSM { MkeyKind::Ksm } else { MkeyKind::Klm };
+            key.kind = if mode == access_mode::KSM {
+                MkeyKind::Ksm
+            } else {
+                MkeyKind::Klm
+            };
             let list = &input[input.len().min(mkey::CREATE_LIST_AT)..];
             let actual = get(input, mkey::create::TRANSLATIONS_OCTWORDS_ACTUAL) as usize;
             let capacity = get(input, context(mkey::TRANSLATIONS_OCTWORDS)) as usize;
@@ -82,7 +94,11 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
                 function.klms.set(key.list, index, Klm::parse(entry));
             }
             key.entries = u32::try_from(actual).map_err(|_| BAD_PARAM)?;
-            if key.free { CostKind::CreateMkeyUmr } else { CostKind::CreateMkeyKsm }
+            if key.free {
+                CostKind::CreateMkeyUmr
+            } else {
+                CostKind::CreateMkeyKsm
+            }
         }
         _ => return Err(BAD_PARAM),
     };
@@ -100,7 +116,10 @@ pub(super) fn destroy(call: &Call<'_>, slot: u32) -> Result<()> {
     let mut locked = call.lock();
     let function = locked.function(call.function());
     let missing = CommandError::Kernel(Errno(libc::ENOENT));
-    let key = *function.mkeys.owned(slot, call.context.number).ok_or(missing)?;
+    let key = *function
+        .mkeys
+        .owned(slot, call.context.number)
+        .ok_or(missing)?;
     let (command, cost) = match (key.origin, key.kind) {
         (MkeyOrigin::Alias, _) => (Command::DestroyAlias, CostKind::AliasDestroy),
         (MkeyOrigin::Command, _) if key.umr_enabled => {

@@ -56,7 +56,9 @@ struct Output {
 impl Output {
     /// An answer of `length` bytes, as far as the caller has room for it.
     fn new(length: usize, room: usize) -> Self {
-        Self { bytes: vec![0; length.min(room)] }
+        Self {
+            bytes: vec![0; length.min(room)],
+        }
     }
 
     fn set(&mut self, field: Field, value: u64) -> &mut Self {
@@ -172,7 +174,10 @@ pub(crate) fn change(call: &Call<'_>, handle: u32, input: &[u8], room: usize) ->
 /// `QUERY_HCA_VPORT_CONTEXT`.
 fn query_vport(call: &Call<'_>, room: usize) -> Result {
     call.count(Command::Other);
-    let identity = call.fabric().identity(call.function()).ok_or(BAD_RESOURCE)?;
+    let identity = call
+        .fabric()
+        .identity(call.function())
+        .ok_or(BAD_RESOURCE)?;
     let mut output = Output::new(vport::QUERY_OUT_BYTES, room);
     output
         .set(vport::PORT_PHYSICAL_STATE, 5)
@@ -195,7 +200,10 @@ fn in_umem(
     length: u64,
 ) -> Result<u64> {
     let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
-    let umem = function.umems.owned(slot, call.context.number).ok_or(BAD_RESOURCE)?;
+    let umem = function
+        .umems
+        .owned(slot, call.context.number)
+        .ok_or(BAD_RESOURCE)?;
     let end = offset.checked_add(length).ok_or(BAD_PARAM)?;
     if end > umem.length {
         return Err(BAD_PARAM);
@@ -207,13 +215,19 @@ fn in_umem(
 /// Slot of the protection domain of this number, if the caller may use it.
 fn pd_slot(call: &Call<'_>, function: &Function, number: u32) -> Result<u32> {
     let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
-    function.pds.owned(slot, call.context.number).ok_or(BAD_RESOURCE)?;
+    function
+        .pds
+        .owned(slot, call.context.number)
+        .ok_or(BAD_RESOURCE)?;
     Ok(slot)
 }
 
 /// Slot of the completion queue of this number, if the caller may use it.
 fn cq_slot(call: &Call<'_>, function: &Function, number: u32) -> Result<u32> {
     let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
-    function.cqs.owned(slot, call.context.number).ok_or(BAD_RESOURCE)?;
+    function
+        .cqs
+        .owned(slot, call.context.number)
+        .ok_or(BAD_RESOURCE)?;
     Ok(slot)
 }

@@ -40,7 +40,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     let srq = match kind {
         rq_type::SRQ_RMP_XRC => {
             let slot = slot_of_number(get(input, field(context::SRQN))).ok_or(BAD_PARAM)?;
-            function.srqs.owned(slot, call.context.number).ok_or(BAD_PARAM)?;
+            function
+                .srqs
+                .owned(slot, call.context.number)
+                .ok_or(BAD_PARAM)?;
             Some(slot)
         }
         rq_type::REGULAR | rq_type::ZERO_SIZE => None,
@@ -65,8 +68,16 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     let dbr_umem = get(input, field(context::DBR_UMEM_ID));
     let dbr_offset = field(context::DBR_ADDR).get(input);
     let queue = Qp {
-        sq: Ring { base: base + rq_bytes, count: sq_count, log_stride: LOG_WQEBB },
-        rq: Ring { base, count: rq_count, log_stride: rq_log_stride },
+        sq: Ring {
+            base: base + rq_bytes,
+            count: sq_count,
+            log_stride: LOG_WQEBB,
+        },
+        rq: Ring {
+            base,
+            count: rq_count,
+            log_stride: rq_log_stride,
+        },
         dbrec: in_umem(call, function, dbr_umem, dbr_offset, DBREC_BYTES)?,
         pd: pd_slot(call, function, get(input, field(context::PD)))?,
         send_cq: cq_slot(call, function, get(input, field(context::CQN_SND)))?,
@@ -92,7 +103,11 @@ pub(super) fn destroy(call: &Call<'_>, slot: u32) -> Result<()> {
     call.count(Command::DestroyQp);
     let mut locked = call.lock();
     let qps = &mut locked.function(call.function()).qps;
-    if !qps.owned(slot, call.context.number).ok_or(MISSING)?.by_command {
+    if !qps
+        .owned(slot, call.context.number)
+        .ok_or(MISSING)?
+        .by_command
+    {
         return Err(MISSING);
     }
     qps.remove(slot);
@@ -171,8 +186,18 @@ fn set_attributes(queue: &mut Qp, command: u16, input: &[u8]) {
         }
     };
     let first = command == opcode::RST2INIT_QP;
-    set_right(first, optional::RRE, context::REMOTE_READ, access::REMOTE_READ);
-    set_right(first, optional::RWE, context::REMOTE_WRITE, access::REMOTE_WRITE);
+    set_right(
+        first,
+        optional::RRE,
+        context::REMOTE_READ,
+        access::REMOTE_READ,
+    );
+    set_right(
+        first,
+        optional::RWE,
+        context::REMOTE_WRITE,
+        access::REMOTE_WRITE,
+    );
     set_right(first, optional::RAE, context::REMOTE_ATOMIC, access::ATOMIC);
     let path = &mut queue.path;
     if first || optional & optional::PKEY_INDEX != 0 {
@@ -244,7 +269,10 @@ pub(super) fn query(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> Re
     put(context::NEXT_SEND_PSN, u64::from(path.sq_psn));
     put(context::NEXT_RCV_PSN, u64::from(path.rq_psn));
     put(context::Q_KEY, u64::from(queue.qkey));
-    put(context::HW_SQ_WQEBB_COUNTER, u64::from(queue.sq_done & 0xffff));
+    put(
+        context::HW_SQ_WQEBB_COUNTER,
+        u64::from(queue.sq_done & 0xffff),
+    );
     put(context::HW_RQ_COUNTER, u64::from(queue.rq_done));
     if let Some(srq) = queue.srq.checked_sub(1) {
         put(context::RQ_TYPE, u64::from(rq_type::SRQ_RMP_XRC));

@@ -35,7 +35,11 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     let (umem, offset) = (get(input, rmp::DBR_UMEM_ID), rmp::DBR_ADDR.get(input));
     let dbrec = in_umem(call, function, umem, offset, DBREC_BYTES)?;
     let queue = Srq {
-        ring: Ring { base, count: 1 << log_size, log_stride },
+        ring: Ring {
+            base,
+            count: 1 << log_size,
+            log_stride,
+        },
         dbrec,
         pd,
         limit: get(input, rmp::LWM),
@@ -54,7 +58,10 @@ pub(super) fn destroy(call: &Call<'_>, slot: u32) -> Result<()> {
     let mut locked = call.lock();
     let function = locked.function(call.function());
     let missing = CommandError::Kernel(Errno(libc::ENOENT));
-    let queue = function.srqs.owned(slot, call.context.number).ok_or(missing)?;
+    let queue = function
+        .srqs
+        .owned(slot, call.context.number)
+        .ok_or(missing)?;
     if !queue.by_command {
         return Err(missing);
     }

@@ -4,7 +4,9 @@ use mlx5_prm::mkey::QPN_ANY;
 use mlx5_prm::xgvmi::{ACCESS_KEY_BYTES, OBJECT_TYPE_MKEY, alias, allow};
 use mlx5_prm::{cmd, umr::access};
 
-use super::{BAD_PARAM, BAD_RESOURCE, BAD_STATE, NO_RESOURCES, Output, Result, get, get16, pd_slot};
+use super::{
+    BAD_PARAM, BAD_RESOURCE, BAD_STATE, NO_RESOURCES, Output, Result, get, get16, pd_slot,
+};
 use crate::engine::access::slot_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Target};
 use crate::profile::CostKind;
@@ -45,7 +47,11 @@ pub(super) fn allow(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     }
     mkey.allowed = true;
     mkey.access_key = access_key;
-    let cost = if mkey.umr_enabled { CostKind::AllowUmr } else { CostKind::AllowKsm };
+    let cost = if mkey.umr_enabled {
+        CostKind::AllowUmr
+    } else {
+        CostKind::AllowKsm
+    };
     call.costs(cost, mkey.len);
     Ok(Output::new(cmd::HEADER_BYTES, room).done())
 }
@@ -119,7 +125,12 @@ pub(super) fn query_object(call: &Call<'_>, slot: u32, input: &[u8], room: usize
     let there = &locked.peek(mkey.target.function as usize).mkeys;
     let identity = call.fabric().identity(mkey.target.function as usize);
     let mut output = Output::new(alias::IN_BYTES, room);
-    fill(&mut output, slot, identity.map_or(0, |identity| identity.vhca_id), mkey.target.index);
+    fill(
+        &mut output,
+        slot,
+        identity.map_or(0, |identity| identity.vhca_id),
+        mkey.target.index,
+    );
     if there.generation(mkey.target.index) != Some(mkey.target.generation) {
         output.set(alias::STATUS, u64::from(alias::status::ERROR));
     }

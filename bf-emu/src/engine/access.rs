@@ -153,7 +153,12 @@ pub(crate) fn resolve(
                 // Cannot overflow: registration refuses a range that wraps, and the offset is
                 // within the length.
                 let host = mkey.host.wrapping_add(offset);
-                return Ok(Piece { process, space: Space::of(pid), address: host, length });
+                return Ok(Piece {
+                    process,
+                    space: Space::of(pid),
+                    address: host,
+                    length,
+                });
             }
             MkeyKind::Klm | MkeyKind::Ksm => {
                 let (behind, at, room) = entry(locked, function, mkey, offset)?;
@@ -171,7 +176,11 @@ pub(crate) fn resolve(
 
 fn check_variant(mkey: &Mkey, key: u32) -> Result<(), Denied> {
     let [.., variant] = key.to_be_bytes();
-    if mkey.variant == variant { Ok(()) } else { Err(Denied::NoKey) }
+    if mkey.variant == variant {
+        Ok(())
+    } else {
+        Err(Denied::NoKey)
+    }
 }
 
 fn check_use(mkey: &Mkey, pd: u32, side: Side, need: Need) -> Result<(), Denied> {
@@ -190,7 +199,11 @@ fn check_use(mkey: &Mkey, pd: u32, side: Side, need: Need) -> Result<(), Denied>
 fn check_bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Denied> {
     let offset = address.checked_sub(mkey.start).ok_or(Denied::Bounds)?;
     let end = offset.checked_add(length).ok_or(Denied::Bounds)?;
-    if end <= mkey.len { Ok(offset) } else { Err(Denied::Bounds) }
+    if end <= mkey.len {
+        Ok(offset)
+    } else {
+        Err(Denied::Bounds)
+    }
 }
 
 /// The key, address and room behind an indirect key at `offset`.
@@ -209,7 +222,9 @@ fn entry(
             .ok_or(Denied::Bounds)
     };
     if mkey.kind == MkeyKind::Ksm {
-        let size = 1u64.checked_shl(u32::from(mkey.log_entity)).ok_or(Denied::Bounds)?;
+        let size = 1u64
+            .checked_shl(u32::from(mkey.log_entity))
+            .ok_or(Denied::Bounds)?;
         let klm = get(offset >> mkey.log_entity)?;
         let within = offset & (size - 1);
         return Ok((klm.mkey, klm.address.wrapping_add(within), size - within));

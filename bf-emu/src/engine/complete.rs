@@ -21,9 +21,13 @@ pub(crate) fn qp_slot(qpn: u32) -> u32 {
 pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, mut cqe: Cqe) {
     let counters = locked.fabric().counters(function);
     let tables = locked.peek(function);
-    let Some(cq) = tables.cqs.get(slot).copied() else { return };
+    let Some(cq) = tables.cqs.get(slot).copied() else {
+        return;
+    };
     let owner = tables.cqs.owner(slot);
-    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else { return };
+    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
+        return;
+    };
     let space = Space::of(pid);
     let Some(consumed) = room(space, &cq) else {
         counters.refuse(Refusal::CqOverrun);
@@ -35,7 +39,10 @@ pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, mut 
     }
     cqe.owner = cq.produced & cq.ring.count != 0;
     // Entries of 128 bytes have their contents in the second half.
-    let at = cq.ring.entry(cq.produced).wrapping_add((1 << cq.ring.log_stride) - CQE_BYTES as u64);
+    let at = cq
+        .ring
+        .entry(cq.produced)
+        .wrapping_add((1 << cq.ring.log_stride) - CQE_BYTES as u64);
     if space.publish(at, &cqe.to_bytes()).is_err() {
         return;
     }
@@ -75,7 +82,9 @@ fn read_consumed(space: Space, cq: &Cq) -> Option<u32> {
 }
 
 fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
-    let Some(cq) = locked.function(function).cqs.get_mut(slot) else { return };
+    let Some(cq) = locked.function(function).cqs.get_mut(slot) else {
+        return;
+    };
     if std::mem::replace(&mut cq.overrun, true) {
         return;
     }
@@ -91,9 +100,13 @@ fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
 /// beyond it.
 pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, armed: Armed) {
     let tables = locked.peek(function);
-    let Some(cq) = tables.cqs.get(slot).copied() else { return };
+    let Some(cq) = tables.cqs.get(slot).copied() else {
+        return;
+    };
     let owner = tables.cqs.owner(slot);
-    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else { return };
+    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
+        return;
+    };
     let consumed = read_consumed(Space::of(pid), &cq).unwrap_or(cq.produced);
     // An entry that came before the arming counts, or the owner would sleep on it.
     let late = cq.produced != consumed && armed != Armed::No;
@@ -119,7 +132,9 @@ pub(crate) fn fail(
 }
 
 fn send_error(locked: &mut Locked<'_>, function: usize, qpn: u32, ctrl: &Ctrl, syndrome: u8) {
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else { return };
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else {
+        return;
+    };
     let cqe = Cqe {
         opcode: cqe_opcode::REQ_ERR,
         user_index: qp.user_index,
@@ -139,7 +154,9 @@ pub(crate) fn enter_error(
     qpn: u32,
     event: Option<Event>,
 ) {
-    let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) else { return };
+    let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) else {
+        return;
+    };
     if matches!(qp.state, state::RST | state::ERR) {
         return;
     }
@@ -149,14 +166,20 @@ pub(crate) fn enter_error(
     if let Some(event) = event {
         tell(locked, function, qpn, event);
     }
-    let shared = locked.peek(function).qps.get(qp_slot(qpn)).is_some_and(|qp| qp.srq != 0);
+    let shared = locked
+        .peek(function)
+        .qps
+        .get(qp_slot(qpn))
+        .is_some_and(|qp| qp.srq != 0);
     if shared {
         tell(locked, function, qpn, Event::LastWqe);
     }
 }
 
 fn tell(locked: &mut Locked<'_>, function: usize, qpn: u32, event: Event) {
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else { return };
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else {
+        return;
+    };
     let handle = (qp.event_channel, qp.user_handle);
     if event::asynchronous(locked, function, handle, qp.devx, event)
         && let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn))
@@ -173,12 +196,18 @@ pub(crate) fn flush(locked: &mut Locked<'_>, function: usize, qpn: u32) {
 
 fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     let slot = qp_slot(qpn);
-    let Some(space) = space_of_qp(locked, function, qpn) else { return };
-    let Some(qp) = locked.peek(function).qps.get(slot).copied() else { return };
+    let Some(space) = space_of_qp(locked, function, qpn) else {
+        return;
+    };
+    let Some(qp) = locked.peek(function).qps.get(slot).copied() else {
+        return;
+    };
     if qp.sq.count == 0 {
         return;
     }
-    let Ok(record) = space.read_be32(qp.dbrec.wrapping_add(4)) else { return };
+    let Ok(record) = space.read_be32(qp.dbrec.wrapping_add(4)) else {
+        return;
+    };
     let mut done = qp.sq_done;
     let mut left = low16(record).wrapping_sub(low16(done));
     // A doorbell record that claims more than the ring holds is not believed.
@@ -201,17 +230,25 @@ fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
 
 fn flush_receives(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     let slot = qp_slot(qpn);
-    let Some(space) = space_of_qp(locked, function, qpn) else { return };
-    let Some(qp) = locked.peek(function).qps.get(slot).copied() else { return };
+    let Some(space) = space_of_qp(locked, function, qpn) else {
+        return;
+    };
+    let Some(qp) = locked.peek(function).qps.get(slot).copied() else {
+        return;
+    };
     if qp.srq != 0 {
         return;
     }
-    let Ok(left) = receive::posted(space, &qp) else { return };
+    let Ok(left) = receive::posted(space, &qp) else {
+        return;
+    };
     if u32::from(left) > qp.rq.count {
         return;
     }
     for _ in 0..left {
-        let Some(qp) = locked.function(function).qps.get_mut(slot) else { return };
+        let Some(qp) = locked.function(function).qps.get_mut(slot) else {
+            return;
+        };
         let counter = low16(qp.rq_done);
         qp.rq_done = qp.rq_done.wrapping_add(1);
         let (cq, user_index) = (qp.recv_cq, qp.user_index);

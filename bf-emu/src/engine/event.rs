@@ -53,7 +53,13 @@ pub(crate) fn completion(
     (channel, user_handle): (u32, u64),
     devx: Subscription,
 ) -> bool {
-    let sent = send(locked, function, channel, ChannelKind::Completion, &user_handle.to_ne_bytes());
+    let sent = send(
+        locked,
+        function,
+        channel,
+        ChannelKind::Completion,
+        &user_handle.to_ne_bytes(),
+    );
     devx_event(locked, function, devx, DEVICE_TYPE_COMPLETION);
     sent
 }
@@ -78,16 +84,28 @@ fn devx_event(locked: &Locked<'_>, function: usize, wanted: Subscription, device
     if wanted.types >> (device_type & 31) & 1 == 0 {
         return;
     }
-    let Some(channel) = channel_of(locked, function, wanted.channel) else { return };
+    let Some(channel) = channel_of(locked, function, wanted.channel) else {
+        return;
+    };
     let mut bytes = [0; 8 + EQE_BYTES];
     bytes[..8].copy_from_slice(&wanted.cookie.to_ne_bytes());
     bytes[9] = device_type;
     let length = if channel.omit_data { 8 } else { bytes.len() };
-    send(locked, function, wanted.channel, ChannelKind::Devx, &bytes[..length]);
+    send(
+        locked,
+        function,
+        wanted.channel,
+        ChannelKind::Devx,
+        &bytes[..length],
+    );
 }
 
 fn channel_of(locked: &Locked<'_>, function: usize, channel: u32) -> Option<Channel> {
-    locked.peek(function).channels.get(channel.checked_sub(1)?).copied()
+    locked
+        .peek(function)
+        .channels
+        .get(channel.checked_sub(1)?)
+        .copied()
 }
 
 fn send(
@@ -97,12 +115,16 @@ fn send(
     kind: ChannelKind,
     bytes: &[u8],
 ) -> bool {
-    let Some(channel) = channel_of(locked, function, number) else { return false };
+    let Some(channel) = channel_of(locked, function, number) else {
+        return false;
+    };
     if channel.kind != kind {
         return false;
     }
     let owner = locked.peek(function).channels.owner(number - 1);
-    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else { return false };
+    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
+        return false;
+    };
     let written = if pid == sys::pid() {
         sys::write(channel.write_fd, bytes)
     } else {
@@ -134,7 +156,10 @@ struct PathBuffer {
 
 impl PathBuffer {
     fn new() -> Self {
-        Self { bytes: [0; 40], used: 0 }
+        Self {
+            bytes: [0; 40],
+            used: 0,
+        }
     }
 
     fn text(&mut self, text: &str) -> &mut Self {
@@ -175,9 +200,10 @@ mod tests {
 
     #[test]
     fn paths_are_made_without_allocation() {
-        for (pid, fd, expect) in
-            [(1, 0, c"/proc/1/fd/0"), (i32::MAX, i32::MAX, c"/proc/2147483647/fd/2147483647")]
-        {
+        for (pid, fd, expect) in [
+            (1, 0, c"/proc/1/fd/0"),
+            (i32::MAX, i32::MAX, c"/proc/2147483647/fd/2147483647"),
+        ] {
             let mut path = PathBuffer::new();
             path.text("/proc/").number(pid).text("/fd/").number(fd);
             assert_eq!(path.as_cstr(), expect);

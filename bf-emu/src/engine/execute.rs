@@ -54,8 +54,10 @@ const LOCAL_OPERATION: Fault = Fault::Error(syndrome::LOCAL_QP_OP_ERR, Refusal::
 const LOCAL_PROTECTION: Fault = Fault::Error(syndrome::LOCAL_PROT_ERR, Refusal::LocalProtection);
 const WINDOW_BIND: Fault = Fault::Error(syndrome::MW_BIND_ERR, Refusal::WindowBind);
 const REMOTE_ACCESS: Fault = Fault::Error(syndrome::REMOTE_ACCESS_ERR, Refusal::RemoteAccess);
-const REMOTE_INVALID: Fault =
-    Fault::Error(syndrome::REMOTE_INVAL_REQ_ERR, Refusal::RemoteInvalidRequest);
+const REMOTE_INVALID: Fault = Fault::Error(
+    syndrome::REMOTE_INVAL_REQ_ERR,
+    Refusal::RemoteInvalidRequest,
+);
 const REMOTE_OPERATION: Fault = Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
 const NO_ANSWER: Fault = Fault::Error(syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded);
 const SILENT: Fault = Fault::NotYet(syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded);
@@ -78,13 +80,19 @@ struct Poster {
 
 impl Poster {
     fn side(&self) -> Side {
-        Side { function: self.function, pd: self.qp.pd, qpn: self.qpn }
+        Side {
+            function: self.function,
+            pd: self.qp.pd,
+            qpn: self.qpn,
+        }
     }
 }
 
 /// Carries out the next posted entry of queue pair `qpn`.
 pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else { return Step::Idle };
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else {
+        return Step::Idle;
+    };
     match qp.state {
         state::RTS => {}
         state::ERR => {
@@ -93,8 +101,12 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         }
         _ => return Step::Idle,
     }
-    let Some(space) = space_of_qp(locked, function, qpn) else { return Step::Idle };
-    let Ok(record) = space.read_be32(qp.dbrec.wrapping_add(4)) else { return Step::Idle };
+    let Some(space) = space_of_qp(locked, function, qpn) else {
+        return Step::Idle;
+    };
+    let Ok(record) = space.read_be32(qp.dbrec.wrapping_add(4)) else {
+        return Step::Idle;
+    };
     let posted = low16(record).wrapping_sub(low16(qp.sq_done));
     if posted == 0 || qp.sq.count == 0 {
         return Step::Idle;
@@ -135,7 +147,9 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
                 };
                 complete(locked, function, qp.send_cq, cqe);
             }
-            Step::Done { cost_ns: outcome.cost_ns }
+            Step::Done {
+                cost_ns: outcome.cost_ns,
+            }
         }
         Err(Fault::Error(syndrome, refusal) | Fault::NotYet(syndrome, refusal)) => {
             fail(locked, function, qpn, &ctrl, (syndrome, refusal));
@@ -171,7 +185,11 @@ fn read_entry(
 }
 
 fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {
-    if let Some(qp) = locked.function(poster.function).qps.get_mut(qp_slot(poster.qpn)) {
+    if let Some(qp) = locked
+        .function(poster.function)
+        .qps
+        .get_mut(qp_slot(poster.qpn))
+    {
         qp.sq_done = qp.sq_done.wrapping_add(u32::from(blocks));
         qp.give_up_at_ns = 0;
         qp.pending = false;
@@ -204,7 +222,11 @@ fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: u8) -> bool {
         }
         (4096 << (path.timeout & 31)) * (u64::from(path.retry_count) + 1)
     };
-    let Some(qp) = locked.function(poster.function).qps.get_mut(qp_slot(poster.qpn)) else {
+    let Some(qp) = locked
+        .function(poster.function)
+        .qps
+        .get_mut(qp_slot(poster.qpn))
+    else {
         return true;
     };
     if qp.give_up_at_ns == 0 {
@@ -229,7 +251,11 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
             count(Work::Nop);
             Ok(Outcome::default())
         }
-        Operation::Umr { mkey, ctrl, context } => {
+        Operation::Umr {
+            mkey,
+            ctrl,
+            context,
+        } => {
             let by = (poster.qpn, &poster.qp);
             let done = umr::execute(locked, poster.function, by, mkey, (ctrl, context), data)
                 .map_err(|error| match error {
@@ -243,12 +269,21 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
         Operation::Send { imm, invalidate } => {
             let mut list = List::new(poster.side(), Need::LocalRead);
             list.gather(data).map_err(|_| LOCAL_OPERATION)?;
-            let message = Message { list, imm, invalidate, solicited: work.ctrl.is_solicited() };
+            let message = Message {
+                list,
+                imm,
+                invalidate,
+                solicited: work.ctrl.is_solicited(),
+            };
             let outcome = match work.address {
                 Some(to) => datagram(locked, poster, &message, &to)?,
                 None => send(locked, poster, &message)?,
             };
-            let counted = if invalidate.is_some() { Work::SendInvalidate } else { Work::Send };
+            let counted = if invalidate.is_some() {
+                Work::SendInvalidate
+            } else {
+                Work::Send
+            };
             count(counted);
             Ok(outcome)
         }
@@ -256,7 +291,12 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
             let mut list = List::new(poster.side(), Need::LocalRead);
             list.gather(data).map_err(|_| LOCAL_OPERATION)?;
             let solicited = work.ctrl.is_solicited();
-            let message = Message { list, imm, invalidate: None, solicited };
+            let message = Message {
+                list,
+                imm,
+                invalidate: None,
+                solicited,
+            };
             let outcome = write(locked, poster, &message, remote)?;
             count(Work::RdmaWrite);
             Ok(outcome)
@@ -295,7 +335,10 @@ fn link_ns(locked: &Locked<'_>, bytes: u64) -> u64 {
 }
 
 fn outcome(locked: &Locked<'_>, bytes: u64) -> Outcome {
-    Outcome { bytes, cost_ns: link_ns(locked, bytes) }
+    Outcome {
+        bytes,
+        cost_ns: link_ns(locked, bytes),
+    }
 }
 
 /// The other end of a connection: its function, number and a copy of it.
@@ -323,9 +366,17 @@ fn peer(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
 }
 
 /// Drops what an unreliable service may drop; hands on the error of a reliable one.
-fn or_drop(locked: &Locked<'_>, poster: &Poster, bytes: u64, fault: Fault) -> Result<Outcome, Fault> {
+fn or_drop(
+    locked: &Locked<'_>,
+    poster: &Poster,
+    bytes: u64,
+    fault: Fault,
+) -> Result<Outcome, Fault> {
     if poster.qp.service == service::UC {
-        locked.fabric().counters(poster.function).refuse(Refusal::Dropped);
+        locked
+            .fabric()
+            .counters(poster.function)
+            .refuse(Refusal::Dropped);
         return Ok(outcome(locked, bytes));
     }
     Err(fault)
@@ -333,7 +384,11 @@ fn or_drop(locked: &Locked<'_>, poster: &Poster, bytes: u64, fault: Fault) -> Re
 
 fn length_of(list: &List, max: u64) -> Result<u64, Fault> {
     let length = list.length();
-    if length <= max { Ok(length) } else { Err(LOCAL_LENGTH) }
+    if length <= max {
+        Ok(length)
+    } else {
+        Err(LOCAL_LENGTH)
+    }
 }
 
 fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<Outcome, Fault> {
@@ -392,14 +447,22 @@ fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
 fn received(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, cqe: Cqe) {
     receive::take(locked, peer.function, peer.qpn, entry);
     locked.fabric().counters(peer.function).work(Work::Receive);
-    let cqe =
-        Cqe { user_index: peer.qp.user_index, qpn: peer.qpn, wqe_counter: entry.counter, ..cqe };
+    let cqe = Cqe {
+        user_index: peer.qp.user_index,
+        qpn: peer.qpn,
+        wqe_counter: entry.counter,
+        ..cqe
+    };
     complete(locked, peer.function, peer.qp.recv_cq, cqe);
 }
 
 /// Completes a receive entry in error and brings its queue pair into the error state.
 fn refuse_message(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome: u8) {
-    let cqe = Cqe { opcode: cqe_opcode::RESP_ERR, syndrome, ..Cqe::default() };
+    let cqe = Cqe {
+        opcode: cqe_opcode::RESP_ERR,
+        syndrome,
+        ..Cqe::default()
+    };
     received(locked, peer, entry, cqe);
     enter_error(locked, peer.function, peer.qpn, Some(Event::QpFatal));
 }
@@ -407,8 +470,12 @@ fn refuse_message(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrom
 /// Invalidates a key of the receiver on the sender's behalf.
 fn invalidate(locked: &mut Locked<'_>, peer: &Poster, key: u32) -> bool {
     let mkeys = &mut locked.function(peer.function).mkeys;
-    let Some(slot) = slot_of(key) else { return false };
-    let Some(mkey) = mkeys.get_mut(slot) else { return false };
+    let Some(slot) = slot_of(key) else {
+        return false;
+    };
+    let Some(mkey) = mkeys.get_mut(slot) else {
+        return false;
+    };
     let ours = key_of(slot, mkey.variant) == key && mkey.pd == peer.qp.pd && !mkey.free;
     let open = mkey.window_type_2 || mkey.remote_invalidate;
     if ours && open {
@@ -441,7 +508,13 @@ fn write(
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
-    let to = List::of_key(peer.side(), Need::RemoteWrite, remote.rkey, remote.address, length);
+    let to = List::of_key(
+        peer.side(),
+        Need::RemoteWrite,
+        remote.rkey,
+        remote.address,
+        length,
+    );
     match transfer(locked, &message.list, (&to, 0), length) {
         Ok(()) => {}
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
@@ -478,7 +551,13 @@ fn read(
         enter_error(locked, peer.function, peer.qpn, Some(Event::QpRequestError));
         return Err(REMOTE_INVALID);
     }
-    let from = List::of_key(peer.side(), Need::RemoteRead, remote.rkey, remote.address, length);
+    let from = List::of_key(
+        peer.side(),
+        Need::RemoteRead,
+        remote.rkey,
+        remote.address,
+        length,
+    );
     match transfer(locked, &from, (list, 0), length) {
         Ok(()) => Ok(outcome(locked, length)),
         Err(Failure::SourceGone) => Err(NO_ANSWER),
@@ -509,9 +588,16 @@ fn atomic(
         return Err(REMOTE_INVALID);
     }
     let (key, at) = (remote.rkey, remote.address);
-    let piece = resolve(locked, peer.side(), key, at, ATOMIC_BYTES, Need::RemoteAtomic)
-        .ok()
-        .filter(|piece| piece.length == ATOMIC_BYTES);
+    let piece = resolve(
+        locked,
+        peer.side(),
+        key,
+        at,
+        ATOMIC_BYTES,
+        Need::RemoteAtomic,
+    )
+    .ok()
+    .filter(|piece| piece.length == ATOMIC_BYTES);
     let mut before = [0; 8];
     let changed = piece.ok_or(MemoryError::Fault).and_then(|piece| {
         // The word is in host order; it is atomic against other atomics, all under this lock.
@@ -548,7 +634,10 @@ fn datagram(
     let length = length_of(&message.list, DATAGRAM_BYTES_MAX)?;
     let sent = outcome(locked, length);
     let dropped = |locked: &Locked<'_>| {
-        locked.fabric().counters(poster.function).refuse(Refusal::Dropped);
+        locked
+            .fabric()
+            .counters(poster.function)
+            .refuse(Refusal::Dropped);
         Ok(sent)
     };
     let fabric = locked.fabric();
@@ -556,22 +645,34 @@ fn datagram(
         0 if to.grh => fabric.function_of_gid(&to.dgid),
         lid => fabric.function_of_lid(lid),
     };
-    let Some(function) = target else { return dropped(locked) };
+    let Some(function) = target else {
+        return dropped(locked);
+    };
     let Some(qp) = locked.peek(function).qps.get(qp_slot(to.dqp)).copied() else {
         return dropped(locked);
     };
-    let peer = Poster { function, qpn: to.dqp, qp };
+    let peer = Poster {
+        function,
+        qpn: to.dqp,
+        qp,
+    };
     // The upper bit of the key asks for the sender's own.
     let [a, b, c, d, ..] = to.key.to_be_bytes();
     let asked = u32::from_be_bytes([a, b, c, d]);
-    let qkey = if asked >> 31 == 1 { poster.qp.qkey } else { asked };
+    let qkey = if asked >> 31 == 1 {
+        poster.qp.qkey
+    } else {
+        asked
+    };
     let listens = qp.service == service::UD
         && matches!(qp.state, state::RTR | state::RTS | state::SQD | state::SQER)
         && qp.qkey == qkey;
     if !listens {
         return dropped(locked);
     }
-    let Ok(entry) = next_entry(locked, &peer) else { return dropped(locked) };
+    let Ok(entry) = next_entry(locked, &peer) else {
+        return dropped(locked);
+    };
     let skip = GRH_BYTES as u64;
     if length + skip > entry.list.length() {
         return dropped(locked);
@@ -598,7 +699,10 @@ fn datagram(
         byte_count: u32::try_from(length + skip).unwrap_or(u32::MAX),
         solicited: message.solicited,
         src_qpn: poster.qpn,
-        slid: locked.fabric().identity(poster.function).map_or(0, |identity| identity.lid),
+        slid: locked
+            .fabric()
+            .identity(poster.function)
+            .map_or(0, |identity| identity.lid),
         // Bits 28 and 29 of flags_rqpn: a global route is there.
         rx_flags: if to.grh { 0x10 } else { 0 },
         ..Cqe::default()

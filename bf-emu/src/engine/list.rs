@@ -39,13 +39,22 @@ pub(crate) struct Malformed;
 impl List {
     /// An empty list.
     pub(crate) fn new(side: Side, need: Need) -> Self {
-        Self { side, need, segments: [Segment::default(); SEGMENTS_MAX], count: 0 }
+        Self {
+            side,
+            need,
+            segments: [Segment::default(); SEGMENTS_MAX],
+            count: 0,
+        }
     }
 
     /// A list of one range behind a key.
     pub(crate) fn of_key(side: Side, need: Need, key: u32, address: u64, length: u64) -> Self {
         let mut list = Self::new(side, need);
-        list.segments[0] = Segment { key: Some(key), address, length };
+        list.segments[0] = Segment {
+            key: Some(key),
+            address,
+            length,
+        };
         list.count = 1;
         list
     }
@@ -54,7 +63,11 @@ impl List {
     pub(crate) fn of_bytes(side: Side, bytes: &[u8]) -> Self {
         let mut list = Self::new(side, Need::LocalRead);
         let address = bytes.as_ptr().addr() as u64;
-        list.segments[0] = Segment { key: None, address, length: bytes.len() as u64 };
+        list.segments[0] = Segment {
+            key: None,
+            address,
+            length: bytes.len() as u64,
+        };
         list.count = 1;
         list
     }
@@ -71,12 +84,20 @@ impl List {
         let mut at = 0;
         while let Some(octoword) = octoword(bytes, at) {
             match Data::parse(octoword) {
-                Data::Memory { length, lkey, address } => {
+                Data::Memory {
+                    length,
+                    lkey,
+                    address,
+                } => {
                     let length = match length {
                         0 => ZERO_LENGTH_BYTES,
                         length => u64::from(length),
                     };
-                    self.push(Segment { key: Some(lkey), address, length })?;
+                    self.push(Segment {
+                        key: Some(lkey),
+                        address,
+                        length,
+                    })?;
                     at += OCTOWORD_BYTES;
                 }
                 Data::Inline { length } => {
@@ -101,10 +122,20 @@ impl List {
         while let Some(octoword) = octoword(bytes, at) {
             at += OCTOWORD_BYTES;
             match Data::parse(octoword) {
-                Data::Memory { lkey: INVALID_LKEY, .. } => break,
+                Data::Memory {
+                    lkey: INVALID_LKEY, ..
+                } => break,
                 Data::Memory { length: 0, .. } => {}
-                Data::Memory { length, lkey, address } => {
-                    self.push(Segment { key: Some(lkey), address, length: u64::from(length) })?;
+                Data::Memory {
+                    length,
+                    lkey,
+                    address,
+                } => {
+                    self.push(Segment {
+                        key: Some(lkey),
+                        address,
+                        length: u64::from(length),
+                    })?;
                 }
                 Data::Inline { .. } => return Err(Malformed),
             }
@@ -114,7 +145,10 @@ impl List {
 
     /// Bytes that the list covers.
     pub(crate) fn length(&self) -> u64 {
-        self.segments[..self.count].iter().map(|segment| segment.length).sum()
+        self.segments[..self.count]
+            .iter()
+            .map(|segment| segment.length)
+            .sum()
     }
 
     /// The piece of memory that starts `position` bytes into the list.
@@ -129,11 +163,23 @@ impl List {
             let Some(key) = segment.key else {
                 // Cannot overflow: the range is a slice of this process.
                 let address = segment.address + left;
-                return Ok(Some(Piece { process: 0, space: own_space(), address, length }));
+                return Ok(Some(Piece {
+                    process: 0,
+                    space: own_space(),
+                    address,
+                    length,
+                }));
             };
             // The whole segment is checked each time, not only what is left of it: a key that
             // covers a part of the segment opens none of it.
-            resolve(locked, self.side, key, segment.address, segment.length, self.need)?;
+            resolve(
+                locked,
+                self.side,
+                key,
+                segment.address,
+                segment.length,
+                self.need,
+            )?;
             let address = segment.address.checked_add(left).ok_or(Denied::Bounds)?;
             return resolve(locked, self.side, key, address, length, self.need).map(Some);
         }
@@ -152,7 +198,10 @@ impl List {
 }
 
 fn octoword(bytes: &[u8], at: usize) -> Option<&[u8; OCTOWORD_BYTES]> {
-    bytes.get(at..at.checked_add(OCTOWORD_BYTES)?)?.try_into().ok()
+    bytes
+        .get(at..at.checked_add(OCTOWORD_BYTES)?)?
+        .try_into()
+        .ok()
 }
 
 fn own_space() -> Space {
@@ -183,15 +232,29 @@ pub(crate) fn transfer(
 ) -> Result<(), Failure> {
     from.check(locked, total).map_err(|_| Failure::Source)?;
     // Cannot overflow: a list covers less than 2^38 bytes.
-    to.check(locked, skip + total).map_err(|_| Failure::Target)?;
+    to.check(locked, skip + total)
+        .map_err(|_| Failure::Target)?;
     let mut position = 0;
     let mut since_pause = 0;
     while position < total {
-        let source = from.piece(locked, position).ok().flatten().ok_or(Failure::Source)?;
-        let target = to.piece(locked, skip + position).ok().flatten().ok_or(Failure::Target)?;
+        let source = from
+            .piece(locked, position)
+            .ok()
+            .flatten()
+            .ok_or(Failure::Source)?;
+        let target = to
+            .piece(locked, skip + position)
+            .ok()
+            .flatten()
+            .ok_or(Failure::Target)?;
         let length = source.length.min(target.length).min(total - position);
-        let length = usize::try_from(length).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
-        let ends = ((source.space, source.address), (target.space, target.address));
+        let length = usize::try_from(length)
+            .unwrap_or(CHUNK_BYTES)
+            .min(CHUNK_BYTES);
+        let ends = (
+            (source.space, source.address),
+            (target.space, target.address),
+        );
         copy(locked, ends.0, ends.1, length).map_err(|error| match error {
             CopyError::Source(MemoryError::Gone) => {
                 locked.release_if_gone(source.process);

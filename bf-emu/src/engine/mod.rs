@@ -28,21 +28,75 @@ use execute::Step;
 /// Entries of one queue that are carried out before others may use the device.
 const ENTRIES_PER_TURN: u32 = 16;
 
-/// The doorbell of a send queue rang.
-pub(crate) fn ring_send(fabric: &Fabric, function: usize, qpn: u32) {
+/// The doorbell of send queue `qpn` rang, by a user of `context`. False if the context has no such
+/// queue, and then nothing is done.
+pub(crate) fn ring_send(fabric: &Fabric, function: usize, (context, qpn): (u32, u32)) -> bool {
+    let start_ns = now_if_it_counts(fabric);
+    let mut locked = fabric.lock();
+    if locked
+        .peek(function)
+        .qps
+        .owned(qp_slot(qpn), context)
+        .is_none()
+    {
+        return false;
+    }
     fabric.counters(function).doorbell();
-    run(fabric, function, qpn);
+    let cost_ns = run_locked(&mut locked, function, qpn);
+    let in_the_way = stands_in_the_way(&mut locked, function, qpn);
+    drop(locked);
+    pay(start_ns, cost_ns);
+    if in_the_way {
+        sys::yield_now();
+    }
+    true
 }
 
 /// Carries out what is posted on queue pair `qpn`.
 pub(crate) fn run(fabric: &Fabric, function: usize, qpn: u32) {
-    let start_ns = if fabric.profile().is_free() { 0 } else { sys::now_ns() };
+    let start_ns = now_if_it_counts(fabric);
     let mut locked = fabric.lock();
     let cost_ns = run_locked(&mut locked, function, qpn);
     drop(locked);
+    pay(start_ns, cost_ns);
+}
+
+fn now_if_it_counts(fabric: &Fabric) -> u64 {
+    if fabric.profile().is_free() {
+        0
+    } else {
+        sys::now_ns()
+    }
+}
+
+/// Waits for what is left of the time that hardware would have taken.
+fn pay(start_ns: u64, cost_ns: u64) {
     if cost_ns != 0 {
         sys::wait_until(start_ns.saturating_add(cost_ns));
     }
+}
+
+/// True if the other side of a connection was last seen on this processor: it waits for the poster,
+/// who is about to poll for its answer, to let it run. Remembers where the poster is.
+fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
+    let cpu = sys::cpu();
+    let qps = &locked.peek(function).qps;
+    let Some(qp) = qps.get(qp_slot(qpn)).copied() else {
+        return false;
+    };
+    let own = qps.owner(qp_slot(qpn)).map_or(0, |owner| owner.process);
+    let peer = qp
+        .remote_function
+        .checked_sub(1)
+        .and_then(|peer| locked.peek(peer as usize).qps.owner(qp_slot(qp.remote_qpn)))
+        .map_or(0, |owner| owner.process);
+    let processes = &mut locked.common().processes;
+    if let Some(process) = own.checked_sub(1).and_then(|slot| processes.get_mut(slot)) {
+        process.cpu = cpu;
+    }
+    let peer = peer.checked_sub(1).filter(|slot| slot + 1 != own);
+    peer.and_then(|slot| processes.get(slot))
+        .is_some_and(|peer| peer.cpu == cpu)
 }
 
 /// As [`run`]; returns the time that hardware would have taken, in nanoseconds.
@@ -51,7 +105,9 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
     let slot = qp_slot(qpn);
     let qps = &mut locked.function(function).qps;
     let generation = qps.generation(slot);
-    let Some(qp) = qps.get_mut(slot) else { return 0 };
+    let Some(qp) = qps.get_mut(slot) else {
+        return 0;
+    };
     if qp.busy != 0 {
         // Another thread is at it, or this one in the middle of a pause, and looks again.
         qp.rang = true;
@@ -67,7 +123,9 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
             // Destroyed in a pause.
             return cost_ns;
         }
-        let Some(qp) = qps.get_mut(slot) else { return cost_ns };
+        let Some(qp) = qps.get_mut(slot) else {
+            return cost_ns;
+        };
         match step {
             Step::Done { cost_ns: more } => {
                 cost_ns = cost_ns.saturating_add(more);
@@ -93,11 +151,14 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
     }
 }
 
-/// The doorbell of a completion queue rang: its owner wants to be told.
-pub(crate) fn ring_arm(fabric: &Fabric, function: usize, cqn: u32, armed: Armed) {
-    fabric.counters(function).arm();
+/// The doorbell of completion queue `cqn` rang, by a user of `context`: it wants to be told.
+pub(crate) fn ring_arm(fabric: &Fabric, function: usize, (context, cqn): (u32, u32), armed: Armed) {
+    let Some(slot) = cqn.checked_sub(NUMBER_BASE) else {
+        return;
+    };
     let mut locked = fabric.lock();
-    if let Some(slot) = cqn.checked_sub(NUMBER_BASE) {
+    if locked.peek(function).cqs.owned(slot, context).is_some() {
+        fabric.counters(function).arm();
         complete::arm(&mut locked, function, slot, armed);
     }
 }

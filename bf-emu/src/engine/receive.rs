@@ -3,9 +3,10 @@
 use mlx5_prm::qp::state;
 
 use super::access::{Need, Side};
+use super::event::{self, Event};
 use super::list::List;
 use crate::fabric::Locked;
-use crate::fabric::objects::{Qp, Srq};
+use crate::fabric::objects::{Qp, Srq, Subscription};
 use crate::memory::{MemoryError, Space};
 
 /// Most bytes of a receive entry: 32 octowords, as the device tells the kernel's users.
@@ -54,7 +55,15 @@ pub(crate) fn next(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Ent
             let owner = tables.srqs.owner(srq).ok_or(gone)?;
             let space = Space::of(locked.pid(owner.process).ok_or(gone)?);
             let srq = tables.srqs.get(srq).ok_or(gone)?;
-            from_shared(space, Side { function, pd: srq.pd, qpn }, srq)
+            from_shared(
+                space,
+                Side {
+                    function,
+                    pd: srq.pd,
+                    qpn,
+                },
+                srq,
+            )
         }
     }
 }
@@ -66,10 +75,21 @@ fn from_ring(space: Space, function: usize, qpn: u32, qp: &Qp) -> Result<Entry, 
     let mut bytes = [0; RECEIVE_BYTES_MAX];
     let length = entry_bytes(qp.rq.log_stride);
     space.read(qp.rq.entry(qp.rq_done), &mut bytes[..length])?;
-    let mut list = List::new(Side { function, pd: qp.pd, qpn }, Need::LocalWrite);
+    let mut list = List::new(
+        Side {
+            function,
+            pd: qp.pd,
+            qpn,
+        },
+        Need::LocalWrite,
+    );
     // A malformed entry covers nothing, so that the message is too long for it.
     let _ = list.scatter(&bytes[..length]);
-    Ok(Entry { list, counter: low16(qp.rq_done), next: None })
+    Ok(Entry {
+        list,
+        counter: low16(qp.rq_done),
+        next: None,
+    })
 }
 
 fn from_shared(space: Space, side: Side, srq: &Srq) -> Result<Entry, NoEntry> {
@@ -84,11 +104,18 @@ fn from_shared(space: Space, side: Side, srq: &Srq) -> Result<Entry, NoEntry> {
     let mut list = List::new(side, Need::LocalWrite);
     let _ = list.scatter(&bytes[LINK_BYTES..length]);
     let counter = low16(index & srq.ring.count.wrapping_sub(1));
-    Ok(Entry { list, counter, next: Some(next) })
+    Ok(Entry {
+        list,
+        counter,
+        next: Some(next),
+    })
 }
 
 fn entry_bytes(log_stride: u32) -> usize {
-    1usize.checked_shl(log_stride).unwrap_or(0).clamp(LINK_BYTES, RECEIVE_BYTES_MAX)
+    1usize
+        .checked_shl(log_stride)
+        .unwrap_or(0)
+        .clamp(LINK_BYTES, RECEIVE_BYTES_MAX)
 }
 
 /// Entries that wait on a queue pair's own queue.
@@ -107,15 +134,53 @@ pub(crate) fn posted_shared(space: Space, srq: &Srq) -> Result<u16, MemoryError>
 /// Takes an entry that [`next`] gave.
 pub(crate) fn take(locked: &mut Locked<'_>, function: usize, qpn: u32, entry: &Entry) {
     let tables = locked.function(function);
-    let Some(qp) = tables.qps.get_mut(qpn.wrapping_sub(crate::fabric::QPN_BASE)) else { return };
+    let Some(qp) = tables
+        .qps
+        .get_mut(qpn.wrapping_sub(crate::fabric::QPN_BASE))
+    else {
+        return;
+    };
     match qp.srq.checked_sub(1) {
         None => qp.rq_done = qp.rq_done.wrapping_add(1),
-        Some(srq) => {
-            if let Some(srq) = tables.srqs.get_mut(srq) {
+        Some(slot) => {
+            if let Some(srq) = tables.srqs.get_mut(slot) {
                 srq.taken = srq.taken.wrapping_add(1);
                 srq.head = entry.next.unwrap_or(0);
+                if srq.limit != 0 {
+                    check_limit(locked, function, slot);
+                }
             }
         }
+    }
+}
+
+/// Tells the owner of a shared queue that it runs low, once for each time the limit was set.
+fn check_limit(locked: &mut Locked<'_>, function: usize, slot: u32) {
+    let tables = locked.peek(function);
+    let Some(srq) = tables.srqs.get(slot).copied() else {
+        return;
+    };
+    let owner = tables.srqs.owner(slot);
+    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
+        return;
+    };
+    let Ok(left) = posted_shared(Space::of(pid), &srq) else {
+        return;
+    };
+    if u32::from(left) >= srq.limit {
+        return;
+    }
+    let handle = (srq.event_channel, srq.user_handle);
+    let sent = event::asynchronous(
+        locked,
+        function,
+        handle,
+        Subscription::default(),
+        Event::SrqLimit,
+    );
+    if let Some(srq) = locked.function(function).srqs.get_mut(slot) {
+        srq.limit = 0;
+        srq.events_sent = srq.events_sent.wrapping_add(u32::from(sent));
     }
 }
 

@@ -111,8 +111,16 @@ pub(crate) fn execute(
     }
     let bytes = key.len;
     if key.free && !was_free || wants(mask::FREE) && context.free {
-        Ok(Done { work: Work::UmrInvalidate, cost: CostKind::UmrInvalidate, bytes })
+        Ok(Done {
+            work: Work::UmrInvalidate,
+            cost: CostKind::UmrInvalidate,
+            bytes,
+        })
     } else {
-        Ok(Done { work: Work::UmrBind, cost: CostKind::UmrBind, bytes })
+        Ok(Done {
+            work: Work::UmrBind,
+            cost: CostKind::UmrBind,
+            bytes,
+        })
     }
 }

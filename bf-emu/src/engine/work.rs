@@ -106,21 +106,44 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
     let imm = Some(ctrl.imm);
     let operation = match ctrl.opcode {
         opcode::NOP => Operation::Nop,
-        opcode::SEND => Operation::Send { imm: None, invalidate: None },
-        opcode::SEND_IMM => Operation::Send { imm, invalidate: None },
-        opcode::SEND_INVAL if connected => Operation::Send { imm: None, invalidate: imm },
-        opcode::RDMA_WRITE if connected => Operation::Write { remote: reader.remote()?, imm: None },
-        opcode::RDMA_WRITE_IMM if connected => Operation::Write { remote: reader.remote()?, imm },
-        opcode::RDMA_READ if queue == service::RC => Operation::Read { remote: reader.remote()? },
+        opcode::SEND => Operation::Send {
+            imm: None,
+            invalidate: None,
+        },
+        opcode::SEND_IMM => Operation::Send {
+            imm,
+            invalidate: None,
+        },
+        opcode::SEND_INVAL if connected => Operation::Send {
+            imm: None,
+            invalidate: imm,
+        },
+        opcode::RDMA_WRITE if connected => Operation::Write {
+            remote: reader.remote()?,
+            imm: None,
+        },
+        opcode::RDMA_WRITE_IMM if connected => Operation::Write {
+            remote: reader.remote()?,
+            imm,
+        },
+        opcode::RDMA_READ if queue == service::RC => Operation::Read {
+            remote: reader.remote()?,
+        },
         opcode::ATOMIC_CS if queue == service::RC => {
             let remote = reader.remote()?;
             let (swap, compare) = reader.words()?;
-            Operation::Atomic { remote, kind: Atomic::CompareSwap { compare, swap } }
+            Operation::Atomic {
+                remote,
+                kind: Atomic::CompareSwap { compare, swap },
+            }
         }
         opcode::ATOMIC_FA if queue == service::RC => {
             let remote = reader.remote()?;
             let (add, _) = reader.words()?;
-            Operation::Atomic { remote, kind: Atomic::FetchAdd { add } }
+            Operation::Atomic {
+                remote,
+                kind: Atomic::FetchAdd { add },
+            }
         }
         opcode::UMR if connected => Operation::Umr {
             mkey: ctrl.imm,
@@ -129,7 +152,13 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
         },
         _ => return Err(WorkError::Opcode),
     };
-    Ok(Work { ctrl, address, operation, data_at: reader.at, end })
+    Ok(Work {
+        ctrl,
+        address,
+        operation,
+        data_at: reader.at,
+        end,
+    })
 }
 
 /// The entries of an inline translation list.
@@ -165,7 +194,9 @@ impl<'a> Reader<'a> {
         let compact: &[u8; AddressVector::COMPACT_BYTES] =
             rest.first_chunk().ok_or(WorkError::Short)?;
         if AddressVector::parse(compact).extended {
-            Ok(AddressVector::parse(self.take::<{ AddressVector::BYTES }>()?))
+            Ok(AddressVector::parse(
+                self.take::<{ AddressVector::BYTES }>()?,
+            ))
         } else {
             self.at += AddressVector::COMPACT_BYTES;
             Ok(AddressVector::parse(compact))
@@ -182,7 +213,14 @@ mod tests {
     fn entry(opcode: u8, segments: &[&[u8]]) -> Vec<u8> {
         let body: Vec<u8> = segments.concat();
         let ds = u8::try_from(1 + body.len().div_ceil(16)).unwrap();
-        let mut bytes = Ctrl { opcode, ds, imm: 0x1234, ..Ctrl::default() }.to_bytes().to_vec();
+        let mut bytes = Ctrl {
+            opcode,
+            ds,
+            imm: 0x1234,
+            ..Ctrl::default()
+        }
+        .to_bytes()
+        .to_vec();
         bytes.extend(body);
         bytes.resize(usize::from(ds) * 16, 0);
         bytes
@@ -190,30 +228,74 @@ mod tests {
 
     #[track_caller]
     fn check(bytes: &[u8], queue: u8, expect: Result<(Operation, usize), WorkError>) {
-        assert_eq!(parse(bytes, queue).map(|work| (work.operation, work.data_at)), expect);
+        assert_eq!(
+            parse(bytes, queue).map(|work| (work.operation, work.data_at)),
+            expect
+        );
     }
 
     #[test]
     fn operations() {
-        let remote = RemoteAddress { address: 0x1000, rkey: 0x600fb };
+        let remote = RemoteAddress {
+            address: 0x1000,
+            rkey: 0x600fb,
+        };
         let raddr = remote.to_bytes();
         let read = Operation::Read { remote };
-        check(&entry(opcode::RDMA_READ, &[&raddr, &[0; 16]]), service::RC, Ok((read, 32)));
-        check(&entry(opcode::RDMA_READ, &[&raddr]), service::UC, Err(WorkError::Opcode));
-        check(&entry(opcode::RDMA_WRITE, &[]), service::RC, Err(WorkError::Short));
-        let send = Operation::Send { imm: Some(0x1234), invalidate: None };
-        check(&entry(opcode::SEND_IMM, &[&[0; 16]]), service::RC, Ok((send, 16)));
+        check(
+            &entry(opcode::RDMA_READ, &[&raddr, &[0; 16]]),
+            service::RC,
+            Ok((read, 32)),
+        );
+        check(
+            &entry(opcode::RDMA_READ, &[&raddr]),
+            service::UC,
+            Err(WorkError::Opcode),
+        );
+        check(
+            &entry(opcode::RDMA_WRITE, &[]),
+            service::RC,
+            Err(WorkError::Short),
+        );
+        let send = Operation::Send {
+            imm: Some(0x1234),
+            invalidate: None,
+        };
+        check(
+            &entry(opcode::SEND_IMM, &[&[0; 16]]),
+            service::RC,
+            Ok((send, 16)),
+        );
         // A datagram has its address vector in front: compact, or extended by its flag.
         let mut vector = [0; 48];
-        check(&entry(opcode::SEND_IMM, &[&vector]), service::UD, Ok((send, 32)));
+        check(
+            &entry(opcode::SEND_IMM, &[&vector]),
+            service::UD,
+            Ok((send, 32)),
+        );
         vector[8] = 0x80;
-        check(&entry(opcode::SEND_IMM, &[&vector]), service::UD, Ok((send, 64)));
-        check(&entry(opcode::SEND_IMM, &[&vector[..32]]), service::UD, Err(WorkError::Short));
+        check(
+            &entry(opcode::SEND_IMM, &[&vector]),
+            service::UD,
+            Ok((send, 64)),
+        );
+        check(
+            &entry(opcode::SEND_IMM, &[&vector[..32]]),
+            service::UD,
+            Err(WorkError::Short),
+        );
         check(&entry(0x3f, &[]), service::RC, Err(WorkError::Opcode));
-        let kind = Atomic::CompareSwap { compare: 2, swap: 1 };
+        let kind = Atomic::CompareSwap {
+            compare: 2,
+            swap: 1,
+        };
         let words = [1u64.to_be_bytes(), 2u64.to_be_bytes()].concat();
         let atomic = Operation::Atomic { remote, kind };
-        check(&entry(opcode::ATOMIC_CS, &[&raddr, &words]), service::RC, Ok((atomic, 48)));
+        check(
+            &entry(opcode::ATOMIC_CS, &[&raddr, &words]),
+            service::RC,
+            Ok((atomic, 48)),
+        );
     }
 
     proptest! {

@@ -110,7 +110,11 @@ impl Klms {
             return None;
         }
         let entry = self.entries.get(run.first_block as usize * BLOCK + index)?;
-        Some(Klm { byte_count: entry.byte_count, mkey: entry.mkey, address: entry.address })
+        Some(Klm {
+            byte_count: entry.byte_count,
+            mkey: entry.mkey,
+            address: entry.address,
+        })
     }
 
     /// Writes the entry `index` of a run. False if the run is not so long.
@@ -118,10 +122,16 @@ impl Klms {
         if index >= run.capacity() {
             return false;
         }
-        match self.entries.get_mut(run.first_block as usize * BLOCK + index) {
+        match self
+            .entries
+            .get_mut(run.first_block as usize * BLOCK + index)
+        {
             Some(entry) => {
-                *entry =
-                    Entry { byte_count: klm.byte_count, mkey: klm.mkey, address: klm.address };
+                *entry = Entry {
+                    byte_count: klm.byte_count,
+                    mkey: klm.mkey,
+                    address: klm.address,
+                };
                 true
             }
             None => false,
@@ -141,10 +151,18 @@ mod tests {
     #[test]
     fn runs_do_not_overlap_and_come_back() {
         let mut klms = empty();
-        let runs: Vec<_> = [1, 4, 5, 400, 64].iter().map(|n| klms.take(*n).unwrap()).collect();
-        assert_eq!(runs.iter().map(|run| run.capacity()).collect::<Vec<_>>(), [4, 4, 8, 400, 64]);
-        let mut blocks: Vec<_> =
-            runs.iter().flat_map(|run| run.first_block..run.first_block + run.blocks).collect();
+        let runs: Vec<_> = [1, 4, 5, 400, 64]
+            .iter()
+            .map(|n| klms.take(*n).unwrap())
+            .collect();
+        assert_eq!(
+            runs.iter().map(|run| run.capacity()).collect::<Vec<_>>(),
+            [4, 4, 8, 400, 64]
+        );
+        let mut blocks: Vec<_> = runs
+            .iter()
+            .flat_map(|run| run.first_block..run.first_block + run.blocks)
+            .collect();
         blocks.sort_unstable();
         assert!(blocks.windows(2).all(|pair| pair[0] != pair[1]));
         klms.give_back(runs[3]);
@@ -156,7 +174,11 @@ mod tests {
     fn entries_outside_of_a_run_are_not_there() {
         let mut klms = empty();
         let run = klms.take(4).unwrap();
-        let klm = Klm { byte_count: 1, mkey: 2, address: 3 };
+        let klm = Klm {
+            byte_count: 1,
+            mkey: 2,
+            address: 3,
+        };
         assert!(klms.set(run, 3, klm) && !klms.set(run, 4, klm));
         assert_eq!((klms.get(run, 3), klms.get(run, 4)), (Some(klm), None));
         assert!(!klms.set(Run::default(), 0, klm));

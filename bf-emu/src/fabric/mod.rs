@@ -109,7 +109,10 @@ fn text_bytes<const N: usize>(text: &str) -> [u8; N] {
 }
 
 fn text(bytes: &[u8]) -> &str {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).unwrap_or("?")
 }
 
@@ -262,11 +265,19 @@ impl Fabric {
             .truncate(true)
             .mode(0o600)
             .open(&draft)
-            .map_err(|source| FabricError::Io { call: "create", path: draft.clone(), source })?;
+            .map_err(|source| FabricError::Io {
+                call: "create",
+                path: draft.clone(),
+                source,
+            })?;
         let functions = topology.functions();
         let bytes = HEAD_BYTES + COMMON_BYTES + functions.len() * FUNCTION_BYTES;
         file.set_len(bytes as u64)
-            .map_err(|source| FabricError::Io { call: "extend", path: draft.clone(), source })?;
+            .map_err(|source| FabricError::Io {
+                call: "extend",
+                path: draft.clone(),
+                source,
+            })?;
         let fabric = Self::map(&file, bytes, path.clone())?;
         // SAFETY: the file is new and has no name that others know: this process alone sees the
         // head, and all zeroes is a valid one.
@@ -287,8 +298,11 @@ impl Fabric {
             source: errno.into(),
         })?;
         head.magic = MAGIC;
-        std::fs::rename(&draft, &path)
-            .map_err(|source| FabricError::Io { call: "name", path: path.clone(), source })?;
+        std::fs::rename(&draft, &path).map_err(|source| FabricError::Io {
+            call: "name",
+            path: path.clone(),
+            source,
+        })?;
         Ok(fabric)
     }
 
@@ -298,7 +312,11 @@ impl Fabric {
     /// There is none, or it is of another version.
     pub fn open(state: &Path) -> Result<Self, FabricError> {
         let path = state.join(FILE_NAME);
-        let io = |call, source| FabricError::Io { call, path: path.clone(), source };
+        let io = |call, source| FabricError::Io {
+            call,
+            path: path.clone(),
+            source,
+        };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -316,7 +334,11 @@ impl Fabric {
             && head.layout == [FUNCTION_BYTES as u64, HEAD_BYTES as u64]
             && functions <= FUNCTIONS_MAX
             && bytes == HEAD_BYTES + COMMON_BYTES + functions * FUNCTION_BYTES;
-        if same { Ok(fabric) } else { Err(FabricError::Layout { path }) }
+        if same {
+            Ok(fabric)
+        } else {
+            Err(FabricError::Layout { path })
+        }
     }
 
     fn map(file: &File, bytes: usize, path: PathBuf) -> Result<Self, FabricError> {
@@ -334,11 +356,16 @@ impl Fabric {
                 0u64,
             )
         };
-        match usize::try_from(base).ok().and_then(|base| NonNull::new(base as *mut u8)) {
+        match usize::try_from(base)
+            .ok()
+            .and_then(|base| NonNull::new(base as *mut u8))
+        {
             Some(base) => Ok(Self { base, bytes, path }),
-            None => {
-                Err(FabricError::Io { call: "map", path, source: std::io::Error::last_os_error() })
-            }
+            None => Err(FabricError::Io {
+                call: "map",
+                path,
+                source: std::io::Error::last_os_error(),
+            }),
         }
     }
 
@@ -349,7 +376,11 @@ impl Fabric {
         profile_name: &str,
     ) -> Result<(), FabricError> {
         let mismatch = |there: String, asked: String| {
-            Err(FabricError::Mismatch { path: self.path.clone(), there, asked })
+            Err(FabricError::Mismatch {
+                path: self.path.clone(),
+                there,
+                asked,
+            })
         };
         let names = |names: &mut dyn Iterator<Item = &str>| {
             format!("functions {}", names.collect::<Vec<_>>().join(","))
@@ -396,25 +427,33 @@ impl Fabric {
     /// Index of the function of this name.
     #[must_use]
     pub fn function_index(&self, name: &str) -> Option<usize> {
-        self.identities().iter().position(|identity| identity.name() == name)
+        self.identities()
+            .iter()
+            .position(|identity| identity.name() == name)
     }
 
     /// Index of the function with this LID.
     #[must_use]
     pub fn function_of_lid(&self, lid: u16) -> Option<usize> {
-        self.identities().iter().position(|identity| identity.lid == lid)
+        self.identities()
+            .iter()
+            .position(|identity| identity.lid == lid)
     }
 
     /// Index of the function with this GID.
     #[must_use]
     pub fn function_of_gid(&self, gid: &[u8; 16]) -> Option<usize> {
-        self.identities().iter().position(|identity| identity.gid() == *gid)
+        self.identities()
+            .iter()
+            .position(|identity| identity.gid() == *gid)
     }
 
     /// Index of the function with this gvmi.
     #[must_use]
     pub fn function_of_vhca(&self, vhca_id: u16) -> Option<usize> {
-        self.identities().iter().position(|identity| identity.vhca_id == vhca_id)
+        self.identities()
+            .iter()
+            .position(|identity| identity.vhca_id == vhca_id)
     }
 
     /// Counters of a function. Not guarded by the lock.
@@ -458,7 +497,10 @@ impl Fabric {
     #[must_use]
     pub fn lock(&self) -> Locked<'_> {
         let taken = self.head().lock.lock();
-        let mut locked = Locked { fabric: self, _not_send: PhantomData };
+        let mut locked = Locked {
+            fabric: self,
+            _not_send: PhantomData,
+        };
         if taken == Taken::OwnerDied {
             self.head().repairs.fetch_add(1, Ordering::Relaxed);
             locked.repair();
@@ -531,7 +573,11 @@ impl<'a> Locked<'a> {
         let offset = HEAD_BYTES + COMMON_BYTES + index * FUNCTION_BYTES;
         // The mapping has as many functions as identities, each page-aligned and all zeroes at
         // first, which is a valid one.
-        self.fabric.base.as_ptr().wrapping_byte_add(offset).cast::<Function>()
+        self.fabric
+            .base
+            .as_ptr()
+            .wrapping_byte_add(offset)
+            .cast::<Function>()
     }
 
     /// Number of the process that owns an object.
@@ -540,7 +586,10 @@ impl<'a> Locked<'a> {
         let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
         // SAFETY: as in `common`, read only.
         let common = unsafe { &*at.cast::<Common>() };
-        common.processes.get(process.checked_sub(1)?).map(|process| process.pid)
+        common
+            .processes
+            .get(process.checked_sub(1)?)
+            .map(|process| process.pid)
     }
 }
 
@@ -569,7 +618,10 @@ mod tests {
         for bytes in [0, 5, HEAD_BYTES + COMMON_BYTES] {
             std::fs::write(dir.path().join(FILE_NAME), vec![0xffu8; bytes]).unwrap();
             let error = Fabric::open(dir.path()).unwrap_err();
-            assert!(matches!(error, FabricError::Layout { .. }), "{bytes}: {error}");
+            assert!(
+                matches!(error, FabricError::Layout { .. }),
+                "{bytes}: {error}"
+            );
         }
     }
 

@@ -359,6 +359,8 @@ pub struct Attached {
     /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22): a number that came
     /// again belongs to another process.
     pub start_time: u64,
+    /// The processor that it last rang a doorbell on.
+    pub cpu: u32,
     /// What it sees, a comma list.
     pub view: [u8; crate::topology::VIEW_NAME_MAX],
 }

@@ -29,8 +29,10 @@ impl Locked<'_> {
         let is_gone = |process: &Attached| start_time(process.pid) != Some(process.start_time);
         let mut swept = 0;
         let mut from = 0;
-        while let Some(index) =
-            self.common().processes.next(from, |_, process| is_gone(process))
+        while let Some(index) = self
+            .common()
+            .processes
+            .next(from, |_, process| is_gone(process))
         {
             self.release_process(index + 1);
             swept += 1;
@@ -41,7 +43,10 @@ impl Locked<'_> {
 
     /// Releases a process that did not answer, if it is really gone. Async-signal-safe.
     pub fn release_if_gone(&mut self, process: u32) {
-        if self.pid(process).is_some_and(|pid| !sys::process_exists(pid)) {
+        if self
+            .pid(process)
+            .is_some_and(|pid| !sys::process_exists(pid))
+        {
             self.release_process(process);
         }
     }

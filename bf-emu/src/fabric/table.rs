@@ -96,7 +96,10 @@ impl<T: Copy, const N: usize> Table<T, N> {
 
     /// Takes an object out. None if there is none of this number.
     pub fn remove(&mut self, index: u32) -> Option<T> {
-        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.state == LIVE)?;
+        let slot = self
+            .slots
+            .get_mut(index as usize)
+            .filter(|slot| slot.state == LIVE)?;
         slot.state = FREE;
         fence(Ordering::Release);
         let value = slot.value;
@@ -110,7 +113,11 @@ impl<T: Copy, const N: usize> Table<T, N> {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             slot.next_free = 0;
         }
-        match self.free_last.checked_sub(1).and_then(|last| self.slots.get_mut(last as usize)) {
+        match self
+            .free_last
+            .checked_sub(1)
+            .and_then(|last| self.slots.get_mut(last as usize))
+        {
             Some(last) => last.next_free = link,
             None => self.free_first = link,
         }
@@ -126,7 +133,10 @@ impl<T: Copy, const N: usize> Table<T, N> {
     /// The object of this number, to be changed.
     #[must_use]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.state == LIVE)?;
+        let slot = self
+            .slots
+            .get_mut(index as usize)
+            .filter(|slot| slot.state == LIVE)?;
         Some(&mut slot.value)
     }
 
@@ -145,13 +155,17 @@ impl<T: Copy, const N: usize> Table<T, N> {
     /// The object of this number, if it belongs to `context`.
     #[must_use]
     pub fn owned(&self, index: u32, context: u32) -> Option<&T> {
-        self.slot(index).filter(|slot| slot.owner.context == context).map(|slot| &slot.value)
+        self.slot(index)
+            .filter(|slot| slot.owner.context == context)
+            .map(|slot| &slot.value)
     }
 
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         // Slots above `high` are not looked at: reading them would make their pages real.
         let used = index < self.high;
-        self.slots.get(index as usize).filter(|slot| used && slot.state == LIVE)
+        self.slots
+            .get(index as usize)
+            .filter(|slot| used && slot.state == LIVE)
     }
 
     /// Numbers, owners and objects of all that live.
@@ -212,15 +226,24 @@ mod tests {
         }
     }
 
-    const OWNER: Owner = Owner { process: 1, context: 7 };
+    const OWNER: Owner = Owner {
+        process: 1,
+        context: 7,
+    };
 
     #[test]
     fn numbers_rest_as_long_as_can_be() {
         let mut table = empty::<3>();
         let numbers: Vec<_> = (0..4).map(|value| table.insert(OWNER, value)).collect();
         assert_eq!(numbers, [Some(0), Some(1), Some(2), None]);
-        assert_eq!((table.remove(1), table.remove(0), table.remove(1)), (Some(1), Some(0), None));
-        assert_eq!((table.insert(OWNER, 10), table.insert(OWNER, 11)), (Some(1), Some(0)));
+        assert_eq!(
+            (table.remove(1), table.remove(0), table.remove(1)),
+            (Some(1), Some(0), None)
+        );
+        assert_eq!(
+            (table.insert(OWNER, 10), table.insert(OWNER, 11)),
+            (Some(1), Some(0))
+        );
         assert_eq!(table.generation(1), Some(2));
         assert_eq!((table.live(), table.live_max()), (3, 3));
         assert_eq!(table.owned(0, 7), Some(&11));
@@ -238,7 +261,13 @@ mod tests {
         (table.free_first, table.free_last, table.live) = (99, 98, 77);
         table.repair();
         assert_eq!(table.live(), 3);
-        assert_eq!((table.insert(OWNER, 5), table.insert(OWNER, 6)), (Some(2), None));
-        assert_eq!(table.iter().map(|(_, _, value)| *value).collect::<Vec<_>>(), [0, 1, 5, 3]);
+        assert_eq!(
+            (table.insert(OWNER, 5), table.insert(OWNER, 6)),
+            (Some(2), None)
+        );
+        assert_eq!(
+            table.iter().map(|(_, _, value)| *value).collect::<Vec<_>>(),
+            [0, 1, 5, 3]
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Channels: the pipes that an application reads events from.
 
+use super::Call;
 use super::abi::devx;
 use super::ioctl::Ioctl;
-use super::Call;
 use crate::fabric::objects::{Channel, ChannelKind};
 use crate::sys::{self, Errno};
 
@@ -18,9 +18,18 @@ pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Res
     // One read of a DEVX channel gives one event, whatever their size.
     let (read_fd, write_fd) = sys::pipe(kind == ChannelKind::Devx)?;
     sys::set_nonblocking(write_fd)?;
-    let channel = Channel { read_fd, write_fd, kind, omit_data };
+    let channel = Channel {
+        read_fd,
+        write_fd,
+        kind,
+        omit_data,
+    };
     let owner = call.owner()?;
-    let inserted = call.lock().function(call.function()).channels.insert(owner, channel);
+    let inserted = call
+        .lock()
+        .function(call.function())
+        .channels
+        .insert(owner, channel);
     if inserted.is_none() {
         sys::close(read_fd);
         sys::close(write_fd);

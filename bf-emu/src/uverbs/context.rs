@@ -27,7 +27,10 @@ mod attr {
 }
 
 pub(super) fn identity<'a>(call: &Call<'a>) -> Result<&'a Identity, Errno> {
-    call.process.fabric().identity(call.function()).ok_or(Errno(libc::ENODEV))
+    call.process
+        .fabric()
+        .identity(call.function())
+        .ok_or(Errno(libc::ENODEV))
 }
 
 pub(super) fn get_context(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
@@ -45,12 +48,12 @@ pub(super) fn query_context(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno
 
 /// `struct mlx5_ib_alloc_ucontext_resp`.
 fn ucontext() -> Answer {
-    const BYTES: usize = 80;
+    const BYTES: u32 = 80;
     /// lkeys may carry another variant than the kernel gave (`mlx5dv_wr_mr_list` needs it).
     const MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
     /// CREATE_AH and QUERY_DEVICE have driver data.
     const CMDS_SUPP_UHW: u8 = 3;
-    let mut answer = Answer::new(BYTES);
+    let mut answer = Answer::new(BYTES as usize);
     answer
         .u32(0, 1 << 18) // qp_tab_size
         .u32(4, 0) // bf_reg_size: every queue rings by words of 8 bytes
@@ -63,7 +66,7 @@ fn ucontext() -> Answer {
         .u32(28, 32767) // max_srq_recv_wr
         .u16(32, 1) // num_ports
         .u32(36, MASK_MKEY_UPDATE_TAG) // comp_mask
-        .u32(40, BYTES as u32) // response_length
+        .u32(40, BYTES) // response_length
         .u8(44, 1) // cqe_version
         .u8(45, CMDS_SUPP_UHW)
         .u32(56, 12) // log_uar_size
@@ -118,12 +121,18 @@ pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
     if ioctl.number(attr::GID_TABLE_ENTRY_SIZE)? < GID_ENTRY_BYTES as u64 {
         return Err(Errno(libc::EINVAL));
     }
-    ioctl.answer(attr::GID_TABLE_RESP_ENTRIES, gid_entry(identity(call)?).as_slice())?;
+    ioctl.answer(
+        attr::GID_TABLE_RESP_ENTRIES,
+        gid_entry(identity(call)?).as_slice(),
+    )?;
     ioctl.answer(attr::GID_TABLE_RESP_COUNT, &1u64.to_ne_bytes())
 }
 
 pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    let (port, index) = (ioctl.number32(attr::GID_PORT)?, ioctl.number32(attr::GID_INDEX)?);
+    let (port, index) = (
+        ioctl.number32(attr::GID_PORT)?,
+        ioctl.number32(attr::GID_INDEX)?,
+    );
     if port != 1 || index >= GIDS {
         return Err(Errno(libc::EINVAL));
     }

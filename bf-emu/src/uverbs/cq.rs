@@ -50,7 +50,11 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         Err(_) => 0,
     };
     let cq = Cq {
-        ring: Ring { base: buffer, count, log_stride: cqe_size.ilog2() },
+        ring: Ring {
+            base: buffer,
+            count,
+            log_stride: cqe_size.ilog2(),
+        },
         dbrec,
         user_handle: ioctl.number(create_cq::USER_HANDLE)?,
         channel,
@@ -70,7 +74,10 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = Kind::Cq.slot(ioctl.number32(DESTROY_HANDLE)?)?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    let cq = *function.cqs.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let cq = *function
+        .cqs
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     let used = |qp: &crate::fabric::objects::Qp| qp.send_cq == slot || qp.recv_cq == slot;
     if function.qps.iter().any(|(_, _, qp)| used(qp)) {
         return Err(Errno(libc::EBUSY));
@@ -80,7 +87,9 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     drop(locked);
     // The caller waits until it has acknowledged as many events as were reported to it.
     let mut answer = Answer::new(8);
-    answer.u32(0, cq.events_sent.wrapping_sub(pending)).u32(4, cq.async_events_sent);
+    answer
+        .u32(0, cq.events_sent.wrapping_sub(pending))
+        .u32(4, cq.async_events_sent);
     ioctl.answer(DESTROY_RESP, answer.as_slice())
 }
 
@@ -89,10 +98,16 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 fn pending_events(locked: &crate::fabric::Locked<'_>, function: usize, cq: &Cq) -> u32 {
     /// Events that a channel is searched for; a pipe holds no more.
     const EVENTS_MAX: usize = 8192;
-    let Some(slot) = cq.channel.checked_sub(1) else { return 0 };
+    let Some(slot) = cq.channel.checked_sub(1) else {
+        return 0;
+    };
     let channels = &locked.peek(function).channels;
-    let Some(channel) = channels.get(slot) else { return 0 };
-    let owner = channels.owner(slot).and_then(|owner| locked.pid(owner.process));
+    let Some(channel) = channels.get(slot) else {
+        return 0;
+    };
+    let owner = channels
+        .owner(slot)
+        .and_then(|owner| locked.pid(owner.process));
     if owner != Some(sys::pid()) {
         return 0;
     }

@@ -59,7 +59,11 @@ pub(super) fn object(call: &Call<'_>, ioctl: &Ioctl, method: u16) -> Result<(), 
 
 fn room(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
     let room = ioctl.room(attr);
-    if room > OUTPUT_BYTES_MAX { Err(Errno(libc::EINVAL)) } else { Ok(room) }
+    if room > OUTPUT_BYTES_MAX {
+        Err(Errno(libc::EINVAL))
+    } else {
+        Ok(room)
+    }
 }
 
 /// Answers a command; a bad status goes out with the mailbox, as EREMOTEIO.
@@ -96,7 +100,9 @@ fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .fold(0, |types, event| types | 1 << event);
     let cookie = ioctl.number(devx::EVENT_COOKIE).unwrap_or(0);
     // Events of the device as a whole do not happen here: the port never goes down.
-    let Ok(handle) = ioctl.number(devx::EVENT_OBJ_HANDLE) else { return Ok(()) };
+    let Ok(handle) = ioctl.number(devx::EVENT_OBJ_HANDLE) else {
+        return Ok(());
+    };
     let (kind, slot) = Kind::split(low32(handle))?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
@@ -111,7 +117,15 @@ fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         _ => None,
     };
     let wanted = wanted.ok_or(Errno(libc::EINVAL))?;
-    let types = if wanted.channel == number { wanted.types | types } else { types };
-    *wanted = Subscription { cookie, channel: number, types };
+    let types = if wanted.channel == number {
+        wanted.types | types
+    } else {
+        types
+    };
+    *wanted = Subscription {
+        cookie,
+        channel: number,
+        types,
+    };
     Ok(())
 }

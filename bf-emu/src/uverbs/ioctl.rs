@@ -53,7 +53,12 @@ impl Ioctl {
         if !fits || count > ATTRS_MAX || header[8..16] != [0; 8] {
             return Err(Errno(libc::EINVAL));
         }
-        let mut ioctl = Self { object, method, attrs: [Attr::default(); ATTRS_MAX], count };
+        let mut ioctl = Self {
+            object,
+            method,
+            attrs: [Attr::default(); ATTRS_MAX],
+            count,
+        };
         for (index, attr) in ioctl.attrs[..count].iter_mut().enumerate() {
             let mut bytes = [0; ATTR_BYTES];
             let at = at as u64 + (HEADER_BYTES + index * ATTR_BYTES) as u64;
@@ -83,7 +88,9 @@ impl Ioctl {
 
     /// A number, handle or file of up to eight bytes.
     pub(crate) fn number(&self, id: u16) -> Result<u64, Errno> {
-        self.attr(id).map(|attr| attr.data).ok_or(Errno(libc::EINVAL))
+        self.attr(id)
+            .map(|attr| attr.data)
+            .ok_or(Errno(libc::EINVAL))
     }
 
     /// As [`Ioctl::number`], cut to 32 bits as the kernel does.
@@ -113,11 +120,6 @@ impl Ioctl {
         Ok(bytes)
     }
 
-    /// Input data of the driver, empty where there is none.
-    pub(crate) fn optional_input(&self, id: u16, least: usize) -> Result<Vec<u8>, Errno> {
-        if self.has(id) { self.input(id, least) } else { Ok(vec![0; least]) }
-    }
-
     /// Room for output in bytes; 0 where none was asked for.
     pub(crate) fn room(&self, id: u16) -> usize {
         self.attr(id).map_or(0, |attr| usize::from(attr.length))
@@ -125,7 +127,9 @@ impl Ioctl {
 
     /// Answers with data: as much as the caller has room for, the rest of its room zeroed.
     pub(crate) fn answer(&self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
-        let Some(attr) = self.attr(id) else { return Ok(()) };
+        let Some(attr) = self.attr(id) else {
+            return Ok(());
+        };
         let room = usize::from(attr.length);
         let taken = bytes.len().min(room);
         // SAFETY: the caller named this memory for output.
@@ -191,10 +195,6 @@ impl Fields<'_> {
         u32::from_ne_bytes(self.array(at))
     }
 
-    pub(crate) fn i32(self, at: usize) -> i32 {
-        i32::from_ne_bytes(self.array(at))
-    }
-
     pub(crate) fn u64(self, at: usize) -> u64 {
         u64::from_ne_bytes(self.array(at))
     }
@@ -212,7 +212,9 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn new(length: usize) -> Self {
-        Self { bytes: vec![0; length] }
+        Self {
+            bytes: vec![0; length],
+        }
     }
 
     pub(crate) fn put(&mut self, at: usize, value: &[u8]) -> &mut Self {

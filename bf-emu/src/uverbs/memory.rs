@@ -83,7 +83,11 @@ fn check_mapped(start: u64, length: u64) -> Result<(), Errno> {
 pub(super) fn alloc_pd(call: &Call<'_>) -> Result<(Answer, Answer), Errno> {
     call.count(Command::AllocPd);
     let owner = call.owner()?;
-    let slot = call.lock().function(call.function()).pds.insert(owner, Pd::default());
+    let slot = call
+        .lock()
+        .function(call.function())
+        .pds
+        .insert(owner, Pd::default());
     let slot = slot.ok_or_else(|| call.full())?;
     let mut answer = Answer::new(4);
     answer.u32(0, Kind::Pd.handle(slot));
@@ -97,14 +101,23 @@ pub(super) fn dealloc_pd(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = Kind::Pd.slot(ioctl.number32(0)?)?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    function.pds.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    function
+        .pds
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     // What a kernel counts: its own objects. Commands may leave an mkey behind.
     let regions = function
         .mkeys
         .iter()
         .any(|(_, _, mkey)| mkey.pd == slot && is_kernels(mkey));
-    let queues = function.qps.iter().any(|(_, _, qp)| qp.pd == slot && !qp.by_command)
-        || function.srqs.iter().any(|(_, _, srq)| srq.pd == slot && !srq.by_command);
+    let queues = function
+        .qps
+        .iter()
+        .any(|(_, _, qp)| qp.pd == slot && !qp.by_command)
+        || function
+            .srqs
+            .iter()
+            .any(|(_, _, srq)| srq.pd == slot && !srq.by_command);
     if regions || queues {
         return Err(Errno(libc::EBUSY));
     }
@@ -164,7 +177,10 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
     let slot = slot.ok_or_else(|| call.full())?;
     let key = key_of(slot, variant);
     let mut answer = Answer::new(12);
-    answer.u32(0, Kind::Mkey.handle(slot)).u32(4, key).u32(8, key);
+    answer
+        .u32(0, Kind::Mkey.handle(slot))
+        .u32(4, key)
+        .u32(8, key);
     Ok(answer)
 }
 
@@ -198,11 +214,17 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         0 => None,
         _ => {
             let pd = Kind::Pd.slot(pd)?;
-            function.pds.owned(pd, call.context.number).ok_or(Errno(libc::ENOENT))?;
+            function
+                .pds
+                .owned(pd, call.context.number)
+                .ok_or(Errno(libc::ENOENT))?;
             Some(pd)
         }
     };
-    function.mkeys.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    function
+        .mkeys
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     let mkey = function.mkeys.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
     if mkey.origin != MkeyOrigin::Region {
         return Err(Errno(libc::EINVAL));
@@ -246,7 +268,11 @@ pub(super) fn alloc_mw(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         .owned(pd, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
     let variant = next_variant(&mut locked, call.function());
-    let list = locked.function(call.function()).klms.take(1).ok_or_else(|| call.full())?;
+    let list = locked
+        .function(call.function())
+        .klms
+        .take(1)
+        .ok_or_else(|| call.full())?;
     let mkey = Mkey {
         list,
         pd,
@@ -266,7 +292,9 @@ pub(super) fn alloc_mw(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         return Err(call.full());
     };
     let mut answer = Answer::new(8);
-    answer.u32(0, Kind::Mkey.handle(slot)).u32(4, key_of(slot, variant));
+    answer
+        .u32(0, Kind::Mkey.handle(slot))
+        .u32(4, key_of(slot, variant));
     Ok(answer)
 }
 
@@ -284,8 +312,10 @@ fn remove_mkey(
 ) -> Result<(), Errno> {
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    let mkey =
-        *function.mkeys.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let mkey = *function
+        .mkeys
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     if mkey.origin != origin {
         return Err(Errno(libc::ENOENT));
     }
@@ -310,7 +340,11 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.costs(CostKind::UmemReg, length);
     let owner = call.owner()?;
     let umems = Umem { address, length };
-    let slot = call.lock().function(call.function()).umems.insert(owner, umems);
+    let slot = call
+        .lock()
+        .function(call.function())
+        .umems
+        .insert(owner, umems);
     let slot = slot.ok_or_else(|| call.full())?;
     ioctl.answer_handle(umem::HANDLE, u64::from(Kind::Umem.handle(slot)))?;
     ioctl.answer(umem::OUT_ID, &number_of(slot).to_ne_bytes())
@@ -321,7 +355,9 @@ pub(super) fn dereg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = Kind::Umem.slot(ioctl.number32(umem::HANDLE)?)?;
     let mut locked = call.lock();
     let umems = &mut locked.function(call.function()).umems;
-    let umem = *umems.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let umem = *umems
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     umems.remove(slot);
     call.costs(CostKind::UmemDereg, umem.length);
     Ok(())

@@ -62,13 +62,20 @@ impl Kind {
 
     /// The place that a handle of this kind names.
     pub(crate) fn slot(self, handle: u32) -> Result<u32, Errno> {
-        if handle >> 24 == self as u32 { Ok(handle & 0xff_ffff) } else { Err(Errno(libc::ENOENT)) }
+        if handle >> 24 == self as u32 {
+            Ok(handle & 0xff_ffff)
+        } else {
+            Err(Errno(libc::ENOENT))
+        }
     }
 
     /// Kind and place that a handle names.
     pub(crate) fn split(handle: u32) -> Result<(Self, u32), Errno> {
-        let kind = Self::ALL.into_iter().find(|kind| *kind as u32 == handle >> 24);
-        kind.map(|kind| (kind, handle & 0xff_ffff)).ok_or(Errno(libc::ENOENT))
+        let kind = Self::ALL
+            .into_iter()
+            .find(|kind| *kind as u32 == handle >> 24);
+        kind.map(|kind| (kind, handle & 0xff_ffff))
+            .ok_or(Errno(libc::ENOENT))
     }
 }
 
@@ -99,7 +106,10 @@ impl Call<'_> {
 
     /// Owner of what this call makes.
     pub(crate) fn owner(&self) -> Result<Owner, Errno> {
-        Ok(Owner { process: self.process.number()?, context: self.context.number })
+        Ok(Owner {
+            process: self.process.number()?,
+            context: self.context.number,
+        })
     }
 
     /// Counts a command.
@@ -141,8 +151,16 @@ pub(crate) fn ioctl(
     if request != ioctl::RDMA_VERBS_IOCTL {
         return Err(Errno(libc::ENOTTY));
     }
-    let start_ns = if process.fabric().profile().is_free() { 0 } else { sys::now_ns() };
-    let call = Call { process, context, cost_ns: Cell::new(0) };
+    let start_ns = if process.fabric().profile().is_free() {
+        0
+    } else {
+        sys::now_ns()
+    };
+    let call = Call {
+        process,
+        context,
+        cost_ns: Cell::new(0),
+    };
     let ioctl = Ioctl::read(argument)?;
     let result = dispatch(&call, &ioctl);
     if matches!(result, Err(Errno(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP))) {

@@ -56,8 +56,16 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let rq_bytes = u64::from(rq_count) << rq_shift;
     let qp = Qp {
         // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
-        sq: Ring { base: buffer.wrapping_add(rq_bytes), count: sq_count, log_stride: 6 },
-        rq: Ring { base: buffer, count: rq_count, log_stride: rq_shift },
+        sq: Ring {
+            base: buffer.wrapping_add(rq_bytes),
+            count: sq_count,
+            log_stride: 6,
+        },
+        rq: Ring {
+            base: buffer,
+            count: rq_count,
+            log_stride: rq_shift,
+        },
         dbrec,
         user_handle: ioctl.number(create_qp::USER_HANDLE)?,
         pd,
@@ -112,7 +120,9 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = Kind::Qp.slot(ioctl.number32(DESTROY_HANDLE)?)?;
     let mut locked = call.lock();
     let qps = &mut locked.function(call.function()).qps;
-    let qp = *qps.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let qp = *qps
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     qps.remove(slot);
     drop(locked);
     ioctl.answer(DESTROY_RESP, &qp.events_sent.to_ne_bytes())
@@ -152,7 +162,9 @@ const STATES: [u8; 7] = [
 
 fn verbs_state(device: u8) -> u8 {
     let index = STATES.iter().position(|known| *known == device);
-    index.and_then(|index| u8::try_from(index).ok()).unwrap_or(6)
+    index
+        .and_then(|index| u8::try_from(index).ok())
+        .unwrap_or(6)
 }
 
 /// Attributes that a transition needs; None if there is no such transition (InfiniBand
@@ -193,12 +205,26 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
     let mut locked = call.lock();
     let fabric = call.fabric();
     let qps = &mut locked.function(call.function()).qps;
-    qps.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    qps.owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     let qp = qps.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
     let has = |bit: u32| wanted & bit != 0;
-    let state_of = |number: u8| STATES.get(usize::from(number)).copied().ok_or(Errno(libc::EINVAL));
-    let from = if has(mask::CUR_STATE) { state_of(input.u8(97))? } else { qp.state };
-    let to = if has(mask::STATE) { state_of(input.u8(96))? } else { qp.state };
+    let state_of = |number: u8| {
+        STATES
+            .get(usize::from(number))
+            .copied()
+            .ok_or(Errno(libc::EINVAL))
+    };
+    let from = if has(mask::CUR_STATE) {
+        state_of(input.u8(97))?
+    } else {
+        qp.state
+    };
+    let to = if has(mask::STATE) {
+        state_of(input.u8(96))?
+    } else {
+        qp.state
+    };
     let needs = needed(qp.service, from, to).ok_or(Errno(libc::EINVAL))?;
     let port_is_wrong = has(mask::PORT) && input.u8(104) != 1;
     if from != qp.state || needs & !wanted != 0 || port_is_wrong {
@@ -287,7 +313,9 @@ pub(crate) fn destination(fabric: &Fabric, path: &Path) -> u32 {
     } else {
         fabric.function_of_lid(path.dlid)
     };
-    function.and_then(|index| u32::try_from(index + 1).ok()).unwrap_or(0)
+    function
+        .and_then(|index| u32::try_from(index + 1).ok())
+        .unwrap_or(0)
 }
 
 /// The access flags of verbs that a queue pair grants.
@@ -310,7 +338,9 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
     let slot = Kind::Qp.slot(input.u32(8))?;
     let locked = call.lock();
     let qps = &locked.peek(call.function()).qps;
-    let qp = qps.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let qp = qps
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     let path = &qp.path;
     // struct ib_uverbs_query_qp_resp
     let mut answer = Answer::new(128);

@@ -23,8 +23,10 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if ioctl.number(create_srq::TYPE).unwrap_or(TYPE_BASIC) != TYPE_BASIC {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    let (max_wr, max_sge) =
-        (ioctl.number32(create_srq::MAX_WR)?, ioctl.number32(create_srq::MAX_SGE)?);
+    let (max_wr, max_sge) = (
+        ioctl.number32(create_srq::MAX_WR)?,
+        ioctl.number32(create_srq::MAX_SGE)?,
+    );
     if max_wr == 0 || max_wr > SRQ_WRS_MAX || max_sge > SRQ_SGES_MAX {
         return Err(Errno(libc::EINVAL));
     }
@@ -37,7 +39,11 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let stride = (16 + 16 * max_sge).next_power_of_two().max(32);
     let count = (max_wr + 1).next_power_of_two();
     let srq = Srq {
-        ring: Ring { base: driver.u64(0), count, log_stride: stride.ilog2() },
+        ring: Ring {
+            base: driver.u64(0),
+            count,
+            log_stride: stride.ilog2(),
+        },
         dbrec: driver.u64(8),
         user_handle: ioctl.number(create_srq::USER_HANDLE)?,
         pd,
@@ -50,7 +56,10 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    function.pds.owned(pd, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    function
+        .pds
+        .owned(pd, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     let slot = function.srqs.insert(owner, srq);
     drop(locked);
     let slot = slot.ok_or_else(|| call.full())?;
@@ -66,7 +75,10 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = Kind::Srq.slot(ioctl.number32(DESTROY_HANDLE)?)?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    let srq = *function.srqs.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let srq = *function
+        .srqs
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     if function.qps.iter().any(|(_, _, qp)| qp.srq == slot + 1) {
         return Err(Errno(libc::EBUSY));
     }
@@ -87,7 +99,8 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
     }
     let mut locked = call.lock();
     let srqs = &mut locked.function(call.function()).srqs;
-    srqs.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    srqs.owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     if let Some(srq) = srqs.get_mut(slot)
         && mask & MASK_LIMIT != 0
     {
@@ -102,8 +115,13 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
     let slot = Kind::Srq.slot(input.u32(8))?;
     let locked = call.lock();
     let srqs = &locked.peek(call.function()).srqs;
-    let srq = srqs.owned(slot, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    let srq = srqs
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     let mut answer = Answer::new(16);
-    answer.u32(0, srq.ring.count - 1).u32(4, srq.sge_max).u32(8, srq.limit);
+    answer
+        .u32(0, srq.ring.count - 1)
+        .u32(4, srq.sge_max)
+        .u32(8, srq.limit);
     Ok(answer)
 }

@@ -124,11 +124,11 @@ fn query_device(call: &Call<'_>) -> Result<Answer, Errno> {
 
 /// `struct ib_uverbs_ex_query_device_resp`.
 fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
-    const BYTES: usize = 304;
-    let mut answer = Answer::new(BYTES);
+    const BYTES: u32 = 304;
+    let mut answer = Answer::new(BYTES as usize);
     put_device(call, &mut answer)?;
     answer
-        .u32(180, BYTES as u32) // response_length
+        .u32(180, BYTES) // response_length
         .u64(208, u64::MAX) // timestamp_mask
         .u64(216, 1_000_000) // hca_core_clock, kHz: time stamps are nanoseconds
         .u64(224, u64::from(DEVICE_CAP_FLAGS)); // device_cap_flags_ex
@@ -148,7 +148,8 @@ fn create_ah(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
     let (sgid_index, is_global, port) = (input.u8(44), input.u8(53), input.u8(54));
     let locked = call.lock();
     let pds = &locked.peek(call.function()).pds;
-    pds.owned(pd, call.context.number).ok_or(Errno(libc::ENOENT))?;
+    pds.owned(pd, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
     if port != 1 || is_global != 0 && u32::from(sgid_index) >= GIDS {
         return Err(Errno(libc::EINVAL));
     }
