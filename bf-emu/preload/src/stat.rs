@@ -138,8 +138,8 @@ unsafe extern "C" fn statx(
         // SAFETY: the call has taken the path, so it is a C string or, with an empty path
         // allowed, NULL.
         let of_file = unsafe { is_empty(path) };
-        let (mode, links) = (u32::from(found.stx_mode), u64::from(found.stx_nlink));
-        let file = of_file && could_be_context(mode, links, found.stx_size);
+        let has_name = found.stx_nlink != 0;
+        let file = of_file && could_be_context(found.stx_mode.into(), has_name, found.stx_size);
         if file { device_of(dirfd) } else { None }
     });
     if let Some(index) = index {
@@ -180,7 +180,7 @@ unsafe fn present_file(fd: c_int, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &*stat };
     let bytes = u64::try_from(found.st_size).unwrap_or(0);
-    if could_be_context(found.st_mode, found.st_nlink, bytes)
+    if could_be_context(found.st_mode, found.st_nlink != 0, bytes)
         && let Some(index) = device_of(fd)
     {
         // SAFETY: the caller's promise.
@@ -208,8 +208,8 @@ fn minor(index: usize) -> c_uint {
 
 /// Whether it could be the file behind a context, which is a memory file: a regular file without a
 /// name. It spares all other files the question to the device.
-fn could_be_context(mode: libc::mode_t, links: u64, bytes: u64) -> bool {
-    mode & libc::S_IFMT == libc::S_IFREG && links == 0 && bytes == CONTEXT_BYTES
+fn could_be_context(mode: libc::mode_t, has_name: bool, bytes: u64) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG && !has_name && bytes == CONTEXT_BYTES
 }
 
 /// Asked of a file that could be a context. A process that was given one by another and has opened
