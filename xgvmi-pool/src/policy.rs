@@ -21,8 +21,9 @@ pub enum Invalidate {
     /// region, as far as its registration lives: release what must not be reached only after a
     /// flush.
     Batched,
-    /// In front of the next bind, in the same chain: an export and a release cost one doorbell.
-    /// Like [`Invalidate::Batched`] otherwise, with the same consequence.
+    /// In front of the next bind, in the same chain: an export and a release cost one doorbell, as
+    /// long as the pool has another key for the bind. Like [`Invalidate::Batched`] otherwise, with
+    /// the same consequence.
     Chained,
 }
 

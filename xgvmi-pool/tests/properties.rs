@@ -127,6 +127,7 @@ proptest! {
                 }
                 PoolAction::Flush => {
                     pool.flush();
+                    lost.extend(lost_since(&told));
                     let out = released.drain(..).filter(|(mkey, _)| !lost.contains(mkey));
                     for (mkey, region) in out {
                         if live.iter().all(|export| export.mkey() != mkey) {
@@ -155,10 +156,7 @@ proptest! {
                 PoolAction::LeaseAndReturn => drop(pool.lease()),
                 PoolAction::Release { .. } | PoolAction::Drop { .. } => {}
             }
-            lost.extend(told.try_iter().filter_map(|event| match event {
-                PoolEvent::Lost { mkey, .. } => Some(mkey),
-                _ => None,
-            }));
+            lost.extend(lost_since(&told));
             let keys: HashSet<Mkey> = live.iter().map(Export::mkey).collect();
             prop_assert_eq!(keys.len(), live.len());
             prop_assert!(keys.is_disjoint(&lost));
@@ -174,6 +172,13 @@ proptest! {
         pool.close();
         prop_assert_eq!(fabric.objects(HOST), 0);
     }
+}
+
+fn lost_since(told: &mpsc::Receiver<PoolEvent>) -> impl Iterator<Item = Mkey> {
+    told.try_iter().filter_map(|event| match event {
+        PoolEvent::Lost { mkey, .. } => Some(mkey),
+        _ => None,
+    })
 }
 
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@
 //! each round; the second and all later ones create neither a key nor an alias.
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
+#[path = "../common/verbs.rs"]
 mod verbs;
 mod wire;
 
@@ -23,6 +24,7 @@ use std::time::Duration;
 use mlx5dv_sys::Mlx5Lib;
 use verbs::{Context, Memory, Reader};
 use wire::{Announced, Channel};
+use xgvmi_pool::mlx5::Mlx5Options;
 use xgvmi_pool::{AliasPolicy, DpuHooks, HostHooks, OwnerUuid, PoolPolicy, Region, VirtAddr};
 
 /// How long a peer may take for a step.
@@ -77,7 +79,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
 fn host(arguments: &Arguments) -> Outcome<()> {
     let lib = Arc::new(Mlx5Lib::open()?);
     let context = Context::open(&lib, arguments.device.as_deref())?;
-    let device = context.pool_device()?;
+    let device = context.pool_device(Mlx5Options::default())?;
     let hooks = HostHooks::open(Arc::clone(&device), PoolPolicy::default())?;
 
     let listener = TcpListener::bind(&arguments.address)?;
@@ -122,7 +124,7 @@ fn host(arguments: &Arguments) -> Outcome<()> {
 fn dpu(arguments: &Arguments) -> Outcome<()> {
     let lib = Arc::new(Mlx5Lib::open()?);
     let context = Context::open(&lib, arguments.device.as_deref())?;
-    let device = context.pool_device()?;
+    let device = context.pool_device(Mlx5Options::default())?;
     let hooks = DpuHooks::open(Arc::clone(&device), AliasPolicy::default())?;
     let mut channel = Channel::new(TcpStream::connect(&arguments.address)?, PEER_LIMIT)?;
 
@@ -134,7 +136,7 @@ fn dpu(arguments: &Arguments) -> Outcome<()> {
         }
         let announced = Announced::parse(&line)?;
         let bytes = usize::try_from(announced.bytes)?;
-        let mut memory = Memory::register(&context, bytes, u64::MAX)?;
+        let memory = Memory::register(&context, bytes, u64::MAX)?;
         let alias = hooks.attach(announced.key())?;
         let reader = Reader::connect(&context)?;
         reader.read(&memory, alias.lkey(), announced.addr)??;
@@ -147,7 +149,6 @@ fn dpu(arguments: &Arguments) -> Outcome<()> {
             Ok(()) => return Err("a released key still gave the memory away".into()),
         }
         hooks.detach(alias);
-        memory.clear();
     }
     let stats = hooks.stats();
     println!(

@@ -72,12 +72,11 @@ impl Context {
     }
 
     /// The pool's device over this context.
-    pub(crate) fn pool_device(&self) -> Outcome<Arc<Mlx5Device>> {
+    pub(crate) fn pool_device(&self, options: Mlx5Options) -> Outcome<Arc<Mlx5Device>> {
         let lib = Arc::clone(&self.lib);
         // SAFETY: opened with DEVX by this library; the program closes the device before this
         // context is dropped.
-        let device =
-            unsafe { Mlx5Device::open(lib, self.context, self.pd, Mlx5Options::default()) }?;
+        let device = unsafe { Mlx5Device::open(lib, self.context, self.pd, options) }?;
         Ok(device)
     }
 }
@@ -101,7 +100,12 @@ pub(crate) struct Memory<'a> {
 impl<'a> Memory<'a> {
     /// Fresh memory, filled from the seed.
     pub(crate) fn register(context: &'a Context, len: usize, seed: u64) -> Outcome<Self> {
-        let mut bytes: Box<[u8]> = pattern(seed).take(len).collect();
+        Self::of(context, pattern(seed).take(len).collect())
+    }
+
+    /// Registers bytes.
+    pub(crate) fn of(context: &'a Context, mut bytes: Box<[u8]>) -> Outcome<Self> {
+        let len = bytes.len();
         let addr = bytes.as_mut_ptr();
         let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
         // SAFETY: the memory lives in the box, which is dropped after the registration.
@@ -123,10 +127,14 @@ impl<'a> Memory<'a> {
         Lkey::from_raw(unsafe { (*self.mr.as_ptr()).lkey })
     }
 
+    /// What is in it. The adapter may have written it: the compiler must not know.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        std::hint::black_box(&self.bytes)
+    }
+
     /// Checks every byte. Returns how many.
-    pub(crate) fn verify(&mut self, seed: u64) -> Outcome<usize> {
-        // The adapter wrote it: the compiler must not know what is in it.
-        let bytes = std::hint::black_box(&self.bytes);
+    pub(crate) fn verify(&self, seed: u64) -> Outcome<usize> {
+        let bytes = self.bytes();
         match bytes
             .iter()
             .zip(pattern(seed))
@@ -135,10 +143,6 @@ impl<'a> Memory<'a> {
             None => Ok(bytes.len()),
             Some(at) => Err(format!("byte {at} of {} is wrong", bytes.len()).into()),
         }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.bytes.fill(0);
     }
 }
 
