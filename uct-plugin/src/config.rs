@@ -1,20 +1,22 @@
-//! The options of this library, as options of UCX: in the environment, in `ucx.conf` and in the
-//! output of `ucx_info -c`. One table, [`OPTIONS`], says what there is.
+//! The options of this library. One table, [`OPTIONS`], says what there is: UCX's parser reads from
+//! it, `ucx_info -c` shows it, and `OPTIONS.md` is written from it.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::mem::offset_of;
-use std::ptr::{NonNull, null, null_mut};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::ptr::{NonNull, null};
+use std::sync::OnceLock;
+use std::time::Duration;
 
-use crate::log;
+use xgvmi_pool::mlx5::Mlx5Options;
+use xgvmi_pool::{AccessKey, AliasPolicy, Invalidate, OnFull, PoolPolicy};
+
 use crate::original::Module;
+use crate::ucs_config::{self, Kind, Listing, Option as Spec, Symbols, Words};
+use crate::{key_file, log};
 
 /// What the names of the options start with in the environment.
 pub(crate) const PREFIX: &str = "UCX_XGVMI_";
-/// The part of it that belongs to this library.
-const TABLE_PREFIX: &CStr = c"XGVMI_";
-/// The part of it that belongs to UCX.
-const ENV_PREFIX: &CStr = c"UCX_";
 
 /// The options' values, in the types that UCX's parsers write.
 #[derive(Clone, Copy, Debug)]
@@ -22,51 +24,83 @@ const ENV_PREFIX: &CStr = c"UCX_";
 struct Raw {
     enable: c_int,
     log_level: c_uint,
+    pool_init: c_uint,
     pool_max: c_uint,
+    pool_low: c_uint,
+    pool_high: c_uint,
+    pool_age: f64,
+    refill: c_int,
+    on_full: c_uint,
+    full_timeout: f64,
+    invalidate: c_uint,
+    batch: c_uint,
+    poll_timeout: f64,
     alias_max: c_uint,
+    key_file: *const c_char,
 }
 
 /// The options' values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Whether anything is served.
     pub(crate) enable: bool,
-    /// Keys that the pool of one memory domain has at most.
-    pub(crate) pool_max: u32,
-    /// Aliases that the map of one memory domain holds at most.
-    pub(crate) alias_max: u32,
+    pool_init: u32,
+    pool_max: u32,
+    pool_low: u32,
+    pool_high: u32,
+    pool_age: Duration,
+    refill: bool,
+    on_full: OnFull,
+    invalidate: Invalidate,
+    batch: u32,
+    poll_timeout: Duration,
+    alias_max: u32,
+    access_key: AccessKey,
 }
 
-/// One option.
-#[derive(Debug)]
-struct Spec {
-    name: &'static CStr,
-    default: &'static CStr,
-    doc: &'static CStr,
-    offset: usize,
-    kind: Kind,
+impl Options {
+    /// How the pools of the memory domains behave.
+    pub(crate) fn pool_policy(&self) -> PoolPolicy {
+        PoolPolicy {
+            mkeys_max: self.pool_max,
+            prefill: self.pool_init,
+            low: self.pool_low,
+            high: self.pool_high,
+            age: self.pool_age,
+            keeper: self.refill,
+            access_key: self.access_key.clone(),
+            invalidate: self.invalidate,
+            batch_ops: self.batch,
+            on_full: self.on_full,
+            ..PoolPolicy::default()
+        }
+    }
+
+    /// How the alias maps of the memory domains behave.
+    pub(crate) fn alias_policy(&self) -> AliasPolicy {
+        AliasPolicy {
+            aliases_max: self.alias_max,
+            access_key: self.access_key.clone(),
+            ..AliasPolicy::default()
+        }
+    }
+
+    /// Numbers of the devices.
+    pub(crate) fn device(&self) -> Mlx5Options {
+        Mlx5Options {
+            poll_timeout: self.poll_timeout,
+            ..Mlx5Options::default()
+        }
+    }
+
+    /// True if pools shall have keys before the first export.
+    pub(crate) fn fills_ahead(&self) -> bool {
+        self.pool_init > 0
+    }
 }
-
-/// How the value of an option is written.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    /// `y` or `n`.
-    Bool,
-    /// An unsigned integer.
-    Uint,
-    /// One of the words.
-    Word(&'static Words),
-}
-
-/// Words that an option can have, closed by a null pointer as UCX wants it.
-#[derive(Debug)]
-struct Words([*const c_char; 14]);
-
-// SAFETY: the pointers are to constants.
-unsafe impl Sync for Words {}
 
 /// UCX's names of its log levels, after one of our own for "as UCX".
-static LOG_LEVELS: Words = Words([
+static LOG_LEVELS: Words<14> = Words([
     c"auto".as_ptr(),
     c"fatal".as_ptr(),
     c"error".as_ptr(),
@@ -83,8 +117,17 @@ static LOG_LEVELS: Words = Words([
     null(),
 ]);
 
+static ON_FULL: Words<3> = Words([c"fallback".as_ptr(), c"wait".as_ptr(), null()]);
+
+static INVALIDATE: Words<4> = Words([
+    c"strict".as_ptr(),
+    c"batched".as_ptr(),
+    c"chained".as_ptr(),
+    null(),
+]);
+
 /// All options.
-static OPTIONS: [Spec; 4] = [
+static OPTIONS: [Spec; 15] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -94,28 +137,117 @@ static OPTIONS: [Spec; 4] = [
         kind: Kind::Bool,
     },
     Spec {
+        name: c"LOG_LEVEL",
+        default: c"auto",
+        doc: c"Log level of the pool and the alias map; \"auto\" is the one of UCX_LOG_LEVEL.",
+        offset: offset_of!(Raw, log_level),
+        kind: Kind::Word(&LOG_LEVELS.0),
+    },
+    Spec {
+        name: c"POOL_INIT",
+        default: c"0",
+        doc: c"Number of memory keys that are created when a memory domain is opened. Each takes\n\
+               hundreds of microseconds then instead of at the first export that needs it.",
+        offset: offset_of!(Raw, pool_init),
+        kind: Kind::Uint,
+    },
+    Spec {
         name: c"POOL_MAX",
         default: c"4096",
-        doc: c"Maximal number of memory keys in the pool of one memory domain. Exports beyond it\n\
-               take UCX's own path.",
+        doc: c"Maximal number of memory keys in the pool of one memory domain.",
         offset: offset_of!(Raw, pool_max),
         kind: Kind::Uint,
     },
     Spec {
+        name: c"POOL_LOW",
+        default: c"0",
+        doc: c"Number of free memory keys below which UCX_XGVMI_REFILL creates more.",
+        offset: offset_of!(Raw, pool_low),
+        kind: Kind::Uint,
+    },
+    Spec {
+        name: c"POOL_HIGH",
+        default: c"256",
+        doc: c"Number of free memory keys up to which UCX_XGVMI_REFILL creates, and beyond which it\n\
+               destroys those that were not needed for UCX_XGVMI_POOL_AGE.",
+        offset: offset_of!(Raw, pool_high),
+        kind: Kind::Uint,
+    },
+    Spec {
+        name: c"POOL_AGE",
+        default: c"60s",
+        doc: c"Time for which a free memory key must not have been needed to be destroyed.",
+        offset: offset_of!(Raw, pool_age),
+        kind: Kind::Time,
+    },
+    Spec {
+        name: c"REFILL",
+        default: c"n",
+        doc: c"Create and destroy memory keys in the background, in one thread for each pool.",
+        offset: offset_of!(Raw, refill),
+        kind: Kind::Bool,
+    },
+    Spec {
+        name: c"ON_FULL",
+        default: c"fallback",
+        doc: c"What an export does when all UCX_XGVMI_POOL_MAX memory keys are in use:\n \
+               - fallback: take UCX's own path\n \
+               - wait: wait for a key, first come first served, and then take UCX's own path",
+        offset: offset_of!(Raw, on_full),
+        kind: Kind::Word(&ON_FULL.0),
+    },
+    Spec {
+        name: c"FULL_TIMEOUT",
+        default: c"100ms",
+        doc: c"Time for which UCX_XGVMI_ON_FULL=wait waits.",
+        offset: offset_of!(Raw, full_timeout),
+        kind: Kind::Time,
+    },
+    Spec {
+        name: c"INVALIDATE",
+        default: c"strict",
+        doc: c"When the memory key of deregistered memory stops to work:\n \
+               - strict: before the deregistration\n \
+               - batched: UCX_XGVMI_BATCH keys together\n \
+               - chained: together with the next export\n\
+               In the last two, a peer that kept the key can reach the memory until its\n\
+               registration is gone, so that only a peer that is trusted may have it.",
+        offset: offset_of!(Raw, invalidate),
+        kind: Kind::Word(&INVALIDATE.0),
+    },
+    Spec {
+        name: c"BATCH",
+        default: c"64",
+        doc: c"Maximal number of memory keys that wait for their invalidation, unless it is strict.",
+        offset: offset_of!(Raw, batch),
+        kind: Kind::Uint,
+    },
+    Spec {
+        name: c"POLL_TIMEOUT",
+        default: c"5s",
+        doc: c"Time after which a work request that was not completed is given up. Its queue is\n\
+               replaced, and the export takes UCX's own path.",
+        offset: offset_of!(Raw, poll_timeout),
+        kind: Kind::Time,
+    },
+    Spec {
         name: c"ALIAS_MAX",
         default: c"65536",
-        doc:
-            c"Maximal number of aliases of imported memory keys in one memory domain. Beyond it,\n\
+        doc: c"Maximal number of aliases of imported memory keys in one memory domain. Beyond it,\n\
                the alias that was not used for the longest time gives way.",
         offset: offset_of!(Raw, alias_max),
         kind: Kind::Uint,
     },
     Spec {
-        name: c"LOG_LEVEL",
-        default: c"auto",
-        doc: c"Log level of the pool and the alias map; \"auto\" is the one of UCX_LOG_LEVEL.",
-        offset: offset_of!(Raw, log_level),
-        kind: Kind::Word(&LOG_LEVELS),
+        name: c"KEY_FILE",
+        default: c"",
+        doc: c"File with the access key of the job, 64 hexadecimal digits, the same for all its\n\
+               processes and readable by its user alone. Without it, the key is the one that UCX\n\
+               has built in and everybody knows. With it, only peers that have it can import, which\n\
+               excludes those without this library; what takes UCX's own path is exported under\n\
+               UCX's key all the same.",
+        offset: offset_of!(Raw, key_file),
+        kind: Kind::String,
     },
 ];
 
@@ -124,24 +256,90 @@ impl Raw {
     const DEFAULT: Self = Self {
         enable: 1,
         log_level: 0,
+        pool_init: 0,
         pool_max: 4096,
+        pool_low: 0,
+        pool_high: 256,
+        pool_age: 60.0,
+        refill: 0,
+        on_full: 0,
+        full_timeout: 0.1,
+        invalidate: 0,
+        batch: 64,
+        poll_timeout: 5.0,
         alias_max: 65_536,
+        key_file: null(),
     };
 
-    const fn options(self) -> Options {
+    fn options(&self) -> Options {
+        let (access_key, is_usable) = self.access_key();
         Options {
-            enable: self.enable != 0,
+            enable: self.enable != 0 && is_usable,
+            pool_init: self.pool_init,
             pool_max: self.pool_max,
+            pool_low: self.pool_low,
+            pool_high: self.pool_high,
+            pool_age: time("POOL_AGE", self.pool_age, Self::DEFAULT.pool_age),
+            refill: self.refill != 0,
+            on_full: match self.on_full {
+                0 => OnFull::Fail,
+                _ => OnFull::Wait(time(
+                    "FULL_TIMEOUT",
+                    self.full_timeout,
+                    Self::DEFAULT.full_timeout,
+                )),
+            },
+            invalidate: match self.invalidate {
+                0 => Invalidate::Strict,
+                1 => Invalidate::Batched,
+                _ => Invalidate::Chained,
+            },
+            batch: self.batch,
+            poll_timeout: time(
+                "POLL_TIMEOUT",
+                self.poll_timeout,
+                Self::DEFAULT.poll_timeout,
+            ),
             alias_max: self.alias_max,
+            access_key,
         }
     }
+
+    /// The access key, and whether it is what was asked for.
+    fn access_key(&self) -> (AccessKey, bool) {
+        if self.key_file.is_null() {
+            return (AccessKey::UCX_COMPATIBLE, true);
+        }
+        // SAFETY: UCX's parser has put a string there, which nobody frees.
+        let path = unsafe { CStr::from_ptr(self.key_file) };
+        if path.is_empty() {
+            return (AccessKey::UCX_COMPATIBLE, true);
+        }
+        let path = PathBuf::from(path.to_string_lossy().into_owned());
+        match key_file::read(&path) {
+            Ok(key) => (key, true),
+            Err(error) => {
+                // The pool would export under a key that was not wanted.
+                log::error!("switched off, {PREFIX}KEY_FILE: {error}");
+                (AccessKey::UCX_COMPATIBLE, false)
+            }
+        }
+    }
+}
+
+/// A time in seconds, as UCX reads it. Negative ones, and those that do not fit, are bad values.
+fn time(name: &str, seconds: f64, default: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_else(|error| {
+        log::error!("{PREFIX}{name}={seconds}s: {error}, {default}s is used");
+        Duration::try_from_secs_f64(default).unwrap_or_default()
+    })
 }
 
 static VALUES: OnceLock<Options> = OnceLock::new();
 
 /// The options' values: those of the environment once [`load`] was called, else the defaults.
-pub(crate) fn get() -> Options {
-    VALUES.get().copied().unwrap_or(Raw::DEFAULT.options())
+pub(crate) fn get() -> &'static Options {
+    VALUES.get_or_init(|| Raw::DEFAULT.options())
 }
 
 /// Shows the options to a UCX that the program itself is linked to and takes their values from it,
@@ -165,269 +363,174 @@ pub(crate) fn load(module: &Module) {
 
 /// False if this UCX has no options.
 fn read(symbol: &Symbols<'_>) -> bool {
-    let Some(entry) = list(symbol) else {
+    let Some(listing) = ucs_config::list(symbol, &OPTIONS, size_of::<Raw>()) else {
         return false;
     };
-    if let Listing::New(entry) = entry {
+    if let Listing::New(entry) = listing {
         // Each copy is asked, so that each knows that the variables are used.
-        let raw = fill(symbol, entry).unwrap_or(Raw::DEFAULT);
-        if VALUES.set(raw.options()).is_ok() {
-            log::set_level(log_level(symbol, raw.log_level));
+        let mut raw = Raw::DEFAULT;
+        // SAFETY: the options' offsets are those of the fields of `Raw`, of the types that the
+        // parsers of their kinds write.
+        if !unsafe { ucs_config::fill(symbol, entry, (&raw mut raw).cast()) } {
+            raw = Raw::DEFAULT;
         }
+        let level = raw
+            .log_level
+            .checked_sub(1)
+            .or_else(|| ucs_config::log_level(symbol));
+        if VALUES.get().is_none() {
+            log::set_level(level.unwrap_or(log::Level::Warn as c_uint));
+        }
+        VALUES.get_or_init(|| raw.options());
     }
     true
-}
-
-/// The level that the option stands for.
-fn log_level(symbol: &Symbols<'_>, word: c_uint) -> c_uint {
-    match word.checked_sub(1) {
-        Some(level) => level,
-        // SAFETY: `ucs_global_opts` starts with the log component, and that with its level
-        // (`src/ucs/config/global_opts.h:32`, `src/ucs/config/types.h:160`).
-        None => symbol(c"ucs_global_opts").map_or(log::Level::Warn as c_uint, |opts| unsafe {
-            opts.cast::<c_uint>().read()
-        }),
-    }
-}
-
-/// How a symbol of the UCX at hand is found.
-type Symbols<'a> = dyn Fn(&CStr) -> Option<NonNull<c_void>> + 'a;
-
-/// `ucs_list_link_t`.
-#[repr(C)]
-struct Link {
-    prev: *mut Link,
-    next: *mut Link,
-}
-
-/// `ucs_config_parser_t` (`src/ucs/config/parser.h:45`), the functions as addresses.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Parser {
-    read: *const c_void,
-    write: *const c_void,
-    clone: *const c_void,
-    release: *const c_void,
-    help: *const c_void,
-    doc: *const c_void,
-    arg: *const c_void,
-}
-
-/// `ucs_config_field_t` (`src/ucs/config/parser.h:63`).
-#[repr(C)]
-struct Field {
-    name: *const c_char,
-    default: *const c_char,
-    doc: *const c_char,
-    offset: usize,
-    parser: Parser,
-}
-
-/// `ucs_config_global_list_entry_t` (`src/ucs/config/parser.h:119`).
-#[repr(C)]
-struct Entry {
-    name: *const c_char,
-    prefix: *const c_char,
-    table: *mut Field,
-    size: usize,
-    list: Link,
-    flags: u8,
-}
-
-/// `ucs_config_parser_fill_opts` (`src/ucs/config/parser.h:452`).
-type FillFn = unsafe extern "C" fn(*mut c_void, *mut Entry, *const c_char, c_int) -> i8;
-
-/// Whether our entry has just been put into an option list.
-enum Listing {
-    New(NonNull<Entry>),
-    Known,
-}
-
-/// Addresses of the option lists that have our entry.
-static LISTED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-
-/// Puts our entry into the option list of this UCX, unless it is there; `None` if there is no list.
-fn list(symbol: &Symbols<'_>) -> Option<Listing> {
-    let head = symbol(c"ucs_config_global_list")?.cast::<Link>();
-    let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if listed.contains(&head.addr().get()) {
-        return Some(Listing::Known);
-    }
-    let mut fields = Vec::with_capacity(OPTIONS.len() + 1);
-    for option in &OPTIONS {
-        fields.push(Field {
-            name: option.name.as_ptr(),
-            default: option.default.as_ptr(),
-            doc: option.doc.as_ptr(),
-            offset: option.offset,
-            parser: parser(symbol, option.kind)?,
-        });
-    }
-    fields.push(LAST_FIELD);
-    // Neither is ever freed: UCX keeps the entry to the end of the process.
-    let table = Vec::leak(fields).as_mut_ptr();
-    let entry = Box::leak(Box::new(Entry {
-        name: c"Cross-GVMI memory key pool".as_ptr(),
-        prefix: TABLE_PREFIX.as_ptr(),
-        table,
-        size: size_of::<Raw>(),
-        list: Link {
-            prev: null_mut(),
-            next: head.as_ptr(),
-        },
-        flags: 0,
-    }));
-    // SAFETY: the symbol is the head of a list that is initialised at load time. UCX changes the
-    // list when it is loaded and unloaded, which is not now.
-    unsafe { append(head, &mut entry.list) };
-    listed.push(head.addr().get());
-    Some(Listing::New(NonNull::from(entry)))
-}
-
-/// Puts the link at the end of the list.
-///
-/// # Safety
-/// `head` must be the head of an intact list that nobody else changes meanwhile, and `link` must
-/// live as long as the list.
-unsafe fn append(head: NonNull<Link>, link: &mut Link) {
-    let head = head.as_ptr();
-    // SAFETY: by the contract, the head can be read.
-    let last = unsafe { (*head).prev };
-    link.prev = last;
-    link.next = head;
-    let link: *mut Link = link;
-    // SAFETY: by the contract, the last element can be written.
-    unsafe { (*last).next = link };
-    // SAFETY: by the contract, the head can be written.
-    unsafe { (*head).prev = link };
-}
-
-const LAST_FIELD: Field = Field {
-    name: null(),
-    default: null(),
-    doc: null(),
-    offset: 0,
-    parser: Parser {
-        read: null(),
-        write: null(),
-        clone: null(),
-        release: null(),
-        help: null(),
-        doc: null(),
-        arg: null(),
-    },
-};
-
-/// UCX's parser for a kind of option (the `UCS_CONFIG_TYPE_*` of `src/ucs/config/parser.h:307`).
-fn parser(symbol: &Symbols<'_>, kind: Kind) -> Option<Parser> {
-    let symbol = |name| symbol(name).map(|address| address.as_ptr().cast_const());
-    let (read, write, clone, help, arg) = match kind {
-        Kind::Bool => (
-            c"ucs_config_sscanf_bool",
-            c"ucs_config_sprintf_bool",
-            c"ucs_config_clone_int",
-            c"ucs_config_help_generic",
-            c"<y|n>".as_ptr().cast(),
-        ),
-        Kind::Uint => (
-            c"ucs_config_sscanf_uint",
-            c"ucs_config_sprintf_uint",
-            c"ucs_config_clone_uint",
-            c"ucs_config_help_generic",
-            c"unsigned integer".as_ptr().cast(),
-        ),
-        Kind::Word(words) => (
-            c"ucs_config_sscanf_enum",
-            c"ucs_config_sprintf_enum",
-            c"ucs_config_clone_uint",
-            c"ucs_config_help_enum",
-            words.0.as_ptr().cast(),
-        ),
-    };
-    Some(Parser {
-        read: symbol(read)?,
-        write: symbol(write)?,
-        clone: symbol(clone)?,
-        release: symbol(c"ucs_config_release_nop")?,
-        help: symbol(help)?,
-        doc: symbol(c"ucs_config_doc_nop")?,
-        arg,
-    })
-}
-
-fn fill(symbol: &Symbols<'_>, entry: NonNull<Entry>) -> Option<Raw> {
-    let fill = symbol(c"ucs_config_parser_fill_opts")?;
-    // SAFETY: it was found under the name of ucs_config_parser_fill_opts, whose type this is.
-    let fill = unsafe { std::mem::transmute::<*mut c_void, FillFn>(fill.as_ptr()) };
-    let mut raw = Raw::DEFAULT;
-    // With the last argument, a bad value is reported and the default takes its place.
-    // SAFETY: the structure is the one that the table's offsets are of; the entry lives for ever.
-    let status = unsafe {
-        fill(
-            (&raw mut raw).cast(),
-            entry.as_ptr(),
-            ENV_PREFIX.as_ptr(),
-            1,
-        )
-    };
-    (status == 0).then_some(raw)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Write as _;
+    use std::path::Path;
+    use std::{env, fs};
+
+    fn text(text: &CStr) -> &str {
+        text.to_str().expect("ASCII")
+    }
+
+    fn default(name: &CStr) -> &'static str {
+        let option = OPTIONS
+            .iter()
+            .find(|option| option.name == name)
+            .expect("an option");
+        text(option.default)
+    }
+
+    #[track_caller]
+    fn check(name: &CStr, value: impl ToString) {
+        assert_eq!(default(name), value.to_string());
+    }
+
+    #[track_caller]
+    fn check_time(name: &CStr, seconds: f64) {
+        let default = default(name);
+        let (number, unit) = match default.strip_suffix("ms") {
+            Some(number) => (number, 1e-3),
+            None => (default.strip_suffix('s').expect("seconds"), 1.0),
+        };
+        let number: f64 = number.parse().expect("a number");
+        assert!(
+            (number * unit - seconds).abs() < 1e-9,
+            "{name:?}: {default} is not {seconds}"
+        );
+    }
 
     #[test]
     fn defaults_are_those_of_the_table() {
-        let default = |name: &CStr| {
-            let spec = OPTIONS
-                .iter()
-                .find(|spec| spec.name == name)
-                .expect("an option");
-            spec.default.to_str().expect("ASCII")
-        };
-        assert_eq!(Raw::DEFAULT.enable, c_int::from(default(c"ENABLE") == "y"));
-        assert_eq!(Raw::DEFAULT.pool_max.to_string(), default(c"POOL_MAX"));
-        assert_eq!(Raw::DEFAULT.alias_max.to_string(), default(c"ALIAS_MAX"));
-        assert_eq!(default(c"LOG_LEVEL"), "auto");
-        assert_eq!(Raw::DEFAULT.log_level, 0);
+        let raw = Raw::DEFAULT;
+        check(c"ENABLE", if raw.enable == 1 { "y" } else { "n" });
+        check(c"REFILL", if raw.refill == 1 { "y" } else { "n" });
+        check(c"LOG_LEVEL", "auto");
+        check(c"ON_FULL", "fallback");
+        check(c"INVALIDATE", "strict");
+        check(c"KEY_FILE", "");
+        check(c"POOL_INIT", raw.pool_init);
+        check(c"POOL_MAX", raw.pool_max);
+        check(c"POOL_LOW", raw.pool_low);
+        check(c"POOL_HIGH", raw.pool_high);
+        check(c"BATCH", raw.batch);
+        check(c"ALIAS_MAX", raw.alias_max);
+        check_time(c"POOL_AGE", raw.pool_age);
+        check_time(c"FULL_TIMEOUT", raw.full_timeout);
+        check_time(c"POLL_TIMEOUT", raw.poll_timeout);
+        assert_eq!((raw.log_level, raw.on_full, raw.invalidate), (0, 0, 0));
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_pool() {
+        let options = Raw::DEFAULT.options();
+        assert!(options.enable);
+        assert_eq!(options.pool_policy(), PoolPolicy::default());
+        assert_eq!(options.alias_policy(), AliasPolicy::default());
+        assert_eq!(options.device(), Mlx5Options::default());
     }
 
     #[test]
     fn each_option_has_its_own_place() {
-        let mut offsets: Vec<_> = OPTIONS.iter().map(|spec| spec.offset).collect();
-        offsets.sort_unstable();
-        offsets.dedup();
-        assert_eq!(offsets.len(), OPTIONS.len());
-        assert!(offsets.iter().all(|offset| offset + 4 <= size_of::<Raw>()));
+        let bytes = |option: &Spec| match option.kind {
+            Kind::Bool | Kind::Uint | Kind::Word(_) => 4,
+            Kind::Time | Kind::String => 8,
+        };
+        let mut places: Vec<_> = OPTIONS
+            .iter()
+            .map(|option| (option.offset, bytes(option)))
+            .collect();
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        let (last, bytes) = places[places.len() - 1];
+        assert!(last + bytes <= size_of::<Raw>());
     }
 
     #[test]
-    fn an_entry_goes_to_the_end_of_the_list() {
-        let mut head = Link {
-            prev: null_mut(),
-            next: null_mut(),
-        };
-        let at = NonNull::from(&mut head);
-        head.prev = at.as_ptr();
-        head.next = at.as_ptr();
-        let mut first = Link {
-            prev: null_mut(),
-            next: null_mut(),
-        };
-        let mut second = Link {
-            prev: null_mut(),
-            next: null_mut(),
-        };
-        for link in [&mut first, &mut second] {
-            // SAFETY: the list is this function's own and outlives its use.
-            unsafe { append(at, link) };
+    fn a_bad_time_is_replaced() {
+        assert_eq!(time("X", 0.25, 5.0), Duration::from_millis(250));
+        assert_eq!(time("X", -1.0, 5.0), Duration::from_secs(5));
+        assert_eq!(time("X", f64::NAN, 5.0), Duration::from_secs(5));
+        assert_eq!(time("X", 1e300, 5.0), Duration::from_secs(5));
+    }
+
+    /// What `OPTIONS.md` is to hold.
+    fn page() -> String {
+        let mut page = String::from(
+            "# Options\n\n\
+             Set them in the environment or in `ucx.conf`; `ucx_info -c` shows their values. This page\n\
+             is written from the table in `src/config.rs`: run the tests of the crate with\n\
+             `XGVMI_BLESS=1` after a change there.\n",
+        );
+        for option in &OPTIONS {
+            let kind = match option.kind {
+                Kind::Bool => "`y` or `n`".to_owned(),
+                Kind::Uint => "number".to_owned(),
+                Kind::Time => "time, such as `5s`, `100ms`, `20us`".to_owned(),
+                Kind::String => "text".to_owned(),
+                Kind::Word(words) => {
+                    let words = words.iter().take_while(|word| !word.is_null());
+                    // SAFETY: the words are constants.
+                    let words = words.map(|&word| text(unsafe { CStr::from_ptr(word) }));
+                    words
+                        .map(|word| format!("`{word}`"))
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                }
+            };
+            let default = match text(option.default) {
+                "" => "empty".to_owned(),
+                default => format!("`{default}`"),
+            };
+            write!(
+                page,
+                "\n## {PREFIX}{}\n\n{kind}; default: {default}\n\n{}\n",
+                text(option.name),
+                text(option.doc)
+            )
+            .expect("a String takes all");
         }
-        let first: *mut Link = &raw mut first;
-        let second: *mut Link = &raw mut second;
-        assert_eq!((head.next, head.prev), (first, second));
-        // SAFETY: both links are alive.
-        let (next, prev) = unsafe { ((*first).next, (*second).prev) };
-        assert_eq!((next, prev), (second, first));
+        page
+    }
+
+    #[test]
+    fn the_page_is_up_to_date() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("OPTIONS.md");
+        let page = page();
+        if env::var_os("XGVMI_BLESS").is_some() {
+            fs::write(&path, &page).expect("the page is written");
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == page,
+            "{} is old: run with XGVMI_BLESS=1",
+            path.display()
+        );
     }
 }

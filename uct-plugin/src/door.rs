@@ -34,7 +34,7 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
     let path = path.to_string_lossy();
     config::load(module);
     if !config::get().enable {
-        log::debug!("switched off by {}ENABLE", config::PREFIX);
+        log::debug!("switched off, {path} is left alone");
         return false;
     }
     match check::table(module, originals, &crate::entries()) {

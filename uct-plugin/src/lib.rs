@@ -25,12 +25,14 @@ mod config;
 mod door;
 mod export;
 mod import;
+mod key_file;
 mod log;
 mod md;
 mod memh;
 mod original;
 mod panic;
 mod release;
+mod ucs_config;
 
 use std::ffi::c_void;
 use std::sync::Once;

@@ -7,8 +7,8 @@ use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use xgvmi_pool::mlx5::{Mlx5Device, Mlx5Options};
-use xgvmi_pool::{AliasPolicy, DpuHooks, HostHooks, OwnerUuid, PoolPolicy};
+use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::{DpuHooks, HostHooks, OwnerUuid};
 
 use crate::abi::MdHandle;
 use crate::check::{self, KeyForm, MdFacts};
@@ -50,17 +50,12 @@ impl Md {
 
     /// The pool, opened at the first call; `None` if the device cannot be used so.
     pub(crate) fn host(&self) -> Option<&HostHooks<Mlx5Device>> {
-        let open = || {
-            let policy = PoolPolicy {
-                mkeys_max: config::get().pool_max,
-                ..PoolPolicy::default()
-            };
-            match HostHooks::open(Arc::clone(self.device()?), policy) {
-                Ok(hooks) => Some(hooks),
-                Err(error) => {
-                    log::warning!("no memory key pool, exports are left to UCX: {error}");
-                    None
-                }
+        let open = || match HostHooks::open(Arc::clone(self.device()?), config::get().pool_policy())
+        {
+            Ok(hooks) => Some(hooks),
+            Err(error) => {
+                log::warning!("no memory key pool, exports are left to UCX: {error}");
+                None
             }
         };
         self.host.get_or_init(open).as_ref()
@@ -68,17 +63,12 @@ impl Md {
 
     /// The alias map, opened at the first call; `None` if the device cannot be used so.
     pub(crate) fn dpu(&self) -> Option<&DpuHooks<Mlx5Device>> {
-        let open = || {
-            let policy = AliasPolicy {
-                aliases_max: config::get().alias_max,
-                ..AliasPolicy::default()
-            };
-            match DpuHooks::open(Arc::clone(self.device()?), policy) {
-                Ok(hooks) => Some(hooks),
-                Err(error) => {
-                    log::warning!("no alias map, imports are left to UCX: {error}");
-                    None
-                }
+        let open = || match DpuHooks::open(Arc::clone(self.device()?), config::get().alias_policy())
+        {
+            Ok(hooks) => Some(hooks),
+            Err(error) => {
+                log::warning!("no alias map, imports are left to UCX: {error}");
+                None
             }
         };
         self.dpu.get_or_init(open).as_ref()
@@ -91,7 +81,7 @@ impl Md {
             // SAFETY: the context and the domain are of the libraries that UCX's module uses, UCX
             // opens every mlx5 context with DEVX, and it closes both after `shut`.
             let device = unsafe {
-                Mlx5Device::open(verbs, context.cast(), pd.cast(), Mlx5Options::default())
+                Mlx5Device::open(verbs, context.cast(), pd.cast(), config::get().device())
             };
             match device {
                 Ok(device) => Some(device),
@@ -248,6 +238,11 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             None
         }
     };
+    if let Some(new) = &new
+        && config::get().fills_ahead()
+    {
+        let _hooks = new.host();
+    }
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     if place_of(md.addr()).is_some() {
         return;

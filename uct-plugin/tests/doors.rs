@@ -199,9 +199,26 @@ fn it_can_be_switched_off() {
     let plain = bench.run(&[&module], &[]);
     let off = ("UCX_XGVMI_ENABLE", "n");
     let said = bench.run(&[&module], &[("LD_PRELOAD", &library()), off]);
-    check(&said, &plain, &["switched off by UCX_XGVMI_ENABLE"]);
+    check(&said, &plain, &["switched off"]);
     let said = bench.run(&[&module, &format!("+{}", library())], &[off]);
-    check(&said, &plain, &["switched off by UCX_XGVMI_ENABLE"]);
+    check(&said, &plain, &["switched off"]);
+}
+
+#[test]
+fn a_key_file_that_is_no_secret_switches_it_off() {
+    let bench = Bench::new();
+    let module = bench.module("ucx", &[]);
+    let plain = bench.run(&[&module], &[]);
+    let preload = library();
+    let missing = [
+        ("LD_PRELOAD", preload.as_str()),
+        ("UCX_XGVMI_KEY_FILE", "/no/such/key"),
+    ];
+    let off = [
+        "UCX_XGVMI_KEY_FILE: cannot read /no/such/key: No such file",
+        "switched off",
+    ];
+    check(&bench.run(&[&module], &missing), &plain, &off);
 }
 
 #[test]

@@ -194,6 +194,23 @@ int ucs_config_sscanf_uint(const char *text, void *to, const void *arg)
     return sscanf(text, "%u", (unsigned*)to);
 }
 
+int ucs_config_sscanf_time(const char *text, void *to, const void *arg)
+{
+    char unit[3] = "";
+
+    if (sscanf(text, "%lf%2s", (double*)to, unit) < 1) {
+        return 0;
+    }
+    *(double*)to *= (unit[0] == 'm') ? 1e-3 : 1;
+    return 1;
+}
+
+int ucs_config_sscanf_string(const char *text, void *to, const void *arg)
+{
+    *(char**)to = strdup(text);
+    return 1;
+}
+
 int ucs_config_sscanf_enum(const char *text, void *to, const void *arg)
 {
     const char *const *words = arg;
@@ -210,12 +227,17 @@ int ucs_config_sscanf_enum(const char *text, void *to, const void *arg)
 
 void ucs_config_sprintf_bool(void) {}
 void ucs_config_sprintf_uint(void) {}
+void ucs_config_sprintf_time(void) {}
+void ucs_config_sprintf_string(void) {}
 void ucs_config_sprintf_enum(void) {}
 void ucs_config_clone_int(void) {}
 void ucs_config_clone_uint(void) {}
+void ucs_config_clone_double(void) {}
+void ucs_config_clone_string(void) {}
 void ucs_config_help_generic(void) {}
 void ucs_config_help_enum(void) {}
 void ucs_config_release_nop(void) {}
+void ucs_config_release_string(void) {}
 void ucs_config_doc_nop(void) {}
 
 status_t ucs_config_parser_fill_opts(void *opts, entry_t *entry, const char *prefix, int lenient)
