@@ -14,6 +14,8 @@ pub(crate) mod event;
 pub(crate) mod execute;
 pub(crate) mod list;
 pub(crate) mod receive;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tick;
 pub(crate) mod umr;
 pub(crate) mod work;

@@ -97,6 +97,10 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
     let mut reader = Reader { bytes, at: 0 };
     let ctrl = Ctrl::parse(reader.take()?);
     let end = usize::from(ctrl.ds) * OCTOWORD_BYTES;
+    // An entry has at least the segment that says how long it is.
+    if end < reader.at {
+        return Err(WorkError::Short);
+    }
     reader.bytes = bytes.get(..end).ok_or(WorkError::Short)?;
     let connected = matches!(queue, service::RC | service::UC | service::XRC);
     let address = match queue {

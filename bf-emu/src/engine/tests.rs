@@ -1,0 +1,773 @@
+//! The adapter alone: two or three functions of one fabric, all owned by this process, work
+//! requests written into rings by hand, completions read out of them.
+
+use mlx5_prm::cqe::{CQE_BYTES, Cqe, opcode as cqe_opcode, syndrome};
+use mlx5_prm::mkey::{Klm, QPN_ANY};
+use mlx5_prm::qp::{service, state};
+use mlx5_prm::umr::{UmrContext, UmrCtrl, access, flag, mask};
+use mlx5_prm::wqe::{Ctrl, Data, INVALID_LKEY, RemoteAddress, opcode};
+
+use super::access::key_of;
+use super::run;
+use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Qp, Ring, Target};
+use crate::fabric::table::Owner;
+use crate::fabric::{Fabric, QPN_BASE};
+use crate::profile::ProfileTable;
+use crate::sys;
+use crate::topology::{Topology, VIEW_NAME_MAX};
+
+/// Functions of the fabric in use: host and DPU of one node, host of another.
+const HOST: usize = 0;
+const DPU: usize = 1;
+const FAR: usize = 2;
+
+const ALL_RIGHTS: u8 = access::LOCAL_READ
+    | access::LOCAL_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_WRITE
+    | access::ATOMIC;
+const RING: u32 = 16;
+const PD: u32 = 5;
+
+struct World {
+    _dir: tempfile::TempDir,
+    fabric: Fabric,
+    owner: Owner,
+}
+
+/// A queue pair and the memory that its owner would have given it. The device writes there through
+/// addresses; this side reads it only between two runs.
+struct Queue {
+    function: usize,
+    qpn: u32,
+    ring: Box<[u8]>,
+    dbrec: Box<[u64; 1]>,
+    cqes: Box<[u8]>,
+    posted: u16,
+    received: u16,
+    read: usize,
+}
+
+fn address(bytes: &[u8]) -> u64 {
+    bytes.as_ptr().expose_provenance() as u64
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let topology = Topology::with_nodes(2).unwrap();
+        let fabric = Fabric::create(dir.path(), &topology, &ProfileTable::NONE, "none").unwrap();
+        let me = Attached {
+            pid: sys::pid(),
+            start_time: crate::fabric::release::start_time(sys::pid()).unwrap(),
+            cpu: u32::MAX,
+            view: [0; VIEW_NAME_MAX],
+        };
+        let process = fabric
+            .lock()
+            .common()
+            .processes
+            .insert(Owner::default(), me)
+            .unwrap();
+        Self {
+            _dir: dir,
+            fabric,
+            owner: Owner {
+                process: process + 1,
+                context: 1,
+            },
+        }
+    }
+
+    /// Registers memory of this process. Returns its key.
+    fn region(&self, function: usize, bytes: &[u8], rights: u8) -> u32 {
+        self.mkey(
+            function,
+            Mkey {
+                start: address(bytes),
+                len: bytes.len() as u64,
+                host: address(bytes),
+                pd: PD,
+                qpn: QPN_ANY,
+                access: rights,
+                variant: 0x11,
+                ..Mkey::default()
+            },
+        )
+    }
+
+    fn mkey(&self, function: usize, mkey: Mkey) -> u32 {
+        let slot = self
+            .fabric
+            .lock()
+            .function(function)
+            .mkeys
+            .insert(self.owner, mkey)
+            .unwrap();
+        key_of(slot, mkey.variant)
+    }
+
+    /// A key of `entries` that a UMR must set before it is used.
+    fn umr_key(&self, function: usize, entries: usize) -> u32 {
+        let list = self
+            .fabric
+            .lock()
+            .function(function)
+            .klms
+            .take(entries)
+            .unwrap();
+        self.mkey(
+            function,
+            Mkey {
+                list,
+                pd: PD,
+                qpn: QPN_ANY,
+                access: access::LOCAL_READ,
+                kind: MkeyKind::Klm,
+                origin: MkeyOrigin::Command,
+                free: true,
+                umr_enabled: true,
+                allowed: true,
+                ..Mkey::default()
+            },
+        )
+    }
+
+    fn alias(&self, function: usize, of: usize, key: u32) -> u32 {
+        let index = super::access::slot_of(key).unwrap();
+        let generation = self.fabric.lock().peek(of).mkeys.generation(index).unwrap();
+        let target = Target {
+            function: u32::try_from(of).unwrap(),
+            index,
+            generation,
+        };
+        self.mkey(
+            function,
+            Mkey {
+                pd: PD,
+                qpn: QPN_ANY,
+                target,
+                kind: MkeyKind::Alias,
+                origin: MkeyOrigin::Alias,
+                ..Mkey::default()
+            },
+        )
+    }
+
+    fn queue(&self, function: usize) -> Queue {
+        let ring = vec![0u8; RING as usize * (64 + 64)].into_boxed_slice();
+        let dbrec = Box::new([0u64; 1]);
+        let cqes = vec![0xffu8; 2 * RING as usize * CQE_BYTES].into_boxed_slice();
+        let mut locked = self.fabric.lock();
+        let tables = locked.function(function);
+        let cq = Cq {
+            ring: Ring {
+                base: address(&cqes),
+                count: 2 * RING,
+                log_stride: 6,
+            },
+            // The completion queue's own record stays zero: nothing is ever consumed.
+            dbrec: dbrec.as_ptr().expose_provenance() as u64,
+            ..Cq::default()
+        };
+        let cq = tables.cqs.insert(self.owner, cq).unwrap();
+        let qp = Qp {
+            rq: Ring {
+                base: address(&ring),
+                count: RING,
+                log_stride: 6,
+            },
+            sq: Ring {
+                base: address(&ring) + u64::from(RING) * 64,
+                count: RING,
+                log_stride: 6,
+            },
+            dbrec: dbrec.as_ptr().expose_provenance() as u64,
+            pd: PD,
+            send_cq: cq,
+            recv_cq: cq,
+            access: ALL_RIGHTS,
+            service: service::RC,
+            state: state::RTS,
+            ..Qp::default()
+        };
+        let slot = tables.qps.insert(self.owner, qp).unwrap();
+        let qpn = slot + QPN_BASE;
+        Queue {
+            function,
+            qpn,
+            ring,
+            dbrec,
+            cqes,
+            posted: 0,
+            received: 0,
+            read: 0,
+        }
+    }
+
+    fn connect(&self, a: &Queue, b: &Queue) {
+        for (from, to) in [(a, b), (b, a)] {
+            self.change(from, |qp| {
+                qp.remote_function = u32::try_from(to.function).unwrap() + 1;
+                qp.remote_qpn = to.qpn;
+            });
+        }
+    }
+
+    fn pair(&self, a: usize, b: usize) -> (Queue, Queue) {
+        let (a, b) = (self.queue(a), self.queue(b));
+        self.connect(&a, &b);
+        (a, b)
+    }
+
+    fn change(&self, queue: &Queue, change: impl FnOnce(&mut Qp)) {
+        let mut locked = self.fabric.lock();
+        let slot = queue.qpn - QPN_BASE;
+        change(locked.function(queue.function).qps.get_mut(slot).unwrap());
+    }
+
+    fn state(&self, queue: &Queue) -> u8 {
+        self.fabric
+            .lock()
+            .peek(queue.function)
+            .qps
+            .get(queue.qpn - QPN_BASE)
+            .unwrap()
+            .state
+    }
+
+    /// Posts a request and lets the device see it. Returns the completions that it caused here.
+    fn post(&self, queue: &mut Queue, opcode: u8, imm: u32, segments: &[&[u8]]) -> Vec<Cqe> {
+        let body = segments.concat();
+        let ds = u8::try_from((16 + body.len()).div_ceil(16)).unwrap();
+        let ctrl = Ctrl {
+            index: queue.posted,
+            opcode,
+            qpn: queue.qpn,
+            ds,
+            flags: mlx5_prm::wqe::flag::CE_ALWAYS,
+            imm,
+            ..Ctrl::default()
+        };
+        let mut bytes = ctrl.to_bytes().to_vec();
+        bytes.extend(body);
+        for block in bytes.chunks(64) {
+            let at = (RING as usize + usize::from(queue.posted) % RING as usize) * 64;
+            queue.ring[at..at + block.len()].copy_from_slice(block);
+            queue.posted += 1;
+        }
+        queue.ring_doorbell();
+        run(&self.fabric, queue.function, queue.qpn);
+        queue.completions()
+    }
+
+    fn write(&self, queue: &mut Queue, from: (u32, &[u8]), to: (u32, u64)) -> Vec<Cqe> {
+        let remote = RemoteAddress {
+            address: to.1,
+            rkey: to.0,
+        }
+        .to_bytes();
+        self.post(
+            queue,
+            opcode::RDMA_WRITE,
+            0,
+            &[&remote, &segment(from.0, from.1)],
+        )
+    }
+
+    fn read(&self, queue: &mut Queue, into: (u32, &[u8]), from: (u32, u64)) -> Vec<Cqe> {
+        let remote = RemoteAddress {
+            address: from.1,
+            rkey: from.0,
+        }
+        .to_bytes();
+        self.post(
+            queue,
+            opcode::RDMA_READ,
+            0,
+            &[&remote, &segment(into.0, into.1)],
+        )
+    }
+
+    fn bind(
+        &self,
+        queue: &mut Queue,
+        key: u32,
+        variant: u8,
+        klms: &[Klm],
+        start: u64,
+        len: u64,
+    ) -> Vec<Cqe> {
+        let octowords = u16::try_from(klms.len().next_multiple_of(4)).unwrap();
+        let ctrl = UmrCtrl {
+            flags: flag::INLINE,
+            klm_octowords: octowords,
+            mkey_mask: mask::FREE
+                | mask::MKEY
+                | mask::LEN
+                | mask::START_ADDR
+                | mask::LOCAL_WRITE
+                | mask::REMOTE_READ
+                | mask::REMOTE_WRITE,
+            ..UmrCtrl::default()
+        };
+        let context = UmrContext {
+            access: ALL_RIGHTS,
+            qpn: QPN_ANY,
+            variant,
+            start_addr: start,
+            len,
+            ..UmrContext::default()
+        };
+        let mut list = vec![0; usize::from(octowords) * 16];
+        for (room, klm) in list.chunks_mut(16).zip(klms) {
+            room.copy_from_slice(&klm.to_bytes());
+        }
+        self.post(
+            queue,
+            opcode::UMR,
+            key,
+            &[&ctrl.to_bytes(), &context.to_bytes(), &list],
+        )
+    }
+
+    fn invalidate(&self, queue: &mut Queue, key: u32) -> Vec<Cqe> {
+        let ctrl = UmrCtrl {
+            mkey_mask: mask::FREE | mask::MKEY,
+            ..UmrCtrl::default()
+        };
+        let context = UmrContext {
+            free: true,
+            qpn: QPN_ANY,
+            ..UmrContext::default()
+        };
+        self.post(
+            queue,
+            opcode::UMR,
+            key,
+            &[&ctrl.to_bytes(), &context.to_bytes()],
+        )
+    }
+}
+
+impl Queue {
+    fn ring_doorbell(&mut self) {
+        let record = u32::from(self.received).to_be_bytes();
+        let send = u32::from(self.posted).to_be_bytes();
+        self.dbrec[0] = u64::from_ne_bytes([
+            record[0], record[1], record[2], record[3], send[0], send[1], send[2], send[3],
+        ]);
+    }
+
+    fn post_receive(&mut self, key: u32, bytes: &[u8]) {
+        let at = usize::from(self.received) % RING as usize * 64;
+        self.ring[at..at + 16].copy_from_slice(&segment(key, bytes));
+        let end = Data::Memory {
+            length: 0,
+            lkey: INVALID_LKEY,
+            address: 0,
+        };
+        self.ring[at + 16..at + 32].copy_from_slice(&end.to_bytes());
+        self.received += 1;
+        self.ring_doorbell();
+    }
+
+    fn completions(&mut self) -> Vec<Cqe> {
+        let mut found = Vec::new();
+        while let Some(bytes) = self.cqes[self.read * CQE_BYTES..].first_chunk() {
+            let cqe = Cqe::parse(bytes);
+            if cqe.opcode == cqe_opcode::INVALID {
+                break;
+            }
+            self.read += 1;
+            found.push(Cqe {
+                timestamp: 0,
+                ..cqe
+            });
+        }
+        found
+    }
+}
+
+fn segment(key: u32, bytes: &[u8]) -> [u8; 16] {
+    let length = u32::try_from(bytes.len()).unwrap();
+    Data::Memory {
+        length,
+        lkey: key,
+        address: address(bytes),
+    }
+    .to_bytes()
+}
+
+#[track_caller]
+fn expect_success(cqes: &[Cqe], bytes: usize) {
+    assert_eq!(cqes.len(), 1, "{cqes:?}");
+    assert_eq!(
+        (cqes[0].opcode, cqes[0].byte_count as usize),
+        (cqe_opcode::REQ, bytes)
+    );
+}
+
+#[track_caller]
+fn expect_error(cqes: &[Cqe], syndrome: u8) {
+    assert_eq!(cqes.len(), 1, "{cqes:?}");
+    assert_eq!(
+        (cqes[0].opcode, cqes[0].syndrome),
+        (cqe_opcode::REQ_ERR, syndrome)
+    );
+}
+
+#[test]
+fn data_moves_between_functions_with_equal_numbers() {
+    let world = World::new();
+    let (mut host, mut far) = world.pair(HOST, FAR);
+    assert_eq!(host.qpn, far.qpn, "numbers are per function");
+    let (source, target) = (vec![7u8; 5000], vec![0u8; 5000]);
+    let lkey = world.region(HOST, &source, access::LOCAL_READ);
+    let rkey = world.region(FAR, &target, ALL_RIGHTS);
+    assert_eq!(lkey, rkey);
+    expect_success(
+        &world.write(&mut host, (lkey, &source), (rkey, address(&target))),
+        5000,
+    );
+    assert_eq!(target, source);
+    assert!(far.completions().is_empty());
+}
+
+/// Each refusal: how the key is damaged, what the poster sees; in each the target stays as it was
+/// and both ends are in error after it.
+#[test]
+fn a_key_that_does_not_open_moves_nothing() {
+    type Damage = fn(&World, u32, &[u8]) -> (u32, u64);
+    let cases: [(&str, Damage); 6] = [
+        ("another variant", |_, key, bytes| (key ^ 1, address(bytes))),
+        ("no such key", |_, key, bytes| {
+            (key + 0x1000, address(bytes))
+        }),
+        ("one byte below", |_, key, bytes| (key, address(bytes) - 1)),
+        ("one byte above", |_, key, bytes| (key, address(bytes) + 1)),
+        ("a range that wraps", |_, key, _| (key, u64::MAX - 7)),
+        ("another domain", |world, key, bytes| {
+            let slot = super::access::slot_of(key).unwrap();
+            world
+                .fabric
+                .lock()
+                .function(FAR)
+                .mkeys
+                .get_mut(slot)
+                .unwrap()
+                .pd = PD + 1;
+            (key, address(bytes))
+        }),
+    ];
+    for (name, damage) in cases {
+        let world = World::new();
+        let (mut host, far) = world.pair(HOST, FAR);
+        let (source, target) = (vec![7u8; 64], vec![0u8; 64]);
+        let lkey = world.region(HOST, &source, access::LOCAL_READ);
+        let rkey = world.region(FAR, &target, ALL_RIGHTS);
+        let to = damage(&world, rkey, &target);
+        let cqes = world.write(&mut host, (lkey, &source), to);
+        assert_eq!(cqes.len(), 1, "{name}");
+        assert_eq!(cqes[0].syndrome, syndrome::REMOTE_ACCESS_ERR, "{name}");
+        assert_eq!(target, [0; 64], "{name}");
+        assert_eq!(
+            (world.state(&host), world.state(&far)),
+            (state::ERR, state::ERR),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn rights_are_those_of_the_key_and_of_the_queue() {
+    let check = |rights: u8, queue: u8, write: u8, read: u8| {
+        for (reads, expect) in [(false, write), (true, read)] {
+            let world = World::new();
+            let (mut host, far) = world.pair(HOST, FAR);
+            world.change(&far, |qp| qp.access = queue);
+            let (ours, theirs) = (vec![1u8; 8], vec![2u8; 8]);
+            let lkey = world.region(HOST, &ours, ALL_RIGHTS);
+            let remote = (world.region(FAR, &theirs, rights), address(&theirs));
+            let cqes = if reads {
+                world.read(&mut host, (lkey, &ours), remote)
+            } else {
+                world.write(&mut host, (lkey, &ours), remote)
+            };
+            assert_eq!(
+                cqes[0].syndrome, expect,
+                "{rights:x} {queue:x} read {reads}"
+            );
+        }
+    };
+    let (bad_key, bad_queue) = (syndrome::REMOTE_ACCESS_ERR, syndrome::REMOTE_INVAL_REQ_ERR);
+    check(ALL_RIGHTS, ALL_RIGHTS, 0, 0);
+    check(access::REMOTE_READ, ALL_RIGHTS, bad_key, 0);
+    check(access::REMOTE_WRITE, ALL_RIGHTS, 0, bad_key);
+    check(ALL_RIGHTS, access::REMOTE_READ, bad_queue, 0);
+    check(ALL_RIGHTS, access::REMOTE_WRITE, 0, bad_queue);
+}
+
+#[test]
+fn a_local_key_without_rights_is_a_local_error() {
+    let world = World::new();
+    let (mut host, _far) = world.pair(HOST, FAR);
+    let (ours, theirs) = (vec![1u8; 8], vec![2u8; 8]);
+    let lkey = world.region(HOST, &ours, access::LOCAL_READ);
+    let rkey = world.region(FAR, &theirs, ALL_RIGHTS);
+    let cqes = world.read(&mut host, (lkey, &ours), (rkey, address(&theirs)));
+    expect_error(&cqes, syndrome::LOCAL_PROT_ERR);
+    assert_eq!(ours, [1; 8]);
+}
+
+/// The life of a pooled key as the DPU sees it through its alias, used on both sides of a transfer.
+#[test]
+fn an_alias_follows_its_key_through_bind_and_invalidate() {
+    let world = World::new();
+    let (mut umr, _) = {
+        let queue = world.queue(HOST);
+        world.change(&queue, |qp| {
+            qp.remote_function = HOST as u32 + 1;
+            qp.remote_qpn = QPN_BASE;
+        });
+        (queue, ())
+    };
+    let (first, second) = (vec![3u8; 4096], vec![4u8; 4096]);
+    let (k1, k2) = (
+        world.region(HOST, &first, ALL_RIGHTS),
+        world.region(HOST, &second, ALL_RIGHTS),
+    );
+    let key = world.umr_key(HOST, 4);
+    let alias = world.alias(DPU, HOST, key);
+    let fetch = |alias: u32, from: &[u8]| {
+        let (mut dpu, _far) = world.pair(DPU, FAR);
+        let target = vec![0u8; 4096];
+        let rkey = world.region(FAR, &target, ALL_RIGHTS);
+        // The alias is the local key here: the DPU sends from the host's memory.
+        let cqes = world.write(&mut dpu, (alias, from), (rkey, address(&target)));
+        (cqes[0].syndrome, target)
+    };
+    assert_eq!(
+        fetch(alias, &first),
+        (syndrome::LOCAL_PROT_ERR, vec![0; 4096]),
+        "not bound yet"
+    );
+
+    let klm = |key: u32, bytes: &[u8]| Klm {
+        byte_count: 4096,
+        mkey: key,
+        address: address(bytes),
+    };
+    let bound = world.bind(
+        &mut umr,
+        key,
+        0xfb,
+        &[klm(k1, &first)],
+        address(&first),
+        4096,
+    );
+    expect_success(&bound, 0);
+    assert_eq!(fetch(alias, &first), (0, first.clone()));
+    assert_eq!(
+        fetch(alias, &second).0,
+        syndrome::LOCAL_PROT_ERR,
+        "out of range"
+    );
+
+    expect_success(&world.invalidate(&mut umr, key), 0);
+    assert_eq!(
+        fetch(alias, &first),
+        (syndrome::LOCAL_PROT_ERR, vec![0; 4096]),
+        "invalidated"
+    );
+
+    // The same alias serves the next buffer; here two ranges are one.
+    let both = [klm(k2, &second), klm(k1, &first)];
+    expect_success(&world.bind(&mut umr, key, 0xfb, &both, 0, 8192), 0);
+    let (mut dpu, _far) = world.pair(DPU, FAR);
+    let target = vec![0u8; 8192];
+    let rkey = world.region(FAR, &target, ALL_RIGHTS);
+    let from = Data::Memory {
+        length: 8192,
+        lkey: alias,
+        address: 0,
+    }
+    .to_bytes();
+    let to = RemoteAddress {
+        address: address(&target),
+        rkey,
+    }
+    .to_bytes();
+    expect_success(
+        &world.post(&mut dpu, opcode::RDMA_WRITE, 0, &[&to, &from]),
+        8192,
+    );
+    assert_eq!(target, [second, first.clone()].concat());
+
+    // The key's number comes again: the old alias does not open the new key.
+    let slot = super::access::slot_of(key).unwrap();
+    assert!(world.fabric.lock().function(HOST).remove_mkey(slot));
+    let again = world.region(HOST, &first, ALL_RIGHTS);
+    assert_eq!(again >> 8, key >> 8);
+    assert_eq!(
+        fetch(alias, &first),
+        (syndrome::LOCAL_PROT_ERR, vec![0; 4096]),
+        "stale"
+    );
+}
+
+#[test]
+fn a_bind_that_does_not_fit_is_refused() {
+    let world = World::new();
+    let bytes = vec![0u8; 64];
+    let region = world.region(HOST, &bytes, ALL_RIGHTS);
+    let klms = [Klm {
+        byte_count: 8,
+        mkey: region,
+        address: address(&bytes),
+    }; 8];
+    let (mut umr, _other) = world.pair(HOST, FAR);
+    let small = world.umr_key(HOST, 4);
+    let cqes = world.bind(&mut umr, small, 0xfb, &klms, address(&bytes), 64);
+    expect_error(&cqes, syndrome::LOCAL_QP_OP_ERR);
+    // A region of verbs is not open to UMR.
+    let (mut umr, _other) = world.pair(HOST, FAR);
+    let cqes = world.bind(&mut umr, region, 0xfb, &klms[..1], address(&bytes), 8);
+    expect_error(&cqes, syndrome::MW_BIND_ERR);
+}
+
+#[test]
+fn a_message_takes_a_receive_entry() {
+    let world = World::new();
+    let (mut host, mut far) = world.pair(HOST, FAR);
+    let (ours, theirs) = (vec![9u8; 100], vec![0u8; 100]);
+    let lkey = world.region(HOST, &ours, ALL_RIGHTS);
+    let rkey = world.region(FAR, &theirs, ALL_RIGHTS);
+    // Not ready: nothing completes, and the request waits.
+    let cqes = world.post(
+        &mut host,
+        opcode::SEND_IMM,
+        0x1234,
+        &[&segment(lkey, &ours)],
+    );
+    assert!(cqes.is_empty());
+    far.post_receive(rkey, &theirs);
+    run(&world.fabric, HOST, host.qpn);
+    expect_success(&host.completions(), 100);
+    assert_eq!(theirs, ours);
+    let got = far.completions();
+    assert_eq!(got.len(), 1);
+    assert_eq!(
+        (got[0].opcode, got[0].imm),
+        (cqe_opcode::RESP_SEND_IMM, 0x1234)
+    );
+    assert_eq!(
+        (got[0].byte_count, got[0].qpn, got[0].wqe_counter),
+        (100, far.qpn, 0)
+    );
+}
+
+#[test]
+fn a_message_too_long_ends_both_sides() {
+    let world = World::new();
+    let (mut host, mut far) = world.pair(HOST, FAR);
+    let (ours, theirs) = (vec![9u8; 100], vec![0u8; 99]);
+    let lkey = world.region(HOST, &ours, ALL_RIGHTS);
+    let rkey = world.region(FAR, &theirs, ALL_RIGHTS);
+    far.post_receive(rkey, &theirs);
+    far.post_receive(rkey, &theirs);
+    let cqes = world.post(&mut host, opcode::SEND, 0, &[&segment(lkey, &ours)]);
+    expect_error(&cqes, syndrome::REMOTE_INVAL_REQ_ERR);
+    let got: Vec<_> = far
+        .completions()
+        .iter()
+        .map(|cqe| (cqe.opcode, cqe.syndrome))
+        .collect();
+    let flushed = (cqe_opcode::RESP_ERR, syndrome::WR_FLUSH_ERR);
+    assert_eq!(
+        got,
+        [(cqe_opcode::RESP_ERR, syndrome::LOCAL_LENGTH_ERR), flushed]
+    );
+    assert_eq!(theirs, [0; 99]);
+}
+
+#[test]
+fn what_is_behind_an_error_is_flushed() {
+    let world = World::new();
+    let (mut host, _far) = world.pair(HOST, FAR);
+    let bytes = vec![0u8; 8];
+    let lkey = world.region(HOST, &bytes, ALL_RIGHTS);
+    expect_error(
+        &world.write(&mut host, (lkey, &bytes), (0, 0)),
+        syndrome::REMOTE_ACCESS_ERR,
+    );
+    let cqes = world.post(&mut host, opcode::NOP, 0, &[]);
+    expect_error(&cqes, syndrome::WR_FLUSH_ERR);
+}
+
+#[test]
+fn a_peer_that_is_gone_does_not_answer() {
+    let world = World::new();
+    let (mut host, far) = world.pair(HOST, FAR);
+    world
+        .fabric
+        .lock()
+        .function(FAR)
+        .qps
+        .remove(far.qpn - QPN_BASE);
+    let bytes = vec![0u8; 8];
+    let lkey = world.region(HOST, &bytes, ALL_RIGHTS);
+    let cqes = world.write(&mut host, (lkey, &bytes), (lkey, address(&bytes)));
+    expect_error(&cqes, syndrome::TRANSPORT_RETRY_EXC_ERR);
+}
+
+#[test]
+fn atomics_give_back_what_was_there() {
+    let world = World::new();
+    let (mut host, _far) = world.pair(HOST, FAR);
+    let result = vec![0u8; 8];
+    let word = Box::new([40u64]);
+    // SAFETY: eight bytes of a box that outlives the slice.
+    let bytes = unsafe { std::slice::from_raw_parts(word.as_ptr().cast::<u8>(), 8) };
+    let lkey = world.region(HOST, &result, ALL_RIGHTS);
+    let rkey = world.region(FAR, bytes, ALL_RIGHTS);
+    let remote = RemoteAddress {
+        address: address(bytes),
+        rkey,
+    }
+    .to_bytes();
+    let mut atomic = |opcode: u8, first: u64, second: u64| {
+        let words = [first.to_be_bytes(), second.to_be_bytes()].concat();
+        let into = segment(lkey, &result);
+        expect_success(
+            &world.post(&mut host, opcode, 0, &[&remote, &words, &into]),
+            8,
+        );
+        (
+            u64::from_ne_bytes(result.as_slice().try_into().unwrap()),
+            word[0],
+        )
+    };
+    assert_eq!(atomic(opcode::ATOMIC_FA, 2, 0), (40, 42));
+    assert_eq!(atomic(opcode::ATOMIC_CS, 7, 41), (42, 42));
+    assert_eq!(atomic(opcode::ATOMIC_CS, 7, 42), (42, 7));
+}
+
+#[test]
+fn an_unknown_opcode_and_a_foreign_entry_are_local_errors() {
+    for (opcode, damage) in [(0x3e, 0u32), (opcode::NOP, 1)] {
+        let world = World::new();
+        let (mut host, _far) = world.pair(HOST, FAR);
+        host.qpn += damage;
+        let qpn = host.qpn - damage;
+        world.post(&mut host, opcode, 0, &[]);
+        run(&world.fabric, HOST, qpn);
+        expect_or_read(&mut host, syndrome::LOCAL_QP_OP_ERR);
+    }
+}
+
+#[track_caller]
+fn expect_or_read(queue: &mut Queue, syndrome: u8) {
+    queue.read = 0;
+    expect_error(&queue.completions(), syndrome);
+}
