@@ -126,6 +126,9 @@ impl<D: AliasDevice> AliasMap<D> {
     /// If the device cannot make the alias; if all aliases that the map may hold are in use; if
     /// another thread's attempt at the same alias failed or takes too long.
     pub fn attach(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+        if !self.inner.core.device.is_ours() {
+            return Err(AliasError::Forked);
+        }
         match self.inner.find(&key) {
             Some(found) => Ok(found),
             None => self.inner.find_or_make(key),
@@ -135,7 +138,11 @@ impl<D: AliasDevice> AliasMap<D> {
     /// Puts out all aliases of an owner that is known to be dead. Those in use are destroyed once
     /// they are not. Returns how many were put out.
     pub fn reap_owner(&self, owner: OwnerUuid) -> usize {
-        self.inner.reap(owner)
+        if self.inner.core.device.is_ours() {
+            self.inner.reap(owner)
+        } else {
+            0
+        }
     }
 
     /// Aliases that the map has, those in the making included.
@@ -402,7 +409,7 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     fn close(&self) -> bool {
-        if !self.core.gate.shut() {
+        if !self.core.device.is_ours() || !self.core.gate.shut() {
             return true;
         }
         if !self.core.gate.wait_empty(CLOSE_WAIT) {
@@ -498,8 +505,11 @@ impl<D: AliasDevice> Entry<D> {
 
 impl<D: AliasDevice> Drop for Entry<D> {
     fn drop(&mut self) {
-        // An orphan that outlives the map is destroyed with the device.
-        if let Some(_inside) = self.core.gate.enter() {
+        // An orphan that outlives the map is destroyed with the device; a child's copy is not the
+        // child's.
+        if self.core.device.is_ours()
+            && let Some(_inside) = self.core.gate.enter()
+        {
             self.destroy();
         }
     }

@@ -49,7 +49,7 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Binds a leased slot. If it fails, the key goes where it belongs.
     pub(crate) fn bind(&self, id: SlotId, region: Region) -> Result<Mkey, PoolError> {
-        let _inside = self.gate.enter().ok_or(PoolError::Closed)?;
+        let _inside = self.enter()?;
         let mkey = self.mkey(id);
         let bind = UmrOp::Bind { mkey, region };
         let (mut ids, mut ops) = ([id; CHAINED_MAX + 1], [bind; CHAINED_MAX + 1]);
@@ -73,8 +73,9 @@ impl<D: MkeyDevice> Core<D> {
     /// Binds leased slots, as many in one chain as the device takes. A slot that is not bound in the
     /// end goes where it belongs.
     pub(crate) fn bind_many(&self, leased: &[(SlotId, Region)]) -> Vec<Result<Mkey, PoolError>> {
-        let Some(_inside) = self.gate.enter() else {
-            return leased.iter().map(|_| Err(PoolError::Closed)).collect();
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(error) => return leased.iter().map(|_| Err(error.clone())).collect(),
         };
         let weight_max = self.device.limits().chain_ops_max.max(1);
         let mut results = Vec::with_capacity(leased.len());
@@ -126,8 +127,8 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Makes a bound key free again, now or later as the policy says.
     pub(crate) fn release(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
-        // A pool that is closed has destroyed the key already.
-        let Some(_inside) = self.gate.enter() else {
+        // A pool that is closed has destroyed the key already; a child's copy is not the child's.
+        let Ok(_inside) = self.enter() else {
             return Ok(());
         };
         self.counters.in_use.down();
@@ -149,7 +150,7 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Invalidates all keys that wait for it. Returns how many there were.
     pub(crate) fn flush(&self) -> usize {
-        let Some(_inside) = self.gate.enter() else {
+        let Ok(_inside) = self.enter() else {
             return 0;
         };
         let mut flushed = 0;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::device::{MkeyDevice, MkeySpec};
 use crate::error::{DeviceError, PoolError};
 use crate::event::{Observer, PoolEvent};
-use crate::gate::Gate;
+use crate::gate::{Gate, Inside};
 use crate::key::{Gvmi, Mkey};
 use crate::latency::Latencies;
 use crate::policy::{OnFull, PoolPolicy};
@@ -99,15 +99,29 @@ impl<D: MkeyDevice> Core<D> {
 
     /// A slot in the state `Leased`.
     pub(crate) fn take(&self) -> Result<SlotId, PoolError> {
-        if self.gate.is_shut() {
-            return Err(PoolError::Closed);
-        }
+        self.check_open()?;
         // Nobody passes those who wait.
         let queue = self.may_wait() && self.waiters.any();
         if !queue && let Some(id) = self.take_free() {
             return Ok(id);
         }
         self.take_slowly(queue)
+    }
+
+    fn check_open(&self) -> Result<(), PoolError> {
+        if !self.device.is_ours() {
+            return Err(PoolError::Forked);
+        }
+        if self.gate.is_shut() {
+            return Err(PoolError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Goes in where closing waits, unless the pool is closed or another process's.
+    pub(crate) fn enter(&self) -> Result<Inside<'_>, PoolError> {
+        self.check_open()?;
+        self.gate.enter().ok_or(PoolError::Closed)
     }
 
     fn take_free(&self) -> Option<SlotId> {
@@ -206,7 +220,7 @@ impl<D: MkeyDevice> Core<D> {
     /// Puts an unbound key back.
     pub(crate) fn give_back(&self, id: SlotId) {
         // A pool that is closed has destroyed the key already.
-        if !self.gate.is_shut() {
+        if self.check_open().is_ok() {
             self.slots.advance(id, State::Leased, State::Free);
             self.give(id);
         }
@@ -214,7 +228,7 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Creates a key in a vacant slot.
     pub(crate) fn create(&self, state: State) -> Result<SlotId, PoolError> {
-        let _inside = self.gate.enter().ok_or(PoolError::Closed)?;
+        let _inside = self.enter()?;
         let id = self.reserve()?;
         let start = Instant::now();
         match self.device.create_mkey(&self.spec) {
@@ -323,7 +337,7 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     pub(crate) fn close(&self) -> bool {
-        if !self.gate.shut() {
+        if !self.device.is_ours() || !self.gate.shut() {
             return true;
         }
         self.keeper.stop();

@@ -78,6 +78,12 @@ pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
     /// What the device can take.
     fn limits(&self) -> MkeyLimits;
 
+    /// False in a process that was forked from the one that opened the device, which it belongs to:
+    /// pool and map then leave everything alone, locks included, that the parent may hold.
+    fn is_ours(&self) -> bool {
+        true
+    }
+
     /// Creates a key in the free state and opens it to other functions. Hundreds of microseconds.
     ///
     /// # Errors
@@ -118,6 +124,11 @@ pub struct Alias {
 /// All calls may come from any thread, several at a time. Each is bounded by the kernel's limit on
 /// commands.
 pub trait AliasDevice: fmt::Debug + Send + Sync + 'static {
+    /// As [`MkeyDevice::is_ours`].
+    fn is_ours(&self) -> bool {
+        true
+    }
+
     /// Creates an alias. Hundreds of microseconds.
     ///
     /// # Errors

@@ -144,6 +144,9 @@ pub enum PoolError {
     /// The pool was closed.
     #[error("the pool is closed")]
     Closed,
+    /// The process was forked since: the pool is the parent's.
+    #[error("the pool belongs to the parent process")]
+    Forked,
     /// The policy contradicts itself or the device.
     #[error("policy: {0}")]
     Policy(#[from] crate::policy::PolicyError),
@@ -204,6 +207,9 @@ pub enum AliasError {
     /// The map was closed.
     #[error("the alias map is closed")]
     Closed,
+    /// The process was forked since: the map is the parent's.
+    #[error("the alias map belongs to the parent process")]
+    Forked,
     /// The policy contradicts itself.
     #[error("policy: {0}")]
     Policy(#[from] crate::policy::PolicyError),

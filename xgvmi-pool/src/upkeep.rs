@@ -93,6 +93,9 @@ impl<D: MkeyDevice> Core<D> {
     pub(crate) fn upkeep(&self) -> Upkeep {
         let (low, high) = (self.policy.low as usize, self.policy.high as usize);
         let mut done = Upkeep::default();
+        if self.enter().is_err() {
+            return done;
+        }
         if self.shelf.queued() < low {
             while done.created < ROUND_MAX && self.shelf.queued() < high {
                 match self.create(State::Free) {
@@ -106,7 +109,7 @@ impl<D: MkeyDevice> Core<D> {
         }
         let surplus = self.surplus();
         for _ in 0..surplus {
-            let (Some(_inside), Some(id)) = (self.gate.enter(), self.shelf.retire()) else {
+            let (Ok(_inside), Some(id)) = (self.enter(), self.shelf.retire()) else {
                 break;
             };
             self.slots.advance(id, State::Free, State::Unsure);

@@ -481,7 +481,8 @@ fn a_forked_child_is_kept_away(host: &Context, dpu: &Context) -> Outcome<()> {
     let export = sides.host.export(whole(&memory)?)?;
     let region = whole(&memory)?;
     let device = &sides.host_device;
-    // SAFETY: the child calls the device alone, which refuses before it does anything, and ends.
+    // SAFETY: the child calls pool and device alone, which refuse before they do anything, and
+    // ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let forked = |error: &DeviceError| matches!(error, DeviceError::Forked { .. });
@@ -493,7 +494,10 @@ fn a_forked_child_is_kept_away(host: &Context, dpu: &Context) -> Outcome<()> {
             .run(&[bind])
             .is_err_and(|failed| forked(&failed.source));
         let destroyed = device.destroy_mkey(export.mkey().index());
-        let kept_away = run && destroyed.is_err_and(|error| forked(&error)) && device.close();
+        let exported = sides.host.export(region).err() == Some(PoolError::Forked);
+        let released = sides.host.release(export).is_ok() && sides.host.close();
+        let device_kept = run && destroyed.is_err_and(|error| forked(&error));
+        let kept_away = device_kept && exported && released && device.close();
         // SAFETY: ends the child at once, without running anything of the parent's.
         unsafe { libc::_exit(i32::from(!kept_away)) };
     }

@@ -206,6 +206,10 @@ impl MkeyDevice for Mlx5Device {
         }
     }
 
+    fn is_ours(&self) -> bool {
+        self.fork.parent().is_none()
+    }
+
     fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError> {
         let _inside = self.enter()?;
         // SAFETY: context and domain are live, the device being open.
@@ -235,6 +239,10 @@ impl MkeyDevice for Mlx5Device {
 }
 
 impl AliasDevice for Mlx5Device {
+    fn is_ours(&self) -> bool {
+        self.fork.parent().is_none()
+    }
+
     fn create_alias(&self, key: &RemoteKey, access: &AccessKey) -> Result<Alias, DeviceError> {
         let _inside = self.enter()?;
         // SAFETY: context and domain are live, the device being open.
