@@ -527,7 +527,7 @@ fn an_alias_follows_its_key_through_bind_and_invalidate() {
     let (mut umr, _) = {
         let queue = world.queue(HOST);
         world.change(&queue, |qp| {
-            qp.remote_function = HOST as u32 + 1;
+            qp.remote_function = u32::try_from(HOST).unwrap() + 1;
             qp.remote_qpn = QPN_BASE;
         });
         (queue, ())
