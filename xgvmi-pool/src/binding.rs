@@ -50,7 +50,7 @@ impl<D: MkeyDevice> Core<D> {
     /// Binds a leased slot. If it fails, the key goes where it belongs.
     pub(crate) fn bind(&self, id: SlotId, region: Region) -> Result<Mkey, PoolError> {
         let _inside = self.enter()?;
-        let mkey = self.mkey(id);
+        let mkey = self.slots.mkey(id);
         let bind = UmrOp::Bind { mkey, region };
         let (mut ids, mut ops) = ([id; CHAINED_MAX + 1], [bind; CHAINED_MAX + 1]);
         let mut chained = 0;
@@ -93,7 +93,7 @@ impl<D: MkeyDevice> Core<D> {
         }
         for (id, region) in leased {
             let bind = UmrOp::Bind {
-                mkey: self.mkey(*id),
+                mkey: self.slots.mkey(*id),
                 region: *region,
             };
             if weight + bind.weight() > weight_max && !chain.ops.is_empty() {
@@ -181,7 +181,7 @@ impl<D: MkeyDevice> Core<D> {
     fn invalidation(&self, id: SlotId) -> UmrOp {
         self.slots.advance(id, State::Pending, State::Unsure);
         UmrOp::Invalidate {
-            mkey: self.mkey(id),
+            mkey: self.slots.mkey(id),
         }
     }
 

@@ -6,8 +6,9 @@ use crate::device::{MkeyDevice, MkeySpec};
 use crate::error::{DeviceError, PoolError};
 use crate::event::{Observer, PoolEvent};
 use crate::gate::{Gate, Inside};
-use crate::key::{Gvmi, Mkey};
+use crate::key::Gvmi;
 use crate::latency::Latencies;
+use crate::names::Names;
 use crate::policy::{OnFull, PoolPolicy};
 use crate::shelf::Shelf;
 use crate::slots::{SlotId, Slots, State};
@@ -54,6 +55,7 @@ struct Room {
     vacant: Vec<SlotId>,
     /// When a lowered cap may be tried again.
     retry_at: Option<Instant>,
+    names: Names,
 }
 
 impl<D: MkeyDevice> Core<D> {
@@ -85,6 +87,7 @@ impl<D: MkeyDevice> Core<D> {
             room: Mutex::new(Room {
                 vacant,
                 retry_at: None,
+                names: Names::default(),
             }),
             cap: AtomicU32::new(policy.mkeys_max),
             waiters: Waiters::new(),
@@ -234,7 +237,8 @@ impl<D: MkeyDevice> Core<D> {
         match self.device.create_mkey(&self.spec) {
             Ok(index) => {
                 self.latencies.create.record(start.elapsed());
-                self.slots.fill(id, index, state);
+                let mkey = lock(&self.room).names.of_new(index, self.policy.tag);
+                self.slots.fill(id, mkey, state);
                 self.counters.creates.one();
                 Ok(id)
             }
@@ -291,12 +295,16 @@ impl<D: MkeyDevice> Core<D> {
     /// If the device refuses; then the key is lost.
     pub(crate) fn destroy(&self, id: SlotId) -> Result<(), DeviceError> {
         let start = Instant::now();
-        match self.device.destroy_mkey(self.slots.index(id)) {
+        let index = self.slots.mkey(id).index();
+        match self.device.destroy_mkey(index) {
             Ok(()) => {
                 self.latencies.destroy.record(start.elapsed());
                 self.counters.destroys.one();
                 self.slots.advance(id, State::Unsure, State::Vacant);
-                lock(&self.room).vacant.push(id);
+                let mut room = lock(&self.room);
+                room.vacant.push(id);
+                room.names.destroyed(index);
+                drop(room);
                 if self.may_wait() && self.waiters.any() {
                     self.waiters.serve(Wake::Room);
                 }
@@ -325,10 +333,6 @@ impl<D: MkeyDevice> Core<D> {
         self.cap.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn mkey(&self, id: SlotId) -> Mkey {
-        Mkey::new(self.slots.index(id), self.policy.tag)
-    }
-
     /// Tells the observer, if there is one.
     pub(crate) fn tell(&self, event: impl FnOnce() -> PoolEvent) {
         if let Some(observer) = &self.observer {
@@ -351,7 +355,7 @@ impl<D: MkeyDevice> Core<D> {
             if self.slots.state(id) == State::Vacant {
                 continue;
             }
-            match self.device.destroy_mkey(self.slots.index(id)) {
+            match self.device.destroy_mkey(self.slots.mkey(id).index()) {
                 Ok(()) => self.counters.destroys.one(),
                 Err(_) => clean = false,
             }

@@ -63,6 +63,7 @@ mod latency;
     reason = "the one door to the adapter: libibverbs, libmlx5 and its rings"
 )]
 pub mod mlx5;
+mod names;
 mod policy;
 mod pool;
 mod region;

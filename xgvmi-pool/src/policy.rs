@@ -70,7 +70,8 @@ pub struct PoolPolicy {
     /// key; a device that can take fewer lowers it.
     pub klm_entries: u32,
     /// Tag of the keys. Default [`Tag::UCX_POOLED`]: a stock importer caches the aliases of no
-    /// other.
+    /// other. A key whose index had been another key of this pool has a lower one, which an importer
+    /// therefore takes for a key that it has not seen yet.
     pub tag: Tag,
     /// What an importer must present. Default [`AccessKey::UCX_COMPATIBLE`].
     pub access_key: AccessKey,

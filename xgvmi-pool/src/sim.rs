@@ -206,8 +206,10 @@ impl SimFabric {
         len: u64,
     ) -> Result<Region, Unreached> {
         let world = self.world();
-        let index = Mkey::from_raw(key.raw()).index();
-        let region = match world.object(gvmi, index).ok_or(Unreached::NoKey)? {
+        let key = Mkey::from_raw(key.raw());
+        let region = match world.object(gvmi, key.index()).ok_or(Unreached::NoKey)? {
+            // The tag of an alias says nothing about that of its key.
+            Object::Key { tag, .. } if *tag != key.tag() => return Err(Unreached::NoKey),
             Object::Key { region, .. } => region,
             Object::Alias {
                 gvmi,

@@ -4,7 +4,7 @@
 //! and another one found there means that two owners have one key, which must stop the program
 //! before the device hands a stranger's memory out.
 
-use crate::key::MkeyIndex;
+use crate::key::Mkey;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
 
 /// Number of a slot.
@@ -49,7 +49,7 @@ impl State {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot {
-    index: AtomicU32,
+    mkey: AtomicU32,
     state: AtomicU8,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new(count: u32) -> Self {
         let slot = |_| Slot {
-            index: AtomicU32::new(0),
+            mkey: AtomicU32::new(0),
             state: AtomicU8::new(State::Vacant as u8),
         };
         Self {
@@ -81,14 +81,13 @@ impl Slots {
     }
 
     /// The key in the slot. Meaningful to the slot's owner, and not in a vacant slot.
-    pub(crate) fn index(&self, id: SlotId) -> MkeyIndex {
-        // Cannot be refused: only `fill` writes it.
-        MkeyIndex::new(self.slot(id).index.load(Ordering::Relaxed)).unwrap_or(MkeyIndex::MAX)
+    pub(crate) fn mkey(&self, id: SlotId) -> Mkey {
+        Mkey::from_raw(self.slot(id).mkey.load(Ordering::Relaxed))
     }
 
     /// Puts a new key into a vacant slot.
-    pub(crate) fn fill(&self, id: SlotId, index: MkeyIndex, state: State) {
-        self.slot(id).index.store(index.get(), Ordering::Relaxed);
+    pub(crate) fn fill(&self, id: SlotId, mkey: Mkey, state: State) {
+        self.slot(id).mkey.store(mkey.raw(), Ordering::Relaxed);
         self.advance(id, State::Vacant, state);
     }
 

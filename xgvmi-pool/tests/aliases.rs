@@ -183,6 +183,49 @@ fn the_alias_of_a_dead_owner_is_replaced_and_lives_while_in_use() {
     assert_eq!(fabric.objects(DPU), 1, "destroyed with its last use");
 }
 
+/// The same exporter destroys a key, and the adapter gives the index out again.
+#[test]
+fn a_new_key_of_an_old_index_has_another_name() {
+    let fabric = SimFabric::new();
+    let (pool, keys) = exported(&fabric, 1);
+    let map = map(&fabric, 8);
+    drop(map.attach(keys[0]).expect("an alias"));
+
+    let region = Region::new(VirtAddr::new(0x2000), 0x1000, Lkey::from_raw(7)).expect("a region");
+    let doomed = pool.export(region).expect("a key");
+    let old = RemoteKey {
+        mkey: doomed.mkey(),
+        ..keys[0]
+    };
+    drop(map.attach(old).expect("an alias"));
+    fabric.set_faults(
+        1,
+        FaultRates {
+            invalidate: 1000,
+            ..FaultRates::default()
+        },
+    );
+    doomed.release().expect("destroyed");
+    fabric.set_faults(1, FaultRates::default());
+
+    let export = pool.export(region).expect("a key");
+    let new = RemoteKey {
+        mkey: export.mkey(),
+        ..keys[0]
+    };
+    assert_eq!(
+        new.mkey.index(),
+        old.mkey.index(),
+        "the adapter gave the index out again"
+    );
+    assert_ne!(new.map_key(), old.map_key());
+    let alias = map.attach(new).expect("an alias");
+    assert_eq!(
+        fabric.reach(DPU, alias.lkey(), region.addr(), region.len()),
+        Ok(region)
+    );
+}
+
 #[test]
 fn a_dead_owner_is_reaped() {
     let fabric = SimFabric::new();
