@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::engine;
-use crate::fabric::objects::{Armed, Attached};
+use crate::fabric::objects::Attached;
 use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, NUMBER_BASE, QPN_BASE};
@@ -31,7 +31,7 @@ pub const ENV_AS: &str = "BFEMU_AS";
 
 const PAGE: usize = 4096;
 /// Size of the sparse file behind a context: room for every page that may be mapped of it.
-const CONTEXT_FILE_BYTES: u64 = 1 << 30;
+pub const CONTEXT_FILE_BYTES: u64 = 1 << 30;
 const CONTEXT_FILE_NAME: &CStr = c"bf-emu-uverbs";
 const CONTEXT_MAGIC: u64 = u64::from_be_bytes(*b"bf-emu-c");
 
@@ -509,14 +509,10 @@ impl Process {
     }
 
     fn arm(&self, function: usize, context: u32, bytes: Option<[u8; 8]>) {
-        if let Some([command, _, _, _, a, b, c, d]) = bytes {
+        if let Some([command @ .., a, b, c, d]) = bytes {
             let cqn = u32::from_be_bytes([a, b, c, d]);
-            let armed = if command & 1 == 0 {
-                Armed::Next
-            } else {
-                Armed::Solicited
-            };
-            engine::ring_arm(self.fabric, function, (context, cqn), armed);
+            let command = Some(u32::from_be_bytes(command));
+            engine::ring_arm(self.fabric, function, (context, cqn), command);
             return;
         }
         // What was stored is not known: arm all; an event too many does no harm.
@@ -531,7 +527,7 @@ impl Process {
             };
             let Some(slot) = next else { return };
             let cqn = slot + NUMBER_BASE;
-            engine::ring_arm(self.fabric, function, (context, cqn), Armed::Next);
+            engine::ring_arm(self.fabric, function, (context, cqn), None);
             from = slot + 1;
         }
     }

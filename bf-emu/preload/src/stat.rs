@@ -4,14 +4,13 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use bf_emu::paths::{PATH_BYTES_MAX, Place};
+use bf_emu::process::CONTEXT_FILE_BYTES;
 use bf_emu::sysfs::{UVERBS_MAJOR, UVERBS_MINOR_BASE};
 use libc::{stat as Stat, statx as Statx};
 
 use crate::next::next_or;
 use crate::{device, guarded, place};
 
-/// Size of the file behind a context, which leaves room for all its UAR pages.
-const CONTEXT_BYTES: u64 = 1 << 30;
 /// Type and mode of a uverbs device.
 const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
@@ -209,7 +208,7 @@ fn minor(index: usize) -> c_uint {
 /// Whether it could be the file behind a context, which is a memory file: a regular file without a
 /// name. It spares all other files the question to the device.
 fn could_be_context(mode: libc::mode_t, has_name: bool, bytes: u64) -> bool {
-    mode & libc::S_IFMT == libc::S_IFREG && !has_name && bytes == CONTEXT_BYTES
+    mode & libc::S_IFMT == libc::S_IFREG && !has_name && bytes == CONTEXT_FILE_BYTES
 }
 
 /// Asked of a file that could be a context. A process that was given one by another and has opened

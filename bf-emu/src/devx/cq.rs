@@ -40,6 +40,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
             log_stride,
         },
         dbrec,
+        ignore_overrun: cq::OVERRUN_IGNORE.is_set(input),
         by_command: true,
         ..Cq::default()
     };

@@ -66,19 +66,18 @@ pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, mut 
 /// How far the owner has read, if there is room for another entry.
 fn room(space: Space, cq: &Cq) -> Option<u32> {
     let full = |consumed: u32| cq.produced.wrapping_sub(consumed) >= cq.ring.count;
-    if !full(cq.consumed) {
+    if cq.ignore_overrun || !full(cq.consumed) {
         return Some(cq.consumed);
     }
-    let consumed = read_consumed(space, cq)?;
+    let consumed = widen(cq, space.read_be32(cq.dbrec).ok()?);
     (!full(consumed)).then_some(consumed)
 }
 
-/// The consumer counter of the doorbell record, widened from its 24 bits.
-fn read_consumed(space: Space, cq: &Cq) -> Option<u32> {
+/// A consumer counter, widened from its 24 bits: at most so far behind what was produced.
+fn widen(cq: &Cq, counter: u32) -> u32 {
     const MASK: u32 = 0xff_ffff;
-    let counter = space.read_be32(cq.dbrec).ok()? & MASK;
-    let behind = cq.produced.wrapping_sub(counter) & MASK;
-    Some(cq.produced.wrapping_sub(behind))
+    cq.produced
+        .wrapping_sub(cq.produced.wrapping_sub(counter) & MASK)
 }
 
 fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
@@ -96,9 +95,10 @@ fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
     }
 }
 
-/// Arms a completion queue: the owner has read up to `consumed` and wants to be told of what is
-/// beyond it.
-pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, armed: Armed) {
+/// Arms a completion queue: the owner has read up to the counter in `command`, the arm word of the
+/// doorbell or of the doorbell record, and wants to be told of what is beyond it. (The record's
+/// other word need not be kept by an owner that ignores overruns: UCX does not.)
+pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, command: Option<u32>) {
     let tables = locked.peek(function);
     let Some(cq) = tables.cqs.get(slot).copied() else {
         return;
@@ -107,9 +107,16 @@ pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, armed: Ar
     let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
         return;
     };
-    let consumed = read_consumed(Space::of(pid), &cq).unwrap_or(cq.produced);
+    let command = command.or_else(|| Space::of(pid).read_be32(cq.dbrec.wrapping_add(4)).ok());
+    let Some(command) = command else { return };
+    let armed = if command & SOLICITED_ONLY == 0 {
+        Armed::Next
+    } else {
+        Armed::Solicited
+    };
+    let consumed = widen(&cq, command);
     // An entry that came before the arming counts, or the owner would sleep on it.
-    let late = cq.produced != consumed && armed != Armed::No;
+    let late = cq.produced != consumed;
     let sent = late && event::completion(locked, function, (cq.channel, cq.user_handle), cq.devx);
     if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
         cq.consumed = consumed;
@@ -117,6 +124,10 @@ pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, armed: Ar
         cq.events_sent = cq.events_sent.wrapping_add(u32::from(sent));
     }
 }
+
+/// Bit of the arm word: only solicited completions and errors count (`mlx5.h`,
+/// MLX5_CQ_DB_REQ_NOT_SOL).
+const SOLICITED_ONLY: u32 = 1 << 24;
 
 /// Completes a send entry in error and brings its queue pair into the error state.
 pub(crate) fn fail(

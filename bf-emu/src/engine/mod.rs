@@ -20,7 +20,6 @@ pub(crate) mod tick;
 pub(crate) mod umr;
 pub(crate) mod work;
 
-use crate::fabric::objects::Armed;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 use crate::sys;
 
@@ -154,13 +153,19 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
 }
 
 /// The doorbell of completion queue `cqn` rang, by a user of `context`: it wants to be told.
-pub(crate) fn ring_arm(fabric: &Fabric, function: usize, (context, cqn): (u32, u32), armed: Armed) {
+/// `command` is the arm word, if the store shows it; it also lies in the doorbell record.
+pub(crate) fn ring_arm(
+    fabric: &Fabric,
+    function: usize,
+    (context, cqn): (u32, u32),
+    command: Option<u32>,
+) {
     let Some(slot) = cqn.checked_sub(NUMBER_BASE) else {
         return;
     };
     let mut locked = fabric.lock();
     if locked.peek(function).cqs.owned(slot, context).is_some() {
         fabric.counters(function).arm();
-        complete::arm(&mut locked, function, slot, armed);
+        complete::arm(&mut locked, function, slot, command);
     }
 }

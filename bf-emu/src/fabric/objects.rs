@@ -267,6 +267,8 @@ pub struct Cq {
     pub devx: Subscription,
     /// When to tell the owner.
     pub armed: Armed,
+    /// Its owner takes care that it never overruns, and need not say how far he has read.
+    pub ignore_overrun: bool,
     /// An entry was lost for want of room.
     pub overrun: bool,
     /// Made by a DEVX command.

@@ -7,6 +7,7 @@ use crate::engine::execute::MESSAGE_BYTES_MAX;
 use crate::fabric::Identity;
 use crate::stats::Command;
 use crate::sys::Errno;
+use crate::sysfs::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};
 
 /// Interrupt vectors.
 const COMP_VECTORS: u32 = 4;
@@ -74,14 +75,6 @@ fn ucontext() -> Answer {
     answer
 }
 
-/// Capability flags of an InfiniBand port: SM is elsewhere, extended speeds, CM, client
-/// reregistration.
-const PORT_CAP_FLAGS: u32 = 1 << 14 | 1 << 16 | 1 << 25;
-/// Length of a port's GID table.
-pub(crate) const GIDS: u32 = 8;
-/// Length of a port's PKEY table.
-pub(crate) const PKEYS: u16 = 128;
-
 pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::QueryPort);
     if ioctl.number(attr::PORT_NUM)? & 0xff != 1 {
@@ -90,12 +83,12 @@ pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     // struct ib_uverbs_query_port_resp_ex
     let mut answer = Answer::new(48);
     answer
-        .u32(0, PORT_CAP_FLAGS)
+        .u32(0, PORT_CAPABILITIES)
         .u32(4, u32::try_from(MESSAGE_BYTES_MAX).unwrap_or(u32::MAX))
-        .u32(16, GIDS)
-        .u16(20, PKEYS)
+        .u32(16, u32::from(GID_TABLE_LEN))
+        .u16(20, PKEY_TABLE_LEN)
         .u16(22, identity(call)?.lid)
-        .u16(24, 1) // sm_lid
+        .u16(24, SM_LID)
         .u8(26, 4) // state: active
         .u8(27, 5) // max_mtu: 4096
         .u8(28, 5) // active_mtu: 4096
@@ -133,7 +126,7 @@ pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
         ioctl.number32(attr::GID_PORT)?,
         ioctl.number32(attr::GID_INDEX)?,
     );
-    if port != 1 || index >= GIDS {
+    if port != 1 || index >= u32::from(GID_TABLE_LEN) {
         return Err(Errno(libc::EINVAL));
     }
     if index != 0 {

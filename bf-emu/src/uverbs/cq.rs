@@ -10,6 +10,9 @@ use crate::sys::{self, Errno};
 /// Most entries of a completion queue, as the device tells its users.
 pub(crate) const CQES_MAX: u32 = (1 << 22) - 1;
 
+/// Flag of creation: `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
+const IGNORE_OVERRUN: u32 = 1 << 1;
+
 /// Attributes of destruction.
 const DESTROY_HANDLE: u16 = 0;
 const DESTROY_RESP: u16 = 1;
@@ -58,6 +61,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         dbrec,
         user_handle: ioctl.number(create_cq::USER_HANDLE)?,
         channel,
+        ignore_overrun: ioctl.number32(create_cq::FLAGS).unwrap_or(0) & IGNORE_OVERRUN != 0,
         event_channel: channel::event_channel(call, ioctl, create_cq::EVENT_FD),
         ..Cq::default()
     };

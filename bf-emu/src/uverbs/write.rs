@@ -1,7 +1,7 @@
 //! The older commands, whose structures travel inside `INVOKE_WRITE` (`ib_user_verbs.h`).
 
 use super::abi::{UHW_OUT, invoke, write};
-use super::context::{GIDS, identity};
+use super::context::identity;
 use super::cq::CQES_MAX;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
@@ -12,6 +12,7 @@ use crate::fabric::objects::ChannelKind;
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
 use crate::stats::Command;
 use crate::sys::Errno;
+use crate::sysfs::{FIRMWARE, GID_TABLE_LEN, HW_REV, PKEY_TABLE_LEN};
 
 /// Longest structure of these commands.
 const INPUT_BYTES: usize = 192;
@@ -69,11 +70,6 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 const DEVICE_CAP_FLAGS: u32 =
     1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
 
-/// Firmware of a BlueField-3 as of early 2024.
-pub(crate) const FIRMWARE: (u16, u16, u16) = (32, 40, 1000);
-/// Mellanox, as the PCI configuration has it.
-const VENDOR_PART_MASK: u32 = 0xffff;
-
 fn count(limit: usize) -> u32 {
     u32::try_from(limit).unwrap_or(u32::MAX)
 }
@@ -81,8 +77,8 @@ fn count(limit: usize) -> u32 {
 /// `struct ib_uverbs_query_device_resp`, 176 bytes.
 fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
     let identity = identity(call)?;
-    let (major, minor, sub) = FIRMWARE;
-    let firmware = u64::from(major) << 32 | u64::from(minor) << 16 | u64::from(sub);
+    let [major, minor, sub] = FIRMWARE.map(u64::from);
+    let firmware = major << 32 | minor << 16 | sub;
     answer
         .u64(0, firmware)
         .put(8, &identity.node_guid.to_be_bytes())
@@ -90,8 +86,8 @@ fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
         .u64(24, REGION_BYTES_MAX)
         .u64(32, 0xffff_ffff_ffff_f000) // page_size_cap
         .u32(40, 0x2c9) // vendor_id
-        .u32(44, u32::from(identity.pci_device) & VENDOR_PART_MASK)
-        .u32(48, 0) // hw_ver
+        .u32(44, u32::from(identity.pci_device))
+        .u32(48, HW_REV)
         .u32(52, count(QPS_MAX))
         .u32(56, QP_WRS_MAX)
         .u32(60, DEVICE_CAP_FLAGS)
@@ -110,7 +106,7 @@ fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
         .u32(156, count(SRQS_MAX))
         .u32(160, SRQ_WRS_MAX)
         .u32(164, SRQ_SGES_MAX)
-        .u16(168, 128) // max_pkeys
+        .u16(168, PKEY_TABLE_LEN)
         .u8(170, 16) // local_ca_ack_delay
         .u8(171, 1); // phys_port_cnt
     Ok(())
@@ -150,7 +146,7 @@ fn create_ah(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
     let pds = &locked.peek(call.function()).pds;
     pds.owned(pd, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
-    if port != 1 || is_global != 0 && u32::from(sgid_index) >= GIDS {
+    if port != 1 || is_global != 0 && u16::from(sgid_index) >= GID_TABLE_LEN {
         return Err(Errno(libc::EINVAL));
     }
     let mut answer = Answer::new(4);
