@@ -46,6 +46,7 @@
 #![deny(unsafe_code)]
 
 mod alias;
+mod announce;
 mod binding;
 mod core;
 mod device;
@@ -67,6 +68,7 @@ mod names;
 mod policy;
 mod pool;
 mod region;
+mod secret;
 mod shelf;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
@@ -77,6 +79,7 @@ mod upkeep;
 mod waiters;
 
 pub use alias::{AliasMap, AliasRef};
+pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PoolError, ReleaseError, Rest};
 pub use event::{Observer, PoolEvent};
@@ -87,5 +90,6 @@ pub use latency::{Latency, PoolLatencies};
 pub use policy::{AliasPolicy, Invalidate, OnFull, PolicyError, PoolPolicy};
 pub use pool::{MkeyPool, PoolLevels};
 pub use region::{Region, RegionError};
+pub use secret::{Seal, Secret, SecretError};
 pub use stats::{AliasStats, PoolStats};
 pub use upkeep::Upkeep;

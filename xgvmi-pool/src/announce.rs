@@ -1,0 +1,516 @@
+//! What an exporter tells an importer ahead of the first collective: its pooled keys, so that their
+//! aliases are there when they are needed, or a number of exports in one message.
+//!
+//! # Format, version 1
+//! All numbers are little-endian.
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 8 | `XGVMIANN` |
+//! | 8 | 2 | version, 1 |
+//! | 10 | 2 | function that owns the keys (gvmi) |
+//! | 12 | 1 | kind: 1 keys, 2 exports |
+//! | 13 | 3 | zero |
+//! | 16 | 8 | owner |
+//! | 24 | 8 | sequence number: each message of an owner has a higher one than those before |
+//! | 32 | 4 | entries that follow |
+//! | 36 | 4 | zero |
+//! | 40 | | keys: runs of 8 bytes, first key and number of keys whose indices follow on; exports: 24 bytes each, key, zero, address, length |
+//! | end | 16 | seal over everything before |
+
+use std::collections::HashMap;
+
+use crate::key::{Gvmi, Lkey, Mkey, MkeyIndex, OwnerUuid, RemoteKey, VirtAddr};
+use crate::region::Region;
+use crate::secret::Seal;
+
+const MAGIC: [u8; 8] = *b"XGVMIANN";
+const VERSION: u16 = 1;
+const HEAD_BYTES: usize = 40;
+const RUN_BYTES: usize = 8;
+const EXPORT_BYTES: usize = 24;
+
+/// Keys that one announcement may hold: a pool never has more.
+const KEYS_MAX: u32 = 1 << 20;
+
+/// Owners whose sequence numbers an inbox remembers: the exporters of 64 nodes of 1024 ranks.
+const OWNERS_MAX: usize = 1 << 16;
+
+/// An exporter's message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// Function that owns the keys.
+    pub gvmi: Gvmi,
+    /// Who exports them.
+    pub owner: OwnerUuid,
+    /// Higher than in all messages of the owner before.
+    pub sequence: u64,
+    /// What is announced.
+    pub body: Body,
+}
+
+/// What an announcement is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Keys that will be bound to one region or another.
+    Keys(Vec<Mkey>),
+    /// Keys that are bound.
+    Exports(Vec<RemoteExport>),
+}
+
+/// A key that stands for a region of the exporter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteExport {
+    /// The key.
+    pub mkey: Mkey,
+    /// First byte.
+    pub addr: VirtAddr,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// What is wrong with a message. Nothing was changed because of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnnounceError {
+    /// It does not begin as one.
+    #[error("no announcement")]
+    NoAnnouncement,
+    /// Another version of the format.
+    #[error("an announcement of version {version}, this is version {VERSION}")]
+    Version {
+        /// Its version.
+        version: u16,
+    },
+    /// It does not end where it says.
+    #[error("an announcement of {len} bytes that should have {expected}")]
+    Length {
+        /// Its length in bytes.
+        len: usize,
+        /// What it should be.
+        expected: usize,
+    },
+    /// It was changed on its way, or comes from another job.
+    #[error("the seal is broken, or another job's")]
+    Seal,
+    /// It is sealed but makes no sense.
+    #[error("entry {entry} of the announcement: {what}")]
+    Content {
+        /// Number of the entry.
+        entry: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// It is not newer than one that was seen.
+    #[error("announcement {sequence} of {owner:?} comes after {seen}")]
+    Replayed {
+        /// Who sent it, it says.
+        owner: OwnerUuid,
+        /// Its number.
+        sequence: u64,
+        /// Highest number seen.
+        seen: u64,
+    },
+    /// Too many exporters.
+    #[error("more than {OWNERS_MAX} exporters")]
+    Owners,
+}
+
+impl Announcement {
+    /// The message.
+    #[must_use]
+    pub fn to_bytes(&self, seal: &Seal) -> Vec<u8> {
+        let (kind, entries) = match &self.body {
+            Body::Keys(keys) => (1u8, runs(keys)),
+            Body::Exports(exports) => (2, exports.iter().flat_map(export_bytes).collect()),
+        };
+        let entry_bytes = if kind == 1 { RUN_BYTES } else { EXPORT_BYTES };
+        // Cannot be lost: memory for 2^32 entries does not exist.
+        let count = u32::try_from(entries.len() / entry_bytes).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + entries.len() + Seal::BYTES);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.gvmi.get().to_le_bytes());
+        bytes.extend([kind, 0, 0, 0]);
+        bytes.extend(self.owner.get().to_le_bytes());
+        bytes.extend(self.sequence.to_le_bytes());
+        bytes.extend(count.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(entries);
+        bytes.extend(seal.of(&bytes));
+        bytes
+    }
+
+    /// The announcement in a message.
+    ///
+    /// # Errors
+    /// If it is none, is damaged, or comes from another job.
+    pub fn parse(bytes: &[u8], seal: &Seal) -> Result<Self, AnnounceError> {
+        let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
+            return Err(AnnounceError::NoAnnouncement);
+        };
+        if head[..8] != MAGIC {
+            return Err(AnnounceError::NoAnnouncement);
+        }
+        let version = u16_at(head, 8);
+        if version != VERSION {
+            return Err(AnnounceError::Version { version });
+        }
+        let (kind, count) = (head[12], u32_at(head, 32));
+        let entry_bytes = if kind == 2 { EXPORT_BYTES } else { RUN_BYTES };
+        let expected = (count as usize)
+            .checked_mul(entry_bytes)
+            .and_then(|entries| entries.checked_add(HEAD_BYTES + Seal::BYTES))
+            .unwrap_or(usize::MAX);
+        let len = bytes.len();
+        let Some((entries, found)) = rest.split_last_chunk::<{ Seal::BYTES }>() else {
+            return Err(AnnounceError::Length { len, expected });
+        };
+        if len != expected {
+            return Err(AnnounceError::Length { len, expected });
+        }
+        if !seal.fits(&bytes[..len - Seal::BYTES], found) {
+            return Err(AnnounceError::Seal);
+        }
+        if head[13..16] != [0; 3] || head[36..] != [0; 4] {
+            return Err(AnnounceError::Content {
+                entry: 0,
+                what: "what should be zero is not",
+            });
+        }
+        let body = match kind {
+            1 => Body::Keys(parse_runs(entries)?),
+            2 => Body::Exports(parse_exports(entries)?),
+            _ => {
+                return Err(AnnounceError::Content {
+                    entry: 0,
+                    what: "of no known kind",
+                });
+            }
+        };
+        Ok(Self {
+            gvmi: Gvmi::new(u16_at(head, 10)),
+            owner: OwnerUuid::new(u64_at(head, 16)),
+            sequence: u64_at(head, 24),
+            body,
+        })
+    }
+
+    /// The keys that it is about, as an alias map wants them.
+    pub fn keys(&self) -> impl Iterator<Item = RemoteKey> + '_ {
+        let (keys, exports): (&[Mkey], &[RemoteExport]) = match &self.body {
+            Body::Keys(keys) => (keys, &[]),
+            Body::Exports(exports) => (&[], exports),
+        };
+        let mkeys = keys
+            .iter()
+            .copied()
+            .chain(exports.iter().map(|export| export.mkey));
+        mkeys.map(|mkey| RemoteKey {
+            gvmi: self.gvmi,
+            mkey,
+            owner: self.owner,
+        })
+    }
+}
+
+/// Keys as runs: the adapter gives indices out in order, so a pool of thousands is a few runs.
+fn runs(keys: &[Mkey]) -> Vec<u8> {
+    let mut sorted: Vec<u32> = keys.iter().map(|key| key.raw()).collect();
+    // By tag and then by index, so that runs do not break where tags differ.
+    sorted.sort_unstable_by_key(|raw| raw.rotate_right(8));
+    sorted.dedup();
+    let follows = |a: &u32, b: &u32| a.checked_add(1 << 8) == Some(*b);
+    let run = |run: &[u32]| {
+        // Cannot be lost: a run has less than 2^24 keys.
+        let count = u32::try_from(run.len()).unwrap_or(u32::MAX);
+        [run[0], count].map(u32::to_le_bytes)
+    };
+    sorted.chunk_by(follows).flat_map(run).flatten().collect()
+}
+
+fn parse_runs(entries: &[u8]) -> Result<Vec<Mkey>, AnnounceError> {
+    let wrong = |entry, what| AnnounceError::Content { entry, what };
+    let mut keys = Vec::new();
+    for (entry, run) in entries.as_chunks::<RUN_BYTES>().0.iter().enumerate() {
+        let (first, count) = (Mkey::from_raw(u32_at(run, 0)), u32_at(run, 4));
+        if count == 0 {
+            return Err(wrong(entry, "an empty run"));
+        }
+        if count > KEYS_MAX || keys.len() + count as usize > KEYS_MAX as usize {
+            return Err(wrong(entry, "more keys than a pool has"));
+        }
+        for offset in 0..count {
+            let index = MkeyIndex::new(first.index().get() + offset);
+            let index = index.ok_or_else(|| wrong(entry, "indices of more than 24 bits"))?;
+            keys.push(Mkey::new(index, first.tag()));
+        }
+    }
+    Ok(keys)
+}
+
+fn export_bytes(export: &RemoteExport) -> [u8; EXPORT_BYTES] {
+    let mut bytes = [0; EXPORT_BYTES];
+    bytes[..4].copy_from_slice(&export.mkey.raw().to_le_bytes());
+    bytes[8..16].copy_from_slice(&export.addr.get().to_le_bytes());
+    bytes[16..].copy_from_slice(&export.len.to_le_bytes());
+    bytes
+}
+
+fn parse_exports(entries: &[u8]) -> Result<Vec<RemoteExport>, AnnounceError> {
+    let parse = |(entry, bytes): (usize, &[u8; EXPORT_BYTES])| {
+        let (addr, len) = (VirtAddr::new(u64_at(bytes, 8)), u64_at(bytes, 16));
+        // The key is not looked at: whether there are such bytes is the question.
+        let region = Region::new(addr, len, Lkey::from_raw(0));
+        if region.is_err() || bytes[4..8] != [0; 4] {
+            return Err(AnnounceError::Content {
+                entry,
+                what: "no region",
+            });
+        }
+        Ok(RemoteExport {
+            mkey: Mkey::from_raw(u32_at(bytes, 0)),
+            addr,
+            len,
+        })
+    };
+    entries
+        .as_chunks()
+        .0
+        .iter()
+        .enumerate()
+        .map(parse)
+        .collect()
+}
+
+/// Takes messages in, each of them once.
+#[derive(Debug)]
+pub struct Inbox {
+    seal: Seal,
+    /// Highest sequence number of each owner.
+    seen: HashMap<u64, u64>,
+}
+
+impl Inbox {
+    /// An inbox for messages under a seal.
+    #[must_use]
+    pub fn new(seal: Seal) -> Self {
+        Self {
+            seal,
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Takes a message in.
+    ///
+    /// # Errors
+    /// If it is no announcement, damaged, another job's, or not newer than one of the same owner.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Announcement, AnnounceError> {
+        let announcement = Announcement::parse(bytes, &self.seal)?;
+        let Announcement {
+            owner, sequence, ..
+        } = announcement;
+        match self.seen.get(&owner.get()) {
+            Some(&seen) if sequence <= seen => {
+                return Err(AnnounceError::Replayed {
+                    owner,
+                    sequence,
+                    seen,
+                });
+            }
+            None if self.seen.len() >= OWNERS_MAX => return Err(AnnounceError::Owners),
+            _ => {}
+        }
+        self.seen.insert(owner.get(), sequence);
+        Ok(announcement)
+    }
+
+    /// Forgets an owner that is known to be dead.
+    pub fn forget(&mut self, owner: OwnerUuid) {
+        self.seen.remove(&owner.get());
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Tag;
+    use crate::secret::Secret;
+
+    fn key(index: u32, tag: u8) -> Mkey {
+        Mkey::new(MkeyIndex::new(index).expect("24 bits"), Tag::new(tag))
+    }
+
+    fn announcement(body: Body) -> Announcement {
+        Announcement {
+            gvmi: Gvmi::new(0x0102),
+            owner: OwnerUuid::new(0x1122_3344_5566_7788),
+            sequence: 9,
+            body,
+        }
+    }
+
+    #[track_caller]
+    fn check(body: Body, len: usize) {
+        let announcement = announcement(body);
+        let bytes = announcement.to_bytes(&Seal::OPEN);
+        assert_eq!(bytes.len(), HEAD_BYTES + len + Seal::BYTES);
+        assert_eq!(Announcement::parse(&bytes, &Seal::OPEN), Ok(announcement));
+    }
+
+    fn exports() -> Body {
+        let export = |number: u32| RemoteExport {
+            mkey: key(number, 251),
+            addr: VirtAddr::new(0x7000_0000 + (u64::from(number) << 12)),
+            len: 0x1000,
+        };
+        Body::Exports((1..4).map(export).collect())
+    }
+
+    #[test]
+    fn a_message_reads_as_it_was_written() {
+        check(Body::Keys(vec![]), 0);
+        check(
+            Body::Keys((5..4101).map(|index| key(index, 251)).collect()),
+            8,
+        );
+        let broken = [(1, 7), (1, 251), (2, 251), (4, 251)].map(|(index, tag)| key(index, tag));
+        check(Body::Keys(broken.to_vec()), 3 * 8);
+        check(exports(), 3 * 24);
+    }
+
+    #[test]
+    fn the_format_is_that_of_version_1() {
+        let bytes = announcement(Body::Keys(vec![key(2, 251), key(1, 251)])).to_bytes(&Seal::OPEN);
+        let mut expect = b"XGVMIANN\x01\0\x02\x01\x01\0\0\0".to_vec();
+        expect.extend([
+            0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 9, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+        expect.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+        expect.extend([0xfb, 1, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(bytes[..bytes.len() - Seal::BYTES], expect);
+    }
+
+    /// A message that was changed and sealed again, as only a member of the job can.
+    fn forged(
+        body: Body,
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Announcement, AnnounceError> {
+        let mut bytes = announcement(body).to_bytes(&Seal::OPEN);
+        bytes.truncate(bytes.len() - Seal::BYTES);
+        change(&mut bytes);
+        bytes.extend(Seal::OPEN.of(&bytes));
+        Announcement::parse(&bytes, &Seal::OPEN)
+    }
+
+    #[test]
+    fn a_message_that_makes_no_sense_is_refused() {
+        let keys = || Body::Keys(vec![key(0xff_fffe, 251), key(0xff_ffff, 251)]);
+        assert!(forged(keys(), |_| ()).is_ok());
+        let content = |result| matches!(result, Err(AnnounceError::Content { .. }));
+        assert!(
+            content(forged(keys(), |bytes| bytes[12] = 3)),
+            "a kind that is not known"
+        );
+        assert!(content(forged(keys(), |bytes| bytes[13] = 1)), "no zero");
+        assert!(
+            content(forged(keys(), |bytes| bytes[44] = 3)),
+            "an index of 25 bits"
+        );
+        assert!(
+            content(forged(keys(), |bytes| bytes[44] = 0)),
+            "an empty run"
+        );
+        assert!(
+            content(forged(keys(), |bytes| bytes[47] = 1)),
+            "millions of keys"
+        );
+        assert!(
+            content(forged(exports(), |bytes| bytes[56..64].fill(0))),
+            "an empty region"
+        );
+        assert!(
+            content(forged(exports(), |bytes| bytes[56..64].fill(255))),
+            "a region too long"
+        );
+        let version = forged(keys(), |bytes| bytes[8] = 2);
+        assert_eq!(version, Err(AnnounceError::Version { version: 2 }));
+        let length = |result| matches!(result, Err(AnnounceError::Length { .. }));
+        assert!(
+            length(forged(keys(), |bytes| bytes[32..36].fill(255))),
+            "entries without end"
+        );
+        assert!(
+            length(forged(keys(), |bytes| bytes.push(0))),
+            "something behind it"
+        );
+    }
+
+    #[test]
+    fn every_damage_and_every_cut_is_found() {
+        let bytes = announcement(exports()).to_bytes(&Seal::OPEN);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            assert!(
+                Announcement::parse(&damaged, &Seal::OPEN).is_err(),
+                "byte {at}"
+            );
+            assert!(
+                Announcement::parse(&bytes[..at], &Seal::OPEN).is_err(),
+                "{at} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn another_jobs_message_is_refused() {
+        let secret = |byte| Secret::new(&[byte; 32]).expect("long enough");
+        let bytes = announcement(exports()).to_bytes(&secret(1).seal());
+        let parse = |seal: &Seal| Announcement::parse(&bytes, seal);
+        assert!(parse(&secret(1).seal()).is_ok());
+        assert_eq!(parse(&secret(2).seal()), Err(AnnounceError::Seal));
+        assert_eq!(parse(&Seal::OPEN), Err(AnnounceError::Seal));
+    }
+
+    #[test]
+    fn a_message_is_taken_in_once() {
+        let mut inbox = Inbox::new(Seal::OPEN);
+        let message = |sequence, owner| {
+            let announcement = Announcement {
+                sequence,
+                owner,
+                ..announcement(exports())
+            };
+            announcement.to_bytes(&Seal::OPEN)
+        };
+        let [a, b] = [1, 2].map(OwnerUuid::new);
+        assert!(inbox.receive(&message(5, a)).is_ok());
+        let replayed = AnnounceError::Replayed {
+            owner: a,
+            sequence: 5,
+            seen: 5,
+        };
+        assert_eq!(inbox.receive(&message(5, a)), Err(replayed));
+        assert!(inbox.receive(&message(4, a)).is_err());
+        assert!(inbox.receive(&message(6, a)).is_ok());
+        assert!(
+            inbox.receive(&message(1, b)).is_ok(),
+            "each owner counts for itself"
+        );
+        inbox.forget(a);
+        assert!(inbox.receive(&message(1, a)).is_ok());
+    }
+}
