@@ -16,6 +16,7 @@ use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::key::{Lkey, OwnerUuid, RemoteKey};
 use crate::policy::AliasPolicy;
+use crate::spread::spread;
 use crate::stats::{AliasCounters, AliasStats};
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, RwLock, lock, read, write,
@@ -131,8 +132,40 @@ impl<D: AliasDevice> AliasMap<D> {
         }
         match self.inner.find(&key) {
             Some(found) => Ok(found),
-            None => self.inner.find_or_make(key),
+            None => self.inner.find_or_make(key, Room::Evict),
         }
+    }
+
+    /// The aliases of many remote keys, in their order: as [`AliasMap::attach`] for each of them,
+    /// with those that have to be made spread over [`AliasPolicy::threads`] threads.
+    pub fn attach_many(&self, keys: &[RemoteKey]) -> Vec<Result<AliasRef<D>, AliasError>> {
+        spread(keys, self.inner.policy.threads, |key| self.attach(*key))
+    }
+
+    /// Makes the aliases of keys that will be needed, spread over [`AliasPolicy::threads`] threads.
+    /// Puts no other alias out: keys that there is no room for are left out.
+    pub fn prepare(&self, keys: &[RemoteKey]) -> Prepared {
+        let mut prepared = Prepared::default();
+        let prepare = |key: &RemoteKey| {
+            if !self.inner.core.device.is_ours() {
+                return Err(AliasError::Forked);
+            }
+            match self.inner.find(key) {
+                Some(_found) => Ok(()),
+                None => self.inner.find_or_make(*key, Room::Keep).map(drop),
+            }
+        };
+        for result in spread(keys, self.inner.policy.threads, prepare) {
+            match result {
+                Ok(()) => prepared.ready += 1,
+                Err(AliasError::Full { .. }) => prepared.left_out += 1,
+                Err(error) => {
+                    prepared.failed += 1;
+                    prepared.error.get_or_insert(error);
+                }
+            }
+        }
+        prepared
     }
 
     /// Puts out all aliases of an owner that is known to be dead. Those in use are destroyed once
@@ -219,7 +252,7 @@ impl<D: AliasDevice> Inner<D> {
         }
     }
 
-    fn find_or_make(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+    fn find_or_make(&self, key: RemoteKey, room: Room) -> Result<AliasRef<D>, AliasError> {
         let _inside = self.core.gate.enter().ok_or(AliasError::Closed)?;
         let deadline = Instant::now() + self.policy.create_wait;
         loop {
@@ -242,7 +275,7 @@ impl<D: AliasDevice> Inner<D> {
                     }
                 }
                 Claim::Full => {
-                    if !self.evict() {
+                    if room == Room::Keep || !self.evict() {
                         self.core.counters.refusals.one();
                         let aliases_max = self.policy.aliases_max;
                         return Err(AliasError::Full { aliases_max });
@@ -452,6 +485,29 @@ impl<D: AliasDevice> Inner<D> {
             "{count} aliases taken out of a map of {before}"
         );
     }
+}
+
+/// What preparing aliases came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prepared {
+    /// Keys that have an alias now.
+    pub ready: usize,
+    /// Keys that there was no room for.
+    pub left_out: usize,
+    /// Keys that no alias could be made of.
+    pub failed: usize,
+    /// Why not, of the first of them.
+    pub error: Option<AliasError>,
+}
+
+/// Where the room for a new alias may come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// An alias that nobody uses may be put out.
+    Evict,
+    /// The aliases that there are stay.
+    Keep,
 }
 
 /// What those who want an alias in the making wait for.

@@ -20,6 +20,8 @@
 
 use std::collections::HashMap;
 
+use crate::device::MkeyDevice;
+use crate::export::Export;
 use crate::key::{Gvmi, Lkey, Mkey, MkeyIndex, OwnerUuid, RemoteKey, VirtAddr};
 use crate::region::Region;
 use crate::secret::Seal;
@@ -114,6 +116,19 @@ pub enum AnnounceError {
     /// Too many exporters.
     #[error("more than {OWNERS_MAX} exporters")]
     Owners,
+}
+
+impl RemoteExport {
+    /// What an export is to its importer.
+    #[must_use]
+    pub fn of<D: MkeyDevice>(export: &Export<D>) -> Self {
+        let region = export.region();
+        Self {
+            mkey: export.mkey(),
+            addr: region.addr(),
+            len: region.len(),
+        }
+    }
 }
 
 impl Announcement {

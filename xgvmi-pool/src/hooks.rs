@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::alias::{AliasMap, AliasRef};
+use crate::alias::{AliasMap, AliasRef, Prepared};
+use crate::announce::{AnnounceError, Announcement, Inbox};
 use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
 use crate::event::Observer;
@@ -16,7 +17,9 @@ use crate::key::{Gvmi, OwnerUuid, RemoteKey};
 use crate::policy::{AliasPolicy, PoolPolicy};
 use crate::pool::MkeyPool;
 use crate::region::Region;
+use crate::secret::Seal;
 use crate::stats::{AliasStats, PoolStats};
+use crate::sync::{Mutex, lock};
 
 /// What the exporting side of a registration cache calls.
 #[derive(Debug)]
@@ -102,16 +105,31 @@ impl<D: MkeyDevice> HostHooks<D> {
 #[derive(Debug)]
 pub struct DpuHooks<D: AliasDevice> {
     aliases: AliasMap<D>,
+    inbox: Mutex<Inbox>,
 }
 
 impl<D: AliasDevice> DpuHooks<D> {
-    /// Opens an alias map over the device.
+    /// Opens an alias map over the device, for messages of jobs without a secret.
     ///
     /// # Errors
     /// If the policy cannot be followed.
     pub fn open(device: Arc<D>, policy: AliasPolicy) -> Result<Self, AliasError> {
+        Self::open_sealed(device, policy, Seal::OPEN)
+    }
+
+    /// Opens an alias map over the device, for messages under a job's seal.
+    ///
+    /// # Errors
+    /// If the policy cannot be followed.
+    pub fn open_sealed(
+        device: Arc<D>,
+        policy: AliasPolicy,
+        seal: Seal,
+    ) -> Result<Self, AliasError> {
+        let inbox = Mutex::new(Inbox::new(seal));
         Ok(Self {
             aliases: AliasMap::open(device, policy)?,
+            inbox,
         })
     }
 
@@ -123,6 +141,23 @@ impl<D: AliasDevice> DpuHooks<D> {
         self.aliases.attach(key)
     }
 
+    /// Takes an exporter's message in and makes the aliases of its keys, ahead of their use. The
+    /// exports in it, if it has any, are attached like any other afterwards.
+    ///
+    /// # Errors
+    /// If it is no announcement, damaged, another job's, or old; then nothing is changed.
+    pub fn receive(&self, message: &[u8]) -> Result<(Announcement, Prepared), AnnounceError> {
+        let announcement = lock(&self.inbox).receive(message)?;
+        let keys: Vec<_> = announcement.keys().collect();
+        let prepared = self.aliases.prepare(&keys);
+        Ok((announcement, prepared))
+    }
+
+    /// Aliases of many remote keys, pinned, see [`AliasMap::attach_many`].
+    pub fn attach_many(&self, keys: &[RemoteKey]) -> Vec<Result<AliasRef<D>, AliasError>> {
+        self.aliases.attach_many(keys)
+    }
+
     /// Unpins an alias. It stays in the map for the next [`DpuHooks::attach`].
     pub fn detach(&self, alias: AliasRef<D>) {
         drop(alias);
@@ -130,6 +165,7 @@ impl<D: AliasDevice> DpuHooks<D> {
 
     /// Puts out all aliases of an owner that is known to be dead. Returns how many.
     pub fn reap_owner(&self, owner: OwnerUuid) -> usize {
+        lock(&self.inbox).forget(owner);
         self.aliases.reap_owner(owner)
     }
 

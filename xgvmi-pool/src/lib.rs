@@ -73,12 +73,13 @@ mod shelf;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slots;
+mod spread;
 mod stats;
 mod sync;
 mod upkeep;
 mod waiters;
 
-pub use alias::{AliasMap, AliasRef};
+pub use alias::{AliasMap, AliasRef, Prepared};
 pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PoolError, ReleaseError, Rest};

@@ -116,6 +116,9 @@ pub struct AliasPolicy {
     /// How long one thread waits for the alias that another one is making. Default 10 s: a command
     /// takes hundreds of microseconds, the kernel gives up on one after tens of seconds.
     pub create_wait: Duration,
+    /// Threads that make aliases at the same time, the caller's included, when many are made at
+    /// once. Default 4: a service process of a DPU shares its cores with others of its kind.
+    pub threads: u32,
 }
 
 impl Default for AliasPolicy {
@@ -124,6 +127,7 @@ impl Default for AliasPolicy {
             aliases_max: 65_536,
             access_key: AccessKey::UCX_COMPATIBLE,
             create_wait: Duration::from_secs(10),
+            threads: 4,
         }
     }
 }
@@ -150,6 +154,8 @@ pub enum PolicyError {
 const MKEYS_CAP: u32 = 1 << 20;
 /// Largest bound of the alias map, for the same reason.
 const ALIASES_CAP: u32 = 1 << 22;
+/// Most threads that make aliases: the adapter carries out few commands at a time.
+const THREADS_CAP: u32 = 64;
 /// Most KLM entries of a key: the field of `mlx5dv_create_mkey` has 16 bits.
 const KLM_ENTRIES_CAP: u32 = 1 << 16;
 /// Most keys on one side of a tray.
@@ -184,6 +190,7 @@ impl AliasPolicy {
     /// If a number lies outside of its range.
     pub(crate) fn checked(self) -> Result<Self, PolicyError> {
         within("aliases_max", self.aliases_max, 1, ALIASES_CAP)?;
+        within("threads", self.threads, 1, THREADS_CAP)?;
         Ok(self)
     }
 }

@@ -1,11 +1,12 @@
 //! The pool: keys that were created once and are bound again and again.
 
+use crate::announce::{Announcement, Body};
 use crate::core::Core;
 use crate::device::MkeyDevice;
 use crate::error::PoolError;
 use crate::event::Observer;
 use crate::export::{Export, Lease};
-use crate::key::Gvmi;
+use crate::key::{Gvmi, OwnerUuid};
 use crate::latency::PoolLatencies;
 use crate::policy::PoolPolicy;
 use crate::region::Region;
@@ -130,6 +131,21 @@ impl<D: MkeyDevice> MkeyPool<D> {
     /// 64 keys. For those who do not let the pool have a thread.
     pub fn upkeep(&self) -> Upkeep {
         self.core.upkeep()
+    }
+
+    /// All keys of the pool, for an importer to make their aliases ahead of time. `sequence` must be
+    /// higher than in all messages of the owner before. Keys that are created later are not in it.
+    #[must_use]
+    pub fn announce(&self, owner: OwnerUuid, sequence: u64) -> Announcement {
+        let slots = &self.core.slots;
+        let used = |id: &_| !matches!(slots.state(*id), State::Vacant | State::Lost);
+        let keys = slots.ids().filter(used).map(|id| slots.mkey(id)).collect();
+        Announcement {
+            gvmi: self.core.gvmi,
+            owner,
+            sequence,
+            body: Body::Keys(keys),
+        }
     }
 
     /// The function that the keys belong to.
