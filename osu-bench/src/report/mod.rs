@@ -57,20 +57,43 @@ pub struct Percentiles {
     pub p99: f64,
 }
 
+/// The three files of a report.
+const FILES: [&str; 3] = ["report.json", "report.md", "report.svg"];
+
 impl Report {
+    /// Removes an earlier run's report from `directory`, so that it cannot pass for that of a run that failed.
+    ///
+    /// # Errors
+    /// The system's, with the file. One that is not there is none.
+    pub fn remove(directory: &Path) -> Result<()> {
+        for name in FILES {
+            let file = directory.join(name);
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("removing {}", file.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Writes `report.json`, `report.md` and `report.svg` into `directory`, which is made.
     ///
     /// # Errors
     /// The system's, with the file.
     pub fn write(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-        let put = |name: &str, text: String| {
+        let texts = [
+            serde_json::to_string_pretty(self)? + "\n",
+            markdown::render(self),
+            plot::render(self)?,
+        ];
+        for (name, text) in FILES.iter().zip(texts) {
             let file = directory.join(name);
-            fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
-        };
-        put("report.json", serde_json::to_string_pretty(self)? + "\n")?;
-        put("report.md", markdown::render(self))?;
-        put("report.svg", plot::render(self)?)
+            fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        }
+        Ok(())
     }
 
     /// The row of a scheme at a size.
@@ -196,15 +219,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn three_files_are_written() {
+    fn three_files_are_written_and_removed() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let target = directory.path().join("demo");
         sample().write(&target).expect("written");
-        for name in ["report.json", "report.md", "report.svg"] {
-            assert!(
-                target.join(name).metadata().is_ok_and(|m| m.len() > 500),
-                "{name}"
-            );
+        let sizes = || FILES.map(|name| target.join(name).metadata().map_or(0, |m| m.len()));
+        assert!(sizes().iter().all(|size| *size > 500), "{:?}", sizes());
+        for _ in 0..2 {
+            Report::remove(&target).expect("removed, or not there");
+            assert_eq!(sizes(), [0; 3]);
         }
     }
 }

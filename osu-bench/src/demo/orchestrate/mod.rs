@@ -33,6 +33,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
     let deadline = Instant::now() + plan.limit;
     let logs = plan.output.join("logs");
     fs::create_dir_all(&logs).with_context(|| format!("making {}", logs.display()))?;
+    Report::remove(&plan.output)?;
     let progress = Progress::new();
     progress.show("starting the processes");
     let mut runs = plan

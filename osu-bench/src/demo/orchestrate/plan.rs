@@ -67,8 +67,8 @@ impl Case {
     #[must_use]
     pub fn new(size: usize, effort: Effort, iterations: Option<u64>) -> Self {
         let (rounds, budget, fewest, most) = match effort {
-            Effort::Quick => (3, 96 << 20, 9, 45),
-            Effort::Full => (6, 512 << 20, 60, 300),
+            Effort::Quick => (8, 384 << 20, 24, 96),
+            Effort::Full => (24, 3 << 30, 120, 960),
         };
         let by_budget = (budget / size.max(1)) as u64;
         let wanted = iterations.unwrap_or(by_budget.clamp(fewest, most)).max(1);
@@ -104,12 +104,13 @@ mod tests {
             let case = Case::new(size, effort, iterations);
             assert_eq!((case.rounds, case.batch), expect, "{size} {effort:?}");
         };
-        check(16 << 10, Effort::Quick, None, (3, 15));
-        check(16 << 20, Effort::Quick, None, (3, 3));
-        check(16 << 10, Effort::Full, None, (6, 50));
-        check(16 << 20, Effort::Full, None, (6, 10));
+        check(16 << 10, Effort::Quick, None, (8, 12));
+        check(16 << 20, Effort::Quick, None, (8, 3));
+        check(16 << 10, Effort::Full, None, (24, 40));
+        check(16 << 20, Effort::Full, None, (24, 8));
+        check(1 << 30, Effort::Full, None, (24, 5));
         check(16 << 10, Effort::Full, Some(2), (2, 1));
-        check(16 << 10, Effort::Quick, Some(10), (3, 4));
+        check(16 << 10, Effort::Quick, Some(20), (8, 3));
         check(1 << 40, Effort::Quick, Some(0), (1, 1));
     }
 
