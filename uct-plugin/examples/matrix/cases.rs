@@ -1,0 +1,241 @@
+//! What is tried with each UCX and each door. A case is a list of requests to two peers.
+
+use crate::Ucx;
+use crate::peer::{Door, Launch, Peer, Side};
+
+/// One case.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// Doors of the peer, or of both, that has the library.
+    pub(crate) doors: &'static [Door],
+    /// False for a UCX without what the case is about.
+    pub(crate) fits: fn(&Ucx) -> bool,
+    pub(crate) run: fn(&Launch, &Ucx, Door) -> Result<(), String>,
+}
+
+const ALL: &[Door] = &[Door::Preload, Door::Plugin, Door::Both];
+
+const fn always(_ucx: &Ucx) -> bool {
+    true
+}
+
+/// All cases.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "stock peers alone",
+        doors: &[Door::Absent],
+        fits: always,
+        run: |launch, ucx, door| transfers(launch, ucx, (door, door), &[]),
+    },
+    Case {
+        name: "export and import",
+        doors: ALL,
+        fits: always,
+        run: |launch, ucx, door| transfers(launch, ucx, (door, door), &[]),
+    },
+    Case {
+        name: "export to a stock peer",
+        doors: ALL,
+        fits: always,
+        run: |launch, ucx, door| transfers(launch, ucx, (door, Door::Absent), &[]),
+    },
+    Case {
+        name: "import from a stock peer",
+        doors: ALL,
+        fits: always,
+        run: |launch, ucx, door| transfers(launch, ucx, (Door::Absent, door), &[]),
+    },
+    Case {
+        name: "chained invalidation",
+        doors: &[Door::Preload],
+        fits: always,
+        run: |launch, ucx, door| {
+            transfers(
+                launch,
+                ucx,
+                (door, door),
+                &[("UCX_XGVMI_INVALIDATE", "chained")],
+            )
+        },
+    },
+    Case {
+        name: "a pool of one key",
+        doors: &[Door::Preload],
+        fits: always,
+        run: pool_of_one_key,
+    },
+    Case {
+        name: "parts of one region",
+        doors: ALL,
+        fits: always,
+        run: parts,
+    },
+    Case {
+        name: "two contexts",
+        doors: ALL,
+        fits: always,
+        run: contexts,
+    },
+    Case {
+        name: "loaded late and unloaded",
+        doors: &[Door::Late],
+        fits: always,
+        run: late,
+    },
+];
+
+/// Bytes of a transfer: a page, more than one, an odd number, and more than one piece of anything.
+const SIZES: [u64; 5] = [4096, 65_536, 100_001, 1 << 20, 5 << 20];
+
+type Outcome = Result<(), String>;
+
+/// A host and a DPU.
+struct Pair {
+    host: Peer,
+    dpu: Peer,
+}
+
+impl Pair {
+    fn start(
+        launch: &Launch,
+        ucx: &Ucx,
+        (host, dpu): (Door, Door),
+        variables: &[(&str, &str)],
+    ) -> Result<Self, String> {
+        Ok(Self {
+            host: Peer::start(launch, ucx, Side::Host, host, variables)?,
+            dpu: Peer::start(launch, ucx, Side::Dpu, dpu, variables)?,
+        })
+    }
+
+    /// Exports new memory, twice, and imports it.
+    fn share(&mut self, id: u32, bytes: u64) -> Outcome {
+        self.host.ask(&format!("map {id} {bytes} {id}"))?;
+        self.import(id)
+    }
+
+    fn import(&mut self, id: u32) -> Outcome {
+        let key = self.host.ask(&format!("export {id}"))?;
+        let again = self.host.ask(&format!("export {id}"))?;
+        if key != again {
+            return Err(format!("memory {id} has two keys"));
+        }
+        self.dpu.ask(&format!("import {id} {key}"))?;
+        Ok(())
+    }
+
+    /// Moves the memory's bytes from the host's to the DPU's memory and checks them.
+    fn check(&mut self, id: u32, seed: u32) -> Outcome {
+        self.dpu.ask(&format!("pull {id} {seed}"))?;
+        self.dpu.ask(&format!("rkey {id}"))?;
+        Ok(())
+    }
+
+    /// Gives the memory back to the system, so that nothing of it can be kept.
+    fn forget(&mut self, id: u32) -> Outcome {
+        self.dpu.ask(&format!("unmap {id}"))?;
+        self.host.ask(&format!("unmap {id}"))?;
+        self.host.ask(&format!("free {id}"))?;
+        Ok(())
+    }
+
+    fn end(self) -> Outcome {
+        self.dpu.end()?;
+        self.host.end()
+    }
+}
+
+fn transfers(
+    launch: &Launch,
+    ucx: &Ucx,
+    doors: (Door, Door),
+    variables: &[(&str, &str)],
+) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, doors, variables)?;
+    for (id, bytes) in (1..).zip(SIZES.into_iter().chain(SIZES)) {
+        pair.share(id, bytes)?;
+        pair.check(id, id)?;
+        // The same memory with other bytes, so that nothing old can pass.
+        pair.host.ask(&format!("fill {id} {}", id + 100))?;
+        pair.check(id, id + 100)?;
+        pair.forget(id)?;
+    }
+    pair.end()
+}
+
+fn pool_of_one_key(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let variables = [("UCX_XGVMI_POOL_MAX", "1")];
+    let mut pair = Pair::start(launch, ucx, (door, door), &variables)?;
+    // The second and the third find the pool empty and take UCX's own path.
+    for id in 1..4 {
+        pair.share(id, 65_536)?;
+    }
+    for id in 1..4 {
+        pair.check(id, id)?;
+    }
+    for id in 1..4 {
+        pair.forget(id)?;
+    }
+    pair.share(9, 65_536)?;
+    pair.check(9, 9)?;
+    pair.forget(9)?;
+    pair.end()
+}
+
+fn parts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+    pair.host.ask("map 1 1048576 1")?;
+    // Parts of what is registered already, overlapping, the smaller one first.
+    pair.host.ask("part 2 1 65536 65536")?;
+    pair.host.ask("part 3 1 0 524288")?;
+    for id in [2, 3, 1] {
+        pair.import(id)?;
+    }
+    for id in [1, 3] {
+        pair.check(id, 1)?;
+    }
+    for id in [2, 3] {
+        pair.dpu.ask(&format!("unmap {id}"))?;
+        pair.host.ask(&format!("unmap {id}"))?;
+    }
+    pair.check(1, 1)?;
+    pair.forget(1)?;
+    pair.end()
+}
+
+fn contexts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+    pair.share(1, 65_536)?;
+    pair.host.ask("context 1")?;
+    pair.share(2, 65_536)?;
+    pair.check(1, 1)?;
+    pair.check(2, 2)?;
+    pair.forget(2)?;
+    pair.host.ask("close")?;
+    pair.host.ask("context 0")?;
+    pair.check(1, 1)?;
+    pair.share(3, 65_536)?;
+    pair.check(3, 3)?;
+    pair.forget(3)?;
+    pair.forget(1)?;
+    pair.end()
+}
+
+fn late(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (door, Door::Absent), &[])?;
+    pair.share(1, 65_536)?;
+    pair.host
+        .ask(&format!("load {}", launch.library.display()))?;
+    // What was exported before stays as it was; what is new comes from the pool.
+    pair.check(1, 1)?;
+    pair.import(1)?;
+    pair.share(2, 65_536)?;
+    pair.check(2, 2)?;
+    pair.host.ask("unload")?;
+    pair.share(3, 65_536)?;
+    pair.check(3, 3)?;
+    for id in [1, 2, 3] {
+        pair.forget(id)?;
+    }
+    pair.end()
+}

@@ -1,0 +1,205 @@
+//! `matrix`: the library with each UCX that is there, by each door, with each kind of peer. A host
+//! and a DPU process, started by commands that are given, exchange a memory key; the DPU moves the
+//! host's bytes and checks every one of them.
+
+mod agent;
+mod cases;
+mod memory;
+mod peer;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cases::{CASES, Case};
+use peer::{Door, Launch};
+
+const HELP: &str = "\
+Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=DIR]... [OPTIONS]
+       matrix agent LIBUCP
+
+  --library FILE     the library under test
+  --host COMMAND     words that run a program on the host function, as in 'ssh node0'
+  --dpu COMMAND      the same for the DPU function of the same adapter
+  --ucx VERSION=LIBUCP[=DIR]
+                     a UCX: its libucp, and where its other libraries are if they are elsewhere
+  --plugins DIR      a directory with the library as UCX's plugin, for UCX 1.22 and later
+  --report FILE      write the results there, as JSON
+  --only WORDS       run the cases whose name contains the words
+
+Exit codes: 0 all passed, 1 some failed, 2 wrong usage.";
+
+/// What was asked for.
+struct Arguments {
+    launch: Launch,
+    versions: Vec<Ucx>,
+    report: Option<PathBuf>,
+    only: String,
+}
+
+/// A UCX that is there.
+#[derive(Clone, Debug)]
+struct Ucx {
+    version: String,
+    libucp: PathBuf,
+    libraries: Option<PathBuf>,
+}
+
+/// One cell of the matrix.
+struct Row {
+    ucx: String,
+    door: Door,
+    case: &'static str,
+    result: Result<(), String>,
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1).peekable();
+    if words.peek().is_some_and(|word| word == "agent") {
+        return agent::main(words.nth(1).map(PathBuf::from));
+    }
+    let arguments = match parse(words) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            say(&mut io::stderr(), &format!("matrix: {error}\n\n{HELP}"));
+            return ExitCode::from(2);
+        }
+    };
+    let rows = run(&arguments);
+    if let Some(path) = &arguments.report
+        && let Err(error) = fs::write(path, json(&rows))
+    {
+        say(
+            &mut io::stderr(),
+            &format!("matrix: cannot write {}: {error}", path.display()),
+        );
+        return ExitCode::FAILURE;
+    }
+    let failed = rows.iter().filter(|row| row.result.is_err()).count();
+    say(
+        &mut io::stdout(),
+        &format!("{} passed, {failed} failed", rows.len() - failed),
+    );
+    if failed == 0 && !rows.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn run(arguments: &Arguments) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for ucx in &arguments.versions {
+        for case in CASES {
+            for &door in case.doors {
+                let name = format!("{} {} {}", ucx.version, door.name(), case.name);
+                if !name.contains(&arguments.only) || !fits(case, door, ucx, arguments) {
+                    continue;
+                }
+                let result = (case.run)(&arguments.launch, ucx, door);
+                let verdict = match &result {
+                    Ok(()) => "ok".to_owned(),
+                    Err(error) => format!("FAILED {error}"),
+                };
+                say(&mut io::stdout(), &format!("{name:<48} {verdict}"));
+                rows.push(Row {
+                    ucx: ucx.version.clone(),
+                    door,
+                    case: case.name,
+                    result,
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// False for a door that this UCX does not have.
+fn fits(case: &Case, door: Door, ucx: &Ucx, arguments: &Arguments) -> bool {
+    let has_plugins = ucx.has_plugin_path() && arguments.launch.plugins.is_some();
+    (!door.needs_plugin_path() || has_plugins) && (case.fits)(ucx)
+}
+
+impl Ucx {
+    /// Since 1.22, UCX loads what is in `UCX_PLUGIN_PATH`.
+    fn has_plugin_path(&self) -> bool {
+        let mut numbers = self.version.split('.').map(str::parse::<u32>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (1, 22),
+            _ => false,
+        }
+    }
+}
+
+fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
+    let mut words = words.map(|word| word.to_string_lossy().into_owned());
+    let (mut library, mut host, mut dpu) = (None, None, None);
+    let (mut plugins, mut report, mut only) = (None, None, String::new());
+    let mut versions = Vec::new();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--library" => library = Some(PathBuf::from(value()?)),
+            "--host" => host = Some(split(&value()?)),
+            "--dpu" => dpu = Some(split(&value()?)),
+            "--plugins" => plugins = Some(PathBuf::from(value()?)),
+            "--report" => report = Some(PathBuf::from(value()?)),
+            "--only" => only = value()?,
+            "--ucx" => versions.push(parse_ucx(&value()?)?),
+            _ => return Err(format!("unknown word {word}")),
+        }
+    }
+    let missing = |what: &str| format!("{what} is missing");
+    let launch = Launch {
+        library: library.ok_or_else(|| missing("--library"))?,
+        host: host.ok_or_else(|| missing("--host"))?,
+        dpu: dpu.ok_or_else(|| missing("--dpu"))?,
+        plugins,
+    };
+    if versions.is_empty() {
+        return Err(missing("--ucx"));
+    }
+    Ok(Arguments {
+        launch,
+        versions,
+        report,
+        only,
+    })
+}
+
+fn parse_ucx(text: &str) -> Result<Ucx, String> {
+    let mut parts = text.split('=');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(version), Some(libucp), libraries, None) => Ok(Ucx {
+            version: version.to_owned(),
+            libucp: libucp.into(),
+            libraries: libraries.map(PathBuf::from),
+        }),
+        _ => Err(format!("--ucx {text} is not VERSION=LIBUCP[=DIR]")),
+    }
+}
+
+fn split(command: &str) -> Vec<String> {
+    command.split_whitespace().map(str::to_owned).collect()
+}
+
+/// `{"rows":[{"ucx","door","case","result"}]}`.
+fn json(rows: &[Row]) -> String {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let result = row.result.as_ref().map_or_else(String::as_str, |()| "ok");
+            serde_json::json!({
+                "ucx": row.ucx, "door": row.door.name(), "case": row.case, "result": result,
+            })
+        })
+        .collect();
+    format!("{:#}\n", serde_json::json!({ "rows": rows }))
+}
+
+/// Writes a line; where nobody reads it any more, there is nobody to be told.
+fn say(to: &mut dyn io::Write, line: &str) {
+    let _written = writeln!(to, "{line}").and_then(|()| to.flush());
+}

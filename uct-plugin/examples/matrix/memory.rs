@@ -1,0 +1,72 @@
+//! Memory of an agent, and the pattern that is in it.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::NonNull;
+
+/// Pages of this process, straight from the system and straight back to it.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Pages {
+    pub(crate) fn map(bytes: usize) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new anonymous mapping touches nothing that is there.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        match NonNull::new(start.cast()) {
+            Some(start) => Ok(Self { start, bytes }),
+            None => Err(io::Error::other("memory at address zero")),
+        }
+    }
+
+    pub(crate) fn address(&self) -> *mut c_void {
+        self.start.as_ptr().cast()
+    }
+
+    pub(crate) fn fill(&mut self, seed: u32) {
+        for (at, byte) in self.as_mut().iter_mut().enumerate() {
+            *byte = pattern(seed, at);
+        }
+    }
+
+    /// Puts something there that is not the pattern.
+    pub(crate) fn spoil(&mut self, seed: u32) {
+        for (at, byte) in self.as_mut().iter_mut().enumerate() {
+            *byte = !pattern(seed, at);
+        }
+    }
+
+    /// Bytes that are not those of the pattern.
+    pub(crate) fn mismatches(&mut self, seed: u32) -> usize {
+        let bytes = self.as_mut().iter().enumerate();
+        bytes
+            .filter(|&(at, &byte)| byte != pattern(seed, at))
+            .count()
+    }
+
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is this object's own, as long as it says; the adapter writes to it
+        // only while an operation of the same thread is under way.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's own.
+        unsafe { libc::munmap(self.address(), self.bytes) };
+    }
+}
+
+/// Each byte depends on the seed and on all of its offset.
+fn pattern(seed: u32, at: usize) -> u8 {
+    let mixed = (at as u64 ^ u64::from(seed) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed.to_be_bytes()[0]
+}
