@@ -7,6 +7,10 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
+
+/// One command; the slowest registers memory.
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// A running agent, whose device is open.
 pub(crate) struct Agent {
@@ -60,7 +64,7 @@ impl Agent {
     pub(crate) fn ask(&mut self, command: &str) -> Result<Answer> {
         let line = self
             .talk
-            .ask(command, LIMIT)
+            .ask(command, ANSWER)
             .with_context(|| format!("{} at '{command}'", self.name))?;
         Ok(Answer {
             command: format!("{}: {command}", self.name),

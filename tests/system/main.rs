@@ -10,6 +10,7 @@ mod agent;
 mod harness;
 mod rules;
 mod talk;
+mod tools;
 mod ucx;
 mod verbs;
 mod world;
@@ -25,5 +26,6 @@ fn main() -> ExitCode {
     let mut cases = verbs::cases();
     cases.extend(ucx::cases());
     cases.extend(rules::cases());
+    cases.extend(tools::cases());
     harness::run(&cases)
 }

@@ -14,7 +14,7 @@ struct Perftest {
 const PERFTEST: &[Perftest] = &[
     Perftest {
         name: "ucx_tag_lat",
-        options: &["-t", "tag_lat", "-n", "2000", "-w", "100"],
+        options: &["-t", "tag_lat", "-n", "500", "-w", "20"],
     },
     Perftest {
         name: "ucx_tag_lat_rndv",
@@ -22,7 +22,7 @@ const PERFTEST: &[Perftest] = &[
     },
     Perftest {
         name: "ucx_put_lat",
-        options: &["-t", "ucp_put_lat", "-n", "2000", "-w", "100"],
+        options: &["-t", "ucp_put_lat", "-n", "500", "-w", "20"],
     },
     Perftest {
         name: "ucx_get",
@@ -31,7 +31,7 @@ const PERFTEST: &[Perftest] = &[
     Perftest {
         name: "uct_put_lat",
         options: &[
-            "-d", "mlx5_0:1", "-x", "rc_mlx5", "-t", "put_lat", "-n", "2000", "-w", "100",
+            "-d", "mlx5_0:1", "-x", "rc_mlx5", "-t", "put_lat", "-n", "500", "-w", "20",
         ],
     },
     Perftest {

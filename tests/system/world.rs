@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A whole program run; the slowest takes a second on two cores.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+/// A whole program run. The slowest takes a second, unless other work takes the cores from two spinning processes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts under test, as `cargo xtask test` names them in the environment.
 pub(crate) struct World {
@@ -108,20 +108,33 @@ impl<'a> Room<'a> {
 
     /// How many work requests of a kind the device has executed in all functions, by its own count.
     pub(crate) fn executed(&self, kind: &str) -> Result<u64> {
-        let text = process::stdout(self.emulator_command("stats").arg("--json"), LIMIT)?;
-        let stats: serde_json::Value = serde_json::from_str(&text)?;
-        let counts = stats["functions"].as_array().into_iter().flatten();
-        let counts: Vec<u64> = counts
+        let stats = self.stats()?;
+        let counts: Vec<u64> = functions(&stats)
             .filter_map(|function| function["wqes"][kind].as_u64())
             .collect();
         ensure!(
             !counts.is_empty(),
-            "bf-emu stats --json counts no {kind}: {text}"
+            "bf-emu stats --json counts no {kind}: {stats}"
         );
         Ok(counts.iter().sum())
     }
 
-    fn emulator_command(&self, subcommand: &str) -> Command {
+    /// How many commands of a kind one function has executed.
+    pub(crate) fn commands(&self, function: &str, kind: &str) -> Result<u64> {
+        let stats = self.stats()?;
+        functions(&stats)
+            .find(|entry| entry["name"] == function)
+            .and_then(|entry| entry["commands"][kind].as_u64())
+            .with_context(|| format!("bf-emu stats --json has no {kind} of {function}: {stats}"))
+    }
+
+    fn stats(&self) -> Result<serde_json::Value> {
+        let text = process::stdout(self.emulator_command("stats").arg("--json"), LIMIT)?;
+        serde_json::from_str(&text).with_context(|| format!("bf-emu stats --json printed: {text}"))
+    }
+
+    /// One of the emulator's own commands, on this room.
+    pub(crate) fn emulator_command(&self, subcommand: &str) -> Command {
         let mut command = Command::new(self.world.emulator());
         command
             .arg(subcommand)
@@ -129,6 +142,10 @@ impl<'a> Room<'a> {
             .arg(self.place.path().join("state"));
         command
     }
+}
+
+fn functions(stats: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
+    stats["functions"].as_array().into_iter().flatten()
 }
 
 /// Runs a command that must end well and returns what it wrote.

@@ -9,14 +9,14 @@ use crate::setup::{self, Env};
 use crate::{process, tidy, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use tally::{Case, Tally};
 
 const HELP: &str = "\
-Usage: cargo xtask test [--quick] [--ci] [PHASE...]
+Usage: cargo xtask test [--quick] [--ci] [PHASE...] [-- FILTER...]
 
 Runs all phases, or those named, in this order:
   setup    packages and stock UCX (see cargo xtask setup)
@@ -30,6 +30,7 @@ Runs all phases, or those named, in this order:
   demo     the main job in quick form
 
   --quick  without build, system and demo
+  FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
 
 Logs are in target/test/. The last line reads: N passed, N failed, N skipped.";
@@ -64,7 +65,7 @@ const PHASES: &[Phase] = &[
     phase("unit", 600, true, unit),
     phase("layout", 200, true, layout),
     phase("build", 400, false, build),
-    phase("system", 400, false, system),
+    phase("system", 600, false, system),
     phase("demo", 120, false, demo),
 ];
 
@@ -73,11 +74,17 @@ struct World {
     /// Absent when the set-up failed or was not asked for yet.
     env: Option<Env>,
     logs: PathBuf,
+    filters: Vec<String>,
 }
 
 /// Runs the command.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
-    let Some(chosen) = choose(&arguments)? else {
+    let split = arguments.iter().position(|argument| argument == "--");
+    let (options, filters) = match split {
+        Some(at) => (&arguments[..at], arguments[at + 1..].to_vec()),
+        None => (&arguments[..], Vec::new()),
+    };
+    let Some(chosen) = choose(options)? else {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
@@ -85,12 +92,18 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     // Logs of phases that are not run now would look like today's.
     let _ = fs::remove_dir_all(&logs);
     fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
-    let mut world = World { env: None, logs };
+    let mut world = World {
+        env: None,
+        logs,
+        filters,
+    };
     let mut tally = Tally::default();
     for phase in &chosen {
         let started = Instant::now();
+        show_progress(phase.name);
         let cases = (phase.run)(phase, &world)
             .unwrap_or_else(|error| vec![Case::fail(phase.name, format!("{error:#}"))]);
+        show_progress("");
         tally.add(phase.name, started.elapsed(), cases);
         if phase.name == "setup" {
             // Quick now: the phase has just made it complete, or said why it could not.
@@ -98,7 +111,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
     }
     let accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
-    let phases: Vec<&str> = chosen.iter().map(|phase| phase.name).collect();
+    // A filtered run leaves out most of what the list speaks of.
+    let complete = world.filters.is_empty();
+    let phases: Vec<&str> = chosen
+        .iter()
+        .filter(|_| complete)
+        .map(|phase| phase.name)
+        .collect();
     tally.judge_skips(&accepted, &phases);
     tally.print();
     Ok(if tally.clean() {
@@ -106,6 +125,14 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Names the phase that runs now, on a terminal only; nothing takes the line away again.
+fn show_progress(phase: &str) {
+    if std::io::stderr().is_terminal() {
+        let what = if phase.is_empty() { "" } else { " ..." };
+        eprint!("\r\x1b[K{phase}{what}");
+    }
 }
 
 /// The phases which the arguments ask for, in order; `None` means that help is wanted.
@@ -204,7 +231,11 @@ fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     if let Ok(env) = world.env() {
         point_at_ucx(&mut command, env);
     }
-    cases(phase, world, command.args(["--", "--show-output"]))
+    cases(
+        phase,
+        world,
+        command.args(["--", "--show-output"]).args(&world.filters),
+    )
 }
 
 /// Where tests that compare with stock UCX find it; without, they skip.
@@ -223,7 +254,11 @@ fn layout(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         command.args(["-p", package]);
     }
     point_at_ucx(&mut command, env);
-    cases(phase, world, command.args(["--", "--show-output"]))
+    cases(
+        phase,
+        world,
+        command.args(["--", "--show-output"]).args(&world.filters),
+    )
 }
 
 fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
@@ -250,7 +285,7 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     for (name, value) in env.for_verbs() {
         command.env(format!("XGVMI_TEST_ENV_{name}"), value);
     }
-    cases(phase, world, &mut command)
+    cases(phase, world, command.arg("--").args(&world.filters))
 }
 
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {

@@ -1,0 +1,98 @@
+//! The emulator's own commands, as a user meets them: who uses a fabric, what it has done, and its end.
+
+use crate::agent::Agent;
+use crate::harness::Case;
+use crate::process;
+use crate::world::{LIMIT, Room, World, succeed};
+use anyhow::{Result, ensure};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("bf_emu_lists_its_users", users),
+        Case::new("bf_emu_counts_by_function", counts),
+        Case::new("bf_emu_resets", resets),
+        Case::new("bf_emu_ends_with_the_programs_code", exit_code),
+    ]
+}
+
+fn users(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut agent = Agent::start(&room, "node1.dpu")?;
+    agent.memory(0, 4096, "w")?;
+    let listed = succeed(&mut room.emulator_command("ps"))?;
+    let line = listed.lines().find(|line| line.contains("node1.dpu"));
+    ensure!(
+        line.is_some_and(|line| line.contains("verbs_agent")),
+        "the user is not listed:\n{listed}"
+    );
+    agent.end()?;
+    let listed = succeed(&mut room.emulator_command("ps"))?;
+    ensure!(
+        !listed.contains("verbs_agent"),
+        "a dead user is listed:\n{listed}"
+    );
+    Ok(())
+}
+
+fn counts(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut agent = Agent::start(&room, "node0.host")?;
+    agent.memory(0, 4096, "w")?;
+    for slot in 0..3 {
+        agent.tell(&format!("ksm {slot} 0 0 4096"))?;
+    }
+    agent.tell("unobj 0")?;
+    for (function, command, expect) in [
+        ("node0.host", "create_mkey", 3),
+        ("node0.host", "destroy_mkey", 1),
+        ("node0.dpu", "create_mkey", 0),
+    ] {
+        let found = room.commands(function, command)?;
+        ensure!(
+            found == expect,
+            "{function} has executed {found} {command} and not {expect}"
+        );
+    }
+    Ok(())
+}
+
+fn resets(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut agent = Agent::start(&room, "node0.host")?;
+    let refused = process::run(&mut room.emulator_command("reset"), LIMIT)?;
+    ensure!(
+        !refused.ok(),
+        "a fabric in use was removed:\n{}",
+        refused.output
+    );
+    agent.tell("mem 0 4096")?;
+    agent.end()?;
+    succeed(&mut room.emulator_command("reset"))?;
+    let mut again = Agent::start(&room, "node0.host")?;
+    again.tell("mem 0 4096")?;
+    let found = room.commands("node0.host", "open_context")?;
+    ensure!(found == 1, "the new fabric counts {found} contexts");
+    Ok(())
+}
+
+fn exit_code(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let done = process::run(
+        room.command("node0.host", "sh").args(["-c", "exit 7"]),
+        LIMIT,
+    )?;
+    ensure!(
+        done.status.code() == Some(7),
+        "{}\n{}",
+        done.status,
+        done.output
+    );
+    let done = process::run(room.command("node9.host", "true").arg("x"), LIMIT)?;
+    ensure!(
+        !done.ok() && done.output.contains("node9"),
+        "{}\n{}",
+        done.status,
+        done.output
+    );
+    Ok(())
+}
