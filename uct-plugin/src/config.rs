@@ -241,11 +241,11 @@ static OPTIONS: [Spec; 15] = [
     Spec {
         name: c"KEY_FILE",
         default: c"",
-        doc: c"File with the access key of the job, 64 hexadecimal digits, the same for all its\n\
-               processes and readable by its user alone. Without it, the key is the one that UCX\n\
-               has built in and everybody knows. With it, only peers that have it can import, which\n\
-               excludes those without this library; what takes UCX's own path is exported under\n\
-               UCX's key all the same.",
+        doc: c"File with the secret of the job, at least 16 random characters, the same for all its\n\
+               processes and readable by its user alone. The access key of the memory keys is made\n\
+               from it. Without it, the access key is the one that UCX has built in and everybody\n\
+               knows. With it, only peers that have it can import, which excludes those without\n\
+               this library; what takes UCX's own path is exported under UCX's key all the same.",
         offset: offset_of!(Raw, key_file),
         kind: Kind::String,
     },

@@ -1,13 +1,13 @@
-//! The file with a job's access key.
+//! The file with a job's secret, from which its access key is made.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use xgvmi_pool::AccessKey;
+use xgvmi_pool::{AccessKey, Secret, SecretError};
 
-/// Why a file gives no access key. The text never holds any of the key.
+/// Why a file gives no access key. The text never holds any of the secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum KeyFileError {
@@ -37,18 +37,17 @@ pub(crate) enum KeyFileError {
         /// This process's user.
         user: u32,
     },
-    /// It does not hold what it should.
-    #[error("{} does not hold {} hexadecimal digits", path.display(), 2 * AccessKey::BYTES)]
-    Form {
+    /// It holds too little or too much.
+    #[error("{}: {source}", path.display())]
+    Length {
         /// The file.
         path: PathBuf,
+        /// How much there is and how much there should be.
+        source: SecretError,
     },
 }
 
-/// Bytes that are read at most: the digits and some white space around them.
-const BYTES_MAX: u64 = 256;
-
-/// Reads the access key from the file.
+/// The access key that is made from the secret in the file.
 pub(crate) fn read(path: &Path) -> Result<AccessKey, KeyFileError> {
     let failed = |source| KeyFileError::Read {
         path: path.to_owned(),
@@ -78,30 +77,18 @@ pub(crate) fn read(path: &Path) -> Result<AccessKey, KeyFileError> {
             mode,
         });
     }
-    let mut text = String::new();
-    file.take(BYTES_MAX)
-        .read_to_string(&mut text)
+    let mut bytes = Vec::new();
+    // One byte more than allowed, so that a longer file is noticed.
+    file.take(Secret::BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)
         .map_err(failed)?;
-    parse(text.trim()).ok_or_else(|| KeyFileError::Form {
-        path: path.to_owned(),
-    })
-}
-
-fn parse(text: &str) -> Option<AccessKey> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * AccessKey::BYTES {
-        return None;
+    match Secret::new(bytes.trim_ascii()) {
+        Ok(secret) => Ok(secret.access_key()),
+        Err(source) => Err(KeyFileError::Length {
+            path: path.to_owned(),
+            source,
+        }),
     }
-    let digit = |byte: u8| {
-        char::from(byte)
-            .to_digit(16)
-            .and_then(|digit| u8::try_from(digit).ok())
-    };
-    let mut key = [0; AccessKey::BYTES];
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(AccessKey::new(key))
 }
 
 #[cfg(test)]
@@ -111,19 +98,22 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[track_caller]
-    fn check(text: &str, mode: u32, expect: Result<[u8; 32], &str>) {
+    fn check(text: &str, mode: u32, expect: Result<&str, &str>) {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("key");
         fs::write(&path, text).expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
         match (read(&path), expect) {
-            (Ok(key), Ok(bytes)) => assert_eq!(*key.as_bytes(), bytes),
+            (Ok(key), Ok(secret)) => {
+                let secret = Secret::new(secret.as_bytes()).expect("a secret");
+                assert_eq!(key, secret.access_key());
+            }
             (Err(error), Err(part)) => {
                 let error = error.to_string();
                 assert!(error.contains(part), "{error}");
                 assert!(
                     !error.contains("a5a5"),
-                    "the key is in the message: {error}"
+                    "the secret is in the message: {error}"
                 );
             }
             (found, expect) => panic!("{found:?} instead of {expect:?}"),
@@ -131,28 +121,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_64_digits_that_nobody_else_reads() {
-        let digits = "a5".repeat(32);
-        check(&digits, 0o600, Ok([0xa5; 32]));
+    fn a_secret_is_long_enough_and_nobody_else_reads_it() {
+        let secret = "a5".repeat(32);
+        check(&secret, 0o600, Ok(&secret));
+        check(&format!("{secret}\n"), 0o400, Ok(&secret));
+        check(&secret[..16], 0o600, Ok(&secret[..16]));
+        check(&secret, 0o644, Err("has mode 644"));
+        check(&secret, 0o640, Err("has mode 640"));
         check(
-            &format!("{}\n", digits.to_uppercase()),
-            0o400,
-            Ok([0xa5; 32]),
-        );
-        check(&digits, 0o644, Err("has mode 644"));
-        check(&digits, 0o640, Err("has mode 640"));
-        check(
-            &digits[1..],
+            &secret[..15],
             0o600,
-            Err("does not hold 64 hexadecimal digits"),
+            Err("a secret of 15 bytes, allowed are 16 to 4096"),
         );
-        check(
-            &digits.replace("a5a5", "a5g5"),
-            0o600,
-            Err("does not hold 64"),
-        );
-        check(&format!("{digits}a5"), 0o600, Err("does not hold 64"));
-        check("", 0o600, Err("does not hold 64"));
+        check("", 0o600, Err("a secret of 0 bytes"));
+        check(&"a5".repeat(4096), 0o600, Err("a secret of 4097 bytes"));
     }
 
     #[test]
