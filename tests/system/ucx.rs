@@ -44,7 +44,10 @@ const PERFTEST: &[Perftest] = &[
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = vec![Case::new("ucx_info", info)];
+    let mut cases = vec![
+        Case::new("ucx_info", info),
+        Case::new("ucx_opens_devx_with_xgvmi", devx),
+    ];
     cases.extend(
         PERFTEST
             .iter()
@@ -69,6 +72,30 @@ fn info(world: &World) -> Result<()> {
         );
     }
     ensure!(!output.contains(" ERROR "), "UCX complains:\n{output}");
+    Ok(())
+}
+
+fn devx(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    for function in ["node0.host", "node0.dpu"] {
+        let mut command = room.ucx_command(function, "ucx_info");
+        let output = succeed(command.arg("-d").env("UCX_LOG_LEVEL", "debug"))?;
+        // UCX falls back to lesser ways without a word: these lines are of the pinned version.
+        for line in [
+            "md open by 'uct_ib_mlx5_devx_md_ops' is successful",
+            "mlx5_0: XGVMI is supported",
+        ] {
+            let why: Vec<&str> = output
+                .lines()
+                .filter(|l| l.contains("mlx5_0") && l.contains("ib_mlx5"))
+                .collect();
+            ensure!(
+                output.contains(line),
+                "{function}: no '{line}':\n{}",
+                why.join("\n")
+            );
+        }
+    }
     Ok(())
 }
 
