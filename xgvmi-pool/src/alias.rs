@@ -5,6 +5,7 @@
 //! making. No lock is held over a call of the device.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -19,7 +20,7 @@ use crate::policy::AliasPolicy;
 use crate::spread::spread;
 use crate::stats::{AliasCounters, AliasStats};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, RwLock, lock, read, write,
+    AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
 };
 
 /// Shards of the map. A miss or an eviction holds the write lock of one of them for as long as a
@@ -73,7 +74,7 @@ struct Core<D> {
 /// What the map has for a key.
 enum Place<D: AliasDevice> {
     /// An alias. The map is one of its owners; every other owner pins it.
-    Ready(Arc<Entry<D>>),
+    Ready(CountedArc<Entry<D>>),
     /// A thread that makes one.
     Making(Arc<Making<D>>),
 }
@@ -91,7 +92,7 @@ struct Entry<D: AliasDevice> {
 
 /// An alias in use. While one of its references lives the alias is not destroyed.
 pub struct AliasRef<D: AliasDevice> {
-    entry: Arc<Entry<D>>,
+    entry: CountedArc<Entry<D>>,
 }
 
 impl<D: AliasDevice> AliasMap<D> {
@@ -223,7 +224,7 @@ impl<D: AliasDevice> AliasRef<D> {
 impl<D: AliasDevice> Clone for AliasRef<D> {
     fn clone(&self) -> Self {
         Self {
-            entry: Arc::clone(&self.entry),
+            entry: CountedArc::clone(&self.entry),
         }
     }
 }
@@ -245,7 +246,7 @@ impl<D: AliasDevice> Inner<D> {
             Some(Place::Ready(entry)) if entry.key.owner == key.owner => {
                 self.core.counters.hits.one();
                 Some(AliasRef {
-                    entry: Arc::clone(entry),
+                    entry: CountedArc::clone(entry),
                 })
             }
             _ => None,
@@ -296,7 +297,7 @@ impl<D: AliasDevice> Inner<D> {
                 Place::Ready(entry) if entry.key.owner == key.owner => {
                     self.core.counters.hits.one();
                     Claim::Found(AliasRef {
-                        entry: Arc::clone(entry),
+                        entry: CountedArc::clone(entry),
                     })
                 }
                 Place::Making(flight) => Claim::Join(Arc::clone(flight)),
@@ -340,7 +341,7 @@ impl<D: AliasDevice> Inner<D> {
                     dead: AtomicBool::new(false),
                 };
                 Ok(AliasRef {
-                    entry: Arc::new(entry),
+                    entry: CountedArc::new(entry),
                 })
             }
             Err(source) => {
@@ -356,7 +357,7 @@ impl<D: AliasDevice> Inner<D> {
         // Only the claimer ends a claim, so the place is still there and still ours.
         match &result {
             Ok(made) => {
-                shard.insert(key.map_key(), Place::Ready(Arc::clone(&made.entry)));
+                shard.insert(key.map_key(), Place::Ready(CountedArc::clone(&made.entry)));
             }
             Err(_) => {
                 shard.remove(&key.map_key());
@@ -402,7 +403,7 @@ impl<D: AliasDevice> Inner<D> {
             return None;
         };
         // Nobody can pin it meanwhile: a pin is taken under the lock, or from another pin.
-        if !entry.is_unpinned() || entry.used.load(Ordering::Relaxed) != used {
+        if !Entry::is_unpinned(entry) || entry.used.load(Ordering::Relaxed) != used {
             return None;
         }
         let taken = shard.remove(&map_key);
@@ -415,7 +416,7 @@ impl<D: AliasDevice> Inner<D> {
         for shard in &self.shards {
             for (map_key, place) in read(shard).iter() {
                 if let Place::Ready(entry) = place
-                    && entry.is_unpinned()
+                    && Entry::is_unpinned(entry)
                 {
                     unpinned.push((*map_key, entry.used.load(Ordering::Relaxed)));
                 }
@@ -537,8 +538,8 @@ impl<D> Core<D> {
 
 impl<D: AliasDevice> Entry<D> {
     /// Meaningful only under the lock of the shard that holds the entry.
-    fn is_unpinned(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1
+    fn is_unpinned(entry: &CountedArc<Self>) -> bool {
+        CountedArc::strong_count(entry) == 1
     }
 
     /// Destroys the alias on the device, once.

@@ -1,5 +1,6 @@
 //! What all handles of a pool share, and where its keys are: created, free, waited for, destroyed.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::device::{MkeyDevice, MkeySpec};
@@ -13,7 +14,7 @@ use crate::policy::{OnFull, PoolPolicy};
 use crate::shelf::Shelf;
 use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
-use crate::sync::{Arc, AtomicU32, Mutex, Ordering, Queue, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering, Queue, lock};
 use crate::upkeep::KeeperHandle;
 use crate::waiters::{Waiters, Wake};
 

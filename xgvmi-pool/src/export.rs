@@ -2,6 +2,7 @@
 //! region.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::core::Core;
 use crate::device::MkeyDevice;
@@ -9,7 +10,6 @@ use crate::error::{PoolError, ReleaseError};
 use crate::key::{Gvmi, Mkey};
 use crate::region::Region;
 use crate::slots::SlotId;
-use crate::sync::Arc;
 
 /// A free key in one's hands. Goes back to the pool when dropped.
 #[derive(Debug)]

@@ -1,9 +1,8 @@
 //! A gate that work passes and that closing shuts: behind it, nobody uses what is torn down.
 
-use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering, yield_now};
 
 /// Set once the gate is shut; the bits below count those inside.
 const SHUT: usize = 1 << (usize::BITS - 1);
@@ -51,7 +50,7 @@ impl Gate {
             if start.elapsed() > limit {
                 return false;
             }
-            thread::yield_now();
+            yield_now();
         }
         true
     }

@@ -1,11 +1,10 @@
 //! How long things take: histograms with two significant digits, and summaries of them.
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-
-use crate::sync::{Mutex, lock};
 
 /// Longest time that is told apart from longer ones, in nanoseconds: a minute, after which
 /// everything has been given up.
@@ -69,6 +68,10 @@ impl fmt::Debug for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary().fmt(f)
     }
+}
+
+fn lock(histogram: &Mutex<Histogram<u32>>) -> MutexGuard<'_, Histogram<u32>> {
+    histogram.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All times of a pool.

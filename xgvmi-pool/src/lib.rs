@@ -64,6 +64,8 @@ mod latency;
     reason = "the one door to the adapter: libibverbs, libmlx5 and its rings"
 )]
 pub mod mlx5;
+#[cfg(all(test, loom))]
+mod models;
 mod names;
 mod policy;
 mod pool;

@@ -1,5 +1,7 @@
 //! The pool: keys that were created once and are bound again and again.
 
+use std::sync::Arc;
+
 use crate::announce::{Announcement, Body};
 use crate::core::Core;
 use crate::device::MkeyDevice;
@@ -12,7 +14,6 @@ use crate::policy::PoolPolicy;
 use crate::region::Region;
 use crate::slots::State;
 use crate::stats::PoolStats;
-use crate::sync::Arc;
 use crate::upkeep::Upkeep;
 
 /// A pool of keys of one function. Cheap to clone; all clones are the same pool, and any thread may

@@ -8,12 +8,10 @@
 //! leaves nothing behind; what it left on a tray serves the next thread there, and anybody who finds
 //! queue and own tray empty.
 
-use std::cell::Cell;
-
 use crossbeam_utils::CachePadded;
 
 use crate::slots::SlotId;
-use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock};
+use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, thread_number};
 
 /// Most keys on one side of a tray.
 pub(crate) const TRAY_KEYS_MAX: u32 = 16;
@@ -156,21 +154,6 @@ impl Shelf {
     fn own_tray(&self) -> usize {
         thread_number() % self.trays.len()
     }
-}
-
-/// Numbers threads as they come, so that the first ones get a tray each.
-fn thread_number() -> usize {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    let number = NUMBER.get();
-    if number != usize::MAX {
-        return number;
-    }
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    NUMBER.set(number);
-    number
 }
 
 /// A queue of a few keys in place.

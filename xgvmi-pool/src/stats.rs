@@ -1,6 +1,6 @@
-//! Counters, and snapshots of them.
+//! Counters, and snapshots of them. They decide nothing, so they are not part of what loom tries.
 
-use crate::sync::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     (

@@ -1,5 +1,6 @@
 //! The door to locks and atomics: std's, or loom's when the crate is built with `--cfg loom`, so
-//! that every interleaving of our own protocols can be tried.
+//! that every interleaving of our own protocols can be tried. [`CountedArc`] is for what is decided
+//! by a look at the count; what is merely shared is in an ordinary `Arc`.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{
@@ -7,7 +8,7 @@ pub(crate) use std::sync::atomic::{
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Arc as CountedArc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 #[cfg(loom)]
@@ -16,10 +17,15 @@ pub(crate) use loom::sync::atomic::{
 };
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Arc as CountedArc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 pub(crate) use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
+
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
 
 use crate::slots::SlotId;
 
@@ -42,6 +48,36 @@ pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Numbers threads as they come, so that the first ones get a tray each.
+#[cfg(not(loom))]
+pub(crate) fn thread_number() -> usize {
+    use std::cell::Cell;
+
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    let number = NUMBER.get();
+    if number != usize::MAX {
+        return number;
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    NUMBER.set(number);
+    number
+}
+
+/// Loom's threads all run on one of the system's, so their numbers are in loom's hands.
+#[cfg(loom)]
+pub(crate) fn thread_number() -> usize {
+    loom::lazy_static! {
+        static ref NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    }
+    loom::thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
 }
 
 /// A bounded queue of slots for all threads, first in, first out. Its capacity is the number of

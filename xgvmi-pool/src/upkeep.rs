@@ -1,13 +1,13 @@
 //! What a pool does beside the exports: creating keys before they are needed, and destroying those
 //! that have not been needed for long. By call, or in a thread of the pool's own.
 
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::Core;
 use crate::device::MkeyDevice;
 use crate::slots::State;
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock};
 
 /// Keys that one round of upkeep creates or destroys at most: at hundreds of microseconds each, a
 /// round takes some tens of milliseconds.
@@ -175,6 +175,10 @@ impl<D: MkeyDevice> Core<D> {
             Err(_) => false,
         }
     }
+}
+
+fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
+    keeper.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn wait<'a>(

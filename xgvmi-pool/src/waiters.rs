@@ -1,11 +1,12 @@
 //! Those who wait for a key, served in the order in which they came.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::flight::Flight;
 use crate::slots::SlotId;
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, fence, lock};
+use crate::sync::{AtomicUsize, Mutex, Ordering, fence, lock};
 
 /// What a waiter is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
