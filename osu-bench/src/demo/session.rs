@@ -12,7 +12,7 @@ use ucx_sys::Ucp;
 /// second; whatever takes this long has failed.
 const STEP_LIMIT: Duration = Duration::from_secs(20);
 
-/// The longest wait for a connection to close, after which it is closed by force.
+/// The longest wait for a connection to close; nothing needs the peer any more.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Fields go in this order: connections before the worker they are on, that before its context.
@@ -104,7 +104,8 @@ impl<'a> Session<'a> {
         Ok(request.wait(self.waiter, STEP_LIMIT)?)
     }
 
-    /// Closes the connections; worker and context go with the session.
+    /// Closes the connections; worker and context go with the session. Every process has what it waited for when the
+    /// orchestrator asks for this, so nothing is under way.
     pub(super) fn close(self) -> Result<()> {
         for (peer, endpoint) in &self.endpoints {
             endpoint

@@ -30,8 +30,9 @@ fn write_all(to: &mut String, report: &Report) -> std::fmt::Result {
          Both hosts use a fresh buffer for each iteration. An iteration's time is host A's: from just before it \
          tells host B to start, until its own buffer is unmapped from UCX and from the address space and host B has \
          unmapped from UCX. Registration, export, import, keys, data and completions of all four processes are in \
-         it; making, filling and verifying buffers are not. *First* is the first iteration in a new UCX context. \
-         Percentiles are nearest-rank over the steady iterations; the schemes took turns within each size.\n\n"
+         it; making, filling and verifying buffers are not. *First* is the first iteration in a new UCX context \
+         (the median where there were several). Percentiles are nearest-rank over the steady \
+         iterations; the schemes took turns within each size.\n\n"
     )?;
     writeln!(to, "![steady times over size](report.svg)\n")?;
     times(to, report)?;

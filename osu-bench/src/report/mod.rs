@@ -40,7 +40,7 @@ pub struct Row {
     pub size: usize,
     /// How many iterations the steady figures are of.
     pub iterations: u64,
-    /// Time of the first iteration in a new UCX context, in microseconds.
+    /// Time of the first iteration in a new UCX context, in microseconds; the median where there were several.
     pub first_us: f64,
     /// Times once everything was touched.
     pub steady_us: Percentiles,

@@ -15,7 +15,7 @@ use ucx_sys::{
     ucp_ep_params_t, ucp_err_handler_t, ucp_request_param_t, ucs_status_t,
 };
 
-/// A connection. Clones share it; it is closed with [`Endpoint::close`], or by force when the last clone goes.
+/// A connection. Clones share it; it is closed with [`Endpoint::close`], or when the last clone goes.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     inner: Rc<Inner>,
@@ -149,13 +149,17 @@ impl Endpoint {
         Ok(Request::new(worker, "ucp_get_nbx", answer, holds))
     }
 
-    /// Closes the connection after all that was sent over it has left.
+    /// Closes the connection without asking the peer: both sides must have agreed that they are done, for what is
+    /// still under way is lost.
+    ///
+    /// An orderly close would wait for the peer's acknowledgement, and for as long as UCX's longest timeout if the
+    /// peer has closed its own side already.
     ///
     /// # Errors
     /// UCX's, or that of the waiting. The endpoint is gone in any case.
     pub fn close(&self, waiter: &Waiter, limit: Duration) -> Result<()> {
         self.inner
-            .close(0)
+            .close()
             .map_or(Ok(()), |request| request.wait(waiter, limit))
     }
 
@@ -181,14 +185,14 @@ impl Endpoint {
 
 impl Inner {
     /// Closes the endpoint the first time, and answers the operation that does it.
-    fn close(&self, flags: u32) -> Option<Request> {
+    fn close(&self) -> Option<Request> {
         let handle = self.handle.replace(std::ptr::null_mut());
         if handle.is_null() {
             return None;
         }
         let param = ucp_request_param_t {
             op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
-            flags,
+            flags: UCP_EP_CLOSE_FLAG_FORCE,
             ..Default::default()
         };
         let ucp = self.worker.ucp();
@@ -202,7 +206,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Only on the way out of an error: the process is about to end, and waiting could hang it.
-        drop(self.close(UCP_EP_CLOSE_FLAG_FORCE));
+        drop(self.close());
     }
 }
 

@@ -123,9 +123,14 @@ fn run_case(
     let mut measured: Vec<Measured> = runs.iter().map(|_| Measured::default()).collect();
     for (run, measured) in runs.iter_mut().zip(&mut measured) {
         progress.show(&format!("{size}: {}: first touch", run.name));
-        run.open(deadline)?;
-        let times = run.batch(case, 1, "first iteration", deadline)?;
-        measured.first.extend_ns(&times);
+        for opening in 0..case.openings {
+            if opening > 0 {
+                run.close(deadline)?;
+            }
+            run.open(deadline)?;
+            let times = run.batch(case, 1, "first iteration", deadline)?;
+            measured.first.extend_ns(&times);
+        }
     }
     for round in 0..case.rounds {
         for index in plan::order(round, runs.len()) {

@@ -38,12 +38,14 @@ pub struct Scheme {
 
 /// One size.
 ///
-/// Each scheme runs one first iteration in a new UCX context; then the schemes take turns, in a rotating order, for
-/// `rounds` rounds of `warm_up` uncounted and `batch` counted iterations.
+/// `openings` times, each scheme runs a first iteration in a new UCX context. In the last of these contexts the schemes
+/// then take turns, in a rotating order, for `rounds` rounds of `warm_up` uncounted and `batch` counted iterations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// Bytes per transfer.
     pub size: usize,
+    /// First iterations that each scheme runs.
+    pub openings: u64,
     /// Turns that each scheme gets.
     pub rounds: u64,
     /// Iterations at the start of each turn that are not counted.
@@ -66,15 +68,16 @@ impl Case {
     /// take all the time nor get too few samples. `iterations` overrides the number.
     #[must_use]
     pub fn new(size: usize, effort: Effort, iterations: Option<u64>) -> Self {
-        let (rounds, budget, fewest, most) = match effort {
-            Effort::Quick => (8, 384 << 20, 24, 96),
-            Effort::Full => (24, 3 << 30, 120, 960),
+        let (openings, rounds, budget, fewest, most) = match effort {
+            Effort::Quick => (1, 16, 768 << 20, 48, 192),
+            Effort::Full => (5, 24, 3 << 30, 120, 960),
         };
         let by_budget = (budget / size.max(1)) as u64;
         let wanted = iterations.unwrap_or(by_budget.clamp(fewest, most)).max(1);
         let rounds = rounds.min(wanted);
         Self {
             size,
+            openings,
             rounds,
             warm_up: 1,
             batch: wanted.div_ceil(rounds),
@@ -104,13 +107,13 @@ mod tests {
             let case = Case::new(size, effort, iterations);
             assert_eq!((case.rounds, case.batch), expect, "{size} {effort:?}");
         };
-        check(16 << 10, Effort::Quick, None, (8, 12));
-        check(16 << 20, Effort::Quick, None, (8, 3));
+        check(16 << 10, Effort::Quick, None, (16, 12));
+        check(16 << 20, Effort::Quick, None, (16, 3));
         check(16 << 10, Effort::Full, None, (24, 40));
         check(16 << 20, Effort::Full, None, (24, 8));
         check(1 << 30, Effort::Full, None, (24, 5));
         check(16 << 10, Effort::Full, Some(2), (2, 1));
-        check(16 << 10, Effort::Quick, Some(20), (8, 3));
+        check(16 << 10, Effort::Quick, Some(20), (16, 2));
         check(1 << 40, Effort::Quick, Some(0), (1, 1));
     }
 
