@@ -31,6 +31,7 @@ checks! {
     a_region_of_five_gigabytes_takes_one_key,
     sixty_four_keys_are_bound_and_freed_together,
     a_key_is_freed_in_front_of_the_next_bind,
+    a_queue_that_cannot_be_connected_fails_each_export_and_does_no_harm,
     a_bad_bind_ends_the_queue_and_the_next_one_finds_a_new_queue,
     the_requests_before_the_bad_one_are_done_and_those_behind_it_are_not,
     many_threads_share_the_queue,
@@ -252,6 +253,31 @@ fn a_key_is_freed_in_front_of_the_next_bind(host: &Context, dpu: &Context) -> Ou
     ensure(sides.host.stats().chains == 4, "no doorbell for a release")?;
     sides.host.pool().flush();
     sides.close()
+}
+
+/// D1 of stock UCX: the second export after a failed connection uses the queue that is gone.
+fn a_queue_that_cannot_be_connected_fails_each_export_and_does_no_harm(
+    host: &Context,
+    _dpu: &Context,
+) -> Outcome<()> {
+    let options = Mlx5Options {
+        port: Some(200),
+        ..Mlx5Options::default()
+    };
+    let device = host.pool_device(options)?;
+    let hooks = HostHooks::open(Arc::clone(&device), PoolPolicy::default())?;
+    let memory = Memory::register(host, PAGE, 13)?;
+    for _ in 0..5 {
+        let failed = hooks
+            .export(whole(&memory)?)
+            .err()
+            .ok_or("over a port that is not there")?;
+        ensure(
+            matches!(failed, PoolError::Bind { .. }),
+            "the bind fails, and says so",
+        )?;
+    }
+    ensure(hooks.close() && device.close(), "nothing is left")
 }
 
 /// A key outside of any pool.

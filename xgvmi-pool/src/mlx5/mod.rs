@@ -13,6 +13,7 @@ mod device;
 mod fork;
 mod mkey;
 mod mmio;
+mod progress;
 mod queue;
 mod queues;
 mod send_ring;

@@ -8,11 +8,10 @@
 use std::fmt;
 use std::hint;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mlx5_prm::cqe::{self, Cqe};
 use mlx5dv_sys::{
     IBV_QPT_RC, MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP, Mlx5Lib, ibv_context, ibv_cq, ibv_pd, ibv_qp,
     ibv_qp_init_attr, mlx5dv_cq, mlx5dv_obj, mlx5dv_qp,
@@ -20,11 +19,12 @@ use mlx5dv_sys::{
 
 use super::connect::Loopback;
 use super::cq_ring::CqRing;
+use super::progress::{Progress, Ticket};
 use super::send_ring::{SendRing, low16};
 use super::wqe::{self, Slot, WQEBBS_MAX, Wqe};
 use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Looks at the counter between two looks at the clock: about a microsecond, the time of a request.
 const SPINS: u32 = 64;
@@ -43,9 +43,7 @@ pub(super) struct UmrQueue {
     poll_timeout: Duration,
     producer: Mutex<Option<Producer>>,
     completions: Mutex<Option<Completions>>,
-    /// Number of the first building block of the last chain that is done, plus one.
-    done: AtomicU64,
-    failure: OnceLock<Failure>,
+    progress: Progress,
     forgotten: AtomicBool,
 }
 
@@ -74,24 +72,6 @@ impl<T> fmt::Debug for Handle<T> {
 
 // SAFETY: libibverbs objects belong to the process and are safe to use from any thread.
 unsafe impl<T> Send for Handle<T> {}
-
-/// What ended a queue.
-#[derive(Clone, Debug)]
-struct Failure {
-    /// Requests that start below this building block are done.
-    at: u64,
-    rest: Rest,
-    error: DeviceError,
-}
-
-/// Where a chain lies in the ring.
-#[derive(Clone, Copy, Debug)]
-struct Ticket {
-    /// First building block of the first request.
-    first: u64,
-    /// First building block of the last request, which reports for all.
-    last: u64,
-}
 
 impl UmrQueue {
     /// Creates a queue of about `wqebbs` building blocks and connects it to itself.
@@ -204,15 +184,14 @@ impl UmrQueue {
                 ring: completions,
                 cq: Handle(cq),
             })),
-            done: AtomicU64::new(0),
-            failure: OnceLock::new(),
+            progress: Progress::default(),
             forgotten: AtomicBool::new(false),
         })
     }
 
     /// True once the queue carries nothing any more.
     pub(super) fn has_failed(&self) -> bool {
-        self.failure.get().is_some()
+        self.progress.failure().is_some()
     }
 
     /// Carries out a chain and returns when its last request is done.
@@ -276,17 +255,16 @@ impl UmrQueue {
     /// Writes the chain and rings, if there is room.
     fn try_post(&self, chain: &[UmrOp], wqebbs: u32) -> Result<Option<Ticket>, DeviceError> {
         let mut producer = lock(&self.producer);
-        if let Some(failure) = self.failure.get() {
-            return Err(DeviceError::QueueDown {
-                reason: failure.error.to_string(),
-            });
+        if let Some(error) = self.progress.failure() {
+            let reason = error.to_string();
+            return Err(DeviceError::QueueDown { reason });
         }
         let Some(producer) = producer.as_mut() else {
             return Err(DeviceError::Closed);
         };
         let first = producer.next;
         let end = first + u64::from(wqebbs);
-        if end - self.done.load(Ordering::Acquire) > u64::from(self.capacity) {
+        if end - self.progress.done() > u64::from(self.capacity) {
             return Ok(None);
         }
         let mut last = first;
@@ -318,28 +296,15 @@ impl UmrQueue {
     fn wait(&self, ticket: Ticket, chain: &[UmrOp]) -> Result<(), ChainError> {
         let mut clock = Clock::new(self.poll_timeout);
         loop {
-            // Before a look at the failure: what was done before it is done.
-            if self.done.load(Ordering::Acquire) > ticket.last {
-                return Ok(());
-            }
-            if let Some(failure) = self.failure.get() {
-                // The reader of completions may have counted this chain before it met the failure.
-                if self.done.load(Ordering::Acquire) > ticket.last {
-                    return Ok(());
-                }
-                return Err(failure.of_chain(ticket, chain));
+            if let Some(outcome) = self.progress.outcome(ticket, chain) {
+                return outcome;
             }
             self.reap();
             if clock.ran_out() {
                 let request = format!("{} requests on queue pair {:#x}", chain.len(), self.qpn);
-                self.fail(Failure {
-                    at: self.done.load(Ordering::Acquire),
-                    rest: Rest::Unknown,
-                    error: DeviceError::TimedOut {
-                        request,
-                        limit: self.poll_timeout,
-                    },
-                });
+                let limit = self.poll_timeout;
+                self.progress
+                    .give_up(DeviceError::TimedOut { request, limit });
             }
         }
     }
@@ -354,35 +319,8 @@ impl UmrQueue {
             return;
         };
         while let Some(cqe) = completions.ring.pop() {
-            self.count(&cqe);
+            self.progress.count(&cqe, self.qpn);
         }
-    }
-
-    /// Takes note of one completion. Called by one thread at a time.
-    fn count(&self, cqe: &Cqe) {
-        let done = self.done.load(Ordering::Relaxed);
-        // The adapter counts modulo 2^16, and fewer building blocks than that are on their way.
-        let ahead = cqe.wqe_counter.wrapping_sub(low16(done));
-        let at = done + u64::from(ahead);
-        match cqe.opcode {
-            cqe::opcode::REQ => self.done.store(at + 1, Ordering::Release),
-            cqe::opcode::REQ_ERR => self.fail(Failure {
-                at,
-                rest: Rest::NotDone,
-                error: DeviceError::Completion {
-                    request: format!("work request {at} on queue pair {:#x}", self.qpn),
-                    syndrome: cqe.syndrome,
-                    vendor: cqe.vendor_syndrome,
-                },
-            }),
-            // Nothing else is ever reported for a send queue.
-            _ => {}
-        }
-    }
-
-    /// Ends the queue. The first reason is the one that counts: all later ones follow from it.
-    fn fail(&self, failure: Failure) {
-        let _later = self.failure.set(failure);
     }
 
     /// Ends the queue for good: when this returns without error, the adapter carries out none of its
@@ -391,11 +329,7 @@ impl UmrQueue {
     /// # Errors
     /// If the queue pair is not destroyed. It may be tried again.
     pub(super) fn tear_down(&self) -> Result<(), DeviceError> {
-        self.fail(Failure {
-            at: self.done.load(Ordering::Acquire),
-            rest: Rest::Unknown,
-            error: DeviceError::Closed,
-        });
+        self.progress.give_up(DeviceError::Closed);
         // Under the locks of those who use the memory that goes with it.
         let mut producer = lock(&self.producer);
         if let Some(Producer { qp, .. }) = producer.as_ref() {
@@ -438,26 +372,6 @@ impl Drop for UmrQueue {
         if !self.forgotten.load(Ordering::Relaxed) {
             // What cannot be destroyed goes with the context.
             let _left = self.tear_down();
-        }
-    }
-}
-
-impl Failure {
-    /// What the failure means for a chain that it met.
-    fn of_chain(&self, ticket: Ticket, chain: &[UmrOp]) -> ChainError {
-        let mut position = ticket.first;
-        let mut done = 0;
-        for op in chain {
-            if position >= self.at {
-                break;
-            }
-            done += 1;
-            position += wqe::wqebbs(op) as u64;
-        }
-        ChainError {
-            done,
-            rest: self.rest,
-            source: self.error.clone(),
         }
     }
 }

@@ -1,0 +1,260 @@
+//! How far the requests of one queue have got, as its completions tell. No I/O: this can be tested
+//! without a device.
+
+use std::sync::OnceLock;
+
+use mlx5_prm::cqe::{self, Cqe};
+
+use super::send_ring::low16;
+use super::wqe;
+use crate::device::UmrOp;
+use crate::error::{ChainError, DeviceError, Rest};
+use crate::sync::{AtomicU64, Ordering};
+
+/// What is done and what will not be. Building blocks of the send queue are numbered from zero and
+/// never come round, so that a number means one request for as long as the queue lives.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Number of the first building block of the last request that reported completion, plus one.
+    done: AtomicU64,
+    failure: OnceLock<Failure>,
+}
+
+/// What ended a queue.
+#[derive(Clone, Debug)]
+struct Failure {
+    /// Requests that start below this building block are done.
+    at: u64,
+    rest: Rest,
+    error: DeviceError,
+}
+
+/// Where a chain lies in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    /// First building block of the first request.
+    pub(super) first: u64,
+    /// First building block of the last request, which reports for all.
+    pub(super) last: u64,
+}
+
+impl Progress {
+    /// Building blocks below this one may be written again: what they held is done.
+    pub(super) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Why the queue carries nothing any more, if so.
+    pub(super) fn failure(&self) -> Option<&DeviceError> {
+        self.failure.get().map(|failure| &failure.error)
+    }
+
+    /// What became of a chain, if that is known.
+    pub(super) fn outcome(
+        &self,
+        ticket: Ticket,
+        chain: &[UmrOp],
+    ) -> Option<Result<(), ChainError>> {
+        // Before a look at the failure: what was done before it is done.
+        if self.done() > ticket.last {
+            return Some(Ok(()));
+        }
+        let failure = self.failure.get()?;
+        // The reader of completions may have counted this chain before it met the failure.
+        if self.done() > ticket.last {
+            return Some(Ok(()));
+        }
+        Some(Err(failure.of_chain(ticket, chain)))
+    }
+
+    /// Takes note of one completion. Called by one thread at a time, in the order of the queue.
+    pub(super) fn count(&self, cqe: &Cqe, qpn: u32) {
+        let done = self.done.load(Ordering::Relaxed);
+        // The adapter counts modulo 2^16, and fewer building blocks than that are on their way.
+        let ahead = cqe.wqe_counter.wrapping_sub(low16(done));
+        let at = done + u64::from(ahead);
+        match cqe.opcode {
+            cqe::opcode::REQ => self.done.store(at + 1, Ordering::Release),
+            cqe::opcode::REQ_ERR => self.fail(Failure {
+                at,
+                rest: Rest::NotDone,
+                error: DeviceError::Completion {
+                    request: format!("work request {at} on queue pair {qpn:#x}"),
+                    syndrome: cqe.syndrome,
+                    vendor: cqe.vendor_syndrome,
+                },
+            }),
+            // Nothing else is ever reported for a send queue.
+            _ => {}
+        }
+    }
+
+    /// Gives the queue up: what is not done by now may be done or not.
+    pub(super) fn give_up(&self, error: DeviceError) {
+        self.fail(Failure {
+            at: self.done(),
+            rest: Rest::Unknown,
+            error,
+        });
+    }
+
+    /// Ends the queue. The first reason is the one that counts: all later ones follow from it.
+    fn fail(&self, failure: Failure) {
+        let _later = self.failure.set(failure);
+    }
+}
+
+impl Failure {
+    /// What the failure means for a chain that it met.
+    fn of_chain(&self, ticket: Ticket, chain: &[UmrOp]) -> ChainError {
+        let mut position = ticket.first;
+        let mut done = 0;
+        for op in chain {
+            if position >= self.at {
+                break;
+            }
+            done += 1;
+            position += wqe::wqebbs(op) as u64;
+        }
+        ChainError {
+            done,
+            rest: self.rest,
+            source: self.error.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::key::Mkey;
+
+    const QPN: u32 = 0x48;
+
+    fn invalidations(count: usize) -> Vec<UmrOp> {
+        vec![
+            UmrOp::Invalidate {
+                mkey: Mkey::from_raw(0x77fb)
+            };
+            count
+        ]
+    }
+
+    fn completion(at: u64, opcode: u8, syndrome: u8) -> Cqe {
+        Cqe {
+            opcode,
+            syndrome,
+            wqe_counter: low16(at),
+            ..Cqe::default()
+        }
+    }
+
+    fn good(at: u64) -> Cqe {
+        completion(at, cqe::opcode::REQ, 0)
+    }
+
+    fn bad(at: u64, syndrome: u8) -> Cqe {
+        completion(at, cqe::opcode::REQ_ERR, syndrome)
+    }
+
+    fn timed_out() -> DeviceError {
+        DeviceError::TimedOut {
+            request: "a request".to_owned(),
+            limit: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_chain_is_done_when_its_last_request_reports() {
+        let progress = Progress::default();
+        let (first, second) = (Ticket { first: 0, last: 2 }, Ticket { first: 4, last: 4 });
+        let chain = invalidations(2);
+        assert!(progress.outcome(first, &chain).is_none());
+        progress.count(&good(2), QPN);
+        assert_eq!(progress.outcome(first, &chain), Some(Ok(())));
+        assert!(progress.outcome(second, &chain[..1]).is_none());
+        progress.count(&good(4), QPN);
+        assert_eq!(progress.outcome(second, &chain[..1]), Some(Ok(())));
+    }
+
+    #[test]
+    fn the_adapters_counter_comes_round_and_ours_does_not() {
+        let progress = Progress::default();
+        let mut at = 0;
+        for _ in 0..1000 {
+            at += 331;
+            progress.count(&good(at), QPN);
+            assert_eq!(progress.done(), at + 1);
+        }
+        // One request later than the last, and as many as a ring can hold.
+        progress.count(&good(at + 32_768), QPN);
+        assert_eq!(progress.done(), at + 32_769);
+    }
+
+    #[test]
+    fn an_error_tells_which_requests_are_done() {
+        let progress = Progress::default();
+        let chain = invalidations(4);
+        let before = Ticket { first: 0, last: 0 };
+        let mine = Ticket { first: 2, last: 8 };
+        let behind = Ticket {
+            first: 10,
+            last: 16,
+        };
+        progress.count(&good(0), QPN);
+        // The third request of the chain is refused, and all behind it are flushed.
+        progress.count(&bad(6, cqe::syndrome::MW_BIND_ERR), QPN);
+        progress.count(&bad(8, cqe::syndrome::WR_FLUSH_ERR), QPN);
+        progress.count(&bad(10, cqe::syndrome::WR_FLUSH_ERR), QPN);
+        assert_eq!(progress.outcome(before, &chain[..1]), Some(Ok(())));
+        for (ticket, done) in [(mine, 2), (behind, 0)] {
+            let failed = progress
+                .outcome(ticket, &chain)
+                .expect("known")
+                .expect_err("failed");
+            assert_eq!((failed.done, failed.rest), (done, Rest::NotDone));
+            let syndrome = cqe::syndrome::MW_BIND_ERR;
+            assert!(
+                matches!(failed.source, DeviceError::Completion { syndrome: s, .. } if s == syndrome)
+            );
+        }
+    }
+
+    /// D5 of stock UCX: a completion that comes after its request was given up must not be taken for
+    /// the next one's.
+    #[test]
+    fn a_late_completion_counts_for_no_other_request() {
+        let progress = Progress::default();
+        let chain = invalidations(1);
+        let (slow, next) = (Ticket { first: 0, last: 0 }, Ticket { first: 2, last: 2 });
+        progress.give_up(timed_out());
+        for ticket in [slow, next] {
+            let failed = progress
+                .outcome(ticket, &chain)
+                .expect("known")
+                .expect_err("failed");
+            assert_eq!((failed.done, failed.rest), (0, Rest::Unknown));
+        }
+        progress.count(&good(0), QPN);
+        assert_eq!(
+            progress.outcome(slow, &chain),
+            Some(Ok(())),
+            "it is its own completion"
+        );
+        assert!(
+            progress
+                .outcome(next, &chain)
+                .is_some_and(|outcome| outcome.is_err())
+        );
+    }
+
+    #[test]
+    fn the_first_failure_counts() {
+        let progress = Progress::default();
+        progress.give_up(timed_out());
+        progress.count(&bad(0, cqe::syndrome::WR_FLUSH_ERR), QPN);
+        assert_eq!(progress.failure(), Some(&timed_out()));
+    }
+}
