@@ -32,8 +32,10 @@ Writes target/demo/report.json, report.md, report.svg, and the processes' logs i
 /// The emulator's cost profile: times of the commands as the slides give them.
 const PROFILE: &str = "bluefield3";
 
-/// The whole run, beyond which something hangs: the demo takes less than a minute.
+/// The whole run, beyond which something hangs: the demo takes less than a minute. The orchestrator stops first, since
+/// it can say where.
 const LIMIT: Duration = Duration::from_secs(240);
+const ORCHESTRATOR_LIMIT_S: u64 = 220;
 
 /// One command of the emulator's; it answers in milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
@@ -194,6 +196,7 @@ fn orchestrate(options: &Options, env: &Env, built: &Built, states: &States) -> 
         .arg("--ucx-library")
         .arg(env.ucx_lib_dir.join("libucp.so.0"));
     command.arg("--output").arg(output_dir());
+    command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
     if options.quick {
         command.arg("--quick");
     }

@@ -87,7 +87,8 @@ struct OrchestrateArgs {
     limit_s: u64,
 }
 
-/// Polling costs CPU that another process of the four may need; see docs of `Waiter`.
+/// Polling takes CPU from those at work: with four processes on two cores, an iteration of 16 KiB took 0.65, 0.76, 1.06
+/// and 1.83 ms with 0, 20, 50 and 200 us of it.
 const SPIN_US: u64 = 0;
 
 fn main() -> ExitCode {
