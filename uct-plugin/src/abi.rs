@@ -177,6 +177,17 @@ impl MkeyPackParams {
     /// `UCT_MD_MKEY_PACK_FLAG_EXPORT`: for another process on the same adapter.
     pub(crate) const FLAG_EXPORT: u32 = 1 << 2;
 
+    /// True if the key is for another process on the same adapter.
+    ///
+    /// # Safety
+    /// `params` must point to parameters.
+    #[inline]
+    pub(crate) unsafe fn is_export(params: *const Self) -> bool {
+        // SAFETY: by the contract of this function.
+        let params = unsafe { &*params };
+        params.field_mask & Self::FIELD_FLAGS != 0 && params.flags & Self::FLAG_EXPORT != 0
+    }
+
     /// The flags, if there are any.
     ///
     /// # Safety

@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::check::KeyForm;
 use crate::md::{self, Md};
-use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
+use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS, Registration};
 use crate::original::Object;
 use crate::{check, log};
 
@@ -107,15 +107,12 @@ unsafe fn export(
 ) -> Option<UcsStatus> {
     // SAFETY: by the contract of this function.
     let served = unsafe { md::get(object, md) }?;
-    let known = REGISTRATIONS.with(memh, |registration| match &registration.exported {
-        Exported::FromPool(export) => Some(Known::Key(export.mkey(), export.gvmi())),
-        Exported::Natively => None,
-        Exported::No => Some(Known::Region(registration.address, registration.length)),
-    })??;
-    let (mkey, gvmi) = match known {
-        Known::Key(mkey, gvmi) => (mkey, gvmi),
+    let registration = REGISTRATIONS.with(memh, |registration| *registration)?;
+    let (mkey, gvmi) = match registration.exported {
+        Exported::FromPool => EXPORTS.with(memh, |export| (export.mkey(), export.gvmi()))?,
+        Exported::Natively => return None,
         // SAFETY: by the contract of this function.
-        Known::Region(address, length) => unsafe { first(&served, memh, address, length) }?,
+        Exported::No => unsafe { first(&served, memh, &registration) }?,
     };
     let key = PackedKey {
         mkey,
@@ -127,49 +124,37 @@ unsafe fn export(
     Some(UcsStatus::OK)
 }
 
-/// What is known of a registration that is to be exported.
-enum Known {
-    Key(Mkey, Gvmi),
-    Region(usize, usize),
-}
-
 /// Exports a registration for the first time: the moment that decides who serves it.
 ///
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
-unsafe fn first(
-    served: &Md,
-    memh: MemHandle,
-    address: usize,
-    length: usize,
-) -> Option<(Mkey, Gvmi)> {
+unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Option<(Mkey, Gvmi)> {
     // SAFETY: by the contract of this function.
-    let export = unsafe { draw(served, memh, address, length) };
+    let export = unsafe { draw(served, memh, registration) };
+    let key = export.as_ref().map(|export| (export.mkey(), export.gvmi()));
     let mut surplus = None;
-    let key = REGISTRATIONS.with(memh, |registration| {
-        match (&registration.exported, export) {
-            (Exported::No, Some(export)) => {
-                let key = (export.mkey(), export.gvmi());
-                registration.exported = Exported::FromPool(export);
-                Some(key)
-            }
-            (Exported::No, None) => {
-                registration.exported = Exported::Natively;
-                None
-            }
+    let (decision, is_ours) = REGISTRATIONS.with(memh, |registration| {
+        if registration.exported != Exported::No {
             // Another thread was faster: what it decided holds.
-            (Exported::FromPool(first), export) => {
-                surplus = export;
-                Some((first.mkey(), first.gvmi()))
-            }
-            (Exported::Natively, export) => {
-                surplus = export;
-                None
-            }
+            surplus = export;
+            return (registration.exported, false);
         }
-    });
+        registration.exported = match export {
+            Some(export) => {
+                // Within the other lock, so that whoever reads the decision finds the key.
+                surplus = EXPORTS.insert(memh, export);
+                Exported::FromPool
+            }
+            None => Exported::Natively,
+        };
+        (registration.exported, true)
+    })?;
     drop(surplus);
-    key?
+    match decision {
+        Exported::FromPool if is_ours => key,
+        Exported::FromPool => EXPORTS.with(memh, |export| (export.mkey(), export.gvmi())),
+        Exported::No | Exported::Natively => None,
+    }
 }
 
 /// A key of the pool, bound to the registration.
@@ -179,8 +164,7 @@ unsafe fn first(
 unsafe fn draw(
     served: &Md,
     memh: MemHandle,
-    address: usize,
-    length: usize,
+    registration: &Registration,
 ) -> Option<xgvmi_pool::Export<xgvmi_pool::mlx5::Mlx5Device>> {
     // SAFETY: every memory handle starts with these fields.
     let head = unsafe { memh.cast::<MemhHead>().read() };
@@ -195,6 +179,9 @@ unsafe fn draw(
             return None;
         }
     };
+    let Registration {
+        address, length, ..
+    } = *registration;
     let region = Region::new(VirtAddr::new(address as u64), length as u64, lkey).ok()?;
     match served.host()?.export(region) {
         Ok(export) => Some(export),

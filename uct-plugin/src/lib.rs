@@ -77,19 +77,16 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
     params: *const MkeyPackParams,
     mkey_buffer: *mut c_void,
 ) -> UcsStatus {
-    // SAFETY: UCX gives parameters.
-    let flags = unsafe { MkeyPackParams::flags_of(params) };
-    // SAFETY: UCX gives a live memory handle, which starts with these fields.
-    let memh_flags = unsafe { (*memh.cast::<MemhHead>()).flags };
     // An ordinary rkey is the hot case, and none of ours: it is passed on at the cost of a few loads.
-    if flags & MkeyPackParams::FLAG_EXPORT == 0 && memh_flags & memh_flags::IMPORTED == 0 {
+    // SAFETY: UCX gives parameters.
+    if !unsafe { MkeyPackParams::is_export(params) }
+        // SAFETY: UCX gives a live memory handle, which starts with these fields.
+        && unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0
         // SAFETY: UCX gives an open memory domain.
-        if let Some(object) = unsafe { original::of_first_table(md) } {
-            // SAFETY: the arguments are those that UCX gave.
-            return unsafe {
-                (object.originals().mkey_pack)(md, memh, address, length, params, mkey_buffer)
-            };
-        }
+        && let Some(mkey_pack) = unsafe { original::mkey_pack_of_first_table(md) }
+    {
+        // SAFETY: the arguments are those that UCX gave.
+        return unsafe { mkey_pack(md, memh, address, length, params, mkey_buffer) };
     }
     // SAFETY: the arguments are those that UCX gave.
     unsafe { pack(md, memh, address, length, params, mkey_buffer) }

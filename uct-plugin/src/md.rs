@@ -12,7 +12,7 @@ use xgvmi_pool::{DpuHooks, HostHooks, OwnerUuid};
 
 use crate::abi::MdHandle;
 use crate::check::{self, KeyForm, MdFacts};
-use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
+use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
 use crate::original::Object;
 use crate::{config, import, log, panic};
 
@@ -275,9 +275,11 @@ pub(crate) fn closing(md: MdHandle) {
     };
     let address = md.addr();
     let mut exports = 0_usize;
-    for (_memh, registration) in REGISTRATIONS.take(|registration| registration.md == address) {
-        exports += usize::from(matches!(registration.exported, Exported::FromPool(_)));
-        drop(registration);
+    for (memh, registration) in REGISTRATIONS.take(|registration| registration.md == address) {
+        if registration.exported == Exported::FromPool {
+            exports += 1;
+            drop(EXPORTS.remove(std::ptr::with_exposed_provenance_mut(memh)));
+        }
     }
     let imports = IMPORTS.take(|import| import.md == address);
     if exports + imports.len() > 0 {

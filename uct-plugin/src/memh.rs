@@ -16,7 +16,7 @@ use crate::abi::{MdHandle, MemHandle};
 const SHARDS: usize = 16;
 
 /// Memory that a domain registered.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     /// Address of the memory domain.
     pub(crate) md: usize,
@@ -30,14 +30,14 @@ pub(crate) struct Registration {
 
 /// How a memory handle was exported. Decided at the first time and kept, so that all importers of
 /// it see one key.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exported {
     /// Not yet.
     No,
     /// By UCX's own operation.
     Natively,
-    /// With a key of the pool.
-    FromPool(Export<Mlx5Device>),
+    /// With a key of the pool, which is in [`EXPORTS`].
+    FromPool,
 }
 
 /// A memory handle that this library made for a key of another function.
@@ -53,6 +53,9 @@ pub(crate) struct Import {
 
 /// Registered memory of all domains that are served.
 pub(crate) static REGISTRATIONS: Table<Registration> = Table::new();
+/// Keys of the pool that registered memory was exported with. Apart, because most memory is never
+/// exported.
+pub(crate) static EXPORTS: Table<Export<Mlx5Device>> = Table::new();
 /// Imported memory of all domains that are served.
 pub(crate) static IMPORTS: Table<Import> = Table::new();
 
@@ -105,15 +108,19 @@ impl<V> Table<V> {
 
 /// Notes memory that a domain has just registered.
 pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+    let exported = Exported::No;
     let registration = Registration {
         md: md.addr(),
         address,
         length,
-        exported: Exported::No,
+        exported,
     };
-    // What was known of an older handle at the same place is of no use: it was freed without this
-    // library's knowledge, and its key is released here.
-    drop(REGISTRATIONS.insert(memh, registration));
+    let before = REGISTRATIONS.insert(memh, registration);
+    if before.is_some_and(|before| before.exported == Exported::FromPool) {
+        // An older handle at the same place was freed without this library's knowledge. Its key is
+        // released with it.
+        drop(EXPORTS.remove(memh));
+    }
 }
 
 /// The shard of an address. The tables use the highest and the lowest bits of the hash, so it goes

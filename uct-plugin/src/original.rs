@@ -5,7 +5,7 @@
 //! An object is looked up once; afterwards [`of`] takes no lock.
 
 use std::ffi::{CStr, CString, c_void};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -119,11 +119,24 @@ impl Module {
 /// An operations table and the copy of UCX that it belongs to.
 struct Table {
     ops: *const c_void,
-    object: &'static Object,
+    /// The hot one of the copy's operations, at hand.
+    mkey_pack: MkeyPackFn,
+    object: Option<&'static Object>,
 }
 
+// SAFETY: the table is only compared with, never followed.
+unsafe impl Sync for Table {}
+
+/// Where there is no table yet. No memory domain's table is at this address.
+static NO_TABLE: Table = Table {
+    ops: std::ptr::without_provenance(1),
+    mkey_pack: crate::uct_ib_mlx5_devx_mkey_pack,
+    object: None,
+};
+
 /// The tables seen so far; filled from the front, entries are never taken back.
-static TABLES: [AtomicPtr<Table>; TABLES_MAX] = [const { AtomicPtr::new(null_mut()) }; TABLES_MAX];
+static TABLES: [AtomicPtr<Table>; TABLES_MAX] =
+    [const { AtomicPtr::new((&raw const NO_TABLE).cast_mut()) }; TABLES_MAX];
 
 /// The objects seen so far. Held while a new one is looked at, so that it is looked at once.
 static OBJECTS: Mutex<Vec<&'static Object>> = Mutex::new(Vec::new());
@@ -137,35 +150,30 @@ pub(crate) unsafe fn of(md: MdHandle) -> Option<&'static Object> {
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
     for entry in &TABLES {
-        let table = entry.load(Ordering::Acquire);
-        if table.is_null() {
-            break;
-        }
-        // SAFETY: entries that are not null point to tables that live for ever and do not change.
-        let table = unsafe { &*table };
+        // SAFETY: entries point to tables that live for ever and do not change.
+        let table = unsafe { &*entry.load(Ordering::Acquire) };
         if table.ops == ops {
-            return Some(table.object);
+            return table.object;
+        }
+        if table.object.is_none() {
+            break;
         }
     }
     look_up(ops)
 }
 
-/// As [`of`], but knows only the table that was seen first, which in a process with one UCX and one
-/// kind of memory domain is all there is.
+/// UCX's own `mkey_pack` for the memory domain, if its table is the one that was seen first: in a
+/// process with one UCX and one kind of memory domain that is all there is.
 ///
 /// # Safety
 /// As [`of`].
 #[inline]
-pub(crate) unsafe fn of_first_table(md: MdHandle) -> Option<&'static Object> {
-    let table = TABLES[0].load(Ordering::Acquire);
-    if table.is_null() {
-        return None;
-    }
-    // SAFETY: entries that are not null point to tables that live for ever and do not change.
-    let table = unsafe { &*table };
+pub(crate) unsafe fn mkey_pack_of_first_table(md: MdHandle) -> Option<MkeyPackFn> {
+    // SAFETY: entries point to tables that live for ever and do not change.
+    let table = unsafe { &*TABLES[0].load(Ordering::Acquire) };
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
-    (table.ops == ops).then_some(table.object)
+    (table.ops == ops).then_some(table.mkey_pack)
 }
 
 /// Looks at a copy of the module that was not looked at before, as a constructor does that finds it
@@ -218,12 +226,17 @@ fn object_at(address: *const c_void) -> Option<&'static Object> {
 }
 
 fn remember(ops: *const c_void, object: &'static Object) {
-    let table = Box::into_raw(Box::new(Table { ops, object }));
+    let mkey_pack = object.originals.mkey_pack;
+    let table = Box::into_raw(Box::new(Table {
+        ops,
+        mkey_pack,
+        object: Some(object),
+    }));
+    let none = (&raw const NO_TABLE).cast_mut();
     for entry in &TABLES {
-        let set = entry.compare_exchange(null_mut(), table, Ordering::AcqRel, Ordering::Acquire);
-        match set {
+        match entry.compare_exchange(none, table, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return,
-            // SAFETY: entries that are not null point to tables that live for ever.
+            // SAFETY: entries point to tables that live for ever.
             Err(other) if unsafe { (*other).ops } == ops => break,
             Err(_) => {}
         }

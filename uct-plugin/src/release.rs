@@ -1,7 +1,7 @@
 //! `mem_dereg`: kills the pool's key before UCX frees the registration under it, and unpins aliases.
 
 use crate::abi::{Completion, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags};
-use crate::memh::{Exported, IMPORTS, REGISTRATIONS};
+use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
 use crate::{import, log};
 
 /// Lets go of what this library has for a memory handle; `None` if UCX's own operation has still to
@@ -29,7 +29,8 @@ fn release_registration(memh: MemHandle) {
     let Some(registration) = REGISTRATIONS.remove(memh) else {
         return;
     };
-    if let Exported::FromPool(export) = registration.exported
+    if registration.exported == Exported::FromPool
+        && let Some(export) = EXPORTS.remove(memh)
         && let Err(error) = export.release()
     {
         // The key dies with the registration, which UCX frees next.
