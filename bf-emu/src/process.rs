@@ -173,10 +173,12 @@ impl Process {
         };
         let _held = sys::SignalsHeld::new();
         let mut locked = self.fabric.lock();
+        locked.release_pid(pid);
         locked.sweep();
         let index = locked.common().processes.insert(Owner::default(), attached);
         let path = self.fabric.path().to_owned();
         let index = index.ok_or(crate::fabric::FabricError::Full { path })?;
+        self.fabric.renew_life(&locked, index)?;
         self.number.store(index + 1, Ordering::Release);
         Ok(index + 1)
     }
@@ -207,7 +209,7 @@ impl Process {
     /// ENODEV: there is no such function. EMFILE: too many contexts. Others of the kernel.
     pub fn open(&self, device: usize, cloexec: bool) -> Result<RawFd, Errno> {
         let function = *self.functions.get(device).ok_or(Errno(libc::ENODEV))?;
-        self.number()?;
+        self.start_tick()?;
         let fd = sys::memfd(CONTEXT_FILE_NAME, cloexec, CONTEXT_FILE_BYTES)?;
         let number = self.fabric.next_context();
         let made = self.describe(fd, number, device).and_then(|()| {

@@ -165,6 +165,32 @@ pub fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     syscall!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
+/// As [`write`], into a pipe whose reader may be gone: that is an error and no signal. `SIGPIPE` must
+/// be held back in the calling thread.
+///
+/// # Errors
+/// The kernel's; EPIPE if there is no reader.
+pub fn write_pipe(fd: RawFd, bytes: &[u8]) -> Result<usize> {
+    let written = write(fd, bytes);
+    if written == Err(Errno(libc::EPIPE)) {
+        // The signal is raised in the thread that wrote, and waits there: take it away again.
+        let set = 1u64 << (libc::SIGPIPE - 1);
+        let now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let no_info: *mut libc::siginfo_t = std::ptr::null_mut();
+        let _ = syscall!(
+            libc::SYS_rt_sigtimedwait,
+            &raw const set,
+            no_info,
+            &raw const now,
+            8
+        );
+    }
+    written
+}
+
 /// Reads bytes of a file. Returns how many came.
 ///
 /// # Errors
@@ -515,4 +541,25 @@ fn set_mask(mask: u64, before: Option<&mut u64>) {
         before,
         8
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_without_reader_raises_no_signal() {
+        let (read_end, write_end) = pipe(false).unwrap();
+        close(read_end);
+        // Test programs ignore the signal; others do not, and without the call's care this one
+        // would end when the signals are let go.
+        // SAFETY: the action is one of the system's own.
+        let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let held = SignalsHeld::new();
+        assert_eq!(write_pipe(write_end, b"x"), Err(Errno(libc::EPIPE)));
+        drop(held);
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGPIPE, before) };
+        close(write_end);
+    }
 }

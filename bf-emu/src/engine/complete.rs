@@ -6,7 +6,8 @@ use mlx5_prm::wqe::Ctrl;
 
 use super::event::{self, Event};
 use super::receive::{self, low16};
-use crate::fabric::objects::{Armed, Cq};
+use crate::fabric::journal::{Record, Take, TakenFrom};
+use crate::fabric::objects::{Armed, Cq, Qp, Subscription};
 use crate::fabric::{Locked, QPN_BASE};
 use crate::memory::Space;
 use crate::stats::{Refusal, Work};
@@ -18,18 +19,30 @@ pub(crate) fn qp_slot(qpn: u32) -> u32 {
 }
 
 /// Writes an entry into completion queue `slot`, and tells its owner if that was asked for.
-pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, mut cqe: Cqe) {
+pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, cqe: Cqe) {
+    complete_taking(locked, (function, slot), cqe, Take::default());
+}
+
+/// As [`complete`], for an entry that is taken from its queue at the same time: others see both or
+/// neither, even if this process is killed in the middle.
+pub(crate) fn complete_taking(
+    locked: &mut Locked<'_>,
+    (function, slot): (usize, u32),
+    mut cqe: Cqe,
+    take: Take,
+) {
     let counters = locked.fabric().counters(function);
     let tables = locked.peek(function);
-    let Some(cq) = tables.cqs.get(slot).copied() else {
-        return;
-    };
     let owner = tables.cqs.owner(slot);
-    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
+    let queue = (tables.cqs.get(slot).copied(), tables.cqs.generation(slot));
+    let pid = owner.and_then(|owner| locked.pid(owner.process));
+    let ((Some(cq), Some(generation)), Some(pid)) = (queue, pid) else {
+        receive::count(locked, &take);
         return;
     };
     let space = Space::of(pid);
     let Some(consumed) = room(space, &cq) else {
+        receive::count(locked, &take);
         counters.refuse(Refusal::CqOverrun);
         overrun(locked, function, slot);
         return;
@@ -39,26 +52,98 @@ pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, mut 
     }
     cqe.owner = cq.produced & cq.ring.count != 0;
     // Entries of 128 bytes have their contents in the second half.
-    let at = cq
+    let address = cq
         .ring
         .entry(cq.produced)
         .wrapping_add((1 << cq.ring.log_stride) - CQE_BYTES as u64);
-    if space.publish(at, &cqe.to_bytes()).is_err() {
-        return;
-    }
-    counters.completion();
-    let wakes = match cq.armed {
-        Armed::No => false,
-        Armed::Next => true,
-        Armed::Solicited => cqe.solicited || cqe.is_error(),
+    let record = Record {
+        take,
+        // Cannot be cut: there are at most 64 functions.
+        function: u32::try_from(function).unwrap_or(0),
+        slot,
+        generation,
+        produced: cq.produced.wrapping_add(1),
+        consumed,
+        address,
+        entry: cqe.to_bytes(),
     };
-    let sent = wakes && event::completion(locked, function, (cq.channel, cq.user_handle), cq.devx);
-    if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
-        cq.consumed = consumed;
-        cq.produced = cq.produced.wrapping_add(1);
-        if wakes {
+    locked.common().journal.begin(record);
+    if carry_out(locked, space, &record) {
+        counters.completion();
+    }
+}
+
+/// Does what is in the journal, and closes it. False if the entry could not be written. Doing it
+/// twice is like doing it once.
+fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
+    let (function, slot) = (record.function as usize, record.slot);
+    receive::count(locked, &record.take);
+    let written = space.publish(record.address, &record.entry).is_ok();
+    let mut wakes = false;
+    let mut told = ((0, 0), Subscription::default());
+    if let Some(cq) = locked.function(function).cqs.get_mut(slot)
+        && written
+    {
+        cq.consumed = record.consumed;
+        cq.produced = record.produced;
+        let cqe = Cqe::parse(&record.entry);
+        wakes = match cq.armed {
+            Armed::No => false,
+            Armed::Next => true,
+            Armed::Solicited => cqe.solicited || cqe.is_error(),
+        };
+        told = ((cq.channel, cq.user_handle), cq.devx);
+    }
+    if wakes {
+        wake(locked, (function, slot), told);
+    } else {
+        locked.common().journal.end();
+    }
+    written
+}
+
+/// Tells the owner of a completion queue, who armed it. The event is counted before it is sent: who
+/// is killed in a system call is killed when that is done.
+fn wake(
+    locked: &mut Locked<'_>,
+    (function, slot): (usize, u32),
+    (channel, devx): ((u32, u64), Subscription),
+) {
+    let count = |locked: &mut Locked<'_>, up: bool| {
+        if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
             cq.armed = Armed::No;
-            cq.events_sent = cq.events_sent.wrapping_add(u32::from(sent));
+            cq.events_sent = match up {
+                true => cq.events_sent.wrapping_add(1),
+                false => cq.events_sent.wrapping_sub(1),
+            };
+        }
+    };
+    count(locked, true);
+    locked.common().journal.end();
+    if !event::completion(locked, function, channel, devx) {
+        count(locked, false);
+    }
+}
+
+/// Brings to an end what the dead holder of the lock was doing to queues of others.
+pub(crate) fn recover(locked: &mut Locked<'_>) {
+    if let Some(record) = locked.common().journal.pending() {
+        let cqs = &locked.peek(record.function as usize).cqs;
+        let same = cqs.generation(record.slot) == Some(record.generation);
+        let owner = cqs.owner(record.slot).filter(|_| same);
+        match owner.and_then(|owner| locked.pid(owner.process)) {
+            Some(pid) => {
+                carry_out(locked, Space::of(pid), &record);
+            }
+            None => locked.common().journal.end(),
+        }
+    }
+    for function in 0..locked.fabric().identities().len() {
+        let mut from = 0;
+        let in_error = |qp: &Qp| qp.state == state::ERR;
+        while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| in_error(qp)) {
+            flush(locked, function, slot + QPN_BASE);
+            from = slot + 1;
         }
     }
 }
@@ -138,11 +223,17 @@ pub(crate) fn fail(
     (syndrome, refusal): (u8, Refusal),
 ) {
     locked.fabric().counters(function).refuse(refusal);
-    send_error(locked, function, qpn, ctrl, syndrome);
+    send_error(locked, (function, qpn), ctrl, syndrome, Take::default());
     enter_error(locked, function, qpn, None);
 }
 
-fn send_error(locked: &mut Locked<'_>, function: usize, qpn: u32, ctrl: &Ctrl, syndrome: u8) {
+fn send_error(
+    locked: &mut Locked<'_>,
+    (function, qpn): (usize, u32),
+    ctrl: &Ctrl,
+    syndrome: u8,
+    take: Take,
+) {
     let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else {
         return;
     };
@@ -155,7 +246,7 @@ fn send_error(locked: &mut Locked<'_>, function: usize, qpn: u32, ctrl: &Ctrl, s
         syndrome,
         ..Cqe::default()
     };
-    complete(locked, function, qp.send_cq, cqe);
+    complete_taking(locked, (function, qp.send_cq), cqe, take);
 }
 
 /// Brings a queue pair into the error state: everything that is posted is flushed.
@@ -231,11 +322,9 @@ fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
         let blocks = ctrl.wqebbs().min(left);
         done = done.wrapping_add(u32::from(blocks));
         left -= blocks;
-        if let Some(qp) = locked.function(function).qps.get_mut(slot) {
-            qp.sq_done = done;
-        }
         locked.fabric().counters(function).work(Work::Flushed);
-        send_error(locked, function, qpn, &ctrl, syndrome::WR_FLUSH_ERR);
+        let take = taken(TakenFrom::Send, function, slot, done);
+        send_error(locked, (function, qpn), &ctrl, syndrome::WR_FLUSH_ERR, take);
     }
 }
 
@@ -257,12 +346,12 @@ fn flush_receives(locked: &mut Locked<'_>, function: usize, qpn: u32) {
         return;
     }
     for _ in 0..left {
-        let Some(qp) = locked.function(function).qps.get_mut(slot) else {
+        let Some(qp) = locked.peek(function).qps.get(slot) else {
             return;
         };
         let counter = low16(qp.rq_done);
-        qp.rq_done = qp.rq_done.wrapping_add(1);
         let (cq, user_index) = (qp.recv_cq, qp.user_index);
+        let done = qp.rq_done.wrapping_add(1);
         locked.fabric().counters(function).work(Work::Flushed);
         let cqe = Cqe {
             opcode: cqe_opcode::RESP_ERR,
@@ -272,7 +361,19 @@ fn flush_receives(locked: &mut Locked<'_>, function: usize, qpn: u32) {
             syndrome: syndrome::WR_FLUSH_ERR,
             ..Cqe::default()
         };
-        complete(locked, function, cq, cqe);
+        let take = taken(TakenFrom::Receive, function, slot, done);
+        complete_taking(locked, (function, cq), cqe, take);
+    }
+}
+
+fn taken(from: TakenFrom, function: usize, slot: u32, counter: u32) -> Take {
+    Take {
+        from,
+        // Cannot be cut: there are at most 64 functions.
+        function: u32::try_from(function).unwrap_or(0),
+        slot,
+        counter,
+        head: 0,
     }
 }
 

@@ -126,7 +126,7 @@ fn send(
         return false;
     };
     let written = if pid == sys::pid() {
-        sys::write(channel.write_fd, bytes)
+        sys::write_pipe(channel.write_fd, bytes)
     } else {
         write_to_process(pid, channel.write_fd, bytes)
     };
@@ -143,7 +143,8 @@ fn write_to_process(pid: i32, fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
     let mut path = PathBuffer::new();
     path.text("/proc/").number(pid).text("/fd/").number(fd);
     let file = sys::open(path.as_cstr(), libc::O_WRONLY | libc::O_NONBLOCK)?;
-    let written = sys::write(file, bytes);
+    // It may have died since the file was opened.
+    let written = sys::write_pipe(file, bytes);
     sys::close(file);
     written
 }

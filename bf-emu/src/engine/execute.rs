@@ -6,7 +6,7 @@ use mlx5_prm::umr::access;
 use mlx5_prm::wqe::{AddressVector, Ctrl, RemoteAddress, WQEBB_BYTES};
 
 use super::access::{Need, Side, key_of, resolve, slot_of};
-use super::complete::{complete, enter_error, fail, flush, qp_slot, space_of_qp};
+use super::complete::{complete, complete_taking, enter_error, fail, flush, qp_slot, space_of_qp};
 use super::event::Event;
 use super::list::{Failure, List, transfer};
 use super::receive::{self, Entry, NoEntry, low16};
@@ -347,6 +347,8 @@ fn peer(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     let qpn = poster.qp.remote_qpn;
     let tables = locked.peek(function);
     let qp = tables.qps.get(qp_slot(qpn)).copied().ok_or(NO_ANSWER)?;
+    let owner = tables.qps.owner(qp_slot(qpn)).ok_or(NO_ANSWER)?;
+    locked.pid(owner.process).ok_or(NO_ANSWER)?;
     let back = (qp.remote_function as usize, qp.remote_qpn);
     if qp.service != poster.qp.service {
         return Err(NO_ANSWER);
@@ -445,7 +447,7 @@ fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
 
 /// Takes a receive entry and completes it.
 fn received(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, cqe: Cqe) {
-    receive::take(locked, peer.function, peer.qpn, entry);
+    let take = receive::taking(locked, peer.function, peer.qpn, entry);
     locked.fabric().counters(peer.function).work(Work::Receive);
     let cqe = Cqe {
         user_index: peer.qp.user_index,
@@ -453,7 +455,8 @@ fn received(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, cqe: Cqe) {
         wqe_counter: entry.counter,
         ..cqe
     };
-    complete(locked, peer.function, peer.qp.recv_cq, cqe);
+    complete_taking(locked, (peer.function, peer.qp.recv_cq), cqe, take);
+    receive::taken(locked, &take);
 }
 
 /// Completes a receive entry in error and brings its queue pair into the error state.

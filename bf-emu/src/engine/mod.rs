@@ -20,6 +20,7 @@ pub(crate) mod tick;
 pub(crate) mod umr;
 pub(crate) mod work;
 
+use crate::fabric::release::start_time;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 use crate::sys;
 
@@ -109,7 +110,7 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
     let Some(qp) = qps.get_mut(slot) else {
         return 0;
     };
-    if qp.busy != 0 {
+    if qp.busy != 0 && is_thread(qp.busy) {
         // Another thread is at it, or this one in the middle of a pause, and looks again.
         qp.rang = true;
         return 0;
@@ -150,6 +151,12 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
             }
         }
     }
+}
+
+/// False if the thread is gone: a child of a fork that was killed while it executed a queue of its
+/// parent. Asked only where two threads meet.
+fn is_thread(thread: u32) -> bool {
+    i32::try_from(thread).is_ok_and(|thread| start_time(thread).is_some())
 }
 
 /// The doorbell of completion queue `cqn` rang, by a user of `context`: it wants to be told.

@@ -6,6 +6,7 @@ use super::access::{Need, Side};
 use super::event::{self, Event};
 use super::list::List;
 use crate::fabric::Locked;
+use crate::fabric::journal::{Take, TakenFrom};
 use crate::fabric::objects::{Qp, Srq, Subscription};
 use crate::memory::{MemoryError, Space};
 
@@ -131,26 +132,69 @@ pub(crate) fn posted_shared(space: Space, srq: &Srq) -> Result<u16, MemoryError>
     Ok(low16(space.read_be32(srq.dbrec)?).wrapping_sub(low16(srq.taken)))
 }
 
-/// Takes an entry that [`next`] gave.
-pub(crate) fn take(locked: &mut Locked<'_>, function: usize, qpn: u32, entry: &Entry) {
-    let tables = locked.function(function);
-    let Some(qp) = tables
-        .qps
-        .get_mut(qpn.wrapping_sub(crate::fabric::QPN_BASE))
-    else {
-        return;
+/// What the counter of the queue is to be when an entry that [`next`] gave is taken.
+pub(crate) fn taking(locked: &Locked<'_>, function: usize, qpn: u32, entry: &Entry) -> Take {
+    let tables = locked.peek(function);
+    let slot = qpn.wrapping_sub(crate::fabric::QPN_BASE);
+    let Some(qp) = tables.qps.get(slot) else {
+        return Take::default();
     };
-    match qp.srq.checked_sub(1) {
-        None => qp.rq_done = qp.rq_done.wrapping_add(1),
-        Some(slot) => {
-            if let Some(srq) = tables.srqs.get_mut(slot) {
-                srq.taken = srq.taken.wrapping_add(1);
-                srq.head = entry.next.unwrap_or(0);
-                if srq.limit != 0 {
-                    check_limit(locked, function, slot);
-                }
+    let mut take = Take {
+        from: TakenFrom::Receive,
+        // Cannot be cut: there are at most 64 functions.
+        function: u32::try_from(function).unwrap_or(0),
+        slot,
+        counter: qp.rq_done.wrapping_add(1),
+        head: 0,
+    };
+    if let Some(slot) = qp.srq.checked_sub(1) {
+        let Some(srq) = tables.srqs.get(slot) else {
+            return Take::default();
+        };
+        take.from = TakenFrom::Shared;
+        take.slot = slot;
+        take.counter = srq.taken.wrapping_add(1);
+        take.head = entry.next.unwrap_or(0);
+    }
+    take
+}
+
+/// Sets the counter of a queue from which an entry is taken.
+pub(crate) fn count(locked: &mut Locked<'_>, take: &Take) {
+    let tables = locked.function(take.function as usize);
+    match take.from {
+        TakenFrom::Nothing => {}
+        TakenFrom::Send => {
+            if let Some(qp) = tables.qps.get_mut(take.slot) {
+                qp.sq_done = take.counter;
             }
         }
+        TakenFrom::Receive => {
+            if let Some(qp) = tables.qps.get_mut(take.slot) {
+                qp.rq_done = take.counter;
+            }
+        }
+        TakenFrom::Shared => {
+            if let Some(srq) = tables.srqs.get_mut(take.slot) {
+                srq.taken = take.counter;
+                srq.head = take.head;
+            }
+        }
+    }
+}
+
+/// Looks whether a shared queue from which an entry was taken runs low.
+pub(crate) fn taken(locked: &mut Locked<'_>, take: &Take) {
+    let function = take.function as usize;
+    let limited = |srq: &Srq| srq.limit != 0;
+    if take.from == TakenFrom::Shared
+        && locked
+            .peek(function)
+            .srqs
+            .get(take.slot)
+            .is_some_and(limited)
+    {
+        check_limit(locked, function, take.slot);
     }
 }
 

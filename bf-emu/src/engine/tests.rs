@@ -1,6 +1,8 @@
 //! The adapter alone: two or three functions of one fabric, all owned by this process, work
 //! requests written into rings by hand, completions read out of them.
 
+mod crash;
+
 use mlx5_prm::cqe::{CQE_BYTES, Cqe, opcode as cqe_opcode, syndrome};
 use mlx5_prm::mkey::{Klm, QPN_ANY};
 use mlx5_prm::qp::{service, state};

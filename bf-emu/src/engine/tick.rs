@@ -1,8 +1,8 @@
 //! A thread that tries again what could not be done when its doorbell rang: a message whose
 //! receiver was not ready.
 //!
-//! It sleeps while there is nothing to try. It is one per process, started with the first queue
-//! pair, as a thread cannot be started in a signal handler.
+//! It sleeps while there is nothing to try. It is one per process, started with the first context,
+//! as a thread cannot be started in a signal handler; and it stands for the process's life.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -54,6 +54,10 @@ pub(crate) fn after_fork_in_child() {
 }
 
 fn run(fabric: &'static Fabric, process: u32) {
+    // This thread lives as long as the program does: others look at it to know.
+    if let Some(slot) = process.checked_sub(1) {
+        fabric.live(slot);
+    }
     loop {
         let seen = WORD.load(Ordering::Acquire);
         if try_all(fabric, process) {

@@ -2,6 +2,7 @@
 //!
 //! The file is sparse: a table costs memory only for the slots that were ever used.
 
+pub mod journal;
 pub mod klm;
 pub mod lock;
 pub mod objects;
@@ -16,13 +17,15 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use journal::Journal;
 use klm::Klms;
-use lock::{SharedMutex, Taken};
+use lock::{Holder, SharedMutex, Taken};
 use objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
 use table::Table;
 
 use crate::profile::ProfileTable;
 use crate::stats::Counters;
+use crate::sys::Errno;
 use crate::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, Topology};
 
 /// Processes that may use the device at once.
@@ -146,6 +149,8 @@ pub struct Function {
 pub struct Common {
     /// Processes.
     pub processes: Table<Attached, PROCESSES_MAX>,
+    /// The completion that is being written.
+    pub journal: Journal,
 }
 
 /// The head of the file: constant once made, or atomic.
@@ -153,8 +158,8 @@ pub struct Common {
 #[repr(C)]
 struct Head {
     magic: u64,
-    /// Size of a function's tables and of the whole head, to know a file of another build.
-    layout: [u64; 2],
+    /// Sizes of a function's tables, the head and what is common, to know a file of another build.
+    layout: [u64; 3],
     functions: u32,
     next_context: AtomicU32,
     next_uar: AtomicU32,
@@ -163,6 +168,8 @@ struct Head {
     profile_name: [u8; PROFILE_NAME_MAX],
     profile: ProfileTable,
     lock: SharedMutex,
+    /// Held by a thread of each process for as long as its program runs.
+    lives: [SharedMutex; PROCESSES_MAX],
     identities: [Identity; FUNCTIONS_MAX],
     counters: [Counters; FUNCTIONS_MAX],
 }
@@ -171,6 +178,11 @@ const PAGE: usize = 4096;
 const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(PAGE);
 const COMMON_BYTES: usize = size_of::<Common>().next_multiple_of(PAGE);
 const FUNCTION_BYTES: usize = size_of::<Function>().next_multiple_of(PAGE);
+const LAYOUT: [u64; 3] = [
+    FUNCTION_BYTES as u64,
+    HEAD_BYTES as u64,
+    COMMON_BYTES as u64,
+];
 
 /// Why the device file could not be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -282,7 +294,7 @@ impl Fabric {
         // SAFETY: the file is new and has no name that others know: this process alone sees the
         // head, and all zeroes is a valid one.
         let head = unsafe { fabric.base.cast::<Head>().as_mut() };
-        head.layout = [FUNCTION_BYTES as u64, HEAD_BYTES as u64];
+        head.layout = LAYOUT;
         head.functions = u32::try_from(functions.len()).unwrap_or(0);
         head.profile = *profile;
         head.profile_name = text_bytes(profile_name);
@@ -331,7 +343,7 @@ impl Fabric {
         let head = fabric.head();
         let functions = head.functions as usize;
         let same = head.magic == MAGIC
-            && head.layout == [FUNCTION_BYTES as u64, HEAD_BYTES as u64]
+            && head.layout == LAYOUT
             && functions <= FUNCTIONS_MAX
             && bytes == HEAD_BYTES + COMMON_BYTES + functions * FUNCTION_BYTES;
         if same {
@@ -480,6 +492,36 @@ impl Fabric {
         self.head().repairs.load(Ordering::Relaxed)
     }
 
+    /// Whether the program of the process in this slot of the table still runs: dead if it has
+    /// ended, nobody if it has not said so yet. Async-signal-safe.
+    pub(crate) fn life(&self, slot: u32) -> Option<Holder> {
+        self.head()
+            .lives
+            .get(slot as usize)
+            .map(SharedMutex::holder)
+    }
+
+    /// Makes a process that took a slot of the table one that has not said that it lives.
+    ///
+    /// # Errors
+    /// The C library's.
+    pub(crate) fn renew_life(&self, locked: &Locked<'_>, slot: u32) -> Result<(), Errno> {
+        let _ = locked;
+        match self.head().lives.get(slot as usize) {
+            // SAFETY: the slot is the calling process's, whose thread does not hold it yet; those
+            // who look do so under the lock that the caller holds.
+            Some(life) => unsafe { life.init() },
+            None => Ok(()),
+        }
+    }
+
+    /// Says that the process in this slot lives, until the calling thread ends.
+    pub(crate) fn live(&self, slot: u32) {
+        if let Some(life) = self.head().lives.get(slot as usize) {
+            life.lock();
+        }
+    }
+
     /// A number for a new context.
     #[must_use]
     pub fn next_context(&self) -> u32 {
@@ -580,16 +622,16 @@ impl<'a> Locked<'a> {
             .cast::<Function>()
     }
 
-    /// Number of the process that owns an object.
+    /// Number of the process that owns an object; None if it is gone.
     #[must_use]
     pub fn pid(&self, process: u32) -> Option<i32> {
         let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
         // SAFETY: as in `common`, read only.
         let common = unsafe { &*at.cast::<Common>() };
-        common
-            .processes
-            .get(process.checked_sub(1)?)
-            .map(|process| process.pid)
+        let slot = process.checked_sub(1)?;
+        let pid = common.processes.get(slot).map(|process| process.pid);
+        // Its number may be another's by now.
+        pid.filter(|_| self.fabric.life(slot) != Some(Holder::Dead))
     }
 }
 

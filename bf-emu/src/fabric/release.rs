@@ -1,11 +1,15 @@
 //! Taking objects away from a context or a process that is gone, and putting the tables right after
 //! one died in the middle of a change.
 
+use std::ffi::CStr;
+use std::io::Write;
+
 use mlx5_prm::qp::state;
 
 use super::Locked;
+use super::lock::Holder;
 use super::objects::Attached;
-use super::table::Owner;
+use super::table::{Owner, Table};
 use crate::sys;
 
 impl Locked<'_> {
@@ -22,32 +26,53 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases the processes that are gone. Returns how many.
-    ///
-    /// A process is gone if its number is free, or belongs to one that started at another time.
+    /// Releases the processes that are gone. Returns how many. Async-signal-safe.
     pub fn sweep(&mut self) -> usize {
-        let is_gone = |process: &Attached| start_time(process.pid) != Some(process.start_time);
         let mut swept = 0;
         let mut from = 0;
-        while let Some(index) = self
-            .common()
-            .processes
-            .next(from, |_, process| is_gone(process))
-        {
-            self.release_process(index + 1);
-            swept += 1;
+        while let Some(index) = self.common().processes.next(from, |_, _| true) {
+            if self.is_gone(index + 1) {
+                self.release_process(index + 1);
+                swept += 1;
+            }
             from = index + 1;
         }
         swept
     }
 
+    /// Releases what an earlier program of this process left: one that became another by `exec`
+    /// has its number and its start time, and nothing else of it.
+    pub fn release_pid(&mut self, pid: i32) {
+        let is_it = |process: &Attached| process.pid == pid;
+        while let Some(index) = self.common().processes.next(0, |_, p| is_it(p)) {
+            self.release_process(index + 1);
+        }
+    }
+
     /// Releases a process that did not answer, if it is really gone. Async-signal-safe.
     pub fn release_if_gone(&mut self, process: u32) {
-        if self
-            .pid(process)
-            .is_some_and(|pid| !sys::process_exists(pid))
-        {
+        if self.is_gone(process) {
             self.release_process(process);
+        }
+    }
+
+    /// True if a process is gone: its memory does not exist any more, or belongs to another program.
+    ///
+    /// A thread of each process holds a robust mutex for as long as the program runs, and the kernel
+    /// marks it when the program ends, by whatever way, before the number can come again. A process
+    /// without that thread is asked for by number and start time.
+    fn is_gone(&mut self, process: u32) -> bool {
+        let Some(slot) = process.checked_sub(1) else {
+            return false;
+        };
+        match self.fabric().life(slot) {
+            Some(Holder::Alive) => false,
+            Some(Holder::Dead) => true,
+            Some(Holder::Nobody) | None => self
+                .common()
+                .processes
+                .get(slot)
+                .is_some_and(|process| start_time(process.pid) != Some(process.start_time)),
         }
     }
 
@@ -55,31 +80,17 @@ impl Locked<'_> {
         for index in 0..self.fabric().identities().len() {
             let function = self.function(index);
             // Queues before what they use, keys before their lists.
-            while let Some(qp) = function.qps.next(0, |owner, _| gone(owner)) {
-                function.qps.remove(qp);
-            }
-            while let Some(srq) = function.srqs.next(0, |owner, _| gone(owner)) {
-                function.srqs.remove(srq);
-            }
-            while let Some(cq) = function.cqs.next(0, |owner, _| gone(owner)) {
-                function.cqs.remove(cq);
-            }
-            while let Some(channel) = function.channels.next(0, |owner, _| gone(owner)) {
-                function.channels.remove(channel);
-            }
+            remove_all(&mut function.qps, &gone);
+            remove_all(&mut function.srqs, &gone);
+            remove_all(&mut function.cqs, &gone);
+            remove_all(&mut function.channels, &gone);
             let mut from = 0;
             while let Some(mkey) = function.mkeys.next(from, |owner, _| gone(owner)) {
                 function.remove_mkey(mkey);
                 from = mkey + 1;
             }
-            let mut from = 0;
-            while let Some(umem) = function.umems.next(from, |owner, _| gone(owner)) {
-                function.umems.remove(umem);
-                from = umem + 1;
-            }
-            while let Some(pd) = function.pds.next(0, |owner, _| gone(owner)) {
-                function.pds.remove(pd);
-            }
+            remove_all(&mut function.umems, &gone);
+            remove_all(&mut function.pds, &gone);
         }
     }
 
@@ -101,6 +112,17 @@ impl Locked<'_> {
             }
         }
         self.sweep();
+        // What the dead one was about to tell others is told, and what it left half flushed is
+        // flushed: the living must not wait for it.
+        crate::engine::complete::recover(self);
+    }
+}
+
+fn remove_all<T: Copy, const N: usize>(table: &mut Table<T, N>, gone: impl Fn(Owner) -> bool) {
+    let mut from = 0;
+    while let Some(index) = table.next(from, |owner, _| gone(owner)) {
+        table.remove(index);
+        from = index + 1;
     }
 }
 
@@ -128,15 +150,51 @@ impl super::Function {
 }
 
 /// When a process started, in clock ticks since boot; None if there is no such process, or only
-/// its remains are left for its parent.
+/// its remains are left for its parent. Also of a thread, by its number. Async-signal-safe.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut path = [0; 32];
+    // A number of at most eleven characters fits; formatting one allocates nothing.
+    write!(&mut path[..], "/proc/{pid}/stat\0").ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let file = sys::open(path, libc::O_RDONLY).ok()?;
+    // A line has 52 numbers and a name of at most 64 bytes; the start time is in its first half.
+    let mut line = [0; 1024];
+    let length = sys::read(file, &mut line);
+    sys::close(file);
+    parse_start_time(line.get(..length.ok()?)?)
+}
+
+fn parse_start_time(line: &[u8]) -> Option<u64> {
     // The second field is the program's name in parentheses and may hold anything.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X" | "x") {
+    let end = line.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X" | "x") {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_of_a_process() {
+        let fields = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        for (line, expect) in [
+            (format!("7 (a) S {fields}"), Some(4711)),
+            (format!("7 (a) ) Z 1) R {fields}\n"), Some(4711)),
+            (format!("7 (a) Z {fields}"), None),
+            ("7 (a) S 1 2".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(parse_start_time(line.as_bytes()), expect, "{line:?}");
+        }
+        let own = start_time(sys::pid());
+        assert!(own.is_some());
+        assert_eq!(own, start_time(sys::pid()));
+        assert_eq!(start_time(i32::MAX), None);
+    }
 }

@@ -1,0 +1,159 @@
+//! What a process leaves that is killed in the middle of its work: brought to each point by hand, and
+//! then repaired as the next holder of the lock repairs it.
+
+use super::*;
+use crate::engine::complete::recover;
+use crate::fabric::journal::{Record, Take, TakenFrom};
+
+fn completion(byte_count: u32) -> Cqe {
+    Cqe {
+        opcode: cqe_opcode::RESP_SEND,
+        byte_count,
+        ..Cqe::default()
+    }
+}
+
+/// What the dead one wrote down before it began: the first entry of `queue`'s receive queue is
+/// completed with `byte_count`.
+fn write_down(world: &World, queue: &Queue, byte_count: u32) -> Record {
+    let mut locked = world.fabric.lock();
+    let slot = queue.qpn - QPN_BASE;
+    let tables = locked.peek(queue.function);
+    let cq = tables.qps.get(slot).unwrap().recv_cq;
+    let function = u32::try_from(queue.function).unwrap();
+    let record = Record {
+        take: Take {
+            from: TakenFrom::Receive,
+            function,
+            slot,
+            counter: 1,
+            head: 0,
+        },
+        function,
+        slot: cq,
+        generation: tables.cqs.generation(cq).unwrap(),
+        produced: 1,
+        consumed: 0,
+        address: address(&queue.cqes),
+        entry: completion(byte_count).to_bytes(),
+    };
+    locked.common().journal.begin(record);
+    record
+}
+
+fn counters(world: &World, queue: &Queue) -> (u32, u32) {
+    let locked = world.fabric.lock();
+    let tables = locked.peek(queue.function);
+    let qp = tables.qps.get(queue.qpn - QPN_BASE).unwrap();
+    (qp.rq_done, tables.cqs.get(qp.recv_cq).unwrap().produced)
+}
+
+#[test]
+fn a_completion_is_written_whole_wherever_its_writer_died() {
+    // How many of the three changes the dead one had made.
+    for made in 0..=3 {
+        let world = World::new();
+        let mut queue = world.queue(HOST);
+        let record = write_down(&world, &queue, 77);
+        if made >= 1 {
+            world.change(&queue, |qp| qp.rq_done = 1);
+        }
+        if made >= 2 {
+            queue.cqes[..CQE_BYTES].copy_from_slice(&record.entry);
+        }
+        if made >= 3 {
+            let mut locked = world.fabric.lock();
+            let cqs = &mut locked.function(HOST).cqs;
+            cqs.get_mut(record.slot).unwrap().produced = 1;
+        }
+        recover(&mut world.fabric.lock());
+        assert_eq!(counters(&world, &queue), (1, 1), "{made} made");
+        let found = queue.completions();
+        assert_eq!(found, [completion(77)], "{made} made");
+        assert!(world.fabric.lock().common().journal.pending().is_none());
+        // The next completion goes behind it.
+        let other = world.queue(FAR);
+        world.connect(&queue, &other);
+        assert_eq!(world.post(&mut queue, opcode::NOP, 0, &[]).len(), 1);
+        assert_eq!(counters(&world, &queue), (1, 2), "{made} made");
+    }
+}
+
+#[test]
+fn a_completion_for_a_queue_that_is_another_by_now_is_forgotten() {
+    let world = World::new();
+    let mut queue = world.queue(HOST);
+    let record = write_down(&world, &queue, 77);
+    {
+        let mut locked = world.fabric.lock();
+        let cqs = &mut locked.function(HOST).cqs;
+        let cq = cqs.remove(record.slot).unwrap();
+        assert_eq!(cqs.insert(world.owner, cq), Some(record.slot));
+    }
+    recover(&mut world.fabric.lock());
+    assert_eq!(counters(&world, &queue), (0, 0));
+    assert_eq!(queue.completions(), []);
+}
+
+#[test]
+fn a_queue_that_was_half_flushed_is_flushed() {
+    let world = World::new();
+    let mut queue = world.queue(HOST);
+    for _ in 0..3 {
+        queue.post_receive(0x1234, &[0; 8]);
+    }
+    // The dead one had said that the queue is in error, and had not come to what is posted.
+    world.change(&queue, |qp| qp.state = state::ERR);
+    recover(&mut world.fabric.lock());
+    let found = queue.completions();
+    assert_eq!(found.len(), 3, "{found:?}");
+    let flushed = |cqe: &Cqe| cqe.syndrome == syndrome::WR_FLUSH_ERR;
+    assert!(found.iter().all(flushed), "{found:?}");
+    assert_eq!(counters(&world, &queue), (3, 3));
+}
+
+#[test]
+fn a_queue_of_a_thread_that_is_gone_is_taken_over() {
+    let world = World::new();
+    let (mut a, _b) = world.pair(HOST, FAR);
+    let ended = std::thread::spawn(sys::thread_id).join().unwrap();
+    world.change(&a, |qp| qp.busy = ended);
+    expect_success(&world.post(&mut a, opcode::NOP, 0, &[]), 0);
+    // That of one that lives is left to it.
+    world.change(&a, |qp| qp.busy = sys::thread_id());
+    assert_eq!(world.post(&mut a, opcode::NOP, 0, &[]), []);
+}
+
+#[test]
+fn a_process_that_ended_is_known_by_its_thread() {
+    let world = World::new();
+    let me = {
+        let locked = world.fabric.lock();
+        locked.pid(world.owner.process)
+    };
+    assert_eq!(me, Some(sys::pid()));
+    let slot = world.owner.process - 1;
+    world.fabric.renew_life(&world.fabric.lock(), slot).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let fabric = &world.fabric;
+        let life = scope.spawn(move || {
+            fabric.live(slot);
+            receiver.recv()
+        });
+        while world.fabric.life(slot) != Some(crate::fabric::lock::Holder::Alive) {
+            std::thread::yield_now();
+        }
+        assert_eq!(world.fabric.lock().sweep(), 0);
+        drop(sender);
+        assert!(life.join().unwrap().is_err());
+    });
+    // The number still exists, and is not asked any more.
+    assert_eq!(world.fabric.lock().pid(world.owner.process), None);
+    let (mut a, b) = world.pair(HOST, FAR);
+    assert_eq!(world.post(&mut a, opcode::NOP, 0, &[]), []);
+    assert_eq!(world.fabric.lock().sweep(), 1);
+    let locked = world.fabric.lock();
+    assert_eq!(locked.peek(HOST).qps.live(), 0);
+    assert_eq!(locked.peek(b.function).cqs.live(), 0);
+}
