@@ -112,9 +112,6 @@ pub(crate) mod create_srq {
 pub(crate) mod uar {
     use super::DRIVER;
     pub(crate) const HANDLE: u16 = DRIVER;
-    pub(crate) const TYPE: u16 = DRIVER + 1;
-    /// `MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF`.
-    pub(crate) const TYPE_BLUEFLAME: u64 = 0;
     pub(crate) const MMAP_OFFSET: u16 = DRIVER + 2;
     pub(crate) const MMAP_LENGTH: u16 = DRIVER + 3;
     pub(crate) const PAGE_ID: u16 = DRIVER + 4;

@@ -137,12 +137,6 @@ pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
 
 pub(super) fn alloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::AllocUar);
-    // A page for write-combined copies of whole requests would raise a signal for each part of a
-    // copy. The kernel has none either where the processor cannot combine writes (mlx5_ib,
-    // uar_obj_alloc), and users fall back to doorbells of one word.
-    if ioctl.number(uar::TYPE)? == uar::TYPE_BLUEFLAME {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
     let (offset, number) = call.process.take_uar(call.context)?;
     ioctl.answer_handle(uar::HANDLE, u64::from(Kind::Uar.handle(number)))?;
     ioctl.answer(uar::MMAP_OFFSET, &offset.to_ne_bytes())?;
