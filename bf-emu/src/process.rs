@@ -212,7 +212,8 @@ impl Process {
         self.start_tick()?;
         let fd = sys::memfd(CONTEXT_FILE_NAME, cloexec, CONTEXT_FILE_BYTES)?;
         let number = self.fabric.next_context();
-        let made = self.describe(fd, number, device).and_then(|()| {
+        let made = uverbs::clock::put(fd).and_then(|()| self.describe(fd, number, device));
+        let made = made.and_then(|()| {
             self.register(
                 fd,
                 Context {

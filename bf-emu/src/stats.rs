@@ -44,6 +44,7 @@ countable! {
         DestroyAlias = "destroy_alias",
         CreateCq = "create_cq",
         DestroyCq = "destroy_cq",
+        ResizeCq = "resize_cq",
         CreateQp = "create_qp",
         DestroyQp = "destroy_qp",
         ModifyQp = "modify_qp",

@@ -52,7 +52,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 43] = [
+const GENERAL: [(Field, u64); 44] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -80,6 +80,7 @@ const GENERAL: [(Field, u64); 43] = [
     (general::CQE_VERSION, 1),
     (general::COMPACT_ADDRESS_VECTOR, 1),
     (general::ATOMIC, 1),
+    (general::CQ_RESIZE, 1),
     (general::QKV, 1),
     (general::PKV, 1),
     (general::UD, 1),

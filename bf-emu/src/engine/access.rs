@@ -1,7 +1,7 @@
 //! From a key and an address to memory: every check that stands between a work request and
 //! somebody's bytes.
 
-use mlx5_prm::mkey::QPN_ANY;
+use mlx5_prm::mkey::{Klm, QPN_ANY};
 use mlx5_prm::umr::access;
 
 use crate::fabric::objects::{Mkey, MkeyKind};
@@ -229,6 +229,10 @@ fn entry(
         let within = offset & (size - 1);
         return Ok((klm.mkey, klm.address.wrapping_add(within), size - within));
     }
+    let first = get(0)?;
+    if first.mkey == REPEAT_BLOCK {
+        return strided(Repeat::of(first), offset, get);
+    }
     let mut start = 0u64;
     for index in 0..u64::from(mkey.entries) {
         let klm = get(index)?;
@@ -239,6 +243,59 @@ fn entry(
             return Ok((klm.mkey, klm.address.wrapping_add(within), end - offset));
         }
         start = end;
+    }
+    Err(Denied::Bounds)
+}
+
+/// The head of a strided list: where a key would stand, this (`mlx5dv.h`,
+/// `struct mlx5_wqe_umr_repeat_block_seg`, `op`).
+pub(crate) const REPEAT_BLOCK: u32 = 0x400;
+
+/// A strided list: rounds of the same ranges, each round's a stride further on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Repeat {
+    /// Bytes of a round.
+    round: u64,
+    rounds: u64,
+    ranges: u64,
+}
+
+impl Repeat {
+    fn of(head: Klm) -> Self {
+        Self {
+            round: u64::from(head.byte_count),
+            rounds: head.address >> 32,
+            ranges: head.address & 0xffff,
+        }
+    }
+}
+
+/// As [`entry`], in a strided list.
+fn strided(
+    repeat: Repeat,
+    offset: u64,
+    get: impl Fn(u64) -> Result<Klm, Denied>,
+) -> Result<(u32, u64, u64), Denied> {
+    let round = offset.checked_div(repeat.round).ok_or(Denied::Bounds)?;
+    if round >= repeat.rounds {
+        return Err(Denied::Bounds);
+    }
+    let mut within = offset % repeat.round;
+    for index in 1..=repeat.ranges {
+        let range = get(index)?;
+        // The length of such a range is two halves: the stride and the bytes.
+        let (stride, bytes) = (
+            u64::from(range.byte_count >> 16),
+            u64::from(range.byte_count & 0xffff),
+        );
+        if within < bytes {
+            let at = range
+                .address
+                .wrapping_add(round.wrapping_mul(stride))
+                .wrapping_add(within);
+            return Ok((range.mkey, at, bytes - within));
+        }
+        within -= bytes;
     }
     Err(Denied::Bounds)
 }

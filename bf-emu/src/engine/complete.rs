@@ -7,7 +7,7 @@ use mlx5_prm::wqe::Ctrl;
 use super::event::{self, Event};
 use super::receive::{self, low16};
 use crate::fabric::journal::{Record, Take, TakenFrom};
-use crate::fabric::objects::{Armed, Cq, Qp, Subscription};
+use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription};
 use crate::fabric::{Locked, QPN_BASE};
 use crate::memory::Space;
 use crate::stats::{Refusal, Work};
@@ -51,11 +51,7 @@ pub(crate) fn complete_taking(
         cqe.timestamp = sys::now_ns();
     }
     cqe.owner = cq.produced & cq.ring.count != 0;
-    // Entries of 128 bytes have their contents in the second half.
-    let address = cq
-        .ring
-        .entry(cq.produced)
-        .wrapping_add((1 << cq.ring.log_stride) - CQE_BYTES as u64);
+    let address = entry_at(&cq);
     let record = Record {
         take,
         // Cannot be cut: there are at most 64 functions.
@@ -146,6 +142,52 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
             from = slot + 1;
         }
     }
+}
+
+/// Lets a completion queue go on in another ring, behind an entry in the old one that says so.
+/// False if that entry, or what is still unread, has no room.
+pub(crate) fn resize(locked: &mut Locked<'_>, function: usize, slot: u32, ring: Ring) -> bool {
+    let tables = locked.peek(function);
+    let Some(cq) = tables.cqs.get(slot).copied() else {
+        return false;
+    };
+    let owner = tables.cqs.owner(slot);
+    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
+        return false;
+    };
+    let space = Space::of(pid);
+    let Some(consumed) = space
+        .read_be32(cq.dbrec)
+        .ok()
+        .map(|counter| widen(&cq, counter))
+    else {
+        return false;
+    };
+    let unread = cq.produced.wrapping_sub(consumed);
+    if unread >= cq.ring.count || unread >= ring.count {
+        return false;
+    }
+    let last = Cqe {
+        opcode: cqe_opcode::RESIZE_CQ,
+        owner: cq.produced & cq.ring.count != 0,
+        ..Cqe::default()
+    };
+    if space.publish(entry_at(&cq), &last.to_bytes()).is_err() {
+        return false;
+    }
+    if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
+        cq.consumed = consumed;
+        cq.produced = cq.produced.wrapping_add(1);
+        cq.ring = ring;
+    }
+    true
+}
+
+/// Where the contents of a queue's next entry go: those of 128 bytes have them in the second half.
+fn entry_at(cq: &Cq) -> u64 {
+    cq.ring
+        .entry(cq.produced)
+        .wrapping_add((1 << cq.ring.log_stride) - CQE_BYTES as u64)
 }
 
 /// How far the owner has read, if there is room for another entry.

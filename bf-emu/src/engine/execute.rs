@@ -261,6 +261,7 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
                 .map_err(|error| match error {
                     umr::UmrError::Key => WINDOW_BIND,
                     umr::UmrError::List => LOCAL_OPERATION,
+                    umr::UmrError::Memory => LOCAL_PROTECTION,
                 })?;
             count(done.work);
             let cost_ns = locked.fabric().profile().cost_ns(done.cost, done.bytes);

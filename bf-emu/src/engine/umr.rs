@@ -1,10 +1,14 @@
 //! UMR work requests: changes of an mkey.
 
+use mlx5_prm::mkey::{KLM_BYTES, Klm};
 use mlx5_prm::umr::{UmrContext, UmrCtrl, flag, mask};
+use mlx5_prm::wqe::Data;
 
-use super::access::slot_of;
+use super::access::{Need, Side, slot_of};
+use super::list::{List, transfer};
 use super::work;
 use crate::fabric::Locked;
+use crate::fabric::klm::Run;
 use crate::fabric::objects::{MkeyKind, Qp};
 use crate::profile::CostKind;
 use crate::stats::Work;
@@ -16,6 +20,8 @@ pub(crate) enum UmrError {
     Key,
     /// The list does not fit the key, or its form is not known.
     List,
+    /// The list lies in memory that the poster may not read.
+    Memory,
 }
 
 /// What a UMR did, for counters and cost.
@@ -38,9 +44,8 @@ pub(crate) fn execute(
     (ctrl, context): (UmrCtrl, UmrContext),
     list: &[u8],
 ) -> Result<Done, UmrError> {
-    let function = locked.function(function);
     let slot = slot_of(mkey).ok_or(UmrError::Key)?;
-    let key = function.mkeys.get(slot).ok_or(UmrError::Key)?;
+    let key = locked.peek(function).mkeys.get(slot).ok_or(UmrError::Key)?;
     // The tag in the request is not compared: an invalidation resets it, and whoever binds next
     // need not know what it was.
     if !key.umr_enabled || key.pd != qp.pd || key.kind == MkeyKind::Alias {
@@ -55,33 +60,37 @@ pub(crate) fn execute(
     }
     let wants = |bit: u64| ctrl.mkey_mask & bit != 0;
 
-    let octowords = usize::from(ctrl.klm_octowords);
-    let entries = if octowords == 0 {
-        None
-    } else {
-        if ctrl.flags & flag::INLINE == 0 || ctrl.translation_offset != 0 {
-            return Err(UmrError::List);
-        }
-        // The list is padded to its granularity; entries beyond the bytes given are not set.
-        let given = work::klms(list).take(octowords).count();
-        if octowords > key.list.capacity() {
-            return Err(UmrError::List);
-        }
-        Some(given)
-    };
-
     let (run, was_free) = (key.list, key.free);
-    if let Some(given) = entries {
-        for (index, klm) in work::klms(list).take(given).enumerate() {
-            // Cannot fail: the capacity was checked above.
-            if !function.klms.set(run, index, klm) {
-                return Err(UmrError::List);
+    let change = Change::of(&ctrl, run.capacity())?;
+    let end = match change {
+        None => None,
+        Some(change) if ctrl.flags & flag::INLINE != 0 => {
+            // The list is padded to its granularity; entries beyond the bytes given are not set.
+            let mut end = change.first;
+            for klm in work::klms(list).take(change.entries) {
+                set(locked, function, run, end, klm)?;
+                end += 1;
             }
+            Some(end)
         }
-    }
+        Some(change) => {
+            let side = Side {
+                function,
+                pd: qp.pd,
+                qpn,
+            };
+            read_list(locked, side, list, (run, change))?;
+            Some(change.first + change.entries)
+        }
+    };
+    let function = locked.function(function);
     let key = function.mkeys.get_mut(slot).ok_or(UmrError::Key)?;
-    if let Some(given) = entries {
-        key.entries = u32::try_from(given).unwrap_or(0);
+    if let Some(end) = end.and_then(|end| u32::try_from(end).ok()) {
+        // A list that is changed in its middle keeps its end.
+        key.entries = match change {
+            Some(Change { first: 1.., .. }) => key.entries.max(end),
+            _ => end,
+        };
     }
     if wants(mask::LEN) {
         key.len = context.len;
@@ -123,4 +132,80 @@ pub(crate) fn execute(
             bytes,
         })
     }
+}
+
+/// The part of a key's list that a request changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Change {
+    first: usize,
+    entries: usize,
+}
+
+impl Change {
+    /// None if the request leaves the list alone.
+    fn of(ctrl: &UmrCtrl, capacity: usize) -> Result<Option<Self>, UmrError> {
+        let entries = usize::from(ctrl.klm_octowords);
+        let first = match ctrl.flags & flag::TRANSLATION_OFFSET {
+            // Without the flag the field is the size of a signature context, which is not known.
+            0 if ctrl.translation_offset != 0 => return Err(UmrError::List),
+            0 => 0,
+            _ => usize::from(ctrl.translation_offset),
+        };
+        if entries == 0 {
+            return Ok(None);
+        }
+        // Cannot overflow: both come from fields of 16 bits.
+        if first + entries > capacity {
+            return Err(UmrError::List);
+        }
+        Ok(Some(Self { first, entries }))
+    }
+}
+
+fn set(
+    locked: &mut Locked<'_>,
+    function: usize,
+    run: Run,
+    index: usize,
+    klm: Klm,
+) -> Result<(), UmrError> {
+    // Cannot fail: the capacity was checked before.
+    if locked.function(function).klms.set(run, index, klm) {
+        Ok(())
+    } else {
+        Err(UmrError::List)
+    }
+}
+
+/// Reads a list from where the pointer segment in `pointer` says (`mlx5dv.h`,
+/// `struct mlx5_wqe_umr_pointer_seg`: a data segment whose length counts for nothing).
+fn read_list(
+    locked: &mut Locked<'_>,
+    side: Side,
+    pointer: &[u8],
+    (run, change): (Run, Change),
+) -> Result<(), UmrError> {
+    /// Entries that are read at once.
+    const CHUNK: usize = 32;
+    let Some(Data::Memory { lkey, address, .. }) = pointer.first_chunk().map(Data::parse) else {
+        return Err(UmrError::List);
+    };
+    let mut done = 0;
+    while done < change.entries {
+        let entries = (change.entries - done).min(CHUNK);
+        let mut bytes = [0; CHUNK * KLM_BYTES];
+        let part = bytes.get_mut(..entries * KLM_BYTES).ok_or(UmrError::List)?;
+        let length = part.len() as u64;
+        let at = address
+            .checked_add((done * KLM_BYTES) as u64)
+            .ok_or(UmrError::Memory)?;
+        let from = List::of_key(side, Need::LocalRead, lkey, at, length);
+        let to = List::of_bytes(side, part);
+        transfer(locked, &from, (&to, 0), length).map_err(|_| UmrError::Memory)?;
+        for (index, klm) in work::klms(&bytes).take(entries).enumerate() {
+            set(locked, side.function, run, change.first + done + index, klm)?;
+        }
+        done += entries;
+    }
+    Ok(())
 }

@@ -48,6 +48,7 @@ pub(crate) mod write {
     pub(crate) const REREG_MR: u32 = 11;
     pub(crate) const ALLOC_MW: u32 = 14;
     pub(crate) const CREATE_COMP_CHANNEL: u32 = 17;
+    pub(crate) const RESIZE_CQ: u32 = 19;
     pub(crate) const QUERY_QP: u32 = 25;
     pub(crate) const MODIFY_QP: u32 = 26;
     pub(crate) const MODIFY_SRQ: u32 = 33;
@@ -106,6 +107,22 @@ pub(crate) mod create_srq {
     pub(crate) const RESP_MAX_WR: u16 = 11;
     pub(crate) const RESP_MAX_SGE: u16 = 12;
     pub(crate) const RESP_SRQ_NUM: u16 = 13;
+}
+
+/// Attributes of a protection domain's query.
+pub(crate) mod query_pd {
+    use super::DRIVER;
+    pub(crate) const HANDLE: u16 = DRIVER;
+    pub(crate) const RESP_PDN: u16 = DRIVER + 1;
+}
+
+/// Attributes of a region's query.
+pub(crate) mod query_mr {
+    pub(crate) const HANDLE: u16 = 0;
+    pub(crate) const RESP_LKEY: u16 = 1;
+    pub(crate) const RESP_RKEY: u16 = 2;
+    pub(crate) const RESP_LENGTH: u16 = 3;
+    pub(crate) const RESP_IOVA: u16 = 4;
 }
 
 /// Attributes of `UAR ALLOC`.

@@ -1,8 +1,13 @@
 //! Channels: the pipes that an application reads events from.
 
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+
 use super::Call;
 use super::abi::devx;
 use super::ioctl::Ioctl;
+use crate::fabric::Locked;
 use crate::fabric::objects::{Channel, ChannelKind};
 use crate::sys::{self, Errno};
 
@@ -93,4 +98,55 @@ pub(super) fn event_channel(call: &Call<'_>, ioctl: &Ioctl, attr: u16) -> u32 {
         Ok(fd) => find(call, fd, ChannelKind::Async),
         Err(_) => 0,
     }
+}
+
+/// Takes the events of an object that goes out of a channel, where its owner has not read them yet,
+/// as the kernel forgets them; those of other objects are put back in their order. Returns how many
+/// there were.
+pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_handle: u64) -> u32 {
+    /// Events that a channel is searched for; a pipe holds no more.
+    const EVENTS_MAX: usize = 8192;
+    let Some(slot) = channel.checked_sub(1) else {
+        return 0;
+    };
+    let channels = &locked.peek(function).channels;
+    let Some(channel) = channels.get(slot) else {
+        return 0;
+    };
+    let owner = channels
+        .owner(slot)
+        .and_then(|owner| locked.pid(owner.process));
+    let bytes = match channel.kind {
+        ChannelKind::Completion => 8,
+        ChannelKind::Async => 16,
+        ChannelKind::Devx => return 0,
+    };
+    if owner != Some(sys::pid()) {
+        return 0;
+    }
+    // An opening of our own, which does not block should the application read at the same time.
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", channel.read_fd));
+    let Ok(mut reader) = opened else {
+        return 0;
+    };
+    let waiting = sys::waiting_bytes(channel.read_fd).unwrap_or(0) / bytes;
+    let mut forgotten = 0;
+    for _ in 0..waiting.min(EVENTS_MAX) {
+        let mut event = [0; 16];
+        let event = &mut event[..bytes];
+        if reader.read_exact(event).is_err() {
+            break;
+        }
+        // Both kinds begin with what the owner calls the object.
+        if event.starts_with(&user_handle.to_ne_bytes()) {
+            forgotten += 1;
+        } else {
+            // Cannot block: as many bytes were taken out just now.
+            let _ = sys::write(channel.write_fd, event);
+        }
+    }
+    forgotten
 }

@@ -10,7 +10,7 @@ use crate::sys::Errno;
 use crate::sysfs::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};
 
 /// Interrupt vectors.
-const COMP_VECTORS: u32 = 4;
+pub(super) const COMP_VECTORS: u32 = 4;
 
 /// Attributes of the calls in this file.
 mod attr {
@@ -54,6 +54,8 @@ fn ucontext() -> Answer {
     const MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
     /// CREATE_AH and QUERY_DEVICE have driver data.
     const CMDS_SUPP_UHW: u8 = 3;
+    /// There is a clock page, see [`super::clock`].
+    const CLOCK_INFO_V1: u8 = 1 << 0;
     let mut answer = Answer::new(BYTES as usize);
     answer
         .u32(0, 1 << 18) // qp_tab_size
@@ -70,6 +72,7 @@ fn ucontext() -> Answer {
         .u32(40, BYTES) // response_length
         .u8(44, 1) // cqe_version
         .u8(45, CMDS_SUPP_UHW)
+        .u8(47, CLOCK_INFO_V1)
         .u32(56, 12) // log_uar_size
         .u32(60, 1); // num_uars_per_page
     answer
@@ -112,6 +115,9 @@ fn gid_entry(identity: &Identity) -> Answer {
 
 pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if ioctl.number(attr::GID_TABLE_ENTRY_SIZE)? < GID_ENTRY_BYTES as u64 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if ioctl.room(attr::GID_TABLE_RESP_ENTRIES) < GID_ENTRY_BYTES {
         return Err(Errno(libc::EINVAL));
     }
     ioctl.answer(

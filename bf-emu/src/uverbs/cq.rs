@@ -1,11 +1,13 @@
 //! Completion queues of verbs.
 
 use super::abi::{UHW_IN, UHW_OUT, create_cq};
+use super::context::COMP_VECTORS;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::{Call, Kind, channel, number_of};
+use crate::engine;
 use crate::fabric::objects::{ChannelKind, Cq, Ring};
 use crate::stats::Command;
-use crate::sys::{self, Errno};
+use crate::sys::Errno;
 
 /// Most entries of a completion queue, as the device tells its users.
 pub(crate) const CQES_MAX: u32 = (1 << 22) - 1;
@@ -41,6 +43,9 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         return Err(Errno(libc::EINVAL));
     }
     if !dbrec.is_multiple_of(8) {
+        return Err(Errno(libc::EINVAL));
+    }
+    if ioctl.number32(create_cq::COMP_VECTOR).unwrap_or(0) >= COMP_VECTORS {
         return Err(Errno(libc::EINVAL));
     }
     // One entry more than asked for tells a full queue from an empty one.
@@ -86,48 +91,51 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if function.qps.iter().any(|(_, _, qp)| used(qp)) {
         return Err(Errno(libc::EBUSY));
     }
-    let pending = pending_events(&locked, call.function(), &cq);
+    let unread = |channel| channel::forget(&locked, call.function(), channel, cq.user_handle);
+    let (completions, others) = (unread(cq.channel), unread(cq.event_channel));
     locked.function(call.function()).cqs.remove(slot);
     drop(locked);
     // The caller waits until it has acknowledged as many events as were reported to it.
     let mut answer = Answer::new(8);
     answer
-        .u32(0, cq.events_sent.wrapping_sub(pending))
-        .u32(4, cq.async_events_sent);
+        .u32(0, cq.events_sent.wrapping_sub(completions))
+        .u32(4, cq.async_events_sent.wrapping_sub(others));
     ioctl.answer(DESTROY_RESP, answer.as_slice())
 }
 
-/// Completion events of a queue that its owner has not read yet. They are taken out of the channel,
-/// as the kernel forgets the events of a queue that goes; those of other queues are put back.
-fn pending_events(locked: &crate::fabric::Locked<'_>, function: usize, cq: &Cq) -> u32 {
-    /// Events that a channel is searched for; a pipe holds no more.
-    const EVENTS_MAX: usize = 8192;
-    let Some(slot) = cq.channel.checked_sub(1) else {
-        return 0;
-    };
-    let channels = &locked.peek(function).channels;
-    let Some(channel) = channels.get(slot) else {
-        return 0;
-    };
-    let owner = channels
-        .owner(slot)
-        .and_then(|owner| locked.pid(owner.process));
-    if owner != Some(sys::pid()) {
-        return 0;
+/// `RESIZE_CQ`: from the next completion on, entries lie in another ring. The last entry of the old
+/// one says so; what is still unread there its owner copies.
+pub(super) fn resize(
+    call: &Call<'_>,
+    input: Fields<'_>,
+    driver: Fields<'_>,
+) -> Result<Answer, Errno> {
+    call.count(Command::ResizeCq);
+    // struct ib_uverbs_resize_cq
+    let slot = Kind::Cq.slot(input.u32(8))?;
+    let cqe = input.u32(12);
+    let (buffer, cqe_size) = (driver.u64(0), u32::from(driver.u16(8)));
+    if cqe == 0 || cqe > CQES_MAX {
+        return Err(Errno(libc::EINVAL));
     }
-    let waiting = sys::waiting_bytes(channel.read_fd).unwrap_or(0) / 8;
-    let mut pending = 0;
-    for _ in 0..waiting.min(EVENTS_MAX) {
-        let mut event = [0; 8];
-        if sys::read(channel.read_fd, &mut event) != Ok(event.len()) {
-            break;
-        }
-        if u64::from_ne_bytes(event) == cq.user_handle {
-            pending += 1;
-        } else {
-            // Cannot block: as many bytes were taken out just now.
-            let _ = sys::write(channel.write_fd, &event);
-        }
+    let mut locked = call.lock();
+    let cqs = &locked.peek(call.function()).cqs;
+    let cq = cqs
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    // The driver keeps the size of the entries.
+    if cqe_size != 1 << cq.ring.log_stride {
+        return Err(Errno(libc::EINVAL));
     }
-    pending
+    let ring = Ring {
+        base: buffer,
+        count: (cqe + 1).next_power_of_two(),
+        log_stride: cq.ring.log_stride,
+    };
+    if !engine::complete::resize(&mut locked, call.function(), slot, ring) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut answer = Answer::new(8);
+    answer.u32(0, ring.count - 1);
+    Ok(answer)
 }

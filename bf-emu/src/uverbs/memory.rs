@@ -3,7 +3,7 @@
 use mlx5_prm::mkey::QPN_ANY;
 use mlx5_prm::umr::access;
 
-use super::abi::umem;
+use super::abi::{query_mr, query_pd, umem};
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::{Call, Kind, number_of};
 use crate::engine::access::key_of;
@@ -184,7 +184,8 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
     Ok(answer)
 }
 
-/// `REREG_MR`: keeps the key's index, gives it a new variant.
+/// `REREG_MR`: the key stays what it is, as where the kernel changes the mkey by a UMR
+/// (`mlx5r_umr_rereg_pd_access`, `umr_rereg_pas`).
 pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
     const TRANSLATION: u32 = 1;
     const PD: u32 = 2;
@@ -208,7 +209,6 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         check_flags(flags)?;
     }
     let mut locked = call.lock();
-    let variant = next_variant(&mut locked, call.function());
     let function = locked.function(call.function());
     let pd = match what & PD {
         0 => None,
@@ -237,8 +237,7 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         mkey.window_bind = flags & flag::MW_BIND != 0;
     }
     mkey.pd = pd.unwrap_or(mkey.pd);
-    mkey.variant = variant;
-    let key = key_of(slot, variant);
+    let key = key_of(slot, mkey.variant);
     let mut answer = Answer::new(8);
     answer.u32(0, key).u32(4, key);
     Ok(answer)
@@ -248,6 +247,33 @@ pub(super) fn dereg_mr(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::DeregMr);
     let slot = Kind::Mkey.slot(ioctl.number32(0)?)?;
     remove_mkey(call, slot, MkeyOrigin::Region, Some(CostKind::DeregMr))
+}
+
+/// Number of a protection domain, for a process that got its context from another.
+pub(super) fn query_pd(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let slot = Kind::Pd.slot(ioctl.number32(query_pd::HANDLE)?)?;
+    let locked = call.lock();
+    let pds = &locked.peek(call.function()).pds;
+    pds.owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    ioctl.answer(query_pd::RESP_PDN, &number_of(slot).to_ne_bytes())
+}
+
+/// Keys and range of a region, for such a process.
+pub(super) fn query_mr(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let slot = Kind::Mkey.slot(ioctl.number32(query_mr::HANDLE)?)?;
+    let mkey = *call
+        .lock()
+        .peek(call.function())
+        .mkeys
+        .owned(slot, call.context.number)
+        .filter(|mkey| mkey.origin == MkeyOrigin::Region)
+        .ok_or(Errno(libc::ENOENT))?;
+    let key = key_of(slot, mkey.variant);
+    ioctl.answer(query_mr::RESP_LKEY, &key.to_ne_bytes())?;
+    ioctl.answer(query_mr::RESP_RKEY, &key.to_ne_bytes())?;
+    ioctl.answer(query_mr::RESP_LENGTH, &mkey.len.to_ne_bytes())?;
+    ioctl.answer(query_mr::RESP_IOVA, &mkey.start.to_ne_bytes())
 }
 
 /// `ALLOC_MW`.

@@ -6,6 +6,7 @@
 
 mod abi;
 mod channel;
+pub(crate) mod clock;
 mod context;
 mod cq;
 mod devx;
@@ -176,6 +177,7 @@ pub(crate) fn ioctl(
 fn dispatch(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     const CREATE: u16 = 0;
     const DESTROY: u16 = 1;
+    const QUERY_MR: u16 = 3;
     const DRIVER_CREATE: u16 = abi::DRIVER;
     const DRIVER_DESTROY: u16 = abi::DRIVER + 1;
     match (ioctl.object, ioctl.method) {
@@ -187,7 +189,9 @@ fn dispatch(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         (object::DEVICE, device::QUERY_GID_ENTRY) => context::query_gid_entry(call, ioctl),
         (object::ASYNC_EVENT, CREATE) => channel::create_async(call, ioctl),
         (object::PD, 0) => memory::dealloc_pd(call, ioctl),
+        (object::PD, abi::DRIVER) => memory::query_pd(call, ioctl),
         (object::AH, 0) => context::destroy_ah(ioctl),
+        (object::MR, QUERY_MR) => memory::query_mr(call, ioctl),
         (object::MR, 1) => memory::dereg_mr(call, ioctl),
         (object::MW, 0) => memory::dealloc_mw(call, ioctl),
         (object::CQ, CREATE) => cq::create(call, ioctl),

@@ -119,13 +119,15 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::DestroyQp);
     let slot = Kind::Qp.slot(ioctl.number32(DESTROY_HANDLE)?)?;
     let mut locked = call.lock();
-    let qps = &mut locked.function(call.function()).qps;
+    let qps = &locked.peek(call.function()).qps;
     let qp = *qps
         .owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
-    qps.remove(slot);
+    let unread = channel::forget(&locked, call.function(), qp.event_channel, qp.user_handle);
+    locked.function(call.function()).qps.remove(slot);
     drop(locked);
-    ioctl.answer(DESTROY_RESP, &qp.events_sent.to_ne_bytes())
+    let reported = qp.events_sent.wrapping_sub(unread);
+    ioctl.answer(DESTROY_RESP, &reported.to_ne_bytes())
 }
 
 /// Bits of the attribute mask (`enum ibv_qp_attr_mask`).
@@ -332,6 +334,14 @@ fn access_flags(qp: &Qp) -> u32 {
     .fold(0, |flags, (_, flag)| flags | flag)
 }
 
+/// Scatter entries that fit into an entry of the receive ring.
+fn receive_sges(qp: &Qp) -> u32 {
+    match qp.rq.count {
+        0 => 0,
+        _ => (1 << (qp.rq.log_stride & 31)) / 16,
+    }
+}
+
 /// `QUERY_QP`.
 pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
     call.count(Command::QueryQp);
@@ -355,9 +365,10 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
         .u8(30, path.is_global)
         .u8(31, path.port)
         .u32(64, qp.caps.max_send_wr)
-        .u32(68, qp.caps.max_recv_wr)
+        // The kernel tells what the ring holds, not what was asked for (mlx5_ib_query_qp).
+        .u32(68, qp.rq.count)
         .u32(72, qp.caps.max_send_sge)
-        .u32(76, qp.caps.max_recv_sge)
+        .u32(76, receive_sges(qp))
         .u32(80, qp.caps.max_inline_data)
         .u32(84, qp.qkey)
         .u32(88, path.rq_psn)

@@ -27,7 +27,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         ioctl.number32(create_srq::MAX_WR)?,
         ioctl.number32(create_srq::MAX_SGE)?,
     );
-    if max_wr == 0 || max_wr > SRQ_WRS_MAX || max_sge > SRQ_SGES_MAX {
+    if max_wr > SRQ_WRS_MAX || max_sge > SRQ_SGES_MAX {
         return Err(Errno(libc::EINVAL));
     }
     // struct mlx5_ib_create_srq
@@ -82,9 +82,11 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if function.qps.iter().any(|(_, _, qp)| qp.srq == slot + 1) {
         return Err(Errno(libc::EBUSY));
     }
-    function.srqs.remove(slot);
+    let unread = channel::forget(&locked, call.function(), srq.event_channel, srq.user_handle);
+    locked.function(call.function()).srqs.remove(slot);
     drop(locked);
-    ioctl.answer(DESTROY_RESP, &srq.events_sent.to_ne_bytes())
+    let reported = srq.events_sent.wrapping_sub(unread);
+    ioctl.answer(DESTROY_RESP, &reported.to_ne_bytes())
 }
 
 /// `MODIFY_SRQ`: the limit can be set, the size cannot.

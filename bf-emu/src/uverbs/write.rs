@@ -1,13 +1,13 @@
 //! The older commands, whose structures travel inside `INVOKE_WRITE` (`ib_user_verbs.h`).
 
-use super::abi::{UHW_OUT, invoke, write};
+use super::abi::{UHW_IN, UHW_OUT, invoke, write};
 use super::context::identity;
 use super::cq::CQES_MAX;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
 use super::qp::QP_WRS_MAX;
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
-use super::{Call, Kind, channel, memory, qp, srq};
+use super::{Call, Kind, channel, cq, memory, qp, srq};
 use crate::fabric::objects::ChannelKind;
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
 use crate::stats::Command;
@@ -49,6 +49,11 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         write::CREATE_COMP_CHANNEL => {
             let fd = channel::create(call, ChannelKind::Completion, false)?;
             answer(Answer::new(4).u32(0, fd.unsigned_abs()))
+        }
+        write::RESIZE_CQ => {
+            // struct mlx5_ib_resize_cq
+            let driver = ioctl.input(UHW_IN, 16)?;
+            answer(&cq::resize(call, input, Fields(&driver))?)
         }
         write::QUERY_QP => answer(&qp::query(call, input)?),
         write::MODIFY_QP => qp::modify(call, input),

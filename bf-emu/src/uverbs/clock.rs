@@ -1,0 +1,56 @@
+//! The page from which a driver turns time stamps of completions into the time of day
+//! (`mlx5-abi.h`, `struct mlx5_ib_clock_info`).
+
+use std::os::fd::RawFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::ioctl::Answer;
+use crate::sys::{self, Errno};
+
+/// Where the driver maps the page: command 7 of its mmap offsets, in pages
+/// (`MLX5_IB_MMAP_CLOCK_INFO`, at bit 8).
+const PAGE: u64 = 7 << 8;
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 4096;
+/// Bytes of the structure.
+const BYTES: usize = 56;
+
+/// Puts the page into a context's file. Time stamps are nanoseconds of the monotonic clock, so that
+/// one pair of readings serves for as long as nobody sets the time of day.
+pub(crate) fn put(fd: RawFd) -> Result<(), Errno> {
+    let day_ns = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_nanos());
+    let nsec = u64::try_from(day_ns).unwrap_or(u64::MAX);
+    let info = info(nsec, sys::now_ns());
+    // A file in memory takes all of it or nothing.
+    sys::pwrite(fd, info.as_slice(), PAGE * PAGE_BYTES).map(drop)
+}
+
+/// The time of day `nsec` when the device's clock showed `cycles`, which are nanoseconds.
+fn info(nsec: u64, cycles: u64) -> Answer {
+    let mut info = Answer::new(BYTES);
+    info.u64(8, nsec)
+        .u64(16, cycles)
+        .u32(32, 1) // mult
+        .u32(36, 0) // shift
+        .u64(40, u64::MAX) // mask
+        .u64(48, u64::MAX); // overflow_period
+    info
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Offsets of the kernel's structure: sign, resv, nsec, cycles, frac, mult, shift, mask,
+    /// overflow_period.
+    #[test]
+    fn layout() {
+        let info = info(0x0102, 0x0304);
+        let bytes = info.as_slice();
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        let words = [word(0), word(8), word(16), word(24), word(32), word(40)];
+        assert_eq!(words, [0, 0x0102, 0x0304, 0, 1, u64::MAX]);
+    }
+}
