@@ -189,16 +189,17 @@ impl Answer {
 /// The agent's program, compiled once per run with the C compiler that is there.
 fn program() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| compile().map_err(|error| format!("{error:#}")));
+    let built = BUILT.get_or_init(|| compile("verbs_agent").map_err(|error| format!("{error:#}")));
     match built {
         Ok(path) => Ok(path.clone()),
         Err(text) => bail!("{text}"),
     }
 }
 
-fn compile() -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/verbs_agent.c");
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("verbs_agent");
+/// Compiles `programs/NAME.c`.
+pub(crate) fn compile(name: &str) -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&binary)

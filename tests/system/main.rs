@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod crash;
 mod harness;
 mod rules;
 mod talk;
@@ -27,5 +28,6 @@ fn main() -> ExitCode {
     cases.extend(ucx::cases());
     cases.extend(rules::cases());
     cases.extend(tools::cases());
+    cases.extend(crash::cases());
     harness::run(&cases)
 }

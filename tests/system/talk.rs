@@ -49,15 +49,22 @@ impl Talk {
         })
     }
 
+    /// Says `line` and waits for nothing.
+    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
+        let written = self.input.write_all(format!("{line}\n").as_bytes());
+        written.with_context(|| self.gone())
+    }
+
+    fn gone(&self) -> String {
+        format!("it has ended: `{}`\n{}", self.shown, self.complaints.text())
+    }
+
     /// Says `line` and returns the answer.
     pub(crate) fn ask(&mut self, line: &str, limit: Duration) -> Result<String> {
-        let gone = || format!("it has ended: `{}`\n{}", self.shown, self.complaints.text());
-        self.input
-            .write_all(format!("{line}\n").as_bytes())
-            .with_context(gone)?;
+        self.say(line)?;
         match self.answers.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
-            Err(RecvTimeoutError::Disconnected) => bail!("{}", gone()),
+            Err(RecvTimeoutError::Disconnected) => bail!("{}", self.gone()),
             Err(RecvTimeoutError::Timeout) => {
                 let (seconds, said) = (limit.as_secs(), self.complaints.text());
                 bail!("no answer within {seconds} s from `{}`\n{said}", self.shown)

@@ -122,7 +122,11 @@ fn devinfo(world: &World) -> Result<()> {
 }
 
 fn pingpong(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    pingpong_in(world, &Room::new(world)?)
+}
+
+/// Two processes that send to each other and look at each byte that came.
+pub(crate) fn pingpong_in(world: &World, room: &Room<'_>) -> Result<()> {
     let port = free_port()?;
     let program = world.verbs_tool("ibv_rc_pingpong");
     // -c compares each received buffer with what was sent.

@@ -1,0 +1,275 @@
+//! Processes are killed at random moments, with all their traffic in flight: the device goes on, their peers learn of it,
+//! and nothing of them is left.
+//!
+//! The run is drawn from a seed, which a failure prints. `XGVMI_CRASH_SEED` repeats a run as far as the machine's timing
+//! lets it be repeated; `XGVMI_CRASH_KILLS` makes it longer.
+
+use crate::agent;
+use crate::harness::Case;
+use crate::process;
+use crate::talk::Talk;
+use crate::verbs;
+use crate::world::{LIMIT, Room, World};
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Kills of a run for which nothing else is said.
+const KILLS: u32 = 200;
+/// Kills that one process survives at most before it is looked at and replaced.
+const SURVIVALS_MAX: u32 = 12;
+/// Connections at once: as many as keep two cores busy without queueing for them.
+const PAIRS: u64 = 2;
+/// The latest moment of a kill, from the start of the traffic.
+const TRAFFIC_US: u64 = 25_000;
+/// The latest moment of a kill at start: loading and opening take about as long.
+const START_US: u64 = 90_000;
+
+/// Statuses that a survivor may see (`enum ibv_wc_status`): flushed, the four of a remote side, the two of retries. A
+/// local protection error would blame the wrong one.
+const ALLOWED: [u32; 7] = [5, 9, 10, 11, 12, 13, 14];
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![Case::new("crash_kills", kills)]
+}
+
+fn kills(world: &World) -> Result<()> {
+    let seed = number("XGVMI_CRASH_SEED")?.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(1, |now| u64::from(now.subsec_nanos()))
+    });
+    let wanted = match number("XGVMI_CRASH_KILLS")? {
+        Some(wanted) => u32::try_from(wanted).context("XGVMI_CRASH_KILLS")?,
+        None => KILLS,
+    };
+    run(world, seed, wanted).with_context(|| format!("XGVMI_CRASH_SEED={seed}"))
+}
+
+fn number(name: &str) -> Result<Option<u64>> {
+    let Some(text) = std::env::var_os(name) else {
+        return Ok(None);
+    };
+    let parsed = text.to_str().and_then(|text| text.parse().ok());
+    let parsed = parsed.with_context(|| format!("{name} is {text:?}, which is no number"))?;
+    Ok(Some(parsed))
+}
+
+fn run(world: &World, seed: u64, wanted: u32) -> Result<()> {
+    let room = Room::new(world)?;
+    let program = program()?;
+    let killed = AtomicU32::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let pairs: Vec<_> = (0..PAIRS)
+            .map(|pair| {
+                let (room, program, killed) = (&room, &program, &killed);
+                let random =
+                    Random(seed.wrapping_add(pair).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+                scope.spawn(move || Pair::start(room, program, random)?.go(killed, wanted))
+            })
+            .collect();
+        let ended: Vec<Result<()>> = pairs
+            .into_iter()
+            .map(|pair| {
+                pair.join()
+                    .unwrap_or_else(|_| bail!("the pair's thread panicked"))
+            })
+            .collect();
+        ended.into_iter().collect()
+    })?;
+    let killed = killed.load(Ordering::Relaxed);
+    ensure!(killed >= wanted, "{killed} kills of {wanted}");
+    nothing_is_left(&room)?;
+    verbs::pingpong_in(world, &room)?;
+    nothing_is_left(&room)
+}
+
+/// Two connected processes, on different nodes.
+struct Pair<'a> {
+    room: &'a Room<'a>,
+    program: &'a Path,
+    random: Random,
+    sides: [Peer; 2],
+}
+
+/// One process.
+struct Peer {
+    talk: Talk,
+    survived: u32,
+}
+
+const FUNCTIONS: [&str; 2] = ["node0.host", "node1.dpu"];
+
+impl<'a> Pair<'a> {
+    fn start(room: &'a Room<'a>, program: &'a Path, mut random: Random) -> Result<Self> {
+        let sides = [
+            Peer::start(room, program, FUNCTIONS[0], &mut random)?,
+            Peer::start(room, program, FUNCTIONS[1], &mut random)?,
+        ];
+        Ok(Self {
+            room,
+            program,
+            random,
+            sides,
+        })
+    }
+
+    fn go(mut self, killed: &AtomicU32, wanted: u32) -> Result<()> {
+        while killed.load(Ordering::Relaxed) < wanted {
+            let count = match self.random.below(8) {
+                0 => self.kill_at_start()?,
+                1 => self.kill_in_traffic([true, true])?,
+                n if n % 2 == 0 => self.kill_in_traffic([true, false])?,
+                _ => self.kill_in_traffic([false, true])?,
+            };
+            killed.fetch_add(count, Ordering::Relaxed);
+        }
+        self.sides.into_iter().try_for_each(Peer::close)
+    }
+
+    /// A process that is killed while it loads, opens the device and makes its objects.
+    fn kill_at_start(&mut self) -> Result<u32> {
+        let which = usize::from(self.random.below(2) == 1);
+        let mut talk = Talk::start(&mut self.room.command(FUNCTIONS[which], self.program))?;
+        // It is killed in the middle of this; what it answers, if anything, does not matter.
+        let seed = self.random.below(u64::MAX);
+        talk.say(&format!("open {seed} 0\nqp"))?;
+        self.random.pause(START_US);
+        talk.end()?;
+        Ok(1)
+    }
+
+    fn kill_in_traffic(&mut self, victims: [bool; 2]) -> Result<u32> {
+        let [a, b] = &mut self.sides;
+        let (a_end, b_end) = (a.tell("qp")?, b.tell("qp")?);
+        a.tell(&format!("connect {}", End::parse(&b_end)?))?;
+        b.tell(&format!("connect {}", End::parse(&a_end)?))?;
+        a.tell("start")?;
+        b.tell("start")?;
+        self.random.pause(TRAFFIC_US);
+        for (side, dies) in self.sides.iter_mut().zip(victims) {
+            if dies {
+                side.talk.end()?;
+            }
+        }
+        let mut count = 0;
+        for (which, dies) in victims.into_iter().enumerate() {
+            if dies {
+                count += 1;
+                self.replace(which)?;
+                continue;
+            }
+            self.sides[which].expect_the_end()?;
+            self.sides[which].survived += 1;
+            if self.sides[which].survived == SURVIVALS_MAX {
+                let fresh =
+                    Peer::start(self.room, self.program, FUNCTIONS[which], &mut self.random)?;
+                std::mem::replace(&mut self.sides[which], fresh).close()?;
+            }
+        }
+        Ok(count)
+    }
+
+    fn replace(&mut self, which: usize) -> Result<()> {
+        let fresh = Peer::start(self.room, self.program, FUNCTIONS[which], &mut self.random)?;
+        self.sides[which] = fresh;
+        Ok(())
+    }
+}
+
+impl Peer {
+    fn start(room: &Room<'_>, program: &Path, function: &str, random: &mut Random) -> Result<Self> {
+        let talk = Talk::start(&mut room.command(function, program))?;
+        let mut peer = Self { talk, survived: 0 };
+        let by_event = random.below(2);
+        peer.tell(&format!("open {} {by_event}", random.below(u64::MAX)))?;
+        Ok(peer)
+    }
+
+    fn tell(&mut self, line: &str) -> Result<String> {
+        let answer = self
+            .talk
+            .ask(line, LIMIT)
+            .with_context(|| format!("at '{line}'"))?;
+        ensure!(answer.starts_with("ok"), "'{line}' -> {answer}");
+        Ok(answer)
+    }
+
+    /// The traffic ends with an error that a dead peer explains, and not with a hang.
+    fn expect_the_end(&mut self) -> Result<()> {
+        let answer = self.tell("wait")?;
+        let status: u32 = value(&answer, "status")?;
+        ensure!(ALLOWED.contains(&status), "a survivor saw: {answer}");
+        Ok(())
+    }
+
+    /// All its queues are in step, and it ends in order.
+    fn close(mut self) -> Result<()> {
+        self.tell("drain")?;
+        self.tell("close")?;
+        Ok(())
+    }
+}
+
+/// What one side needs to know of the other: number, LID, address and key.
+struct End;
+
+impl End {
+    fn parse(answer: &str) -> Result<String> {
+        let [qpn, lid, addr, rkey] =
+            ["qpn", "lid", "addr", "rkey"].map(|key| value::<u64>(answer, key));
+        Ok(format!("{} {} {} {}", qpn?, lid?, addr?, rkey?))
+    }
+}
+
+fn value<T: std::str::FromStr>(answer: &str, key: &str) -> Result<T> {
+    let mut words = answer.split(' ');
+    let found = words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+    let parsed = found.and_then(|text| text.parse().ok());
+    parsed.with_context(|| format!("no {key} in '{answer}'"))
+}
+
+/// No process, and no object of any function.
+fn nothing_is_left(room: &Room<'_>) -> Result<()> {
+    let text = process::stdout(room.emulator_command("stats").arg("--json"), LIMIT)?;
+    let stats: serde_json::Value = serde_json::from_str(&text)?;
+    let functions = stats["functions"]
+        .as_array()
+        .context("no functions in the stats")?;
+    for function in functions {
+        let objects = function["objects"]
+            .as_object()
+            .context("no objects in the stats")?;
+        let left: Vec<_> = objects.iter().filter(|(_, count)| **count != 0).collect();
+        ensure!(left.is_empty(), "{} keeps {left:?}", function["name"]);
+    }
+    let text = process::stdout(room.emulator_command("ps").arg("--json"), LIMIT)?;
+    let processes: serde_json::Value = serde_json::from_str(&text)?;
+    ensure!(
+        processes == serde_json::json!([]),
+        "processes are left: {processes}"
+    );
+    Ok(())
+}
+
+/// xorshift64*: the same numbers from the same seed, everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit
+    }
+
+    /// Lets the processes go on until the moment of the kill. This waits for nothing that could be asked for: that
+    /// nobody knows where they are is the point.
+    fn pause(&mut self, limit_us: u64) {
+        std::thread::sleep(Duration::from_micros(self.below(limit_us)));
+    }
+}
+
+fn program() -> Result<PathBuf> {
+    agent::compile("crash_peer")
+}
