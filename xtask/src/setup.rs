@@ -64,7 +64,9 @@ impl Env {
                 "CPATH".to_owned(),
                 root.join("usr/include").display().to_string(),
             ),
-            ("LIBRARY_PATH".to_owned(), libraries),
+            ("LIBRARY_PATH".to_owned(), libraries.clone()),
+            // The linker follows what these libraries need through this one.
+            ("LD_LIBRARY_PATH".to_owned(), libraries),
         ]
     }
 
