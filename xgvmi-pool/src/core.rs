@@ -37,7 +37,7 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) slots: Slots,
     pub(crate) shelf: Shelf,
     /// Released keys that still stand for their regions, the oldest first.
-    pub(crate) pending: Queue,
+    pub(crate) pending: Queue<SlotId>,
     room: Mutex<Room>,
     /// Keys that the pool may have; lower than the policy's while the device is full. Written under
     /// the lock of `room`.
@@ -79,11 +79,7 @@ impl<D: MkeyDevice> Core<D> {
             gvmi: device.gvmi(),
             gate: Gate::new(),
             slots,
-            shelf: Shelf::new(
-                policy.mkeys_max,
-                policy.tray_keys,
-                threads.next_power_of_two(),
-            ),
+            shelf: Shelf::new(policy.mkeys_max, policy.tray_keys, threads),
             pending: Queue::new(policy.mkeys_max as usize),
             room: Mutex::new(Room {
                 vacant,
@@ -102,6 +98,7 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// A slot in the state `Leased`.
+    #[inline]
     pub(crate) fn take(&self) -> Result<SlotId, PoolError> {
         self.check_open()?;
         // Nobody passes those who wait.
@@ -112,6 +109,7 @@ impl<D: MkeyDevice> Core<D> {
         self.take_slowly(queue)
     }
 
+    #[inline]
     fn check_open(&self) -> Result<(), PoolError> {
         if !self.device.is_ours() {
             return Err(PoolError::Forked);
@@ -128,6 +126,7 @@ impl<D: MkeyDevice> Core<D> {
         self.gate.enter().ok_or(PoolError::Closed)
     }
 
+    #[inline]
     fn take_free(&self) -> Option<SlotId> {
         let id = self.shelf.take()?;
         self.slots.advance(id, State::Free, State::Leased);
@@ -214,6 +213,7 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Puts a free key back.
+    #[inline]
     pub(crate) fn give(&self, id: SlotId) {
         self.shelf.put(id);
         if self.may_wait() && self.waiters.any() {
@@ -222,6 +222,7 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Puts an unbound key back.
+    #[inline]
     pub(crate) fn give_back(&self, id: SlotId) {
         // A pool that is closed has destroyed the key already.
         if self.check_open().is_ok() {

@@ -34,6 +34,7 @@ impl Gate {
         (before & SHUT == 0).then_some(inside)
     }
 
+    #[inline]
     pub(crate) fn is_shut(&self) -> bool {
         self.state.load(Ordering::Acquire) & SHUT != 0
     }

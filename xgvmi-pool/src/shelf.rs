@@ -1,10 +1,10 @@
 //! The free keys: a bounded queue for all threads, and in front of it a tray for each of a few groups
 //! of threads, so that most leases and returns touch no memory that another thread writes.
 //!
-//! Keys leave in the order in which they came. A thread takes from its tray's `out` side, which is
-//! filled from the front of the queue a handful at a time, and puts onto the `back` side, which goes
-//! to the queue's end when it is full: a key that was just released rests until those before it have
-//! been used, to within a tray. Trays belong to the pool and not to threads, so a thread that ends
+//! Keys leave in the order in which they came. A thread takes from its tray's `out` side and puts onto
+//! the `back` side. The queue holds handfuls: an empty `out` takes the one at the front, a full `back`
+//! becomes the one at the end. So a key that was just released rests until those before it have been
+//! used, to within a handful. Trays belong to the pool and not to threads, so a thread that ends
 //! leaves nothing behind; what it left on a tray serves the next thread there, and anybody who finds
 //! queue and own tray empty.
 
@@ -22,10 +22,20 @@ const TRAYS_MAX: usize = 64;
 /// All free keys of a pool.
 #[derive(Debug)]
 pub(crate) struct Shelf {
-    queue: Queue,
+    queue: Queue<Few>,
+    /// Away from what every lease reads and nobody writes.
+    marks: CachePadded<Marks>,
+    /// Their number is a power of two.
     trays: Box<[CachePadded<Mutex<Tray>>]>,
     /// Keys on one side of a tray; zero if there are no trays.
     tray_keys: u32,
+}
+
+/// How full the queue is, and was.
+#[derive(Debug)]
+struct Marks {
+    /// Keys in the queue.
+    queued: AtomicUsize,
     /// Fewest keys in the queue since somebody asked: so many were never needed.
     idle_min: AtomicUsize,
 }
@@ -50,38 +60,58 @@ impl Shelf {
     /// trays. Trays together never take more than a quarter of the keys, else threads would go
     /// without while others' trays are full.
     pub(crate) fn new(capacity: u32, tray_keys: u32, trays: usize) -> Self {
-        let trays = trays.clamp(1, TRAYS_MAX);
+        let trays = trays.clamp(1, TRAYS_MAX).next_power_of_two();
         let share = capacity as usize / 4 / (2 * trays);
         let share = u32::try_from(share).unwrap_or(TRAY_KEYS_MAX);
         Self {
+            // In the worst case each handful is one key.
             queue: Queue::new(capacity as usize),
+            marks: CachePadded::new(Marks {
+                queued: AtomicUsize::new(0),
+                idle_min: AtomicUsize::new(usize::MAX),
+            }),
             trays: (0..trays).map(|_| CachePadded::default()).collect(),
             tray_keys: tray_keys.min(TRAY_KEYS_MAX).min(share),
-            idle_min: AtomicUsize::new(usize::MAX),
         }
     }
 
-    /// The key that has rested longest, to within a tray.
+    /// The key that has rested longest, to within a handful.
+    #[inline]
     pub(crate) fn take(&self) -> Option<SlotId> {
         let own = self.own_tray();
         let mut tray = lock(&self.trays[own]);
         let mut found = tray.out.pop();
         if found.is_none() {
-            found = self.queue.pop();
-            for _ in 1..self.tray_keys {
-                match self.queue.pop() {
-                    Some(id) => tray.out.push(id),
-                    None => break,
-                }
-            }
-            self.idle_min.fetch_min(self.queue.len(), Ordering::Relaxed);
-        }
-        if found.is_none() {
-            found = tray.back.pop();
+            found = self.refill(&mut tray).or_else(|| tray.back.pop());
         }
         tray.taken += u64::from(found.is_some());
         drop(tray);
         found.or_else(|| self.take_elsewhere(own))
+    }
+
+    /// Puts the handful at the front of the queue on the tray and takes one of it.
+    fn refill(&self, tray: &mut Tray) -> Option<SlotId> {
+        tray.out = self.pop()?;
+        self.marks
+            .idle_min
+            .fetch_min(self.queued(), Ordering::Relaxed);
+        tray.out.pop()
+    }
+
+    fn pop(&self) -> Option<Few> {
+        let few = self.queue.pop()?;
+        self.marks
+            .queued
+            .fetch_sub(few.len() as usize, Ordering::Relaxed);
+        Some(few)
+    }
+
+    fn push(&self, few: Few) {
+        // Before the push, so that the count never falls below zero.
+        self.marks
+            .queued
+            .fetch_add(few.len() as usize, Ordering::Relaxed);
+        self.queue.push(few);
     }
 
     /// A key off another's tray.
@@ -98,48 +128,56 @@ impl Shelf {
             }
         }
         // A tray that was empty may have been on its way to the queue.
-        let found = self.queue.pop()?;
-        lock(&self.trays[own]).taken += 1;
+        let mut tray = lock(&self.trays[own]);
+        let found = self.refill(&mut tray)?;
+        tray.taken += 1;
         Some(found)
     }
 
     /// Puts a key back.
+    #[inline]
     pub(crate) fn put(&self, id: SlotId) {
         let mut tray = lock(&self.trays[self.own_tray()]);
         tray.returned += 1;
         if self.tray_keys == 0 {
-            self.queue.push(id);
+            self.add(id);
             return;
         }
         if tray.back.len() == self.tray_keys {
-            while let Some(old) = tray.back.pop() {
-                self.queue.push(old);
-            }
+            self.push(std::mem::take(&mut tray.back));
         }
         tray.back.push(id);
     }
 
     /// Puts a key that nobody has had yet.
     pub(crate) fn add(&self, id: SlotId) {
-        self.queue.push(id);
+        let mut few = Few::default();
+        few.push(id);
+        self.push(few);
     }
 
     /// Takes a key out of the queue alone, to be destroyed.
     pub(crate) fn retire(&self) -> Option<SlotId> {
-        self.queue.pop()
+        let mut few = self.pop()?;
+        let found = few.pop();
+        if few.len() != 0 {
+            self.push(few);
+        }
+        found
     }
 
     /// Keys in the queue. Those on trays are not counted: a low mark is about what all threads can
     /// still draw on.
     pub(crate) fn queued(&self) -> usize {
-        self.queue.len()
+        self.marks.queued.load(Ordering::Relaxed)
     }
 
     /// Keys in the queue that nobody needed since the last call.
     pub(crate) fn idle(&self) -> usize {
-        self.idle_min
+        self.marks
+            .idle_min
             .swap(usize::MAX, Ordering::Relaxed)
-            .min(self.queue.len())
+            .min(self.queued())
     }
 
     /// How often keys were taken and returned, at one moment for all trays.
@@ -151,8 +189,9 @@ impl Shelf {
         })
     }
 
+    #[inline]
     fn own_tray(&self) -> usize {
-        thread_number() % self.trays.len()
+        thread_number() & (self.trays.len() - 1)
     }
 }
 
@@ -165,10 +204,12 @@ struct Few {
 }
 
 impl Few {
+    #[inline]
     fn len(&self) -> u32 {
         self.len
     }
 
+    #[inline]
     fn push(&mut self, id: SlotId) {
         assert!(self.len < TRAY_KEYS_MAX, "more keys than a tray takes");
         let tail = (self.head + self.len) % TRAY_KEYS_MAX;
@@ -176,6 +217,7 @@ impl Few {
         self.len += 1;
     }
 
+    #[inline]
     fn pop(&mut self) -> Option<SlotId> {
         if self.len == 0 {
             return None;

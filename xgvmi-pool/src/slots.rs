@@ -32,6 +32,7 @@ pub(crate) enum State {
 }
 
 impl State {
+    #[inline]
     const fn of(byte: u8) -> Self {
         match byte {
             0 => Self::Vacant,
@@ -95,6 +96,7 @@ impl Slots {
     ///
     /// # Panics
     /// If it is not in the state that its owner left it in.
+    #[inline]
     pub(crate) fn advance(&self, id: SlotId, from: State, to: State) {
         let slot = self.slot(id);
         // The owner alone writes, so load and store need not be one step.
@@ -107,6 +109,7 @@ impl Slots {
         slot.state.store(to as u8, Ordering::Release);
     }
 
+    #[inline]
     fn slot(&self, id: SlotId) -> &Slot {
         &self.slots[id.0 as usize]
     }

@@ -27,11 +27,10 @@ pub(crate) use std::thread::yield_now;
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
 
-use crate::slots::SlotId;
-
 /// Takes a lock. A panic of another thread inside one of our short critical sections leaves the
 /// data whole, as none of them calls out, so poison is not passed on: the plugin lives in a foreign
 /// process and must not fall over its own locks.
+#[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
@@ -39,12 +38,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Takes a read lock; of poison as [`lock`].
+#[inline]
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Takes a write lock; of poison as [`lock`].
+#[inline]
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -52,6 +53,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 
 /// Numbers threads as they come, so that the first ones get a tray each.
 #[cfg(not(loom))]
+#[inline]
 pub(crate) fn thread_number() -> usize {
     use std::cell::Cell;
 
@@ -80,62 +82,58 @@ pub(crate) fn thread_number() -> usize {
     NUMBER.with(|number| *number)
 }
 
-/// A bounded queue of slots for all threads, first in, first out. Its capacity is the number of
-/// slots, each of which is in at most one place, so it is never full.
+/// A bounded queue for all threads, first in, first out. What is in it is in one place at a time, and
+/// there is room for all of it, so it is never full.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct Queue<T> {
     #[cfg(not(loom))]
-    slots: crossbeam_queue::ArrayQueue<u32>,
+    items: crossbeam_queue::ArrayQueue<T>,
     /// Crossbeam's queue is not made for loom; what is modelled is what we do with it.
     #[cfg(loom)]
-    slots: Mutex<std::collections::VecDeque<u32>>,
+    items: Mutex<std::collections::VecDeque<T>>,
 }
 
-impl Queue {
-    #[cfg(not(loom))]
+#[cfg(not(loom))]
+impl<T> Queue<T> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            slots: crossbeam_queue::ArrayQueue::new(capacity.max(1)),
+            items: crossbeam_queue::ArrayQueue::new(capacity.max(1)),
         }
     }
 
-    #[cfg(loom)]
-    pub(crate) fn new(_capacity: usize) -> Self {
-        Self {
-            slots: Mutex::new(std::collections::VecDeque::new()),
-        }
-    }
-
-    #[cfg(not(loom))]
-    pub(crate) fn push(&self, id: SlotId) {
+    pub(crate) fn push(&self, item: T) {
         assert!(
-            self.slots.push(id.0).is_ok(),
-            "more keys in the queue than slots"
+            self.items.push(item).is_ok(),
+            "more in a queue than there is"
         );
     }
 
-    #[cfg(loom)]
-    pub(crate) fn push(&self, id: SlotId) {
-        lock(&self.slots).push_back(id.0);
+    pub(crate) fn pop(&self) -> Option<T> {
+        self.items.pop()
     }
 
-    #[cfg(not(loom))]
-    pub(crate) fn pop(&self) -> Option<SlotId> {
-        self.slots.pop().map(SlotId)
-    }
-
-    #[cfg(loom)]
-    pub(crate) fn pop(&self) -> Option<SlotId> {
-        lock(&self.slots).pop_front().map(SlotId)
-    }
-
-    #[cfg(not(loom))]
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.items.len()
+    }
+}
+
+#[cfg(loom)]
+impl<T> Queue<T> {
+    pub(crate) fn new(_capacity: usize) -> Self {
+        Self {
+            items: Mutex::new(std::collections::VecDeque::new()),
+        }
     }
 
-    #[cfg(loom)]
+    pub(crate) fn push(&self, item: T) {
+        lock(&self.items).push_back(item);
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        lock(&self.items).pop_front()
+    }
+
     pub(crate) fn len(&self) -> usize {
-        lock(&self.slots).len()
+        lock(&self.items).len()
     }
 }

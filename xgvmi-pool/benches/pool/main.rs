@@ -1,0 +1,190 @@
+//! What the pool and the alias map cost without a device, beside what stock code would: a C list
+//! under a pthread mutex, and the table that stock UCX keeps its aliases in.
+//!
+//! ```text
+//! cargo bench -p xgvmi-pool
+//! ```
+//!
+//! Each name is a group with two members, `ours` and `peer`, measured one after the other in the same
+//! run. The peers are compiled when the bench starts, which needs a C compiler, and UCX's headers for
+//! the table: `XGVMI_UCX_INCLUDE` names the directory that holds `ucs/datastruct/khash.h`. What is
+//! missing is said, and the peer left out.
+#![expect(clippy::print_stdout, reason = "a bench says what it leaves out")]
+
+mod peer;
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use peer::Peer;
+use xgvmi_pool::sim::{SimDevice, SimFabric};
+use xgvmi_pool::{
+    AliasMap, AliasPolicy, Gvmi, Mkey, MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, RemoteKey, Tag,
+};
+
+/// Keys of the lease benches: more than trays hold, as few as a rank uses.
+const POOL_KEYS: u32 = 256;
+/// Keys of the alias bench: what the slides' 32 nodes of 32 ranks come to on a DPU.
+const ALIAS_KEYS: u32 = 20_000;
+/// Exporting functions that they are spread over.
+const FUNCTIONS: u16 = 4;
+/// Who exports them.
+const OWNER: OwnerUuid = OwnerUuid::new(1);
+
+fn pool() -> MkeyPool<SimDevice> {
+    let policy = PoolPolicy {
+        prefill: POOL_KEYS,
+        ..PoolPolicy::default()
+    };
+    MkeyPool::open(SimFabric::new().function(Gvmi::new(1)), policy).expect("a good policy")
+}
+
+fn lease(pool: &MkeyPool<SimDevice>, rounds: u64) {
+    for _ in 0..rounds {
+        drop(black_box(pool.lease().expect("a free key")));
+    }
+}
+
+/// Processor time of the calling thread. What other programs on the machine take does not count.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time to where it is told.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(failed, 0, "every Linux has this clock");
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let begin = thread_time();
+    work();
+    thread_time() - begin
+}
+
+/// Time of `rounds` rounds, shared out to two threads that start together: that of the slower one.
+fn on_two_threads(rounds: u64, work: impl Fn(u64) + Sync) -> Duration {
+    let start = std::sync::Barrier::new(2);
+    let half = rounds.div_ceil(2);
+    let body = || {
+        start.wait();
+        timed(|| work(half))
+    };
+    thread::scope(|scope| {
+        let threads = [scope.spawn(body), scope.spawn(body)];
+        let times = threads.map(|thread| thread.join().expect("no panic"));
+        times.into_iter().max().unwrap_or_default()
+    })
+}
+
+fn lease_release(criterion: &mut Criterion) {
+    let (pool, peer) = (pool(), Peer::list());
+    let mut group = criterion.benchmark_group("lease_release_1t");
+    group.bench_function("ours", |bench| {
+        bench.iter_custom(|rounds| timed(|| lease(&pool, rounds)));
+    });
+    if let Some(peer) = &peer {
+        let list = peer.make(POOL_KEYS);
+        group.bench_function("peer", |bench| {
+            bench.iter_custom(|rounds| timed(|| list.run(rounds)));
+        });
+    }
+    group.finish();
+    let mut group = criterion.benchmark_group("lease_release_2t");
+    group.bench_function("ours", |bench| {
+        bench.iter_custom(|rounds| on_two_threads(rounds, |half| lease(&pool, half)));
+    });
+    if let Some(peer) = &peer {
+        let list = peer.make(POOL_KEYS);
+        group.bench_function("peer", |bench| {
+            bench.iter_custom(|rounds| on_two_threads(rounds, |half| list.run(half)));
+        });
+    }
+    group.finish();
+}
+
+/// Keys as exporters have them: indices that follow on, one tag, a few functions. In an order in
+/// which neighbours are not neighbours in memory.
+fn keys() -> Vec<RemoteKey> {
+    let per_function = ALIAS_KEYS / u32::from(FUNCTIONS);
+    let mut keys: Vec<_> = (1..=FUNCTIONS)
+        .flat_map(|gvmi| (0..per_function).map(move |number| (gvmi, 0x1000 + number)))
+        .filter_map(|(gvmi, index)| {
+            let mkey = Mkey::new(MkeyIndex::new(index)?, Tag::UCX_POOLED);
+            Some(RemoteKey {
+                gvmi: Gvmi::new(gvmi),
+                mkey,
+                owner: OWNER,
+            })
+        })
+        .collect();
+    let mut seed = 1u64;
+    for last in (1..keys.len()).rev() {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let other = usize::try_from(seed >> 33).unwrap_or(0) % (last + 1);
+        keys.swap(last, other);
+    }
+    keys
+}
+
+/// Every key there is can be aliased.
+#[derive(Debug, Default)]
+struct Anything(std::sync::atomic::AtomicU32);
+
+impl xgvmi_pool::AliasDevice for Anything {
+    fn create_alias(
+        &self,
+        _key: &RemoteKey,
+        _access: &xgvmi_pool::AccessKey,
+    ) -> Result<xgvmi_pool::Alias, xgvmi_pool::DeviceError> {
+        let number = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let index = MkeyIndex::new(number).unwrap_or(MkeyIndex::MAX);
+        let lkey = xgvmi_pool::Lkey::from_raw(Mkey::new(index, Tag::ZERO).raw());
+        Ok(xgvmi_pool::Alias { index, lkey })
+    }
+
+    fn destroy_alias(&self, _alias: MkeyIndex) -> Result<(), xgvmi_pool::DeviceError> {
+        Ok(())
+    }
+}
+
+fn alias_hit(criterion: &mut Criterion) {
+    let keys = keys();
+    let map = AliasMap::open(
+        std::sync::Arc::new(Anything::default()),
+        AliasPolicy::default(),
+    )
+    .expect("a good policy");
+    for key in &keys {
+        drop(map.attach(*key).expect("an alias"));
+    }
+    let mut group = criterion.benchmark_group("alias_hit_20k");
+    group.bench_function("ours", |bench| {
+        bench.iter_custom(|rounds| {
+            timed(|| {
+                for key in keys
+                    .iter()
+                    .cycle()
+                    .take(usize::try_from(rounds).unwrap_or(0))
+                {
+                    drop(black_box(map.attach(*key).expect("an alias")));
+                }
+            })
+        });
+    });
+    if let Some(peer) = Peer::table() {
+        let numbers: Vec<u64> = keys.iter().map(|key| key.map_key()).collect();
+        let table = peer.fill(&numbers);
+        group.bench_function("peer", |bench| {
+            bench.iter_custom(|rounds| timed(|| table.run(rounds)));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, lease_release, alias_hit);
+criterion_main!(benches);

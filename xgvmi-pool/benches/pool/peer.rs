@@ -1,0 +1,113 @@
+//! Peers in C, compiled when the bench starts.
+
+use std::env;
+use std::ffi::c_void;
+use std::process::Command;
+use std::ptr::NonNull;
+
+use libloading::Library;
+
+/// A peer's three functions; both sources have the same.
+pub(crate) struct Peer {
+    make: unsafe extern "C" fn(*const u64, u64) -> *mut c_void,
+    run: unsafe extern "C" fn(*mut c_void, u64) -> u64,
+    free: unsafe extern "C" fn(*mut c_void),
+    /// Dropped last: the functions are in it.
+    _library: Library,
+}
+
+/// A list or table of a peer.
+pub(crate) struct Made<'a> {
+    peer: &'a Peer,
+    made: NonNull<c_void>,
+}
+
+// SAFETY: the list guards itself with a mutex; the table is used by one thread alone.
+unsafe impl Sync for Made<'_> {}
+
+impl Peer {
+    /// The free list under a mutex.
+    pub(crate) fn list() -> Option<Self> {
+        Self::compile("list", include_str!("list.c"), None)
+    }
+
+    /// The table of the UCX whose headers are there.
+    pub(crate) fn table() -> Option<Self> {
+        match env::var("XGVMI_UCX_INCLUDE") {
+            Ok(include) => Self::compile("table", include_str!("table.c"), Some(&include)),
+            Err(_) => {
+                println!("no peer: XGVMI_UCX_INCLUDE does not name UCX's headers");
+                None
+            }
+        }
+    }
+
+    fn compile(name: &str, source: &str, include: Option<&str>) -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (file, object) = (
+            dir.path().join(format!("{name}.c")),
+            dir.path().join("peer.so"),
+        );
+        std::fs::write(&file, source).expect("written");
+        let mut cc = Command::new("cc");
+        cc.args(["-O3", "-march=native", "-shared", "-fPIC", "-o"])
+            .args([&object, &file]);
+        cc.args(include.iter().map(|include| format!("-I{include}")));
+        match cc.output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                println!("no peer: cc: {}", String::from_utf8_lossy(&output.stderr));
+                return None;
+            }
+            Err(error) => {
+                println!("no peer: cc: {error}");
+                return None;
+            }
+        }
+        // SAFETY: our own source, which has no constructors.
+        let library = unsafe { Library::new(&object) }.expect("just compiled");
+        // SAFETY: the types are those of the source.
+        let make = *unsafe { library.get(b"peer_make\0") }.expect("in the source");
+        // SAFETY: as above.
+        let run = *unsafe { library.get(b"peer_run\0") }.expect("in the source");
+        // SAFETY: as above.
+        let free = *unsafe { library.get(b"peer_free\0") }.expect("in the source");
+        Some(Self {
+            make,
+            run,
+            free,
+            _library: library,
+        })
+    }
+
+    /// A list of `count` keys.
+    pub(crate) fn make(&self, count: u32) -> Made<'_> {
+        self.fill(&vec![0; count as usize])
+    }
+
+    /// A table of the numbers.
+    pub(crate) fn fill(&self, numbers: &[u64]) -> Made<'_> {
+        // SAFETY: reads as many numbers as there are.
+        let made = unsafe { (self.make)(numbers.as_ptr(), numbers.len() as u64) };
+        Made {
+            peer: self,
+            made: NonNull::new(made).expect("memory"),
+        }
+    }
+}
+
+impl Made<'_> {
+    /// Runs so many rounds, all of which must succeed.
+    pub(crate) fn run(&self, rounds: u64) {
+        // SAFETY: made by the same peer.
+        let done = unsafe { (self.peer.run)(self.made.as_ptr(), rounds) };
+        assert_eq!(done, rounds, "the peer did not do all of it");
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by the same peer, and nobody uses it any more.
+        unsafe { (self.peer.free)(self.made.as_ptr()) };
+    }
+}
