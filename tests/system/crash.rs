@@ -266,7 +266,7 @@ impl Random {
     /// Lets the processes go on until the moment of the kill. This waits for nothing that could be asked for: that
     /// nobody knows where they are is the point.
     fn pause(&mut self, limit_us: u64) {
-        std::thread::sleep(Duration::from_micros(self.below(limit_us)));
+        process::wait_until(Duration::from_micros(self.below(limit_us)), || false);
     }
 }
 

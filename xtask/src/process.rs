@@ -75,10 +75,11 @@ pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(1);
     while !condition() {
-        if Instant::now() >= end {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
             return false;
         }
-        std::thread::sleep(pause);
+        std::thread::sleep(pause.min(left));
         // Quick answers come in milliseconds; long waits need no busy asking.
         pause = (pause * 2).min(Duration::from_millis(50));
     }
