@@ -1,4 +1,4 @@
-//! `cargo xtask`: set-up, demo, test, doctor, bindgen. One file per job; this one only dispatches.
+//! `cargo xtask`: set-up, demo, test, matrix, doctor, bindgen. One file per job; this one only dispatches.
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool answers on standard output"
@@ -7,6 +7,7 @@
 mod bindgen;
 mod demo;
 mod doctor;
+mod matrix;
 mod process;
 mod setup;
 mod test;
@@ -22,6 +23,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
   test     run everything: format, lints, unit tests, stock programs, the demo in quick form
   setup    fetch what the other commands need (they call it themselves)
+  matrix   the library in each stock UCX, by each door, over the emulated device
   doctor   show what this machine has, lacks, and what to do about it
   tidy     the house rules that no other tool checks (part of test)
   bindgen  write or check the committed FFI bindings (maintainers)
@@ -47,6 +49,7 @@ fn dispatch() -> Result<ExitCode> {
         "bindgen" => bindgen::run(rest),
         "demo" => demo::run(rest),
         "doctor" => doctor::run(rest),
+        "matrix" => matrix::run(rest),
         "setup" => setup::run(rest),
         "test" => test::run(rest),
         "tidy" => tidy::run(),

@@ -4,7 +4,7 @@
 
 mod apt;
 mod bindgen_tools;
-mod cache;
+pub(crate) mod cache;
 pub(crate) mod pins;
 mod wheels;
 

@@ -6,7 +6,7 @@ mod skips;
 mod tally;
 
 use crate::setup::{self, Env};
-use crate::{process, tidy, workspace};
+use crate::{matrix, process, tidy, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
@@ -27,9 +27,10 @@ Runs all phases, or those named, in this order:
   layout   the FFI crates against the installed headers
   build    what the following phases run, in release form
   system   stock programs and the device's rules over the emulated device
+  matrix   the library in three of the stock UCX versions, by each door
   demo     the main job in quick form
 
-  --quick  without build, system and demo
+  --quick  without build, system, matrix and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
 
@@ -66,6 +67,7 @@ const PHASES: &[Phase] = &[
     phase("layout", 200, true, layout),
     phase("build", 400, false, build),
     phase("system", 600, false, system),
+    phase("matrix", 600, false, cells),
     phase("demo", 120, false, demo),
 ];
 
@@ -286,6 +288,38 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         command.env(format!("XGVMI_TEST_ENV_{name}"), value);
     }
     cases(phase, world, command.arg("--").args(&world.filters))
+}
+
+/// The oldest UCX, the one of the demo, and the newest: three forms of exported keys and of plugins.
+const MATRIX_VERSIONS: [&str; 3] = ["1.18.1", "1.20.1", "1.23.0"];
+
+fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    world.env()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("matrix");
+    for version in MATRIX_VERSIONS {
+        command.args(["--ucx", version]);
+    }
+    for filter in &world.filters {
+        command.args(["--only", filter]);
+    }
+    let ran = single(phase, world, &mut command)?;
+    let cells = matrix::read(&matrix::report()).unwrap_or_default();
+    let mut cases: Vec<Case> = cells
+        .into_iter()
+        .map(|cell| {
+            let name = format!("UCX {}, {}: {}", cell.ucx, cell.door, cell.case);
+            match cell.failure {
+                None => Case::pass(name),
+                Some(detail) => Case::fail(name, detail),
+            }
+        })
+        .collect();
+    // The cells speak for themselves, unless it did not come to them.
+    if cases.is_empty() || ran.is_failure() && !cases.iter().any(Case::is_failure) {
+        cases.push(ran);
+    }
+    Ok(cases)
 }
 
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {

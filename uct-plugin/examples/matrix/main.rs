@@ -27,7 +27,7 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
                      a UCX: its libucp, and where its other libraries are if they are elsewhere
   --plugins DIR      a directory with the library as UCX's plugin, for UCX 1.22 and later
   --report FILE      write the results there, as JSON
-  --only WORDS       run the cases whose name contains the words
+  --only WORDS       run the cells whose name contains the words; more than one: any of them
 
 Exit codes: 0 all passed, 1 some failed, 2 wrong usage.";
 
@@ -36,7 +36,7 @@ struct Arguments {
     launch: Launch,
     versions: Vec<Ucx>,
     report: Option<PathBuf>,
-    only: String,
+    only: Vec<String>,
 }
 
 /// A UCX that is there.
@@ -95,7 +95,7 @@ fn run(arguments: &Arguments) -> Vec<Row> {
         for case in CASES {
             for &door in case.doors {
                 let name = format!("{} {} {}", ucx.version, door.name(), case.name);
-                if !name.contains(&arguments.only) || !fits(case, door, ucx, arguments) {
+                if !arguments.wants(&name) || !fits(case, door, ucx, arguments) {
                     continue;
                 }
                 let result = (case.run)(&arguments.launch, ucx, door);
@@ -114,6 +114,12 @@ fn run(arguments: &Arguments) -> Vec<Row> {
         }
     }
     rows
+}
+
+impl Arguments {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|words| name.contains(words))
+    }
 }
 
 /// False for a door that this UCX does not have.
@@ -136,7 +142,7 @@ impl Ucx {
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
     let mut words = words.map(|word| word.to_string_lossy().into_owned());
     let (mut library, mut host, mut dpu) = (None, None, None);
-    let (mut plugins, mut report, mut only) = (None, None, String::new());
+    let (mut plugins, mut report, mut only) = (None, None, Vec::new());
     let mut versions = Vec::new();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -146,7 +152,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
             "--dpu" => dpu = Some(split(&value()?)),
             "--plugins" => plugins = Some(PathBuf::from(value()?)),
             "--report" => report = Some(PathBuf::from(value()?)),
-            "--only" => only = value()?,
+            "--only" => only.push(value()?),
             "--ucx" => versions.push(parse_ucx(&value()?)?),
             _ => return Err(format!("unknown word {word}")),
         }

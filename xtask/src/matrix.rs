@@ -1,0 +1,381 @@
+//! `cargo xtask matrix`: the library in each stock UCX, by each door, with each kind of peer, over the emulated device.
+//!
+//! This file fetches, builds and starts; the cells themselves are `uct-plugin/examples/matrix`.
+
+mod versions;
+
+use crate::setup::Env;
+use crate::setup::cache::Cache;
+use crate::{process, setup, workspace};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use versions::{VERSIONS, Version};
+
+const HELP: &str = "\
+Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]...
+
+Runs a host and a DPU process on each stock UCX from 1.18.1 to 1.23.0, with the library in both, in one or in none of
+them, by each door that the UCX has, over the emulated device. Every byte is verified. Fetches what is not in the
+cache (150 MB for all versions).
+
+  --ucx VERSION   of these versions only; also more than one
+  --only WORDS    the cells whose name contains the words; also more than one
+
+Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or what failed.";
+
+/// All cells take a minute or two.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// One command of the emulator's; it answers in milliseconds.
+const QUESTION: Duration = Duration::from_secs(30);
+
+/// Name of a state directory, before the id of the process that made it.
+const STATE_PREFIX: &str = "xgvmi-matrix-";
+
+/// One cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) ucx: String,
+    pub(crate) door: String,
+    pub(crate) case: String,
+    /// What failed, if anything did.
+    pub(crate) failure: Option<String>,
+}
+
+/// Runs the matrix with the arguments after `cargo xtask matrix`.
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let Some(options) = Options::parse(arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    // An old report must not speak for this run.
+    let _ = fs::remove_file(report());
+    let env = setup::ensure()?;
+    let built = Built::make()?;
+    let (there, missing) = fetch(&options.versions, &env)?;
+    for (version, error) in &missing {
+        println!("{version:<48} FAILED {error}");
+    }
+    let mut clean = missing.is_empty();
+    let mut rows = Vec::new();
+    if !there.is_empty() {
+        let state = State::make(&built.emulator)?;
+        let mut command = cells(&options, &env, &built, &state, &there);
+        let mut cells = process::Group::spawn(command.stdin(Stdio::null()))?;
+        let (status, timed_out) = cells.wait(LIMIT)?;
+        if timed_out {
+            bail!("the matrix did not end within {} s", LIMIT.as_secs());
+        }
+        clean &= status.success();
+        rows = read(&report())?;
+    }
+    rows.extend(missing.into_iter().map(|(version, error)| Row {
+        ucx: version.to_owned(),
+        door: "none".to_owned(),
+        case: "fetch".to_owned(),
+        failure: Some(error),
+    }));
+    write(&report(), &rows)?;
+    Ok(if clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The last run's report.
+pub(crate) fn report() -> PathBuf {
+    output_dir().join("report.json")
+}
+
+/// Reads a report.
+pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
+    let text = fs::read_to_string(path).with_context(|| format!("no report {}", path.display()))?;
+    let report: Value = serde_json::from_str(&text).context("the matrix's report")?;
+    let rows = report["rows"].as_array().context("a report without rows")?;
+    let row = |row: &Value| {
+        let text = |name: &str| {
+            let text = row[name].as_str().map(str::to_owned);
+            text.with_context(|| format!("a row without {name}: {row}"))
+        };
+        let result = text("result")?;
+        Ok(Row {
+            ucx: text("ucx")?,
+            door: text("door")?,
+            case: text("case")?,
+            failure: (result != "ok").then_some(result),
+        })
+    };
+    rows.iter().map(row).collect()
+}
+
+fn write(path: &Path, rows: &[Row]) -> Result<()> {
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            let result = row.failure.as_deref().unwrap_or("ok");
+            json!({ "ucx": row.ucx, "door": row.door, "case": row.case, "result": result })
+        })
+        .collect();
+    fs::write(path, format!("{:#}\n", json!({ "rows": rows })))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[derive(Debug)]
+struct Options {
+    versions: Vec<&'static Version>,
+    only: Vec<String>,
+}
+
+impl Options {
+    /// `None` when help was asked for.
+    fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
+        use lexopt::prelude::{Long, Short, ValueExt as _};
+        let (mut versions, mut only) = (Vec::new(), Vec::new());
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("ucx") => versions.push(version(&parser.value()?.string()?)?),
+                Long("only") => only.push(parser.value()?.string()?),
+                Short('h') | Long("help") => return Ok(None),
+                other => bail!("{}; try: cargo xtask matrix --help", other.unexpected()),
+            }
+        }
+        if versions.is_empty() {
+            versions.extend(VERSIONS);
+        }
+        Ok(Some(Self { versions, only }))
+    }
+}
+
+fn version(name: &str) -> Result<&'static Version> {
+    let known = VERSIONS.iter().find(|version| version.name == name);
+    known.with_context(|| {
+        let names: Vec<_> = VERSIONS.iter().map(|version| version.name).collect();
+        format!("no UCX '{name}'; there are {}", names.join(", "))
+    })
+}
+
+/// A version with its libraries' directory, and one with the reason why it is not there.
+type Fetched = (Vec<(&'static str, PathBuf)>, Vec<(&'static str, String)>);
+
+/// Tries each version even when another could not be fetched.
+fn fetch(versions: &[&'static Version], env: &Env) -> Result<Fetched> {
+    let cache = Cache::open()?;
+    let (mut there, mut missing) = (Vec::new(), Vec::new());
+    for version in versions {
+        match version.ensure(&cache, env) {
+            Ok(libraries) => there.push((version.name, libraries)),
+            Err(error) => missing.push((version.name, format!("{error:#}"))),
+        }
+    }
+    Ok((there, missing))
+}
+
+/// What the matrix runs.
+#[derive(Debug)]
+struct Built {
+    cells: PathBuf,
+    emulator: PathBuf,
+    library: PathBuf,
+    /// A directory with the library under the names by which UCX looks for plugins.
+    plugins: PathBuf,
+}
+
+impl Built {
+    fn make() -> Result<Self> {
+        let builds: [&[&str]; 2] = [
+            &["-p", "bf-emu", "-p", "bf-emu-preload", "-p", "uct-plugin"],
+            &["-p", "uct-plugin", "--example", "matrix"],
+        ];
+        for what in builds {
+            let mut command = Command::new("cargo");
+            command.current_dir(workspace::root());
+            command.args(["build", "--release"]).args(what);
+            if !std::io::stderr().is_terminal() {
+                command.arg("--quiet");
+            }
+            let status = command.status().context("cannot run cargo")?;
+            if !status.success() {
+                bail!("`{}`: {status}", process::shown(&command));
+            }
+        }
+        let release = workspace::target_dir().join("release");
+        let library = release.join("libuct_ib_mlx5_xgvmi.so");
+        let plugins = output_dir().join("plugins");
+        fs::create_dir_all(&plugins)
+            .with_context(|| format!("cannot make {}", plugins.display()))?;
+        // UCX asks for the ending of its own libucs, which is one of these.
+        for ending in ["so.0", "so.0.0.0"] {
+            let plugin = plugins.join(format!("libuct_ib_mlx5_xgvmi.{ending}"));
+            fs::copy(&library, &plugin)
+                .with_context(|| format!("cannot write {}", plugin.display()))?;
+        }
+        Ok(Self {
+            cells: release.join("examples/matrix"),
+            emulator: release.join("bf-emu"),
+            library,
+            plugins,
+        })
+    }
+}
+
+fn cells(
+    options: &Options,
+    env: &Env,
+    built: &Built,
+    state: &State,
+    versions: &[(&str, PathBuf)],
+) -> Command {
+    let mut command = Command::new(&built.cells);
+    command.arg("--library").arg(&built.library);
+    command.arg("--plugins").arg(&built.plugins);
+    command.arg("--report").arg(report());
+    let (emulator, dir) = (built.emulator.display(), state.dir.display());
+    for role in ["host", "dpu"] {
+        let run = format!("{emulator} run --state {dir} --as node0.{role} --");
+        command.arg(format!("--{role}")).arg(run);
+    }
+    for only in &options.only {
+        command.arg("--only").arg(only);
+    }
+    // The caller's own UCX settings would make the cells unlike what the report says they are.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("UCX_") {
+            command.env_remove(name);
+        }
+    }
+    let verbs = env.for_verbs();
+    let path = |(name, dirs): &(String, String)| (name == "LD_LIBRARY_PATH").then(|| dirs.clone());
+    let behind = verbs.iter().find_map(path);
+    for (version, libraries) in versions {
+        let mut dirs = libraries.display().to_string();
+        if let Some(more) = &behind {
+            dirs = format!("{dirs}:{more}");
+        }
+        // That it is there, was seen when it was fetched.
+        let libucp = versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0"));
+        command.arg("--ucx");
+        command.arg(format!("{version}={}={dirs}", libucp.display()));
+    }
+    command.envs(verbs);
+    command
+}
+
+fn output_dir() -> PathBuf {
+    workspace::target_dir().join("matrix")
+}
+
+/// The emulator's state directory, in shared memory where there is such; removed when dropped.
+#[derive(Debug)]
+struct State {
+    emulator: PathBuf,
+    dir: PathBuf,
+}
+
+impl State {
+    /// Names the directory, and removes what a run that was killed has left.
+    fn make(emulator: &Path) -> Result<Self> {
+        let shm = PathBuf::from("/dev/shm");
+        let base = if shm.is_dir() {
+            shm
+        } else {
+            std::env::temp_dir()
+        };
+        let entries =
+            fs::read_dir(&base).with_context(|| format!("cannot list {}", base.display()))?;
+        let state = |dir| Self {
+            emulator: emulator.to_owned(),
+            dir,
+        };
+        for entry in entries.flatten() {
+            if is_stale(&entry.file_name().to_string_lossy()) {
+                drop(state(entry.path()));
+            }
+        }
+        let name = format!("{STATE_PREFIX}{}", std::process::id());
+        Ok(state(base.join(name)))
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if self.dir.is_dir() {
+            let mut reset = Command::new(&self.emulator);
+            reset.args(["reset", "--state"]).arg(&self.dir);
+            // What cannot be removed now is tried again by the next run.
+            let _ = process::stdout(&mut reset, QUESTION);
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// Whether a file name is that of a directory whose maker has gone.
+fn is_stale(name: &str) -> bool {
+    name.strip_prefix(STATE_PREFIX)
+        .and_then(|pid| pid.parse::<u32>().ok())
+        .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Option<Options>> {
+        Options::parse(arguments.iter().map(|a| (*a).to_owned()).collect())
+    }
+
+    #[test]
+    fn options_choose_versions_and_cells() {
+        let names = |arguments: &[&str]| -> Vec<&str> {
+            let options = parse(arguments).unwrap().unwrap();
+            options
+                .versions
+                .iter()
+                .map(|version| version.name)
+                .collect()
+        };
+        assert_eq!(
+            names(&[]),
+            ["1.18.1", "1.19.0", "1.20.1", "1.21.0", "1.23.0"]
+        );
+        assert_eq!(names(&["--ucx", "1.23.0", "--ucx=1.18.1"]).len(), 2);
+        let options = parse(&["--only", "a", "--only=b c"]).unwrap().unwrap();
+        assert_eq!(options.only, ["a", "b c"]);
+        assert!(parse(&["--help"]).unwrap().is_none());
+        let error = parse(&["--ucx", "1.22.0"]).unwrap_err().to_string();
+        assert!(error.contains("no UCX '1.22.0'"), "{error}");
+        assert!(parse(&["1.18.1"]).is_err());
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.json");
+        let row = |failure: Option<&str>| Row {
+            ucx: "1.18.1".to_owned(),
+            door: "preload".to_owned(),
+            case: "export and import".to_owned(),
+            failure: failure.map(str::to_owned),
+        };
+        let rows = [row(None), row(Some("7 of 8 bytes are wrong"))];
+        write(&path, &rows).unwrap();
+        assert_eq!(read(&path).unwrap(), rows);
+        fs::write(&path, r#"{"rows":[{"ucx":"1.18.1"}]}"#).unwrap();
+        assert!(read(&path).is_err());
+        assert!(read(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn only_what_a_dead_process_left_is_stale() {
+        let check = |name: &str, expect| assert_eq!(is_stale(name), expect, "{name}");
+        check(&format!("{STATE_PREFIX}{}", std::process::id()), false);
+        check(&format!("{STATE_PREFIX}{}", u32::MAX), true);
+        check("something-else", false);
+    }
+}

