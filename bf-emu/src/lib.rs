@@ -8,6 +8,7 @@
 //! - [`fabric`]: the device as all processes share it, one file.
 //! - [`process`], [`uverbs`], [`devx`]: the kernel's side: contexts, ioctls, device commands.
 //! - [`engine`]: the adapter's side: doorbells, work requests, completions.
+//! - [`faults`]: what goes wrong on purpose.
 //! - [`guard`], [`memory`], [`sys`], [`trap`]: the ground they stand on.
 //!
 //! This library interposes nothing: that is the business of the crate in `preload/`.
@@ -15,6 +16,7 @@
 pub mod devx;
 pub mod engine;
 pub mod fabric;
+pub mod faults;
 pub mod guard;
 pub mod memory;
 pub mod paths;

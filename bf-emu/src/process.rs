@@ -14,6 +14,7 @@ use crate::fabric::objects::Attached;
 use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, NUMBER_BASE, QPN_BASE};
+use crate::faults::{self, ENV_FAULTS, RULES_MAX, Rule};
 use crate::state;
 use crate::sys::{self, Errno, FileId};
 use crate::topology::{VIEW_NAME_MAX, View};
@@ -73,6 +74,8 @@ pub struct Context {
 pub struct Process {
     fabric: &'static Fabric,
     view: View,
+    /// What is to go wrong in this process, from its environment.
+    faults: Vec<Rule>,
     functions: Vec<usize>,
     /// Number in the device's process table, counted from 1; 0 until attached, and after a fork.
     number: AtomicU32,
@@ -125,6 +128,28 @@ fn environment() -> Option<(PathBuf, String)> {
     Some((get(ENV_STATE)?.into(), get(ENV_AS)?.into_string().ok()?))
 }
 
+/// The faults that this process is to have, from its environment.
+fn own_faults(fabric: &Fabric) -> Result<Vec<Rule>, Box<dyn std::error::Error>> {
+    let Some(value) = std::env::var_os(ENV_FAULTS) else {
+        return Ok(Vec::new());
+    };
+    let value = value
+        .into_string()
+        .map_err(|value| format!("{ENV_FAULTS} is {value:?}, which is not UTF-8"))?;
+    let text = match value.strip_prefix('@') {
+        Some(file) => std::fs::read_to_string(file)
+            .map_err(|error| format!("reading {file}, which {ENV_FAULTS} names: {error}"))?,
+        None => value,
+    };
+    Ok(faults::parse::parse(&text, &fabric.names())?)
+}
+
+fn faults_do_not_fit() -> String {
+    format!(
+        "the rules of {ENV_FAULTS} do not fit: the device has {RULES_MAX} at most; see 'bf-emu fault list'"
+    )
+}
+
 impl Process {
     fn attach(state: &std::path::Path, view: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let fabric = Fabric::open(state)?;
@@ -134,9 +159,11 @@ impl Process {
             let index = fabric.function_index(&spec.name);
             functions.push(index.ok_or_else(|| format!("the device has no {}", spec.name))?);
         }
+        let faults = own_faults(&fabric)?;
         let process = Self {
             fabric: Box::leak(Box::new(fabric)),
             view,
+            faults,
             functions,
             number: AtomicU32::new(0),
             contexts: (0..CONTEXTS_MAX).map(|_| ContextSlot::default()).collect(),
@@ -179,6 +206,10 @@ impl Process {
         let path = self.fabric.path().to_owned();
         let index = index.ok_or(crate::fabric::FabricError::Full { path })?;
         self.fabric.renew_life(&locked, index)?;
+        if !locked.arm_faults(index + 1, &self.faults) {
+            locked.release_process(index + 1);
+            return Err(faults_do_not_fit().into());
+        }
         self.number.store(index + 1, Ordering::Release);
         Ok(index + 1)
     }

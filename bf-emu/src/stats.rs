@@ -32,6 +32,8 @@ macro_rules! countable {
     };
 }
 
+pub(crate) use countable;
+
 countable! {
     /// Commands to the device: DEVX commands and the verbs that a kernel turns into commands.
     #[expect(missing_docs, reason = "the names say it all")]
@@ -106,6 +108,7 @@ countable! {
         ReceiverNotReady = "receiver_not_ready",
         Dropped = "dropped",
         CqOverrun = "cq_overrun",
+        Injected = "injected",
     }
 }
 
@@ -231,8 +234,25 @@ pub struct Stats {
     pub profile: String,
     /// Processes that died in the middle of a change, each repaired.
     pub repairs: u64,
+    /// Faults on purpose that are in force.
+    pub faults: Vec<FaultStats>,
     /// Its functions.
     pub functions: Vec<FunctionStats>,
+}
+
+/// A fault on purpose.
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultStats {
+    /// Its number.
+    pub id: u32,
+    /// The process for which it holds; none if it holds for all.
+    pub pid: Option<i32>,
+    /// As it is written.
+    pub rule: String,
+    /// Events that it spoke of.
+    pub seen: u64,
+    /// Events that it struck.
+    pub struck: u64,
 }
 
 /// Reads the counters of the device in directory `state`.
@@ -249,8 +269,49 @@ pub fn collect(state: &Path) -> Result<Stats, FabricError> {
         device: fabric.path().display().to_string(),
         profile: fabric.profile_name().to_owned(),
         repairs: fabric.repairs(),
+        faults: faults(&fabric),
         functions: functions.collect(),
     })
+}
+
+/// The faults on purpose that are in force, by number.
+#[must_use]
+pub fn faults(fabric: &Fabric) -> Vec<FaultStats> {
+    let names = fabric.names();
+    let mut locked = fabric.lock();
+    let rules: Vec<_> = locked
+        .common()
+        .faults
+        .iter()
+        .map(|(id, owner, armed)| (id, owner.process, *armed))
+        .collect();
+    rules
+        .into_iter()
+        .map(|(id, process, armed)| FaultStats {
+            id,
+            pid: locked.pid(process),
+            rule: crate::faults::parse::text(&armed.rule, &names),
+            seen: armed.seen,
+            struck: armed.struck,
+        })
+        .collect()
+}
+
+impl fmt::Display for FaultStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id,
+            rule,
+            seen,
+            struck,
+            ..
+        } = self;
+        write!(f, "{id:>3}  struck {struck} of {seen}  {rule}")?;
+        match self.pid {
+            Some(pid) => write!(f, "  (process {pid})"),
+            None => Ok(()),
+        }
+    }
 }
 
 fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
@@ -325,6 +386,9 @@ impl fmt::Display for Stats {
             "device {}  profile {}  repairs {}",
             self.device, self.profile, self.repairs
         )?;
+        for fault in &self.faults {
+            writeln!(f, "fault {fault}")?;
+        }
         for function in &self.functions {
             writeln!(f, "{}  vhca {}", function.name, function.vhca_id)?;
             let line = |f: &mut fmt::Formatter<'_>, title: &str, counts: &Counts| {

@@ -1,5 +1,6 @@
 //! The command line: what can be said to `bf-emu`, and who acts on it.
 
+mod fault;
 mod launch;
 mod show;
 
@@ -15,6 +16,7 @@ Examples:
   bf-emu run --nodes 2 --profile bluefield3 --as node0.host,node0.dpu -- ./program
   eval \"$(bf-emu env --as node0.host)\"
   bf-emu stats --json
+  bf-emu fault add node0.host command create_mkey nth 7 status LIMITS_EXCEEDED
 
 Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the program's own.";
 
@@ -54,6 +56,11 @@ enum Command {
         state: StateArgs,
         #[command(flatten)]
         form: FormArgs,
+    },
+    /// Make commands and work requests go wrong on purpose
+    Fault {
+        #[command(subcommand)]
+        command: fault::FaultCommand,
     },
     /// Remove the fabric; a later `run` makes a new one
     Reset {
@@ -127,6 +134,7 @@ impl Cli {
             Command::Env { fabric } => launch::env(&fabric),
             Command::Stats { state, form } => show::stats(&state, form.json),
             Command::Ps { state, form } => show::ps(&state, form.json),
+            Command::Fault { command } => fault::act(&command),
             Command::Reset { state, force } => show::reset(&state, force),
             Command::Topology { state, shape } => show::topology(&state, &shape),
         }
@@ -168,6 +176,10 @@ mod tests {
             ("env --as a.b", true),
             ("stats --json", true),
             ("ps --state d", true),
+            ("fault add any request umr never", true),
+            ("fault add", false),
+            ("fault list --json", true),
+            ("fault clear 1 2", true),
             ("reset --force", true),
             ("topology --nodes 1", true),
             ("", false),

@@ -173,7 +173,7 @@ fn owned(owners: impl Iterator<Item = bf_emu::fabric::table::Owner>, process: u3
     owners.filter(|owner| owner.process == process).count()
 }
 
-fn print_json(value: &impl Serialize) -> Result<()> {
+pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value).context("writing JSON")?;
     text.push('\n');
     print(&text)

@@ -5,6 +5,7 @@ use mlx5_prm::qp::state;
 use mlx5_prm::wqe::Ctrl;
 
 use super::event::{self, Event};
+use super::fault;
 use super::receive::{self, low16};
 use crate::fabric::journal::{Record, Take, TakenFrom};
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription};
@@ -340,6 +341,10 @@ pub(crate) fn flush(locked: &mut Locked<'_>, function: usize, qpn: u32) {
 
 fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     let slot = qp_slot(qpn);
+    if let Some(ctrl) = fault::give_up(locked, function, qpn) {
+        let syndrome = syndrome::WR_FLUSH_ERR;
+        send_error(locked, (function, qpn), &ctrl, syndrome, Take::default());
+    }
     let Some(space) = space_of_qp(locked, function, qpn) else {
         return;
     };

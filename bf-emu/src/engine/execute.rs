@@ -8,6 +8,7 @@ use mlx5_prm::wqe::{AddressVector, Ctrl, RemoteAddress, WQEBB_BYTES};
 use super::access::{Need, Side, key_of, resolve, slot_of};
 use super::complete::{complete, complete_taking, enter_error, fail, flush, qp_slot, space_of_qp};
 use super::event::Event;
+use super::fault::{self, Verdict};
 use super::list::{Failure, List, transfer};
 use super::receive::{self, Entry, NoEntry, low16};
 use super::umr;
@@ -101,6 +102,9 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         }
         _ => return Step::Idle,
     }
+    if fault::waits(locked, function, qpn) {
+        return Step::Wait;
+    }
     let Some(space) = space_of_qp(locked, function, qpn) else {
         return Step::Idle;
     };
@@ -118,10 +122,15 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     // another queue, is the poster's own fault.
     let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
     let poster = Poster { function, qpn, qp };
-    let result = if sound {
-        execute(locked, &poster, &bytes)
-    } else {
-        Err(LOCAL_OPERATION)
+    let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
+    let result = match verdict {
+        Verdict::QpError => {
+            enter_error(locked, function, qpn, Some(Event::QpFatal));
+            return Step::Done { cost_ns: 0 };
+        }
+        Verdict::Fail(syndrome) => Err(Fault::Error(syndrome, Refusal::Injected)),
+        Verdict::Go | Verdict::Hold(_) if sound => execute(locked, &poster, &bytes),
+        Verdict::Go | Verdict::Hold(_) => Err(LOCAL_OPERATION),
     };
     if let Err(Fault::NotYet(syndrome, refusal)) = result {
         if !give_up(locked, &poster, syndrome) {
@@ -135,7 +144,9 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     match result {
         Ok(outcome) => {
             locked.fabric().counters(function).payload(outcome.bytes);
-            if ctrl.is_signaled() {
+            if let Verdict::Hold(until_ns) = verdict {
+                fault::hold(locked, (function, qpn), &ctrl, outcome.bytes, until_ns);
+            } else if ctrl.is_signaled() {
                 let cqe = Cqe {
                     opcode: cqe_opcode::REQ,
                     user_index: qp.user_index,

@@ -12,6 +12,7 @@ pub(crate) mod access;
 pub(crate) mod complete;
 pub(crate) mod event;
 pub(crate) mod execute;
+pub(crate) mod fault;
 pub(crate) mod list;
 pub(crate) mod receive;
 #[cfg(test)]

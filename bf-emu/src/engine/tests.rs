@@ -2,6 +2,7 @@
 //! requests written into rings by hand, completions read out of them.
 
 mod crash;
+mod faults;
 mod umr;
 
 use mlx5_prm::cqe::{CQE_BYTES, Cqe, opcode as cqe_opcode, syndrome};

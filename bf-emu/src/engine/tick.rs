@@ -60,17 +60,17 @@ fn run(fabric: &'static Fabric, process: u32) {
     }
     loop {
         let seen = WORD.load(Ordering::Acquire);
-        if try_all(fabric, process) {
-            sys::sleep(INTERVAL_NS);
-        } else {
-            sys::futex_wait(&WORD, seen, IDLE_NS);
+        match try_all(fabric, process) {
+            0 => sys::sleep(INTERVAL_NS),
+            left_ns => sys::futex_wait(&WORD, seen, left_ns.min(IDLE_NS)),
         }
     }
 }
 
-/// Tries everything once. True if something still waits.
-fn try_all(fabric: &Fabric, process: u32) -> bool {
-    let mut waits = false;
+/// Tries everything once. Returns the time until it is worth trying again: 0 if something waits for
+/// another process, whose time nobody knows; longest if nothing waits.
+fn try_all(fabric: &Fabric, process: u32) -> u64 {
+    let mut left_ns = u64::MAX;
     for function in 0..fabric.identities().len() {
         let mut from = 0;
         loop {
@@ -82,15 +82,13 @@ fn try_all(fabric: &Fabric, process: u32) -> bool {
             drop(locked);
             let Some(slot) = found else { break };
             super::run(fabric, function, slot + crate::fabric::QPN_BASE);
-            let still = fabric
-                .lock()
-                .peek(function)
-                .qps
-                .get(slot)
-                .is_some_and(|qp| qp.pending);
-            waits |= still;
+            let qp = fabric.lock().peek(function).qps.get(slot).copied();
+            if let Some(qp) = qp.filter(|qp| qp.pending) {
+                let until_ns = qp.held.until_ns;
+                left_ns = left_ns.min(until_ns.saturating_sub(sys::now_ns()));
+            }
             from = slot + 1;
         }
     }
-    waits
+    left_ns
 }

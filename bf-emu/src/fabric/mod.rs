@@ -23,6 +23,7 @@ use lock::{Holder, SharedMutex, Taken};
 use objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
 use table::Table;
 
+use crate::faults::{self, RULES_MAX, Rule, Rules};
 use crate::profile::ProfileTable;
 use crate::stats::Counters;
 use crate::sys::Errno;
@@ -151,6 +152,8 @@ pub struct Common {
     pub processes: Table<Attached, PROCESSES_MAX>,
     /// The completion that is being written.
     pub journal: Journal,
+    /// Faults on purpose.
+    pub faults: Rules,
 }
 
 /// The head of the file: constant once made, or atomic.
@@ -165,6 +168,8 @@ struct Head {
     next_uar: AtomicU32,
     /// Deaths in the middle of a change, each repaired.
     repairs: AtomicU64,
+    /// Faults in force: none is the case that must cost nothing.
+    faults: AtomicU32,
     profile_name: [u8; PROFILE_NAME_MAX],
     profile: ProfileTable,
     lock: SharedMutex,
@@ -436,6 +441,18 @@ impl Fabric {
         self.identities().get(function)
     }
 
+    /// Names of the functions.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        self.identities().iter().map(Identity::name).collect()
+    }
+
+    /// True if some fault on purpose is in force.
+    #[must_use]
+    pub fn has_faults(&self) -> bool {
+        self.head().faults.load(Ordering::Relaxed) != 0
+    }
+
     /// Index of the function of this name.
     #[must_use]
     pub fn function_index(&self, name: &str) -> Option<usize> {
@@ -620,6 +637,40 @@ impl<'a> Locked<'a> {
             .as_ptr()
             .wrapping_byte_add(offset)
             .cast::<Function>()
+    }
+
+    /// Puts faults on purpose in force, for one process or, with 0, for all: all of them or, if there
+    /// is no room, none. Returns whether there was.
+    pub fn arm_faults(&mut self, process: u32, rules: &[Rule]) -> bool {
+        let table = &mut self.common().faults;
+        if table.live() as usize + rules.len() > RULES_MAX {
+            return false;
+        }
+        for rule in rules {
+            // Cannot fail: there is room.
+            let _ = faults::arm(table, process, *rule);
+        }
+        self.count_faults();
+        true
+    }
+
+    /// Takes faults out of force that `wanted` accepts by number. Returns how many.
+    pub fn disarm_faults(&mut self, wanted: impl Fn(u32) -> bool) -> usize {
+        let mut gone = 0;
+        let mut from = 0;
+        while let Some(index) = self.common().faults.next(from, |_, _| true) {
+            from = index + 1;
+            if wanted(index) && self.common().faults.remove(index).is_some() {
+                gone += 1;
+            }
+        }
+        self.count_faults();
+        gone
+    }
+
+    fn count_faults(&mut self) {
+        let live = self.common().faults.live();
+        self.fabric.head().faults.store(live, Ordering::Relaxed);
     }
 
     /// Number of the process that owns an object; None if it is gone.

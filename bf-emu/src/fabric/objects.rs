@@ -168,6 +168,8 @@ pub struct Qp {
     pub event_channel: u32,
     /// Events that were sent of it.
     pub events_sent: u32,
+    /// Its last request, carried out but not completed yet.
+    pub held: Held,
     /// Where DEVX events of it go.
     pub devx: Subscription,
     /// What the owner asked for, to be answered again.
@@ -188,6 +190,23 @@ pub struct Qp {
     pub by_command: bool,
     /// Every send completes with an entry.
     pub signal_all: bool,
+}
+
+/// A request that was carried out and completes later. Those behind it wait, as completions of one
+/// queue come in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Held {
+    /// When it completes; 0 for no such request, [`u64::MAX`] for never.
+    pub until_ns: u64,
+    /// Bytes that it moved.
+    pub byte_count: u32,
+    /// Its number.
+    pub index: u16,
+    /// Its opcode.
+    pub opcode: u8,
+    /// Its completion is an entry in a queue.
+    pub signaled: bool,
 }
 
 /// Capabilities that verbs asks back.

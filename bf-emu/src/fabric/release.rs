@@ -21,6 +21,8 @@ impl Locked<'_> {
     /// Destroys every object of a process, and forgets it.
     pub fn release_process(&mut self, process: u32) {
         self.release(|owner| owner.process == process);
+        remove_all(&mut self.common().faults, |owner| owner.process == process);
+        self.count_faults();
         if let Some(index) = process.checked_sub(1) {
             self.common().processes.remove(index);
         }
@@ -97,6 +99,7 @@ impl Locked<'_> {
     /// Puts the tables right after a holder of the lock died.
     pub(super) fn repair(&mut self) {
         self.common().processes.repair();
+        self.common().faults.repair();
         for index in 0..self.fabric().identities().len() {
             let function = self.function(index);
             function.pds.repair();

@@ -67,7 +67,11 @@ fn room(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
 }
 
 /// Answers a command; a bad status goes out with the mailbox, as EREMOTEIO.
-fn answer(ioctl: &Ioctl, attr: u16, result: Result<Vec<u8>, CommandError>) -> Result<(), Errno> {
+pub(super) fn answer(
+    ioctl: &Ioctl,
+    attr: u16,
+    result: Result<Vec<u8>, CommandError>,
+) -> Result<(), Errno> {
     match result {
         Ok(output) => ioctl.answer(attr, &output),
         Err(CommandError::Refused(status, syndrome)) => {

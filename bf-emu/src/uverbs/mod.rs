@@ -10,6 +10,7 @@ pub(crate) mod clock;
 mod context;
 mod cq;
 mod devx;
+mod fault;
 mod ioctl;
 mod memory;
 mod qp;
@@ -163,7 +164,7 @@ pub(crate) fn ioctl(
         cost_ns: Cell::new(0),
     };
     let ioctl = Ioctl::read(argument)?;
-    let result = dispatch(&call, &ioctl);
+    let result = fault::inject(&call, &ioctl).unwrap_or_else(|| dispatch(&call, &ioctl));
     if matches!(result, Err(Errno(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP))) {
         call.counters().refuse(Refusal::UnknownIoctl);
     }

@@ -8,7 +8,7 @@ use super::memory::rights;
 use super::{Call, Kind, channel};
 use crate::engine;
 use crate::engine::complete::enter_error;
-use crate::fabric::objects::{Path, Qp, QpCaps, Ring};
+use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring};
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
@@ -255,6 +255,7 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.rq_done = 0;
     qp.give_up_at_ns = 0;
     qp.pending = false;
+    qp.held = Held::default();
     qp.remote_function = 0;
     qp.remote_qpn = 0;
 }

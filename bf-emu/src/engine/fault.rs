@@ -1,0 +1,143 @@
+//! Work requests that go wrong on purpose, and completions that come late.
+
+use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
+use mlx5_prm::umr::mask;
+use mlx5_prm::wqe::Ctrl;
+
+use super::complete::{complete, qp_slot};
+use super::work::{self, Operation};
+use crate::fabric::Locked;
+use crate::fabric::objects::{Held, Qp};
+use crate::faults::{self, Action, Event, Request};
+use crate::stats::Refusal;
+use crate::sys;
+
+/// What is to become of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is carried out and completes.
+    Go,
+    /// It is carried out and completes at this time, or, with [`u64::MAX`], never.
+    Hold(u64),
+    /// It completes with this syndrome and is not carried out.
+    Fail(u8),
+    /// Its queue pair goes to the error state.
+    QpError,
+}
+
+/// Asks the rules about the next request of a queue pair, whose bytes are those of its ring.
+pub(crate) fn verdict(
+    locked: &mut Locked<'_>,
+    (function, qpn): (usize, u32),
+    qp: &Qp,
+    bytes: &[u8],
+) -> Verdict {
+    // A request that waits for its receiver was asked about when its turn came.
+    if !locked.fabric().has_faults() || qp.give_up_at_ns != 0 {
+        return Verdict::Go;
+    }
+    let Some(request) = request(bytes, qp.service) else {
+        return Verdict::Go;
+    };
+    let owner = locked.peek(function).qps.owner(qp_slot(qpn));
+    let process = owner.map_or(0, |owner| owner.process);
+    let rules = &mut locked.common().faults;
+    let Some(action) = faults::decide(rules, function, process, Event::Request(request)) else {
+        return Verdict::Go;
+    };
+    locked.fabric().counters(function).refuse(Refusal::Injected);
+    match action {
+        Action::Late { ns } => Verdict::Hold(sys::now_ns().saturating_add(ns).max(1)),
+        Action::Never => Verdict::Hold(u64::MAX),
+        Action::Syndrome(syndrome) => Verdict::Fail(syndrome),
+        Action::QpError => Verdict::QpError,
+        Action::Vanish => {
+            sys::vanish();
+            Verdict::Go
+        }
+        // Rules are checked when they are read: these are for commands.
+        Action::Status { .. } | Action::Errno(_) => Verdict::Go,
+    }
+}
+
+fn request(bytes: &[u8], service: u8) -> Option<Request> {
+    Some(match work::parse(bytes, service).ok()?.operation {
+        Operation::Nop => Request::Nop,
+        Operation::Send { .. } => Request::Send,
+        Operation::Write { .. } => Request::RdmaWrite,
+        Operation::Read { .. } => Request::RdmaRead,
+        Operation::Atomic { .. } => Request::Atomic,
+        Operation::Umr { ctrl, context, .. } => {
+            if ctrl.mkey_mask & mask::FREE != 0 && context.free {
+                Request::UmrInvalidate
+            } else {
+                Request::UmrBind
+            }
+        }
+    })
+}
+
+/// Keeps the completion of a request back that was carried out.
+pub(crate) fn hold(
+    locked: &mut Locked<'_>,
+    (function, qpn): (usize, u32),
+    ctrl: &Ctrl,
+    bytes: u64,
+    until_ns: u64,
+) {
+    if let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) {
+        qp.held = Held {
+            until_ns,
+            byte_count: u32::try_from(bytes).unwrap_or(u32::MAX),
+            index: ctrl.index,
+            opcode: ctrl.opcode,
+            signaled: ctrl.is_signaled(),
+        };
+    }
+}
+
+/// True if the queue pair must wait for a completion that is kept back. One whose time has come is
+/// given out.
+pub(crate) fn waits(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
+    let slot = qp_slot(qpn);
+    let Some(qp) = locked.peek(function).qps.get(slot).copied() else {
+        return false;
+    };
+    let held = qp.held;
+    if held.until_ns == 0 {
+        return false;
+    }
+    if held.until_ns > sys::now_ns() {
+        return true;
+    }
+    if let Some(qp) = locked.function(function).qps.get_mut(slot) {
+        qp.held = Held::default();
+        qp.pending = false;
+    }
+    if held.signaled {
+        let cqe = Cqe {
+            opcode: cqe_opcode::REQ,
+            user_index: qp.user_index,
+            wqe_opcode: held.opcode,
+            qpn,
+            wqe_counter: held.index,
+            byte_count: held.byte_count,
+            ..Cqe::default()
+        };
+        complete(locked, function, qp.send_cq, cqe);
+    }
+    false
+}
+
+/// Takes the completion that is kept back from a queue pair whose requests are flushed: what to
+/// complete in error, if the poster is to know.
+pub(crate) fn give_up(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Option<Ctrl> {
+    let qp = locked.function(function).qps.get_mut(qp_slot(qpn))?;
+    let held = std::mem::take(&mut qp.held);
+    (held.until_ns != 0).then(|| Ctrl {
+        index: held.index,
+        opcode: held.opcode,
+        qpn,
+        ..Ctrl::default()
+    })
+}
