@@ -4,6 +4,7 @@
     reason = "a command-line tool answers on standard output"
 )]
 
+mod bench;
 mod bindgen;
 mod demo;
 mod doctor;
@@ -22,6 +23,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
 
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
   test     run everything: format, lints, unit tests, stock programs, the demo in quick form
+  bench    numbers for the report: bench model
   setup    fetch what the other commands need (they call it themselves)
   matrix   the library in each stock UCX, by each door, over the emulated device
   doctor   show what this machine has, lacks, and what to do about it
@@ -46,6 +48,7 @@ fn dispatch() -> Result<ExitCode> {
     let command = arguments.next().unwrap_or_else(|| "--help".to_owned());
     let rest: Vec<String> = arguments.collect();
     match command.as_str() {
+        "bench" => bench::run(rest),
         "bindgen" => bindgen::run(rest),
         "demo" => demo::run(rest),
         "doctor" => doctor::run(rest),
