@@ -130,7 +130,7 @@ impl<D: MkeyDevice> Core<D> {
     fn take_free(&self) -> Option<SlotId> {
         let id = self.shelf.take()?;
         self.slots.advance(id, State::Free, State::Leased);
-        if self.policy.low != 0 && self.shelf.queued() < self.policy.low as usize {
+        if self.policy.keeper && self.shelf.queued() < self.policy.low as usize {
             self.keeper.kick();
         }
         Some(id)
@@ -169,8 +169,8 @@ impl<D: MkeyDevice> Core<D> {
             let flight = self.waiters.join(at_front);
             // A key may have come back before the queue was seen to be there.
             self.match_waiters();
-            let limit = deadline.saturating_duration_since(Instant::now());
-            match self.waiters.wait(&flight, limit) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.waiters.wait(&flight, left) {
                 Some(Wake::Key(id)) => {
                     self.slots.advance(id, State::Free, State::Leased);
                     break Ok(id);

@@ -160,6 +160,8 @@ const THREADS_CAP: u32 = 64;
 const KLM_ENTRIES_CAP: u32 = 1 << 16;
 /// Most keys on one side of a tray.
 const TRAY_KEYS_CAP: u32 = crate::shelf::TRAY_KEYS_MAX;
+/// Longest wait: who waits for a day waits for ever, and a sum of times must not overflow.
+const WAIT_CAP: Duration = Duration::from_secs(24 * 3600);
 /// Longest batch: requests of two building blocks in the largest send queue.
 const BATCH_OPS_CAP: u32 = 1 << 14;
 
@@ -177,6 +179,9 @@ impl PoolPolicy {
         // A pool smaller than the default marks has the marks that it can have.
         self.high = self.high.min(self.mkeys_max);
         within("low", self.low, 0, self.high)?;
+        if let OnFull::Wait(limit) = &mut self.on_full {
+            *limit = (*limit).min(WAIT_CAP);
+        }
         self.klm_entries = self.klm_entries.min(limits.klm_entries_max);
         self.batch_ops = self.batch_ops.min(limits.chain_ops_max.max(1));
         Ok(self)
@@ -188,7 +193,8 @@ impl AliasPolicy {
     ///
     /// # Errors
     /// If a number lies outside of its range.
-    pub(crate) fn checked(self) -> Result<Self, PolicyError> {
+    pub(crate) fn checked(mut self) -> Result<Self, PolicyError> {
+        self.create_wait = self.create_wait.min(WAIT_CAP);
         within("aliases_max", self.aliases_max, 1, ALIASES_CAP)?;
         within("threads", self.threads, 1, THREADS_CAP)?;
         Ok(self)

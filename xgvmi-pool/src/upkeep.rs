@@ -1,6 +1,7 @@
 //! What a pool does beside the exports: creating keys before they are needed, and destroying those
 //! that have not been needed for long. By call, or in a thread of the pool's own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,13 +28,14 @@ const STOP_WAIT: Duration = Duration::from_secs(5);
 /// The line to the keeper thread, if there is one.
 #[derive(Debug)]
 pub(crate) struct KeeperHandle {
+    /// There is work for the keeper. Set without the lock by those who lease.
+    wanted: Arc<AtomicBool>,
     state: Arc<(Mutex<Keeper>, Condvar)>,
 }
 
 #[derive(Debug, Default)]
 struct Keeper {
     thread: Option<thread::ThreadId>,
-    wanted: bool,
     stopped: bool,
     gone: bool,
     /// Since when the shelf has been watched for keys that nobody needs.
@@ -55,15 +57,17 @@ pub struct Upkeep {
 impl KeeperHandle {
     pub(crate) fn new() -> Self {
         Self {
+            wanted: Arc::default(),
             state: Arc::default(),
         }
     }
 
     /// Wakes the keeper up: there are fewer free keys than there should be.
     pub(crate) fn kick(&self) {
-        let mut keeper = lock(&self.state.0);
-        if !keeper.wanted {
-            keeper.wanted = true;
+        // Most of the time it has been told already, and a load tells.
+        if !self.wanted.load(Ordering::Relaxed) && !self.wanted.swap(true, Ordering::Relaxed) {
+            // Under the lock, so that it falls before the keeper's look or into its sleep.
+            let _keeper = lock(&self.state.0);
             self.state.1.notify_all();
         }
     }
@@ -138,15 +142,18 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Starts the keeper thread. False if the system gives none; upkeep is then the caller's.
     pub(crate) fn start_keeper(self: &Arc<Self>) -> bool {
+        let wanted = Arc::clone(&self.keeper.wanted);
+        // Its first round fills the pool up to the mark.
+        wanted.store(true, Ordering::Relaxed);
         let (state, core) = (Arc::clone(&self.keeper.state), Arc::downgrade(self));
         let sleep = (self.policy.age / LOOKS_PER_AGE).min(SLEEP_MAX);
         let body = move || {
             loop {
                 let mut keeper = lock(&state.0);
-                if !keeper.wanted && !keeper.stopped {
+                if !wanted.load(Ordering::Relaxed) && !keeper.stopped {
                     keeper = wait(&state.1, keeper, sleep);
                 }
-                keeper.wanted = false;
+                wanted.store(false, Ordering::Relaxed);
                 if keeper.stopped {
                     break;
                 }
@@ -158,7 +165,7 @@ impl<D: MkeyDevice> Core<D> {
                 let done = core.upkeep();
                 if done.created.max(done.destroyed) == ROUND_MAX {
                     // There is more to do.
-                    lock(&state.0).wanted = true;
+                    wanted.store(true, Ordering::Relaxed);
                 }
             }
             lock(&state.0).gone = true;

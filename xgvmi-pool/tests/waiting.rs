@@ -73,6 +73,19 @@ fn who_has_waited_too_long_is_told_so() {
 }
 
 #[test]
+fn a_wait_without_end_is_a_day() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, 1, Duration::MAX);
+    let first = pool.export(region()).expect("a key");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| pool.export(region()).map(drop));
+        until(|| pool.stats().waits == 1);
+        first.release().expect("released");
+        waiter.join().expect("no panic").expect("served");
+    });
+}
+
+#[test]
 fn a_key_that_is_destroyed_makes_room_for_a_waiter() {
     let fabric = SimFabric::new();
     let pool = pool(&fabric, 1, LONG);

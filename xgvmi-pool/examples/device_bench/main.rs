@@ -1,0 +1,194 @@
+//! What the pool costs on the device that is there: times per export and release in each mode, and
+//! what the first use of 64 keys costs an importer with and without an announcement.
+//!
+//! ```text
+//! device_bench HOST_DEVICE DPU_DEVICE
+//! ```
+//!
+//! Prints one line a measurement, `NAME NANOSECONDS`, each the median of several runs.
+#![expect(clippy::print_stdout, reason = "a bench prints its results")]
+
+#[path = "../common/verbs.rs"]
+#[expect(dead_code, reason = "the other examples need more of it")]
+mod verbs;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mlx5dv_sys::Mlx5Lib;
+use verbs::{Context, Memory};
+use xgvmi_pool::mlx5::{Mlx5Device, Mlx5Options};
+use xgvmi_pool::{
+    AliasPolicy, DpuHooks, HostHooks, Invalidate, OwnerUuid, PoolError, PoolPolicy, Region,
+    RemoteKey, Seal, VirtAddr,
+};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Keys that are exported together.
+const KEYS: usize = 64;
+/// Exports and releases of one run.
+const ROUNDS: usize = 640;
+/// Runs of which the median is told.
+const RUNS: usize = 9;
+const PAGE: usize = 4096;
+
+fn main() -> Outcome<()> {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let [host, dpu] = names.as_slice() else {
+        return Err("usage: device_bench HOST_DEVICE DPU_DEVICE".into());
+    };
+    let lib = Arc::new(Mlx5Lib::open()?);
+    let (host, dpu) = (
+        Context::open(&lib, Some(host))?,
+        Context::open(&lib, Some(dpu))?,
+    );
+    one_by_one(&host)?;
+    together(&host)?;
+    first_touch(&host, &dpu)
+}
+
+/// A pool with as many keys as are needed.
+fn open(
+    context: &Context,
+    invalidate: Invalidate,
+) -> Outcome<(Arc<Mlx5Device>, HostHooks<Mlx5Device>)> {
+    let prefill = u32::try_from(2 * KEYS)?;
+    let policy = PoolPolicy {
+        invalidate,
+        prefill,
+        ..PoolPolicy::default()
+    };
+    let device = context.pool_device(Mlx5Options::default())?;
+    let hooks = HostHooks::open(Arc::clone(&device), policy)?;
+    Ok((device, hooks))
+}
+
+fn regions(memory: &Memory<'_>) -> Outcome<Vec<Region>> {
+    let region = |number: usize| {
+        let addr = VirtAddr::new(memory.addr() + (number * PAGE) as u64);
+        Ok(Region::new(addr, PAGE as u64, memory.lkey())?)
+    };
+    (0..KEYS).map(region).collect()
+}
+
+/// One export after the other, each released at once.
+fn one_by_one(context: &Context) -> Outcome<()> {
+    let memory = Memory::register(context, KEYS * PAGE, 1)?;
+    let regions = regions(&memory)?;
+    for (name, invalidate) in MODES {
+        let (device, hooks) = open(context, invalidate)?;
+        let run = || -> Outcome<Duration> {
+            let start = Instant::now();
+            for number in 0..ROUNDS {
+                hooks.export(regions[number % KEYS])?.release()?;
+            }
+            Ok(start.elapsed())
+        };
+        tell(&format!("export_release_{name}"), run, ROUNDS)?;
+        hooks.close();
+        device.close();
+    }
+    Ok(())
+}
+
+const MODES: [(&str, Invalidate); 3] = [
+    ("strict", Invalidate::Strict),
+    ("batched", Invalidate::Batched),
+    ("chained", Invalidate::Chained),
+];
+
+/// All exports in one chain, and then all releases.
+fn together(context: &Context) -> Outcome<()> {
+    let memory = Memory::register(context, KEYS * PAGE, 2)?;
+    let regions = regions(&memory)?;
+    for (name, invalidate) in MODES {
+        let (device, hooks) = open(context, invalidate)?;
+        let chains = hooks.stats().chains;
+        let run = || -> Outcome<Duration> {
+            let start = Instant::now();
+            for _ in 0..ROUNDS / KEYS {
+                let exports: Result<Vec<_>, PoolError> =
+                    hooks.export_many(&regions).into_iter().collect();
+                for export in exports? {
+                    export.release()?;
+                }
+            }
+            Ok(start.elapsed())
+        };
+        tell(&format!("export_release_64_together_{name}"), run, ROUNDS)?;
+        let rounds = u64::try_from(RUNS * ROUNDS / KEYS)?;
+        println!(
+            "doorbells_64_{name} {}",
+            (hooks.stats().chains - chains).div_ceil(rounds)
+        );
+        hooks.close();
+        device.close();
+    }
+    Ok(())
+}
+
+/// The first use of 64 keys by an importer.
+fn first_touch(host: &Context, dpu: &Context) -> Outcome<()> {
+    let (host_device, exporter) = open(host, Invalidate::Strict)?;
+    let memory = Memory::register(host, KEYS * PAGE, 3)?;
+    let exports: Result<Vec<_>, PoolError> = exporter
+        .export_many(&regions(&memory)?)
+        .into_iter()
+        .collect();
+    let owner = OwnerUuid::new(1);
+    let keys: Vec<_> = exports?
+        .iter()
+        .map(|export| RemoteKey {
+            gvmi: export.gvmi(),
+            mkey: export.mkey(),
+            owner,
+        })
+        .collect();
+    let message = exporter.pool().announce(owner, 1).to_bytes(&Seal::OPEN);
+    for announced in [false, true] {
+        let device = dpu.pool_device(Mlx5Options::default())?;
+        let mut announcing = Duration::ZERO;
+        let run = || -> Outcome<Duration> {
+            let importer = DpuHooks::open(Arc::clone(&device), AliasPolicy::default())?;
+            if announced {
+                let start = Instant::now();
+                let (_, prepared) = importer.receive(&message)?;
+                announcing = start.elapsed() / u32::try_from(prepared.ready.max(1))?;
+            }
+            let start = Instant::now();
+            for key in &keys {
+                importer.detach(importer.attach(*key)?);
+            }
+            let time = start.elapsed();
+            importer.close();
+            Ok(time)
+        };
+        let name = if announced {
+            "first_touch_announced"
+        } else {
+            "first_touch"
+        };
+        tell(name, run, KEYS)?;
+        if announced {
+            println!("announcing_per_key {}", announcing.as_nanos());
+        }
+        device.close();
+    }
+    exporter.close();
+    host_device.close();
+    Ok(())
+}
+
+/// Prints the median of several runs, for each of the `parts` of a run.
+fn tell(name: &str, mut run: impl FnMut() -> Outcome<Duration>, parts: usize) -> Outcome<()> {
+    let times: Outcome<Vec<_>> = (0..RUNS).map(|_| run()).collect();
+    let mut times = times?;
+    times.sort_unstable();
+    println!(
+        "{name} {}",
+        times[RUNS / 2].as_nanos() / u128::try_from(parts)?
+    );
+    Ok(())
+}
