@@ -10,6 +10,7 @@
 pub mod buffer;
 pub mod counters;
 pub mod demo;
+pub mod model;
 pub mod pattern;
 pub mod report;
 pub mod samples;

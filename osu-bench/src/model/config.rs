@@ -1,0 +1,292 @@
+//! What a prediction is made for: machine, message, scheme, and the assumptions about what nobody has published.
+
+use super::scheme::Scheme;
+use thiserror::Error;
+
+/// Most ranks on a node: a host with a thousand cores is not there yet.
+pub(super) const PPN_MAX: u32 = 1024;
+/// Most nodes: four times the largest sweep.
+pub(super) const NODES_MAX: u32 = 1 << 16;
+/// Most ranks in all: a block's place in the schedule is kept in 32 bits.
+pub(super) const RANKS_MAX: u64 = 1 << 25;
+/// Largest block, in bytes. With the ranks above, a buffer's length stays far below 2^63.
+pub(super) const BLOCK_BYTES_MAX: u64 = 1 << 30;
+/// Most credits, which is as good as none.
+pub(super) const CREDITS_MAX: u32 = 1 << 24;
+/// Longest latency, skew or software step, in nanoseconds: one second.
+pub(super) const NS_MAX: u64 = 1_000_000_000;
+/// Most iterations of one prediction.
+pub(super) const ITERATIONS_MAX: u32 = 10_000;
+/// Fastest link, in Gb/s.
+pub(super) const LINK_GBPS_MAX: f64 = 1e9;
+
+/// One prediction's input. All times in nanoseconds, all sizes in bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Nodes, each with one host function and one DPU.
+    pub nodes: u32,
+    /// Ranks per node.
+    pub ppn: u32,
+    /// Service processes (SP) per DPU; rank `r` of a node is served by SP `r % sps`.
+    pub sps: u32,
+    /// Bytes that each rank sends to each other rank.
+    pub block_bytes: u64,
+    /// How keys are made.
+    pub scheme: Scheme,
+    /// Speed of a node's port in each direction, in Gb/s.
+    pub link_gbps: f64,
+    /// From the moment an adapter has a message to its arrival, one way.
+    pub latency_ns: u64,
+    /// DPU_RTS that an SP may have unanswered.
+    pub send_credits: u32,
+    /// RDMA READs that an SP may have in flight.
+    pub receive_credits: u32,
+    /// Ranks enter a call up to this much later than the first, evenly spread by `seed`.
+    pub skew_ns: u64,
+    /// Of the skew; without skew it changes nothing.
+    pub seed: u64,
+    /// Iterations after the first that `us` is the mean of. Without skew one is as good as many.
+    pub iterations: u32,
+    /// What is not known.
+    pub assumptions: Assumptions,
+}
+
+/// What neither the slides nor another source settles, each with what is taken for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assumptions {
+    /// Commands that one function's firmware works on at a time; `None`: as many as are given.
+    pub command_lanes: Option<u32>,
+    /// When the SP destroys the aliases of a finished call.
+    pub alias_release: AliasRelease,
+    /// Whether the host's deregistration is within the timed call.
+    pub host_release_timed: bool,
+    /// Whether blocks between two ranks of a node pass the port, or a path inside the adapter as fast as the port.
+    pub local_uses_port: bool,
+    /// Which of its ranks' blocks an SP announces first.
+    pub send_order: SendOrder,
+    /// Whether indirection also registers a umem: the slide lists the rows, the code of that time does not.
+    pub indirection_registers_umem: bool,
+    /// The SP's work per message, as a multiple of [`Software::UCX`].
+    pub software_factor: f64,
+    /// Longest buffer that UCX's pool serves: one KLM entry, 2 GiB. Others get a KSM key.
+    pub stock_bytes_max: u64,
+    /// Longest buffer that this project's pool serves: 16 KLM entries of 1 GiB (`PoolPolicy::klm_entries`).
+    pub xgvmi_bytes_max: u64,
+    /// Bytes per rank of the communicator in HOST_ARRIVE: counts and displacements of both sides, 8 bytes each.
+    pub arrive_bytes_per_rank: u64,
+}
+
+/// When the SP destroys an alias that no cache keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AliasRelease {
+    /// After it has told the host that the call is done, before it looks at anything else.
+    AfterDone,
+    /// Before it tells the host.
+    BeforeDone,
+    /// When the next call imports a key for the same memory.
+    AtNextImport,
+    /// Never within the run.
+    Never,
+}
+
+/// Which of its ranks' blocks an SP announces first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendOrder {
+    /// One block of each rank in turn.
+    RoundRobin,
+    /// All blocks of the rank that came first.
+    RankByRank,
+}
+
+impl Default for Assumptions {
+    fn default() -> Self {
+        Self {
+            command_lanes: None,
+            alias_release: AliasRelease::AfterDone,
+            host_release_timed: true,
+            local_uses_port: false,
+            send_order: SendOrder::RoundRobin,
+            indirection_registers_umem: false,
+            software_factor: 1.0,
+            stock_bytes_max: 2 << 30,
+            xgvmi_bytes_max: 16 << 30,
+            arrive_bytes_per_rank: 32,
+        }
+    }
+}
+
+impl Config {
+    /// The slides' machine: 32 nodes of 32 ranks, 4 SPs with 4 sends and 4 receives each, at 400 Gb/s.
+    ///
+    /// The latency is UCX's own estimate for InfiniBand at this speed (`src/uct/ib/base/ib_iface.c`, 600 ns).
+    #[must_use]
+    pub fn slides(block_bytes: u64, scheme: Scheme) -> Self {
+        Self {
+            nodes: 32,
+            ppn: 32,
+            sps: 4,
+            block_bytes,
+            scheme,
+            link_gbps: 400.0,
+            latency_ns: 600,
+            send_credits: 4,
+            receive_credits: 4,
+            skew_ns: 0,
+            seed: 1,
+            iterations: 1,
+            assumptions: Assumptions::default(),
+        }
+    }
+
+    /// Ranks in all.
+    #[must_use]
+    pub fn ranks(&self) -> u64 {
+        u64::from(self.nodes) * u64::from(self.ppn)
+    }
+
+    /// Bytes of one rank's send buffer, and of its receive buffer.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> u64 {
+        // Cannot overflow: RANKS_MAX * BLOCK_BYTES_MAX is 2^55.
+        self.ranks() * self.block_bytes
+    }
+
+    /// Whether the numbers are ones that the simulation can take.
+    ///
+    /// # Errors
+    /// The first that is not, with its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let within = |name, value: u64, min: u64, max: u64| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(ConfigError::Range {
+                    name,
+                    value,
+                    min,
+                    max,
+                })
+            }
+        };
+        within("nodes", self.nodes.into(), 1, NODES_MAX.into())?;
+        within("ranks per node", self.ppn.into(), 1, PPN_MAX.into())?;
+        within("ranks", self.ranks(), 2, RANKS_MAX)?;
+        within("SPs per node", self.sps.into(), 1, PPN_MAX.into())?;
+        within("block size", self.block_bytes, 1, BLOCK_BYTES_MAX)?;
+        within("latency (ns)", self.latency_ns, 0, NS_MAX)?;
+        within("skew (ns)", self.skew_ns, 0, NS_MAX)?;
+        let credits = u64::from(CREDITS_MAX);
+        within("send credits", self.send_credits.into(), 1, credits)?;
+        within("receive credits", self.receive_credits.into(), 1, credits)?;
+        within(
+            "iterations",
+            self.iterations.into(),
+            1,
+            ITERATIONS_MAX.into(),
+        )?;
+        let lanes = self.assumptions.command_lanes.unwrap_or(1);
+        within("command lanes", lanes.into(), 1, PPN_MAX.into())?;
+        let gbps = self.link_gbps;
+        if !(1e-3..=LINK_GBPS_MAX).contains(&gbps) {
+            return Err(ConfigError::Link { gbps });
+        }
+        let factor = self.assumptions.software_factor;
+        if !(0.0..=1e4).contains(&factor) {
+            return Err(ConfigError::SoftwareFactor { factor });
+        }
+        Ok(())
+    }
+}
+
+/// An input that is out of its range.
+#[derive(Debug, Clone, Error, PartialEq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A whole number.
+    #[error("{name} is {value}; it must be between {min} and {max}")]
+    Range {
+        /// What it counts.
+        name: &'static str,
+        /// What was given.
+        value: u64,
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
+    /// The link's speed.
+    #[error("the link has {gbps} Gb/s; it must have between 0.001 and {LINK_GBPS_MAX}")]
+    Link {
+        /// What was given.
+        gbps: f64,
+    },
+    /// The multiple of UCX's software times.
+    #[error("the software factor is {factor}; it must be between 0 and 10000")]
+    SoftwareFactor {
+        /// What was given.
+        factor: f64,
+    },
+    /// The ring that stands for all nodes.
+    #[error("{ring} nodes cannot stand for {nodes}")]
+    Ring {
+        /// Nodes whose traffic is simulated.
+        ring: u32,
+        /// Nodes there are.
+        nodes: u32,
+    },
+}
+
+/// What a process does per message, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Software {
+    /// To send a message: buffer, work request and doorbell.
+    pub send_ns: u64,
+    /// To receive one.
+    pub receive_ns: u64,
+    /// To post an RDMA READ: work request and doorbell.
+    pub read_ns: u64,
+    /// To see a completion.
+    pub completion_ns: u64,
+    /// For the adapter to fetch what was posted; the process does not wait for it.
+    pub fetch_ns: u64,
+}
+
+impl Software {
+    /// What UCX itself reckons with (`UCT_IB_SEND_OVERHEAD_VALUE` in `src/uct/ib/base/ib_iface.h` and
+    /// `UCT_RC_MLX5_IFACE_OVERHEAD` in `src/uct/ib/mlx5/rc/rc_mlx5_common.h`): bcopy 5, cqe 20, db 40, wqe_fetch 350,
+    /// wqe_post 40, receive 40. They are of a server's core; what a DPU's core takes is not published.
+    pub const UCX: Self = Self {
+        send_ns: 5 + 40 + 40,
+        receive_ns: 40,
+        read_ns: 40 + 40,
+        completion_ns: 20,
+        fetch_ns: 350,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        let check = |change: fn(&mut Config), expect: &str| {
+            let mut config = Config::slides(16 << 10, Scheme::Ksm);
+            change(&mut config);
+            let error = config.check().expect_err(expect).to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        assert_eq!(Config::slides(16 << 10, Scheme::Ksm).check(), Ok(()));
+        check(|c| c.nodes = 0, "nodes is 0");
+        check(|c| c.ppn = PPN_MAX + 1, "ranks per node");
+        check(|c| (c.nodes, c.ppn) = (1, 1), "ranks is 1");
+        check(|c| (c.nodes, c.ppn) = (NODES_MAX, PPN_MAX), "67108864");
+        check(|c| c.sps = 0, "SPs");
+        check(|c| c.block_bytes = 0, "block size");
+        check(|c| c.send_credits = 0, "send credits");
+        check(|c| c.link_gbps = f64::NAN, "Gb/s");
+        check(|c| c.link_gbps = 0.0, "Gb/s");
+        check(|c| c.assumptions.software_factor = -1.0, "software factor");
+        check(|c| c.assumptions.command_lanes = Some(0), "command lanes");
+    }
+}

@@ -1,0 +1,629 @@
+//! The discrete-event simulation: ranks, service processes, adapters and ports of some nodes, event by event.
+//!
+//! A rank `g` sends block `i` to rank `g + i` (modulo all ranks), `i` from 1. This schedule, and everything else, looks
+//! the same from each node. So the traffic of `ring` nodes can be simulated on fewer: with one simulated node, the block
+//! that it sends to its neighbour at some moment is the block that its other neighbour sends to it at that moment. Each
+//! event therefore names its node relative to the one that caused it, and [`Engine`] takes that modulo the simulated
+//! nodes. With as many as the ring has, nothing is assumed to be alike; a test compares the two.
+//!
+//! Events at the same moment on one node are handled in an order that does not depend on the node's number.
+
+use super::config::{Config, SendOrder, Software};
+use super::scheme::{KeyWork, Step};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Picoseconds in a nanosecond: at 400 Gb/s a byte takes 20.
+const PS_PER_NS: f64 = 1000.0;
+
+/// Payload of an InfiniBand packet at the usual MTU, in bytes.
+const MTU_BYTES: u64 = 4096;
+/// Around it: local route 8, base transport 12, invariant and variant CRC 4 and 2 (InfiniBand Architecture
+/// Specification, volume 1, chapter 5).
+const PACKET_OVERHEAD_BYTES: u64 = 26;
+
+/// What happened in one call.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Call {
+    /// Of each simulated rank, from its entry to its return, in picoseconds.
+    pub(super) rank_ps: Vec<u64>,
+    /// When the last of them returned, since the first entered.
+    pub(super) span_ps: u64,
+    /// Blocks read per simulated node.
+    pub(super) blocks_read: Vec<u64>,
+    /// Time that the busiest port was sending.
+    pub(super) port_ps: u64,
+    /// Time that the busiest SP spent on messages.
+    pub(super) messages_ps: u64,
+    /// Time that the busiest SP spent on key commands.
+    pub(super) keys_ps: u64,
+}
+
+/// In the order in which events of the same moment are handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// A rank goes on with its key work; `step` says where.
+    Host,
+    /// HOST_ARRIVE has come to the SP.
+    Arrive,
+    /// DPU_RTS has come to the receiving SP.
+    Rts,
+    /// The request of an RDMA READ has come to the sending adapter.
+    Request,
+    /// The first byte of its response has come to the receiving adapter.
+    Response,
+    /// The last byte is in the receiving host's memory.
+    Read,
+    /// DPU_ACK has come to the sending SP.
+    Ack,
+    /// DPU_DONE has come to the rank.
+    Done,
+}
+
+/// Compared by time first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Event {
+    at_ps: u64,
+    node: u32,
+    kind: Kind,
+    /// The rank on that node whose block or call it is.
+    local: u32,
+    /// Of the block in the schedule, or of the rank's key work.
+    step: u32,
+}
+
+#[derive(Debug)]
+struct Rank {
+    entry_ps: u64,
+    end_ps: u64,
+    /// When it is through with the call, deregistration and all.
+    idle_ps: u64,
+    arrived: bool,
+    /// DPU_RTS that came before HOST_ARRIVE.
+    early: Vec<u32>,
+    announced: u32,
+    sent: u32,
+    received: u32,
+}
+
+#[derive(Debug)]
+struct ServiceProcess {
+    free_ps: u64,
+    messages_ps: u64,
+    keys_ps: u64,
+    send_credits: u32,
+    receive_credits: u32,
+    /// Announced blocks that wait for a receive credit: local rank and step.
+    ready: VecDeque<(u32, u32)>,
+    /// Its ranks, in the order in which they came.
+    arrived: Vec<u32>,
+    /// Whose block it announces next.
+    turn: usize,
+}
+
+#[derive(Debug)]
+struct Node {
+    ranks: Vec<Rank>,
+    sps: Vec<ServiceProcess>,
+    egress_free_ps: u64,
+    ingress_free_ps: u64,
+    local_free_ps: u64,
+    egress_ps: u64,
+    host_lanes_ps: Vec<u64>,
+    dpu_lanes_ps: Vec<u64>,
+    blocks_read: u64,
+}
+
+/// Times in picoseconds, worked out once.
+#[derive(Debug)]
+struct Times {
+    wire: u64,
+    block: u64,
+    arrive: u64,
+    send: u64,
+    receive: u64,
+    read: u64,
+    completion: u64,
+    fetch: u64,
+}
+
+/// Some nodes and their future.
+#[derive(Debug)]
+pub(super) struct Engine<'a> {
+    config: &'a Config,
+    /// Nodes whose traffic is simulated.
+    ring: u32,
+    /// Blocks that each rank sends.
+    blocks: u32,
+    times: Times,
+    nodes: Vec<Node>,
+    events: BinaryHeap<Reverse<Event>>,
+    work: KeyWork,
+    calls: u32,
+}
+
+fn ps(ns: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "times are not negative and below an hour by the limits on configuration and table"
+    )]
+    let ps = (ns * PS_PER_NS).round() as u64;
+    ps
+}
+
+fn index(number: u32) -> usize {
+    // A usize has 32 bits at least wherever this runs.
+    number as usize
+}
+
+impl<'a> Engine<'a> {
+    /// `simulated` nodes that stand for a ring of `ring`; `simulated` divides `ring`, and the configuration is checked.
+    pub(super) fn new(config: &'a Config, ring: u32, simulated: u32) -> Self {
+        assert!(
+            simulated > 0 && ring.is_multiple_of(simulated) && ring <= config.nodes,
+            "{simulated} nodes cannot stand for {ring} of {}",
+            config.nodes
+        );
+        let assumptions = &config.assumptions;
+        let lanes = index(assumptions.command_lanes.unwrap_or(0));
+        let node = |_| Node {
+            ranks: (0..config.ppn).map(|_| Rank::new()).collect(),
+            sps: (0..config.sps)
+                .map(|_| ServiceProcess {
+                    free_ps: 0,
+                    messages_ps: 0,
+                    keys_ps: 0,
+                    send_credits: config.send_credits,
+                    receive_credits: config.receive_credits,
+                    ready: VecDeque::new(),
+                    arrived: Vec::new(),
+                    turn: 0,
+                })
+                .collect(),
+            egress_free_ps: 0,
+            ingress_free_ps: 0,
+            local_free_ps: 0,
+            egress_ps: 0,
+            host_lanes_ps: vec![0; lanes],
+            dpu_lanes_ps: vec![0; lanes],
+            blocks_read: 0,
+        };
+        let software = |ns: u64| {
+            #[expect(clippy::cast_precision_loss, reason = "tens of nanoseconds")]
+            let ns = ns as f64;
+            ps(ns * assumptions.software_factor)
+        };
+        let on_the_wire = |bytes: u64| {
+            let packets = bytes.div_ceil(MTU_BYTES);
+            #[expect(clippy::cast_precision_loss, reason = "a size in a cost formula")]
+            let bits = ((bytes + packets * PACKET_OVERHEAD_BYTES) * 8) as f64;
+            ps(bits / config.link_gbps)
+        };
+        Self {
+            config,
+            ring,
+            // RANKS_MAX keeps it within 25 bits.
+            blocks: ring * config.ppn - 1,
+            times: Times {
+                wire: config.latency_ns * 1000,
+                block: on_the_wire(config.block_bytes),
+                arrive: on_the_wire(assumptions.arrive_bytes_per_rank * config.ranks()),
+                send: software(Software::UCX.send_ns),
+                receive: software(Software::UCX.receive_ns),
+                read: software(Software::UCX.read_ns),
+                completion: software(Software::UCX.completion_ns),
+                // The adapter's, not a core's: the factor does not apply.
+                fetch: Software::UCX.fetch_ns * 1000,
+            },
+            nodes: (0..simulated).map(node).collect(),
+            events: BinaryHeap::new(),
+            work: KeyWork {
+                export: Vec::new(),
+                import: Vec::new(),
+                unimport_before: Vec::new(),
+                unimport_after: Vec::new(),
+                release: Vec::new(),
+            },
+            calls: 0,
+        }
+    }
+
+    /// One call of all ranks, entered when all are through with the one before (the benchmark's barrier).
+    pub(super) fn call(&mut self, work: KeyWork) -> Call {
+        self.work = work;
+        let entry_ps = self
+            .nodes
+            .iter()
+            .flat_map(|node| &node.ranks)
+            .map(|rank| rank.idle_ps)
+            .max()
+            .unwrap_or(0);
+        for (at, node) in (0_u32..).zip(&mut self.nodes) {
+            (node.egress_ps, node.blocks_read) = (0, 0);
+            for sp in &mut node.sps {
+                (sp.messages_ps, sp.keys_ps, sp.turn) = (0, 0, 0);
+                sp.arrived.clear();
+            }
+            for (local, rank) in (0_u32..).zip(&mut node.ranks) {
+                let late = skew_ps(self.config, self.calls, at, local);
+                *rank = Rank::new();
+                rank.entry_ps = entry_ps + late;
+                self.events.push(Reverse(Event {
+                    at_ps: rank.entry_ps,
+                    node: at,
+                    kind: Kind::Host,
+                    local,
+                    step: 0,
+                }));
+            }
+        }
+        self.calls += 1;
+        while let Some(Reverse(event)) = self.events.pop() {
+            self.handle(event);
+        }
+        self.result(entry_ps)
+    }
+
+    fn result(&self, entry_ps: u64) -> Call {
+        let ranks = || self.nodes.iter().flat_map(|node| &node.ranks);
+        let sps = || self.nodes.iter().flat_map(|node| &node.sps);
+        debug_assert!(ranks().all(|r| r.sent == self.blocks && r.received == self.blocks));
+        Call {
+            rank_ps: ranks().map(|rank| rank.end_ps - rank.entry_ps).collect(),
+            span_ps: ranks().map(|rank| rank.end_ps).max().unwrap_or(0) - entry_ps,
+            blocks_read: self.nodes.iter().map(|node| node.blocks_read).collect(),
+            port_ps: self.nodes.iter().map(|n| n.egress_ps).max().unwrap_or(0),
+            messages_ps: sps().map(|sp| sp.messages_ps).max().unwrap_or(0),
+            keys_ps: sps().map(|sp| sp.keys_ps).max().unwrap_or(0),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event.kind {
+            Kind::Host => self.host(event),
+            Kind::Arrive => self.arrive(event),
+            Kind::Rts => self.rts(event),
+            Kind::Request => self.request(event),
+            Kind::Response => self.response(event),
+            Kind::Read => self.read(event),
+            Kind::Ack => self.ack(event),
+            Kind::Done => self.done(event),
+        }
+    }
+
+    /// The rank takes its next step of key work, or sends HOST_ARRIVE, or returns.
+    fn host(&mut self, event: Event) {
+        let timed = self.config.assumptions.host_release_timed;
+        let exports = self.work.export.len();
+        let at = index(event.step);
+        let node = &mut self.nodes[index(event.node)];
+        let step = if at < exports {
+            Some(self.work.export[at])
+        } else if at == exports {
+            // HOST_ARRIVE: from host memory to the DPU's, inside the adapter.
+            let sent_ps = event.at_ps + self.times.send + self.times.fetch;
+            node.local_free_ps = node.local_free_ps.max(sent_ps) + self.times.arrive;
+            let at_ps = node.local_free_ps + self.times.wire;
+            self.push(at_ps, event, Kind::Arrive, 0);
+            return;
+        } else {
+            self.work.release.get(at - exports - 1).copied()
+        };
+        match step {
+            Some(step) => {
+                let at_ps = run(&mut node.host_lanes_ps, event.at_ps, step);
+                self.push(at_ps, event, Kind::Host, event.step + 1);
+            }
+            None => {
+                let rank = &mut node.ranks[index(event.local)];
+                rank.idle_ps = event.at_ps;
+                if timed {
+                    rank.end_ps = event.at_ps;
+                }
+            }
+        }
+    }
+
+    /// The SP imports the rank's keys, takes up what was announced to it meanwhile, and announces its blocks.
+    fn arrive(&mut self, event: Event) {
+        self.spend(event, self.times.receive);
+        self.keys(event, Keys::Import);
+        let node = &mut self.nodes[index(event.node)];
+        let rank = &mut node.ranks[index(event.local)];
+        rank.arrived = true;
+        let early = std::mem::take(&mut rank.early);
+        let sp = &mut node.sps[index(event.local % self.config.sps)];
+        sp.arrived.push(event.local);
+        sp.ready
+            .extend(early.into_iter().map(|step| (event.local, step)));
+        self.post_reads(event);
+        self.announce(event);
+    }
+
+    fn rts(&mut self, event: Event) {
+        self.spend(event, self.times.receive);
+        let node = &mut self.nodes[index(event.node)];
+        let rank = &mut node.ranks[index(event.local)];
+        if rank.arrived {
+            let sp = &mut node.sps[index(event.local % self.config.sps)];
+            sp.ready.push_back((event.local, event.step));
+            self.post_reads(event);
+        } else {
+            rank.early.push(event.step);
+        }
+    }
+
+    fn request(&mut self, event: Event) {
+        let (away, receiver) = self.receiver(event.node, event.local, event.step);
+        let block = self.times.block;
+        let node = &mut self.nodes[index(event.node)];
+        let local = away == 0 && !self.config.assumptions.local_uses_port;
+        let (at_ps, kind) = if local {
+            node.local_free_ps = node.local_free_ps.max(event.at_ps) + block;
+            (node.local_free_ps, Kind::Read)
+        } else {
+            let start_ps = node.egress_free_ps.max(event.at_ps);
+            node.egress_free_ps = start_ps + block;
+            node.egress_ps += block;
+            (start_ps, Kind::Response)
+        };
+        self.events.push(Reverse(Event {
+            at_ps: at_ps + self.times.wire,
+            kind,
+            step: event.step,
+            ..receiver
+        }));
+    }
+
+    fn response(&mut self, event: Event) {
+        let node = &mut self.nodes[index(event.node)];
+        // Cut-through: the last byte comes one block after the first, or after the blocks in front of it.
+        node.ingress_free_ps = node.ingress_free_ps.max(event.at_ps) + self.times.block;
+        let at_ps = node.ingress_free_ps;
+        self.push(at_ps, event, Kind::Read, event.step);
+    }
+
+    fn read(&mut self, event: Event) {
+        self.spend(event, self.times.completion);
+        self.nodes[index(event.node)].blocks_read += 1;
+        self.spend(event, self.times.send);
+        let sp = self.sp(event);
+        sp.receive_credits += 1;
+        let at_ps = sp.free_ps + self.times.fetch + self.times.wire;
+        let sender = self.sender(event.node, event.local, event.step);
+        self.events.push(Reverse(Event {
+            at_ps,
+            kind: Kind::Ack,
+            step: event.step,
+            ..sender
+        }));
+        self.rank(event).received += 1;
+        self.finish(event);
+        self.post_reads(event);
+    }
+
+    fn ack(&mut self, event: Event) {
+        self.spend(event, self.times.receive);
+        self.sp(event).send_credits += 1;
+        self.rank(event).sent += 1;
+        self.finish(event);
+        self.announce(event);
+    }
+
+    /// The rank learns that its call is done.
+    fn done(&mut self, event: Event) {
+        let at_ps = event.at_ps + self.times.receive;
+        if !self.config.assumptions.host_release_timed {
+            self.rank(event).end_ps = at_ps;
+        }
+        // Behind the exports and HOST_ARRIVE; a call has a handful of steps.
+        let next = u32::try_from(self.work.export.len() + 1).unwrap_or(u32::MAX);
+        self.push(at_ps, event, Kind::Host, next);
+    }
+
+    /// Tells the rank, and lets go of its keys, when all its blocks are sent and received.
+    fn finish(&mut self, event: Event) {
+        let blocks = self.blocks;
+        let rank = self.rank(event);
+        if rank.sent < blocks || rank.received < blocks {
+            return;
+        }
+        self.keys(event, Keys::UnimportBefore);
+        self.spend(event, self.times.send);
+        let at_ps = self.sp(event).free_ps + self.times.fetch + self.times.wire;
+        self.push(at_ps, event, Kind::Done, 0);
+        self.keys(event, Keys::UnimportAfter);
+    }
+
+    /// Posts RDMA READs while there are announced blocks and receive credits.
+    fn post_reads(&mut self, event: Event) {
+        loop {
+            let sp = self.sp(event);
+            if sp.receive_credits == 0 {
+                return;
+            }
+            let Some((local, step)) = sp.ready.pop_front() else {
+                return;
+            };
+            sp.receive_credits -= 1;
+            self.spend(event, self.times.read);
+            let at_ps = self.sp(event).free_ps + self.times.fetch + self.times.wire;
+            let sender = self.sender(event.node, local, step);
+            self.events.push(Reverse(Event {
+                at_ps,
+                kind: Kind::Request,
+                step,
+                ..sender
+            }));
+        }
+    }
+
+    /// Sends DPU_RTS while there are blocks to announce and send credits.
+    fn announce(&mut self, event: Event) {
+        loop {
+            let Some((local, step)) = self.next_block(event) else {
+                return;
+            };
+            self.spend(event, self.times.send);
+            let at_ps = self.sp(event).free_ps + self.times.fetch + self.times.wire;
+            let (_, receiver) = self.receiver(event.node, local, step);
+            self.events.push(Reverse(Event {
+                at_ps,
+                kind: Kind::Rts,
+                step,
+                ..receiver
+            }));
+        }
+    }
+
+    /// Takes a send credit and the block that it is for, if there are both.
+    fn next_block(&mut self, event: Event) -> Option<(u32, u32)> {
+        let order = self.config.assumptions.send_order;
+        let blocks = self.blocks;
+        let node = &mut self.nodes[index(event.node)];
+        let sp = &mut node.sps[index(event.local % self.config.sps)];
+        if sp.send_credits == 0 {
+            return None;
+        }
+        let ranks = sp.arrived.len();
+        for offset in 0..ranks {
+            let at = (sp.turn + offset) % ranks;
+            let local = sp.arrived[at];
+            let rank = &mut node.ranks[index(local)];
+            if rank.announced < blocks {
+                rank.announced += 1;
+                sp.send_credits -= 1;
+                sp.turn = match order {
+                    SendOrder::RoundRobin => at + 1,
+                    SendOrder::RankByRank => at,
+                };
+                return Some((local, rank.announced));
+            }
+        }
+        None
+    }
+
+    /// The rank that gets block `step` of a node's rank: how many nodes away, and an event's place there.
+    fn receiver(&self, node: u32, local: u32, step: u32) -> (u32, Event) {
+        // Cannot overflow: both are below RANKS_MAX.
+        self.place(node, local + step)
+    }
+
+    /// The rank that sends block `step` to a node's rank.
+    fn sender(&self, node: u32, local: u32, step: u32) -> Event {
+        self.place(node, self.ring * self.config.ppn + local - step)
+            .1
+    }
+
+    /// The rank that is `number` behind the first of a node.
+    fn place(&self, node: u32, number: u32) -> (u32, Event) {
+        let away = number / self.config.ppn % self.ring;
+        let simulated = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        let place = Event {
+            at_ps: 0,
+            node: (node + away) % simulated,
+            kind: Kind::Host,
+            local: number % self.config.ppn,
+            step: 0,
+        };
+        (away, place)
+    }
+
+    fn rank(&mut self, event: Event) -> &mut Rank {
+        &mut self.nodes[index(event.node)].ranks[index(event.local)]
+    }
+
+    fn sp(&mut self, event: Event) -> &mut ServiceProcess {
+        let sp = index(event.local % self.config.sps);
+        &mut self.nodes[index(event.node)].sps[sp]
+    }
+
+    /// The SP is one thread and takes things in the order in which they come, so the time at which it gets to this
+    /// one, and is through with it, is known as soon as it comes.
+    fn spend(&mut self, event: Event, ps: u64) {
+        let sp = self.sp(event);
+        sp.free_ps = sp.free_ps.max(event.at_ps) + ps;
+        sp.messages_ps += ps;
+    }
+
+    fn keys(&mut self, event: Event, which: Keys) {
+        let sp = index(event.local % self.config.sps);
+        let node = &mut self.nodes[index(event.node)];
+        let sp = &mut node.sps[sp];
+        let steps = match which {
+            Keys::Import => &self.work.import,
+            Keys::UnimportBefore => &self.work.unimport_before,
+            Keys::UnimportAfter => &self.work.unimport_after,
+        };
+        for step in steps {
+            let start_ps = sp.free_ps.max(event.at_ps);
+            sp.free_ps = run(&mut node.dpu_lanes_ps, start_ps, *step);
+            sp.keys_ps += sp.free_ps - start_ps;
+        }
+    }
+
+    fn push(&mut self, at_ps: u64, cause: Event, kind: Kind, step: u32) {
+        self.events.push(Reverse(Event {
+            at_ps,
+            kind,
+            step,
+            ..cause
+        }));
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Keys {
+    Import,
+    UnimportBefore,
+    UnimportAfter,
+}
+
+impl Rank {
+    fn new() -> Self {
+        Self {
+            entry_ps: 0,
+            end_ps: 0,
+            idle_ps: 0,
+            arrived: false,
+            early: Vec::new(),
+            announced: 0,
+            sent: 0,
+            received: 0,
+        }
+    }
+}
+
+/// When a step that is given at `from_ps` is done: at once, or when a lane of the function's firmware was free for it.
+/// Lanes are given out in the order in which steps are given.
+fn run(lanes_ps: &mut [u64], from_ps: u64, step: Step) -> u64 {
+    let time_ps = ps(step.ns);
+    match lanes_ps.iter_mut().min() {
+        Some(lane_ps) if step.command => {
+            *lane_ps = from_ps.max(*lane_ps) + time_ps;
+            *lane_ps
+        }
+        _ => from_ps + time_ps,
+    }
+}
+
+/// How much later than the first this rank enters this call.
+fn skew_ps(config: &Config, call: u32, node: u32, local: u32) -> u64 {
+    if config.skew_ns == 0 {
+        return 0;
+    }
+    let mut state = config.seed;
+    for word in [call, node, local] {
+        state = scramble(state ^ u64::from(word));
+    }
+    state % (config.skew_ns * 1000 + 1)
+}
+
+/// SplitMix64's step (Steele, Lea, Flood, OOPSLA 2014): each input bit reaches each output bit.
+fn scramble(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
