@@ -1,0 +1,143 @@
+//! `cargo xtask bench`: numbers for the report, one job each, as JSON files below `target/bench`.
+
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail};
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+const HELP: &str = "\
+Usage: cargo xtask bench JOB [-- OPTIONS]
+
+  model    predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json
+
+OPTIONS go to the program that does the job; it explains them with --help.";
+
+/// The grid takes one or two minutes; beyond this something hangs.
+const MODEL_LIMIT: Duration = Duration::from_secs(1200);
+
+/// Does a job, given the options behind `--`.
+type Job = fn(&[String]) -> Result<ExitCode>;
+
+const JOBS: [(&str, Job); 1] = [("model", model)];
+
+/// Runs one job with the arguments after `cargo xtask bench`.
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    match parse(&arguments)? {
+        None => {
+            println!("{HELP}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Some((job, options)) => job(options),
+    }
+}
+
+/// What to run, or `None` where help was asked for.
+fn parse(arguments: &[String]) -> Result<Option<(Job, &[String])>> {
+    let Some((name, rest)) = arguments.split_first() else {
+        return Ok(None);
+    };
+    if ["-h", "--help", "help"].contains(&name.as_str()) {
+        return Ok(None);
+    }
+    let (_, job) = JOBS
+        .iter()
+        .find(|(known, _)| known == name)
+        .with_context(|| format!("no job '{name}'; try: cargo xtask bench --help"))?;
+    let options = match rest.split_first() {
+        Some((separator, options)) if separator == "--" => options,
+        Some((option, _)) if ["-h", "--help"].contains(&option.as_str()) => return Ok(None),
+        Some((option, _)) => {
+            bail!("'{option}' is not understood; options of the program come after --")
+        }
+        None => &[],
+    };
+    Ok(Some((*job, options)))
+}
+
+/// Where a job's result goes.
+fn output(name: &str) -> PathBuf {
+    workspace::target_dir().join("bench").join(name)
+}
+
+fn model(options: &[String]) -> Result<ExitCode> {
+    let program = build("osu-bench", "osu-bench")?;
+    let file = output("model.json");
+    let mut command = Command::new(program);
+    command.arg("model").arg("--sweep");
+    command.arg("--output").arg(&file).args(options);
+    let code = run_to_end(&mut command, MODEL_LIMIT)?;
+    if code == ExitCode::SUCCESS {
+        println!("\nwritten: {}", file.display());
+    }
+    Ok(code)
+}
+
+/// Builds a program of the workspace, optimised, and says where it is.
+fn build(package: &str, program: &str) -> Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["build", "--release", "-p", package, "--bin", program]);
+    if !std::io::stderr().is_terminal() {
+        command.arg("--quiet");
+    }
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("`{}`: {status}", process::shown(&command));
+    }
+    Ok(workspace::target_dir().join("release").join(program))
+}
+
+/// Runs a program that says itself what is wrong.
+fn run_to_end(command: &mut Command, limit: Duration) -> Result<ExitCode> {
+    let mut group = process::Group::spawn(command.stdin(Stdio::null()))?;
+    let (status, timed_out) = group.wait(limit)?;
+    if timed_out {
+        bail!(
+            "`{}` did not end within {} s and was stopped",
+            process::shown(command),
+            limit.as_secs()
+        );
+    }
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn jobs_and_their_options_are_read() {
+        let check = |text: &str, expect: Option<&str>| {
+            let arguments = words(text);
+            let found = parse(&arguments)
+                .unwrap()
+                .map(|(_, options)| options.join(" "));
+            assert_eq!(found.as_deref(), expect, "{text}");
+        };
+        check("", None);
+        check("--help", None);
+        check("model --help", None);
+        check("model", Some(""));
+        check("model -- --ppn 16", Some("--ppn 16"));
+    }
+
+    #[test]
+    fn unknown_jobs_and_options_are_refused() {
+        let check = |text: &str, expect: &str| {
+            let error = parse(&words(text)).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        check("models", "no job 'models'");
+        check("model --ppn 16", "'--ppn' is not understood");
+    }
+}
