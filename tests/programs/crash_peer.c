@@ -51,7 +51,8 @@ static struct ibv_port_attr port;
 static uint64_t remote_addr;
 static uint32_t remote_rkey;
 static uint64_t seed;
-static int by_event;
+static int by_event; /* sleeps until there is something to poll */
+static int light;    /* small messages only: what moves is little beside what is written down of it */
 
 static pthread_t thread;
 static int running;
@@ -119,7 +120,7 @@ static int make_qp(void)
 	return errno ? -1 : 0;
 }
 
-/* open SEED BY_EVENT: all that stays. */
+/* open SEED MODE: all that stays. Mode: 1 by event, 2 light. */
 static int do_open(char **word)
 {
 	struct mlx5dv_context_attr devx = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
@@ -128,7 +129,8 @@ static int do_open(char **word)
 	size_t size = REMOTE + RECEIVES * MESSAGE + SENDS * MESSAGE + LARGE;
 
 	seed = strtoull(word[1], NULL, 0) | 1;
-	by_event = atoi(word[2]);
+	by_event = atoi(word[2]) & 1;
+	light = atoi(word[2]) >> 1 & 1;
 	if (!list || !list[0])
 		return failed("no device");
 	ctx = mlx5dv_open_device(list[0], &devx);
@@ -227,7 +229,7 @@ static int post_any(unsigned slot, uint64_t *number)
 	/* Large ones are rare, or they would be all the time there is. */
 	if (length > 4096 && any() % 8)
 		sge.length = 64;
-	switch (any() % 8) {
+	switch (light ? 7 : any() % 8) {
 	case 0:
 		wr.opcode = IBV_WR_RDMA_WRITE;
 		break;
@@ -365,7 +367,7 @@ static void *traffic(void *unused)
 				return NULL;
 			}
 		} else {
-			const char *what = any() % 16 ? NULL : churn();
+			const char *what = any() % (light ? 256 : 16) ? NULL : churn();
 
 			if (what || post_any((unsigned)wc.wr_id, &sent)) {
 				snprintf(verdict, sizeof(verdict), "error %s", what ? what : "ibv_post_send");

@@ -174,6 +174,17 @@ impl Answer {
         })
     }
 
+    /// Fails unless the answer begins so.
+    pub(crate) fn expect_start(&self, start: &str) -> Result<()> {
+        ensure!(
+            self.line.starts_with(start),
+            "{} -> {}, not {start}",
+            self.command,
+            self.line
+        );
+        Ok(())
+    }
+
     /// Fails unless the command was refused.
     pub(crate) fn expect_refusal(&self) -> Result<()> {
         ensure!(

@@ -8,6 +8,7 @@
 
 mod agent;
 mod crash;
+mod faults;
 mod harness;
 mod rules;
 mod talk;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     cases.extend(ucx::cases());
     cases.extend(rules::cases());
     cases.extend(tools::cases());
+    cases.extend(faults::cases());
     cases.extend(crash::cases());
     harness::run(&cases)
 }

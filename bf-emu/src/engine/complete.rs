@@ -99,26 +99,25 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
     written
 }
 
-/// Tells the owner of a completion queue, who armed it. The event is counted before it is sent: who
-/// is killed in a system call is killed when that is done.
+/// Tells the owner of a completion queue, who armed it. The event is counted, and the journal closed,
+/// when nothing is left but to write it.
 fn wake(
     locked: &mut Locked<'_>,
     (function, slot): (usize, u32),
     (channel, devx): ((u32, u64), Subscription),
 ) {
-    let count = |locked: &mut Locked<'_>, up: bool| {
+    let about_to_send = |locked: &mut Locked<'_>, counts: bool| {
         if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
             cq.armed = Armed::No;
-            cq.events_sent = match up {
-                true => cq.events_sent.wrapping_add(1),
-                false => cq.events_sent.wrapping_sub(1),
-            };
+            cq.events_sent = cq.events_sent.wrapping_add(u32::from(counts));
         }
+        locked.common().journal.end();
     };
-    count(locked, true);
-    locked.common().journal.end();
-    if !event::completion(locked, function, channel, devx) {
-        count(locked, false);
+    let sent = event::completion_counted(locked, function, channel, devx, about_to_send);
+    if sent == Some(false)
+        && let Some(cq) = locked.function(function).cqs.get_mut(slot)
+    {
+        cq.events_sent = cq.events_sent.wrapping_sub(1);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::fabric::Locked;
 use crate::fabric::objects::{Channel, ChannelKind, Subscription};
-use crate::sys::{self, Errno};
+use crate::sys;
 
 /// Asynchronous events and their numbers, in verbs (`enum ibv_event_type`) and on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,22 @@ pub(crate) fn completion(
     sent
 }
 
+/// Tells the owner of a completion queue like [`completion`]. `about_to_send` is called when nothing
+/// is left but to write an event that its owner acknowledges: who is killed in that write is killed
+/// when it is done. Returns whether the event was taken; None if there was nowhere to write it.
+pub(crate) fn completion_counted(
+    locked: &mut Locked<'_>,
+    function: usize,
+    (channel, user_handle): (u32, u64),
+    devx: Subscription,
+    about_to_send: impl FnOnce(&mut Locked<'_>, bool),
+) -> Option<bool> {
+    devx_event(locked, function, devx, DEVICE_TYPE_COMPLETION);
+    let pipe = open(locked, function, channel, ChannelKind::Completion);
+    about_to_send(locked, pipe.is_some());
+    pipe.map(|pipe| pipe.write(locked, function, &user_handle.to_ne_bytes()))
+}
+
 /// Tells of an asynchronous event of an object. Returns true if it went to the verbs channel.
 pub(crate) fn asynchronous(
     locked: &Locked<'_>,
@@ -115,38 +131,52 @@ fn send(
     kind: ChannelKind,
     bytes: &[u8],
 ) -> bool {
-    let Some(channel) = channel_of(locked, function, number) else {
-        return false;
-    };
-    if channel.kind != kind {
-        return false;
-    }
-    let owner = locked.peek(function).channels.owner(number - 1);
-    let Some(pid) = owner.and_then(|owner| locked.pid(owner.process)) else {
-        return false;
-    };
-    let written = if pid == sys::pid() {
-        sys::write_pipe(channel.write_fd, bytes)
-    } else {
-        write_to_process(pid, channel.write_fd, bytes)
-    };
-    // A full pipe has more events than its reader needs to wake up; a closed one has no reader.
-    let sent = written.is_ok();
-    if sent {
-        locked.fabric().counters(function).event();
-    }
-    sent
+    open(locked, function, number, kind).is_some_and(|pipe| pipe.write(locked, function, bytes))
 }
 
-/// Writes into a pipe of another process, through the name that the kernel gives to its open files.
-fn write_to_process(pid: i32, fd: i32, bytes: &[u8]) -> Result<usize, Errno> {
+/// The write end of a channel, ready to be written.
+struct Pipe {
+    file: i32,
+    /// It was opened for this, and is closed after.
+    foreign: bool,
+}
+
+/// Opens a channel of this kind: that of another process through the name that the kernel gives to
+/// its open files.
+fn open(locked: &Locked<'_>, function: usize, number: u32, kind: ChannelKind) -> Option<Pipe> {
+    let channel = channel_of(locked, function, number).filter(|channel| channel.kind == kind)?;
+    let owner = locked.peek(function).channels.owner(number - 1)?;
+    let pid = locked.pid(owner.process)?;
+    let fd = channel.write_fd;
+    if pid == sys::pid() {
+        return Some(Pipe {
+            file: fd,
+            foreign: false,
+        });
+    }
     let mut path = PathBuffer::new();
     path.text("/proc/").number(pid).text("/fd/").number(fd);
-    let file = sys::open(path.as_cstr(), libc::O_WRONLY | libc::O_NONBLOCK)?;
-    // It may have died since the file was opened.
-    let written = sys::write_pipe(file, bytes);
-    sys::close(file);
-    written
+    let file = sys::open(path.as_cstr(), libc::O_WRONLY | libc::O_NONBLOCK).ok()?;
+    Some(Pipe {
+        file,
+        foreign: true,
+    })
+}
+
+impl Pipe {
+    /// Writes one event. False if it was not taken: a full pipe has more events than its reader
+    /// needs to wake up; a closed one has no reader.
+    fn write(self, locked: &Locked<'_>, function: usize, bytes: &[u8]) -> bool {
+        // Its reader may have died since it was opened.
+        let sent = sys::write_pipe(self.file, bytes).is_ok();
+        if self.foreign {
+            sys::close(self.file);
+        }
+        if sent {
+            locked.fabric().counters(function).event();
+        }
+        sent
+    }
 }
 
 /// A path made without allocation: this runs in a signal handler.
