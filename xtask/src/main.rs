@@ -11,6 +11,7 @@ mod doctor;
 mod matrix;
 mod process;
 mod setup;
+mod suites;
 mod test;
 mod tidy;
 mod workspace;
@@ -24,6 +25,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
   test     run everything: format, lints, unit tests, stock programs, the demo in quick form
   bench    numbers for the report: bench model
+  suites   let test programs of others judge the emulated device
   setup    fetch what the other commands need (they call it themselves)
   matrix   the library in each stock UCX, by each door, over the emulated device
   doctor   show what this machine has, lacks, and what to do about it
@@ -54,6 +56,7 @@ fn dispatch() -> Result<ExitCode> {
         "doctor" => doctor::run(rest),
         "matrix" => matrix::run(rest),
         "setup" => setup::run(rest),
+        "suites" => suites::run(rest),
         "test" => test::run(rest),
         "tidy" => tidy::run(),
         "-h" | "--help" | "help" => {

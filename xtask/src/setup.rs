@@ -149,6 +149,22 @@ fn ensure_with(fetch: Fetch) -> Result<Env> {
     }
 }
 
+/// The tree of Debian packages that only the suites of others need, unpacked in the cache: rdma-core's Python bindings
+/// and tests, and scapy, which one of the tests wants. Not installed: the bindings depend on rdma-core, and that on udev.
+///
+/// # Errors
+/// They could not be fetched.
+pub(crate) fn pyverbs() -> Result<PathBuf> {
+    const PACKAGES: &[&str] = &["python3-pyverbs", "python3-scapy"];
+    let cache = Cache::open()?;
+    let name = format!(
+        "pyverbs-{}",
+        cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH])
+    );
+    let part = cache.part(&name, |dir| apt::unpack_alone(&cache, PACKAGES, dir))?;
+    Ok(part.join("root"))
+}
+
 /// What is there and what is not, for `cargo xtask doctor`; fetches nothing.
 pub(crate) struct Inventory {
     pub(crate) cache: PathBuf,

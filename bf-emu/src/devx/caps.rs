@@ -45,6 +45,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
                 (atomic::OP_CMP_SWAP | atomic::OP_FETCH_ADD) as u64,
             ),
             (atomic::SIZE_QP, ATOMIC_SIZE_8),
+            (atomic::SIZE_DC, ATOMIC_SIZE_8),
         ]),
         // Paging on demand, and every page that is not known: nothing of it.
         _ => {}
@@ -52,7 +53,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 44] = [
+const GENERAL: [(Field, u64); 48] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -81,6 +82,10 @@ const GENERAL: [(Field, u64); 44] = [
     (general::COMPACT_ADDRESS_VECTOR, 1),
     (general::ATOMIC, 1),
     (general::CQ_RESIZE, 1),
+    (general::DCT, 1),
+    (general::LOG_MAX_RA_REQ_DC, 4),
+    (general::LOG_MAX_RA_RES_DC, 4),
+    (general::MAX_WQE_SZ_SQ_DC, 1024),
     (general::QKV, 1),
     (general::PKV, 1),
     (general::UD, 1),

@@ -5,6 +5,7 @@
 
 mod caps;
 mod cq;
+mod dct;
 mod mkey;
 mod qp;
 mod rmp;
@@ -131,6 +132,7 @@ pub(crate) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         opcode::CREATE_MKEY => mkey::create(call, input, room),
         opcode::CREATE_CQ => cq::create(call, input, room),
         opcode::CREATE_QP => qp::create(call, input, room),
+        opcode::CREATE_DCT => dct::create(call, input, room),
         opcode::CREATE_RMP => rmp::create(call, input, room),
         opcode::CREATE_GENERAL_OBJECT => xgvmi::create_object(call, input, room),
         // The kernel knows which commands make objects (devx.c, devx_is_obj_create_cmd).

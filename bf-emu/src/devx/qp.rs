@@ -30,7 +30,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     call.count(Command::CreateQp);
     call.process.close_uars()?;
     let service = get8(input, field(context::ST));
-    if !matches!(service, service::RC | service::UC | service::UD) {
+    if !matches!(
+        service,
+        service::RC | service::UC | service::UD | service::DCI
+    ) {
         return Err(BAD_PARAM);
     }
     let owner = call.owner()?;

@@ -5,16 +5,17 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::umr::access;
 use mlx5_prm::wqe::{AddressVector, Ctrl, RemoteAddress, WQEBB_BYTES};
 
-use super::access::{Need, Side, key_of, resolve, slot_of};
+use super::access::{Need, key_of, resolve, slot_of};
 use super::complete::{complete, complete_taking, enter_error, fail, flush, qp_slot, space_of_qp};
 use super::event::Event;
 use super::fault::{self, Verdict};
 use super::list::{Failure, List, transfer};
+use super::peer::{Poster, destination, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry, low16};
 use super::umr;
 use super::work::{self, Atomic, Operation, WORK_BYTES_MAX, WorkError};
 use crate::fabric::Locked;
-use crate::fabric::objects::{Qp, Ring};
+use crate::fabric::objects::Ring;
 use crate::memory::{MemoryError, Space};
 use crate::profile::CostKind;
 use crate::stats::{Refusal, Work};
@@ -43,11 +44,34 @@ pub(crate) enum Step {
 
 /// Why an entry did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(super) enum Fault {
     /// It completes in error.
     Error(u8, Refusal),
     /// The other side is not ready, or does not answer: with this error if that stays so.
-    NotYet(u8, Refusal),
+    NotYet(Reason),
+}
+
+/// Why the other side is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// It has no receive entry.
+    NotReady,
+    /// It does not answer yet.
+    Silent,
+    /// It will never answer.
+    Gone,
+}
+
+impl Reason {
+    /// The error if that stays so.
+    fn error(self) -> (u8, Refusal) {
+        match self {
+            Self::NotReady => (syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady),
+            Self::Silent | Self::Gone => {
+                (syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded)
+            }
+        }
+    }
 }
 
 const LOCAL_LENGTH: Fault = Fault::Error(syndrome::LOCAL_LENGTH_ERR, Refusal::LocalLength);
@@ -60,33 +84,15 @@ const REMOTE_INVALID: Fault = Fault::Error(
     Refusal::RemoteInvalidRequest,
 );
 const REMOTE_OPERATION: Fault = Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
-const NO_ANSWER: Fault = Fault::Error(syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded);
-const SILENT: Fault = Fault::NotYet(syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded);
-const NOT_READY: Fault = Fault::NotYet(syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady);
+pub(super) const NO_ANSWER: Fault = Fault::NotYet(Reason::Gone);
+pub(super) const SILENT: Fault = Fault::NotYet(Reason::Silent);
+const NOT_READY: Fault = Fault::NotYet(Reason::NotReady);
 
 /// What a successful entry did.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     bytes: u64,
     cost_ns: u64,
-}
-
-/// A queue pair with where it is.
-#[derive(Clone, Copy)]
-struct Poster {
-    function: usize,
-    qpn: u32,
-    qp: Qp,
-}
-
-impl Poster {
-    fn side(&self) -> Side {
-        Side {
-            function: self.function,
-            pd: self.qp.pd,
-            qpn: self.qpn,
-        }
-    }
 }
 
 /// Carries out the next posted entry of queue pair `qpn`.
@@ -121,7 +127,12 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     // A record that claims more than the ring holds, or an entry that cannot be read or is for
     // another queue, is the poster's own fault.
     let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
-    let poster = Poster { function, qpn, qp };
+    let poster = Poster {
+        function,
+        qpn,
+        qp,
+        address: None,
+    };
     let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
     let result = match verdict {
         Verdict::QpError => {
@@ -132,13 +143,10 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         Verdict::Go | Verdict::Hold(_) if sound => execute(locked, &poster, &bytes),
         Verdict::Go | Verdict::Hold(_) => Err(LOCAL_OPERATION),
     };
-    if let Err(Fault::NotYet(syndrome, refusal)) = result {
-        if !give_up(locked, &poster, syndrome) {
-            return Step::Wait;
-        }
-        advance(locked, &poster, ctrl.wqebbs());
-        fail(locked, function, qpn, &ctrl, (syndrome, refusal));
-        return Step::Done { cost_ns: 0 };
+    if let Err(Fault::NotYet(reason)) = result
+        && !give_up(locked, &poster, reason)
+    {
+        return Step::Wait;
     }
     advance(locked, &poster, ctrl.wqebbs());
     match result {
@@ -162,8 +170,12 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
                 cost_ns: outcome.cost_ns,
             }
         }
-        Err(Fault::Error(syndrome, refusal) | Fault::NotYet(syndrome, refusal)) => {
-            fail(locked, function, qpn, &ctrl, (syndrome, refusal));
+        Err(fault) => {
+            let error = match fault {
+                Fault::Error(syndrome, refusal) => (syndrome, refusal),
+                Fault::NotYet(reason) => reason.error(),
+            };
+            fail(locked, function, qpn, &ctrl, error);
             Step::Done { cost_ns: 0 }
         }
     }
@@ -216,23 +228,32 @@ const RNR_DELAYS_10US: [u64; 32] = [
 /// `rnr_retry` that stands for "without end".
 const RNR_RETRY_FOREVER: u8 = 7;
 
+/// A peer that is gone is waited for no longer than this: long enough that what other peers have
+/// still sent is seen before its error, as on hardware, and short against the seconds that retry
+/// timers take there, of which nobody learns anything.
+const GONE_PATIENCE_NS: u64 = 50_000_000;
+
 /// True if the other side was waited for as long as the queue pair's attributes say.
-fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: u8) -> bool {
+fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
     let now = sys::now_ns();
     let path = poster.qp.path;
-    let patience = if reason == syndrome::RNR_RETRY_EXC_ERR {
-        if path.rnr_retry >= RNR_RETRY_FOREVER {
-            return false;
-        }
-        let delay = RNR_DELAYS_10US[usize::from(path.min_rnr_timer & 31)] * 10_000;
-        delay * (u64::from(path.rnr_retry) + 1)
-    } else {
-        // 4.096 us * 2^timeout per try; a code of zero waits without end.
-        if path.timeout == 0 {
-            return false;
-        }
-        (4096 << (path.timeout & 31)) * (u64::from(path.retry_count) + 1)
+    // 4.096 us * 2^timeout per try; a code of zero waits without end.
+    let retries = match path.timeout & 31 {
+        0 => u64::MAX,
+        code => (4096 << code) * (u64::from(path.retry_count) + 1),
     };
+    let patience = match reason {
+        Reason::NotReady if path.rnr_retry >= RNR_RETRY_FOREVER => u64::MAX,
+        Reason::NotReady => {
+            let delay = RNR_DELAYS_10US[usize::from(path.min_rnr_timer & 31)] * 10_000;
+            delay * (u64::from(path.rnr_retry) + 1)
+        }
+        Reason::Silent => retries,
+        Reason::Gone => retries.min(GONE_PATIENCE_NS),
+    };
+    if patience == u64::MAX {
+        return false;
+    }
     let Some(qp) = locked
         .function(poster.function)
         .qps
@@ -240,8 +261,10 @@ fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: u8) -> bool {
     else {
         return true;
     };
-    if qp.give_up_at_ns == 0 {
-        qp.give_up_at_ns = now.saturating_add(patience).max(1);
+    let end = now.saturating_add(patience).max(1);
+    // One who was waited for may go: the shorter patience counts from then on.
+    if qp.give_up_at_ns == 0 || end < qp.give_up_at_ns {
+        qp.give_up_at_ns = end;
     }
     now >= qp.give_up_at_ns
 }
@@ -255,6 +278,10 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
         LOCAL_OPERATION
     })?;
     let data = &bytes[work.data_at..work.end];
+    let poster = &Poster {
+        address: work.address,
+        ..*poster
+    };
     let counters = locked.fabric().counters(poster.function);
     let count = |work: Work| counters.work(work);
     match work.operation {
@@ -288,8 +315,10 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
                 solicited: work.ctrl.is_solicited(),
             };
             let outcome = match work.address {
-                Some(to) => datagram(locked, poster, &message, &to)?,
-                None => send(locked, poster, &message)?,
+                Some(to) if poster.qp.service == service::UD => {
+                    datagram(locked, poster, &message, &to)?
+                }
+                _ => send(locked, poster, &message)?,
             };
             let counted = if invalidate.is_some() {
                 Work::SendInvalidate
@@ -353,32 +382,6 @@ fn outcome(locked: &Locked<'_>, bytes: u64) -> Outcome {
     }
 }
 
-/// The other end of a connection: its function, number and a copy of it.
-fn peer(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
-    let function = poster.qp.remote_function.checked_sub(1).ok_or(NO_ANSWER)? as usize;
-    let qpn = poster.qp.remote_qpn;
-    let tables = locked.peek(function);
-    let qp = tables.qps.get(qp_slot(qpn)).copied().ok_or(NO_ANSWER)?;
-    let owner = tables.qps.owner(qp_slot(qpn)).ok_or(NO_ANSWER)?;
-    locked.pid(owner.process).ok_or(NO_ANSWER)?;
-    let back = (qp.remote_function as usize, qp.remote_qpn);
-    if qp.service != poster.qp.service {
-        return Err(NO_ANSWER);
-    }
-    match qp.state {
-        state::RTR | state::RTS | state::SQD | state::SQER => {
-            if back == (poster.function + 1, poster.qpn) {
-                Ok(Poster { function, qpn, qp })
-            } else {
-                Err(NO_ANSWER)
-            }
-        }
-        // On its way: it will answer a later try.
-        state::RST | state::INIT => Err(SILENT),
-        _ => Err(NO_ANSWER),
-    }
-}
-
 /// Drops what an unreliable service may drop; hands on the error of a reliable one.
 fn or_drop(
     locked: &Locked<'_>,
@@ -422,7 +425,7 @@ fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<O
     if let Some(key) = message.invalidate
         && !invalidate(locked, &peer, key)
     {
-        enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+        fail_peer(locked, &peer, Event::QpAccessError);
         return Err(REMOTE_ACCESS);
     }
     match transfer(locked, &message.list, (&entry.list, 0), length) {
@@ -479,7 +482,7 @@ fn refuse_message(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrom
         ..Cqe::default()
     };
     received(locked, peer, entry, cqe);
-    enter_error(locked, peer.function, peer.qpn, Some(Event::QpFatal));
+    fail_peer(locked, peer, Event::QpFatal);
 }
 
 /// Invalidates a key of the receiver on the sender's behalf.
@@ -499,11 +502,6 @@ fn invalidate(locked: &mut Locked<'_>, peer: &Poster, key: u32) -> bool {
     ours && open
 }
 
-/// True if the peer lets the other side do this.
-fn permits(peer: &Poster, right: u8) -> bool {
-    peer.qp.access & right != 0
-}
-
 fn write(
     locked: &mut Locked<'_>,
     poster: &Poster,
@@ -516,7 +514,7 @@ fn write(
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
     if !permits(&peer, access::REMOTE_WRITE) {
-        enter_error(locked, peer.function, peer.qpn, Some(Event::QpRequestError));
+        fail_peer(locked, &peer, Event::QpRequestError);
         return or_drop(locked, poster, length, REMOTE_INVALID);
     }
     let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
@@ -536,7 +534,7 @@ fn write(
         Err(Failure::TargetGone) => return Err(NO_ANSWER),
         Err(Failure::Target) => {
             if poster.qp.service == service::RC {
-                enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+                fail_peer(locked, &peer, Event::QpAccessError);
             }
             return or_drop(locked, poster, length, REMOTE_ACCESS);
         }
@@ -563,7 +561,7 @@ fn read(
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::REMOTE_READ) {
-        enter_error(locked, peer.function, peer.qpn, Some(Event::QpRequestError));
+        fail_peer(locked, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
     let from = List::of_key(
@@ -577,7 +575,7 @@ fn read(
         Ok(()) => Ok(outcome(locked, length)),
         Err(Failure::SourceGone) => Err(NO_ANSWER),
         Err(Failure::Source) => {
-            enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+            fail_peer(locked, &peer, Event::QpAccessError);
             Err(REMOTE_ACCESS)
         }
         Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION),
@@ -599,7 +597,7 @@ fn atomic(
     }
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::ATOMIC) || !remote.address.is_multiple_of(ATOMIC_BYTES) {
-        enter_error(locked, peer.function, peer.qpn, Some(Event::QpRequestError));
+        fail_peer(locked, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
     let (key, at) = (remote.rkey, remote.address);
@@ -629,7 +627,7 @@ fn atomic(
         Ok(()) => {}
         Err(MemoryError::Gone) => return Err(NO_ANSWER),
         Err(MemoryError::Fault) => {
-            enter_error(locked, peer.function, peer.qpn, Some(Event::QpAccessError));
+            fail_peer(locked, &peer, Event::QpAccessError);
             return Err(REMOTE_ACCESS);
         }
     }
@@ -656,11 +654,7 @@ fn datagram(
         Ok(sent)
     };
     let fabric = locked.fabric();
-    let target = match to.dlid {
-        0 if to.grh => fabric.function_of_gid(&to.dgid),
-        lid => fabric.function_of_lid(lid),
-    };
-    let Some(function) = target else {
+    let Some(function) = destination(fabric, to) else {
         return dropped(locked);
     };
     let Some(qp) = locked.peek(function).qps.get(qp_slot(to.dqp)).copied() else {
@@ -670,6 +664,7 @@ fn datagram(
         function,
         qpn: to.dqp,
         qp,
+        address: None,
     };
     // The upper bit of the key asks for the sender's own.
     let [a, b, c, d, ..] = to.key.to_be_bytes();

@@ -14,6 +14,7 @@ pub(crate) mod event;
 pub(crate) mod execute;
 pub(crate) mod fault;
 pub(crate) mod list;
+mod peer;
 pub(crate) mod receive;
 #[cfg(test)]
 mod tests;

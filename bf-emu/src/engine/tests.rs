@@ -2,6 +2,7 @@
 //! requests written into rings by hand, completions read out of them.
 
 mod crash;
+mod dynamic;
 mod faults;
 mod umr;
 
@@ -722,7 +723,11 @@ fn a_peer_that_is_gone_does_not_answer() {
     let bytes = vec![0u8; 8];
     let lkey = world.region(HOST, &bytes, ALL_RIGHTS);
     let cqes = world.write(&mut host, (lkey, &bytes), (lkey, address(&bytes)));
-    expect_error(&cqes, syndrome::TRANSPORT_RETRY_EXC_ERR);
+    // It is waited for, and given up when its time is over.
+    assert!(cqes.is_empty());
+    world.change(&host, |qp| qp.give_up_at_ns = 1);
+    run(&world.fabric, HOST, host.qpn);
+    expect_error(&host.completions(), syndrome::TRANSPORT_RETRY_EXC_ERR);
 }
 
 #[test]

@@ -102,9 +102,10 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
         return Err(WorkError::Short);
     }
     reader.bytes = bytes.get(..end).ok_or(WorkError::Short)?;
-    let connected = matches!(queue, service::RC | service::UC | service::XRC);
+    let reliable = matches!(queue, service::RC | service::DCI);
+    let connected = reliable || queue == service::UC;
     let address = match queue {
-        service::UD if ctrl.opcode != opcode::NOP => Some(reader.address_vector()?),
+        service::UD | service::DCI if ctrl.opcode != opcode::NOP => Some(reader.address_vector()?),
         _ => None,
     };
     let imm = Some(ctrl.imm);
@@ -130,10 +131,10 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
             remote: reader.remote()?,
             imm,
         },
-        opcode::RDMA_READ if queue == service::RC => Operation::Read {
+        opcode::RDMA_READ if reliable => Operation::Read {
             remote: reader.remote()?,
         },
-        opcode::ATOMIC_CS if queue == service::RC => {
+        opcode::ATOMIC_CS if reliable => {
             let remote = reader.remote()?;
             let (swap, compare) = reader.words()?;
             Operation::Atomic {
@@ -141,7 +142,7 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
                 kind: Atomic::CompareSwap { compare, swap },
             }
         }
-        opcode::ATOMIC_FA if queue == service::RC => {
+        opcode::ATOMIC_FA if reliable => {
             let remote = reader.remote()?;
             let (add, _) = reader.words()?;
             Operation::Atomic {

@@ -126,7 +126,11 @@ pub struct Subscription {
     pub types: u32,
 }
 
-/// A queue pair.
+/// Service of a DCT. The device counts it apart from queue pairs; here it lies among them, with a
+/// number that no service type of the PRM has.
+pub const SERVICE_DCT: u8 = 0xfe;
+
+/// A queue pair, or a DCT.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Qp {
@@ -140,6 +144,8 @@ pub struct Qp {
     pub user_handle: u64,
     /// When the other side, not ready or not answering, is given up; 0 while it is not waited for.
     pub give_up_at_ns: u64,
+    /// DCT: the key that a sender must present.
+    pub dc_key: u64,
     /// Building blocks executed, modulo 65,536 on the wire.
     pub sq_done: u32,
     /// Receive entries used.
@@ -176,7 +182,7 @@ pub struct Qp {
     pub caps: QpCaps,
     /// What the owner set and nothing here depends on.
     pub path: Path,
-    /// One of [`mlx5_prm::qp::service`].
+    /// One of [`mlx5_prm::qp::service`], or [`SERVICE_DCT`].
     pub service: u8,
     /// One of [`mlx5_prm::qp::state`].
     pub state: u8,

@@ -8,7 +8,7 @@ use super::memory::rights;
 use super::{Call, Kind, channel};
 use crate::engine;
 use crate::engine::complete::enter_error;
-use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring};
+use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT};
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
@@ -20,9 +20,15 @@ pub(crate) const QP_WRS_MAX: u32 = 32768;
 const DESTROY_HANDLE: u16 = 0;
 const DESTROY_RESP: u16 = 1;
 
-/// Types of queue pair (`enum ib_uverbs_qp_type`).
-fn service_of(qp_type: u64) -> Option<u8> {
+/// Types of queue pair (`enum ib_uverbs_qp_type`); the driver's own are told apart by its flags
+/// (`mlx5-abi.h`, MLX5_QP_FLAG_TYPE_*).
+fn service_of(qp_type: u64, driver_flags: u32) -> Option<u8> {
+    const DRIVER: u64 = 0xff;
+    const TYPE_DCT: u32 = 1 << 4;
+    const TYPE_DCI: u32 = 1 << 5;
     match qp_type {
+        DRIVER if driver_flags & (TYPE_DCT | TYPE_DCI) == TYPE_DCT => Some(SERVICE_DCT),
+        DRIVER if driver_flags & (TYPE_DCT | TYPE_DCI) == TYPE_DCI => Some(service::DCI),
         2 => Some(service::RC),
         3 => Some(service::UC),
         4 => Some(service::UD),
@@ -34,12 +40,13 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     const SQ_SIG_ALL: u32 = 1 << 12;
     call.count(Command::CreateQp);
     call.process.close_uars()?;
-    let service = service_of(ioctl.number(create_qp::TYPE)?).ok_or(Errno(libc::EOPNOTSUPP))?;
     let caps = ioctl.input(create_qp::CAP, 20)?;
     let caps = Fields(&caps);
     // struct mlx5_ib_create_qp
     let driver = ioctl.input(UHW_IN, 56)?;
     let driver = Fields(&driver);
+    let service = service_of(ioctl.number(create_qp::TYPE)?, driver.u32(28))
+        .ok_or(Errno(libc::EOPNOTSUPP))?;
     let (buffer, dbrec) = (driver.u64(0), driver.u64(8));
     let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
     let power = |count: u32| count == 0 || count.is_power_of_two() && count <= QP_WRS_MAX;
@@ -81,6 +88,12 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
             max_send_sge: caps.u32(8),
             max_recv_sge: caps.u32(12),
             max_inline_data: caps.u32(16),
+        },
+        // Others have the address of a separate send ring there.
+        dc_key: if service == SERVICE_DCT {
+            driver.u64(40)
+        } else {
+            0
         },
         service,
         state: state::RST,
@@ -177,19 +190,32 @@ fn needed(service: u8, from: u8, to: u8) -> Option<u32> {
         PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN, SQ_PSN, TIMEOUT,
     };
     let connect = AV | PATH_MTU | DEST_QPN | RQ_PSN;
+    if service == SERVICE_DCT {
+        // mlx5_ib_modify_dct: it is not connected, and never sends.
+        return match (from, to) {
+            (_, state::RST | state::ERR) => Some(0),
+            (state::RST, state::INIT) => Some(PKEY_INDEX | PORT | ACCESS_FLAGS),
+            (state::INIT, state::RTR) => Some(AV | PATH_MTU | MIN_RNR_TIMER),
+            _ => None,
+        };
+    }
     match (from, to) {
         (_, state::RST | state::ERR) => Some(0),
         (state::RST, state::INIT) => Some(match service {
             service::UD => PKEY_INDEX | PORT | QKEY,
+            service::DCI => PKEY_INDEX | PORT,
             _ => PKEY_INDEX | PORT | ACCESS_FLAGS,
         }),
         (state::INIT, state::RTR) => Some(match service {
             service::UD => 0,
             service::UC => connect,
+            service::DCI => PATH_MTU,
             _ => connect | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
         }),
         (state::RTR, state::RTS) => Some(match service {
-            service::RC => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+            service::RC | service::DCI => {
+                TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC
+            }
             _ => SQ_PSN,
         }),
         (state::INIT, state::INIT)
@@ -200,7 +226,8 @@ fn needed(service: u8, from: u8, to: u8) -> Option<u32> {
 }
 
 /// `MODIFY_QP`; `input` begins with `struct ib_uverbs_modify_qp` at `at`.
-pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
+/// Returns the queue pair's number.
+pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
     call.count(Command::ModifyQp);
     let slot = Kind::Qp.slot(input.u32(64))?;
     let wanted = input.u32(68);
@@ -245,7 +272,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
             }
         }
     }
-    Ok(())
+    Ok(slot + QPN_BASE)
 }
 
 /// Forgets everything that is posted; the rings start anew.
@@ -416,5 +443,9 @@ mod tests {
             check(service::RC, from, state::RST, 0, true);
         }
         check(service::RC, state::ERR, state::RTS, u32::MAX, false);
+        check(service::DCI, state::INIT, state::RTR, mask::PATH_MTU, true);
+        check(SERVICE_DCT, state::INIT, state::RTR, u32::MAX, true);
+        check(SERVICE_DCT, state::INIT, state::RTR, mask::PATH_MTU, false);
+        check(SERVICE_DCT, state::RTR, state::RTS, u32::MAX, false);
     }
 }

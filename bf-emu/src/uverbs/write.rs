@@ -56,12 +56,14 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
             answer(&cq::resize(call, input, Fields(&driver))?)
         }
         write::QUERY_QP => answer(&qp::query(call, input)?),
-        write::MODIFY_QP => qp::modify(call, input),
+        write::MODIFY_QP => qp::modify(call, input).map(drop),
         write::EX_MODIFY_QP => {
-            qp::modify(call, input)?;
+            let number = qp::modify(call, input)?;
             answer(Answer::new(8).u32(4, 8))?;
-            // struct mlx5_ib_modify_qp_resp
-            ioctl.answer(UHW_OUT, Answer::new(16).u32(0, 16).as_slice())
+            // struct mlx5_ib_modify_qp_resp: of a DCT, its owner learns the number here.
+            let mut driver = Answer::new(16);
+            driver.u32(0, 16).u32(4, number);
+            ioctl.answer(UHW_OUT, driver.as_slice())
         }
         write::MODIFY_SRQ => srq::modify(call, input),
         write::QUERY_SRQ => answer(&srq::query(call, input)?),

@@ -90,12 +90,31 @@ pub(crate) fn library_dirs(root: &Path) -> [PathBuf; 2] {
 
 /// Downloads `packages` with all that they depend on and the system lacks, and unpacks them into `dir/root`, as any user.
 pub(crate) fn unpack(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
+    unpack_what(cache, dir, |options| simulate(options, packages))
+}
+
+/// As [`unpack`], but nothing that they depend on.
+pub(crate) fn unpack_alone(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
+    unpack_what(cache, dir, |options| {
+        // Answered only where there are package lists.
+        let mut policy = Command::new("apt-cache");
+        policy.args(options).arg("show").args(packages);
+        process::stdout(&mut policy, QUESTION)?;
+        Ok(packages.iter().map(|&package| package.to_owned()).collect())
+    })
+}
+
+fn unpack_what(
+    cache: &Cache,
+    dir: &Path,
+    choose: impl Fn(&[String]) -> Result<Vec<String>>,
+) -> Result<()> {
     if !has_apt() {
         bail!("this system has no apt-get");
     }
     // The system's own package lists first; a list of our own where they are absent (a fresh container).
     let own = cache.dir.join("apt");
-    let (options, wanted) = match simulate(&[], packages) {
+    let (options, wanted) = match choose(&[]) {
         Ok(wanted) => (Vec::new(), wanted),
         Err(_) => {
             for sub in ["lists/partial", "cache/archives/partial"] {
@@ -108,7 +127,7 @@ pub(crate) fn unpack(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()>
             ];
             let mut update = Command::new("apt-get");
             process::stdout(update.args(&options).args(["-q", "update"]), APT)?;
-            let wanted = simulate(&options, packages)?;
+            let wanted = choose(&options)?;
             (options, wanted)
         }
     };

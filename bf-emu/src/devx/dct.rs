@@ -1,0 +1,58 @@
+//! `CREATE_DCT`: the target side of dynamic connections. It lies among the queue pairs.
+
+use mlx5_prm::cmd;
+use mlx5_prm::qp::{dct, state};
+use mlx5_prm::umr::access;
+
+use super::{BAD_PARAM, NO_RESOURCES, Output, Result, cq_slot, get, get8, get16, pd_slot};
+use crate::fabric::QPN_BASE;
+use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
+use crate::stats::Command;
+use crate::uverbs::{Call, Kind, slot_of_number};
+
+pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+    call.count(Command::CreateQp);
+    let rights = [
+        (dct::REMOTE_READ, access::REMOTE_READ),
+        (dct::REMOTE_WRITE, access::REMOTE_WRITE),
+        (dct::REMOTE_ATOMIC, access::ATOMIC),
+    ];
+    let granted = rights
+        .into_iter()
+        .filter(|(field, _)| field.is_set(input))
+        .fold(0, |rights, (_, right)| rights | right);
+    let owner = call.owner()?;
+    let mut locked = call.lock();
+    let function = locked.function(call.function());
+    let srq = slot_of_number(get(input, dct::SRQN)).ok_or(BAD_PARAM)?;
+    function
+        .srqs
+        .owned(srq, call.context.number)
+        .ok_or(BAD_PARAM)?;
+    let cq = cq_slot(call, function, get(input, dct::CQN))?;
+    let target = Qp {
+        pd: pd_slot(call, function, get(input, dct::PD))?,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: srq + 1,
+        user_index: get(input, dct::USER_INDEX),
+        dc_key: dct::DC_ACCESS_KEY.get(input),
+        access: granted,
+        path: Path {
+            port: get8(input, dct::PORT),
+            path_mtu: get8(input, dct::MTU),
+            pkey_index: get16(input, dct::PKEY_INDEX),
+            min_rnr_timer: get8(input, dct::MIN_RNR_NAK),
+            ..Path::default()
+        },
+        service: SERVICE_DCT,
+        // There is no transition: it listens from the start.
+        state: state::RTR,
+        by_command: true,
+        ..Qp::default()
+    };
+    let slot = function.qps.insert(owner, target).ok_or(NO_RESOURCES)?;
+    let mut output = Output::new(cmd::HEADER_BYTES, room);
+    output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
+    Ok((Kind::Qp.handle(slot), output.done()))
+}

@@ -1,0 +1,120 @@
+//! The other end of a request: of a connection, or of a dynamic one for as long as the request takes.
+
+use mlx5_prm::qp::{service, state};
+use mlx5_prm::wqe::AddressVector;
+
+use super::access::Side;
+use super::complete::{enter_error, qp_slot};
+use super::event::Event;
+use super::execute::{Fault, NO_ANSWER, SILENT};
+use crate::fabric::objects::{Qp, SERVICE_DCT};
+use crate::fabric::{Fabric, Locked};
+
+/// A queue pair with where it is.
+#[derive(Clone, Copy)]
+pub(super) struct Poster {
+    pub(super) function: usize,
+    pub(super) qpn: u32,
+    pub(super) qp: Qp,
+    /// Where its request goes, if the request itself says so.
+    pub(super) address: Option<AddressVector>,
+}
+
+impl Poster {
+    pub(super) fn side(&self) -> Side {
+        Side {
+            function: self.function,
+            pd: self.qp.pd,
+            qpn: self.qpn,
+        }
+    }
+}
+
+/// The other end of a request: its function, number and a copy of it.
+pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
+    match poster.address {
+        Some(to) if poster.qp.service == service::DCI => {
+            let target = target(locked, &to)?;
+            // The queue pair remembers where it last went, as a real one does while it is connected.
+            if let Some(qp) = locked
+                .function(poster.function)
+                .qps
+                .get_mut(qp_slot(poster.qpn))
+            {
+                qp.remote_qpn = target.qpn;
+                qp.remote_function = u32::try_from(target.function + 1).unwrap_or(0);
+            }
+            Ok(target)
+        }
+        _ => connected(locked, poster),
+    }
+}
+
+fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
+    let function = poster.qp.remote_function.checked_sub(1).ok_or(NO_ANSWER)? as usize;
+    let peer = lookup(locked, function, poster.qp.remote_qpn)?;
+    let back = (peer.qp.remote_function as usize, peer.qp.remote_qpn);
+    if peer.qp.service != poster.qp.service {
+        return Err(NO_ANSWER);
+    }
+    match peer.qp.state {
+        state::RTR | state::RTS | state::SQD | state::SQER => {
+            if back == (poster.function + 1, poster.qpn) {
+                Ok(peer)
+            } else {
+                Err(NO_ANSWER)
+            }
+        }
+        // On its way: it will answer a later try.
+        state::RST | state::INIT => Err(SILENT),
+        _ => Err(NO_ANSWER),
+    }
+}
+
+/// The DCT that an address vector names. A wrong key is not answered.
+fn target(locked: &Locked<'_>, to: &AddressVector) -> Result<Poster, Fault> {
+    let function = destination(locked.fabric(), to).ok_or(NO_ANSWER)?;
+    let peer = lookup(locked, function, to.dqp)?;
+    if peer.qp.service != SERVICE_DCT || peer.qp.dc_key != to.key {
+        return Err(NO_ANSWER);
+    }
+    match peer.qp.state {
+        state::RTR => Ok(peer),
+        state::RST | state::INIT => Err(SILENT),
+        _ => Err(NO_ANSWER),
+    }
+}
+
+fn lookup(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Poster, Fault> {
+    let tables = locked.peek(function);
+    let qp = tables.qps.get(qp_slot(qpn)).copied().ok_or(NO_ANSWER)?;
+    let owner = tables.qps.owner(qp_slot(qpn)).ok_or(NO_ANSWER)?;
+    locked.pid(owner.process).ok_or(NO_ANSWER)?;
+    Ok(Poster {
+        function,
+        qpn,
+        qp,
+        address: None,
+    })
+}
+
+/// The function that an address vector leads to.
+pub(super) fn destination(fabric: &Fabric, to: &AddressVector) -> Option<usize> {
+    match to.dlid {
+        0 if to.grh => fabric.function_of_gid(&to.dgid),
+        lid => fabric.function_of_lid(lid),
+    }
+}
+
+/// True if the peer lets the other side do this.
+pub(super) fn permits(peer: &Poster, right: u8) -> bool {
+    peer.qp.access & right != 0
+}
+
+/// Brings the peer of a request that he refused into the error state. A DCT refuses one request and
+/// serves the next.
+pub(super) fn fail_peer(locked: &mut Locked<'_>, peer: &Poster, event: Event) {
+    if peer.qp.service != SERVICE_DCT {
+        enter_error(locked, peer.function, peer.qpn, Some(event));
+    }
+}

@@ -1,0 +1,308 @@
+//! `cargo xtask suites`: test programs of others, unmodified, judge the emulated device.
+
+mod pair;
+mod pyverbs;
+mod skips;
+mod ucx;
+mod verbs;
+
+use crate::setup::{self, Env};
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use skips::Accepted;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+Usage: cargo xtask suites [--list] [NAME...] [-- PART...]
+
+Runs test programs of others over the emulated device and writes target/suites/report.json. All, or those named:
+  pyverbs   rdma-core 44's own suite, as Debian's python3-pyverbs ships it
+  pingpong  ibv_{rc,uc,ud,srq}_pingpong, each received byte compared
+  perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
+  ucx       ucx_perftest of stock UCX over each transport
+
+  PART      of these only the tests whose names contain one of the words (the skips are not judged then)
+  --list    name the suites
+
+Skips that are accepted are in tests/suites/skips.toml, with reasons. A skip that is not there fails the run, and so
+does one that is there and does not skip.";
+
+/// A cold build of two packages on two cores.
+const BUILD: Duration = Duration::from_secs(600);
+
+/// One test of a suite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) outcome: Outcome,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    /// With the explanation.
+    Failed(String),
+    /// With the suite's own reason.
+    Skipped(String),
+}
+
+impl Case {
+    pub(crate) fn of(name: impl Into<String>, result: Result<()>) -> Self {
+        Self {
+            name: name.into(),
+            outcome: match result {
+                Ok(()) => Outcome::Passed,
+                Err(error) => Outcome::Failed(format!("{error:#}")),
+            },
+        }
+    }
+}
+
+struct Suite {
+    name: &'static str,
+    run: fn(&World) -> Result<Vec<Case>>,
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "pyverbs",
+        run: pyverbs::run,
+    },
+    Suite {
+        name: "pingpong",
+        run: verbs::pingpong,
+    },
+    Suite {
+        name: "perftest",
+        run: verbs::perftest,
+    },
+    Suite {
+        name: "ucx",
+        run: ucx::run_all,
+    },
+];
+
+/// What the suites share.
+pub(crate) struct World {
+    pub(crate) env: Env,
+    /// Where the built `bf-emu` and its library are.
+    bin: PathBuf,
+    /// `target/suites`.
+    pub(crate) dir: PathBuf,
+    /// Words of which a test's name must contain one; none chooses all.
+    parts: Vec<String>,
+}
+
+impl World {
+    /// Whether a test is to be run.
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let Some((chosen, parts)) = choose(&arguments)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let env = setup::ensure()?;
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--release", "-p", "bf-emu", "-p", "bf-emu-preload"])
+        .current_dir(workspace::root());
+    let done = process::run(&mut build, BUILD)?;
+    ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+    let dir = workspace::target_dir().join("suites");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let world = World {
+        env,
+        bin: workspace::target_dir().join("release"),
+        dir,
+        parts,
+    };
+    let accepted = skips::read(&workspace::root().join("tests/suites/skips.toml"))?;
+    let mut reports = Vec::new();
+    let mut clean = true;
+    for suite in chosen {
+        let started = Instant::now();
+        let mut cases = (suite.run)(&world).with_context(|| suite.name)?;
+        if world.parts.is_empty() {
+            judge(suite.name, &mut cases, &accepted);
+        }
+        clean &= tell(suite.name, started.elapsed(), &cases);
+        reports.push(report(suite.name, &cases));
+    }
+    let path = world.dir.join("report.json");
+    let text = format!(
+        "{}\n",
+        serde_json::to_string_pretty(&Value::Array(reports))?
+    );
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("report: {}", path.display());
+    Ok(if clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+type Choice = (Vec<&'static Suite>, Vec<String>);
+
+/// The suites and parts that the arguments ask for; `None` when they asked for an answer that is given.
+fn choose(arguments: &[String]) -> Result<Option<Choice>> {
+    let mut words = arguments.iter();
+    let mut chosen = Vec::new();
+    for word in words.by_ref() {
+        match word.as_str() {
+            "-h" | "--help" => {
+                println!("{HELP}");
+                return Ok(None);
+            }
+            "--list" => {
+                for suite in SUITES {
+                    println!("{}", suite.name);
+                }
+                return Ok(None);
+            }
+            "--" => break,
+            name => match SUITES.iter().find(|suite| suite.name == name) {
+                Some(suite) => chosen.push(suite),
+                None => bail!("no suite or option '{name}'; try: cargo xtask suites --help"),
+            },
+        }
+    }
+    if chosen.is_empty() {
+        chosen.extend(SUITES);
+    }
+    Ok(Some((chosen, words.cloned().collect())))
+}
+
+/// Turns skips that nobody accepted, and accepted ones that did not skip, into failures.
+fn judge(suite: &str, cases: &mut Vec<Case>, accepted: &[Accepted]) {
+    let mut expected: BTreeMap<&str, &str> = accepted
+        .iter()
+        .filter(|skip| skip.suite == suite)
+        .map(|skip| (skip.name.as_str(), skip.reason.as_str()))
+        .collect();
+    for case in cases.iter_mut() {
+        let accepted = expected.remove(case.name.as_str());
+        let verdict = match (&mut case.outcome, accepted) {
+            (Outcome::Skipped(reason), Some(accepted)) => {
+                // The report gives ours: the suite's own often tells only what it did not find.
+                accepted.clone_into(reason);
+                continue;
+            }
+            (Outcome::Skipped(reason), None) => format!("skipped, which is not accepted: {reason}"),
+            (Outcome::Passed, Some(_)) => "passed; take its skip off the list".to_owned(),
+            _ => continue,
+        };
+        case.outcome = Outcome::Failed(verdict);
+    }
+    for name in expected.into_keys() {
+        let detail = "listed as a skip, but there is no such test".to_owned();
+        cases.push(Case {
+            name: name.to_owned(),
+            outcome: Outcome::Failed(detail),
+        });
+    }
+}
+
+/// Prints what came of a suite. True if nothing failed.
+fn tell(suite: &str, time: Duration, cases: &[Case]) -> bool {
+    for case in cases {
+        if let Outcome::Failed(detail) = &case.outcome {
+            println!("FAILED {suite} {}\n{}", case.name, detail.trim_end());
+        }
+    }
+    let [passed, failed, skipped] = count(cases);
+    println!(
+        "{suite:<9} {passed} passed, {failed} failed, {skipped} skipped  ({:.0} s)",
+        time.as_secs_f64()
+    );
+    failed == 0
+}
+
+fn count(cases: &[Case]) -> [usize; 3] {
+    let number =
+        |wanted: fn(&Outcome) -> bool| cases.iter().filter(|case| wanted(&case.outcome)).count();
+    [
+        number(|outcome| matches!(outcome, Outcome::Passed)),
+        number(|outcome| matches!(outcome, Outcome::Failed(_))),
+        number(|outcome| matches!(outcome, Outcome::Skipped(_))),
+    ]
+}
+
+fn report(suite: &str, cases: &[Case]) -> Value {
+    let [passed, failed, skipped] = count(cases);
+    let skips: Vec<Value> = cases
+        .iter()
+        .filter_map(|case| match &case.outcome {
+            Outcome::Skipped(reason) => Some(json!({"name": case.name, "reason": reason})),
+            _ => None,
+        })
+        .collect();
+    json!({"suite": suite, "passed": passed, "failed": failed, "skipped": skipped, "skips": skips})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_are_judged() {
+        let skip = |name: &str| Accepted {
+            suite: "s".to_owned(),
+            name: name.to_owned(),
+            reason: "ours".to_owned(),
+        };
+        let case = |name: &str, outcome: Outcome| Case {
+            name: name.to_owned(),
+            outcome,
+        };
+        let skipped = || Outcome::Skipped("theirs".to_owned());
+        let mut cases = vec![
+            case("good", Outcome::Passed),
+            case("listed", skipped()),
+            case("new", skipped()),
+            case("mended", Outcome::Passed),
+        ];
+        let accepted = [skip("listed"), skip("mended"), skip("gone")];
+        judge("s", &mut cases, &accepted);
+        let failed: Vec<&str> = cases
+            .iter()
+            .filter(|case| matches!(case.outcome, Outcome::Failed(_)))
+            .map(|case| case.name.as_str())
+            .collect();
+        assert_eq!(failed, ["new", "mended", "gone"]);
+        let report = report("s", &cases);
+        assert_eq!(report["passed"], 1);
+        assert_eq!(report["skips"][0]["reason"], "ours");
+        // Another suite's skips are not this one's.
+        let mut other = vec![case("good", Outcome::Passed)];
+        judge("t", &mut other, &accepted);
+        assert_eq!(count(&other), [1, 0, 0]);
+    }
+
+    #[test]
+    fn arguments() {
+        let names = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let (chosen, parts) = choose(&words).unwrap().unwrap();
+            let names: Vec<&str> = chosen.iter().map(|suite| suite.name).collect();
+            (names.join(" "), parts.join(" "))
+        };
+        assert_eq!(names("ucx pyverbs").0, "ucx pyverbs");
+        assert_eq!(names("ucx -- tag am"), ("ucx".into(), "tag am".into()));
+        assert_eq!(names("").0.split(' ').count(), SUITES.len());
+        assert!(choose(&["uxc".to_owned()]).is_err());
+        for suite in SUITES {
+            assert!(HELP.contains(&format!("\n  {} ", suite.name)));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! An emulated machine room of two nodes, and pairs of programs in it: a server and its client.
+
+use super::World;
+use crate::process::{self, Running};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Where the server runs.
+pub(super) const SERVER: &str = "node0.host";
+/// Where its client runs.
+pub(super) const CLIENT: &str = "node1.host";
+/// A fresh room is a few files.
+const QUESTION: Duration = Duration::from_secs(20);
+
+/// A fresh device; gone when dropped.
+pub(super) struct Room<'a> {
+    world: &'a World,
+    state: PathBuf,
+}
+
+impl<'a> Room<'a> {
+    pub(super) fn new(world: &'a World) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // The device is a file that all its processes map: in memory, where no disk writes it back.
+        let name = format!("/dev/shm/xgvmi-suite-{}-{number}", std::process::id());
+        let state = PathBuf::from(name);
+        ensure!(!state.exists(), "{} is in the way", state.display());
+        Ok(Self { world, state })
+    }
+
+    /// `program` as it runs in `function`.
+    pub(super) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.emulator("run");
+        command
+            .args(["--nodes", "2", "--as", function, "--"])
+            .arg(program)
+            .envs(self.world.env.for_verbs());
+        command
+    }
+
+    /// A tool of ibverbs-utils or perftest.
+    pub(super) fn verbs_tool(&self, name: &str) -> PathBuf {
+        match &self.world.env.verbs_root {
+            Some(root) => root.join("usr/bin").join(name),
+            None => PathBuf::from(name),
+        }
+    }
+
+    /// What the device counted in all functions: the sum of the counters of a group that `wanted` names.
+    pub(super) fn counted(&self, group: &str, wanted: impl Fn(&str) -> bool) -> Result<u64> {
+        let text = process::stdout(self.emulator("stats").arg("--json"), QUESTION)?;
+        let stats: serde_json::Value = serde_json::from_str(&text)?;
+        let functions = stats["functions"].as_array().into_iter().flatten();
+        let counters = functions.filter_map(|function| function[group].as_object());
+        let counters: Vec<_> = counters.flatten().collect();
+        ensure!(!counters.is_empty(), "bf-emu stats has no {group}: {text}");
+        Ok(counters
+            .into_iter()
+            .filter(|(name, _)| wanted(name))
+            .filter_map(|(_, value)| value.as_u64())
+            .sum())
+    }
+
+    fn emulator(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(self.world.bin.join("bf-emu"));
+        command.arg(subcommand).arg("--state").arg(&self.state);
+        command
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.state);
+    }
+}
+
+/// Runs a server, and a client once the server listens on `port`; both must end well. Returns what both wrote.
+pub(super) fn run(
+    server: &mut Command,
+    client: &mut Command,
+    port: u16,
+    limit: Duration,
+) -> Result<(String, String)> {
+    let lines = format!("{}\n{}", process::shown(server), process::shown(client));
+    let mut running = Running::spawn(server)?;
+    let up = process::wait_until(limit, || listens(port) || running.group.has_ended());
+    if !up || running.group.has_ended() {
+        let done = running.wait(Duration::ZERO)?;
+        bail!(
+            "the server did not come up: {}\n{lines}\n{}",
+            done.verdict(),
+            done.output.trim_end()
+        );
+    }
+    let client_done = process::run(client, limit)?;
+    // A client that failed leaves its server waiting for ever.
+    let patience = match client_done.ok() {
+        true => limit,
+        false => Duration::from_secs(1),
+    };
+    let server_done = running.wait(patience)?;
+    ensure!(
+        client_done.ok() && server_done.ok(),
+        "{lines}\n-- server: {}\n{}\n-- client: {}\n{}",
+        server_done.verdict(),
+        server_done.output.trim_end(),
+        client_done.verdict(),
+        client_done.output.trim_end()
+    );
+    Ok((server_done.output, client_done.output))
+}
+
+/// A TCP port that nobody listens on now.
+pub(super) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free TCP port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Whether any socket listens on `port`. Looked up, not tried: these servers take the first connection for the client's.
+fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let wanted = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let text = std::fs::read_to_string(Path::new(table)).unwrap_or_default();
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().is_some_and(|local| local.ends_with(&wanted))
+                && words.nth(1) == Some(LISTEN)
+        })
+    })
+}

@@ -1,0 +1,206 @@
+//! rdma-core's own suite, as Debian ships it: unpacked, run by `tests/suites/rdma_core.py`, every test named.
+
+use super::pair::{Room, SERVER};
+use super::{Case, Outcome, World};
+use crate::process::{self, Done};
+use crate::{setup, workspace};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The whole suite takes half a minute on two idle cores.
+const LIMIT: Duration = Duration::from_secs(400);
+/// One test takes a second at most; a test that hangs is left after this, in seconds.
+const TEST_LIMIT_S: &str = "30";
+/// Runs that a suite may take which ends in the middle: each end is one more test that hung or crashed.
+const RUNS_MAX: usize = 20;
+/// Debian's interpreter: the modules of Debian's package are made for no other.
+const PYTHON: &str = "/usr/bin/python3";
+/// Part of every test's name, of which nobody learns anything.
+const PREFIX: &str = "tests.";
+
+pub(super) fn run(world: &World) -> Result<Vec<Case>> {
+    let suite = Unpacked::new(world)?;
+    let room = Room::new(world)?;
+    let listed = suite.driver(&room, &[])?;
+    let all: Vec<&str> = listed
+        .output
+        .lines()
+        .filter_map(|line| line.strip_prefix("NAME "))
+        .collect();
+    ensure!(
+        listed.ok() && !all.is_empty(),
+        "the suite does not load: {}\n{}",
+        listed.verdict(),
+        listed.output
+    );
+    let mut left: Vec<&str> = all
+        .into_iter()
+        .filter(|name| world.wants(name.strip_prefix(PREFIX).unwrap_or(name)))
+        .collect();
+    let mut cases = Vec::new();
+    let mut log = String::new();
+    for _ in 0..RUNS_MAX {
+        if left.is_empty() {
+            break;
+        }
+        let done = suite.driver(&room, &left)?;
+        log.push_str(&done.output);
+        let (told, broken) = parse(&done.output)?;
+        let mut over: BTreeSet<String> = told.iter().map(|case| case.name.clone()).collect();
+        cases.extend(told);
+        if let Some(name) = broken {
+            let detail = format!("did not end: {}\n{}", done.verdict(), tail(&done.output));
+            over.insert(name.clone());
+            cases.push(Case {
+                name,
+                outcome: Outcome::Failed(detail),
+            });
+        } else {
+            ensure!(
+                done.ok() && !over.is_empty(),
+                "{}\n{}",
+                done.verdict(),
+                tail(&done.output)
+            );
+        }
+        left.retain(|name| !over.contains(name.strip_prefix(PREFIX).unwrap_or(name)));
+    }
+    fs::write(world.dir.join("pyverbs.log"), log)?;
+    ensure!(
+        left.is_empty(),
+        "{} tests were not run, as {RUNS_MAX} others hung",
+        left.len()
+    );
+    Ok(cases)
+}
+
+/// The suite in the build directory, with the bindings beside it in the cache.
+struct Unpacked {
+    dir: PathBuf,
+    bindings: PathBuf,
+    driver: PathBuf,
+}
+
+impl Unpacked {
+    fn new(world: &World) -> Result<Self> {
+        let root = setup::pyverbs()?;
+        let dir = world.dir.join("pyverbs");
+        let _ = fs::remove_dir_all(&dir);
+        let tests = dir.join("tests");
+        fs::create_dir_all(&tests)?;
+        copy_tests(&root.join("usr/share/doc/rdma-core/tests"), &tests)?;
+        ensure!(
+            Path::new(PYTHON).exists(),
+            "{PYTHON} is absent; Debian's package python3 brings it"
+        );
+        Ok(Self {
+            dir,
+            bindings: root.join("usr/lib/python3/dist-packages"),
+            driver: workspace::root().join("tests/suites/rdma_core.py"),
+        })
+    }
+
+    /// Runs the named tests, or lists all.
+    fn driver(&self, room: &Room<'_>, names: &[&str]) -> Result<Done> {
+        let list = self.dir.join("names");
+        fs::write(&list, names.join("\n"))?;
+        let mut command = room.command(SERVER, PYTHON);
+        command
+            .arg(&self.driver)
+            .arg(&self.dir)
+            .arg(TEST_LIMIT_S)
+            .arg(&list)
+            .args(["--dev", "mlx5_0"])
+            .env("PYTHONPATH", &self.bindings)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        process::run(&mut command, LIMIT)
+    }
+}
+
+/// Debian compresses the longer ones, as it does with documentation.
+fn copy_tests(from: &Path, to: &Path) -> Result<()> {
+    let entries = fs::read_dir(from).with_context(|| format!("no suite in {}", from.display()))?;
+    let mut compressed = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().context("a file without a name")?;
+        let target = to.join(name);
+        fs::copy(&path, &target)?;
+        if target.extension().is_some_and(|ending| ending == "gz") {
+            compressed.push(target);
+        }
+    }
+    let mut unzip = Command::new("gzip");
+    process::stdout(unzip.arg("-d").args(compressed), Duration::from_secs(30)).map(drop)
+}
+
+/// What the driver told of tests, and the one that was begun last and of which nothing was told.
+fn parse(output: &str) -> Result<(Vec<Case>, Option<String>)> {
+    let short = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
+    let mut cases: Vec<Case> = Vec::new();
+    let mut begun = None;
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix("START ") {
+            begun = Some(short(name));
+        }
+        let Some(json) = line.strip_prefix("RESULT ") else {
+            continue;
+        };
+        let told: serde_json::Value = serde_json::from_str(json).context("a line of the driver")?;
+        let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
+        let name = short(&text("name"));
+        if begun.as_ref() == Some(&name) {
+            begun = None;
+        }
+        let outcome = match text("outcome").as_str() {
+            "passed" => Outcome::Passed,
+            "skipped" => Outcome::Skipped(text("reason")),
+            "failed" => Outcome::Failed(text("reason")),
+            other => bail!("the driver told of an outcome '{other}'"),
+        };
+        // A test whose cleaning up fails is told of twice: the failure counts.
+        match cases.iter_mut().find(|case| case.name == name) {
+            Some(case) if matches!(outcome, Outcome::Failed(_)) => case.outcome = outcome,
+            Some(_) => {}
+            None => cases.push(Case { name, outcome }),
+        }
+    }
+    Ok((cases, begun))
+}
+
+/// The end of what was written.
+fn tail(output: &str) -> String {
+    const LINES: usize = 30;
+    let lines: Vec<&str> = output.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_is_understood() {
+        let output = "noise\nSTART tests.test_a.A.one\n\
+                      RESULT {\"name\": \"tests.test_a.A.one\", \"outcome\": \"passed\", \"reason\": \"\"}\n\
+                      RESULT {\"name\": \"tests.test_a.A.one\", \"outcome\": \"failed\", \"reason\": \"late\"}\n\
+                      RESULT {\"name\": \"tests.test_a.A.two\", \"outcome\": \"skipped\", \"reason\": \"no\"}\n\
+                      START tests.test_a.A.three\nFatal Python error\n";
+        let (cases, broken) = parse(output).unwrap();
+        let case = |name: &str, outcome: Outcome| Case {
+            name: name.to_owned(),
+            outcome,
+        };
+        let expect = [
+            case("test_a.A.one", Outcome::Failed("late".to_owned())),
+            case("test_a.A.two", Outcome::Skipped("no".to_owned())),
+        ];
+        assert_eq!(cases, expect);
+        assert_eq!(broken.as_deref(), Some("test_a.A.three"));
+        assert!(parse("RESULT {}\n").is_err());
+    }
+}

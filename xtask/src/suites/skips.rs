@@ -1,0 +1,77 @@
+//! `tests/suites/skips.toml`: the skips of the suites that are accepted, under their reasons.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::path::Path;
+
+/// One accepted skip.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Accepted {
+    pub(super) suite: String,
+    pub(super) name: String,
+    pub(super) reason: String,
+}
+
+/// Reads the file.
+pub(super) fn read(path: &Path) -> Result<Vec<Accepted>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| path.display().to_string())
+}
+
+fn parse(text: &str) -> Result<Vec<Accepted>> {
+    let table: toml::Table = text.parse().context("not TOML")?;
+    let mut accepted: Vec<Accepted> = Vec::new();
+    for (key, value) in &table {
+        let (true, Some(groups)) = (key == "skip", value.as_array()) else {
+            bail!("unknown key '{key}'; only [[skip]] tables are known");
+        };
+        for group in groups {
+            let text = |name: &str| {
+                let text = group.get(name).and_then(toml::Value::as_str);
+                text.map(str::trim)
+                    .filter(|text| !text.is_empty())
+                    .map(str::to_owned)
+                    .with_context(|| format!("a [[skip]] without {name}: {group}"))
+            };
+            let (suite, reason) = (text("suite")?, text("reason")?);
+            let names = group.get("names").and_then(toml::Value::as_array);
+            let names = names.with_context(|| format!("a [[skip]] without names: {group}"))?;
+            for name in names {
+                let name = name.as_str().context("a name that is no text")?.to_owned();
+                let twice = accepted
+                    .iter()
+                    .any(|other| other.suite == suite && other.name == name);
+                ensure!(!twice, "'{name}' is listed twice");
+                accepted.push(Accepted {
+                    suite: suite.clone(),
+                    name,
+                    reason: reason.clone(),
+                });
+            }
+        }
+    }
+    Ok(accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_need_their_three_fields() {
+        let good = "[[skip]]\nsuite = \"s\"\nreason = \"why\"\nnames = [\"a\", \"b\"]\n";
+        let names: Vec<String> = parse(good)
+            .unwrap()
+            .into_iter()
+            .map(|skip| format!("{} {} {}", skip.suite, skip.name, skip.reason))
+            .collect();
+        assert_eq!(names, ["s a why", "s b why"]);
+        for missing in ["suite", "reason", "names"] {
+            let lines = good.lines().filter(|line| !line.starts_with(missing));
+            let text: Vec<&str> = lines.collect();
+            let error = format!("{:#}", parse(&text.join("\n")).unwrap_err());
+            assert!(error.contains(missing), "{error}");
+        }
+        assert!(parse(&format!("{good}{good}")).is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! Stock programs on libibverbs: the pingpongs of ibverbs-utils, and perftest without rdma_cm.
+
+use super::pair::{CLIENT, Room, SERVER, free_port, run};
+use super::{Case, World};
+use anyhow::{Result, ensure};
+use std::time::Duration;
+
+/// One pair of programs: the longest move some gigabytes, and others may keep the processors busy.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Program and options of each pingpong. All compare every received buffer with what was sent.
+const PINGPONGS: &[(&str, &str)] = &[
+    ("ibv_rc_pingpong", "-c"),
+    ("ibv_rc_pingpong", "-c -e"),
+    ("ibv_rc_pingpong", "-c -N"),
+    ("ibv_rc_pingpong", "-c -s 1048576 -n 50"),
+    ("ibv_uc_pingpong", "-c"),
+    ("ibv_uc_pingpong", "-c -e"),
+    ("ibv_ud_pingpong", "-c -s 2048"),
+    ("ibv_ud_pingpong", "-c -s 2048 -e"),
+    ("ibv_srq_pingpong", "-c"),
+    ("ibv_srq_pingpong", "-c -e -q 8"),
+];
+
+pub(super) fn pingpong(world: &World) -> Result<Vec<Case>> {
+    Ok(PINGPONGS
+        .iter()
+        .map(|(program, options)| (format!("{program} {options}"), program, options))
+        .filter(|(name, ..)| world.wants(name))
+        .map(|(name, program, options)| Case::of(name, one_pingpong(world, program, options)))
+        .collect())
+}
+
+fn one_pingpong(world: &World, program: &str, options: &str) -> Result<()> {
+    let outputs = pair(world, program, options, "")?;
+    for output in [&outputs.0, &outputs.1] {
+        ensure!(
+            output.contains("bytes in") && !output.contains("invalid data"),
+            "wrong bytes arrived:\n{output}"
+        );
+    }
+    Ok(())
+}
+
+/// What every run of perftest has: no warning about the processor's frequency.
+const QUIET: &str = "-F";
+
+/// Programs of perftest and options; the sizes of `-a` go to 8 MiB, or to one packet for datagrams.
+const PERFTESTS: &[(&str, &[&str])] = &[
+    (
+        "ib_write_lat",
+        &[
+            "-n 1000",
+            "-n 20 -a",
+            "-c UC -n 20 -a",
+            "-n 1000 -s 64 -I 64",
+            "-n 1000 -s 8 -I 0",
+            "-c DC -n 500",
+        ],
+    ),
+    (
+        "ib_write_bw",
+        &[
+            "-n 50 -a",
+            "-n 50 -a -b",
+            "-c UC -n 50 -a",
+            "-c UC -n 50 -a -b",
+            "-n 500 -q 16",
+            "-n 500 -q 16 -b",
+            "-n 512 -s 64 -I 64 -l 8",
+            "-n 500 -Q 1",
+            "-n 500 -s 4096 -m 1024 -S 2",
+            "-c DC -n 20 -a",
+            "-c DC -n 200 -q 4 -b",
+        ],
+    ),
+    (
+        "ib_read_lat",
+        &[
+            "-n 1000",
+            "-n 20 -a",
+            "-n 500 -e",
+            "-n 500 -o 1",
+            "-c DC -n 500",
+        ],
+    ),
+    (
+        "ib_read_bw",
+        &[
+            "-n 50 -a",
+            "-n 50 -a -b",
+            "-n 500 -q 16",
+            "-n 200 -e",
+            "-n 200 -o 1 -q 2",
+            "-c DC -n 20 -a",
+        ],
+    ),
+    (
+        "ib_send_lat",
+        &[
+            "-n 1000",
+            "-n 20 -a",
+            "-c UC -n 20 -a",
+            "-c UD -n 20 -a",
+            "-n 500 -e",
+            "-c UD -n 500 -e",
+            "-n 500 --use-srq",
+            "-c UD -n 500 --use-srq",
+            "-n 1000 -s 64 -I 64",
+            "-c UD -n 1000 -s 64 -I 64",
+            "-c DC -n 500",
+            "-c DC -n 200 -e",
+        ],
+    ),
+    (
+        "ib_send_bw",
+        &[
+            "-n 50 -a",
+            "-n 50 -a -b",
+            "-c UC -n 50 -a",
+            "-c UD -n 500 -a",
+            "-n 200 -e",
+            "-n 200 -q 16",
+            "-n 200 -q 8 --use-srq",
+            "-n 200 -q 8 -b --use-srq",
+            "-n 512 -s 64 -I 64 -l 8",
+            "-c UD -n 500 -s 1024 -b",
+            "-c DC -n 20 -a",
+        ],
+    ),
+    (
+        "ib_atomic_lat",
+        &[
+            "-n 1000 -A FETCH_AND_ADD",
+            "-n 1000 -A CMP_AND_SWAP",
+            "-n 500 -e",
+            "-c DC -n 500",
+        ],
+    ),
+    (
+        "ib_atomic_bw",
+        &[
+            "-n 1000 -A FETCH_AND_ADD",
+            "-n 1000 -A CMP_AND_SWAP -b",
+            "-n 500 -q 8 -o 4",
+            "-n 200 -e",
+            "-c DC -n 200 -A CMP_AND_SWAP",
+        ],
+    ),
+];
+
+pub(super) fn perftest(world: &World) -> Result<Vec<Case>> {
+    let rows = PERFTESTS
+        .iter()
+        .flat_map(|(program, rows)| rows.iter().map(move |options| (program, options)));
+    Ok(rows
+        .map(|(program, options)| (format!("{program} {options}"), program, options))
+        .filter(|(name, ..)| world.wants(name))
+        .map(|(name, program, options)| {
+            let result = pair(world, program, options, QUIET).map(drop);
+            Case::of(name, result)
+        })
+        .collect())
+}
+
+/// Runs a program with itself, in a fresh room; no request may be refused there.
+fn pair(world: &World, program: &str, options: &str, more: &str) -> Result<(String, String)> {
+    let room = Room::new(world)?;
+    let tool = room.verbs_tool(program);
+    let port = free_port()?;
+    let command = |function: &str| {
+        let mut command = room.command(function, &tool);
+        command
+            .args(["-d", "mlx5_0", "-p", &port.to_string()])
+            .args(options.split_whitespace())
+            .args(more.split_whitespace());
+        command
+    };
+    let (mut server, mut client) = (command(SERVER), command(CLIENT));
+    let outputs = run(&mut server, client.arg("127.0.0.1"), port, LIMIT)?;
+    // What the programs ask before they start may well be unknown; what they post may not fail.
+    let refused = room.counted("refusals", |name| {
+        [
+            "local_",
+            "remote_",
+            "retry_",
+            "window_",
+            "unknown_work",
+            "cq_overrun",
+        ]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+    })?;
+    ensure!(
+        refused == 0,
+        "{refused} requests were refused\n{}\n{}",
+        outputs.0,
+        outputs.1
+    );
+    let moved = room.counted("wqes", |name| name != "flushed")?;
+    ensure!(moved > 0, "the device executed nothing");
+    Ok(outputs)
+}
