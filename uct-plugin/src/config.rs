@@ -37,6 +37,7 @@ struct Raw {
     poll_timeout: f64,
     alias_max: c_uint,
     key_file: *const c_char,
+    stats: c_int,
 }
 
 /// The options' values.
@@ -44,6 +45,8 @@ struct Raw {
 pub(crate) struct Options {
     /// Whether anything is served.
     pub(crate) enable: bool,
+    /// Whether numbers are shown to `xgvmi stat`.
+    pub(crate) stats: bool,
     pool_init: u32,
     pool_max: u32,
     pool_low: u32,
@@ -127,7 +130,7 @@ static INVALIDATE: Words<4> = Words([
 ]);
 
 /// All options.
-static OPTIONS: [Spec; 15] = [
+static OPTIONS: [Spec; 16] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -249,6 +252,14 @@ static OPTIONS: [Spec; 15] = [
         offset: offset_of!(Raw, key_file),
         kind: Kind::String,
     },
+    Spec {
+        name: c"STATS",
+        default: c"y",
+        doc: c"Show the numbers of this process to xgvmi stat, in a file of some 16 KiB below\n\
+               /dev/shm/xgvmi-<user id> that no other user can read.",
+        offset: offset_of!(Raw, stats),
+        kind: Kind::Bool,
+    },
 ];
 
 impl Raw {
@@ -269,12 +280,14 @@ impl Raw {
         poll_timeout: 5.0,
         alias_max: 65_536,
         key_file: null(),
+        stats: 1,
     };
 
     fn options(&self) -> Options {
         let (access_key, is_usable) = self.access_key();
         Options {
             enable: self.enable != 0 && is_usable,
+            stats: self.stats != 0,
             pool_init: self.pool_init,
             pool_max: self.pool_max,
             pool_low: self.pool_low,
@@ -428,6 +441,7 @@ mod tests {
     fn defaults_are_those_of_the_table() {
         let raw = Raw::DEFAULT;
         check(c"ENABLE", if raw.enable == 1 { "y" } else { "n" });
+        check(c"STATS", if raw.stats == 1 { "y" } else { "n" });
         check(c"REFILL", if raw.refill == 1 { "y" } else { "n" });
         check(c"LOG_LEVEL", "auto");
         check(c"ON_FULL", "fallback");

@@ -8,6 +8,7 @@ use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, Region, VirtAddr};
 use crate::abi::{
     INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
 };
+use crate::board::Event;
 use crate::check::KeyForm;
 use crate::md::{self, Md};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS, Registration};
@@ -131,6 +132,10 @@ unsafe fn export(
 unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Option<(Mkey, Gvmi)> {
     // SAFETY: by the contract of this function.
     let export = unsafe { draw(served, memh, registration) };
+    served.count(match export {
+        Some(_) => Event::Export,
+        None => Event::ExportLeft,
+    });
     let key = export.as_ref().map(|export| (export.mkey(), export.gvmi()));
     let mut surplus = None;
     let (decision, is_ours) = REGISTRATIONS.with(memh, |registration| {

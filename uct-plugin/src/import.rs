@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
 use crate::abi::{MdHandle, MemAttachParams, MemHandle, MemhHead, UcsStatus, memh_flags};
+use crate::board::Event;
 use crate::check::KeyForm;
 use crate::log;
 use crate::md;
@@ -40,15 +41,21 @@ pub(crate) unsafe fn attach(
     // The exporter of any other key destroys it when it is done, so that an alias that is kept
     // would be one of nothing, or of something else.
     if remote.mkey.tag() != Tag::UCX_POOLED {
+        served.count(Event::ImportLeft);
         return None;
     }
-    let alias = match served.dpu()?.attach(remote) {
-        Ok(alias) => alias,
+    let alias = served.dpu().and_then(|map| match map.attach(remote) {
+        Ok(alias) => Some(alias),
         Err(error) => {
             log::diag!("import left to UCX: {error}");
-            return None;
+            None
         }
+    });
+    let Some(alias) = alias else {
+        served.count(Event::ImportLeft);
+        return None;
     };
+    served.count(Event::Import);
     let key = alias.lkey().raw();
     let head = MemhHead {
         lkey: key,

@@ -20,6 +20,7 @@
 //! handle; *MD*, UCX's memory domain; *door*, a way by which calls come here.
 
 mod abi;
+mod board;
 mod check;
 mod config;
 mod door;
@@ -50,6 +51,15 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
     let _done = guard("the constructor", door::look_around);
+}
+
+/// Runs when the process ends.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
+extern "C" fn destructor() {
+    let _done = guard("the destructor", board::remove);
 }
 
 /// The functions below, in the order of [`abi::slot::ALL`].

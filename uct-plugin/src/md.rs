@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{DpuHooks, HostHooks, OwnerUuid};
+use xgvmi_pool::{DpuHooks, HostHooks, MkeyDevice as _, OwnerUuid};
 
 use crate::abi::MdHandle;
+use crate::board::{self, Event};
 use crate::check::{self, KeyForm, MdFacts};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
 use crate::original::Object;
@@ -29,6 +30,8 @@ pub(crate) struct Md {
     device: OnceLock<Option<Arc<Mlx5Device>>>,
     host: OnceLock<Option<HostHooks<Mlx5Device>>>,
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
+    /// Taken at the first thing that is counted.
+    board: OnceLock<Option<board::Slot>>,
 }
 
 // SAFETY: the raw pointers in `facts` are libibverbs objects, which may be used from any thread and
@@ -92,6 +95,28 @@ impl Md {
             }
         };
         self.device.get_or_init(open).as_ref()
+    }
+
+    /// Counts an event, and renews the other numbers on the board if it is time.
+    pub(crate) fn count(&self, event: Event) {
+        let take = || {
+            let slot = board::slot()?;
+            if let Some(Some(device)) = self.device.get() {
+                slot.set_gvmi(device.gvmi().get());
+            }
+            Some(slot)
+        };
+        let Some(slot) = self.board.get_or_init(take) else {
+            return;
+        };
+        slot.count(event);
+        let (host, dpu) = (self.host.get(), self.dpu.get());
+        let pool = || host.map(|host| host.as_ref().map(HostHooks::stats));
+        let aliases = || dpu.map(|dpu| dpu.as_ref().map(DpuHooks::stats));
+        slot.renew(
+            || pool().flatten().unwrap_or_default(),
+            || aliases().flatten().unwrap_or_default(),
+        );
     }
 
     fn shut(&self) {
@@ -172,6 +197,17 @@ pub(crate) unsafe fn get(object: &'static Object, md: MdHandle) -> Option<Arc<Md
         .clone()
 }
 
+/// Counts an event of the memory domain at this address, if it is still there.
+pub(crate) fn count(address: usize, event: Event) {
+    let Some(place) = place_of(address) else {
+        return;
+    };
+    let md = place.md.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(md) = md.as_ref() {
+        md.count(event);
+    }
+}
+
 #[inline]
 fn place_of(address: usize) -> Option<&'static Place> {
     for place in &PLACES {
@@ -226,6 +262,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             device: OnceLock::new(),
             host: OnceLock::new(),
             dpu: OnceLock::new(),
+            board: OnceLock::new(),
         })),
         // A device that cannot export keys.
         (Ok(None), _) => None,

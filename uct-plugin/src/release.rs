@@ -1,8 +1,9 @@
 //! `mem_dereg`: kills the pool's key before UCX frees the registration under it, and unpins aliases.
 
 use crate::abi::{Completion, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags};
+use crate::board::Event;
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
-use crate::{import, log};
+use crate::{import, log, md};
 
 /// Lets go of what this library has for a memory handle; `None` if UCX's own operation has still to
 /// deregister it.
@@ -31,10 +32,16 @@ fn release_registration(memh: MemHandle) {
     };
     if registration.exported == Exported::FromPool
         && let Some(export) = EXPORTS.remove(memh)
-        && let Err(error) = export.release()
     {
-        // The key dies with the registration, which UCX frees next.
-        log::error!("{error}");
+        let event = match export.release() {
+            Ok(()) => Event::Release,
+            Err(error) => {
+                // The key dies with the registration, which UCX frees next.
+                log::error!("{error}");
+                Event::ReleaseFailed
+            }
+        };
+        md::count(registration.md, event);
     }
 }
 
