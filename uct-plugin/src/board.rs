@@ -1,0 +1,486 @@
+//! The board: a small file in shared memory on which this process's numbers stand, for `xgvmi stat`
+//! to read. No thread writes them and nobody has to be asked for them: whoever exports, imports or
+//! releases counts in place.
+//!
+//! The file is `/dev/shm/xgvmi-<user id>/<process id>`, readable by its user alone. Its process
+//! holds a lock on it, by which readers and the next process know that it is alive; it is removed at
+//! exit. It describes itself, all in 64-bit words of the machine: magic, format, process id; offset
+//! and length in bytes of the version's text and of the names, one in a line; offset of the first
+//! slot, words of a slot, number of slots; memory domains that found no slot. A slot is one memory
+//! domain's: a word that is not zero while it is in use, then one word for each name.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use xgvmi_pool::{AliasStats, PoolStats};
+
+use crate::{config, log};
+
+/// `xgvmi st`, read as a word.
+const MAGIC: u64 = u64::from_ne_bytes(*b"xgvmi st");
+/// Raised when the head changes; new names need no new format.
+const FORMAT: u64 = 1;
+/// Words of the head, the last ones spare.
+const HEAD_WORDS: usize = 16;
+/// Word of the head that counts the memory domains without a slot.
+const UNLISTED: usize = 10;
+/// Memory domains that have a slot: 16 devices with one for InfiniBand and one for GGA.
+const SLOTS: usize = 32;
+/// Files in the directory that are looked at when it is swept; the next process sees to the rest.
+const SWEPT_MAX: usize = 1024;
+/// Names that are tried: the same process number can be there in several containers.
+const NAMES_MAX: usize = 8;
+
+/// Time for which the pool's and the map's own numbers stand before the next user renews them: far
+/// longer than adding them up takes, far shorter than anybody looks.
+const RENEWAL: Duration = Duration::from_millis(10);
+
+/// What is counted here, in the order of the slots' words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// An export was served from the pool.
+    Export = 2,
+    /// An export was left to UCX.
+    ExportLeft,
+    /// An import was served from the alias map.
+    Import,
+    /// An import was left to UCX.
+    ImportLeft,
+    /// A served export was released.
+    Release,
+    /// A released key may still work, and does so until UCX has freed the memory.
+    ReleaseFailed,
+}
+
+/// Names of the slots' first words; the pool's and the map's follow.
+const OWN_NAMES: [&str; 8] = [
+    "gvmi",
+    "renewed_ns",
+    "exports",
+    "exports_left",
+    "imports",
+    "imports_left",
+    "releases",
+    "releases_failed",
+];
+/// Word of the slot, behind the first, in which the monotonic time of the last renewal stands.
+const RENEWED: usize = 1;
+
+/// Set in a forked child, whose numbers are not the parent's.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// The mapped file.
+#[derive(Debug)]
+struct Board {
+    words: NonNull<u64>,
+    slot_words: usize,
+    path: PathBuf,
+    taken: Mutex<[bool; SLOTS]>,
+    /// Holds the lock.
+    _file: File,
+}
+
+// SAFETY: the words are only accessed atomically, and the mapping is never removed.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+/// A memory domain's part of the board; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    board: &'static Board,
+    at: usize,
+}
+
+static BOARD: OnceLock<Option<Board>> = OnceLock::new();
+
+/// A slot for a memory domain, unless the option says no, the file cannot be made, or all slots are
+/// taken.
+pub(crate) fn slot() -> Option<Slot> {
+    if !config::get().stats {
+        return None;
+    }
+    let make = || {
+        // SAFETY: geteuid has no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let dir = PathBuf::from(format!("/dev/shm/xgvmi-{user}"));
+        match Board::make(&dir, user) {
+            Ok(board) => Some(board),
+            Err(error) => {
+                log::diag!("no numbers for xgvmi stat, {}: {error}", dir.display());
+                None
+            }
+        }
+    };
+    BOARD.get_or_init(make).as_ref()?.slot()
+}
+
+/// Runs when the process ends.
+pub(crate) fn remove() {
+    if let Some(Some(board)) = BOARD.get()
+        && !IS_CHILD.load(Ordering::Relaxed)
+    {
+        // What cannot be removed now, the next process sweeps.
+        let _removed = fs::remove_file(&board.path);
+    }
+}
+
+impl Slot {
+    /// Counts an event.
+    pub(crate) fn count(&self, event: Event) {
+        if let Some(word) = self.value(event as usize) {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says whose the slot is.
+    pub(crate) fn set_gvmi(&self, gvmi: u16) {
+        if let Some(word) = self.value(0) {
+            word.store(gvmi.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Renews the pool's and the map's numbers, if it is time.
+    pub(crate) fn renew(
+        &self,
+        pool: impl FnOnce() -> PoolStats,
+        aliases: impl FnOnce() -> AliasStats,
+    ) {
+        let Some(renewed) = self.value(RENEWED) else {
+            return;
+        };
+        let (now, before) = (now_ns(), renewed.load(Ordering::Relaxed));
+        let age = u128::from(now.saturating_sub(before));
+        let is_mine = || {
+            let order = Ordering::Relaxed;
+            renewed.compare_exchange(before, now, order, order).is_ok()
+        };
+        if before != 0 && age < RENEWAL.as_nanos() || !is_mine() {
+            return;
+        }
+        let values = pool().each().chain(aliases().each());
+        for (at, (_name, value)) in (OWN_NAMES.len()..).zip(values) {
+            if let Some(word) = self.value(at) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A word behind the first; none in a child.
+    fn value(&self, at: usize) -> Option<&AtomicU64> {
+        if IS_CHILD.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(self.board.slot_word(self.at, 1 + at))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if IS_CHILD.load(Ordering::Relaxed) {
+            return;
+        }
+        for at in 0..self.board.slot_words {
+            self.board
+                .slot_word(self.at, at)
+                .store(0, Ordering::Relaxed);
+        }
+        let mut taken = self
+            .board
+            .taken
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        taken[self.at] = false;
+    }
+}
+
+impl Board {
+    fn make(dir: &Path, user: u32) -> io::Result<Self> {
+        own_directory(dir, user)?;
+        sweep(dir);
+        let (file, path) = create(dir)?;
+        let names = names();
+        let version = env!("CARGO_PKG_VERSION");
+        let slot_words = 1 + names.lines().count();
+        let text_at = HEAD_WORDS * 8;
+        let names_at = text_at + version.len();
+        let slots_at = (names_at + names.len()).next_multiple_of(8);
+        let bytes = slots_at + SLOTS * slot_words * 8;
+        file.set_len(bytes as u64)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
+        let words = unsafe {
+            libc::mmap(
+                null_mut(),
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if words == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            let _removed = fs::remove_file(&path);
+            return Err(error);
+        }
+        let text = words.cast::<u8>();
+        for (at, part) in [(text_at, version), (names_at, &names)] {
+            // SAFETY: the mapping is as long as was reckoned from the same parts, and nobody reads
+            // it before the magic is there.
+            unsafe {
+                text.add(at)
+                    .copy_from_nonoverlapping(part.as_ptr(), part.len())
+            };
+        }
+        let board = Self {
+            words: NonNull::new(words.cast()).ok_or_else(io::Error::last_os_error)?,
+            slot_words,
+            path,
+            taken: Mutex::new([false; SLOTS]),
+            _file: file,
+        };
+        let head = [
+            FORMAT,
+            std::process::id().into(),
+            text_at as u64,
+            version.len() as u64,
+            names_at as u64,
+            names.len() as u64,
+            slots_at as u64,
+            slot_words as u64,
+            SLOTS as u64,
+        ];
+        for (at, value) in (1..).zip(head) {
+            board.word(at).store(value, Ordering::Relaxed);
+        }
+        // SAFETY: the handler only stores to an atomic.
+        let registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        if registered != 0 {
+            let _removed = fs::remove_file(&board.path);
+            return Err(io::Error::from_raw_os_error(registered));
+        }
+        board.word(0).store(MAGIC, Ordering::Release);
+        Ok(board)
+    }
+
+    fn slot(&'static self) -> Option<Slot> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = taken.iter().position(|taken| !taken) else {
+            self.word(UNLISTED).fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        taken[at] = true;
+        self.slot_word(at, 0).store(1, Ordering::Release);
+        Some(Slot { board: self, at })
+    }
+
+    fn slot_word(&self, slot: usize, at: usize) -> &AtomicU64 {
+        let first = usize::try_from(self.word(7).load(Ordering::Relaxed)).unwrap_or(0) / 8;
+        self.word(first + slot * self.slot_words + at)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: all callers stay within the head and the slots, for which the mapping was made; it
+        // is aligned and never removed, and the words are accessed atomically only.
+        unsafe { AtomicU64::from_ptr(self.words.as_ptr().add(at)) }
+    }
+}
+
+extern "C" fn in_child() {
+    IS_CHILD.store(true, Ordering::Relaxed);
+}
+
+/// All names of a slot's words behind the first, one in a line.
+fn names() -> String {
+    let mut names: Vec<String> = OWN_NAMES.map(str::to_owned).to_vec();
+    names.extend(
+        PoolStats::default()
+            .each()
+            .map(|(name, _)| format!("pool_{name}")),
+    );
+    names.extend(
+        AliasStats::default()
+            .each()
+            .map(|(name, _)| format!("alias_{name}")),
+    );
+    names.join("\n")
+}
+
+/// Makes sure of a directory that nobody else can write to.
+fn own_directory(dir: &Path, user: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Anybody may make a directory, or a link, of this name.
+    let metadata = fs::symlink_metadata(dir)?;
+    if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
+        return Err(io::Error::other("is not a directory of this user's alone"));
+    }
+    Ok(())
+}
+
+/// Makes this process's file and locks it.
+fn create(dir: &Path) -> io::Result<(File, PathBuf)> {
+    let pid = std::process::id();
+    let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+    for at in 0..NAMES_MAX {
+        let path = match at {
+            0 => dir.join(pid.to_string()),
+            at => dir.join(format!("{pid}.{at}")),
+        };
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        match options.open(&path) {
+            Ok(file) if lock(&file) => return Ok((file, path)),
+            Ok(_swept_at_once) => {}
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Removes what dead processes have left.
+fn sweep(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten().take(SWEPT_MAX) {
+        let path = entry.path();
+        if File::open(&path).is_ok_and(|file| lock(&file)) {
+            // Another process may have been faster.
+            let _removed = fs::remove_file(&path);
+        }
+    }
+}
+
+/// True if nobody else has the file locked; it is locked until it is closed.
+fn lock(file: &File) -> bool {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// Monotonic time, which is the same in all processes; never zero.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure is ours; the clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let ns = now
+        .tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec);
+    u64::try_from(ns).unwrap_or(0).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user() -> u32 {
+        // SAFETY: geteuid has no preconditions.
+        unsafe { libc::geteuid() }
+    }
+
+    /// The word of a name in a slot, as a reader of the file finds it.
+    fn read(path: &Path, slot: usize, name: &str) -> u64 {
+        let bytes = fs::read(path).expect("the file");
+        let word = |at: usize| {
+            let bytes = bytes[8 * at..8 * at + 8].try_into().expect("a word");
+            usize::try_from(u64::from_ne_bytes(bytes)).expect("it fits")
+        };
+        assert_eq!(word(0) as u64, MAGIC);
+        let names = std::str::from_utf8(&bytes[word(5)..word(5) + word(6)]).expect("names");
+        let at = names.lines().position(|line| line == name).expect(name);
+        word(word(7) / 8 + slot * word(8) + 1 + at) as u64
+    }
+
+    #[test]
+    fn numbers_stand_on_the_board_and_go_with_their_slot() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path().join("board");
+        let board = Box::leak(Box::new(Board::make(&dir, user()).expect("a board")));
+        let path = board.path.clone();
+        let first = board.slot().expect("a slot");
+        let second = board.slot().expect("another");
+        second.set_gvmi(7);
+        second.count(Event::Export);
+        second.count(Event::Export);
+        second.count(Event::ReleaseFailed);
+        let pool = || {
+            let mut stats = PoolStats::default();
+            stats.hits = 5;
+            stats
+        };
+        let aliases = || {
+            let mut stats = AliasStats::default();
+            stats.aliases = 9;
+            stats
+        };
+        second.renew(pool, aliases);
+        // Too early: nothing is added up.
+        second.renew(|| unreachable!(), || unreachable!());
+        for (name, expect) in [
+            ("gvmi", 7),
+            ("exports", 2),
+            ("exports_left", 0),
+            ("releases_failed", 1),
+            ("pool_hits", 5),
+            ("alias_aliases", 9),
+        ] {
+            assert_eq!(read(&path, 1, name), expect, "{name}");
+            assert_eq!(read(&path, 0, name), 0, "{name}");
+        }
+        assert!(read(&path, 1, "renewed_ns") > 0);
+        drop(second);
+        assert_eq!(read(&path, 1, "exports"), 0);
+        drop(first);
+        let all: Vec<_> = (0..SLOTS).map(|_| board.slot().expect("a slot")).collect();
+        assert!(board.slot().is_none());
+        assert_eq!(board.word(UNLISTED).load(Ordering::Relaxed), 1);
+        drop(all);
+        assert!(board.slot().is_some());
+    }
+
+    #[test]
+    fn only_what_the_dead_have_left_is_swept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path().join("board");
+        own_directory(&dir, user()).expect("a new directory");
+        fs::write(dir.join("4000000"), "left behind").expect("a file");
+        let (alive, path) = create(&dir).expect("a file");
+        let (other, second) = create(&dir).expect("a second name");
+        assert_ne!(path, second);
+        drop(other);
+        sweep(&dir);
+        assert!(path.is_file());
+        assert!(!second.exists() && !dir.join("4000000").exists());
+        drop(alive);
+        sweep(&dir);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_not_used() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = place.path().join("open");
+        fs::create_dir(&dir).expect("a directory");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).expect("its mode");
+        assert!(own_directory(&dir, user()).is_err());
+        assert!(own_directory(&dir, user() + 1).is_err());
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(place.path(), &link).expect("a link");
+        assert!(own_directory(&link, user()).is_err());
+    }
+}
