@@ -8,12 +8,14 @@
 //! - [`fabric`]: the device as all processes share it, one file.
 //! - [`process`], [`uverbs`], [`devx`]: the kernel's side: contexts, ioctls, device commands.
 //! - [`engine`]: the adapter's side: doorbells, work requests, completions.
-//! - [`faults`]: what goes wrong on purpose.
+//! - [`faults`]: what goes wrong on purpose; [`trace`]: what happened lately;
+//!   [`dump`]: what there is.
 //! - [`guard`], [`memory`], [`sys`], [`trap`]: the ground they stand on.
 //!
 //! This library interposes nothing: that is the business of the crate in `preload/`.
 
 pub mod devx;
+pub mod dump;
 pub mod engine;
 pub mod fabric;
 pub mod faults;
@@ -27,5 +29,6 @@ pub mod stats;
 pub mod sys;
 pub mod sysfs;
 pub mod topology;
+pub mod trace;
 pub mod trap;
 pub mod uverbs;

@@ -3,6 +3,7 @@
 mod fault;
 mod launch;
 mod show;
+mod trace;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -52,6 +53,15 @@ enum Command {
     },
     /// List the processes that use the fabric
     Ps {
+        #[command(flatten)]
+        state: StateArgs,
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// Show the calls, doorbells, work requests and completions of late, a line each
+    Trace(trace::TraceArgs),
+    /// Show the objects that there are, a line each
+    Dump {
         #[command(flatten)]
         state: StateArgs,
         #[command(flatten)]
@@ -134,6 +144,8 @@ impl Cli {
             Command::Env { fabric } => launch::env(&fabric),
             Command::Stats { state, form } => show::stats(&state, form.json),
             Command::Ps { state, form } => show::ps(&state, form.json),
+            Command::Trace(args) => trace::trace(&args),
+            Command::Dump { state, form } => trace::dump(&state, &form),
             Command::Fault { command } => fault::act(&command),
             Command::Reset { state, force } => show::reset(&state, force),
             Command::Topology { state, shape } => show::topology(&state, &shape),
@@ -180,6 +192,11 @@ mod tests {
             ("fault add", false),
             ("fault list --json", true),
             ("fault clear 1 2", true),
+            ("trace --json --follow", true),
+            ("trace --on", true),
+            ("trace --on --off", false),
+            ("trace --last 10", true),
+            ("dump --json", true),
             ("reset --force", true),
             ("topology --nodes 1", true),
             ("", false),

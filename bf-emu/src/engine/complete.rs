@@ -9,10 +9,11 @@ use super::fault;
 use super::receive::{self, low16};
 use crate::fabric::journal::{Record, Take, TakenFrom};
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription};
-use crate::fabric::{Locked, QPN_BASE};
+use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
 use crate::stats::{Refusal, Work};
 use crate::sys;
+use crate::trace;
 
 /// Slot of a queue pair number.
 pub(crate) fn qp_slot(qpn: u32) -> u32 {
@@ -76,6 +77,7 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
     let (function, slot) = (record.function as usize, record.slot);
     receive::count(locked, &record.take);
     let written = space.publish(record.address, &record.entry).is_ok();
+    trace::completion(locked.fabric(), function, slot + NUMBER_BASE, &record.entry);
     let mut wakes = false;
     let mut told = ((0, 0), Subscription::default());
     if let Some(cq) = locked.function(function).cqs.get_mut(slot)

@@ -20,6 +20,7 @@ use crate::memory::{MemoryError, Space};
 use crate::profile::CostKind;
 use crate::stats::{Refusal, Work};
 use crate::sys;
+use crate::trace::What;
 
 /// Longest message, as the port tells its users.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
@@ -149,6 +150,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         return Step::Wait;
     }
     advance(locked, &poster, ctrl.wqebbs());
+    trace(locked, &poster, &ctrl, &result);
     match result {
         Ok(outcome) => {
             locked.fabric().counters(function).payload(outcome.bytes);
@@ -179,6 +181,27 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
             Step::Done { cost_ns: 0 }
         }
     }
+}
+
+/// Notes what became of a request, if there is a trace.
+fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outcome, Fault>) {
+    let trace = locked.fabric().trace();
+    if !trace.is_on() {
+        return;
+    }
+    let (syndrome, bytes) = match *result {
+        Ok(outcome) => (0, outcome.bytes),
+        Err(Fault::Error(syndrome, _)) => (syndrome, 0),
+        Err(Fault::NotYet(reason)) => (reason.error().0, 0),
+    };
+    let what = What::Request {
+        qpn: poster.qpn,
+        opcode: ctrl.opcode,
+        index: ctrl.index,
+        syndrome,
+        bytes,
+    };
+    trace.write(poster.function, what);
 }
 
 /// Copies an entry out of its ring, whose end it may run over.

@@ -25,6 +25,7 @@ pub(crate) mod work;
 use crate::fabric::release::start_time;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 use crate::sys;
+use crate::trace::What;
 
 use complete::qp_slot;
 use execute::Step;
@@ -46,6 +47,7 @@ pub(crate) fn ring_send(fabric: &Fabric, function: usize, (context, qpn): (u32, 
         return false;
     }
     fabric.counters(function).doorbell();
+    fabric.trace().write(function, What::Doorbell { qpn });
     let cost_ns = run_locked(&mut locked, function, qpn);
     let in_the_way = stands_in_the_way(&mut locked, function, qpn);
     drop(locked);

@@ -28,6 +28,7 @@ use crate::profile::ProfileTable;
 use crate::stats::Counters;
 use crate::sys::Errno;
 use crate::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, Topology};
+use crate::trace;
 
 /// Processes that may use the device at once.
 pub const PROCESSES_MAX: usize = 1024;
@@ -177,6 +178,7 @@ struct Head {
     lives: [SharedMutex; PROCESSES_MAX],
     identities: [Identity; FUNCTIONS_MAX],
     counters: [Counters; FUNCTIONS_MAX],
+    trace: trace::Ring,
 }
 
 const PAGE: usize = 4096;
@@ -489,6 +491,12 @@ impl Fabric {
     #[must_use]
     pub fn counters(&self, function: usize) -> &Counters {
         &self.head().counters[function.min(FUNCTIONS_MAX - 1)]
+    }
+
+    /// What happened lately. Not guarded by the lock.
+    #[must_use]
+    pub fn trace(&self) -> &trace::Ring {
+        &self.head().trace
     }
 
     /// The cost profile in force.

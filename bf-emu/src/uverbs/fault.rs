@@ -1,4 +1,4 @@
-//! Calls that go wrong on purpose.
+//! Calls by name: those that go wrong on purpose, and those that are traced.
 
 use mlx5_prm::cmd::{self, opcode, status};
 
@@ -11,6 +11,7 @@ use crate::fabric::objects::MkeyKind;
 use crate::faults::{self, Action, Call as Name, Event};
 use crate::stats::Refusal;
 use crate::sys::{self, Errno};
+use crate::trace::What;
 
 /// Asks the rules about a call. Some: it is answered so, and nothing is done.
 pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>> {
@@ -37,6 +38,36 @@ pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>
         }
         // Rules are checked when they are read: these are for requests.
         Action::Syndrome(_) | Action::Never | Action::QpError => None,
+    }
+}
+
+/// A call that goes into the trace when it ends.
+#[derive(Debug)]
+pub(super) struct Traced {
+    name: Name,
+    since_ns: u64,
+}
+
+/// Notes a call, if there is a trace. Before it is carried out, as it may destroy what names it.
+pub(super) fn traced(call: &Call<'_>, ioctl: &Ioctl) -> Option<Traced> {
+    if !call.fabric().trace().is_on() {
+        return None;
+    }
+    Some(Traced {
+        name: name(call, ioctl)?,
+        since_ns: sys::now_ns(),
+    })
+}
+
+impl Traced {
+    /// Writes the record.
+    pub(super) fn end(self, call: &Call<'_>, result: Result<(), Errno>) {
+        let what = What::Call {
+            call: self.name,
+            errno: result.err().map_or(0, |errno| errno.0),
+            took_ns: sys::now_ns().saturating_sub(self.since_ns),
+        };
+        call.fabric().trace().write(call.function(), what);
     }
 }
 

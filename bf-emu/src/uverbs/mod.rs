@@ -164,6 +164,7 @@ pub(crate) fn ioctl(
         cost_ns: Cell::new(0),
     };
     let ioctl = Ioctl::read(argument)?;
+    let traced = fault::traced(&call, &ioctl);
     let result = fault::inject(&call, &ioctl).unwrap_or_else(|| dispatch(&call, &ioctl));
     if matches!(result, Err(Errno(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP))) {
         call.counters().refuse(Refusal::UnknownIoctl);
@@ -171,6 +172,9 @@ pub(crate) fn ioctl(
     let cost_ns = call.cost_ns.get();
     if cost_ns != 0 {
         sys::wait_until(start_ns.saturating_add(cost_ns));
+    }
+    if let Some(traced) = traced {
+        traced.end(&call, result);
     }
     result.map(|()| 0)
 }
