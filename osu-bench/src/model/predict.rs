@@ -40,19 +40,27 @@ pub struct Prediction {
     pub messages_share: f64,
     /// Share of the time that the busiest SP waited for key commands.
     pub keys_share: f64,
+    /// Share of the time that a rank spent on its keys, if nothing holds its commands up.
+    pub host_keys_share: f64,
 }
+
+/// From this share of the time on, a resource is full: the rest is the start and the end of a call.
+const FULL: f64 = 0.85;
+
+/// From this share on, keys are what is worth saving where nothing is full.
+const NOTABLE: f64 = 0.1;
 
 /// What holds a call up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bottleneck {
-    /// The port sends most of the time.
+    /// The port sends nearly all the time.
     Port,
-    /// The SP's core works on messages most of the time.
+    /// The SP's core works on messages nearly all the time.
     Messages,
-    /// The SP waits for key commands more than it does anything else.
+    /// Nothing is full, and key work takes a tenth of the time or more.
     Keys,
-    /// None of them half of the time: latency with too few credits, the host's key work, or a bit of each.
-    Mixed,
+    /// Nothing is full, and it is not keys: the SPs wait for answers, with too few credits to have more on the way.
+    Credits,
 }
 
 impl Bottleneck {
@@ -61,27 +69,26 @@ impl Bottleneck {
     pub fn name(self) -> &'static str {
         match self {
             Self::Port => "link",
-            Self::Messages => "SP messages",
-            Self::Keys => "SP keys",
-            Self::Mixed => "mixed",
+            Self::Messages => "messages",
+            Self::Keys => "keys",
+            Self::Credits => "credits",
         }
     }
 }
 
 impl Prediction {
-    /// What fills most of the time, where something fills half of it.
+    /// What holds the call up.
     #[must_use]
     pub fn bottleneck(&self) -> Bottleneck {
-        let shares = [
-            (self.port_share, Bottleneck::Port),
-            (self.messages_share, Bottleneck::Messages),
-            (self.keys_share, Bottleneck::Keys),
-        ];
-        shares
-            .into_iter()
-            .filter(|(share, _)| *share >= 0.5)
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map_or(Bottleneck::Mixed, |(_, what)| what)
+        if self.port_share >= FULL {
+            Bottleneck::Port
+        } else if self.messages_share >= FULL {
+            Bottleneck::Messages
+        } else if self.keys_share + self.host_keys_share >= NOTABLE {
+            Bottleneck::Keys
+        } else {
+            Bottleneck::Credits
+        }
     }
 }
 
@@ -150,6 +157,7 @@ fn run(config: &Config, table: &CostTable, ring: u32, simulated: u32) -> Predict
         port_share: share(|call| call.port_ps),
         messages_share: share(|call| call.messages_ps),
         keys_share: share(|call| call.keys_ps),
+        host_keys_share: later.host_ns() / 1000.0 / mean(&|call| us(call.span_ps)),
     }
 }
 
@@ -168,6 +176,7 @@ impl Prediction {
             port_share: share(self.port_share, half.port_share),
             messages_share: share(self.messages_share, half.messages_share),
             keys_share: share(self.keys_share, half.keys_share),
+            host_keys_share: share(self.host_keys_share, half.host_keys_share),
         }
     }
 }

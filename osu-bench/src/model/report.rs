@@ -49,7 +49,7 @@ pub struct Row {
 /// What fills a call's time; shares of it between 0 and 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Shares {
-    /// The largest of the three where it is half or more.
+    /// What is full (`link`, `messages`), else `keys` where they take a tenth or more, else `credits`.
     pub bottleneck: &'static str,
     /// The busiest port sends.
     pub port: f64,
@@ -57,6 +57,8 @@ pub struct Shares {
     pub sp_messages: f64,
     /// The busiest SP waits for key commands.
     pub sp_keys: f64,
+    /// A rank works on its keys.
+    pub host_keys: f64,
 }
 
 /// One input changed.
@@ -110,13 +112,13 @@ impl Document {
     pub fn csv(&self) -> String {
         let mut text =
             "nodes,ppn,sps,link_gbps,size,scheme,us,time_saved_percent,speedup_percent,first_us,\
-                        bottleneck,port,sp_messages,sp_keys\n"
+                        bottleneck,port,sp_messages,sp_keys,host_keys\n"
                 .to_owned();
         for ((row, first), shares) in self.rows.iter().zip(&self.first_rows).zip(&self.shares) {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 row.nodes,
                 row.ppn,
                 row.sps,
@@ -131,6 +133,7 @@ impl Document {
                 shares.port,
                 shares.sp_messages,
                 shares.sp_keys,
+                shares.host_keys,
             );
         }
         text
@@ -229,6 +232,7 @@ impl Shares {
             port: prediction.port_share,
             sp_messages: prediction.messages_share,
             sp_keys: prediction.keys_share,
+            host_keys: prediction.host_keys_share,
         }
     }
 }

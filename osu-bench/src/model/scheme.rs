@@ -229,6 +229,12 @@ impl KeyWork {
         work
     }
 
+    /// What a rank spends on its keys, in nanoseconds, if nothing holds its commands up.
+    pub(super) fn host_ns(&self) -> f64 {
+        let steps = self.export.iter().chain(&self.release);
+        steps.map(|step| step.ns).sum()
+    }
+
     fn new(
         export: Vec<Step>,
         import: Vec<Step>,

@@ -168,7 +168,7 @@ type Change = fn(&mut Config);
 /// # Errors
 /// None but by a mistake in the list.
 pub fn sensitivity(base: &Config, table: &CostTable) -> Result<Vec<Variation>, ConfigError> {
-    let changes: [(&str, Change); 29] = [
+    let changes: [(&str, Change); 31] = [
         ("as assumed", |_| {}),
         ("link 100 Gb/s", |c| c.link_gbps = 100.0),
         ("link 200 Gb/s", |c| c.link_gbps = 200.0),
@@ -217,8 +217,14 @@ pub fn sensitivity(base: &Config, table: &CostTable) -> Result<Vec<Variation>, C
         ("indirection registers a umem too", |c| {
             c.assumptions.indirection_registers_umem = true;
         }),
-        ("ranks enter within 1 ms", |c| {
-            (c.skew_ns, c.iterations) = (1_000_000, 8);
+        ("ranks enter within 5 us", |c| {
+            (c.skew_ns, c.iterations) = (5_000, 16);
+        }),
+        ("ranks enter within 20 us", |c| {
+            (c.skew_ns, c.iterations) = (20_000, 16);
+        }),
+        ("ranks enter within 100 us", |c| {
+            (c.skew_ns, c.iterations) = (100_000, 16);
         }),
     ];
     let mut variations = changes

@@ -339,3 +339,27 @@ fn a_sweep_keeps_the_order_of_its_input() {
         ]
     );
 }
+
+#[test]
+fn what_is_full_is_named() {
+    let check = |scheme, block, change: fn(&mut Config), expect| {
+        let mut config = config(16, 16, 4, block, scheme);
+        change(&mut config);
+        let found = predicted(&config, Extent::OneNode);
+        assert_eq!(found.bottleneck(), expect, "{found:?}");
+    };
+    check(Scheme::Stock, 256 << 10, |_| {}, Bottleneck::Port);
+    check(Scheme::Ksm, 8 << 10, |_| {}, Bottleneck::Keys);
+    check(
+        Scheme::Free,
+        16 << 10,
+        |c| c.latency_ns = 10_000,
+        Bottleneck::Credits,
+    );
+    check(
+        Scheme::Free,
+        1 << 10,
+        |c| (c.assumptions.software_factor, c.sps) = (20.0, 1),
+        Bottleneck::Messages,
+    );
+}
