@@ -190,7 +190,16 @@ struct Built {
 impl Built {
     fn make() -> Result<Self> {
         let builds: [&[&str]; 2] = [
-            &["-p", "bf-emu", "-p", "bf-emu-preload", "-p", "uct-plugin"],
+            &[
+                "-p",
+                "bf-emu",
+                "-p",
+                "bf-emu-preload",
+                "-p",
+                "uct-plugin",
+                "-p",
+                "xgvmi-cli",
+            ],
             &["-p", "uct-plugin", "--example", "matrix"],
         ];
         for what in builds {

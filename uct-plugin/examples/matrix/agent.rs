@@ -157,6 +157,7 @@ impl Agent {
                     .map(|_| String::new())
                     .ok_or("no such memory".to_owned())
             }
+            "pid" => Ok(std::process::id().to_string()),
             "context" => {
                 let id = size(words)?;
                 self.context(id)

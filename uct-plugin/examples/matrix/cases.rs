@@ -1,5 +1,7 @@
 //! What is tried with each UCX and each door. A case is a list of requests to two peers.
 
+use std::process::Command;
+
 use crate::Ucx;
 use crate::peer::{Door, Launch, Peer, Side};
 
@@ -75,6 +77,12 @@ pub(crate) const CASES: &[Case] = &[
         doors: ALL,
         fits: always,
         run: contexts,
+    },
+    Case {
+        name: "numbers in xgvmi stat",
+        doors: &[Door::Preload],
+        fits: always,
+        run: numbers,
     },
     Case {
         name: "loaded late and unloaded",
@@ -219,6 +227,49 @@ fn contexts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.forget(3)?;
     pair.forget(1)?;
     pair.end()
+}
+
+fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+    for id in 1..4 {
+        pair.share(id, 65_536)?;
+    }
+    let (host, dpu) = (pair.host.ask("pid")?, pair.dpu.ask("pid")?);
+    for (pid, name) in [(&host, "exports"), (&dpu, "imports")] {
+        let shown = stat(launch, pid)?.ok_or_else(|| format!("process {pid} is not shown"))?;
+        // A process has a memory domain for each transport of the device.
+        let domains = shown["processes"][0]["domains"].as_array();
+        let counts = domains.into_iter().flatten().map(|domain| &domain[name]);
+        let count: u64 = counts.filter_map(serde_json::Value::as_u64).sum();
+        if count < 3 {
+            return Err(format!(
+                "process {pid} shows {count} {name}, not 3: {shown}"
+            ));
+        }
+    }
+    for id in 1..4 {
+        pair.forget(id)?;
+    }
+    pair.end()?;
+    match stat(launch, &host)? {
+        None => Ok(()),
+        Some(shown) => Err(format!("a dead process is shown: {shown}")),
+    }
+}
+
+/// What the command shows of a process; `None` if it does not know it.
+fn stat(launch: &Launch, pid: &str) -> Result<Option<serde_json::Value>, String> {
+    let command = launch.library.with_file_name("xgvmi");
+    let output = Command::new(&command)
+        .args(["stat", "--json", "--pid", pid])
+        .output()
+        .map_err(|error| format!("{}: {error}", command.display()))?;
+    if !output.status.success() {
+        return Ok(None);
+    }
+    serde_json::from_slice(&output.stdout)
+        .map(Some)
+        .map_err(|error| format!("xgvmi stat: {error}"))
 }
 
 fn late(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("ucx-sys", &[]),
     ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
+    ("xgvmi-cli", &["mlx5-prm", "mlx5dv-sys", "ucx-sys"]),
     ("bf-emu", &["mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("osu-bench", &["xgvmi-pool", "ucx-sys"]),

@@ -6,11 +6,12 @@ use super::Tree;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product: they meet the emulator only at the kernel's interface.
-const PRODUCT: [&str; 5] = [
+const PRODUCT: [&str; 6] = [
     "mlx5dv-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
     "uct-plugin/",
+    "xgvmi-cli/",
     "osu-bench/",
 ];
 

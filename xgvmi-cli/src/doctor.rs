@@ -1,0 +1,340 @@
+//! `xgvmi doctor`: what the library needs of a machine with a BlueField, one line each, with what to
+//! do where it is not there. It changes nothing.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use mlx5dv_sys::Mlx5Lib;
+use serde_json::json;
+use ucx_sys::Ucp;
+
+use crate::capability::{self, Capability, Device};
+use crate::info;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+    /// The libucp to look at [default: the one that the loader finds]
+    #[arg(long, value_name = "FILE")]
+    ucx: Option<PathBuf>,
+}
+
+/// How a need is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ok,
+    /// Works, but less well.
+    Note,
+    /// The library cannot serve here until somebody mends this.
+    Fix,
+}
+
+impl State {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Note => "NOTE",
+            Self::Fix => "FIX",
+        }
+    }
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    need: String,
+    state: State,
+    found: String,
+    /// What to do; empty when all is well.
+    advice: String,
+}
+
+impl Finding {
+    fn new(need: &str, state: State, found: impl Into<String>, advice: &str) -> Self {
+        Self {
+            need: need.to_owned(),
+            state,
+            found: found.into(),
+            advice: advice.to_owned(),
+        }
+    }
+
+    fn ok(need: &str, found: impl Into<String>) -> Self {
+        Self::new(need, State::Ok, found, "")
+    }
+}
+
+/// Looks at everything. False if something has to be mended.
+pub(crate) fn run(arguments: &Arguments) -> bool {
+    let mut findings = vec![
+        ucx(Ucp::load(arguments.ucx.as_deref()).map(Ucp::version)),
+        memory_lock(lock_limit()),
+    ];
+    findings.push(device_files(Path::new("/dev/infiniband")));
+    match Mlx5Lib::open() {
+        Ok(lib) => findings.extend(adapters(&capability::devices(&lib))),
+        Err(error) => findings.push(Finding::new(
+            "libmlx5",
+            State::Fix,
+            error.to_string(),
+            "install rdma-core's libibverbs and its mlx5 provider",
+        )),
+    }
+    findings.push(shared_memory(Path::new("/dev/shm")));
+    if arguments.json {
+        println!("{}", as_json(&findings));
+    } else {
+        print!("{}", as_table(&findings));
+    }
+    findings.iter().all(|finding| finding.state != State::Fix)
+}
+
+fn ucx(version: Result<&str, impl ToString>) -> Finding {
+    let need = "UCX";
+    let version = match version {
+        Ok(version) => version,
+        Err(error) => {
+            let advice = "install UCX 1.18 to 1.23 with its mlx5 module, or name it with --ucx";
+            return Finding::new(need, State::Fix, error.to_string(), advice);
+        }
+    };
+    let doors = info::doors(version);
+    let found = format!("{version}, doors: {doors}");
+    match info::parse(version) {
+        Some(number) if number > info::KNOWN[1] => {
+            let advice = "look for XGVMI lines at UCX_LOG_LEVEL=info: it says when it stays out";
+            Finding::new(need, State::Note, found, advice)
+        }
+        Some(number) if number >= info::KNOWN[0] => Finding::ok(need, found),
+        _ => Finding::new(need, State::Fix, found, "use UCX 1.18 or later"),
+    }
+}
+
+/// Bytes that may be pinned; `None` for any number of them.
+fn lock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure is ours to be written.
+    let status = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (status != 0 || limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+fn memory_lock(limit: Option<u64>) -> Finding {
+    match limit {
+        None => Finding::ok("ulimit -l", "unlimited"),
+        Some(bytes) => Finding::new(
+            "ulimit -l",
+            State::Note,
+            format!("{} KiB", bytes >> 10),
+            "registered memory is pinned: set memlock to unlimited in limits.conf, unless root runs it",
+        ),
+    }
+}
+
+/// The kernel's doors to the adapters: `uverbs0` and so on.
+fn device_files(dir: &Path) -> Finding {
+    let need = "device files";
+    let is_verbs = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().starts_with("uverbs")
+    };
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(is_verbs).collect();
+    files.sort();
+    let shown = |files: &[PathBuf]| {
+        let names: Vec<_> = files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        names.join(" ")
+    };
+    if files.is_empty() {
+        let advice = "load the kernel modules mlx5_ib and ib_uverbs; in a container, pass /dev/infiniband in";
+        let found = format!("no uverbs in {}", dir.display());
+        return Finding::new(need, State::Fix, found, advice);
+    }
+    let (open, closed): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| may_use(file));
+    if closed.is_empty() {
+        return Finding::ok(need, shown(&open));
+    }
+    let state = if open.is_empty() {
+        State::Fix
+    } else {
+        State::Note
+    };
+    let advice = "give this user read and write permission on them";
+    Finding::new(
+        need,
+        state,
+        format!("no access to {}", shown(&closed)),
+        advice,
+    )
+}
+
+fn may_use(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: the path ends in a zero byte.
+    unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) == 0 }
+}
+
+fn adapters(devices: &[Device]) -> Vec<Finding> {
+    if devices.is_empty() {
+        let advice = "no mlx5 adapter is visible to libibverbs; see ibv_devices";
+        return vec![Finding::new("adapter", State::Fix, "none", advice)];
+    }
+    devices.iter().map(adapter).collect()
+}
+
+fn adapter(device: &Device) -> Finding {
+    let (need, firmware) = (device.name.as_str(), &device.firmware);
+    let Capability {
+        vhca_id,
+        second_page,
+        alias,
+        allow,
+    } = match &device.answer {
+        Ok(capability) => *capability,
+        Err(error) => {
+            let advice = "DEVX is needed: a kernel from 5.0 on, and the right to use it";
+            let found = format!("firmware {firmware}, {error}");
+            return Finding::new(need, State::Fix, found, advice);
+        }
+    };
+    let lacks: Vec<&str> = [
+        (second_page, "hca_cap_2"),
+        (alias, "cross_vhca_object_to_object_supported of mkeys"),
+        (allow, "allowed_object_for_other_vhca_access of mkeys"),
+    ]
+    .into_iter()
+    .filter_map(|(has, name)| (!has).then_some(name))
+    .collect();
+    let found = format!("firmware {firmware}, vhca_id {vhca_id:#x}");
+    match lacks.as_slice() {
+        [] => Finding::ok(need, format!("{found}, keys may cross functions")),
+        lacks => {
+            let advice = "a BlueField-2 or -3 in DPU mode with current firmware has these";
+            let found = format!("{found}, lacks {}", lacks.join(" and "));
+            Finding::new(need, State::Fix, found, advice)
+        }
+    }
+}
+
+fn shared_memory(dir: &Path) -> Finding {
+    match may_use(dir) {
+        true => Finding::ok("xgvmi stat", format!("{} can be used", dir.display())),
+        false => Finding::new(
+            "xgvmi stat",
+            State::Note,
+            format!("{} cannot be written to", dir.display()),
+            "without it there are no numbers, everything else works",
+        ),
+    }
+}
+
+fn as_table(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let (state, need, found) = (finding.state.name(), &finding.need, &finding.found);
+        text.push_str(&format!("{state:<5}{need:<13} {found}\n"));
+        if !finding.advice.is_empty() {
+            text.push_str(&format!("{:19}-> {}\n", "", finding.advice));
+        }
+    }
+    text
+}
+
+fn as_json(findings: &[Finding]) -> String {
+    let rows: Vec<_> = findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "need": finding.need, "state": finding.state.name(),
+                "found": finding.found, "advice": finding.advice,
+            })
+        })
+        .collect();
+    json!({ "findings": rows }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(finding: &Finding, state: State, part: &str) {
+        assert_eq!(finding.state, state, "{finding:?}");
+        assert!(finding.found.contains(part), "{finding:?}");
+        assert_eq!(finding.advice.is_empty(), state == State::Ok, "{finding:?}");
+    }
+
+    #[test]
+    fn each_ucx_is_judged_by_its_version() {
+        let of = |version| ucx(Ok::<_, String>(version));
+        check(&of("1.18.1"), State::Ok, "LD_PRELOAD");
+        check(&of("1.23.0"), State::Ok, "UCX_PLUGIN_PATH");
+        check(&of("1.24.0"), State::Note, "unknown version");
+        check(&of("1.13.1"), State::Fix, "too old");
+        check(&ucx(Err("cannot open libucp")), State::Fix, "cannot open");
+    }
+
+    #[test]
+    fn the_firmware_is_judged_by_its_bits() {
+        let device = |answer| Device {
+            name: "mlx5_2".to_owned(),
+            firmware: "32.43.1014".to_owned(),
+            answer,
+        };
+        let capability = |alias, allow| Capability {
+            vhca_id: 0x21,
+            second_page: true,
+            alias,
+            allow,
+        };
+        let of = |alias, allow| adapter(&device(Ok(capability(alias, allow))));
+        check(&of(true, true), State::Ok, "vhca_id 0x21, keys may cross");
+        check(&of(false, true), State::Fix, "lacks cross_vhca_object");
+        check(&of(true, false), State::Fix, "lacks allowed_object");
+        let refused = device(Err("cannot be opened".to_owned()));
+        check(&adapter(&refused), State::Fix, "cannot be opened");
+        check(&adapters(&[])[0], State::Fix, "none");
+    }
+
+    #[test]
+    fn rights_are_looked_at() {
+        check(&memory_lock(None), State::Ok, "unlimited");
+        check(&memory_lock(Some(8 << 20)), State::Note, "8192 KiB");
+        let dir = tempfile::tempdir().expect("a directory");
+        check(&device_files(dir.path()), State::Fix, "no uverbs");
+        fs::write(dir.path().join("rdma_cm"), "").expect("a file");
+        check(&device_files(dir.path()), State::Fix, "no uverbs");
+        fs::write(dir.path().join("uverbs0"), "").expect("a file");
+        check(&device_files(dir.path()), State::Ok, "uverbs0");
+        check(&shared_memory(dir.path()), State::Ok, "can be used");
+        check(
+            &shared_memory(&dir.path().join("none")),
+            State::Note,
+            "none",
+        );
+    }
+
+    #[test]
+    fn findings_are_written_for_man_and_machine() {
+        let findings = [memory_lock(None), memory_lock(Some(1024))];
+        let table = as_table(&findings);
+        assert!(
+            table.starts_with("OK   ulimit -l     unlimited\nNOTE "),
+            "{table}"
+        );
+        assert_eq!(table.matches("-> ").count(), 1, "{table}");
+        let value: serde_json::Value = serde_json::from_str(&as_json(&findings)).expect("JSON");
+        assert_eq!(value["findings"][1]["state"], "NOTE");
+    }
+}

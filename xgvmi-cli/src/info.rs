@@ -1,0 +1,119 @@
+//! `xgvmi info`: version, the UCX that is found and the doors into it, and the options.
+
+use std::path::PathBuf;
+
+use ucx_sys::Ucp;
+
+use crate::options;
+
+/// UCX versions that the library is tried with: the first, and the last.
+pub(crate) const KNOWN: [(u32, u32); 2] = [(1, 18), (1, 23)];
+/// The first version that loads what is in `UCX_PLUGIN_PATH`.
+const PLUGINS: (u32, u32) = (1, 22);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Show the options as they are set in this environment, as ucx_info does
+    #[arg(short = 'c', long)]
+    config: bool,
+    /// Show what each option does as well
+    #[arg(short = 'f', long)]
+    full: bool,
+    /// The libucp to look at [default: the one that the loader finds]
+    #[arg(long, value_name = "FILE")]
+    ucx: Option<PathBuf>,
+}
+
+/// Shows it all. Never fails: a machine without UCX is shown as one.
+pub(crate) fn run(arguments: &Arguments) -> bool {
+    if arguments.config || arguments.full {
+        print!(
+            "{}",
+            listing(arguments.full, |name| std::env::var(name).ok())
+        );
+        return true;
+    }
+    println!("xgvmi   {}", env!("CARGO_PKG_VERSION"));
+    match Ucp::load(arguments.ucx.as_deref()) {
+        Ok(ucp) => {
+            println!("UCX     {}", ucp.version());
+            println!("doors   {}", doors(ucp.version()));
+        }
+        Err(error) => println!("UCX     {error}"),
+    }
+    println!("options");
+    print!("{}", listing(false, |name| std::env::var(name).ok()));
+    true
+}
+
+/// How the library comes into a UCX of this version.
+pub(crate) fn doors(version: &str) -> &'static str {
+    match parse(version) {
+        Some(number) if number < KNOWN[0] => "none: too old, the library would stay out",
+        Some(number) if number > KNOWN[1] => {
+            "unknown version: the library checks what it finds, and stays out if it differs"
+        }
+        Some(number) if number >= PLUGINS => "LD_PRELOAD, UCX_PLUGIN_PATH",
+        Some(_) => "LD_PRELOAD",
+        None => "none: no version of UCX",
+    }
+}
+
+/// Major and minor number.
+pub(crate) fn parse(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+        _ => None,
+    }
+}
+
+/// The options in UCX's own form.
+fn listing(is_full: bool, value_of: impl Fn(&str) -> Option<String>) -> String {
+    let mut text = String::new();
+    for setting in options::all() {
+        if is_full {
+            let lines = setting.help.lines().chain([setting.takes.as_str()]);
+            text.push_str("#\n");
+            lines.for_each(|line| text.push_str(&format!("# {line}\n")));
+            text.push_str("#\n");
+        }
+        let value = value_of(setting.name).unwrap_or_else(|| setting.default.to_owned());
+        text.push_str(&format!("{}={value}\n", setting.name));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_has_its_doors() {
+        for (version, expect) in [
+            ("1.17.0", "none"),
+            ("1.18.1", "LD_PRELOAD"),
+            ("1.21.0", "LD_PRELOAD"),
+            ("1.22.0", "LD_PRELOAD, UCX_PLUGIN_PATH"),
+            ("1.23.0", "LD_PRELOAD, UCX_PLUGIN_PATH"),
+            ("1.24.0", "unknown"),
+            ("2.0", "unknown"),
+            ("unknown", "none"),
+        ] {
+            assert!(doors(version).starts_with(expect), "{version}");
+        }
+        assert_eq!(doors("1.21.0"), "LD_PRELOAD");
+    }
+
+    #[test]
+    fn options_are_listed_as_ucx_lists_them() {
+        let set = |name: &str| (name == "UCX_XGVMI_POOL_MAX").then(|| "77".to_owned());
+        let short = listing(false, set);
+        assert!(short.contains("UCX_XGVMI_POOL_MAX=77\n"), "{short}");
+        assert!(short.contains("UCX_XGVMI_BATCH=64\n"), "{short}");
+        assert!(!short.contains('#'), "{short}");
+        let full = listing(true, set);
+        let part = "# y or n\n#\nUCX_XGVMI_REFILL=n\n";
+        assert!(full.contains(part), "{full}");
+    }
+}

@@ -1,0 +1,55 @@
+//! The library's options, from the page that the library writes from its own table.
+
+/// The page.
+const PAGE: &str = include_str!("../../uct-plugin/OPTIONS.md");
+
+/// One option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    /// What it takes, in words.
+    pub(crate) takes: String,
+    pub(crate) default: &'static str,
+    /// What it does, in lines.
+    pub(crate) help: &'static str,
+}
+
+/// All options, in the order in which UCX lists them.
+pub(crate) fn all() -> Vec<Setting> {
+    PAGE.split("\n## ").skip(1).filter_map(parse).collect()
+}
+
+/// A section: name, a line with what it takes and the default, the help.
+fn parse(section: &'static str) -> Option<Setting> {
+    let mut parts = section.splitn(3, "\n\n");
+    let (name, line, help) = (parts.next()?, parts.next()?, parts.next()?);
+    let (takes, default) = line.split_once("; default: ")?;
+    let default = match default {
+        "empty" => "",
+        quoted => quoted.trim_matches('`'),
+    };
+    Some(Setting {
+        name,
+        takes: takes.replace('`', ""),
+        default,
+        help: help.trim_end(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_section_of_the_page_is_an_option() {
+        let all = all();
+        assert_eq!(all.len(), PAGE.matches("\n## UCX_XGVMI_").count());
+        let find = |name| all.iter().find(|setting| setting.name == name);
+        let invalidate = find("UCX_XGVMI_INVALIDATE").expect("an option");
+        assert_eq!(invalidate.takes, "strict, batched, chained");
+        assert_eq!(invalidate.default, "strict");
+        assert!(invalidate.help.starts_with("When the memory key"));
+        assert_eq!(find("UCX_XGVMI_KEY_FILE").expect("an option").default, "");
+        assert_eq!(find("UCX_XGVMI_STATS").expect("an option").default, "y");
+    }
+}
