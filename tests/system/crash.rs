@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Kills of a run for which nothing else is said.
-const KILLS: u32 = 200;
+const KILLS: u32 = 600;
 /// Kills of its peer that a process sees before it ends in order, if it is not killed itself before.
 const SURVIVALS_MAX: u32 = 3;
 /// Connections at once: as many as keep two cores busy without queueing for them.

@@ -11,6 +11,7 @@ mod crash;
 mod faults;
 mod harness;
 mod rules;
+mod seen;
 mod talk;
 mod tools;
 mod ucx;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     cases.extend(rules::cases());
     cases.extend(tools::cases());
     cases.extend(faults::cases());
+    cases.extend(seen::cases());
     cases.extend(crash::cases());
     harness::run(&cases)
 }
