@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::engine;
+use crate::engine::deferred::{ENV_MODE, Mode};
 use crate::fabric::objects::Attached;
 use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
@@ -144,6 +145,15 @@ fn own_faults(fabric: &Fabric) -> Result<Vec<Rule>, Box<dyn std::error::Error>> 
     Ok(faults::parse::parse(&text, &fabric.names())?)
 }
 
+/// The mode of this process, from its environment.
+fn own_mode() -> Result<Mode, Box<dyn std::error::Error>> {
+    match std::env::var(ENV_MODE) {
+        Ok(text) => Ok(text.parse()?),
+        Err(std::env::VarError::NotPresent) => Ok(Mode::Trap),
+        Err(error) => Err(format!("{ENV_MODE}: {error}").into()),
+    }
+}
+
 fn faults_do_not_fit() -> String {
     format!(
         "the rules of {ENV_FAULTS} do not fit: the device has {RULES_MAX} at most; see 'bf-emu fault list'"
@@ -160,6 +170,7 @@ impl Process {
             functions.push(index.ok_or_else(|| format!("the device has no {}", spec.name))?);
         }
         let faults = own_faults(&fabric)?;
+        engine::deferred::set(own_mode()?);
         let process = Self {
             fabric: Box::leak(Box::new(fabric)),
             view,

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use bf_emu::engine::deferred::ENV_MODE;
 use bf_emu::fabric::Fabric;
 use bf_emu::profile::Profile;
 use bf_emu::state::{ENV_AS, ENV_STATE, StateDir, StateError, StateLock, locate};
 use bf_emu::topology::Topology;
 
-use super::{FabricArgs, Mode, ShapeArgs, print};
+use super::{FabricArgs, ShapeArgs, print};
 
 /// Names the preload library instead of looking for it.
 const ENV_PRELOAD: &str = "BFEMU_PRELOAD";
@@ -66,8 +67,6 @@ pub(super) fn default_topology() -> Result<Topology> {
 
 /// Makes what is missing of the fabric and the view, and gives the variables a program needs.
 fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
-    // The only mode there is needs no word in the environment.
-    let Mode::Trap = args.mode;
     let library = find_library()?;
     let topology = asked_topology(&args.shape)?;
     let profile = args.profile.as_deref().map(Profile::load).transpose()?;
@@ -93,14 +92,18 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
     )?;
     state.make_view(&args.view, &lock)?;
 
-    Ok(vec![
+    let mut variables = vec![
         (
             LD_PRELOAD,
             preload_list(&library, env::var_os(LD_PRELOAD).as_deref())?,
         ),
         (ENV_STATE, state.path().as_os_str().to_owned()),
         (ENV_AS, OsString::from(&args.view)),
-    ])
+    ];
+    if let Some(mode) = args.mode {
+        variables.push((ENV_MODE, OsString::from(mode.to_string())));
+    }
+    Ok(variables)
 }
 
 /// The state, made if need be, and its lock.

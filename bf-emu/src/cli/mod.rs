@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use bf_emu::engine::deferred::Mode;
+use clap::{Args, Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -122,18 +123,13 @@ struct FabricArgs {
     /// How long operations take: none, bluefield3, or a file [default: none]
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
-    /// Who executes posted work
-    #[arg(long, value_enum, default_value_t = Mode::Trap)]
-    mode: Mode,
+    /// Who executes posted work: trap, the posting thread when it rings the doorbell; deferred or
+    /// deferred:SEED, another one later, to find out who relies on the first [default: trap]
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
     /// The functions to see, in this order: node0.host or node0.host,node0.dpu
     #[arg(long = "as", value_name = "FUNCTIONS")]
     view: String,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Mode {
-    /// The posting thread, when it rings the doorbell
-    Trap,
 }
 
 impl Cli {
@@ -185,6 +181,7 @@ mod tests {
             ("run --as a.b", false),
             ("run -- x", false),
             ("run --mode warp --as a.b -- x", false),
+            ("run --mode deferred:7 --as a.b -- x", true),
             ("env --as a.b", true),
             ("stats --json", true),
             ("ps --state d", true),

@@ -5,6 +5,7 @@ use mlx5_prm::umr::mask;
 use mlx5_prm::wqe::Ctrl;
 
 use super::complete::{complete, qp_slot};
+use super::deferred;
 use super::work::{self, Operation};
 use crate::fabric::Locked;
 use crate::fabric::objects::{Held, Qp};
@@ -25,8 +26,21 @@ pub(crate) enum Verdict {
     QpError,
 }
 
-/// Asks the rules about the next request of a queue pair, whose bytes are those of its ring.
+/// Asks the rules, and the mode, about the next request of a queue pair, whose bytes are those of its ring.
 pub(crate) fn verdict(
+    locked: &mut Locked<'_>,
+    (function, qpn): (usize, u32),
+    qp: &Qp,
+    bytes: &[u8],
+) -> Verdict {
+    let fault = struck(locked, (function, qpn), qp, bytes);
+    match deferred::shows_later() {
+        Some(until_ns) if fault == Verdict::Go => Verdict::Hold(until_ns),
+        _ => fault,
+    }
+}
+
+fn struck(
     locked: &mut Locked<'_>,
     (function, qpn): (usize, u32),
     qp: &Qp,

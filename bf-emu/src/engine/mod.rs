@@ -10,6 +10,7 @@
 
 pub(crate) mod access;
 pub(crate) mod complete;
+pub mod deferred;
 pub(crate) mod event;
 pub(crate) mod execute;
 pub(crate) mod fault;
@@ -48,6 +49,11 @@ pub(crate) fn ring_send(fabric: &Fabric, function: usize, (context, qpn): (u32, 
     }
     fabric.counters(function).doorbell();
     fabric.trace().write(function, What::Doorbell { qpn });
+    if deferred::postpone(&mut locked, function, qp_slot(qpn)) {
+        drop(locked);
+        tick::wake();
+        return true;
+    }
     let cost_ns = run_locked(&mut locked, function, qpn);
     let in_the_way = stands_in_the_way(&mut locked, function, qpn);
     drop(locked);
@@ -120,6 +126,7 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
         return 0;
     }
     qp.busy = thread;
+    qp.defer_until_ns = 0;
     let mut cost_ns = 0u64;
     let mut turn = 0;
     loop {
@@ -136,6 +143,12 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
             Step::Done { cost_ns: more } => {
                 cost_ns = cost_ns.saturating_add(more);
                 turn += 1;
+                if deferred::leaves_the_rest() {
+                    qp.busy = 0;
+                    qp.rang = false;
+                    deferred::postpone(locked, function, slot);
+                    return cost_ns;
+                }
                 if turn == ENTRIES_PER_TURN {
                     turn = 0;
                     locked.pause();

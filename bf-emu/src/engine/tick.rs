@@ -81,14 +81,27 @@ fn try_all(fabric: &Fabric, process: u32) -> u64 {
                 .next(from, |owner, qp| owner.process == process && qp.pending);
             drop(locked);
             let Some(slot) = found else { break };
-            super::run(fabric, function, slot + crate::fabric::QPN_BASE);
-            let qp = fabric.lock().peek(function).qps.get(slot).copied();
-            if let Some(qp) = qp.filter(|qp| qp.pending) {
-                let until_ns = qp.held.until_ns;
-                left_ns = left_ns.min(until_ns.saturating_sub(sys::now_ns()));
-            }
             from = slot + 1;
+            // What is not due is left alone: a try would only find that out again.
+            match left_ns_of(fabric, function, slot) {
+                Some(left @ 1..) => {
+                    left_ns = left_ns.min(left);
+                    continue;
+                }
+                Some(0) => {}
+                None => continue,
+            }
+            super::run(fabric, function, slot + crate::fabric::QPN_BASE);
+            left_ns = left_ns.min(left_ns_of(fabric, function, slot).unwrap_or(u64::MAX));
         }
     }
     left_ns
+}
+
+/// Time until a queue pair that waits is due; None if it does not wait.
+fn left_ns_of(fabric: &Fabric, function: usize, slot: u32) -> Option<u64> {
+    let locked = fabric.lock();
+    let qp = locked.peek(function).qps.get(slot)?;
+    qp.pending
+        .then(|| qp.due_ns().saturating_sub(sys::now_ns()))
 }

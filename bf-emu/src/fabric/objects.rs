@@ -146,6 +146,8 @@ pub struct Qp {
     pub give_up_at_ns: u64,
     /// DCT: the key that a sender must present.
     pub dc_key: u64,
+    /// Deferred mode: when to come to what is posted; 0 for now.
+    pub defer_until_ns: u64,
     /// Building blocks executed, modulo 65,536 on the wire.
     pub sq_done: u32,
     /// Receive entries used.
@@ -213,6 +215,14 @@ pub struct Held {
     pub opcode: u8,
     /// Its completion is an entry in a queue.
     pub signaled: bool,
+}
+
+impl Qp {
+    /// When there is something to do on a queue pair that waits: in the past if nobody knows.
+    #[must_use]
+    pub fn due_ns(&self) -> u64 {
+        self.defer_until_ns.max(self.held.until_ns)
+    }
 }
 
 /// Capabilities that verbs asks back.

@@ -283,6 +283,7 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.give_up_at_ns = 0;
     qp.pending = false;
     qp.held = Held::default();
+    qp.defer_until_ns = 0;
     qp.remote_function = 0;
     qp.remote_qpn = 0;
 }

@@ -1,0 +1,180 @@
+//! Deferred mode: work completes later, out of step with who posted it.
+//!
+//! By default a request is complete when its doorbell returns, and a program that relies on that
+//! without knowing is not found out. In this mode a doorbell only notes that there is something to
+//! do. The process's thread comes to it after a delay that is drawn from a seed, carries out some
+//! requests and leaves the rest for later, and shows some completions a while after the data: all
+//! that an adapter may do. Requests of one queue stay in order, and so do their completions; queues
+//! overtake each other.
+//!
+//! The same seed draws the same delays. What happens between them is the machine's own.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::fabric::Locked;
+use crate::faults::mixed;
+use crate::sys;
+
+/// Environment variable that names the mode of a process: `trap`, `deferred` or `deferred:SEED`.
+pub const ENV_MODE: &str = "BFEMU_MODE";
+/// The seed of those who name none.
+pub const SEED_DEFAULT: u64 = 1;
+
+static ON: AtomicBool = AtomicBool::new(false);
+static SEED: AtomicU64 = AtomicU64::new(SEED_DEFAULT);
+/// Draws made so far.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
+
+/// Who carries out posted work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The posting thread, when it rings the doorbell.
+    Trap,
+    /// A thread of the poster, later.
+    Deferred {
+        /// What the delays are drawn from.
+        seed: u64,
+    },
+}
+
+/// A mode that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no mode: one of trap, deferred, deferred:SEED with a number up to 2^64 - 1")]
+pub struct ModeError {
+    text: String,
+}
+
+impl std::str::FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        let error = || ModeError {
+            text: text.to_owned(),
+        };
+        match text.split_once(':') {
+            None if text == "trap" => Ok(Self::Trap),
+            None if text == "deferred" => Ok(Self::Deferred { seed: SEED_DEFAULT }),
+            Some(("deferred", seed)) => {
+                let seed = seed.parse().map_err(|_| error())?;
+                Ok(Self::Deferred { seed })
+            }
+            _ => Err(error()),
+        }
+    }
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Trap => f.write_str("trap"),
+            Self::Deferred { seed } => write!(f, "deferred:{seed}"),
+        }
+    }
+}
+
+/// Sets the mode of this process, before it posts anything.
+pub(crate) fn set(mode: Mode) {
+    if let Mode::Deferred { seed } = mode {
+        SEED.store(seed, Ordering::Relaxed);
+    }
+    ON.store(mode != Mode::Trap, Ordering::Relaxed);
+}
+
+/// True if work of this process is deferred.
+pub(crate) fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+fn draw() -> u64 {
+    let number = DRAWN.fetch_add(1, Ordering::Relaxed);
+    mixed(SEED.load(Ordering::Relaxed), number)
+}
+
+/// A delay of `drawn`: mostly short, sometimes long enough for others to do a lot meanwhile.
+fn delay_ns(drawn: u64) -> u64 {
+    let most_us = match drawn % 16 {
+        0..8 => 20,
+        8..14 => 200,
+        _ => 2000,
+    };
+    (drawn >> 8) % (most_us * 1000)
+}
+
+/// Notes that there is something to do on a queue pair, which must be of this process, and that it
+/// is not to be done at once. False if it is to be done now.
+pub(crate) fn postpone(locked: &mut Locked<'_>, function: usize, slot: u32) -> bool {
+    if !is_on() {
+        return false;
+    }
+    let tables = locked.peek(function);
+    let owner = tables.qps.owner(slot);
+    // The thread that comes to it later looks after its own process's queues only.
+    if owner.and_then(|owner| locked.pid(owner.process)) != Some(sys::pid()) {
+        return false;
+    }
+    let until_ns = sys::now_ns().saturating_add(delay_ns(draw()));
+    let Some(qp) = locked.function(function).qps.get_mut(slot) else {
+        return false;
+    };
+    // A second doorbell does not put off what the first one asked for.
+    if !qp.pending || qp.defer_until_ns == 0 {
+        qp.defer_until_ns = until_ns;
+    }
+    qp.pending = true;
+    true
+}
+
+/// True if the requests behind the one that was carried out are left for later.
+pub(crate) fn leaves_the_rest() -> bool {
+    is_on() && draw().is_multiple_of(4)
+}
+
+/// When the completion of a request that was carried out is shown; None for at once.
+pub(crate) fn shows_later() -> Option<u64> {
+    if !is_on() {
+        return None;
+    }
+    let drawn = draw();
+    (drawn % 4 < 2).then(|| sys::now_ns().saturating_add(delay_ns(drawn >> 2)).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_by_name() {
+        for (text, expect) in [
+            ("trap", Ok(Mode::Trap)),
+            ("deferred", Ok(Mode::Deferred { seed: SEED_DEFAULT })),
+            ("deferred:0", Ok(Mode::Deferred { seed: 0 })),
+            (
+                "deferred:18446744073709551615",
+                Ok(Mode::Deferred { seed: u64::MAX }),
+            ),
+        ] {
+            let mode: Result<Mode, ModeError> = text.parse();
+            assert_eq!(mode, expect);
+            if let Ok(mode) = mode {
+                assert_eq!(mode.to_string().parse(), Ok(mode));
+            }
+        }
+        for text in ["", "deferred:", "deferred:-1", "trap:1", "later"] {
+            assert!(text.parse::<Mode>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn delays_are_short_and_seldom_long() {
+        let delays: Vec<u64> = (0..10_000)
+            .map(|number| delay_ns(mixed(7, number)))
+            .collect();
+        let long = delays.iter().filter(|ns| **ns > 200_000).count();
+        assert!((500..2000).contains(&long), "{long}");
+        assert!(delays.iter().all(|ns| *ns < 2_000_000));
+        let again: Vec<u64> = (0..10_000)
+            .map(|number| delay_ns(mixed(7, number)))
+            .collect();
+        assert_eq!(delays, again);
+    }
+}
