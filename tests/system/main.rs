@@ -10,6 +10,7 @@ mod agent;
 mod crash;
 mod faults;
 mod harness;
+mod pool;
 mod rules;
 mod seen;
 mod talk;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     cases.extend(ucx::cases());
     cases.extend(rules::cases());
     cases.extend(tools::cases());
+    cases.extend(pool::cases());
     cases.extend(faults::cases());
     cases.extend(seen::cases());
     cases.extend(crash::cases());
