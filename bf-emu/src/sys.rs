@@ -326,15 +326,6 @@ pub fn thread_id() -> u32 {
         .unwrap_or(u32::MAX)
 }
 
-/// True if a process of this number exists and is not a zombie that has let go of its memory.
-#[must_use]
-pub fn process_exists(pid: i32) -> bool {
-    match syscall!(libc::SYS_kill, pid, 0) {
-        Ok(_) | Err(Errno(libc::EPERM)) => true,
-        Err(_) => false,
-    }
-}
-
 /// Copies from `remote` of process `pid` to `local` of this one. Returns the bytes copied, fewer
 /// than asked where a page is missing.
 ///

@@ -157,3 +157,60 @@ fn a_process_that_ended_is_known_by_its_thread() {
     assert_eq!(locked.peek(HOST).qps.live(), 0);
     assert_eq!(locked.peek(b.function).cqs.live(), 0);
 }
+
+#[test]
+fn a_program_that_takes_the_place_of_another_takes_nothing_of_it_over() {
+    let world = World::new();
+    let (a, _b) = world.pair(HOST, FAR);
+    let mut locked = world.fabric.lock();
+    assert_eq!(locked.peek(a.function).qps.live(), 1);
+    // As a process does that comes anew, with the number and the start time of before.
+    locked.release_pid(sys::pid());
+    assert_eq!(locked.peek(a.function).qps.live(), 0);
+    assert_eq!(locked.common().processes.live(), 0);
+    assert_eq!(locked.pid(world.owner.process), None);
+}
+
+#[test]
+fn a_peer_that_is_gone_answers_no_more() {
+    let world = World::new();
+    let (mut a, b) = world.pair(HOST, FAR);
+    // The peer belongs to a process that has ended, whose number another one may have.
+    let (dead, slot) = {
+        let mut locked = world.fabric.lock();
+        let me = *locked
+            .common()
+            .processes
+            .get(world.owner.process - 1)
+            .unwrap();
+        let index = locked
+            .common()
+            .processes
+            .insert(Owner::default(), me)
+            .unwrap();
+        world.fabric.renew_life(&locked, index).unwrap();
+        (index + 1, b.qpn - QPN_BASE)
+    };
+    std::thread::scope(|scope| scope.spawn(|| world.fabric.live(dead - 1)).join().unwrap());
+    {
+        let mut locked = world.fabric.lock();
+        let qps = &mut locked.function(FAR).qps;
+        let qp = qps.remove(slot).unwrap();
+        let owner = Owner {
+            process: dead,
+            context: 1,
+        };
+        assert_eq!(qps.insert(owner, qp), Some(slot));
+    }
+    world.change(&a, |qp| (qp.path.timeout, qp.path.retry_count) = (1, 0));
+    let bytes = [0u8; 8];
+    let key = world.region(HOST, &bytes, ALL_RIGHTS);
+    let mut found = world.write(&mut a, (key, &bytes), (key, address(&bytes)));
+    let start = sys::now_ns();
+    while found.is_empty() {
+        assert!(sys::now_ns() - start < 10_000_000_000, "it never failed");
+        run(&world.fabric, a.function, a.qpn);
+        found = a.completions();
+    }
+    expect_error(&found, syndrome::TRANSPORT_RETRY_EXC_ERR);
+}
