@@ -180,7 +180,11 @@ impl<'a> Pair<'a> {
 
 impl Peer {
     fn start(room: &Room<'_>, program: &Path, function: &str, random: &mut Random) -> Result<Self> {
-        let talk = Talk::start(&mut room.command(function, program))?;
+        let mut command = room.command(function, program);
+        if random.below(4) == 0 {
+            command.env("BFEMU_MODE", format!("deferred:{}", random.below(1000)));
+        }
+        let talk = Talk::start(&mut command)?;
         let mut peer = Self { talk, survived: 0 };
         let mode = random.below(4);
         peer.tell(&format!("open {} {mode}", random.below(u64::MAX)))?;

@@ -8,6 +8,7 @@
 
 mod agent;
 mod crash;
+mod deferred;
 mod faults;
 mod harness;
 mod pool;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     cases.extend(tools::cases());
     cases.extend(pool::cases());
     cases.extend(faults::cases());
+    cases.extend(deferred::cases());
     cases.extend(seen::cases());
     cases.extend(crash::cases());
     harness::run(&cases)
