@@ -1,6 +1,7 @@
 //! `mem_attach`: gives a memory handle for another function's key out of the alias map.
 
 use std::ffi::c_void;
+use std::sync::Once;
 
 use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
@@ -56,6 +57,7 @@ pub(crate) unsafe fn attach(
         return None;
     };
     served.count(Event::Import);
+    warn_of_copies();
     let key = alias.lkey().raw();
     let head = MemhHead {
         lkey: key,
@@ -78,6 +80,17 @@ pub(crate) unsafe fn attach(
     // SAFETY: UCX gives a place for the handle.
     unsafe { memh_p.write(memh.cast()) };
     Some(UcsStatus::OK)
+}
+
+/// Says once what UCP does with small transfers, because nobody else does and nothing here can help.
+fn warn_of_copies() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::diag!(
+            "memory is imported: UCP copies small transfers from it by the CPU, which has other \
+             memory there, or none; move at least 16 KiB at a time or use active messages"
+        );
+    });
 }
 
 /// Frees a memory handle of our own.

@@ -20,13 +20,33 @@ const HELP: &str = "\
 Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]...
 
 Runs a host and a DPU process on each stock UCX from 1.18.1 to 1.23.0, with the library in both, in one or in none of
-them, by each door that the UCX has, over the emulated device. Every byte is verified. Fetches what is not in the
+them, by each door that the UCX has, over the emulated device. Every byte is verified. Shows the defects of stock UCX
+(docs/DEFECTS.md) without the library, and that they are gone with it. Fetches what is not in the
 cache (150 MB for all versions).
 
   --ucx VERSION   of these versions only; also more than one
   --only WORDS    the cells whose name contains the words; also more than one
 
 Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or what failed.";
+
+/// What goes wrong on purpose for the cells of the defects, on which function, by the emulator's rules.
+const FAULTS: [(&str, &str, &str); 3] = [
+    (
+        "connect",
+        "host",
+        "any command modify_qp_rtr nth 1 status BAD_PARAM",
+    ),
+    (
+        "bind",
+        "host",
+        "any request umr_bind nth 3 syndrome MW_BIND_ERR",
+    ),
+    (
+        "alias",
+        "dpu",
+        "any command create_general_object nth 2 status BAD_RESOURCE",
+    ),
+];
 
 /// All cells take a minute or two.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -225,6 +245,12 @@ impl Built {
             fs::copy(&library, &plugin)
                 .with_context(|| format!("cannot write {}", plugin.display()))?;
         }
+        let faults = output_dir().join("faults");
+        fs::create_dir_all(&faults).with_context(|| format!("cannot make {}", faults.display()))?;
+        for (name, _, rules) in FAULTS {
+            let file = fault_file(name);
+            fs::write(&file, rules).with_context(|| format!("cannot write {}", file.display()))?;
+        }
         Ok(Self {
             cells: release.join("examples/matrix"),
             emulator: release.join("bf-emu"),
@@ -250,6 +276,14 @@ fn cells(
         let run = format!("{emulator} run --state {dir} --as node0.{role} --");
         command.arg(format!("--{role}")).arg(run);
     }
+    for (name, role, _) in FAULTS {
+        let rules = fault_file(name);
+        let run = format!("env BFEMU_FAULTS=@{} {emulator} run", rules.display());
+        command.arg("--failing");
+        command.arg(format!("{name}={run} --state {dir} --as node0.{role} --"));
+    }
+    command.arg("--failing");
+    command.arg(format!("counters={emulator} stats --json --state {dir}"));
     for only in &options.only {
         command.arg("--only").arg(only);
     }
@@ -274,6 +308,11 @@ fn cells(
     }
     command.envs(verbs);
     command
+}
+
+/// Where the rules of a fault are written.
+fn fault_file(name: &str) -> PathBuf {
+    output_dir().join("faults").join(name)
 }
 
 fn output_dir() -> PathBuf {

@@ -157,6 +157,10 @@ impl Agent {
                     .map(|_| String::new())
                     .ok_or("no such memory".to_owned())
             }
+            "where" => {
+                let memory = self.named(seed_of(number(words)?)?)?;
+                Ok(format!("- {} {}", memory.address.addr(), memory.bytes))
+            }
             "pid" => Ok(std::process::id().to_string()),
             "context" => {
                 let id = size(words)?;

@@ -4,6 +4,7 @@
 
 mod agent;
 mod cases;
+mod defects;
 mod memory;
 mod peer;
 
@@ -27,6 +28,11 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
                      a UCX: its libucp, and where its other libraries are if they are elsewhere
   --plugins DIR      a directory with the library as UCX's plugin, for UCX 1.22 and later
   --report FILE      write the results there, as JSON
+  --failing NAME=COMMAND
+                     as --host or --dpu, but what NAME says goes wrong there; for the defects:
+                     connect (host: the first queue pair cannot be connected), bind (host: the
+                     third binding of a key fails), alias (DPU: the second alias is refused); and
+                     counters: nothing fails, the command shows the adapter's counters as JSON
   --only WORDS       run the cells whose name contains the words; more than one: any of them
 
 Exit codes: 0 all passed, 1 some failed, 2 wrong usage.";
@@ -92,7 +98,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Vec<Row> {
     let mut rows = Vec::new();
     for ucx in &arguments.versions {
-        for case in CASES {
+        for case in CASES.iter().chain(defects::CASES) {
             for &door in case.doors {
                 let name = format!("{} {} {}", ucx.version, door.name(), case.name);
                 if !arguments.wants(&name) || !fits(case, door, ucx, arguments) {
@@ -125,7 +131,10 @@ impl Arguments {
 /// False for a door that this UCX does not have.
 fn fits(case: &Case, door: Door, ucx: &Ucx, arguments: &Arguments) -> bool {
     let has_plugins = ucx.has_plugin_path() && arguments.launch.plugins.is_some();
-    (!door.needs_plugin_path() || has_plugins) && (case.fits)(ucx)
+    let can_fail = |name: &str| arguments.launch.failing.iter().any(|(has, _)| has == name);
+    (!door.needs_plugin_path() || has_plugins)
+        && (case.fits)(ucx)
+        && case.failing.is_none_or(can_fail)
 }
 
 impl Ucx {
@@ -143,6 +152,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
     let mut words = words.map(|word| word.to_string_lossy().into_owned());
     let (mut library, mut host, mut dpu) = (None, None, None);
     let (mut plugins, mut report, mut only) = (None, None, Vec::new());
+    let mut failing = Vec::new();
     let mut versions = Vec::new();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -152,6 +162,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
             "--dpu" => dpu = Some(split(&value()?)),
             "--plugins" => plugins = Some(PathBuf::from(value()?)),
             "--report" => report = Some(PathBuf::from(value()?)),
+            "--failing" => failing.push(parse_failing(&value()?)?),
             "--only" => only.push(value()?),
             "--ucx" => versions.push(parse_ucx(&value()?)?),
             _ => return Err(format!("unknown word {word}")),
@@ -163,6 +174,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         host: host.ok_or_else(|| missing("--host"))?,
         dpu: dpu.ok_or_else(|| missing("--dpu"))?,
         plugins,
+        failing,
     };
     if versions.is_empty() {
         return Err(missing("--ucx"));
@@ -173,6 +185,13 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         report,
         only,
     })
+}
+
+fn parse_failing(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, command) = text
+        .split_once('=')
+        .ok_or_else(|| format!("--failing {text} is not NAME=COMMAND"))?;
+    Ok((name.to_owned(), split(command)))
 }
 
 fn parse_ucx(text: &str) -> Result<Ucx, String> {

@@ -52,11 +52,14 @@ impl Door {
 }
 
 /// How processes are started.
+#[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) library: PathBuf,
     pub(crate) host: Vec<String>,
     pub(crate) dpu: Vec<String>,
     pub(crate) plugins: Option<PathBuf>,
+    /// Commands in place of `host` or `dpu`, with what goes wrong there.
+    pub(crate) failing: Vec<(String, Vec<String>)>,
 }
 
 /// On which function a process runs.
@@ -154,6 +157,16 @@ impl Peer {
         let sent = writeln!(self.input, "{request}").and_then(|()| self.input.flush());
         sent.map_err(|error| format!("{}: {request}: {error}", self.name))?;
         self.answer(request)
+    }
+
+    /// Lets it end, and gives what it has logged, whatever that is.
+    pub(crate) fn log(mut self) -> Result<Vec<String>, String> {
+        self.ask("quit")?;
+        let status = self.child.wait().map_err(|error| error.to_string())?;
+        match status.success() {
+            true => Ok(std::mem::take(&mut self.log)),
+            false => Err(format!("{}: {status}", self.name)),
+        }
     }
 
     /// Lets it end, and checks that the library was in it if it should.

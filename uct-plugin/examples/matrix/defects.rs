@@ -1,0 +1,267 @@
+//! Defects of stock UCX that show on a device: each is tried without the library, where it must show,
+//! and with it, where it must not. docs/DEFECTS.md lists them by the same numbers.
+
+use std::process::Command;
+
+use crate::Ucx;
+use crate::cases::{Case, Outcome, Pair, always};
+use crate::peer::{Door, Launch, Side};
+
+const BOTH: &[Door] = &[Door::Absent, Door::Preload];
+/// Bytes of a buffer.
+const BYTES: u64 = 65_536;
+/// Times that the adapter's counters are asked for: each takes milliseconds, a process ends in tens.
+const QUESTIONS_MAX: u32 = 500;
+
+/// All defects that were seen.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "D1 a queue pair that cannot be connected is used all the same",
+        doors: BOTH,
+        fits: always,
+        failing: Some("connect"),
+        run: unconnected,
+    },
+    Case {
+        name: "D3 a failed binding fails the export",
+        doors: BOTH,
+        fits: always,
+        failing: Some("bind"),
+        run: failed_binding,
+    },
+    Case {
+        name: "D4 after a failed binding every export fails",
+        doors: BOTH,
+        fits: always,
+        failing: Some("bind"),
+        run: after_a_failed_binding,
+    },
+    Case {
+        name: "D6 what cannot be invalidated is never deregistered",
+        doors: BOTH,
+        fits: always,
+        failing: Some("bind"),
+        run: leak,
+    },
+    Case {
+        name: "D8 and D14 what was imported is kept until the end",
+        doors: BOTH,
+        fits: always,
+        failing: Some("counters"),
+        run: kept_aliases,
+    },
+    Case {
+        name: "D9 a key just invalidated is bound again at once",
+        doors: BOTH,
+        fits: always,
+        failing: None,
+        run: reused_at_once,
+    },
+    Case {
+        name: "D11 after a failed import the next one succeeds with nothing",
+        doors: BOTH,
+        fits: always,
+        failing: Some("alias"),
+        run: empty_import,
+    },
+];
+
+/// The launch with the failing command in the side's place.
+fn failing(launch: &Launch, name: &str, side: Side) -> Result<Launch, String> {
+    let found = launch.failing.iter().find(|(has, _)| has == name);
+    let (_, command) = found.ok_or_else(|| format!("no failing command {name}"))?;
+    let mut launch = launch.clone();
+    match side {
+        Side::Host => launch.host.clone_from(command),
+        Side::Dpu => launch.dpu.clone_from(command),
+    }
+    Ok(launch)
+}
+
+/// A pair of which a process that dies does so without a word: it is meant to.
+fn start(
+    launch: &Launch,
+    ucx: &Ucx,
+    door: Door,
+    variables: &[(&str, &str)],
+) -> Result<Pair, String> {
+    let mut all = vec![("UCX_HANDLE_ERRORS", "none")];
+    all.extend(variables);
+    Pair::start(launch, ucx, (door, door), &all)
+}
+
+/// Wants a failure with these words in it.
+fn must_fail<T>(result: Result<T, String>, words: &str) -> Outcome {
+    match result {
+        Err(error) if error.contains(words) => Ok(()),
+        Err(error) => Err(format!("another failure than '{words}': {error}")),
+        Ok(_) => Err(format!("the defect '{words}' does not show")),
+    }
+}
+
+/// Exports without importing.
+fn export(pair: &mut Pair, id: u32) -> Result<String, String> {
+    pair.host.ask(&format!("map {id} {BYTES} {id}"))?;
+    pair.host.ask(&format!("export {id}"))
+}
+
+fn unconnected(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let launch = failing(launch, "connect", Side::Host)?;
+    let mut pair = start(&launch, ucx, door, &[])?;
+    if door == Door::Absent {
+        must_fail(export(&mut pair, 1), "Input/output error")?;
+        return must_fail(export(&mut pair, 2), "it died");
+    }
+    for id in 1..4 {
+        pair.share(id, BYTES)?;
+        pair.check(id, id)?;
+    }
+    pair.host.log().map(drop)
+}
+
+fn failed_binding(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let launch = failing(launch, "bind", Side::Host)?;
+    let mut pair = start(&launch, ucx, door, &[])?;
+    pair.share(1, BYTES)?;
+    pair.share(2, BYTES)?;
+    if door == Door::Absent {
+        return must_fail(export(&mut pair, 3), "Input/output error");
+    }
+    pair.share(3, BYTES)?;
+    pair.check(3, 3)?;
+    pair.check(1, 1)?;
+    pair.host.log().map(drop)
+}
+
+fn after_a_failed_binding(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let launch = failing(launch, "bind", Side::Host)?;
+    let mut pair = start(&launch, ucx, door, &[])?;
+    for id in 1..9 {
+        if door != Door::Absent {
+            pair.share(id, BYTES)?;
+            pair.check(id, id)?;
+        } else if id < 3 {
+            pair.share(id, BYTES)?;
+        } else {
+            must_fail(export(&mut pair, id), "Input/output error")?;
+        }
+    }
+    pair.host.log().map(drop)
+}
+
+fn leak(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let launch = failing(launch, "bind", Side::Host)?;
+    let mut pair = start(&launch, ucx, door, &[])?;
+    pair.share(1, BYTES)?;
+    pair.share(2, BYTES)?;
+    // That one may fail.
+    let _third = export(&mut pair, 3);
+    for id in 1..3 {
+        pair.forget(id)?;
+    }
+    let log = pair.host.log()?;
+    let line = log.iter().find(|line| line.contains("failed to dereg"));
+    match (door, line) {
+        (Door::Absent, None) => Err("everything was deregistered".to_owned()),
+        (Door::Absent, Some(_)) | (_, None) => Ok(()),
+        (_, Some(line)) => Err(line.clone()),
+    }
+}
+
+/// Shows with the library as well: UCX's cache of imports never lets go of one, so that every alias is
+/// in use, and what finds the map full is left to UCX.
+fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    const IMPORTS: u32 = 12;
+    // Processes of earlier cells may still be on their way out.
+    let mut before = aliases(launch)?;
+    for _ in 0..QUESTIONS_MAX {
+        if before == 0 {
+            break;
+        }
+        before = aliases(launch)?;
+    }
+    let variables = [("UCX_XGVMI_ALIAS_MAX", "4")];
+    let mut pair = start(launch, ucx, door, &variables)?;
+    // All at once, so that each has a key of its own.
+    for id in 1..=IMPORTS {
+        export(&mut pair, id)?;
+    }
+    for id in 1..=IMPORTS {
+        pair.import(id)?;
+        pair.check(id, id)?;
+        pair.dpu.ask(&format!("unmap {id}"))?;
+    }
+    let there = aliases(launch)? - before;
+    pair.dpu.log()?;
+    pair.host.log()?;
+    match there {
+        // FIXME: with the library, no more than UCX_XGVMI_ALIAS_MAX should be left.
+        there if there == i64::from(IMPORTS) => Ok(()),
+        there => Err(format!("{there} aliases are left of {IMPORTS}")),
+    }
+}
+
+/// Aliases that there are on the adapter, by its own counters.
+fn aliases(launch: &Launch) -> Result<i64, String> {
+    let found = launch.failing.iter().find(|(has, _)| has == "counters");
+    let (_, command) = found.ok_or("no counters")?;
+    let (program, words) = command.split_first().ok_or("no command for the counters")?;
+    let output = Command::new(program)
+        .args(words)
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
+    let counters: serde_json::Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{program}: {error}"))?;
+    let functions = counters["functions"].as_array().ok_or("no functions")?;
+    let count = |function: &serde_json::Value, name: &str| function["commands"][name].as_i64();
+    let there = functions.iter().map(|function| {
+        let created = count(function, "create_alias")?;
+        Some(created - count(function, "destroy_alias")?)
+    });
+    there
+        .sum::<Option<i64>>()
+        .ok_or("no alias counters".to_owned())
+}
+
+fn reused_at_once(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let variables = [("UCX_XGVMI_POOL_INIT", "8")];
+    let mut pair = start(launch, ucx, door, &variables)?;
+    pair.share(1, BYTES)?;
+    pair.check(1, 1)?;
+    // The host gives the memory up; the DPU has not heard of that yet.
+    pair.host.ask("unmap 1")?;
+    pair.host.ask("free 1")?;
+    let (_, place) = last_words(&export(&mut pair, 2)?)?;
+    let (_, before) = last_words(&pair.dpu.ask("where 1")?)?;
+    if place != before {
+        return Err("the system gave other memory, so that nothing is shown".to_owned());
+    }
+    let checked = pair.check(1, 2);
+    if door == Door::Absent {
+        // The old key reaches the new buffer.
+        return checked;
+    }
+    must_fail(checked, "")
+}
+
+/// Of an exported key and where its memory is: the key, and the rest.
+fn last_words(answer: &str) -> Result<(String, String), String> {
+    let (key, rest) = answer.split_once(' ').ok_or("a short answer")?;
+    Ok((key.to_owned(), rest.to_owned()))
+}
+
+fn empty_import(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let launch = failing(launch, "alias", Side::Dpu)?;
+    let mut pair = start(&launch, ucx, door, &[])?;
+    pair.share(1, BYTES)?;
+    let second = pair.share(2, BYTES);
+    if door == Door::Absent {
+        must_fail(second, "ucp_mem_map")?;
+        // The same key again is taken, though there is no alias now either.
+        pair.import(2)?;
+        return must_fail(pair.check(2, 2), "");
+    }
+    second?;
+    pair.check(2, 2)?;
+    pair.host.log().map(drop)
+}
