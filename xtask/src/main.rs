@@ -8,6 +8,7 @@ mod bench;
 mod bindgen;
 mod demo;
 mod doctor;
+mod install;
 mod matrix;
 mod process;
 mod setup;
@@ -24,10 +25,11 @@ Usage: cargo xtask COMMAND [OPTIONS]
 
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
   test     run everything: format, lints, unit tests, stock programs, the demo in quick form
-  bench    numbers for the report: bench model
+  bench    numbers for the report: bench model, bench pool
   suites   let test programs of others judge the emulated device
   setup    fetch what the other commands need (they call it themselves)
   matrix   the library in each stock UCX, by each door, over the emulated device
+  install  the library and the command xgvmi, below a prefix
   doctor   show what this machine has, lacks, and what to do about it
   tidy     the house rules that no other tool checks (part of test)
   bindgen  write or check the committed FFI bindings (maintainers)
@@ -54,6 +56,7 @@ fn dispatch() -> Result<ExitCode> {
         "bindgen" => bindgen::run(rest),
         "demo" => demo::run(rest),
         "doctor" => doctor::run(rest),
+        "install" => install::run(rest),
         "matrix" => matrix::run(rest),
         "setup" => setup::run(rest),
         "suites" => suites::run(rest),
