@@ -19,13 +19,27 @@ impl Buffer {
     /// # Errors
     /// The system's, for instance when `length` is 0 or more than there is.
     pub fn new(length: usize) -> io::Result<Self> {
+        let mut buffer = Self::untouched(length)?;
+        // The smallest page anywhere is 4 KiB; a larger one is merely touched more often.
+        for byte in buffer.as_mut_slice().iter_mut().step_by(4096) {
+            *byte = UNTOUCHED;
+        }
+        Ok(buffer)
+    }
+
+    /// Maps `length` bytes and leaves the pages for whoever touches them first: for keys to memory that nobody reads,
+    /// which may be longer than there is memory.
+    ///
+    /// # Errors
+    /// The system's, for instance when `length` is 0.
+    pub fn untouched(length: usize) -> io::Result<Self> {
         // SAFETY: an anonymous mapping at an address of the system's choice asks nothing of the caller.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 length,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
             )
@@ -39,12 +53,7 @@ impl Buffer {
         }
         let start = NonNull::new(start.cast())
             .ok_or_else(|| io::Error::other(format!("mmap of {length} bytes: null")))?;
-        let mut buffer = Self { start, length };
-        // The smallest page anywhere is 4 KiB; a larger one is merely touched more often.
-        for byte in buffer.as_mut_slice().iter_mut().step_by(4096) {
-            *byte = UNTOUCHED;
-        }
-        Ok(buffer)
+        Ok(Self { start, length })
     }
 
     /// Bytes.
