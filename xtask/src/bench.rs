@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: numbers for the report, one job each, as JSON files below `target/bench`.
 
+mod pool;
+
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal as _;
@@ -11,6 +13,7 @@ const HELP: &str = "\
 Usage: cargo xtask bench JOB [-- OPTIONS]
 
   model    predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json
+  pool     the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
 
 OPTIONS go to the program that does the job; it explains them with --help.";
 
@@ -20,7 +23,7 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 1] = [("model", model)];
+const JOBS: [(&str, Job); 2] = [("model", model), ("pool", pool)];
 
 /// Runs one job with the arguments after `cargo xtask bench`.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
@@ -72,6 +75,10 @@ fn model(options: &[String]) -> Result<ExitCode> {
         println!("\nwritten: {}", file.display());
     }
     Ok(code)
+}
+
+fn pool(options: &[String]) -> Result<ExitCode> {
+    pool::run(options, &output("pool.json"))
 }
 
 /// Builds a program of the workspace, optimised, and says where it is.

@@ -1,0 +1,329 @@
+//! `cargo xtask bench pool`: the pool beside its peers, measured in the same run, as `target/bench/pool.json`.
+//!
+//! What each row means stands in docs/SPECIFICATION.md. A number that is missing is an error: no row is made up.
+
+use crate::setup::{self, Env};
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// All benches of criterion take half a minute, after a build of two minutes on two cold cores.
+const CRITERION_LIMIT: Duration = Duration::from_secs(600);
+/// A program over the emulated device takes seconds; a machine that does other work, more.
+const DEVICE_LIMIT: Duration = Duration::from_secs(180);
+/// The emulator's cost profile: times of the commands as the slides give them.
+const PROFILE: &str = "bluefield3";
+
+/// Where a number comes from.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    /// Group and member of a criterion bench: its best sample, as other work on the machine can but add to them.
+    Criterion(&'static str, &'static str),
+    /// A line of xgvmi-pool's `device_bench`, times a factor.
+    Pool(&'static str, f64),
+    /// A line of osu-bench's `stock_pool`, times a factor.
+    Stock(&'static str, f64),
+}
+
+use Source::{Criterion, Pool, Stock};
+
+struct Row {
+    name: &'static str,
+    ours: Source,
+    peer: Source,
+    unit: &'static str,
+}
+
+const fn row(name: &'static str, ours: Source, peer: Source, unit: &'static str) -> Row {
+    Row {
+        name,
+        ours,
+        peer,
+        unit,
+    }
+}
+
+const fn criterion(name: &'static str) -> Row {
+    row(name, Criterion(name, "ours"), Criterion(name, "peer"), "ns")
+}
+
+/// Keys that are touched in the row of 64.
+const KEYS: f64 = 64.0;
+
+const ROWS: [Row; 8] = [
+    criterion("lease_release_1t"),
+    criterion("lease_release_2t"),
+    criterion("alias_hit_20k"),
+    row(
+        "bind_invalidate_batched",
+        Pool("export_release_64_together_batched", 1.0),
+        Stock("export_release", 1.0),
+        "ns",
+    ),
+    row(
+        "bind_invalidate_strict",
+        Pool("export_release_strict", 1.0),
+        Stock("export_release", 1.0),
+        "ns",
+    ),
+    row(
+        "doorbells_64",
+        Pool("doorbells_64_batched", 1.0),
+        Stock("doorbells_64", 1.0),
+        "doorbells",
+    ),
+    row(
+        "first_touch_64",
+        Pool("first_touch_announced", KEYS),
+        Stock("first_touch", KEYS),
+        "ns",
+    ),
+    row(
+        "export_4gib",
+        Pool("export_release_4gib_batched", 1.0),
+        Stock("export_4gib", 1.0),
+        "ns",
+    ),
+];
+
+/// Measures everything, writes `file`, and prints the rows.
+pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
+    if let Some(option) = options.first() {
+        bail!("bench pool takes no options, not '{option}'");
+    }
+    let env = setup::ensure()?;
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    // An old report must not speak for this run.
+    let _ = fs::remove_file(file);
+    build()?;
+    let samples = place.join("criterion");
+    measure_criterion(&env, &samples)?;
+    let state = State::new();
+    let pool = numbers(&measure_pool(&env, &state)?)?;
+    let stock = numbers(&measure_stock(&env, &state)?)?;
+    let rows = ROWS
+        .iter()
+        .map(|row| {
+            let find = |source| find(source, &samples, &pool, &stock);
+            compare(row, find(row.ours)?, find(row.peer)?)
+        })
+        .collect::<Result<Vec<Value>>>()?;
+    for row in &rows {
+        println!(
+            "{:<24} {:>12.1} {:>12.1} {:<10}{:>8.1}x",
+            row["name"].as_str().unwrap_or_default(),
+            row["ours"].as_f64().unwrap_or_default(),
+            row["peer"].as_f64().unwrap_or_default(),
+            row["unit"].as_str().unwrap_or_default(),
+            row["ratio"].as_f64().unwrap_or_default(),
+        );
+    }
+    fs::write(file, format!("{:#}\n", json!({ "rows": rows })))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    println!("\nwritten: {}", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compare(row: &Row, ours: f64, peer: f64) -> Result<Value> {
+    for (whose, number) in [("ours", ours), ("the peer's", peer)] {
+        ensure!(
+            number.is_finite() && number > 0.0,
+            "{}: {whose} is {number} {}",
+            row.name,
+            row.unit
+        );
+    }
+    Ok(json!({
+        "name": row.name, "ours": ours, "peer": peer, "ratio": peer / ours, "unit": row.unit,
+    }))
+}
+
+type Numbers = BTreeMap<String, f64>;
+
+fn find(source: Source, samples: &Path, pool: &Numbers, stock: &Numbers) -> Result<f64> {
+    let line = |numbers: &Numbers, program: &str, name: &str, factor: f64| {
+        numbers
+            .get(name)
+            .map(|number| number * factor)
+            .with_context(|| format!("{program} did not print {name}"))
+    };
+    match source {
+        Criterion(group, member) => best(&samples.join(group).join(member)),
+        Pool(name, factor) => line(pool, "device_bench", name, factor),
+        Stock(name, factor) => line(stock, "stock_pool", name, factor),
+    }
+}
+
+/// The best of the samples that criterion has written for a bench, in nanoseconds per round.
+fn best(bench: &Path) -> Result<f64> {
+    let file = bench.join("new/sample.json");
+    let text = fs::read_to_string(&file)
+        .with_context(|| format!("criterion wrote no {}", file.display()))?;
+    let sample: Value = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+    let list = |name: &str| {
+        let list = sample[name].as_array();
+        list.into_iter().flatten().filter_map(Value::as_f64)
+    };
+    list("times")
+        .zip(list("iters"))
+        .map(|(time, rounds)| time / rounds)
+        .min_by(f64::total_cmp)
+        .with_context(|| format!("{}: no samples", file.display()))
+}
+
+/// Lines `NAME NUMBER`; others are the programs' remarks.
+fn numbers(output: &str) -> Result<Numbers> {
+    let mut numbers = Numbers::new();
+    for line in output.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [name, number] = words.as_slice()
+            && let Ok(number) = number.parse()
+        {
+            let before = numbers.insert((*name).to_owned(), number);
+            ensure!(before.is_none(), "{name} was printed twice");
+        }
+    }
+    Ok(numbers)
+}
+
+fn build() -> Result<()> {
+    let builds: [&[&str]; 3] = [
+        &["-p", "bf-emu", "-p", "bf-emu-preload"],
+        &["-p", "xgvmi-pool", "--example", "device_bench"],
+        &["-p", "osu-bench", "--example", "stock_pool"],
+    ];
+    for what in builds {
+        let mut command = Command::new("cargo");
+        command.current_dir(workspace::root());
+        command.args(["build", "--release", "--quiet"]).args(what);
+        let status = command.status().context("cannot run cargo")?;
+        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
+    }
+    Ok(())
+}
+
+/// Runs the benches into `samples`.
+fn measure_criterion(env: &Env, samples: &Path) -> Result<()> {
+    // Yesterday's samples must not stand in for benches that did not run.
+    let _ = fs::remove_dir_all(samples);
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["bench", "-p", "xgvmi-pool", "--bench", "pool", "--"]);
+    command.args(["--noplot", "--warm-up-time", "1"]);
+    command.env("CRITERION_HOME", samples);
+    command.env("XGVMI_UCX_INCLUDE", &env.ucx_include);
+    command.envs(env.for_cc());
+    process::stdout(&mut command, CRITERION_LIMIT).map(drop)
+}
+
+fn measure_pool(env: &Env, state: &State) -> Result<String> {
+    let mut command = state.run("device_bench");
+    command.args(["mlx5_0", "mlx5_1"]).envs(env.for_verbs());
+    process::stdout(&mut command, DEVICE_LIMIT)
+}
+
+fn measure_stock(env: &Env, state: &State) -> Result<String> {
+    let mut command = state.run("stock_pool");
+    // The caller's own UCX settings would make it another UCX than the rows speak of.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("UCX_") {
+            command.env_remove(name);
+        }
+    }
+    command.arg(env.ucx_lib_dir.join("libucp.so.0"));
+    command.args(["mlx5_0", "mlx5_1", "--"]);
+    command.arg(emulator()).args(["stats", "--json", "--state"]);
+    command.arg(&state.path).envs(env.for_ucx());
+    process::stdout(&mut command, DEVICE_LIMIT)
+}
+
+fn emulator() -> PathBuf {
+    workspace::target_dir().join("release/bf-emu")
+}
+
+/// An emulated device of this run alone, gone when dropped.
+struct State {
+    path: PathBuf,
+}
+
+impl State {
+    fn new() -> Self {
+        // In memory, where no disk writes it back.
+        let name = format!("xgvmi-bench-{}", std::process::id());
+        Self {
+            path: Path::new("/dev/shm").join(name),
+        }
+    }
+
+    /// An example program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
+    fn run(&self, example: &str) -> Command {
+        let mut command = Command::new(emulator());
+        command.arg("run").arg("--state").arg(&self.path);
+        command.args(["--profile", PROFILE, "--nodes", "1"]);
+        command.args(["--as", "node0.host,node0.dpu", "--"]);
+        command.arg(
+            workspace::target_dir()
+                .join("release/examples")
+                .join(example),
+        );
+        command
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_with_a_name_and_a_number_are_read() {
+        let read = numbers("opening mlx5_0\nfirst_touch 180\ndoorbells_64 128.5\n\n").unwrap();
+        let expect = [("first_touch", 180.0), ("doorbells_64", 128.5)];
+        let expect: Numbers = expect.map(|(name, n)| (name.to_owned(), n)).into();
+        assert_eq!(read, expect);
+        assert!(numbers("a 1\na 2").is_err());
+    }
+
+    #[test]
+    fn a_missing_number_is_an_error_and_a_ratio_says_how_many_times_better() {
+        let samples = tempfile::tempdir().unwrap();
+        let bench = samples.path().join("lease_release_1t/ours/new");
+        fs::create_dir_all(&bench).unwrap();
+        fs::write(
+            bench.join("sample.json"),
+            r#"{"sampling_mode":"Linear","iters":[10.0,20.0],"times":[500.0,810.0]}"#,
+        )
+        .unwrap();
+        let stock = numbers("first_touch 180000").unwrap();
+        let check = |source, expect: Result<f64, &str>| {
+            let found = find(source, samples.path(), &Numbers::new(), &stock);
+            match (found, expect) {
+                (Ok(found), Ok(expect)) => assert_eq!(found, expect),
+                (Err(error), Err(expect)) => {
+                    assert!(error.to_string().contains(expect), "{error}");
+                }
+                (found, expect) => panic!("{source:?}: {found:?}, not {expect:?}"),
+            }
+        };
+        check(Criterion("lease_release_1t", "ours"), Ok(40.5));
+        check(Criterion("lease_release_1t", "peer"), Err("wrote no"));
+        check(Stock("first_touch", KEYS), Ok(11_520_000.0));
+        check(Pool("first_touch", 1.0), Err("device_bench did not print"));
+
+        let row = &ROWS[0];
+        assert_eq!(compare(row, 2.0, 5.0).unwrap()["ratio"], 2.5);
+        assert!(compare(row, 0.0, 5.0).is_err());
+        assert!(compare(row, 2.0, f64::NAN).is_err());
+    }
+}
