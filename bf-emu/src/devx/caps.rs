@@ -53,7 +53,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 48] = [
+const GENERAL: [(Field, u64); 50] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -86,6 +86,8 @@ const GENERAL: [(Field, u64); 48] = [
     (general::LOG_MAX_RA_REQ_DC, 4),
     (general::LOG_MAX_RA_RES_DC, 4),
     (general::MAX_WQE_SZ_SQ_DC, 1024),
+    (general::XRC, 1),
+    (general::LOG_MAX_XRCD, 12),
     (general::QKV, 1),
     (general::PKV, 1),
     (general::UD, 1),

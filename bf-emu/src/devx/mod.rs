@@ -220,6 +220,7 @@ fn pd_slot(call: &Call<'_>, function: &Function, number: u32) -> Result<u32> {
     function
         .pds
         .owned(slot, call.context.number)
+        .filter(|pd| pd.xrc_domain == 0)
         .ok_or(BAD_RESOURCE)?;
     Ok(slot)
 }

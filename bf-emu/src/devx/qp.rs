@@ -168,7 +168,8 @@ pub(super) fn modify(
                 queue.remote_function = destination(fabric, &queue.path);
             }
             queue.state = to;
-            let runs = to == state::RTS;
+            // From RTR it starts with its next doorbell: the record may still be of a life before a reset.
+            let runs = to == state::RTS && from != state::RTR;
             drop(locked);
             if runs {
                 engine::run(fabric, call.function(), slot + QPN_BASE);

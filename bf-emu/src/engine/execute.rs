@@ -9,7 +9,7 @@ use super::access::{Need, key_of, resolve, slot_of};
 use super::complete::{complete, complete_taking, enter_error, fail, flush, qp_slot, space_of_qp};
 use super::event::Event;
 use super::fault::{self, Verdict};
-use super::list::{Failure, List, transfer};
+use super::list::{Failure, List, transfer, transfer_at_once};
 use super::peer::{Poster, destination, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry, low16};
 use super::umr;
@@ -80,7 +80,7 @@ const LOCAL_OPERATION: Fault = Fault::Error(syndrome::LOCAL_QP_OP_ERR, Refusal::
 const LOCAL_PROTECTION: Fault = Fault::Error(syndrome::LOCAL_PROT_ERR, Refusal::LocalProtection);
 const WINDOW_BIND: Fault = Fault::Error(syndrome::MW_BIND_ERR, Refusal::WindowBind);
 const REMOTE_ACCESS: Fault = Fault::Error(syndrome::REMOTE_ACCESS_ERR, Refusal::RemoteAccess);
-const REMOTE_INVALID: Fault = Fault::Error(
+pub(super) const REMOTE_INVALID: Fault = Fault::Error(
     syndrome::REMOTE_INVAL_REQ_ERR,
     Refusal::RemoteInvalidRequest,
 );
@@ -133,6 +133,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         qpn,
         qp,
         address: None,
+        xrc_srq: None,
     };
     let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
     let result = match verdict {
@@ -303,6 +304,7 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
     let data = &bytes[work.data_at..work.end];
     let poster = &Poster {
         address: work.address,
+        xrc_srq: work.xrc_srq,
         ..*poster
     };
     let counters = locked.fabric().counters(poster.function);
@@ -451,6 +453,11 @@ fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<O
         fail_peer(locked, &peer, Event::QpAccessError);
         return Err(REMOTE_ACCESS);
     }
+    // Until it is taken, an entry of a shared queue is the next one for all its queue pairs.
+    let transfer = match peer.qp.srq {
+        0 => transfer,
+        _ => transfer_at_once,
+    };
     match transfer(locked, &message.list, (&entry.list, 0), length) {
         Ok(()) => {}
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
@@ -470,14 +477,21 @@ fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<O
         imm: message.imm.or(message.invalidate).unwrap_or(0),
         byte_count: u32::try_from(length).unwrap_or(u32::MAX),
         solicited: message.solicited,
+        slid: lid(locked, poster),
         ..Cqe::default()
     };
     received(locked, &peer, &entry, cqe);
     Ok(outcome(locked, length))
 }
 
+/// Where a message comes from: UCX answers a request of a DCI by it.
+fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
+    let identity = locked.fabric().identity(poster.function);
+    identity.map_or(0, |identity| identity.lid)
+}
+
 fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
-    receive::next(locked, peer.function, peer.qpn).map_err(|none| match none {
+    receive::next(locked, peer.function, (peer.qpn, &peer.qp)).map_err(|none| match none {
         NoEntry::NotReady => NOT_READY,
         NoEntry::Broken(_) => NO_ANSWER,
     })
@@ -485,7 +499,7 @@ fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
 
 /// Takes a receive entry and completes it.
 fn received(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, cqe: Cqe) {
-    let take = receive::taking(locked, peer.function, peer.qpn, entry);
+    let take = receive::taking(locked, peer.function, (peer.qpn, &peer.qp), entry);
     locked.fabric().counters(peer.function).work(Work::Receive);
     let cqe = Cqe {
         user_index: peer.qp.user_index,
@@ -551,6 +565,11 @@ fn write(
         remote.address,
         length,
     );
+    // As in `send`.
+    let transfer = match (&entry, peer.qp.srq) {
+        (Some(_), 1..) => transfer_at_once,
+        _ => transfer,
+    };
     match transfer(locked, &message.list, (&to, 0), length) {
         Ok(()) => {}
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
@@ -568,6 +587,7 @@ fn write(
             imm,
             byte_count: u32::try_from(length).unwrap_or(u32::MAX),
             solicited: message.solicited,
+            slid: lid(locked, poster),
             ..Cqe::default()
         };
         received(locked, &peer, &entry, cqe);
@@ -688,6 +708,7 @@ fn datagram(
         qpn: to.dqp,
         qp,
         address: None,
+        xrc_srq: None,
     };
     // The upper bit of the key asks for the sender's own.
     let [a, b, c, d, ..] = to.key.to_be_bytes();
@@ -732,10 +753,7 @@ fn datagram(
         byte_count: u32::try_from(length + skip).unwrap_or(u32::MAX),
         solicited: message.solicited,
         src_qpn: poster.qpn,
-        slid: locked
-            .fabric()
-            .identity(poster.function)
-            .map_or(0, |identity| identity.lid),
+        slid: lid(locked, poster),
         // Bits 28 and 29 of flags_rqpn: a global route is there.
         rx_flags: if to.grh { 0x10 } else { 0 },
         ..Cqe::default()

@@ -227,8 +227,28 @@ pub(crate) enum Failure {
 pub(crate) fn transfer(
     locked: &mut Locked<'_>,
     from: &List,
-    (to, skip): (&List, u64),
+    to: (&List, u64),
     total: u64,
+) -> Result<(), Failure> {
+    transfer_pausing(locked, from, to, (total, true))
+}
+
+/// As [`transfer`], but nobody else has the device before all is moved, however much that is: for a
+/// target that others would take for themselves.
+pub(crate) fn transfer_at_once(
+    locked: &mut Locked<'_>,
+    from: &List,
+    to: (&List, u64),
+    total: u64,
+) -> Result<(), Failure> {
+    transfer_pausing(locked, from, to, (total, false))
+}
+
+fn transfer_pausing(
+    locked: &mut Locked<'_>,
+    from: &List,
+    (to, skip): (&List, u64),
+    (total, pauses): (u64, bool),
 ) -> Result<(), Failure> {
     from.check(locked, total).map_err(|_| Failure::Source)?;
     // Cannot overflow: a list covers less than 2^38 bytes.
@@ -269,7 +289,7 @@ pub(crate) fn transfer(
         })?;
         position += length as u64;
         since_pause += length;
-        if since_pause >= CHUNK_BYTES && position < total {
+        if pauses && since_pause >= CHUNK_BYTES && position < total {
             locked.pause();
             since_pause = 0;
         }

@@ -6,9 +6,9 @@ use mlx5_prm::wqe::AddressVector;
 use super::access::Side;
 use super::complete::{enter_error, qp_slot};
 use super::event::Event;
-use super::execute::{Fault, NO_ANSWER, SILENT};
-use crate::fabric::objects::{Qp, SERVICE_DCT};
-use crate::fabric::{Fabric, Locked};
+use super::execute::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
+use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
+use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 
 /// A queue pair with where it is.
 #[derive(Clone, Copy)]
@@ -18,6 +18,8 @@ pub(super) struct Poster {
     pub(super) qp: Qp,
     /// Where its request goes, if the request itself says so.
     pub(super) address: Option<AddressVector>,
+    /// Number of the shared receive queue that its request is for, of an XRC initiator.
+    pub(super) xrc_srq: Option<u32>,
 }
 
 impl Poster {
@@ -46,15 +48,46 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
             }
             Ok(target)
         }
-        _ => connected(locked, poster),
+        _ => {
+            let peer = connected(locked, poster)?;
+            match poster.xrc_srq {
+                Some(srq) if poster.qp.service == service::XRC => with_srq(locked, peer, srq),
+                _ => Ok(peer),
+            }
+        }
     }
+}
+
+/// An XRC target as the shared queue that a request names makes it: the queue gives the protection
+/// domain, the completions and the receive entries.
+fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, Fault> {
+    let slot = number.checked_sub(NUMBER_BASE).ok_or(REMOTE_INVALID)?;
+    let srqs = &locked.peek(target.function).srqs;
+    let srq = srqs.get(slot).ok_or(REMOTE_INVALID)?;
+    if srq.xrc_domain == 0 || srq.xrc_domain != target.qp.xrc_domain {
+        return Err(REMOTE_INVALID);
+    }
+    Ok(Poster {
+        qp: Qp {
+            pd: srq.pd,
+            srq: slot + 1,
+            recv_cq: srq.cq,
+            user_index: srq.user_index,
+            ..target.qp
+        },
+        ..target
+    })
 }
 
 fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     let function = poster.qp.remote_function.checked_sub(1).ok_or(NO_ANSWER)? as usize;
     let peer = lookup(locked, function, poster.qp.remote_qpn)?;
     let back = (peer.qp.remote_function as usize, peer.qp.remote_qpn);
-    if peer.qp.service != poster.qp.service {
+    let partner = match poster.qp.service {
+        service::XRC => SERVICE_XRC_TARGET,
+        same => same,
+    };
+    if peer.qp.service != partner {
         return Err(NO_ANSWER);
     }
     match peer.qp.state {
@@ -95,6 +128,7 @@ fn lookup(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Poster, Faul
         qpn,
         qp,
         address: None,
+        xrc_srq: None,
     })
 }
 

@@ -40,14 +40,17 @@ impl From<MemoryError> for NoEntry {
     }
 }
 
-/// Looks at the next receive entry of queue pair `qpn`.
-pub(crate) fn next(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Entry, NoEntry> {
+/// Looks at the next receive entry for queue pair `qpn`, whose shared queue is that of `qp`.
+pub(crate) fn next(
+    locked: &Locked<'_>,
+    function: usize,
+    (qpn, qp): (u32, &Qp),
+) -> Result<Entry, NoEntry> {
     let gone = NoEntry::Broken(MemoryError::Gone);
     let tables = locked.peek(function);
-    let slot = qpn.wrapping_sub(crate::fabric::QPN_BASE);
-    let qp = tables.qps.get(slot).ok_or(gone)?;
     match qp.srq.checked_sub(1) {
         None => {
+            let slot = qpn.wrapping_sub(crate::fabric::QPN_BASE);
             let owner = tables.qps.owner(slot).ok_or(gone)?;
             let space = Space::of(locked.pid(owner.process).ok_or(gone)?);
             from_ring(space, function, qpn, qp)
@@ -133,12 +136,14 @@ pub(crate) fn posted_shared(space: Space, srq: &Srq) -> Result<u16, MemoryError>
 }
 
 /// What the counter of the queue is to be when an entry that [`next`] gave is taken.
-pub(crate) fn taking(locked: &Locked<'_>, function: usize, qpn: u32, entry: &Entry) -> Take {
+pub(crate) fn taking(
+    locked: &Locked<'_>,
+    function: usize,
+    (qpn, qp): (u32, &Qp),
+    entry: &Entry,
+) -> Take {
     let tables = locked.peek(function);
     let slot = qpn.wrapping_sub(crate::fabric::QPN_BASE);
-    let Some(qp) = tables.qps.get(slot) else {
-        return Take::default();
-    };
     let mut take = Take {
         from: TakenFrom::Receive,
         // Cannot be cut: there are at most 64 functions.

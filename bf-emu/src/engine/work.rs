@@ -75,6 +75,8 @@ pub(crate) struct Work {
     pub ctrl: Ctrl,
     /// Datagrams: where to.
     pub address: Option<AddressVector>,
+    /// XRC: the shared receive queue that it is for.
+    pub xrc_srq: Option<u32>,
     /// What it asks for.
     pub operation: Operation,
     /// Where in the entry the data segments, or the translation list of a UMR, begin.
@@ -102,10 +104,14 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
         return Err(WorkError::Short);
     }
     reader.bytes = bytes.get(..end).ok_or(WorkError::Short)?;
-    let reliable = matches!(queue, service::RC | service::DCI);
+    let reliable = matches!(queue, service::RC | service::DCI | service::XRC);
     let connected = reliable || queue == service::UC;
     let address = match queue {
         service::UD | service::DCI if ctrl.opcode != opcode::NOP => Some(reader.address_vector()?),
+        _ => None,
+    };
+    let xrc_srq = match queue {
+        service::XRC if ctrl.opcode != opcode::NOP => Some(reader.xrc_srq()?),
         _ => None,
     };
     let imm = Some(ctrl.imm);
@@ -150,7 +156,7 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
                 kind: Atomic::FetchAdd { add },
             }
         }
-        opcode::UMR if connected => Operation::Umr {
+        opcode::UMR if connected && queue != service::XRC => Operation::Umr {
             mkey: ctrl.imm,
             ctrl: UmrCtrl::parse(reader.take()?),
             context: UmrContext::parse(reader.take::<{ umr::CONTEXT_BYTES }>()?),
@@ -160,6 +166,7 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
     Ok(Work {
         ctrl,
         address,
+        xrc_srq,
         operation,
         data_at: reader.at,
         end,
@@ -186,6 +193,12 @@ impl<'a> Reader<'a> {
 
     fn remote(&mut self) -> Result<RemoteAddress, WorkError> {
         Ok(RemoteAddress::parse(self.take()?))
+    }
+
+    /// The XRC segment: a number in the first word (`mlx5dv.h`, `struct mlx5_wqe_xrc_seg`).
+    fn xrc_srq(&mut self) -> Result<u32, WorkError> {
+        let [a, b, c, d, ..] = *self.take::<OCTOWORD_BYTES>()?;
+        Ok(u32::from_be_bytes([a, b, c, d]))
     }
 
     fn words(&mut self) -> Result<(u64, u64), WorkError> {

@@ -130,6 +130,9 @@ pub struct Subscription {
 /// number that no service type of the PRM has.
 pub const SERVICE_DCT: u8 = 0xfe;
 
+/// Service of the target side of an extended reliable connection, whose initiator has the PRM's type.
+pub const SERVICE_XRC_TARGET: u8 = 0xfd;
+
 /// A queue pair, or a DCT.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -148,6 +151,8 @@ pub struct Qp {
     pub dc_key: u64,
     /// Deferred mode: when to come to what is posted; 0 for now.
     pub defer_until_ns: u64,
+    /// XRC target: its domain, as [`Pd::xrc_domain`].
+    pub xrc_domain: u64,
     /// Building blocks executed, modulo 65,536 on the wire.
     pub sq_done: u32,
     /// Receive entries used.
@@ -184,7 +189,7 @@ pub struct Qp {
     pub caps: QpCaps,
     /// What the owner set and nothing here depends on.
     pub path: Path,
-    /// One of [`mlx5_prm::qp::service`], or [`SERVICE_DCT`].
+    /// One of [`mlx5_prm::qp::service`], [`SERVICE_DCT`] or [`SERVICE_XRC_TARGET`].
     pub service: u8,
     /// One of [`mlx5_prm::qp::state`].
     pub state: u8,
@@ -320,6 +325,10 @@ pub struct Srq {
     pub dbrec: u64,
     /// What the owner calls it in events.
     pub user_handle: u64,
+    /// Of an XRC domain: that, as [`Pd::xrc_domain`]; 0 of an ordinary one.
+    pub xrc_domain: u64,
+    /// Of an XRC domain: its completion queue.
+    pub cq: u32,
     /// Entries taken.
     pub taken: u32,
     /// List: the entry to take next.
@@ -352,12 +361,12 @@ pub struct Umem {
     pub length: u64,
 }
 
-/// A protection domain.
+/// A protection domain, or an XRC domain as one process has opened it.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Pd {
-    /// Not used; a table's value may not be empty.
-    pub reserved: u32,
+    /// XRC: which domain it is, the same for all who opened the same file; 0 of a protection domain.
+    pub xrc_domain: u64,
 }
 
 /// What is written to a channel.

@@ -20,6 +20,7 @@ pub(crate) mod object {
     pub(crate) const AH: u16 = 6;
     pub(crate) const MR: u16 = 7;
     pub(crate) const MW: u16 = 8;
+    pub(crate) const XRCD: u16 = 10;
     pub(crate) const ASYNC_EVENT: u16 = 16;
     pub(crate) const DEVX: u16 = DRIVER;
     pub(crate) const DEVX_OBJ: u16 = DRIVER + 1;
@@ -53,6 +54,7 @@ pub(crate) mod write {
     pub(crate) const MODIFY_QP: u32 = 26;
     pub(crate) const MODIFY_SRQ: u32 = 33;
     pub(crate) const QUERY_SRQ: u32 = 34;
+    pub(crate) const OPEN_XRCD: u32 = 37;
     /// Marks a command of the extended form.
     pub(crate) const EXTENDED: u32 = 0x8000_0000;
     pub(crate) const EX_QUERY_DEVICE: u32 = EXTENDED | QUERY_DEVICE;
@@ -81,6 +83,7 @@ pub(crate) mod create_cq {
 /// Attributes of a queue pair's creation.
 pub(crate) mod create_qp {
     pub(crate) const HANDLE: u16 = 0;
+    pub(crate) const XRCD_HANDLE: u16 = 1;
     pub(crate) const PD_HANDLE: u16 = 2;
     pub(crate) const SRQ_HANDLE: u16 = 3;
     pub(crate) const SEND_CQ_HANDLE: u16 = 4;
@@ -98,6 +101,8 @@ pub(crate) mod create_qp {
 pub(crate) mod create_srq {
     pub(crate) const HANDLE: u16 = 0;
     pub(crate) const PD_HANDLE: u16 = 1;
+    pub(crate) const XRCD_HANDLE: u16 = 2;
+    pub(crate) const CQ_HANDLE: u16 = 3;
     pub(crate) const USER_HANDLE: u16 = 4;
     pub(crate) const MAX_WR: u16 = 5;
     pub(crate) const MAX_SGE: u16 = 6;

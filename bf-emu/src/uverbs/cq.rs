@@ -5,7 +5,7 @@ use super::context::COMP_VECTORS;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::{Call, Kind, channel, number_of};
 use crate::engine;
-use crate::fabric::objects::{ChannelKind, Cq, Ring};
+use crate::fabric::objects::{ChannelKind, Cq, Ring, Srq};
 use crate::stats::Command;
 use crate::sys::Errno;
 
@@ -88,7 +88,10 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
     let used = |qp: &crate::fabric::objects::Qp| qp.send_cq == slot || qp.recv_cq == slot;
-    if function.qps.iter().any(|(_, _, qp)| used(qp)) {
+    let shared = |srq: &Srq| srq.xrc_domain != 0 && srq.cq == slot;
+    if function.qps.iter().any(|(_, _, qp)| used(qp))
+        || function.srqs.iter().any(|(_, _, srq)| shared(srq))
+    {
         return Err(Errno(libc::EBUSY));
     }
     let unread = |channel| channel::forget(&locked, call.function(), channel, cq.user_handle);

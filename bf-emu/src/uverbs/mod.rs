@@ -16,6 +16,7 @@ mod memory;
 mod qp;
 mod srq;
 mod write;
+mod xrcd;
 
 use std::cell::Cell;
 
@@ -43,10 +44,11 @@ pub(crate) enum Kind {
     Mkey,
     Umem,
     Uar,
+    Xrcd,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Pd,
         Self::Cq,
         Self::Qp,
@@ -55,6 +57,7 @@ impl Kind {
         Self::Mkey,
         Self::Umem,
         Self::Uar,
+        Self::Xrcd,
     ];
 
     /// The handle of an object in a context: its kind and its place in the table.
@@ -195,6 +198,7 @@ fn dispatch(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         (object::ASYNC_EVENT, CREATE) => channel::create_async(call, ioctl),
         (object::PD, 0) => memory::dealloc_pd(call, ioctl),
         (object::PD, abi::DRIVER) => memory::query_pd(call, ioctl),
+        (object::XRCD, 0) => xrcd::close(call, ioctl),
         (object::AH, 0) => context::destroy_ah(ioctl),
         (object::MR, QUERY_MR) => memory::query_mr(call, ioctl),
         (object::MR, 1) => memory::dereg_mr(call, ioctl),

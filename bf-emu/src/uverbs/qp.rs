@@ -5,16 +5,19 @@ use mlx5_prm::qp::{service, state};
 use super::abi::{UHW_IN, UHW_OUT, create_qp};
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::rights;
-use super::{Call, Kind, channel};
+use super::{Call, Kind, channel, xrcd};
 use crate::engine;
 use crate::engine::complete::enter_error;
-use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT};
+use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
 
 /// Most entries of a queue, as the device tells its users.
 pub(crate) const QP_WRS_MAX: u32 = 32768;
+
+/// No slot of any table.
+const NO_SLOT: u32 = u32::MAX;
 
 /// Attributes of destruction.
 const DESTROY_HANDLE: u16 = 0;
@@ -32,6 +35,8 @@ fn service_of(qp_type: u64, driver_flags: u32) -> Option<u8> {
         2 => Some(service::RC),
         3 => Some(service::UC),
         4 => Some(service::UD),
+        9 => Some(service::XRC),
+        10 => Some(SERVICE_XRC_TARGET),
         _ => None,
     }
 }
@@ -53,9 +58,23 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if !power(sq_count) || !power(rq_count) || rq_shift > 12 || !dbrec.is_multiple_of(8) {
         return Err(Errno(libc::EINVAL));
     }
-    let pd = Kind::Pd.slot(ioctl.number32(create_qp::PD_HANDLE)?)?;
-    let send_cq = Kind::Cq.slot(ioctl.number32(create_qp::SEND_CQ_HANDLE)?)?;
-    let recv_cq = Kind::Cq.slot(ioctl.number32(create_qp::RECV_CQ_HANDLE)?)?;
+    // What a queue pair of its type does without is no slot of any table.
+    let (sends, receives) = match service {
+        SERVICE_XRC_TARGET => (false, false),
+        service::XRC => (true, false),
+        _ => (true, true),
+    };
+    let named = |wanted: bool, kind: Kind, attr: u16| match wanted {
+        true => kind.slot(ioctl.number32(attr)?),
+        false => Ok(NO_SLOT),
+    };
+    let pd = named(sends, Kind::Pd, create_qp::PD_HANDLE)?;
+    let send_cq = named(sends, Kind::Cq, create_qp::SEND_CQ_HANDLE)?;
+    let recv_cq = named(receives, Kind::Cq, create_qp::RECV_CQ_HANDLE)?;
+    let xrc_domain = match service {
+        SERVICE_XRC_TARGET => xrcd::domain(call, ioctl.number32(create_qp::XRCD_HANDLE)?)?,
+        _ => 0,
+    };
     let srq = match ioctl.number32(create_qp::SRQ_HANDLE) {
         Ok(handle) => Some(Kind::Srq.slot(handle)?),
         Err(_) => None,
@@ -65,12 +84,12 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
         sq: Ring {
             base: buffer.wrapping_add(rq_bytes),
-            count: sq_count,
+            count: if sends { sq_count } else { 0 },
             log_stride: 6,
         },
         rq: Ring {
             base: buffer,
-            count: rq_count,
+            count: if receives { rq_count } else { 0 },
             log_stride: rq_shift,
         },
         dbrec,
@@ -95,6 +114,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         } else {
             0
         },
+        xrc_domain,
         service,
         state: state::RST,
         signal_all: ioctl.number32(create_qp::FLAGS).unwrap_or(0) & SQ_SIG_ALL != 0,
@@ -104,9 +124,11 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let mut locked = call.lock();
     let function = locked.function(call.function());
     let context = call.context.number;
-    let there = function.pds.owned(pd, context).is_some()
-        && function.cqs.owned(send_cq, context).is_some()
-        && function.cqs.owned(recv_cq, context).is_some()
+    let senders = || {
+        function.pds.owned(pd, context).is_some() && function.cqs.owned(send_cq, context).is_some()
+    };
+    let there = (!sends || senders())
+        && (!receives || function.cqs.owned(recv_cq, context).is_some())
         && srq.is_none_or(|srq| function.srqs.owned(srq, context).is_some());
     if !there {
         return Err(Errno(libc::ENOENT));
@@ -210,10 +232,12 @@ fn needed(service: u8, from: u8, to: u8) -> Option<u32> {
             service::UD => 0,
             service::UC => connect,
             service::DCI => PATH_MTU,
+            service::XRC => connect,
             _ => connect | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
         }),
         (state::RTR, state::RTS) => Some(match service {
-            service::RC | service::DCI => {
+            SERVICE_XRC_TARGET => TIMEOUT | SQ_PSN,
+            service::RC | service::DCI | service::XRC => {
                 TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC
             }
             _ => SQ_PSN,
@@ -265,7 +289,8 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
         to => {
             qp.state = to;
-            let runs = to == state::RTS;
+            // From RTR it starts with its next doorbell: the record may still be of a life before a reset.
+            let runs = to == state::RTS && from != state::RTR;
             drop(locked);
             if runs {
                 engine::run(fabric, call.function(), slot + QPN_BASE);
@@ -445,6 +470,9 @@ mod tests {
         }
         check(service::RC, state::ERR, state::RTS, u32::MAX, false);
         check(service::DCI, state::INIT, state::RTR, mask::PATH_MTU, true);
+        let timers = mask::TIMEOUT | mask::SQ_PSN;
+        check(SERVICE_XRC_TARGET, state::RTR, state::RTS, timers, true);
+        check(service::XRC, state::RTR, state::RTS, timers, false);
         check(SERVICE_DCT, state::INIT, state::RTR, u32::MAX, true);
         check(SERVICE_DCT, state::INIT, state::RTR, mask::PATH_MTU, false);
         check(SERVICE_DCT, state::RTR, state::RTS, u32::MAX, false);

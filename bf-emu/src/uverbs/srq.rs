@@ -2,7 +2,7 @@
 
 use super::abi::{UHW_IN, UHW_OUT, create_srq};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Kind, channel, number_of};
+use super::{Call, Kind, channel, number_of, xrcd};
 use crate::fabric::objects::{Ring, Srq};
 use crate::stats::Command;
 use crate::sys::Errno;
@@ -13,6 +13,8 @@ pub(crate) const SRQ_WRS_MAX: u32 = 32767;
 pub(crate) const SRQ_SGES_MAX: u32 = 31;
 /// Type: an ordinary one (`IB_UVERBS_SRQT_BASIC`).
 const TYPE_BASIC: u64 = 0;
+/// Type: of an XRC domain, with a completion queue of its own (`IB_UVERBS_SRQT_XRC`).
+const TYPE_XRC: u64 = 1;
 
 /// Attributes of destruction.
 const DESTROY_HANDLE: u16 = 0;
@@ -20,9 +22,14 @@ const DESTROY_RESP: u16 = 1;
 
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::CreateSrq);
-    if ioctl.number(create_srq::TYPE).unwrap_or(TYPE_BASIC) != TYPE_BASIC {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
+    let (xrc_domain, cq) = match ioctl.number(create_srq::TYPE).unwrap_or(TYPE_BASIC) {
+        TYPE_BASIC => (0, None),
+        TYPE_XRC => (
+            xrcd::domain(call, ioctl.number32(create_srq::XRCD_HANDLE)?)?,
+            Some(Kind::Cq.slot(ioctl.number32(create_srq::CQ_HANDLE)?)?),
+        ),
+        _ => return Err(Errno(libc::EOPNOTSUPP)),
+    };
     let (max_wr, max_sge) = (
         ioctl.number32(create_srq::MAX_WR)?,
         ioctl.number32(create_srq::MAX_SGE)?,
@@ -51,6 +58,8 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         limit: ioctl.number32(create_srq::LIMIT).unwrap_or(0),
         event_channel: channel::event_channel(call, ioctl, create_srq::EVENT_FD),
         sge_max: max_sge,
+        xrc_domain,
+        cq: cq.unwrap_or(0),
         ..Srq::default()
     };
     let owner = call.owner()?;
@@ -60,6 +69,9 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .pds
         .owned(pd, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
+    if cq.is_some_and(|cq| function.cqs.owned(cq, call.context.number).is_none()) {
+        return Err(Errno(libc::ENOENT));
+    }
     let slot = function.srqs.insert(owner, srq);
     drop(locked);
     let slot = slot.ok_or_else(|| call.full())?;

@@ -7,7 +7,7 @@ use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
 use super::qp::QP_WRS_MAX;
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
-use super::{Call, Kind, channel, cq, memory, qp, srq};
+use super::{Call, Kind, channel, cq, memory, qp, srq, xrcd};
 use crate::fabric::objects::ChannelKind;
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
 use crate::stats::Command;
@@ -65,6 +65,7 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
             driver.u32(0, 16).u32(4, number);
             ioctl.answer(UHW_OUT, driver.as_slice())
         }
+        write::OPEN_XRCD => answer(&xrcd::open(call, input)?),
         write::MODIFY_SRQ => srq::modify(call, input),
         write::QUERY_SRQ => answer(&srq::query(call, input)?),
         _ => Err(Errno(libc::EOPNOTSUPP)),
@@ -73,9 +74,10 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 
 /// Capability flags of the device (`enum ibv_device_cap_flags`): bad pkey and qkey counters, change
 /// of the physical port, shutdown of the port, system image GUID, RNR NAK generation, SRQ resizing
-/// is absent, memory windows type 1 and 2B, memory management extensions.
+/// is absent, memory windows type 1 and 2B, XRC, memory management
+/// extensions.
 const DEVICE_CAP_FLAGS: u32 =
-    1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
+    1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 
 fn count(limit: usize) -> u32 {
     u32::try_from(limit).unwrap_or(u32::MAX)

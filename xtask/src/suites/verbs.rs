@@ -56,6 +56,7 @@ const PERFTESTS: &[(&str, &[&str])] = &[
             "-n 1000 -s 64 -I 64",
             "-n 1000 -s 8 -I 0",
             "-c DC -n 500",
+            "-c XRC -n 500",
         ],
     ),
     (
@@ -93,6 +94,7 @@ const PERFTESTS: &[(&str, &[&str])] = &[
             "-n 200 -e",
             "-n 200 -o 1 -q 2",
             "-c DC -n 20 -a",
+            "-c XRC -n 20 -a",
         ],
     ),
     (
@@ -110,6 +112,7 @@ const PERFTESTS: &[(&str, &[&str])] = &[
             "-c UD -n 1000 -s 64 -I 64",
             "-c DC -n 500",
             "-c DC -n 200 -e",
+            "-c XRC -n 500",
         ],
     ),
     (
@@ -126,6 +129,7 @@ const PERFTESTS: &[(&str, &[&str])] = &[
             "-n 512 -s 64 -I 64 -l 8",
             "-c UD -n 500 -s 1024 -b",
             "-c DC -n 20 -a",
+            "-c XRC -n 200 -q 4",
         ],
     ),
     (
@@ -135,6 +139,7 @@ const PERFTESTS: &[(&str, &[&str])] = &[
             "-n 1000 -A CMP_AND_SWAP",
             "-n 500 -e",
             "-c DC -n 500",
+            "-c XRC -n 500",
         ],
     ),
     (

@@ -1,9 +1,10 @@
-//! Dynamic connections: a DCI that says in each request which DCT it is for.
+//! Requests that say whom they are for: a DCI's the DCT, an XRC initiator's the shared receive queue.
 
 use mlx5_prm::wqe::AddressVector;
 
 use super::*;
-use crate::fabric::objects::{SERVICE_DCT, Srq};
+use crate::fabric::NUMBER_BASE;
+use crate::fabric::objects::{SERVICE_DCT, SERVICE_XRC_TARGET, Srq};
 
 const KEY: u64 = 0x1234_5678_9abc_def0;
 
@@ -88,6 +89,9 @@ fn one_initiator_serves_many_targets() {
             (got[0].opcode, got[0].byte_count),
             (cqe_opcode::RESP_SEND, 32)
         );
+        // The receiver answers by it.
+        let lid = world.fabric.identity(HOST).unwrap().lid;
+        assert_eq!(got[0].slid, lid);
     }
 }
 
@@ -122,4 +126,63 @@ fn a_target_refuses_one_request_and_serves_the_next() {
     assert_eq!(write(KEY, rkey), 0);
     assert_eq!(theirs, ours);
     assert_eq!(world.state(&dct), state::RTR);
+}
+
+#[test]
+fn the_shared_queue_of_an_xrc_request_gives_domain_and_completions() {
+    const DOMAIN: u64 = 77;
+    let world = World::new();
+    let (ours, theirs) = (vec![7u8; 64], vec![0u8; 64]);
+    let lkey = world.region(HOST, &ours, access::LOCAL_READ);
+    let rkey = world.region(FAR, &theirs, ALL_RIGHTS);
+    let mut entry = vec![0u8; 64];
+    entry[16..32].copy_from_slice(&segment(rkey, &theirs));
+    entry[32..36].copy_from_slice(&0u32.to_be_bytes());
+    entry[36..40].copy_from_slice(&INVALID_LKEY.to_be_bytes());
+    let record = Box::new([u64::from_ne_bytes([0, 0, 0, 1, 0, 0, 0, 0])]);
+    let mut receiver = world.queue(FAR);
+    let send = |receiver: &Queue, queue_domain: u64| {
+        let (mut from, to) = world.pair(HOST, FAR);
+        world.change(&from, |qp| qp.service = service::XRC);
+        world.change(&to, |qp| {
+            qp.service = SERVICE_XRC_TARGET;
+            qp.xrc_domain = DOMAIN;
+            // It has no protection domain of its own.
+            qp.pd = u32::MAX;
+        });
+        let mut locked = world.fabric.lock();
+        let qps = &locked.peek(FAR).qps;
+        let cq = qps.get(receiver.qpn - QPN_BASE).unwrap().recv_cq;
+        let srq = Srq {
+            ring: Ring {
+                base: address(&entry),
+                count: 1,
+                log_stride: 6,
+            },
+            dbrec: record.as_ptr().expose_provenance() as u64,
+            pd: PD,
+            user_index: 5,
+            xrc_domain: queue_domain,
+            cq,
+            ..Srq::default()
+        };
+        let slot = locked.function(FAR).srqs.insert(world.owner, srq).unwrap();
+        drop(locked);
+        let mut xrc = [0u8; 16];
+        xrc[..4].copy_from_slice(&(slot + NUMBER_BASE).to_be_bytes());
+        let parts: [&[u8]; 2] = [&xrc, &segment(lkey, &ours)];
+        let cqes = world.post(&mut from, opcode::SEND, 0, &parts);
+        assert_eq!(cqes.len(), 1);
+        cqes[0].syndrome
+    };
+    assert_eq!(send(&receiver, DOMAIN + 1), syndrome::REMOTE_INVAL_REQ_ERR);
+    assert_eq!(theirs, [0; 64]);
+    assert_eq!(send(&receiver, DOMAIN), 0);
+    assert_eq!(theirs, ours);
+    let got = receiver.completions();
+    assert_eq!(got.len(), 1);
+    assert_eq!(
+        (got[0].opcode, got[0].user_index),
+        (cqe_opcode::RESP_SEND, 5)
+    );
 }
