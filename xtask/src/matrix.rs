@@ -30,7 +30,7 @@ cache (150 MB for all versions).
 Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or what failed.";
 
 /// What goes wrong on purpose for the cells of the defects, on which function, by the emulator's rules.
-const FAULTS: [(&str, &str, &str); 3] = [
+const FAULTS: [(&str, &str, &str); 6] = [
     (
         "connect",
         "host",
@@ -40,6 +40,17 @@ const FAULTS: [(&str, &str, &str); 3] = [
         "bind",
         "host",
         "any request umr_bind nth 3 syndrome MW_BIND_ERR",
+    ),
+    (
+        "allow",
+        "host",
+        "any command allow_other_vhca_access nth 2 status BAD_PARAM",
+    ),
+    ("never", "host", "any request umr_bind nth 2 never"),
+    (
+        "invalidate",
+        "host",
+        "any request umr_invalidate nth 1 syndrome LOCAL_PROT_ERR",
     ),
     (
         "alias",

@@ -1,5 +1,5 @@
 //! Defects of stock UCX that show on a device: each is tried without the library, where it must show,
-//! and with it, where it must not. docs/DEFECTS.md lists them by the same numbers.
+//! and with it, where it must not. And what the library itself survives. docs/DEFECTS.md lists them by the same numbers.
 
 use std::process::Command;
 
@@ -63,6 +63,27 @@ pub(crate) const CASES: &[Case] = &[
         fits: always,
         failing: Some("alias"),
         run: empty_import,
+    },
+    Case {
+        name: "survives a key that may not be opened",
+        doors: &[Door::Preload],
+        fits: always,
+        failing: Some("allow"),
+        run: |launch, ucx, door| survives(launch, ucx, door, "allow"),
+    },
+    Case {
+        name: "survives a binding that never completes",
+        doors: &[Door::Preload],
+        fits: always,
+        failing: Some("never"),
+        run: |launch, ucx, door| survives(launch, ucx, door, "never"),
+    },
+    Case {
+        name: "survives an invalidation that fails",
+        doors: &[Door::Preload],
+        fits: always,
+        failing: Some("invalidate"),
+        run: |launch, ucx, door| survives(launch, ucx, door, "invalidate"),
     },
 ];
 
@@ -172,6 +193,8 @@ fn leak(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 /// in use, and what finds the map full is left to UCX.
 fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     const IMPORTS: u32 = 12;
+    let variables = [("UCX_XGVMI_ALIAS_MAX", "4")];
+    let mut pair = start(launch, ucx, door, &variables)?;
     // Processes of earlier cells may still be on their way out.
     let mut before = aliases(launch)?;
     for _ in 0..QUESTIONS_MAX {
@@ -180,8 +203,6 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         }
         before = aliases(launch)?;
     }
-    let variables = [("UCX_XGVMI_ALIAS_MAX", "4")];
-    let mut pair = start(launch, ucx, door, &variables)?;
     // All at once, so that each has a key of its own.
     for id in 1..=IMPORTS {
         export(&mut pair, id)?;
@@ -201,8 +222,42 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
 }
 
+/// Whatever goes wrong on the host, once: every export is served in some way, and every byte is right.
+fn survives(launch: &Launch, ucx: &Ucx, door: Door, name: &str) -> Outcome {
+    let launch = failing(launch, name, Side::Host)?;
+    let variables = [("UCX_XGVMI_POLL_TIMEOUT", "200ms")];
+    let mut pair = start(&launch, ucx, door, &variables)?;
+    let before = counted(&launch, "/refusals/injected")?;
+    for round in 0..3 {
+        let ids = || (1..5).map(|id| 10 * round + id);
+        for id in ids() {
+            pair.share(id, BYTES)?;
+            pair.check(id, id)?;
+        }
+        for id in ids() {
+            pair.check(id, id)?;
+            pair.forget(id)?;
+        }
+    }
+    pair.dpu.log()?;
+    let log = pair.host.log()?;
+    if counted(&launch, "/refusals/injected")? == before {
+        return Err("nothing went wrong, so that nothing is shown".to_owned());
+    }
+    match log.iter().find(|line| line.contains("failed to dereg")) {
+        None => Ok(()),
+        Some(line) => Err(line.clone()),
+    }
+}
+
 /// Aliases that there are on the adapter, by its own counters.
 fn aliases(launch: &Launch) -> Result<i64, String> {
+    let created = counted(launch, "/commands/create_alias")?;
+    Ok(created - counted(launch, "/commands/destroy_alias")?)
+}
+
+/// One of the adapter's counters, of all its functions together.
+fn counted(launch: &Launch, pointer: &str) -> Result<i64, String> {
     let found = launch.failing.iter().find(|(has, _)| has == "counters");
     let (_, command) = found.ok_or("no counters")?;
     let (program, words) = command.split_first().ok_or("no command for the counters")?;
@@ -213,14 +268,11 @@ fn aliases(launch: &Launch) -> Result<i64, String> {
     let counters: serde_json::Value =
         serde_json::from_slice(&output.stdout).map_err(|error| format!("{program}: {error}"))?;
     let functions = counters["functions"].as_array().ok_or("no functions")?;
-    let count = |function: &serde_json::Value, name: &str| function["commands"][name].as_i64();
-    let there = functions.iter().map(|function| {
-        let created = count(function, "create_alias")?;
-        Some(created - count(function, "destroy_alias")?)
-    });
-    there
-        .sum::<Option<i64>>()
-        .ok_or("no alias counters".to_owned())
+    let counts = functions
+        .iter()
+        .map(|function| function.pointer(pointer)?.as_i64());
+    let sum = counts.sum::<Option<i64>>();
+    sum.ok_or_else(|| format!("no counter {pointer}"))
 }
 
 fn reused_at_once(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

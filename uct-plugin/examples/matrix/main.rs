@@ -31,8 +31,10 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
   --failing NAME=COMMAND
                      as --host or --dpu, but what NAME says goes wrong there; for the defects:
                      connect (host: the first queue pair cannot be connected), bind (host: the
-                     third binding of a key fails), alias (DPU: the second alias is refused); and
-                     counters: nothing fails, the command shows the adapter's counters as JSON
+                     third binding of a key fails), allow (host: the second key may not be
+                     opened to others), never (host: the second binding never completes),
+                     invalidate (host: the first invalidation fails), alias (DPU: the second
+                     alias is refused); and counters: nothing fails, the command shows the adapter's counters as JSON
   --only WORDS       run the cells whose name contains the words; more than one: any of them
 
 Exit codes: 0 all passed, 1 some failed, 2 wrong usage.";
