@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: numbers for the report, one job each, as JSON files below `target/bench`.
 
+mod device;
 mod pool;
 
 use crate::{process, workspace};
@@ -12,6 +13,7 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask bench JOB [-- OPTIONS]
 
+  device   latencies of the emulated device by stock perftest: target/bench/device.json
   model    predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json
   pool     the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
 
@@ -23,7 +25,7 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 2] = [("model", model), ("pool", pool)];
+const JOBS: [(&str, Job); 3] = [("device", device), ("model", model), ("pool", pool)];
 
 /// Runs one job with the arguments after `cargo xtask bench`.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
@@ -75,6 +77,10 @@ fn model(options: &[String]) -> Result<ExitCode> {
         println!("\nwritten: {}", file.display());
     }
     Ok(code)
+}
+
+fn device(options: &[String]) -> Result<ExitCode> {
+    device::run(options, &output("device.json"))
 }
 
 fn pool(options: &[String]) -> Result<ExitCode> {

@@ -248,17 +248,22 @@ fn emulator() -> PathBuf {
 }
 
 /// An emulated device of this run alone, gone when dropped.
-struct State {
+pub(super) struct State {
     path: PathBuf,
 }
 
 impl State {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // In memory, where no disk writes it back.
         let name = format!("xgvmi-bench-{}", std::process::id());
         Self {
             path: Path::new("/dev/shm").join(name),
         }
+    }
+
+    /// The directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// An example program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
