@@ -13,8 +13,10 @@ use hashbrown::hash_map::Entry as MapEntry;
 
 use crate::device::{Alias, AliasDevice};
 use crate::error::AliasError;
+use crate::expiry::Expiry;
 use crate::flight::Flight;
 use crate::gate::Gate;
+use crate::keeper::{Keeper, Round};
 use crate::key::{Lkey, OwnerUuid, RemoteKey};
 use crate::policy::AliasPolicy;
 use crate::spread::spread;
@@ -22,6 +24,7 @@ use crate::stats::{AliasCounters, AliasStats};
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
 };
+use crate::upkeep::{LOOKS_PER_AGE, ROUND_MAX};
 
 /// Shards of the map. A miss or an eviction holds the write lock of one of them for as long as a
 /// table insert lasts; with sixteen a lookup hardly ever meets it.
@@ -59,6 +62,8 @@ struct Inner<D: AliasDevice> {
     len: AtomicU32,
     /// Candidates for eviction, the oldest last: map key, and time of use when it was picked.
     oldest: Mutex<Vec<(u64, u64)>>,
+    expiry: Option<Expiry>,
+    keeper: Keeper,
 }
 
 /// What an alias needs until its end, which may come after that of its place in the map.
@@ -109,16 +114,30 @@ impl<D: AliasDevice> AliasMap<D> {
             counters: AliasCounters::default(),
         };
         let shards = (0..SHARDS).map(|_| RwLock::new(HashMap::new())).collect();
-        let inner = Inner {
+        let inner = Arc::new(Inner {
             core: Arc::new(core),
-            policy,
             shards,
             len: AtomicU32::new(0),
             oldest: Mutex::new(Vec::new()),
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+            expiry: policy.ttl.map(Expiry::new),
+            keeper: Keeper::new(),
+            policy,
+        });
+        if inner.policy.keeper
+            && let Some(ttl) = inner.policy.ttl
+        {
+            let map = Arc::downgrade(&inner);
+            // Where the system gives no thread, upkeep is the caller's.
+            let _started = inner.keeper.start(ttl / LOOKS_PER_AGE, move || {
+                // Held for one round only: the map ends with its last handle.
+                match map.upgrade().map(|map| map.expire()) {
+                    None => Round::Over,
+                    Some(expired) if expired == ROUND_MAX as usize => Round::More,
+                    Some(_) => Round::Done,
+                }
+            });
+        }
+        Ok(Self { inner })
     }
 
     /// The alias of a remote key: the one of the map, or a new one. An alias that the map has for
@@ -177,6 +196,14 @@ impl<D: AliasDevice> AliasMap<D> {
         } else {
             0
         }
+    }
+
+    /// One round of upkeep: puts out aliases that nobody has used for the policy's
+    /// [`ttl`](AliasPolicy::ttl), 64 of them at most, at hundreds of microseconds each. Returns how
+    /// many. A rest is measured from one call to another, so it takes more than one to end it: call
+    /// it four times in a `ttl`, or let the map have a thread.
+    pub fn upkeep(&self) -> usize {
+        self.inner.expire()
     }
 
     /// Aliases that the map has, those in the making included.
@@ -411,17 +438,52 @@ impl<D: AliasDevice> Inner<D> {
         taken
     }
 
-    fn search_oldest(&self) -> Vec<(u64, u64)> {
+    /// Puts out what has rested for too long, as much as a round may.
+    fn expire(&self) -> usize {
+        let Some(expiry) = &self.expiry else {
+            return 0;
+        };
+        if !self.core.device.is_ours() || self.core.gate.is_shut() {
+            return 0;
+        }
+        let ticks = self.core.clock.load(Ordering::Relaxed);
+        let Some(last) = expiry.last_expired(Instant::now(), ticks) else {
+            return 0;
+        };
+        let mut expired = 0;
+        for (map_key, used) in self.search_unpinned(last) {
+            if expired == ROUND_MAX as usize {
+                break;
+            }
+            if let Some(out) = self.take_unused(map_key, used) {
+                self.core.counters.expired.one();
+                expired += 1;
+                drop(out);
+            }
+        }
+        expired
+    }
+
+    /// Unpinned aliases that were last used no later than `last`.
+    fn search_unpinned(&self, last: u64) -> Vec<(u64, u64)> {
         let mut unpinned = Vec::new();
         for shard in &self.shards {
             for (map_key, place) in read(shard).iter() {
                 if let Place::Ready(entry) = place
                     && Entry::is_unpinned(entry)
                 {
-                    unpinned.push((*map_key, entry.used.load(Ordering::Relaxed)));
+                    let used = entry.used.load(Ordering::Relaxed);
+                    if used <= last {
+                        unpinned.push((*map_key, used));
+                    }
                 }
             }
         }
+        unpinned
+    }
+
+    fn search_oldest(&self) -> Vec<(u64, u64)> {
+        let mut unpinned = self.search_unpinned(u64::MAX);
         let by_use = |candidate: &(u64, u64)| candidate.1;
         if unpinned.len() > EVICTION_BATCH {
             unpinned.select_nth_unstable_by_key(EVICTION_BATCH, by_use);
@@ -446,6 +508,7 @@ impl<D: AliasDevice> Inner<D> {
         if !self.core.device.is_ours() || !self.core.gate.shut() {
             return true;
         }
+        self.keeper.stop();
         if !self.core.gate.wait_empty(CLOSE_WAIT) {
             // Somebody hangs inside the device; taking it away under them would be worse.
             return false;

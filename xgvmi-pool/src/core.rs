@@ -7,6 +7,7 @@ use crate::device::{MkeyDevice, MkeySpec};
 use crate::error::{DeviceError, PoolError};
 use crate::event::{Observer, PoolEvent};
 use crate::gate::{Gate, Inside};
+use crate::keeper::Keeper;
 use crate::key::Gvmi;
 use crate::latency::Latencies;
 use crate::names::Names;
@@ -15,7 +16,7 @@ use crate::shelf::Shelf;
 use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
 use crate::sync::{AtomicU32, Mutex, Ordering, Queue, lock};
-use crate::upkeep::KeeperHandle;
+use crate::upkeep::Watch;
 use crate::waiters::{Waiters, Wake};
 
 /// How long after the device was full the pool stays at what it had before it asks for one more.
@@ -46,7 +47,8 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) counters: PoolCounters,
     pub(crate) latencies: Latencies,
     pub(crate) observer: Option<Observer>,
-    pub(crate) keeper: KeeperHandle,
+    pub(crate) keeper: Keeper,
+    pub(crate) watch: Watch,
 }
 
 /// What is left to create.
@@ -79,7 +81,7 @@ impl<D: MkeyDevice> Core<D> {
             gvmi: device.gvmi(),
             gate: Gate::new(),
             slots,
-            shelf: Shelf::new(policy.mkeys_max, policy.tray_keys, threads),
+            shelf: Shelf::new(policy.mkeys_max, policy.tray_keys, threads, policy.order),
             pending: Queue::new(policy.mkeys_max as usize),
             room: Mutex::new(Room {
                 vacant,
@@ -91,7 +93,8 @@ impl<D: MkeyDevice> Core<D> {
             counters: PoolCounters::default(),
             latencies: Latencies::new(),
             observer,
-            keeper: KeeperHandle::new(),
+            keeper: Keeper::new(),
+            watch: Watch::default(),
             device,
             policy,
         })

@@ -40,6 +40,20 @@ pub enum OnFull {
     Wait(Duration),
 }
 
+/// Which free key is bound next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReuseOrder {
+    /// The one that was released longest ago. A peer that kept a stale handle then meets an invalid
+    /// key for as long as the pool's other free keys last, and not the next buffer. The default.
+    #[default]
+    Fifo,
+    /// The one that was released last, which the adapter most likely has in its cache. A stale
+    /// handle reaches the very next buffer, as in stock UCX: for jobs whose processes are one
+    /// another's friends.
+    Lifo,
+}
+
 /// How a pool of keys behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolPolicy {
@@ -63,6 +77,8 @@ pub struct PoolPolicy {
     /// process should decide; without it [`MkeyPool::upkeep`](crate::MkeyPool::upkeep) does the same
     /// when it is called.
     pub keeper: bool,
+    /// Which free key is bound next.
+    pub order: ReuseOrder,
     /// Keys that a group of threads keeps at hand, on each side of its tray. Default 8, at most 16;
     /// less in a small pool, and none with 0, which makes the order of reuse exact.
     pub tray_keys: u32,
@@ -94,6 +110,7 @@ impl Default for PoolPolicy {
             high: 256,
             age: Duration::from_secs(60),
             keeper: false,
+            order: ReuseOrder::default(),
             tray_keys: 8,
             klm_entries: 16,
             tag: Tag::UCX_POOLED,
@@ -119,6 +136,13 @@ pub struct AliasPolicy {
     /// Threads that make aliases at the same time, the caller's included, when many are made at
     /// once. Default 4: a service process of a DPU shares its cores with others of its kind.
     pub threads: u32,
+    /// How long an alias may rest unpinned before upkeep puts it out; it does so within a quarter
+    /// more. Default: for ever, until there is no room for another one.
+    pub ttl: Option<Duration>,
+    /// Runs upkeep in a thread of the map's own, if there is a [`AliasPolicy::ttl`]. Default off, as
+    /// for pools; without it [`AliasMap::upkeep`](crate::AliasMap::upkeep) does the same when it is
+    /// called.
+    pub keeper: bool,
 }
 
 impl Default for AliasPolicy {
@@ -128,6 +152,8 @@ impl Default for AliasPolicy {
             access_key: AccessKey::UCX_COMPATIBLE,
             create_wait: Duration::from_secs(10),
             threads: 4,
+            ttl: None,
+            keeper: false,
         }
     }
 }
@@ -197,6 +223,8 @@ impl AliasPolicy {
         self.create_wait = self.create_wait.min(WAIT_CAP);
         within("aliases_max", self.aliases_max, 1, ALIASES_CAP)?;
         within("threads", self.threads, 1, THREADS_CAP)?;
+        // Beyond the cap it is as good as for ever.
+        self.ttl = self.ttl.filter(|ttl| *ttl <= WAIT_CAP);
         Ok(self)
     }
 }

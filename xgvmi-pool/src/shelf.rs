@@ -4,12 +4,16 @@
 //! Keys leave in the order in which they came. A thread takes from its tray's `out` side and puts onto
 //! the `back` side. The queue holds handfuls: an empty `out` takes the one at the front, a full `back`
 //! becomes the one at the end. So a key that was just released rests until those before it have been
-//! used, to within a handful. Trays belong to the pool and not to threads, so a thread that ends
+//! used, to within a handful. By [`ReuseOrder::Lifo`] it is the other way round: a thread takes what
+//! it put last, and handfuls lie in a stack. Trays belong to the pool and not to threads, so a thread that ends
 //! leaves nothing behind; what it left on a tray serves the next thread there, and anybody who finds
 //! queue and own tray empty.
 
+use std::collections::VecDeque;
+
 use crossbeam_utils::CachePadded;
 
+use crate::policy::ReuseOrder;
 use crate::slots::SlotId;
 use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, thread_number};
 
@@ -22,13 +26,25 @@ const TRAYS_MAX: usize = 64;
 /// All free keys of a pool.
 #[derive(Debug)]
 pub(crate) struct Shelf {
-    queue: Queue<Few>,
+    queue: Handfuls,
     /// Away from what every lease reads and nobody writes.
     marks: CachePadded<Marks>,
     /// Their number is a power of two.
     trays: Box<[CachePadded<Mutex<Tray>>]>,
     /// Keys on one side of a tray; zero if there are no trays.
     tray_keys: u32,
+}
+
+/// Handfuls, in the order in which they are used.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one in a pool, and it is read on every lease"
+)]
+#[derive(Debug)]
+enum Handfuls {
+    Fifo(Queue<Few>),
+    /// The last one at the end. The lock is held for a push or a pop of a handful.
+    Lifo(Mutex<VecDeque<Few>>),
 }
 
 /// How full the queue is, and was.
@@ -59,13 +75,16 @@ impl Shelf {
     /// A shelf for up to `capacity` keys, with `tray_keys` of them on each side of each of `trays`
     /// trays. Trays together never take more than a quarter of the keys, else threads would go
     /// without while others' trays are full.
-    pub(crate) fn new(capacity: u32, tray_keys: u32, trays: usize) -> Self {
+    pub(crate) fn new(capacity: u32, tray_keys: u32, trays: usize, order: ReuseOrder) -> Self {
         let trays = trays.clamp(1, TRAYS_MAX).next_power_of_two();
         let share = capacity as usize / 4 / (2 * trays);
         let share = u32::try_from(share).unwrap_or(TRAY_KEYS_MAX);
         Self {
-            // In the worst case each handful is one key.
-            queue: Queue::new(capacity as usize),
+            queue: match order {
+                // In the worst case each handful is one key.
+                ReuseOrder::Fifo => Handfuls::Fifo(Queue::new(capacity as usize)),
+                ReuseOrder::Lifo => Handfuls::Lifo(Mutex::default()),
+            },
             marks: CachePadded::new(Marks {
                 queued: AtomicUsize::new(0),
                 idle_min: AtomicUsize::new(usize::MAX),
@@ -75,12 +94,15 @@ impl Shelf {
         }
     }
 
-    /// The key that has rested longest, to within a handful.
+    /// The key whose turn it is, to within a handful.
     #[inline]
     pub(crate) fn take(&self) -> Option<SlotId> {
         let own = self.own_tray();
         let mut tray = lock(&self.trays[own]);
-        let mut found = tray.out.pop();
+        let mut found = match self.queue {
+            Handfuls::Fifo(_) => tray.out.pop(),
+            Handfuls::Lifo(_) => tray.pop_last(),
+        };
         if found.is_none() {
             found = self.refill(&mut tray).or_else(|| tray.back.pop());
         }
@@ -89,21 +111,23 @@ impl Shelf {
         found.or_else(|| self.take_elsewhere(own))
     }
 
-    /// Puts the handful at the front of the queue on the tray and takes one of it.
+    /// Puts the handful whose turn it is on the tray and takes one of it.
     fn refill(&self, tray: &mut Tray) -> Option<SlotId> {
-        tray.out = self.pop()?;
+        tray.out = self.count_out(self.queue.next()?);
         self.marks
             .idle_min
             .fetch_min(self.queued(), Ordering::Relaxed);
-        tray.out.pop()
+        match self.queue {
+            Handfuls::Fifo(_) => tray.out.pop(),
+            Handfuls::Lifo(_) => tray.out.pop_last(),
+        }
     }
 
-    fn pop(&self) -> Option<Few> {
-        let few = self.queue.pop()?;
+    fn count_out(&self, few: Few) -> Few {
         self.marks
             .queued
             .fetch_sub(few.len() as usize, Ordering::Relaxed);
-        Some(few)
+        few
     }
 
     fn push(&self, few: Few) {
@@ -144,7 +168,16 @@ impl Shelf {
             return;
         }
         if tray.back.len() == self.tray_keys {
-            self.push(std::mem::take(&mut tray.back));
+            let full = std::mem::take(&mut tray.back);
+            match self.queue {
+                Handfuls::Fifo(_) => self.push(full),
+                Handfuls::Lifo(_) => {
+                    let older = std::mem::replace(&mut tray.out, full);
+                    if older.len() != 0 {
+                        self.push(older);
+                    }
+                }
+            }
         }
         tray.back.push(id);
     }
@@ -156,12 +189,15 @@ impl Shelf {
         self.push(few);
     }
 
-    /// Takes a key out of the queue alone, to be destroyed.
+    /// Takes a key that has rested long out of the queue alone, to be destroyed.
     pub(crate) fn retire(&self) -> Option<SlotId> {
-        let mut few = self.pop()?;
+        let mut few = self.count_out(self.queue.oldest()?);
         let found = few.pop();
         if few.len() != 0 {
-            self.push(few);
+            self.marks
+                .queued
+                .fetch_add(few.len() as usize, Ordering::Relaxed);
+            self.queue.put_back(few);
         }
         found
     }
@@ -192,6 +228,46 @@ impl Shelf {
     #[inline]
     fn own_tray(&self) -> usize {
         thread_number() & (self.trays.len() - 1)
+    }
+}
+
+impl Handfuls {
+    fn push(&self, few: Few) {
+        match self {
+            Self::Fifo(queue) => queue.push(few),
+            Self::Lifo(stack) => lock(stack).push_back(few),
+        }
+    }
+
+    /// The handful whose turn it is.
+    fn next(&self) -> Option<Few> {
+        match self {
+            Self::Fifo(queue) => queue.pop(),
+            Self::Lifo(stack) => lock(stack).pop_back(),
+        }
+    }
+
+    /// The handful that has been there longest.
+    fn oldest(&self) -> Option<Few> {
+        match self {
+            Self::Fifo(queue) => queue.pop(),
+            Self::Lifo(stack) => lock(stack).pop_front(),
+        }
+    }
+
+    /// What is left of the oldest handful. A queue takes it at its end only.
+    fn put_back(&self, few: Few) {
+        match self {
+            Self::Fifo(queue) => queue.push(few),
+            Self::Lifo(stack) => lock(stack).push_front(few),
+        }
+    }
+}
+
+impl Tray {
+    /// The key that was put last. What is out came before what is back.
+    fn pop_last(&mut self) -> Option<SlotId> {
+        self.back.pop_last().or_else(|| self.out.pop_last())
     }
 }
 
@@ -227,6 +303,13 @@ impl Few {
         self.len -= 1;
         Some(id)
     }
+
+    #[inline]
+    fn pop_last(&mut self) -> Option<SlotId> {
+        self.len = self.len.checked_sub(1)?;
+        let tail = (self.head + self.len) % TRAY_KEYS_MAX;
+        Some(SlotId(self.slots[tail as usize]))
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -237,7 +320,7 @@ mod tests {
 
     #[test]
     fn keys_leave_in_the_order_in_which_they_came_to_within_a_tray() {
-        let shelf = Shelf::new(256, 8, 1);
+        let shelf = Shelf::new(256, 8, 1, ReuseOrder::Fifo);
         (0..40).for_each(|id| shelf.add(SlotId(id)));
         let mut last_used = [None; 40];
         for round in 0..1000u32 {
@@ -256,7 +339,7 @@ mod tests {
 
     #[test]
     fn without_trays_the_order_is_exact() {
-        let shelf = Shelf::new(4, 8, 1);
+        let shelf = Shelf::new(4, 8, 1, ReuseOrder::Fifo);
         assert_eq!(shelf.tray_keys, 0, "four keys are too few for trays");
         (0..4).for_each(|id| shelf.add(SlotId(id)));
         for round in 0..20 {
@@ -266,9 +349,37 @@ mod tests {
         }
     }
 
+    /// The last key put is the first taken, over trays and stack, and the oldest retires first.
+    #[track_caller]
+    fn check_lifo(capacity: u32, keys: u32) {
+        let shelf = Shelf::new(capacity, 8, 1, ReuseOrder::Lifo);
+        (0..keys).for_each(|id| shelf.add(SlotId(id)));
+        let mut model: Vec<u32> = (0..keys).collect();
+        let mut held = Vec::new();
+        // Down to the bottom and up again, in steps of different lengths.
+        for step in [1, 3, 20, 7, 30, 40] {
+            for _ in 0..step {
+                let id = shelf.take().map(|id| id.0);
+                assert_eq!(id, model.pop());
+                held.extend(id);
+            }
+            for id in held.drain(..) {
+                shelf.put(SlotId(id));
+                model.push(id);
+            }
+        }
+        assert!(shelf.retire().is_some_and(|id| id.0 == model[0]));
+    }
+
+    #[test]
+    fn by_lifo_the_last_key_is_the_next() {
+        check_lifo(256, 40);
+        check_lifo(4, 4);
+    }
+
     #[test]
     fn what_another_thread_left_is_found() {
-        let shelf = Shelf::new(1024, 8, 16);
+        let shelf = Shelf::new(1024, 8, 16, ReuseOrder::Fifo);
         (0..8).for_each(|id| shelf.add(SlotId(id)));
         std::thread::scope(|scope| {
             scope.spawn(|| {

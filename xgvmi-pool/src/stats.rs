@@ -171,6 +171,8 @@ counters! {
         reaped,
         /// Lookups refused because every alias was in use.
         refusals,
+        /// Aliases put out because nobody had used them for long.
+        expired,
     }
     added {
         /// Aliases that the map has, those in the making included.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use xgvmi_pool::sim::{FaultRates, SimDevice, SimFabric, Unreached};
 use xgvmi_pool::{
@@ -250,6 +251,74 @@ fn a_dead_owner_is_reaped() {
     drop(pinned);
     assert_eq!(fabric.objects(DPU), 1);
     assert_eq!(map.reap_owner(OWNER), 0);
+}
+
+#[test]
+fn what_nobody_has_used_for_long_is_put_out() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 3);
+    let policy = AliasPolicy {
+        ttl: Some(Duration::ZERO),
+        ..AliasPolicy::default()
+    };
+    let map = AliasMap::open(fabric.function(DPU), policy).expect("a good policy");
+    let pinned = map.attach(keys[0]).expect("an alias");
+    keys[1..].iter().for_each(|key| {
+        drop(map.attach(*key).expect("an alias"));
+    });
+    assert_eq!(map.upkeep(), 2);
+    assert_eq!((map.len(), map.stats().expired), (1, 2));
+    assert_eq!(fabric.objects(DPU), 1, "the one in use stays");
+    drop(pinned);
+    assert_eq!((map.upkeep(), map.upkeep()), (1, 0));
+    assert_eq!(fabric.objects(DPU), 0);
+    assert!(map.attach(keys[0]).is_ok(), "and it comes back when needed");
+}
+
+#[test]
+fn a_round_of_upkeep_is_short_and_an_alias_rests_before_it_goes() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 100);
+    for (ttl, expect) in [
+        (Some(Duration::ZERO), [64, 36]),
+        (Some(Duration::from_secs(3600)), [0, 0]),
+        (None, [0, 0]),
+    ] {
+        let policy = AliasPolicy {
+            ttl,
+            ..AliasPolicy::default()
+        };
+        let map = AliasMap::open(fabric.function(DPU), policy).expect("a good policy");
+        keys.iter()
+            .for_each(|key| drop(map.attach(*key).expect("an alias")));
+        assert_eq!([map.upkeep(), map.upkeep()], expect, "{ttl:?}");
+    }
+}
+
+#[test]
+fn the_keeper_puts_out_what_rests_and_ends_with_the_map() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 3);
+    let policy = AliasPolicy {
+        ttl: Some(Duration::from_millis(4)),
+        keeper: true,
+        ..AliasPolicy::default()
+    };
+    let map = AliasMap::open(fabric.function(DPU), policy).expect("a good policy");
+    for key in &keys {
+        drop(map.attach(*key).expect("an alias"));
+    }
+    let start = Instant::now();
+    while map.stats().expired < 3 {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            map.stats()
+        );
+        std::thread::yield_now();
+    }
+    assert!(map.is_empty() && map.close());
+    assert_eq!(fabric.objects(DPU), 0);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use xgvmi_pool::sim::{FaultRates, SimCounts, SimDevice, SimFabric};
-use xgvmi_pool::{Gvmi, Lkey, MkeyPool, PoolError, PoolPolicy, Region, Tag, VirtAddr};
+use xgvmi_pool::{
+    Export, Gvmi, Lkey, MkeyPool, PoolError, PoolPolicy, Region, ReuseOrder, Tag, VirtAddr,
+};
 
 const HOST: Gvmi = Gvmi::new(1);
 
@@ -84,6 +86,35 @@ fn a_key_that_was_just_released_rests_longest() {
     let others: Vec<_> = (1..4).map(export).collect();
     assert!(others.iter().all(|other| other.mkey() != stale));
     assert_eq!(export(4).mkey(), stale, "its turn has come");
+}
+
+#[test]
+fn by_lifo_a_key_that_was_just_released_is_the_next() {
+    let fabric = SimFabric::new();
+    let pool = pool(
+        &fabric,
+        PoolPolicy {
+            prefill: 64,
+            order: ReuseOrder::Lifo,
+            ..PoolPolicy::default()
+        },
+    );
+    let export = |number| pool.export(region(number)).expect("a key");
+    let held: Vec<_> = (0..20).map(export).collect();
+    let released: Vec<_> = held
+        .into_iter()
+        .map(|export| {
+            let mkey = export.mkey();
+            export.release().expect("released");
+            mkey
+        })
+        .collect();
+    let again: Vec<_> = (0..20).map(export).collect();
+    let again = again.iter().map(Export::mkey);
+    assert!(
+        again.eq(released.into_iter().rev()),
+        "in a single thread it is exact"
+    );
 }
 
 #[test]

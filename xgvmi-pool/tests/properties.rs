@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use xgvmi_pool::sim::{FaultRates, SimFabric};
 use xgvmi_pool::{
     AliasError, AliasMap, AliasPolicy, AliasRef, Export, Gvmi, Invalidate, Lkey, Mkey, MkeyPool,
-    Observer, OwnerUuid, PoolEvent, PoolPolicy, Region, RemoteKey, VirtAddr,
+    Observer, OwnerUuid, PoolEvent, PoolPolicy, Region, RemoteKey, ReuseOrder, VirtAddr,
 };
 
 const HOST: Gvmi = Gvmi::new(1);
@@ -77,6 +77,7 @@ proptest! {
             Just(Invalidate::Chained),
         ],
         chain_ops_max in 1..8u32,
+        order in prop_oneof![Just(ReuseOrder::Fifo), Just(ReuseOrder::Lifo)],
         seed: u64,
         rates in faults(),
     ) {
@@ -89,6 +90,7 @@ proptest! {
             low: 1,
             high: 3,
             age: Duration::ZERO,
+            order,
             ..PoolPolicy::default()
         };
         let (tell, told) = mpsc::channel();
