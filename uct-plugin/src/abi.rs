@@ -267,6 +267,10 @@ pub(crate) mod md_attr {
     pub(crate) const FLAGS_OFFSET: usize = 24;
     /// Offset of `exported_mkey_packed_size`, a `size_t`.
     pub(crate) const EXPORTED_MKEY_PACKED_SIZE_OFFSET: usize = 264;
+    /// Offset of `global_id`, an array of `char` padded with zeros.
+    pub(crate) const GLOBAL_ID_OFFSET: usize = 272;
+    /// `UCT_MD_GLOBAL_ID_MAX`, the array's length (`src/uct/api/uct_def.h:19`).
+    pub(crate) const GLOBAL_ID_BYTES: usize = 256;
     /// `UCT_MD_FLAG_EXPORTED_MKEY` (`src/uct/api/uct.h:765`).
     pub(crate) const FLAG_EXPORTED_MKEY: u64 = 1 << 9;
 }

@@ -59,6 +59,16 @@ pub(crate) enum Event {
     ReleaseFailed,
 }
 
+impl Event {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 6;
+
+    /// Place among them.
+    pub(crate) const fn place(self) -> usize {
+        self as usize - Self::Export as usize
+    }
+}
+
 /// Names of the slots' first words; the pool's and the map's follow.
 const OWN_NAMES: [&str; 8] = [
     "gvmi",

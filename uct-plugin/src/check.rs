@@ -150,7 +150,21 @@ pub(crate) struct MdFacts {
     pub(crate) context: NonNull<c_void>,
     /// How its exported keys look.
     pub(crate) key_form: KeyForm,
+    /// Which adapter it is of.
+    pub(crate) adapter: Adapter,
 }
+
+/// What UCX compares to know that two memory domains are of one adapter and of one kind: the name of
+/// its component and the adapter's number. Longer than both are in any version, padded with zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Adapter(pub(crate) [u8; Self::BYTES]);
+
+impl Adapter {
+    /// Bytes that are compared; of 256 that UCX has, it uses a dozen.
+    pub(crate) const BYTES: usize = 32;
+}
+
+const _: () = assert!(Adapter::BYTES <= md_attr::GLOBAL_ID_BYTES);
 
 /// The memory domain's facts; `None` if its device cannot export keys, which is no failure.
 ///
@@ -171,6 +185,9 @@ pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFa
         14 => KeyForm::Long,
         bytes => return Err(Refusal::KeySize { bytes }),
     };
+    let id = md_attr::GLOBAL_ID_OFFSET;
+    // SAFETY: the attributes reach beyond the offset, and hold at least as many bytes there.
+    let id = unsafe { attr.byte_add(id).cast::<[u8; Adapter::BYTES]>().read() };
     let head = md.cast::<MdHead>();
     // SAFETY: a memory domain is far larger than its head.
     let (pd, context) = unsafe { ((*head).pd, (*head).context) };
@@ -182,6 +199,7 @@ pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFa
                 pd,
                 context,
                 key_form,
+                adapter: Adapter(id),
             }))
         }
         _ => Err(Refusal::Md { md: md.addr() }),

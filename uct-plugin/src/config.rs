@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use xgvmi_pool::mlx5::Mlx5Options;
-use xgvmi_pool::{AccessKey, AliasPolicy, Invalidate, OnFull, PoolPolicy};
+use xgvmi_pool::{AccessKey, AliasPolicy, Invalidate, OnFull, PoolPolicy, Seal};
 
 use crate::original::Module;
 use crate::ucs_config::{self, Kind, Listing, Option as Spec, Symbols, Words};
@@ -41,7 +41,7 @@ struct Raw {
 }
 
 /// The options' values.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Whether anything is served.
     pub(crate) enable: bool,
@@ -59,6 +59,7 @@ pub(crate) struct Options {
     poll_timeout: Duration,
     alias_max: u32,
     access_key: AccessKey,
+    seal: Seal,
 }
 
 impl Options {
@@ -96,9 +97,14 @@ impl Options {
         }
     }
 
-    /// True if pools shall have keys before the first export.
-    pub(crate) fn fills_ahead(&self) -> bool {
-        self.pool_init > 0
+    /// Keys that a pool shall have before the first export.
+    pub(crate) fn pool_init(&self) -> u32 {
+        self.pool_init
+    }
+
+    /// What the messages of the job's programs are sealed with.
+    pub(crate) fn seal(&self) -> &Seal {
+        &self.seal
     }
 }
 
@@ -246,7 +252,7 @@ static OPTIONS: [Spec; 16] = [
         default: c"",
         doc: c"File with the secret of the job, at least 16 random characters, the same for all its\n\
                processes and readable by its user alone. The access key of the memory keys is made\n\
-               from it. Without it, the access key is the one that UCX has built in and everybody\n\
+               from it, and the seal of announcements. Without it, the access key is the one that UCX has built in and everybody\n\
                knows. With it, only peers that have it can import, which excludes those without\n\
                this library; what takes UCX's own path is exported under UCX's key all the same.",
         offset: offset_of!(Raw, key_file),
@@ -284,7 +290,7 @@ impl Raw {
     };
 
     fn options(&self) -> Options {
-        let (access_key, is_usable) = self.access_key();
+        let (access_key, seal, is_usable) = self.access();
         Options {
             enable: self.enable != 0 && is_usable,
             stats: self.stats != 0,
@@ -315,26 +321,28 @@ impl Raw {
             ),
             alias_max: self.alias_max,
             access_key,
+            seal,
         }
     }
 
-    /// The access key, and whether it is what was asked for.
-    fn access_key(&self) -> (AccessKey, bool) {
+    /// The access key and the seal, and whether they are what was asked for.
+    fn access(&self) -> (AccessKey, Seal, bool) {
+        let open = |is_usable| (AccessKey::UCX_COMPATIBLE, Seal::OPEN, is_usable);
         if self.key_file.is_null() {
-            return (AccessKey::UCX_COMPATIBLE, true);
+            return open(true);
         }
         // SAFETY: UCX's parser has put a string there, which nobody frees.
         let path = unsafe { CStr::from_ptr(self.key_file) };
         if path.is_empty() {
-            return (AccessKey::UCX_COMPATIBLE, true);
+            return open(true);
         }
         let path = PathBuf::from(path.to_string_lossy().into_owned());
         match key_file::read(&path) {
-            Ok(key) => (key, true),
+            Ok(secret) => (secret.access_key(), secret.seal(), true),
             Err(error) => {
                 // The pool would export under a key that was not wanted.
                 log::error!("switched off, {PREFIX}KEY_FILE: {error}");
-                (AccessKey::UCX_COMPATIBLE, false)
+                open(false)
             }
         }
     }

@@ -3,13 +3,14 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
-use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
+use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::{AliasRef, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
 use crate::abi::{MdHandle, MemAttachParams, MemHandle, MemhHead, UcsStatus, memh_flags};
 use crate::board::Event;
 use crate::check::KeyForm;
 use crate::log;
-use crate::md;
+use crate::md::{self, Md};
 use crate::memh::{IMPORTS, Import};
 use crate::original::Object;
 
@@ -20,6 +21,9 @@ struct ImportedMemh {
     head: MemhHead,
     spare: [u8; SPARE_BYTES],
 }
+
+/// The exporter of a key that does not say whose it is.
+const UNKNOWN: OwnerUuid = OwnerUuid::new(0);
 
 /// `uct_ib_mlx5_devx_mem_t` without registrations has 104 bytes at most (1.18.1).
 const SPARE_BYTES: usize = 256 - size_of::<MemhHead>();
@@ -39,20 +43,7 @@ pub(crate) unsafe fn attach(
     let served = unsafe { md::get(object, md) }?;
     // SAFETY: by the contract of this function.
     let remote = unsafe { read_key(mkey_buffer, params) };
-    // The exporter of any other key destroys it when it is done, so that an alias that is kept
-    // would be one of nothing, or of something else.
-    if remote.mkey.tag() != Tag::UCX_POOLED {
-        served.count(Event::ImportLeft);
-        return None;
-    }
-    let alias = served.dpu().and_then(|map| match map.attach(remote) {
-        Ok(alias) => Some(alias),
-        Err(error) => {
-            log::diag!("import left to UCX: {error}");
-            None
-        }
-    });
-    let Some(alias) = alias else {
+    let Some(alias) = alias_of(&served, remote) else {
         served.count(Event::ImportLeft);
         return None;
     };
@@ -80,6 +71,27 @@ pub(crate) unsafe fn attach(
     // SAFETY: UCX gives a place for the handle.
     unsafe { memh_p.write(memh.cast()) };
     Some(UcsStatus::OK)
+}
+
+/// The alias of a key that its exporter keeps; `None` if UCX's own operation has to make one.
+fn alias_of(served: &Md, remote: RemoteKey) -> Option<AliasRef<Mlx5Device>> {
+    if remote.mkey.tag() == Tag::UCX_POOLED {
+        return match served.dpu()?.attach(remote) {
+            Ok(alias) => Some(alias),
+            Err(error) => {
+                log::diag!("import left to UCX: {error}");
+                None
+            }
+        };
+    }
+    // The exporter of any other key destroys it when it is done, so that an alias that is kept would
+    // be one of nothing, or of something else. A pooled key looks like that as well if another one of
+    // its pool had its index before it; that it is one, its exporter has announced, and says so by
+    // its number, without which it could be a key of UCX's own.
+    if remote.owner == UNKNOWN {
+        return None;
+    }
+    served.alias_there(&remote)
 }
 
 /// Says once what UCP does with small transfers, because nobody else does and nothing here can help.

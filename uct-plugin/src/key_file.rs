@@ -1,13 +1,13 @@
-//! The file with a job's secret, from which its access key is made.
+//! The file with a job's secret, from which its access key and the seal of its messages are made.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use xgvmi_pool::{AccessKey, Secret, SecretError};
+use xgvmi_pool::{Secret, SecretError};
 
-/// Why a file gives no access key. The text never holds any of the secret.
+/// Why a file gives no secret. The text never holds any of the secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum KeyFileError {
@@ -47,8 +47,8 @@ pub(crate) enum KeyFileError {
     },
 }
 
-/// The access key that is made from the secret in the file.
-pub(crate) fn read(path: &Path) -> Result<AccessKey, KeyFileError> {
+/// The secret in the file.
+pub(crate) fn read(path: &Path) -> Result<Secret, KeyFileError> {
     let failed = |source| KeyFileError::Read {
         path: path.to_owned(),
         source,
@@ -83,7 +83,7 @@ pub(crate) fn read(path: &Path) -> Result<AccessKey, KeyFileError> {
         .read_to_end(&mut bytes)
         .map_err(failed)?;
     match Secret::new(bytes.trim_ascii()) {
-        Ok(secret) => Ok(secret.access_key()),
+        Ok(secret) => Ok(secret),
         Err(source) => Err(KeyFileError::Length {
             path: path.to_owned(),
             source,
@@ -104,9 +104,9 @@ mod tests {
         fs::write(&path, text).expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
         match (read(&path), expect) {
-            (Ok(key), Ok(secret)) => {
+            (Ok(found), Ok(secret)) => {
                 let secret = Secret::new(secret.as_bytes()).expect("a secret");
-                assert_eq!(key, secret.access_key());
+                assert_eq!(found.access_key(), secret.access_key());
             }
             (Err(error), Err(part)) => {
                 let error = error.to_string();

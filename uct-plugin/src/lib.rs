@@ -20,6 +20,8 @@
 //! handle; *MD*, UCX's memory domain; *door*, a way by which calls come here.
 
 mod abi;
+mod ahead;
+mod api;
 mod board;
 mod check;
 mod config;
@@ -30,6 +32,7 @@ mod key_file;
 mod log;
 mod md;
 mod memh;
+mod numbers;
 mod original;
 mod panic;
 mod release;

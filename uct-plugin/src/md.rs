@@ -4,22 +4,26 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::Read as _;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{DpuHooks, HostHooks, MkeyDevice as _, OwnerUuid};
+use xgvmi_pool::{
+    AliasRef, AliasStats, Announcement, DpuHooks, HostHooks, MkeyDevice, OwnerUuid, PoolStats,
+    RemoteKey,
+};
 
 use crate::abi::MdHandle;
 use crate::board::{self, Event};
-use crate::check::{self, KeyForm, MdFacts};
+use crate::check::{self, Adapter, KeyForm, MdFacts};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
+use crate::numbers::Numbers;
 use crate::original::Object;
 use crate::{config, import, log, panic};
 
 /// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
 /// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
-const MDS_MAX: usize = 256;
+pub(crate) const MDS_MAX: usize = 256;
 
 /// A memory domain that is served.
 #[derive(Debug)]
@@ -30,6 +34,9 @@ pub(crate) struct Md {
     device: OnceLock<Option<Arc<Mlx5Device>>>,
     host: OnceLock<Option<HostHooks<Mlx5Device>>>,
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
+    /// Number of the last announcement.
+    announced: AtomicU64,
+    counts: [AtomicU64; Event::COUNT],
     /// Taken at the first thing that is counted.
     board: OnceLock<Option<board::Slot>>,
 }
@@ -49,6 +56,11 @@ impl Md {
     /// The number that marks the keys exported here.
     pub(crate) fn owner(&self) -> OwnerUuid {
         self.owner
+    }
+
+    /// Which adapter it is of.
+    pub(crate) fn adapter(&self) -> Adapter {
+        self.facts.adapter
     }
 
     /// The pool, opened at the first call; `None` if the device cannot be used so.
@@ -77,6 +89,11 @@ impl Md {
         self.dpu.get_or_init(open).as_ref()
     }
 
+    /// The alias of a key, pinned, if there is one already. Opens nothing and makes none.
+    pub(crate) fn alias_there(&self, key: &RemoteKey) -> Option<AliasRef<Mlx5Device>> {
+        self.dpu.get()?.as_ref()?.aliases().find(key)
+    }
+
     fn device(&self) -> Option<&Arc<Mlx5Device>> {
         let open = || {
             let verbs = self.object.verbs()?;
@@ -97,8 +114,65 @@ impl Md {
         self.device.get_or_init(open).as_ref()
     }
 
+    /// All keys of the pool, for importers to make their aliases ahead of time; `None` if it has
+    /// none. Before, keys are created until the pool has `keys_min` of them, in use or not.
+    pub(crate) fn announcement(&self, keys_min: u32) -> Option<Announcement> {
+        let pool = self.host()?.pool();
+        if !MkeyDevice::is_ours(&**self.device()?) {
+            // A forked child: the keys are its parent's.
+            return None;
+        }
+        let there = u32::try_from(pool.stats().keys).unwrap_or(u32::MAX);
+        let missing = keys_min.saturating_sub(there);
+        if missing > 0 {
+            // What the device does not give is not announced.
+            let _created = pool.prefill(pool.levels().free.saturating_add(missing));
+        }
+        // Numbers begin at one.
+        let sequence = self.announced.fetch_add(1, Ordering::Relaxed) + 1;
+        let announcement = pool.announce(self.owner, sequence);
+        let is_empty = announcement.keys().next().is_none();
+        (!is_empty).then_some(announcement)
+    }
+
+    /// Makes aliases of keys that will be imported. Returns how many there are now.
+    pub(crate) fn make_aliases(&self, keys: &[RemoteKey]) -> usize {
+        let Some(map) = self.dpu() else {
+            return 0;
+        };
+        let prepared = map.aliases().prepare(keys);
+        log::debug!("aliases ahead of their use: {prepared:?}");
+        prepared.ready
+    }
+
+    /// What has been done here so far, and what there is.
+    fn numbers(&self) -> Numbers {
+        let pool = self.host.get().and_then(Option::as_ref);
+        let aliases = self.dpu.get().and_then(Option::as_ref);
+        let pool: PoolStats = pool.map(HostHooks::stats).unwrap_or_default();
+        let aliases: AliasStats = aliases.map(DpuHooks::stats).unwrap_or_default();
+        let count = |event: Event| self.counts[event.place()].load(Ordering::Relaxed);
+        Numbers {
+            pool_hits: pool.hits,
+            pool_misses: pool.misses,
+            pool_keys: pool.keys,
+            pool_in_use: pool.in_use,
+            exports: count(Event::Export),
+            exports_left: count(Event::ExportLeft),
+            releases: count(Event::Release) + count(Event::ReleaseFailed),
+            releases_failed: count(Event::ReleaseFailed),
+            alias_hits: aliases.hits,
+            alias_misses: aliases.misses,
+            alias_stale: aliases.stale,
+            aliases: aliases.aliases,
+            imports: count(Event::Import),
+            imports_left: count(Event::ImportLeft),
+        }
+    }
+
     /// Counts an event, and renews the other numbers on the board if it is time.
     pub(crate) fn count(&self, event: Event) {
+        self.counts[event.place()].fetch_add(1, Ordering::Relaxed);
         let take = || {
             let slot = board::slot()?;
             if let Some(Some(device)) = self.device.get() {
@@ -120,6 +194,10 @@ impl Md {
     }
 
     fn shut(&self) {
+        let numbers = self.numbers().of_closed();
+        let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+        *closed = closed.plus(numbers);
+        drop(closed);
         if let Some(Some(hooks)) = self.host.get() {
             log::debug!("pool: {:?}", hooks.stats());
             if !hooks.close() {
@@ -167,6 +245,33 @@ static IS_FULL: AtomicBool = AtomicBool::new(false);
 
 /// Held while a memory domain comes or goes.
 static CHANGES: Mutex<()> = Mutex::new(());
+
+/// What memory domains have done that are closed.
+static CLOSED: Mutex<Numbers> = Mutex::new(Numbers::NONE);
+
+/// Does something with each memory domain that is served. None of them is closed meanwhile: UCX's
+/// call to close it waits.
+pub(crate) fn each(mut visit: impl FnMut(&Md)) {
+    if panic::is_broken() {
+        return;
+    }
+    for place in &PLACES {
+        if place.address.load(Ordering::Acquire) == NEVER_USED {
+            return;
+        }
+        let md = place.md.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(md) = md.as_ref() {
+            visit(md);
+        }
+    }
+}
+
+/// The numbers of all memory domains, the closed ones as well.
+pub(crate) fn numbers() -> Numbers {
+    let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+    each(|md| numbers = numbers.plus(md.numbers()));
+    numbers
+}
 
 /// True if the memory domain is served. Takes no lock for one that was looked at.
 ///
@@ -262,6 +367,8 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             device: OnceLock::new(),
             host: OnceLock::new(),
             dpu: OnceLock::new(),
+            announced: AtomicU64::new(0),
+            counts: [const { AtomicU64::new(0) }; Event::COUNT],
             board: OnceLock::new(),
         })),
         // A device that cannot export keys.
@@ -276,7 +383,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
         }
     };
     if let Some(new) = &new
-        && config::get().fills_ahead()
+        && config::get().pool_init() > 0
     {
         let _hooks = new.host();
     }

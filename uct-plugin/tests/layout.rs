@@ -81,6 +81,14 @@ fn internal() -> Expected {
             md_attr::EXPORTED_MKEY_PACKED_SIZE_OFFSET,
         ),
         (
+            "offsetof(uct_md_attr_v2_t, global_id)",
+            md_attr::GLOBAL_ID_OFFSET,
+        ),
+        (
+            "sizeof(((uct_md_attr_v2_t*)0)->global_id)",
+            md_attr::GLOBAL_ID_BYTES,
+        ),
+        (
             "offsetof(uct_md_mkey_pack_params_t, flags)",
             offset_of!(MkeyPackParams, flags),
         ),

@@ -156,6 +156,15 @@ impl<D: AliasDevice> AliasMap<D> {
         }
     }
 
+    /// The alias of a remote key, if the map has it. Makes none and waits for none.
+    #[must_use]
+    pub fn find(&self, key: &RemoteKey) -> Option<AliasRef<D>> {
+        if !self.inner.core.device.is_ours() {
+            return None;
+        }
+        self.inner.find(key)
+    }
+
     /// The aliases of many remote keys, in their order: as [`AliasMap::attach`] for each of them,
     /// with those that have to be made spread over [`AliasPolicy::threads`] threads.
     pub fn attach_many(&self, keys: &[RemoteKey]) -> Vec<Result<AliasRef<D>, AliasError>> {

@@ -2,7 +2,7 @@
 //! standard input. Answers begin with `> `, so that they are told from what UCX logs.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::io::{self, BufRead as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -172,6 +172,11 @@ impl Agent {
                 unsafe { self.ucp.ucp_cleanup(context) };
                 Ok(String::new())
             }
+            "announce" => self.announce(),
+            "accept" => {
+                let message = from_hex(words.next().ok_or("no message")?)?;
+                self.accept(&message)
+            }
             "load" => self.load(words.next().ok_or("no file")?),
             "unload" => {
                 // SAFETY: the handle comes from dlopen. That code of it may still be in use is
@@ -242,7 +247,7 @@ impl Agent {
         self.check("ucp_memh_pack", status)?;
         // SAFETY: UCX gave a buffer of that many bytes.
         let key = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), bytes) };
-        let mut text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut text = to_hex(key);
         let params = ucp_memh_buffer_release_params_t::default();
         // SAFETY: the buffer is the one that UCX gave.
         unsafe { self.ucp.ucp_memh_buffer_release(buffer, &raw const params) };
@@ -251,11 +256,7 @@ impl Agent {
     }
 
     fn import<'a>(&mut self, id: u32, words: &mut Words<'a>) -> Answer {
-        let key = words.next().ok_or("no key")?;
-        let key: Option<Vec<u8>> = (0..key.len() / 2)
-            .map(|at| u8::from_str_radix(key.get(2 * at..2 * at + 2)?, 16).ok())
-            .collect();
-        let key = key.ok_or("a bad key")?;
+        let key = from_hex(words.next().ok_or("no key")?)?;
         let (address, bytes) = (size(words)?, size(words)?);
         let memh = self.map(&ucp_mem_map_params_t {
             field_mask: UCP_MEM_MAP_PARAM_FIELD_EXPORTED_MEMH_BUFFER.into(),
@@ -359,6 +360,38 @@ impl Agent {
         let status = unsafe { self.ucp.ucp_mem_unmap(context, memory.memh) };
         self.check("ucp_mem_unmap", status)?;
         Ok(String::new())
+    }
+
+    /// A message with the keys of this process's pools.
+    fn announce(&self) -> Answer {
+        let function = find(c"xgvmi_announce")?;
+        // SAFETY: the library's function of that name has this type.
+        let announce = unsafe { std::mem::transmute::<*mut c_void, AnnounceFn>(function) };
+        // SAFETY: no buffer is given, and its length says so.
+        let needed = unsafe { announce(null_mut(), 0) };
+        let room = usize::try_from(needed).map_err(|_| format!("xgvmi_announce: {needed}"))?;
+        let mut message = vec![0_u8; room];
+        // SAFETY: the buffer has the length that is given.
+        let written = unsafe { announce(message.as_mut_ptr().cast(), room) };
+        match written == needed {
+            true => Ok(to_hex(&message)),
+            false => Err(format!(
+                "xgvmi_announce: {written} bytes instead of {needed}"
+            )),
+        }
+    }
+
+    /// Makes aliases of the keys in a message; how many there are.
+    fn accept(&self, message: &[u8]) -> Answer {
+        let function = find(c"xgvmi_accept")?;
+        // SAFETY: the library's function of that name has this type.
+        let accept = unsafe { std::mem::transmute::<*mut c_void, AcceptFn>(function) };
+        // SAFETY: the message has the length that is given.
+        let ready = unsafe { accept(message.as_ptr().cast(), message.len()) };
+        match ready < 0 {
+            true => Err(format!("xgvmi_accept: {ready}")),
+            false => Ok(ready.to_string()),
+        }
     }
 
     fn load(&mut self, file: &str) -> Answer {
@@ -497,6 +530,45 @@ impl Agent {
             Err(format!("{call}: {}", self.ucp.status_string(status)))
         }
     }
+}
+
+/// The library's own functions, as `uct-plugin/include/xgvmi.h` has them.
+type AnnounceFn = unsafe extern "C" fn(*mut c_void, usize) -> isize;
+type AcceptFn = unsafe extern "C" fn(*const c_void, usize) -> i64;
+
+/// A function of the library, however it came into the process.
+fn find(name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: the name ends in a zero byte.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if !function.is_null() {
+        return Ok(function);
+    }
+    let (library, flags) = (
+        c"libuct_ib_mlx5_xgvmi.so.0",
+        libc::RTLD_LAZY | libc::RTLD_NOLOAD,
+    );
+    // SAFETY: the name ends in a zero byte; nothing is loaded.
+    let library = unsafe { libc::dlopen(library.as_ptr(), flags) };
+    if library.is_null() {
+        return Err("the library is not there".to_owned());
+    }
+    // SAFETY: the handle is open, and the name ends in a zero byte.
+    let function = unsafe { libc::dlsym(library, name.as_ptr()) };
+    match function.is_null() {
+        true => Err(format!("the library has no {}", name.to_string_lossy())),
+        false => Ok(function),
+    }
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+    let bytes: Option<Vec<u8>> = (0..text.len() / 2)
+        .map(|at| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok())
+        .collect();
+    bytes.ok_or_else(|| "bytes that are none".to_owned())
 }
 
 fn number<'a>(words: &mut Words<'a>) -> Result<u64, String> {

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::Ucx;
+use crate::counters::commands;
 use crate::peer::{Door, Launch, Peer, Side};
 
 /// One case.
@@ -94,6 +95,13 @@ pub(crate) const CASES: &[Case] = &[
         fits: always,
         failing: None,
         run: numbers,
+    },
+    Case {
+        name: "announced keys are imported without a command",
+        doors: ALL,
+        fits: always,
+        failing: Some("counters"),
+        run: announced,
     },
     Case {
         name: "loaded late and unloaded",
@@ -267,6 +275,41 @@ fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         None => Ok(()),
         Some(shown) => Err(format!("a dead process is shown: {shown}")),
     }
+}
+
+fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+    let message = pair.host.ask("announce")?;
+    let ready = pair.dpu.ask(&format!("accept {message}"))?;
+    // The same message again finds everything there, an older one is no news.
+    let later = pair.host.ask("announce")?;
+    for (message, expect) in [(&message, &*ready), (&later, &*ready), (&message, "0")] {
+        let again = pair.dpu.ask(&format!("accept {message}"))?;
+        if again != expect {
+            return Err(format!("{again} aliases instead of {expect}"));
+        }
+    }
+    if ready.parse::<u32>().is_ok_and(|ready| ready < 64) {
+        return Err(format!("{ready} aliases, which is less than a pool has"));
+    }
+    if pair.dpu.ask("accept 5847564d49414c4c0100").is_ok() {
+        return Err("a damaged message was accepted".to_owned());
+    }
+    for id in 1..=32 {
+        pair.host.ask(&format!("map {id} 65536 {id}"))?;
+        let key = pair.host.ask(&format!("export {id}"))?;
+        let before = commands(launch)?;
+        pair.dpu.ask(&format!("import {id} {key}"))?;
+        match commands(launch)? - before {
+            0 => {}
+            made => return Err(format!("import {id} made {made} commands")),
+        }
+    }
+    for id in 1..=32 {
+        pair.check(id, id)?;
+        pair.forget(id)?;
+    }
+    pair.end()
 }
 
 /// What the command shows of a process; `None` if it does not know it.

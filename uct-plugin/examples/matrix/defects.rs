@@ -1,10 +1,9 @@
 //! Defects of stock UCX that show on a device: each is tried without the library, where it must show,
 //! and with it, where it must not. And what the library itself survives. docs/DEFECTS.md lists them by the same numbers.
 
-use std::process::Command;
-
 use crate::Ucx;
 use crate::cases::{Case, Outcome, Pair, always};
+use crate::counters::{aliases, counted};
 use crate::peer::{Door, Launch, Side};
 
 const BOTH: &[Door] = &[Door::Absent, Door::Preload];
@@ -248,31 +247,6 @@ fn survives(launch: &Launch, ucx: &Ucx, door: Door, name: &str) -> Outcome {
         None => Ok(()),
         Some(line) => Err(line.clone()),
     }
-}
-
-/// Aliases that there are on the adapter, by its own counters.
-fn aliases(launch: &Launch) -> Result<i64, String> {
-    let created = counted(launch, "/commands/create_alias")?;
-    Ok(created - counted(launch, "/commands/destroy_alias")?)
-}
-
-/// One of the adapter's counters, of all its functions together.
-fn counted(launch: &Launch, pointer: &str) -> Result<i64, String> {
-    let found = launch.failing.iter().find(|(has, _)| has == "counters");
-    let (_, command) = found.ok_or("no counters")?;
-    let (program, words) = command.split_first().ok_or("no command for the counters")?;
-    let output = Command::new(program)
-        .args(words)
-        .output()
-        .map_err(|error| format!("{program}: {error}"))?;
-    let counters: serde_json::Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("{program}: {error}"))?;
-    let functions = counters["functions"].as_array().ok_or("no functions")?;
-    let counts = functions
-        .iter()
-        .map(|function| function.pointer(pointer)?.as_i64());
-    let sum = counts.sum::<Option<i64>>();
-    sum.ok_or_else(|| format!("no counter {pointer}"))
 }
 
 fn reused_at_once(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

@@ -4,6 +4,7 @@
 
 mod agent;
 mod cases;
+mod counters;
 mod defects;
 mod memory;
 mod peer;

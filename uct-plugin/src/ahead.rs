@@ -1,0 +1,339 @@
+//! Keys told ahead of their use: what the programs of a job send each other, by a way of their own,
+//! so that the DPU has the aliases of a host's pooled keys before the first of them is imported.
+//!
+//! # Message, version 1
+//! All numbers are little-endian.
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 8 | `XGVMIALL` |
+//! | 8 | 2 | version, 1 |
+//! | 10 | 2 | parts, one for each memory domain |
+//! | 12 | 4 | bytes of the message |
+//!
+//! A part:
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 32 | adapter, as UCX compares it |
+//! | 32 | 1 | bytes of an exported key: 6, or 14 with its exporter's number |
+//! | 33 | 3 | zero |
+//! | 36 | 4 | bytes that follow |
+//! | 40 | | the pool's announcement, under the job's seal; see `xgvmi-pool` |
+//!
+//! What is outside of the sealed announcements decides only on which memory domains aliases are made
+//! ahead. Changed on the way, it costs time at the first imports and nothing else.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use xgvmi_pool::{AnnounceError, Announcement, OwnerUuid, RemoteKey, Seal};
+
+use crate::check::{Adapter, KeyForm};
+use crate::{config, log, md};
+
+const MAGIC: &[u8; 8] = b"XGVMIALL";
+const VERSION: u16 = 1;
+const HEAD_BYTES: usize = 16;
+const PART_BYTES: usize = Adapter::BYTES + 8;
+
+/// Memory domains in one message: as many as a process serves.
+const PARTS_MAX: usize = md::MDS_MAX;
+
+/// Keys that a pool has when it is announced, unless `UCX_XGVMI_POOL_INIT` says more: with fewer the
+/// first exports would draw keys that nobody was told of. As many as one chain of requests binds.
+const KEYS_MIN: u32 = 64;
+
+/// Exporters whose last message is remembered: 64 nodes of 1024 ranks. Beyond them all are
+/// forgotten, after which an old message could cost aliases once more.
+const OWNERS_MAX: usize = 1 << 16;
+
+/// Number of the last message of each exporter.
+static SEEN: LazyLock<Mutex<HashMap<u64, u64>>> = LazyLock::new(Mutex::default);
+
+/// Why a message cannot be made or taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum AheadError {
+    /// There is nothing to announce, or nothing that could make an alias.
+    #[error("no memory domain is served in this process")]
+    NobodyServed,
+    /// It is no message, or a damaged one.
+    #[error("byte {at} of a message of {bytes}: {what}")]
+    Form {
+        /// Where.
+        at: usize,
+        /// Length of the message.
+        bytes: usize,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// The announcement of one memory domain is not to be trusted.
+    #[error("part {part}: {source}")]
+    Part {
+        /// Number of the part.
+        part: usize,
+        /// What is wrong with it.
+        source: AnnounceError,
+    },
+}
+
+/// One memory domain's part of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    adapter: Adapter,
+    form: KeyForm,
+    announcement: Announcement,
+}
+
+/// A message with all keys of all pools of this process, after making sure that there are some.
+/// Takes hundreds of microseconds for each key that has to be created.
+pub(crate) fn announce() -> Result<Vec<u8>, AheadError> {
+    let options = config::get();
+    let mut parts = Vec::new();
+    md::each(|md| {
+        if let Some(announcement) = md.announcement(options.pool_init().max(KEYS_MIN)) {
+            parts.push(Part {
+                adapter: md.adapter(),
+                form: md.key_form(),
+                announcement,
+            });
+        }
+    });
+    if parts.is_empty() {
+        return Err(AheadError::NobodyServed);
+    }
+    Ok(write(&parts, options.seal()))
+}
+
+/// Makes aliases of all keys in a message, on each memory domain of their adapter. Returns how many
+/// are there. A message that is older than another one of its sender does nothing.
+pub(crate) fn accept(message: &[u8]) -> Result<usize, AheadError> {
+    let mut parts = read(message, config::get().seal())?;
+    parts.retain(|part| is_news(part.announcement.owner, part.announcement.sequence));
+    let (mut ready, mut served) = (0, 0);
+    md::each(|md| {
+        served += 1;
+        for part in parts.iter().filter(|part| part.adapter == md.adapter()) {
+            let keys = keys_as_imported(part, md.key_form());
+            ready += md.make_aliases(&keys);
+        }
+    });
+    if served == 0 {
+        return Err(AheadError::NobodyServed);
+    }
+    Ok(ready)
+}
+
+/// The keys as imports on a memory domain with keys of this form name them: without their exporter
+/// unless both ends know of exporters.
+fn keys_as_imported(part: &Part, form: KeyForm) -> Vec<RemoteKey> {
+    let named = part.form == KeyForm::Long && form == KeyForm::Long;
+    let owner = |key: &RemoteKey| if named { key.owner } else { OwnerUuid::new(0) };
+    let keys = part.announcement.keys();
+    keys.map(|key| RemoteKey {
+        owner: owner(&key),
+        ..key
+    })
+    .collect()
+}
+
+/// False for a message that a later one of the same sender has overtaken. The last one may come
+/// again, as when a process has several connections.
+fn is_news(owner: OwnerUuid, sequence: u64) -> bool {
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen.len() >= OWNERS_MAX && !seen.contains_key(&owner.get()) {
+        seen.clear();
+    }
+    let last = seen.entry(owner.get()).or_insert(sequence);
+    let is_news = sequence >= *last;
+    if is_news {
+        *last = sequence;
+    } else {
+        log::debug!("announcement {sequence} of an exporter comes after {last}");
+    }
+    is_news
+}
+
+fn write(parts: &[Part], seal: &Seal) -> Vec<u8> {
+    let mut message = Vec::new();
+    message.extend(MAGIC);
+    message.extend(VERSION.to_le_bytes());
+    // Cannot be lost: there are no more than PARTS_MAX.
+    message.extend(u16::try_from(parts.len()).unwrap_or(u16::MAX).to_le_bytes());
+    message.extend([0; 4]);
+    for part in parts {
+        let bytes = part.announcement.to_bytes(seal);
+        message.extend(part.adapter.0);
+        message.extend([if part.form == KeyForm::Long { 14 } else { 6 }, 0, 0, 0]);
+        // Cannot be lost: a pool has 2^20 keys at most, of 8 bytes each.
+        message.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+        message.extend(bytes);
+    }
+    // As above, 256 times: the length is below 2^31.
+    let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    message[12..HEAD_BYTES].copy_from_slice(&bytes.to_le_bytes());
+    message
+}
+
+fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AheadError> {
+    let bytes = message.len();
+    let wrong = |at, what| AheadError::Form { at, bytes, what };
+    let Some((head, mut rest)) = message.split_first_chunk::<HEAD_BYTES>() else {
+        return Err(wrong(0, "too short for a message"));
+    };
+    if &head[..8] != MAGIC {
+        return Err(wrong(0, "no message of this library"));
+    }
+    let word = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    if word(8) != VERSION {
+        return Err(wrong(8, "another version of the format"));
+    }
+    let count = usize::from(word(10));
+    if count > PARTS_MAX {
+        return Err(wrong(10, "more parts than a process has memory domains"));
+    }
+    let said = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
+    if usize::try_from(said) != Ok(bytes) {
+        return Err(wrong(12, "another length than the message has"));
+    }
+    let mut parts = Vec::with_capacity(count);
+    for part in 0..count {
+        let at = bytes - rest.len();
+        let Some((head, behind)) = rest.split_first_chunk::<PART_BYTES>() else {
+            return Err(wrong(at, "a part that is cut off"));
+        };
+        let (adapter, words) = head.split_at(Adapter::BYTES);
+        let mut name = [0; Adapter::BYTES];
+        name.copy_from_slice(adapter);
+        let form = match words[..4] {
+            [6, 0, 0, 0] => KeyForm::Short,
+            [14, 0, 0, 0] => KeyForm::Long,
+            _ => return Err(wrong(at + Adapter::BYTES, "keys of an unknown form")),
+        };
+        let length = u32::from_le_bytes([words[4], words[5], words[6], words[7]]);
+        let own = usize::try_from(length).ok();
+        let Some((own, behind)) = own.and_then(|length| behind.split_at_checked(length)) else {
+            return Err(wrong(at + Adapter::BYTES + 4, "longer than what is left"));
+        };
+        let announcement = Announcement::parse(own, seal);
+        parts.push(Part {
+            adapter: Adapter(name),
+            form,
+            announcement: announcement.map_err(|source| AheadError::Part { part, source })?,
+        });
+        rest = behind;
+    }
+    if rest.is_empty() {
+        Ok(parts)
+    } else {
+        Err(wrong(bytes - rest.len(), "more than the parts that it has"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xgvmi_pool::{Body, Gvmi, Mkey, Secret};
+
+    fn part(name: u8, form: KeyForm, keys: &[u32]) -> Part {
+        Part {
+            adapter: Adapter([name; Adapter::BYTES]),
+            form,
+            announcement: Announcement {
+                gvmi: Gvmi::new(7),
+                owner: OwnerUuid::new(99),
+                sequence: 3,
+                body: Body::Keys(keys.iter().map(|&raw| Mkey::from_raw(raw)).collect()),
+            },
+        }
+    }
+
+    fn message() -> (Vec<Part>, Vec<u8>) {
+        let parts = vec![
+            part(1, KeyForm::Long, &[0x01fb, 0x02fb, 0x10fb]),
+            part(2, KeyForm::Short, &[0x05fb]),
+        ];
+        let bytes = write(&parts, &Seal::OPEN);
+        (parts, bytes)
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written() {
+        let (parts, bytes) = message();
+        assert_eq!(read(&bytes, &Seal::OPEN), Ok(parts));
+        assert_eq!(read(&write(&[], &Seal::OPEN), &Seal::OPEN), Ok(vec![]));
+    }
+
+    #[test]
+    fn no_message_is_believed() {
+        let (parts, good) = message();
+        for length in 0..good.len() {
+            assert!(read(&good[..length], &Seal::OPEN).is_err(), "{length}");
+        }
+        let mut long = good.clone();
+        long.push(0);
+        assert!(read(&long, &Seal::OPEN).is_err());
+        for at in 0..good.len() {
+            for value in [0, 1, 0xff] {
+                let mut bad = good.clone();
+                if bad[at] == value {
+                    continue;
+                }
+                bad[at] = value;
+                // The name of the adapter is all that may be another one; the bytes of the form
+                // have just two values.
+                let only_the_name_differs = read(&bad, &Seal::OPEN).is_ok_and(|read| {
+                    let keys = |parts: &[Part]| -> Vec<_> {
+                        parts
+                            .iter()
+                            .map(|part| (part.form, part.announcement.clone()))
+                            .collect()
+                    };
+                    keys(&read) == keys(&parts)
+                });
+                let in_a_name = |first: usize| (first..first + Adapter::BYTES).contains(&at);
+                let second =
+                    HEAD_BYTES + PART_BYTES + parts[0].announcement.to_bytes(&Seal::OPEN).len();
+                let expect = in_a_name(HEAD_BYTES) || in_a_name(second);
+                assert_eq!(only_the_name_differs, expect, "byte {at} as {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_jobs_message_is_refused() {
+        let seal = |text: &str| Secret::new(text.as_bytes()).expect("a secret").seal();
+        let (ours, theirs) = (seal("0123456789abcdef"), seal("fedcba9876543210"));
+        let (parts, _) = message();
+        let bytes = write(&parts, &theirs);
+        assert_eq!(read(&bytes, &theirs), Ok(parts));
+        for wrong in [ours, Seal::OPEN] {
+            let error = read(&bytes, &wrong).expect_err("another seal");
+            let source = AnnounceError::Seal;
+            assert_eq!(error, AheadError::Part { part: 0, source });
+        }
+    }
+
+    #[test]
+    fn keys_are_named_as_an_import_names_them() {
+        for (exporter, importer, owner) in [
+            (KeyForm::Long, KeyForm::Long, 99),
+            (KeyForm::Long, KeyForm::Short, 0),
+            (KeyForm::Short, KeyForm::Long, 0),
+            (KeyForm::Short, KeyForm::Short, 0),
+        ] {
+            let keys = keys_as_imported(&part(1, exporter, &[0x01fb]), importer);
+            assert_eq!(keys.len(), 1);
+            assert_eq!((keys[0].owner.get(), keys[0].gvmi.get()), (owner, 7));
+        }
+    }
+
+    #[test]
+    fn an_older_message_is_no_news() {
+        let owner = OwnerUuid::new(0x6e65_7773);
+        for (sequence, expect) in [(5, true), (5, true), (4, false), (6, true), (5, false)] {
+            assert_eq!(is_news(owner, sequence), expect, "{sequence}");
+        }
+    }
+}

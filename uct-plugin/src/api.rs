@@ -1,0 +1,108 @@
+//! The library's own interface for programs, as `include/xgvmi.h` says it. Programs find it with
+//! `dlsym`, so that they run without the library as well.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+use crate::ahead::{self, AheadError};
+use crate::numbers::Numbers;
+use crate::panic::guard;
+use crate::{log, md};
+
+/// Longest message that is looked at: one of 256 memory domains with a million keys each, in
+/// scattered order, would be no announcement but a mistake.
+const MESSAGE_MAX: usize = 1 << 28;
+
+/// `ssize_t xgvmi_announce(void *buffer, size_t length)`.
+///
+/// # Safety
+/// `buffer` has room for `length` bytes, or `length` is zero.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn xgvmi_announce(buffer: *mut c_void, length: usize) -> isize {
+    if buffer.is_null() && length != 0 {
+        return failure(libc::EINVAL);
+    }
+    let message = match guard("xgvmi_announce", ahead::announce) {
+        Some(Ok(message)) => message,
+        Some(Err(error)) => {
+            log::debug!("nothing announced: {error}");
+            return failure(errno(&error));
+        }
+        None => return failure(libc::EIO),
+    };
+    if message.len() <= length {
+        // SAFETY: by the contract the buffer has room, and nobody else has the message.
+        unsafe {
+            buffer
+                .cast::<u8>()
+                .copy_from_nonoverlapping(message.as_ptr(), message.len())
+        };
+    }
+    // Cannot be lost: a vector has no more than isize::MAX bytes.
+    isize::try_from(message.len()).unwrap_or(isize::MAX)
+}
+
+/// `int64_t xgvmi_accept(const void *buffer, size_t length)`.
+///
+/// # Safety
+/// `buffer` holds `length` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn xgvmi_accept(buffer: *const c_void, length: usize) -> i64 {
+    if buffer.is_null() || length > MESSAGE_MAX {
+        return failure(libc::EINVAL) as i64;
+    }
+    // SAFETY: by the contract; the caller changes nothing in it during the call.
+    let message = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) };
+    match guard("xgvmi_accept", || ahead::accept(message)) {
+        Some(Ok(ready)) => i64::try_from(ready).unwrap_or(i64::MAX),
+        Some(Err(error)) => {
+            log::diag!("announcement refused: {error}");
+            failure(errno(&error)) as i64
+        }
+        None => failure(libc::EIO) as i64,
+    }
+}
+
+/// `int xgvmi_stats(struct xgvmi_stats *out, size_t size)`.
+///
+/// # Safety
+/// `out` has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn xgvmi_stats(out: *mut c_void, size: usize) -> c_int {
+    if out.is_null() {
+        return -libc::EINVAL;
+    }
+    let Some(numbers) = guard("xgvmi_stats", md::numbers) else {
+        return -libc::EIO;
+    };
+    let known = size.min(size_of::<Numbers>());
+    let from = (&raw const numbers).cast::<u8>();
+    let out = out.cast::<u8>();
+    // SAFETY: by the contract the place has room, and it is no part of this function's own.
+    unsafe { out.copy_from_nonoverlapping(from, known) };
+    // SAFETY: as above; what a newer program wants beyond this is zero.
+    unsafe { ptr::write_bytes(out.add(known), 0, size - known) };
+    0
+}
+
+/// `const char *xgvmi_version(void)`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn xgvmi_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// The way in which all of these report a failure.
+const fn failure(errno: c_int) -> isize {
+    -(errno as isize)
+}
+
+fn errno(error: &AheadError) -> c_int {
+    match error {
+        AheadError::NobodyServed => libc::ENODEV,
+        AheadError::Part {
+            source: xgvmi_pool::AnnounceError::Seal,
+            ..
+        } => libc::EACCES,
+        AheadError::Form { .. } | AheadError::Part { .. } => libc::EBADMSG,
+    }
+}
