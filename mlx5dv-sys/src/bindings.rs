@@ -1118,6 +1118,11 @@ pub struct mlx5dv_context_attr {
 pub struct mlx5dv_devx_obj {
     _unused: [u8; 0],
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_devx_umem {
+    pub umem_id: u32,
+}
 pub struct Functions {
     __library: ::libloading::Library,
     pub ibv_wc_status_str:
@@ -1189,6 +1194,14 @@ pub struct Functions {
         out: *mut ::core::ffi::c_void,
         outlen: usize,
     ) -> ::core::ffi::c_int,
+    pub mlx5dv_devx_umem_reg: unsafe extern "C" fn(
+        ctx: *mut ibv_context,
+        addr: *mut ::core::ffi::c_void,
+        size: usize,
+        access: u32,
+    ) -> *mut mlx5dv_devx_umem,
+    pub mlx5dv_devx_umem_dereg:
+        unsafe extern "C" fn(umem: *mut mlx5dv_devx_umem) -> ::core::ffi::c_int,
 }
 impl Functions {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -1235,6 +1248,10 @@ impl Functions {
             unsafe { __library.get(b"mlx5dv_devx_obj_destroy\0") }.map(|sym| *sym)?;
         let mlx5dv_devx_general_cmd =
             unsafe { __library.get(b"mlx5dv_devx_general_cmd\0") }.map(|sym| *sym)?;
+        let mlx5dv_devx_umem_reg =
+            unsafe { __library.get(b"mlx5dv_devx_umem_reg\0") }.map(|sym| *sym)?;
+        let mlx5dv_devx_umem_dereg =
+            unsafe { __library.get(b"mlx5dv_devx_umem_dereg\0") }.map(|sym| *sym)?;
         Ok(Functions {
             __library,
             ibv_wc_status_str,
@@ -1260,6 +1277,8 @@ impl Functions {
             mlx5dv_devx_obj_create,
             mlx5dv_devx_obj_destroy,
             mlx5dv_devx_general_cmd,
+            mlx5dv_devx_umem_reg,
+            mlx5dv_devx_umem_dereg,
         })
     }
     pub unsafe fn ibv_wc_status_str(&self, status: ibv_wc_status) -> *const ::core::ffi::c_char {
@@ -1392,5 +1411,17 @@ impl Functions {
         outlen: usize,
     ) -> ::core::ffi::c_int {
         unsafe { (self.mlx5dv_devx_general_cmd)(context, in_, inlen, out, outlen) }
+    }
+    pub unsafe fn mlx5dv_devx_umem_reg(
+        &self,
+        ctx: *mut ibv_context,
+        addr: *mut ::core::ffi::c_void,
+        size: usize,
+        access: u32,
+    ) -> *mut mlx5dv_devx_umem {
+        unsafe { (self.mlx5dv_devx_umem_reg)(ctx, addr, size, access) }
+    }
+    pub unsafe fn mlx5dv_devx_umem_dereg(&self, umem: *mut mlx5dv_devx_umem) -> ::core::ffi::c_int {
+        unsafe { (self.mlx5dv_devx_umem_dereg)(umem) }
     }
 }

@@ -8,6 +8,7 @@
 //! counters come from another.
 
 pub mod buffer;
+pub mod cost;
 pub mod counters;
 pub mod demo;
 pub mod model;

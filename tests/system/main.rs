@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod cost;
 mod crash;
 mod deferred;
 mod faults;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     cases.extend(rules::cases());
     cases.extend(tools::cases());
     cases.extend(pool::cases());
+    cases.extend(cost::cases());
     cases.extend(faults::cases());
     cases.extend(deferred::cases());
     cases.extend(seen::cases());

@@ -53,6 +53,11 @@ impl World {
         self.bin.join("bf-emu")
     }
 
+    /// A program of the workspace.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
     /// An example program of one of the crates.
     pub(crate) fn example(&self, name: &str) -> PathBuf {
         self.bin.join("examples").join(name)
@@ -80,6 +85,11 @@ impl<'a> Room<'a> {
             .prefix("xgvmi-test-")
             .tempdir_in("/dev/shm")?;
         Ok(Self { world, place })
+    }
+
+    /// A directory of the room's own.
+    pub(crate) fn path(&self) -> &Path {
+        self.place.path()
     }
 
     /// `program` as it runs in `function`, such as `node0.host`.
@@ -144,7 +154,7 @@ impl<'a> Room<'a> {
         command
             .arg(subcommand)
             .arg("--state")
-            .arg(self.place.path().join("state"));
+            .arg(self.path().join("state"));
         command
     }
 }

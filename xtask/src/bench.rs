@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: numbers for the report, one job each, as JSON files below `target/bench`.
 
+mod cost;
 mod device;
 mod pool;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask bench JOB [-- OPTIONS]
 
+  cost     the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
   device   latencies of the emulated device by stock perftest: target/bench/device.json
   model    predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json
   pool     the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
@@ -25,7 +27,12 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 3] = [("device", device), ("model", model), ("pool", pool)];
+const JOBS: [(&str, Job); 4] = [
+    ("cost", cost),
+    ("device", device),
+    ("model", model),
+    ("pool", pool),
+];
 
 /// Runs one job with the arguments after `cargo xtask bench`.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
@@ -79,6 +86,10 @@ fn model(options: &[String]) -> Result<ExitCode> {
     Ok(code)
 }
 
+fn cost(options: &[String]) -> Result<ExitCode> {
+    cost::run(options, &output("cost.json"))
+}
+
 fn device(options: &[String]) -> Result<ExitCode> {
     device::run(options, &output("device.json"))
 }
@@ -100,6 +111,18 @@ fn build(package: &str, program: &str) -> Result<PathBuf> {
         bail!("`{}`: {status}", process::shown(&command));
     }
     Ok(workspace::target_dir().join("release").join(program))
+}
+
+/// Builds the emulator's library, which programs run beneath.
+fn build_preload() -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["build", "--release", "--quiet", "-p", "bf-emu-preload"]);
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("`{}`: {status}", process::shown(&command));
+    }
+    Ok(())
 }
 
 /// Runs a program that says itself what is wrong.

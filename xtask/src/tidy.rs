@@ -91,10 +91,12 @@ impl Tree {
                 let entry = entry?;
                 let path = dir.join(entry.file_name());
                 let kind = entry.file_type()?;
+                // `.git` is a file in a linked work tree.
+                if [".git", "target"].contains(&entry.file_name().to_string_lossy().as_ref()) {
+                    continue;
+                }
                 if kind.is_dir() {
-                    if ![".git", "target"].contains(&entry.file_name().to_string_lossy().as_ref()) {
-                        dirs.push(path);
-                    }
+                    dirs.push(path);
                 } else if kind.is_file()
                     && let Ok(text) = fs::read_to_string(root.join(&path))
                 {

@@ -12,7 +12,7 @@ const WIDTH: u32 = 960;
 const HEIGHT: u32 = 600;
 
 /// Told apart by readers of all colour vision (Okabe and Ito), and by their order.
-const COLOURS: [RGBColor; 6] = [
+pub(crate) const COLOURS: [RGBColor; 6] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -137,14 +137,15 @@ fn ranges(report: &Report) -> Result<(std::ops::Range<f64>, std::ops::Range<f64>
     Ok((left - 0.5..right + 0.5, bottom / 2.0..top.max(bottom) * 4.0))
 }
 
-fn power_of(size: usize) -> f64 {
+/// Where a size stands on an axis that counts powers of two.
+pub(crate) fn power_of(size: usize) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a position on a plot")]
     let size = size as f64;
     size.log2()
 }
 
 /// `16 KiB` at whole powers of two, nothing between them.
-fn size_of_power(power: f64) -> String {
+pub(crate) fn size_of_power(power: f64) -> String {
     if power.fract() != 0.0 || !(0.0..f64::from(usize::BITS)).contains(&power) {
         return String::new();
     }

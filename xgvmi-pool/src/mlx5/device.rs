@@ -267,7 +267,7 @@ impl Drop for Mlx5Device {
 ///
 /// # Safety
 /// `pd` is live and made by `lib`.
-unsafe fn domain_number(lib: &Mlx5Lib, pd: NonNull<ibv_pd>) -> Result<u32, DeviceError> {
+pub(super) unsafe fn domain_number(lib: &Mlx5Lib, pd: NonNull<ibv_pd>) -> Result<u32, DeviceError> {
     let mut raw = mlx5dv_sys::mlx5dv_pd::default();
     let mut obj = mlx5dv_obj::default();
     obj.pd.in_ = pd.as_ptr();

@@ -54,7 +54,7 @@ pub(super) unsafe fn create(
     }
 }
 
-fn create_mailbox(pdn: u32, spec: &MkeySpec) -> Mailbox<{ mkey::CREATE_LIST_AT }> {
+pub(super) fn create_mailbox(pdn: u32, spec: &MkeySpec) -> Mailbox<{ mkey::CREATE_LIST_AT }> {
     let mut input = Mailbox::new(cmd::opcode::CREATE_MKEY);
     input.set(mkey::ACCESS_MODE_1_0.within(CONTEXT_AT), access_mode::KLMS);
     input.set(mkey::FREE.within(CONTEXT_AT), true);
@@ -69,9 +69,12 @@ fn create_mailbox(pdn: u32, spec: &MkeySpec) -> Mailbox<{ mkey::CREATE_LIST_AT }
 
 /// Opens a key to functions that present the access key.
 ///
+/// # Errors
+/// If the kernel or the adapter refuses.
+///
 /// # Safety
 /// `context` is a live DEVX context made by `lib`.
-unsafe fn allow(
+pub(super) unsafe fn allow(
     lib: &Mlx5Lib,
     context: NonNull<ibv_context>,
     index: MkeyIndex,

@@ -11,14 +11,17 @@ mod connect;
 mod cq_ring;
 mod device;
 mod fork;
+mod function;
 mod mkey;
 mod mmio;
 mod progress;
 mod queue;
 mod queues;
 mod send_ring;
+pub mod steps;
 mod wqe;
 
 pub use device::{Mlx5Device, Mlx5Options};
+pub use function::Function;
 // What `Mlx5Device::open` is called with.
 pub use mlx5dv_sys::{LoadError, Mlx5Lib, ibv_context, ibv_pd};

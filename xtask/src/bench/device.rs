@@ -3,7 +3,7 @@
 //! Two processes on two cores, eight bytes, the doorbell trap. Times are this machine's: they are reported here and
 //! asserted nowhere.
 
-use super::{build, pool::State};
+use super::{build, build_preload, pool::State};
 use crate::process::{Done, Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -53,17 +53,6 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     .with_context(|| format!("cannot write {}", file.display()))?;
     println!("\nwritten: {}", file.display());
     Ok(ExitCode::SUCCESS)
-}
-
-fn build_preload() -> Result<()> {
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release", "--quiet", "-p", "bf-emu-preload"]);
-    let status = command.status().context("cannot run cargo")?;
-    if !status.success() {
-        bail!("`{}`: {status}", shown(&command));
-    }
-    Ok(())
 }
 
 fn measure(env: &setup::Env, program: &str) -> Result<f64> {

@@ -1,0 +1,29 @@
+//! `cost_table`: what each step in the life of a cross-function key takes, beside the slides.
+#![expect(
+    clippy::print_stdout,
+    reason = "the answer is what this program prints"
+)]
+
+use clap::Parser;
+use osu_bench::cost::{self, CostArgs};
+use std::process::ExitCode;
+
+#[derive(Debug, Parser)]
+#[command(name = "cost_table", version)]
+struct Cli {
+    #[command(flatten)]
+    args: CostArgs,
+}
+
+fn main() -> ExitCode {
+    match cost::run(&Cli::parse().args) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

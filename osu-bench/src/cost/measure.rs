@@ -1,0 +1,169 @@
+//! Takes each approach through its steps on a real function, with a clock around each.
+
+use super::peer::Dpu;
+use super::step::{Approach, Step};
+use crate::buffer::Buffer;
+use anyhow::{Context as _, Result};
+use std::sync::Arc;
+use std::time::Instant;
+use xgvmi_pool::mlx5::steps::{Key, Span, Steps};
+use xgvmi_pool::mlx5::{Function, Mlx5Device, Mlx5Options};
+use xgvmi_pool::{
+    AccessKey, Gvmi, HostHooks, Invalidate, MkeyDevice, OwnerUuid, PoolPolicy, Region, RemoteKey,
+    UmrOp,
+};
+
+/// Times of the steps that were taken, in nanoseconds, a list for each.
+#[derive(Debug, Default)]
+pub(super) struct Times(Vec<(Step, Vec<u64>)>);
+
+impl Times {
+    fn add(&mut self, step: Step, ns: u64) {
+        match self.0.iter_mut().find(|(known, _)| *known == step) {
+            Some((_, times)) => times.push(ns),
+            None => self.0.push((step, vec![ns])),
+        }
+    }
+
+    /// Runs a step and notes how long it took.
+    fn of<T, E>(&mut self, step: Step, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let start = Instant::now();
+        let done = run()?;
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.add(step, ns);
+        Ok(done)
+    }
+
+    /// Steps and their times, in the order in which they were first taken.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Step, &[u64])> {
+        self.0.iter().map(|(step, times)| (*step, times.as_slice()))
+    }
+}
+
+/// A host's function, and a DPU's if there is one.
+pub(super) struct Bench<'f> {
+    function: &'f Function,
+    device: Arc<Mlx5Device>,
+    gvmi: Gvmi,
+    dpu: Option<Dpu>,
+    repeats: u32,
+}
+
+/// What others must present; whoever measures has no secrets.
+const ACCESS: AccessKey = AccessKey::UCX_COMPATIBLE;
+
+impl<'f> Bench<'f> {
+    pub(super) fn new(function: &'f Function, dpu: Option<Dpu>, repeats: u32) -> Result<Self> {
+        let device = function.device(Mlx5Options::default())?;
+        let gvmi = device.gvmi();
+        Ok(Self {
+            function,
+            device,
+            gvmi,
+            dpu,
+            repeats,
+        })
+    }
+
+    /// Takes the steps of an approach, on touched memory of `size` bytes. A first round, in which queues are made and
+    /// caches filled, does not count.
+    pub(super) fn measure(&mut self, approach: Approach, size: usize) -> Result<Times> {
+        let mut memory = Buffer::new(size)?;
+        let steps = Steps::new(self.function)?;
+        let pool = match approach {
+            Approach::UmrPoolHit => Some(self.pool()?),
+            _ => None,
+        };
+        self.round(
+            approach,
+            &steps,
+            pool.as_ref(),
+            &mut memory,
+            &mut Times::default(),
+        )?;
+        let mut times = Times::default();
+        for _ in 0..self.repeats {
+            self.round(approach, &steps, pool.as_ref(), &mut memory, &mut times)?;
+        }
+        if let Some(pool) = pool {
+            pool.close();
+        }
+        Ok(times)
+    }
+
+    /// A pool that holds a key, and invalidates it within its release, as the slides' steps do.
+    fn pool(&self) -> Result<HostHooks<Mlx5Device>> {
+        let policy = PoolPolicy {
+            prefill: 1,
+            invalidate: Invalidate::Strict,
+            ..PoolPolicy::default()
+        };
+        HostHooks::open(Arc::clone(&self.device), policy).context("opening the pool")
+    }
+
+    fn round(
+        &mut self,
+        approach: Approach,
+        steps: &Steps<'_>,
+        pool: Option<&HostHooks<Mlx5Device>>,
+        memory: &mut Buffer,
+        times: &mut Times,
+    ) -> Result<()> {
+        let span = Span::of(memory.as_mut_slice());
+        if approach == Approach::Umem {
+            let umem = times.of(Step::UmemRegistration, || steps.register_umem(span))?;
+            let key = times.of(Step::MkeyCreation, || steps.create_over_umem(&umem))?;
+            times.of(Step::MkeyExport, || steps.allow(&key, &ACCESS))?;
+            self.alias(&key, times)?;
+            times.of(Step::MkeyDestroy, || key.end())?;
+            times.of(Step::UmemDeregistration, || umem.end())?;
+            return Ok(());
+        }
+        let memory = times.of(Step::MemoryRegistration, || steps.register(span))?;
+        let region = Region::new(span.addr(), span.len() as u64, memory.lkey())?;
+        match approach {
+            Approach::Umem => {}
+            Approach::Indirection => {
+                let key = times.of(Step::MkeyCreation, || steps.create_ksm(&memory))?;
+                times.of(Step::MkeyExport, || steps.allow(&key, &ACCESS))?;
+                self.alias(&key, times)?;
+                times.of(Step::MkeyDestroy, || key.end())?;
+            }
+            Approach::Umr => {
+                let entries = u32::try_from(region.klm_entries())?;
+                let key = times.of(Step::UmrMkeyCreation, || steps.create_umr(entries))?;
+                let mkey = key.mkey();
+                let bind = UmrOp::Bind { mkey, region };
+                times.of(Step::UmrMkeyRegistration, || self.device.run(&[bind]))?;
+                times.of(Step::UmrMkeyExport, || steps.allow(&key, &ACCESS))?;
+                self.alias(&key, times)?;
+                let invalidate = UmrOp::Invalidate { mkey };
+                times.of(Step::UmrMkeyInvalidation, || self.device.run(&[invalidate]))?;
+                times.of(Step::UmrMkeyDestroy, || key.end())?;
+            }
+            Approach::UmrPoolHit => {
+                let pool = pool.context("the approach needs a pool")?;
+                let export = times.of(Step::UmrMkeyRegistration, || pool.export(region))?;
+                times.of(Step::UmrMkeyInvalidation, || export.release())?;
+            }
+        }
+        times.of(Step::MemoryDeregistration, || memory.end())?;
+        Ok(())
+    }
+
+    /// The DPU's two steps, where there is a DPU.
+    fn alias(&mut self, key: &Key<'_>, times: &mut Times) -> Result<()> {
+        let Some(dpu) = &mut self.dpu else {
+            return Ok(());
+        };
+        let key = RemoteKey {
+            gvmi: self.gvmi,
+            mkey: key.mkey(),
+            owner: OwnerUuid::UNKNOWN,
+        };
+        let (created, destroyed) = dpu.alias(&key, &ACCESS)?;
+        times.add(Step::AliasCreation, created);
+        times.add(Step::AliasDestroy, destroyed);
+        Ok(())
+    }
+}

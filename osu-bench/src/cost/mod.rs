@@ -1,0 +1,185 @@
+//! `cost_table`: what each step in the life of a cross-function key takes, in four ways to make one, beside the slides.
+//!
+//! | approach | what the host does for each buffer |
+//! |---|---|
+//! | `umem` | registers it as a DEVX umem, with a direct key on top |
+//! | `indirection` | registers it with verbs, with a KSM key on top: UCX without a pool |
+//! | `umr` | registers it with verbs, makes a key, and binds it by a work request |
+//! | `umr_pool_hit` | registers it with verbs, and binds a key of the pool |
+//!
+//! The first three end on the DPU, which makes an alias of the key and destroys it again. The DPU's function is one of
+//! this machine (`--dpu mlx5_1`), or another machine's (`--dpu HOST:PORT`, where `cost_table --serve` listens).
+
+mod measure;
+mod peer;
+mod plot;
+mod report;
+mod step;
+
+pub use peer::serve;
+pub use report::{Document, Row};
+pub use step::{Approach, Step};
+
+use crate::report::parse_size;
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use measure::Bench;
+use peer::Dpu;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xgvmi_pool::mlx5::{Function, Mlx5Lib};
+
+/// Most bytes of a report that is read back.
+const OWN_BYTES_MAX: u64 = 4 << 20;
+/// Largest size: nobody registers a buffer of more than a TiB at once, and a slip of the suffix is caught.
+const SIZE_MAX: usize = 1 << 40;
+/// Most repetitions: a thousand of the slowest step take minutes.
+const REPEATS_MAX: u32 = 1000;
+
+/// Measures what cross-function keys cost on the device that is there.
+#[derive(Debug, Args)]
+pub struct CostArgs {
+    /// The host's function, an mlx5 device of this machine [default: the first one].
+    #[arg(long, value_name = "DEVICE")]
+    host: Option<String>,
+    /// The DPU's function: a device of this machine, or HOST:PORT of `cost_table --serve` on the DPU. Without it, no
+    /// aliases are measured.
+    #[arg(long, value_name = "DEVICE|HOST:PORT")]
+    dpu: Option<String>,
+    /// Sizes of the memory.
+    #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "16K,1M,64M,1G")]
+    sizes: Vec<usize>,
+    /// Approaches: umem, indirection, umr, umr_pool_hit [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    approaches: Vec<Approach>,
+    /// Times that each step is measured; the median is told.
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    repeats: u32,
+    /// A report (json) of a run whose device took no time for anything: what programs and system need themselves. It
+    /// is shown apart, and expected beside the slides' time.
+    #[arg(long, value_name = "FILE")]
+    own: Option<PathBuf>,
+    /// Write the result too; the suffix, json, csv, txt or svg, decides how. May be given several times.
+    #[arg(short, long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+    /// Serve aliases of this machine's function (--host) to a `cost_table` elsewhere, until its connection ends.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["dpu", "own", "output"])]
+    serve: Option<String>,
+}
+
+/// Measures what the options ask for, and returns the text to print.
+///
+/// # Errors
+/// An option out of its range, a device that is not there or refuses, a file that cannot be read or written.
+pub fn run(args: &CostArgs) -> Result<String> {
+    // Before minutes of work, not after.
+    let formats: Vec<Format> = args
+        .output
+        .iter()
+        .map(|file| format_of(file))
+        .collect::<Result<_>>()?;
+    ensure!(
+        (1..=REPEATS_MAX).contains(&args.repeats),
+        "--repeats {} is not within 1 to {REPEATS_MAX}",
+        args.repeats
+    );
+    if let Some(size) = args.sizes.iter().find(|size| **size > SIZE_MAX) {
+        bail!("size {size} is above {SIZE_MAX} bytes (1 TiB)");
+    }
+    let own = args.own.as_deref().map(read_own).transpose()?;
+    let lib = Arc::new(Mlx5Lib::open().context("rdma-core is needed (libmlx5.so.1)")?);
+    let host = Function::open(&lib, args.host.as_deref())?;
+    if let Some(address) = &args.serve {
+        return serve(&host, address);
+    }
+    let elsewhere = args.dpu.as_ref().is_some_and(|dpu| dpu.contains(':'));
+    let function = match &args.dpu {
+        Some(name) if !elsewhere => Some(Function::open(&lib, Some(name))?),
+        _ => None,
+    };
+    let dpu = match (&function, &args.dpu) {
+        (Some(function), _) => Some(Dpu::local(function)?),
+        (None, Some(address)) => Some(Dpu::connect(address)?),
+        (None, None) => None,
+    };
+    let approaches = match args.approaches.as_slice() {
+        [] => Approach::ALL.as_slice(),
+        some => some,
+    };
+    let mut bench = Bench::new(&host, dpu, args.repeats)?;
+    let mut document = Document::new(host.name(), args.dpu.as_deref());
+    for approach in approaches {
+        for size in &args.sizes {
+            let times = bench
+                .measure(*approach, *size)
+                .with_context(|| format!("{} at {size} bytes", approach.name()))?;
+            document.add(*approach, *size, &times);
+        }
+    }
+    if let Some(own) = own {
+        document.set_apart(&own)?;
+    }
+    for (file, format) in args.output.iter().zip(formats) {
+        let text = match format {
+            Format::Json => serde_json::to_string_pretty(&document)? + "\n",
+            Format::Csv => document.csv(),
+            Format::Text => document.text(),
+            Format::Svg => plot::render(&document)?,
+        };
+        fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(document.text())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Csv,
+    Text,
+    Svg,
+}
+
+fn format_of(file: &Path) -> Result<Format> {
+    match file.extension().and_then(|suffix| suffix.to_str()) {
+        Some("json") => Ok(Format::Json),
+        Some("csv") => Ok(Format::Csv),
+        Some("txt") => Ok(Format::Text),
+        Some("svg") => Ok(Format::Svg),
+        _ => bail!(
+            "{}: the suffix must be json, csv, txt or svg",
+            file.display()
+        ),
+    }
+}
+
+fn read_own(file: &Path) -> Result<Document> {
+    let shown = || format!("reading {}", file.display());
+    let bytes = fs::metadata(file).with_context(shown)?.len();
+    ensure!(
+        bytes <= OWN_BYTES_MAX,
+        "{} has {bytes} bytes; a report has at most {OWN_BYTES_MAX}",
+        file.display()
+    );
+    let text = fs::read_to_string(file).with_context(shown)?;
+    serde_json::from_str(&text).with_context(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suffix_decides() {
+        let check = |file: &str, expect: Option<Format>| {
+            assert_eq!(format_of(Path::new(file)).ok(), expect, "{file}");
+        };
+        check("a.json", Some(Format::Json));
+        check("a.csv", Some(Format::Csv));
+        check("a.txt", Some(Format::Text));
+        check("dir.svg/a.svg", Some(Format::Svg));
+        check("a", None);
+        check("json", None);
+        check("a.jpeg", None);
+    }
+}

@@ -1,0 +1,374 @@
+//! What was measured, beside the slides: text for the eye, JSON, and the CSV that `osu-bench model --costs` reads.
+
+use super::measure::Times;
+use super::step::Approach;
+use crate::report::{format_size, parse_size};
+use crate::samples::Samples;
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// The slides' table ("Cross-GVMI UMR Mkey Pool", UCF 2023), in nanoseconds.
+const SLIDES: &str = include_str!("../model/slides.csv");
+
+/// `cost.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// Always 1; a change of meaning makes it 2.
+    pub schema: u32,
+    /// The host's device.
+    pub host: String,
+    /// The DPU's device or address, if there was one.
+    pub dpu: Option<String>,
+    /// One per approach, size and step.
+    pub rows: Vec<Row>,
+}
+
+/// One step of one approach at one size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Name of the approach.
+    pub approach: String,
+    /// Name of the step.
+    pub step: String,
+    /// Bytes of memory.
+    pub size: usize,
+    /// Times that it was measured.
+    pub repeats: usize,
+    /// The median, in nanoseconds.
+    pub measured_ns: f64,
+    /// The shortest, in nanoseconds.
+    pub least_ns: f64,
+    /// What the step takes on a device that takes no time itself, in nanoseconds, where that is known.
+    pub own_ns: Option<f64>,
+    /// The slides' time, in nanoseconds, where they have one.
+    pub slide_ns: Option<f64>,
+    /// `measured / (slide + own)`.
+    pub ratio: Option<f64>,
+}
+
+impl Row {
+    fn rate(&mut self) {
+        self.ratio = ratio(Some(self.measured_ns), self.own_ns, self.slide_ns);
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.approach == other.approach && self.step == other.step && self.size == other.size
+    }
+}
+
+impl Document {
+    pub(super) fn new(host: &str, dpu: Option<&str>) -> Self {
+        Self {
+            schema: 1,
+            host: host.to_owned(),
+            dpu: dpu.map(str::to_owned),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds the rows of one measurement.
+    pub(super) fn add(&mut self, approach: Approach, size: usize, times: &Times) {
+        let slides = slides();
+        for step in approach.steps() {
+            let Some((_, times)) = times.iter().find(|(taken, _)| taken == step) else {
+                continue;
+            };
+            let mut samples = Samples::default();
+            samples.extend_ns(times);
+            let percentile = |percent| samples.percentile(percent).unwrap_or(0.0) * 1e3;
+            let slide = slides
+                .iter()
+                .find(|row| row.approach == approach.name() && row.step == step.name());
+            let mut row = Row {
+                approach: approach.name().to_owned(),
+                step: step.name().to_owned(),
+                size,
+                repeats: times.len(),
+                measured_ns: percentile(50),
+                least_ns: percentile(0),
+                own_ns: None,
+                slide_ns: slide.and_then(|slide| slide.at(size)),
+                ratio: None,
+            };
+            row.rate();
+            self.rows.push(row);
+        }
+    }
+
+    /// Sets apart what the steps take on a device that takes no time.
+    ///
+    /// # Errors
+    /// If the other run lacks a row of this one.
+    pub(super) fn set_apart(&mut self, own: &Self) -> Result<()> {
+        for row in &mut self.rows {
+            let found = own.rows.iter().find(|other| other.is(row));
+            ensure!(
+                found.is_some(),
+                "the other run has no {} of {} at {} bytes: measure the same there",
+                row.step,
+                row.approach,
+                row.size
+            );
+            row.own_ns = found.map(|found| found.measured_ns);
+            row.rate();
+        }
+        Ok(())
+    }
+
+    /// Sizes, in the order in which they were measured.
+    pub(super) fn sizes(&self) -> Vec<usize> {
+        let mut sizes = Vec::new();
+        for row in &self.rows {
+            if !sizes.contains(&row.size) {
+                sizes.push(row.size);
+            }
+        }
+        sizes
+    }
+
+    /// Approaches, likewise.
+    pub(super) fn approaches(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.rows.iter().map(|row| row.approach.as_str()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Sum over the steps of an approach at a size: what one buffer costs.
+    pub(super) fn total_ns(
+        &self,
+        approach: &str,
+        size: usize,
+        of: fn(&Row) -> Option<f64>,
+    ) -> Option<f64> {
+        let rows = self
+            .rows
+            .iter()
+            .filter(|row| row.approach == approach && row.size == size);
+        rows.map(of).sum()
+    }
+
+    /// The table: one block per approach and size.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_text(&mut text);
+        text
+    }
+
+    fn write_text(&self, to: &mut String) -> std::fmt::Result {
+        let dpu = self.dpu.as_deref().unwrap_or("none");
+        writeln!(
+            to,
+            "# cross-function keys, host {}, DPU {dpu}; times in us, medians",
+            self.host
+        )?;
+        writeln!(
+            to,
+            "{:<13} {:<28} {:>8} {:>12} {:>9} {:>12} {:>7}",
+            "approach", "step", "size", "measured", "own", "slide", "ratio"
+        )?;
+        for row in &self.rows {
+            write_row(
+                to,
+                (&row.approach, &row.step, row.size),
+                Some(row.measured_ns),
+                row.own_ns,
+                row.slide_ns,
+            )?;
+        }
+        for approach in self.approaches() {
+            for size in self.sizes() {
+                write_row(
+                    to,
+                    (approach, "one buffer, all steps", size),
+                    self.total_ns(approach, size, |row| Some(row.measured_ns)),
+                    self.total_ns(approach, size, |row| row.own_ns),
+                    self.total_ns(approach, size, |row| row.slide_ns),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The measured medians, less the own part, as `approach,step,ns_SIZE,...`: the form of the slides' table, which
+    /// `osu-bench model --costs` reads.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let sizes = self.sizes();
+        let mut text = "approach,step".to_owned();
+        for size in &sizes {
+            text.push_str(",ns_");
+            text.push_str(&format_size(*size).replace(' ', ""));
+        }
+        text.push('\n');
+        let heads = self
+            .rows
+            .iter()
+            .filter(|row| Some(&row.size) == sizes.first());
+        for head in heads {
+            text.push_str(&head.approach);
+            text.push(',');
+            text.push_str(&head.step);
+            for size in &sizes {
+                let row = Row {
+                    size: *size,
+                    ..head.clone()
+                };
+                let found = self.rows.iter().find(|other| other.is(&row));
+                let ns = found.map_or(0.0, |row| row.measured_ns - row.own_ns.unwrap_or(0.0));
+                let _ = write!(text, ",{:.0}", ns.max(0.0));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// How long a step took, as a multiple of what it should: the slides' time, and what it takes without the device's.
+fn ratio(measured: Option<f64>, own: Option<f64>, slide: Option<f64>) -> Option<f64> {
+    Some(measured? / (slide? + own.unwrap_or(0.0)))
+}
+
+fn write_row(
+    to: &mut String,
+    (approach, step, size): (&str, &str, usize),
+    measured: Option<f64>,
+    own: Option<f64>,
+    slide: Option<f64>,
+) -> std::fmt::Result {
+    let us = |ns: Option<f64>, digits: usize| {
+        ns.map_or_else(|| "-".to_owned(), |ns| format!("{:.digits$}", ns / 1e3))
+    };
+    let ratio =
+        ratio(measured, own, slide).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+    writeln!(
+        to,
+        "{approach:<13} {step:<28} {:>8} {:>12} {:>9} {:>12} {ratio:>7}",
+        format_size(size),
+        us(measured, 2),
+        us(own, 2),
+        us(slide, 2)
+    )
+}
+
+/// One row of the slides.
+#[derive(Debug)]
+pub(super) struct Slide {
+    pub(super) approach: &'static str,
+    pub(super) step: &'static str,
+    times: Vec<(usize, f64)>,
+}
+
+impl Slide {
+    fn at(&self, size: usize) -> Option<f64> {
+        self.times
+            .iter()
+            .find(|(known, _)| *known == size)
+            .map(|(_, ns)| *ns)
+    }
+}
+
+/// The slides' table. A line that is none would be a mistake in the file that is compiled in; a test compares its
+/// rows with ours.
+pub(super) fn slides() -> Vec<Slide> {
+    let mut lines = SLIDES.lines();
+    let sizes: Vec<usize> = lines
+        .next()
+        .unwrap_or_default()
+        .split(',')
+        .filter_map(|title| parse_size(title.strip_prefix("ns_")?).ok())
+        .collect();
+    lines
+        .filter_map(|line| {
+            let mut cells = line.split(',');
+            let (approach, step) = (cells.next()?, cells.next()?);
+            let times = cells
+                .map(str::parse)
+                .collect::<Result<Vec<f64>, _>>()
+                .ok()?;
+            let times = sizes.iter().copied().zip(times).collect();
+            Some(Slide {
+                approach,
+                step,
+                times,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::model::CostTable;
+
+    /// All steps at two sizes, each twice the slides'.
+    pub(in super::super) fn sample() -> Document {
+        let mut document = Document::new("mlx5_0", Some("mlx5_1"));
+        for slide in slides() {
+            for size in [16 << 10, 1 << 20] {
+                let ns = slide.at(size).expect("a size of the slides");
+                let mut row = Row {
+                    approach: slide.approach.to_owned(),
+                    step: slide.step.to_owned(),
+                    size,
+                    repeats: 3,
+                    measured_ns: 2.0 * ns,
+                    least_ns: ns,
+                    own_ns: None,
+                    slide_ns: Some(ns),
+                    ratio: None,
+                };
+                row.rate();
+                document.rows.push(row);
+            }
+        }
+        document
+    }
+
+    #[test]
+    fn what_is_own_is_set_apart() {
+        let mut document = sample();
+        assert!(document.rows.iter().all(|row| row.ratio == Some(2.0)));
+        let mut own = sample();
+        for row in &mut own.rows {
+            row.measured_ns /= 2.0;
+        }
+        document.set_apart(&own).expect("the same rows");
+        assert!(document.rows.iter().all(|row| row.ratio == Some(1.0)));
+        own.rows.pop();
+        let error = document.set_apart(&own).expect_err("a row is missing");
+        assert!(error.to_string().contains("umr_pool_hit"), "{error}");
+    }
+
+    #[test]
+    fn the_model_reads_the_csv() {
+        let csv = sample().csv();
+        assert!(
+            csv.starts_with(
+                "approach,step,ns_16KiB,ns_1MiB\numem,host_umem_registration,330278,641982\n"
+            ),
+            "{csv}"
+        );
+        assert_eq!(csv.lines().count(), 1 + slides().len());
+        CostTable::parse(&csv).expect("a cost table");
+    }
+
+    #[test]
+    fn json_is_read_back() {
+        let document = sample();
+        let text = serde_json::to_string(&document).expect("written");
+        let again: Document = serde_json::from_str(&text).expect("read");
+        assert_eq!(again, document);
+    }
+
+    #[test]
+    fn the_table_has_totals() {
+        let text = sample().text();
+        assert!(
+            text.contains("umr_pool_hit  one buffer, all steps          16 KiB        40.70         -        20.35    2.00"),
+            "{text}"
+        );
+    }
+}

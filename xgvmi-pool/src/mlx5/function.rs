@@ -1,0 +1,139 @@
+//! A function of an adapter, opened by its name: verbs context and protection domain, for programs that bring none.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+use mlx5dv_sys::{MLX5DV_CONTEXT_FLAGS_DEVX, Mlx5Lib, ibv_context, ibv_pd, mlx5dv_context_attr};
+
+use super::device::{Mlx5Device, Mlx5Options};
+use crate::error::DeviceError;
+
+/// An open function. Dropping it closes the device that [`Function::device`] gave, which refuses every call from then
+/// on.
+///
+/// May be used from any thread.
+#[derive(Debug)]
+pub struct Function {
+    name: String,
+    lib: Arc<Mlx5Lib>,
+    context: NonNull<ibv_context>,
+    pd: NonNull<ibv_pd>,
+    device: OnceLock<Arc<Mlx5Device>>,
+}
+
+// SAFETY: the pointers are libibverbs' objects, safe to use from any thread; all else is Send by itself.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Opens the mlx5 device of that name with DEVX, or the first one where none is given.
+    ///
+    /// # Errors
+    /// If there is no such device, or it does not open: what there is, is named.
+    pub fn open(lib: &Arc<Mlx5Lib>, name: Option<&str>) -> Result<Self, DeviceError> {
+        let mut count: c_int = 0;
+        // SAFETY: the list is freed below, once the device is open.
+        let list = unsafe { lib.ibv_get_device_list(&raw mut count) };
+        if list.is_null() {
+            return Err(last_error("a list of devices (ibv_get_device_list)"));
+        }
+        let mut names = Vec::new();
+        let mut opened = None;
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has `count` entries.
+            let device = unsafe { *list.add(index) };
+            // SAFETY: a device of the list.
+            if !unsafe { lib.mlx5dv_is_supported(device) } {
+                continue;
+            }
+            // SAFETY: a device of the list has a name for as long as the list lives.
+            let found = unsafe { CStr::from_ptr(lib.ibv_get_device_name(device)) };
+            let found = found.to_string_lossy().into_owned();
+            if name.is_none_or(|name| name == found) {
+                let mut attr = mlx5dv_context_attr {
+                    flags: MLX5DV_CONTEXT_FLAGS_DEVX,
+                    ..mlx5dv_context_attr::default()
+                };
+                // SAFETY: an mlx5 device of the list.
+                let context = unsafe { lib.mlx5dv_open_device(device, &raw mut attr) };
+                let context = NonNull::new(context)
+                    .ok_or_else(|| last_error(&format!("{found} with DEVX (mlx5dv_open_device)")));
+                opened = Some((found, context));
+                break;
+            }
+            names.push(found);
+        }
+        // SAFETY: the list of above; an open device does not need it.
+        unsafe { lib.ibv_free_device_list(list) };
+        let Some((name, context)) = opened else {
+            let what = match name {
+                Some(name) => format!("device {name}: there are {names:?}"),
+                None => "mlx5: there is no such device".to_owned(),
+            };
+            return Err(DeviceError::Unsupported { what });
+        };
+        let context = context?;
+        // SAFETY: just opened.
+        let pd = unsafe { lib.ibv_alloc_pd(context.as_ptr()) };
+        let Some(pd) = NonNull::new(pd) else {
+            let error = last_error("a protection domain (ibv_alloc_pd)");
+            // SAFETY: just opened, and nothing is made on it.
+            unsafe { lib.ibv_close_device(context.as_ptr()) };
+            return Err(error);
+        };
+        Ok(Self {
+            name,
+            lib: Arc::clone(lib),
+            context,
+            pd,
+            device: OnceLock::new(),
+        })
+    }
+
+    /// Name of the device, such as `mlx5_0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What pool and alias map work on. The first call opens it with the options; later ones give the same.
+    ///
+    /// # Errors
+    /// As [`Mlx5Device::open`].
+    pub fn device(&self, options: Mlx5Options) -> Result<Arc<Mlx5Device>, DeviceError> {
+        if let Some(device) = self.device.get() {
+            return Ok(Arc::clone(device));
+        }
+        // SAFETY: opened with DEVX by this library; both are closed by the drop, after the device.
+        let device =
+            unsafe { Mlx5Device::open(Arc::clone(&self.lib), self.context, self.pd, options) }?;
+        // Another thread may have been faster: then this one's is dropped, which closes it.
+        Ok(Arc::clone(self.device.get_or_init(|| device)))
+    }
+
+    pub(super) fn parts(&self) -> (&Arc<Mlx5Lib>, NonNull<ibv_context>, NonNull<ibv_pd>) {
+        (&self.lib, self.context, self.pd)
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        if self.device.get().is_some_and(|device| !device.close()) {
+            // Somebody is inside of it, or left something behind: what they use stays.
+            return;
+        }
+        // SAFETY: nothing of the domain is left: the device is closed, and `Steps` borrow the function.
+        unsafe { self.lib.ibv_dealloc_pd(self.pd.as_ptr()) };
+        // SAFETY: its domain is gone.
+        unsafe { self.lib.ibv_close_device(self.context.as_ptr()) };
+    }
+}
+
+fn last_error(what: &str) -> DeviceError {
+    DeviceError::Unsupported {
+        what: format!("{what}: {}", io::Error::last_os_error()),
+    }
+}
