@@ -144,6 +144,22 @@ pub(crate) struct MemhHead {
     pub(crate) flags: u32,
 }
 
+/// Offsets of `uct_ib_mlx5_devx_mem_t::mrs` (`src/uct/ib/mlx5/ib_mlx5.h:284`), the registrations
+/// behind a memory handle: without and with `HAVE_IBV_DM` from 1.19 on, and with it in 1.18, which
+/// had one field more. Where they are in the running process [`crate::chunks`] finds out.
+pub(crate) const MRS_PLACES: [usize; 3] = [96, 104, 88];
+
+/// Head of `uct_ib_mlx5_devx_ksm_data_t` (`src/uct/ib/mlx5/ib_mlx5.h:271`), which the first of the
+/// registrations is of memory that was registered in chunks. Pointers to as many of libibverbs'
+/// registrations as `mr_num` says follow on it.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct KsmData {
+    pub(crate) dvmr: *mut c_void,
+    pub(crate) mr_num: i32,
+    pub(crate) length: usize,
+}
+
 /// Bits of [`MemhHead::flags`] (`src/uct/ib/base/ib_md.h:58`).
 pub(crate) mod memh_flags {
     /// `UCT_IB_MEM_MULTITHREADED`: registered in chunks, `lkey` is of a key over all of them.

@@ -224,7 +224,7 @@ pub(crate) const fn lkey(head: &MemhHead) -> Result<Lkey, Refusal> {
 }
 
 /// A word of this process's memory, or `None` where there is none.
-fn read_word(address: *const c_void) -> Option<usize> {
+pub(crate) fn read_word(address: *const c_void) -> Option<usize> {
     let mut ends = [-1; 2];
     // SAFETY: the array has room for the two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {

@@ -3,13 +3,14 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
-use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, Region, VirtAddr};
+use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, Region, Span, VirtAddr};
 
 use crate::abi::{
     INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
 };
 use crate::board::Event;
 use crate::check::KeyForm;
+use crate::chunks::Wanted;
 use crate::md::{self, Md};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS, Registration};
 use crate::original::Object;
@@ -187,8 +188,17 @@ unsafe fn draw(
     let Registration {
         address, length, ..
     } = *registration;
-    let region = Region::new(VirtAddr::new(address as u64), length as u64, lkey).ok()?;
-    match served.host()?.export(region) {
+    let parts;
+    let span = if head.flags & memh_flags::MULTITHREADED == 0 {
+        Region::new(VirtAddr::new(address as u64), length as u64, lkey)
+            .ok()?
+            .into()
+    } else {
+        // SAFETY: by the contract of this function; the flag is set.
+        parts = unsafe { chunks(served, memh, registration) }?;
+        Span::of(&parts).ok()?
+    };
+    match served.host()?.export(span) {
         Ok(export) => Some(export),
         Err(error) if error.is_full() => {
             log::debug!("export left to UCX: {error}");
@@ -201,13 +211,33 @@ unsafe fn draw(
     }
 }
 
-/// True for memory that one local key covers, byte for byte.
+/// The regions of memory that was registered in chunks.
+///
+/// # Safety
+/// `memh` must be a live memory handle of `served`, with the flag for chunks.
+unsafe fn chunks(served: &Md, memh: MemHandle, registration: &Registration) -> Option<Vec<Region>> {
+    let facts = served.facts();
+    let wanted = Wanted {
+        context: facts.context.addr().get(),
+        pd: facts.pd.addr().get(),
+        memh,
+        address: registration.address,
+        length: registration.length,
+    };
+    // SAFETY: by the contract of this function.
+    match unsafe { served.chunks().chunks(&wanted) } {
+        Ok(chunks) => Some(chunks),
+        Err(refusal) => {
+            log::diag!("export left to UCX: {refusal}");
+            None
+        }
+    }
+}
+
+/// True for memory whose local keys cover it byte for byte, and which is this process's.
 const fn is_servable(flags: u32) -> bool {
-    let left_to_ucx = memh_flags::MULTITHREADED
-        | memh_flags::IMPORTED
-        | memh_flags::GVA
-        | memh_flags::DIRECT_NIC
-        | !memh_flags::KNOWN;
+    let left_to_ucx =
+        memh_flags::IMPORTED | memh_flags::GVA | memh_flags::DIRECT_NIC | !memh_flags::KNOWN;
     flags & left_to_ucx == 0
 }
 
@@ -241,7 +271,7 @@ mod tests {
         for (flags, expect) in [
             (0, true),
             (0b1_0011, true),
-            (memh_flags::MULTITHREADED, false),
+            (memh_flags::MULTITHREADED, true),
             (memh_flags::IMPORTED, false),
             (memh_flags::GVA, false),
             (memh_flags::DIRECT_NIC, false),

@@ -24,6 +24,7 @@ mod ahead;
 mod api;
 mod board;
 mod check;
+mod chunks;
 mod config;
 mod door;
 mod export;
@@ -37,7 +38,6 @@ mod original;
 mod panic;
 mod release;
 mod ucs_config;
-mod vfs;
 
 use std::ffi::c_void;
 use std::sync::Once;

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
 
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{
@@ -20,7 +19,7 @@ use crate::check::{self, Adapter, KeyForm, MdFacts};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
 use crate::numbers::Numbers;
 use crate::original::Object;
-use crate::{config, import, log, panic, vfs};
+use crate::{chunks, config, import, log, panic};
 
 /// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
 /// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
@@ -32,14 +31,13 @@ pub(crate) struct Md {
     object: &'static Object,
     facts: MdFacts,
     owner: OwnerUuid,
+    chunks: chunks::Place,
     device: OnceLock<Option<Arc<Mlx5Device>>>,
     host: OnceLock<Option<HostHooks<Mlx5Device>>>,
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
     /// Number of the last announcement.
     announced: AtomicU64,
     counts: [AtomicU64; Event::COUNT],
-    /// When aliases that rest for long were looked for last.
-    looked: Mutex<Option<Instant>>,
     /// Taken at the first thing that is counted.
     board: OnceLock<Option<board::Slot>>,
 }
@@ -51,11 +49,6 @@ unsafe impl Send for Md {}
 unsafe impl Sync for Md {}
 
 impl Md {
-    /// A number that no other memory domain has, as long as this one is there.
-    fn identity(md: &Arc<Self>) -> usize {
-        Arc::as_ptr(md).addr()
-    }
-
     /// How exported keys look.
     pub(crate) fn key_form(&self) -> KeyForm {
         self.facts.key_form
@@ -69,6 +62,16 @@ impl Md {
     /// Which adapter it is of.
     pub(crate) fn adapter(&self) -> Adapter {
         self.facts.adapter
+    }
+
+    /// What is known of the device.
+    pub(crate) fn facts(&self) -> &MdFacts {
+        &self.facts
+    }
+
+    /// Where memory handles keep the chunks of their memory.
+    pub(crate) fn chunks(&self) -> &chunks::Place {
+        &self.chunks
     }
 
     /// The pool, opened at the first call; `None` if the device cannot be used so.
@@ -95,28 +98,6 @@ impl Md {
             }
         };
         self.dpu.get_or_init(open).as_ref()
-    }
-
-    /// Destroys aliases that have rested for too long, if it is time to look for them and no thread
-    /// does.
-    pub(crate) fn expire_aliases(&self) {
-        let Some(every) = config::get().alias_upkeep() else {
-            return;
-        };
-        let Some(map) = self.dpu.get().and_then(Option::as_ref) else {
-            return;
-        };
-        {
-            // Whoever finds it taken, finds somebody else at it.
-            let Ok(mut looked) = self.looked.try_lock() else {
-                return;
-            };
-            if looked.is_some_and(|at| at.elapsed() < every) {
-                return;
-            }
-            *looked = Some(Instant::now());
-        }
-        let _expired = map.aliases().upkeep();
     }
 
     /// The alias of a key, pinned, if there is one already. Opens nothing and makes none.
@@ -296,17 +277,6 @@ pub(crate) fn each(mut visit: impl FnMut(&Md)) {
     }
 }
 
-/// The numbers of the memory domain with this identity. Waits for nobody: `None` as well while it comes
-/// or goes.
-pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
-    let used = |place: &&Place| place.address.load(Ordering::Acquire) != NEVER_USED;
-    PLACES.iter().take_while(used).find_map(|place| {
-        let md = place.md.try_read().ok()?;
-        let md = md.as_ref()?;
-        (Md::identity(md) == identity).then(|| md.numbers())
-    })
-}
-
 /// The numbers of all memory domains, the closed ones as well.
 pub(crate) fn numbers() -> Numbers {
     let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -405,11 +375,11 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             object,
             facts,
             owner,
+            chunks: chunks::Place::default(),
             device: OnceLock::new(),
             host: OnceLock::new(),
             dpu: OnceLock::new(),
             announced: AtomicU64::new(0),
-            looked: Mutex::new(None),
             counts: [const { AtomicU64::new(0) }; Event::COUNT],
             board: OnceLock::new(),
         })),
@@ -429,7 +399,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     {
         let _hooks = new.host();
     }
-    let changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     if place_of(md.addr()).is_some() {
         return;
     }
@@ -440,17 +410,8 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
         return;
     };
     place.is_served.store(new.is_some(), Ordering::Relaxed);
-    let identity = new.as_ref().map(Md::identity);
     *place.md.write().unwrap_or_else(PoisonError::into_inner) = new;
     place.address.store(md.addr(), Ordering::Release);
-    drop(changes);
-    if let Some(identity) = identity
-        && config::get().stats
-    {
-        // SAFETY: by the contract of this function. No lock is held, because UCX holds one of its own
-        // while it asks for numbers.
-        unsafe { vfs::show(object, md, identity) };
-    }
 }
 
 /// Lets go of everything that belongs to a memory domain, which UCX is about to close.
@@ -489,7 +450,6 @@ pub(crate) fn closing(md: MdHandle) {
         unsafe { import::free(std::ptr::with_exposed_provenance_mut(memh)) };
     }
     if let Some(md) = taken {
-        vfs::remove(md.object, Md::identity(&md));
         md.shut();
     }
 }

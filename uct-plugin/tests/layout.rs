@@ -16,8 +16,8 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
 use abi::{
-    Completion, MdHead, MdOpsEntry, MemAttachParams, MemDeregParams, MemhHead, MkeyPackParams,
-    UcsStatus, md_attr, memh_flags, slot,
+    Completion, KsmData, MRS_PLACES, MdHead, MdOpsEntry, MemAttachParams, MemDeregParams, MemhHead,
+    MkeyPackParams, UcsStatus, md_attr, memh_flags, slot,
 };
 
 /// C expressions and what this library takes them for.
@@ -168,6 +168,37 @@ fn internal_with_owner() -> Expected {
     ]
 }
 
+/// The registrations behind a memory handle: what holds in every version and build.
+fn chunks() -> Expected {
+    let places: Vec<String> = MRS_PLACES
+        .iter()
+        .map(|place| format!("offsetof(uct_ib_mlx5_devx_mem_t, mrs) == {place}"))
+        .collect();
+    // One of them; the probe is a C string for as long as the test runs.
+    let one_of: &'static str = places.join(" || ").leak();
+    vec![
+        (one_of, 1),
+        ("offsetof(uct_ib_mlx5_devx_mem_t, super)", 0),
+        ("offsetof(uct_ib_mlx5_devx_mr_t, ksm_data)", 0),
+        (
+            "offsetof(uct_ib_mlx5_devx_ksm_data_t, mr_num)",
+            offset_of!(KsmData, mr_num) as u64,
+        ),
+        (
+            "sizeof(((uct_ib_mlx5_devx_ksm_data_t*)0)->mr_num)",
+            size_of::<i32>() as u64,
+        ),
+        (
+            "offsetof(uct_ib_mlx5_devx_ksm_data_t, length)",
+            offset_of!(KsmData, length) as u64,
+        ),
+        (
+            "offsetof(uct_ib_mlx5_devx_ksm_data_t, mrs)",
+            size_of::<KsmData>() as u64,
+        ),
+    ]
+}
+
 #[test]
 fn the_interface_agrees_with_the_headers() {
     if let Some(tree) = env::var_os("XGVMI_UCX_SRC").map(PathBuf::from) {
@@ -180,6 +211,14 @@ fn the_interface_agrees_with_the_headers() {
             expect.extend(internal_with_owner());
         }
         check(&source, headers, &expect);
+        // With and without device memory, which moves a field.
+        for device_memory in ["1", "0"] {
+            let headers = format!(
+                "#undef HAVE_IBV_DM\n#define HAVE_IBV_DM {device_memory}\n\
+                 #include <uct/ib/mlx5/ib_mlx5.h>\n"
+            );
+            check(&source, &headers, &chunks());
+        }
     }
     match common::Stock::find() {
         Some(stock) => check(&stock.include, "", &public()),
@@ -221,7 +260,7 @@ fn check(include: &Path, headers: &str, expect: &Expected) {
 }
 
 /// What UCX's configure would define; none of it moves anything that is asked for.
-const CONFIGURED: [&str; 8] = [
+const CONFIGURED: [&str; 10] = [
     "-DENABLE_PARAMS_CHECK=1",
     "-DENABLE_DEBUG_DATA=0",
     "-DENABLE_STATS=0",
@@ -230,6 +269,8 @@ const CONFIGURED: [&str; 8] = [
     "-DHAVE_DECL_IBV_ACCESS_RELAXED_ORDERING=1",
     "-DHAVE_DECL_IBV_REG_DMABUF_MR=1",
     "-DHAVE_DECL_IBV_QUERY_GID=1",
+    "-DHAVE_DEVX=1",
+    "-DHAVE_INFINIBAND_MLX5DV_H=1",
 ];
 
 fn ask_compiler(source: &str, include: &Path) -> String {

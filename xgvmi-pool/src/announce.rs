@@ -122,11 +122,10 @@ impl RemoteExport {
     /// What an export is to its importer.
     #[must_use]
     pub fn of<D: MkeyDevice>(export: &Export<D>) -> Self {
-        let region = export.region();
         Self {
             mkey: export.mkey(),
-            addr: region.addr(),
-            len: region.len(),
+            addr: export.addr(),
+            len: export.len(),
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::latency::Times;
 use crate::policy::Invalidate;
 use crate::region::Region;
 use crate::slots::{SlotId, State};
+use crate::span::Span;
 
 /// Invalidations that are tried before a key is destroyed. The first can fail through no fault of
 /// its own, when another request of the queue did; on a queue that was rebuilt the second one tells.
@@ -24,7 +25,7 @@ const CHAINED_MAX: usize = 8;
 /// Requests in their order, and the slots that they are about.
 struct Chain {
     ids: Vec<SlotId>,
-    ops: Vec<UmrOp>,
+    ops: Vec<UmrOp<'static>>,
 }
 
 /// A chain that did not run to its end. All its keys are where they belong.
@@ -35,11 +36,11 @@ struct Stopped {
 }
 
 impl<D: MkeyDevice> Core<D> {
-    pub(crate) fn check_length(&self, region: &Region) -> Result<(), PoolError> {
-        let (entries, entries_max) = (region.klm_entries(), self.policy.klm_entries);
+    pub(crate) fn check_length(&self, span: &Span<'_>) -> Result<(), PoolError> {
+        let (entries, entries_max) = (span.klm_entries(), self.policy.klm_entries);
         if entries > u64::from(entries_max) {
             return Err(PoolError::RegionTooLong {
-                len: region.len(),
+                len: span.len(),
                 entries,
                 entries_max,
             });
@@ -48,26 +49,33 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Binds a leased slot. If it fails, the key goes where it belongs.
-    pub(crate) fn bind(&self, id: SlotId, region: Region) -> Result<Mkey, PoolError> {
+    pub(crate) fn bind(&self, id: SlotId, span: Span<'_>) -> Result<Mkey, PoolError> {
         let _inside = self.enter()?;
         let mkey = self.slots.mkey(id);
-        let bind = UmrOp::Bind { mkey, region };
-        let (mut ids, mut ops) = ([id; CHAINED_MAX + 1], [bind; CHAINED_MAX + 1]);
-        let mut chained = 0;
-        if self.policy.invalidate == Invalidate::Chained {
-            while chained < CHAINED_MAX
-                && let Some(released) = self.pending.pop()
-            {
-                ids[chained] = released;
-                ops[chained] = self.invalidation(released);
-                chained += 1;
-            }
-        }
-        // The bind comes last: the places behind the invalidations hold it already.
-        match self.run(&ids[..=chained], &ops[..=chained]) {
+        let bind = UmrOp::Bind { mkey, span };
+        let ran = match self.policy.invalidate {
+            Invalidate::Chained => self.run_behind_invalidations(id, bind),
+            Invalidate::Strict | Invalidate::Batched => self.run(&[id], &[bind]),
+        };
+        match ran {
             Ok(()) => Ok(mkey),
             Err(Stopped { source, .. }) => Err(PoolError::Bind { mkey, source }),
         }
+    }
+
+    /// Runs a bind, and in front of it the invalidations of what was released meanwhile.
+    fn run_behind_invalidations(&self, id: SlotId, bind: UmrOp<'_>) -> Result<(), Stopped> {
+        let (mut ids, mut ops) = ([id; CHAINED_MAX + 1], [bind; CHAINED_MAX + 1]);
+        let mut chained = 0;
+        while chained < CHAINED_MAX
+            && let Some(released) = self.pending.pop()
+        {
+            ids[chained] = released;
+            ops[chained] = self.invalidation(released);
+            chained += 1;
+        }
+        // The bind comes last: the places behind the invalidations hold it already.
+        self.run(&ids[..=chained], &ops[..=chained])
     }
 
     /// Binds leased slots, as many in one chain as the device takes. A slot that is not bound in the
@@ -94,7 +102,7 @@ impl<D: MkeyDevice> Core<D> {
         for (id, region) in leased {
             let bind = UmrOp::Bind {
                 mkey: self.slots.mkey(*id),
-                region: *region,
+                span: (*region).into(),
             };
             if weight + bind.weight() > weight_max && !chain.ops.is_empty() {
                 self.run_binds(&mut chain, &mut results);
@@ -178,7 +186,7 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// The request that makes a pending key free.
-    fn invalidation(&self, id: SlotId) -> UmrOp {
+    fn invalidation(&self, id: SlotId) -> UmrOp<'static> {
         self.slots.advance(id, State::Pending, State::Unsure);
         UmrOp::Invalidate {
             mkey: self.slots.mkey(id),
@@ -186,7 +194,7 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Runs a chain and moves each key on by what became of its request: bound, free, or cleaned.
-    fn run(&self, ids: &[SlotId], ops: &[UmrOp]) -> Result<(), Stopped> {
+    fn run(&self, ids: &[SlotId], ops: &[UmrOp<'_>]) -> Result<(), Stopped> {
         let Some(last) = ops.last() else {
             return Ok(());
         };
@@ -226,7 +234,7 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    fn post(&self, ops: &[UmrOp], times: &Times) -> Result<(), ChainError> {
+    fn post(&self, ops: &[UmrOp<'_>], times: &Times) -> Result<(), ChainError> {
         self.counters.chains.one();
         let start = Instant::now();
         self.device.run(ops)?;
@@ -277,7 +285,7 @@ impl Chain {
         }
     }
 
-    fn push(&mut self, id: SlotId, op: UmrOp) {
+    fn push(&mut self, id: SlotId, op: UmrOp<'static>) {
         self.ids.push(id);
         self.ops.push(op);
     }

@@ -4,18 +4,18 @@ use std::fmt;
 
 use crate::error::{ChainError, DeviceError};
 use crate::key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, RemoteKey};
-use crate::region::Region;
+use crate::span::Span;
 
 /// One work request on a pooled key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UmrOp {
-    /// Makes a free key stand for the region, under the region's own addresses, readable and
+pub enum UmrOp<'a> {
+    /// Makes a free key stand for memory, under the memory's own addresses, readable and
     /// writable locally and remotely, without remote atomics. A key that is not free is an error.
     Bind {
         /// The key; its tag becomes the key's tag.
         mkey: Mkey,
         /// What it shall stand for.
-        region: Region,
+        span: Span<'a>,
     },
     /// Makes a key free: any access through it or an alias of it fails from then on.
     Invalidate {
@@ -24,7 +24,7 @@ pub enum UmrOp {
     },
 }
 
-impl UmrOp {
+impl UmrOp<'_> {
     /// The key that the request is about.
     #[must_use]
     pub const fn mkey(&self) -> Mkey {
@@ -33,15 +33,15 @@ impl UmrOp {
         }
     }
 
-    /// What the request counts for in a chain, the bind of a region of up to four KLM entries being
+    /// What the request counts for in a chain, the bind of memory of up to four KLM entries being
     /// one.
     #[must_use]
     pub fn weight(&self) -> u32 {
         match self {
             // In units of 64 bytes, of which such a bind takes three: two before the list, and one
             // for each four entries of it.
-            Self::Bind { region, .. } => {
-                let units = 2 + region.klm_entries().div_ceil(4);
+            Self::Bind { span, .. } => {
+                let units = 2 + span.klm_entries().div_ceil(4);
                 u32::try_from(units.div_ceil(3)).unwrap_or(u32::MAX)
             }
             Self::Invalidate { .. } => 1,
@@ -102,7 +102,7 @@ pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// If not all of them are known to be done. A request that did not take effect never will once
     /// a later call of `run` has posted anything.
-    fn run(&self, chain: &[UmrOp]) -> Result<(), ChainError>;
+    fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError>;
 
     /// Times that the queue which carries the requests had failed and was replaced.
     fn recoveries(&self) -> u64 {

@@ -120,10 +120,10 @@ pub enum PoolError {
         /// How long it was waited for.
         limit: Duration,
     },
-    /// The region needs more KLM entries than a key of the pool has.
-    #[error("region of {len} bytes needs {entries} KLM entries, a pooled key has {entries_max}")]
+    /// The memory needs more KLM entries than a key of the pool has.
+    #[error("memory of {len} bytes needs {entries} KLM entries, a pooled key has {entries_max}")]
     RegionTooLong {
-        /// Length of the region in bytes.
+        /// Its length in bytes.
         len: u64,
         /// Entries it needs.
         entries: u64,

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::device::MkeyDevice;
 use crate::error::{PoolError, ReleaseError};
-use crate::key::{Gvmi, Mkey};
+use crate::key::{Gvmi, Mkey, VirtAddr};
+#[cfg(doc)]
 use crate::region::Region;
 use crate::slots::SlotId;
+use crate::span::Span;
 
 /// A free key in one's hands. Goes back to the pool when dropped.
 #[derive(Debug)]
@@ -24,16 +26,17 @@ impl<'a, D: MkeyDevice> Lease<'a, D> {
         Self { core, id: Some(id) }
     }
 
-    /// Makes the key stand for the region.
+    /// Makes the key stand for a [`Region`], or for a [`Span`] of several.
     ///
     /// # Errors
-    /// If the region is too long for a pooled key, or the bind fails.
-    pub fn bind(mut self, region: Region) -> Result<Export<D>, PoolError> {
-        self.core.check_length(&region)?;
+    /// If the memory is too long for a pooled key, or the bind fails.
+    pub fn bind<'m>(mut self, memory: impl Into<Span<'m>>) -> Result<Export<D>, PoolError> {
+        let span = memory.into();
+        self.core.check_length(&span)?;
         match self.id.take() {
             Some(id) => {
-                let mkey = self.core.bind(id, region)?;
-                Ok(Export::new(self.core, id, mkey, region))
+                let mkey = self.core.bind(id, span)?;
+                Ok(Export::new(self.core, id, mkey, &span))
             }
             // Only this function empties it, and it consumes the lease.
             None => Err(PoolError::Closed),
@@ -55,16 +58,18 @@ pub struct Export<D: MkeyDevice> {
     /// Empty once released.
     id: Option<SlotId>,
     mkey: Mkey,
-    region: Region,
+    addr: VirtAddr,
+    len: u64,
 }
 
 impl<D: MkeyDevice> Export<D> {
-    pub(crate) fn new(core: &Arc<Core<D>>, id: SlotId, mkey: Mkey, region: Region) -> Self {
+    pub(crate) fn new(core: &Arc<Core<D>>, id: SlotId, mkey: Mkey, span: &Span<'_>) -> Self {
         Self {
             core: Arc::clone(core),
             id: Some(id),
             mkey,
-            region,
+            addr: span.addr(),
+            len: span.len(),
         }
     }
 
@@ -80,10 +85,17 @@ impl<D: MkeyDevice> Export<D> {
         self.core.gvmi
     }
 
-    /// What the key stands for.
+    /// First byte of what the key stands for.
     #[must_use]
-    pub fn region(&self) -> Region {
-        self.region
+    pub fn addr(&self) -> VirtAddr {
+        self.addr
+    }
+
+    /// Length in bytes of what the key stands for, at least one.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nothing is never exported")]
+    pub fn len(&self) -> u64 {
+        self.len
     }
 
     /// Gives the key back. With [`Invalidate::Strict`](crate::Invalidate::Strict), nobody reaches
@@ -113,7 +125,8 @@ impl<D: MkeyDevice> fmt::Debug for Export<D> {
         f.debug_struct("Export")
             .field("gvmi", &self.core.gvmi)
             .field("mkey", &self.mkey)
-            .field("region", &self.region)
+            .field("addr", &self.addr)
+            .field("len", &self.len)
             .finish_non_exhaustive()
     }
 }

@@ -18,6 +18,7 @@ use crate::policy::{AliasPolicy, PoolPolicy};
 use crate::pool::MkeyPool;
 use crate::region::Region;
 use crate::secret::Seal;
+use crate::span::Span;
 use crate::stats::{AliasStats, PoolStats};
 use crate::sync::{Mutex, lock};
 
@@ -52,13 +53,13 @@ impl<D: MkeyDevice> HostHooks<D> {
         })
     }
 
-    /// Draws a key and binds it to the region.
+    /// Draws a key and binds it to a [`Region`], or to a [`Span`] of several.
     ///
     /// # Errors
-    /// If there is no key to be had, the region is too long for one, or the bind fails. The caller
+    /// If there is no key to be had, the memory is too long for one, or the bind fails. The caller
     /// goes its other way; the pool stays usable.
-    pub fn export(&self, region: Region) -> Result<Export<D>, PoolError> {
-        self.pool.export(region)
+    pub fn export<'a>(&self, memory: impl Into<Span<'a>>) -> Result<Export<D>, PoolError> {
+        self.pool.export(memory)
     }
 
     /// Draws a key for each region and binds them together, see [`MkeyPool::export_many`].

@@ -77,6 +77,7 @@ mod shelf;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slots;
+mod span;
 mod spread;
 mod stats;
 mod sync;
@@ -96,5 +97,6 @@ pub use policy::{AliasPolicy, Invalidate, OnFull, PolicyError, PoolPolicy, Reuse
 pub use pool::{MkeyPool, PoolLevels};
 pub use region::{Region, RegionError};
 pub use secret::{Seal, Secret, SecretError};
+pub use span::Span;
 pub use stats::{AliasStats, PoolStats};
 pub use upkeep::Upkeep;

@@ -13,6 +13,7 @@ use crate::latency::PoolLatencies;
 use crate::policy::PoolPolicy;
 use crate::region::Region;
 use crate::slots::State;
+use crate::span::Span;
 use crate::stats::PoolStats;
 use crate::upkeep::Upkeep;
 
@@ -81,15 +82,17 @@ impl<D: MkeyDevice> MkeyPool<D> {
         Ok(Lease::new(&self.core, self.core.take()?))
     }
 
-    /// A key that stands for the region. One work request if the pool has a free key.
+    /// A key that stands for a [`Region`], or for a [`Span`] of several. One work request if the
+    /// pool has a free key.
     ///
     /// # Errors
-    /// As [`MkeyPool::lease`]; if the region is too long for a pooled key; if the bind fails.
-    pub fn export(&self, region: Region) -> Result<Export<D>, PoolError> {
-        self.core.check_length(&region)?;
+    /// As [`MkeyPool::lease`]; if the memory is too long for a pooled key; if the bind fails.
+    pub fn export<'a>(&self, memory: impl Into<Span<'a>>) -> Result<Export<D>, PoolError> {
+        let span = memory.into();
+        self.core.check_length(&span)?;
         let id = self.core.take()?;
-        let mkey = self.core.bind(id, region)?;
-        Ok(Export::new(&self.core, id, mkey, region))
+        let mkey = self.core.bind(id, span)?;
+        Ok(Export::new(&self.core, id, mkey, &span))
     }
 
     /// A key for each of the regions, bound together: one doorbell and one completion for as many as
@@ -101,7 +104,7 @@ impl<D: MkeyDevice> MkeyPool<D> {
         for (number, region) in regions.iter().enumerate() {
             let taken = self
                 .core
-                .check_length(region)
+                .check_length(&(*region).into())
                 .and_then(|()| self.core.take());
             match taken {
                 Ok(id) => leased.push((id, *region)),
@@ -115,7 +118,8 @@ impl<D: MkeyDevice> MkeyPool<D> {
             if let Some((_, error)) = refused.next_if(|(at, _)| *at == number) {
                 results.push(Err(error));
             } else if let Some(((id, region), result)) = bound.next() {
-                results.push(result.map(|mkey| Export::new(&self.core, *id, mkey, *region)));
+                results
+                    .push(result.map(|mkey| Export::new(&self.core, *id, mkey, &(*region).into())));
             }
         }
         results

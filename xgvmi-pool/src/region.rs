@@ -29,6 +29,14 @@ pub enum RegionError {
         /// Its length in bytes.
         len: u64,
     },
+    /// A part of a span does not begin where the one before it ends.
+    #[error("a part of a span at {found:?}, the one before it ends at {expected:?}")]
+    Gap {
+        /// Where it should begin.
+        expected: VirtAddr,
+        /// Where it begins.
+        found: VirtAddr,
+    },
 }
 
 impl Region {

@@ -99,7 +99,8 @@ enum Object {
     Key {
         serial: u64,
         tag: Tag,
-        region: Option<Region>,
+        /// What it is bound to; free with nothing.
+        regions: Vec<Region>,
         spec: MkeySpec,
     },
     Alias {
@@ -176,10 +177,7 @@ impl SimFabric {
         let bound = |object: &&Object| {
             matches!(
                 object,
-                Object::Key {
-                    region: Some(_),
-                    ..
-                }
+                Object::Key { regions, .. } if !regions.is_empty()
             )
         };
         self.world()
@@ -194,7 +192,7 @@ impl SimFabric {
     }
 
     /// What an access of `len` bytes at `addr` with a key of the function `gvmi` comes to: the
-    /// region behind the key.
+    /// region behind the key, of several the one that `addr` lies in.
     ///
     /// # Errors
     /// If the adapter would end it in an error completion.
@@ -207,29 +205,36 @@ impl SimFabric {
     ) -> Result<Region, Unreached> {
         let world = self.world();
         let key = Mkey::from_raw(key.raw());
-        let region = match world.object(gvmi, key.index()).ok_or(Unreached::NoKey)? {
+        let regions = match world.object(gvmi, key.index()).ok_or(Unreached::NoKey)? {
             // The tag of an alias says nothing about that of its key.
             Object::Key { tag, .. } if *tag != key.tag() => return Err(Unreached::NoKey),
-            Object::Key { region, .. } => region,
+            Object::Key { regions, .. } => regions,
             Object::Alias {
                 gvmi,
                 index,
                 serial,
             } => match world.object(*gvmi, *index) {
                 Some(Object::Key {
-                    region,
+                    regions,
                     serial: found,
                     ..
-                }) if found == serial => region,
+                }) if found == serial => regions,
                 _ => return Err(Unreached::Dangling),
             },
         };
-        let region = region.ok_or(Unreached::Free)?;
-        let offset = addr
-            .checked_offset_from(region.addr())
-            .ok_or(Unreached::OutOfRange)?;
-        match offset.checked_add(len) {
-            Some(end) if end <= region.len() => Ok(region),
+        let (Some(first), Some(last)) = (regions.first(), regions.last()) else {
+            return Err(Unreached::Free);
+        };
+        // Cannot overflow: a region ends within the address space.
+        let end = last.addr().get() + last.len();
+        let is_inside = addr
+            .get()
+            .checked_add(len)
+            .is_some_and(|to| addr >= first.addr() && to <= end);
+        // A key of nothing but the end of its memory lies in the last region.
+        let holds = |region: &&Region| addr.get() < region.addr().get() + region.len();
+        match regions.iter().find(holds).or(Some(last)) {
+            Some(region) if is_inside => Ok(*region),
             _ => Err(Unreached::OutOfRange),
         }
     }
@@ -292,28 +297,28 @@ impl World {
         Ok(index)
     }
 
-    fn apply(&mut self, gvmi: Gvmi, op: &UmrOp) -> Result<(), DeviceError> {
+    fn apply(&mut self, gvmi: Gvmi, op: &UmrOp<'_>) -> Result<(), DeviceError> {
         let object = self
             .functions
             .get_mut(&gvmi)
             .and_then(|objects| objects.get_mut(&op.mkey().index().get()));
         let Some(Object::Key {
-            region, tag, spec, ..
+            regions, tag, spec, ..
         }) = object
         else {
             return Err(bad_request(op));
         };
         match *op {
-            UmrOp::Bind { mkey, region: new } => {
-                if region.is_some() || new.klm_entries() > u64::from(spec.klm_entries) {
+            UmrOp::Bind { mkey, span: new } => {
+                if !regions.is_empty() || new.klm_entries() > u64::from(spec.klm_entries) {
                     return Err(bad_request(op));
                 }
-                *region = Some(new);
+                regions.extend_from_slice(new.regions());
                 *tag = mkey.tag();
                 self.counts.binds += 1;
             }
             UmrOp::Invalidate { .. } => {
-                *region = None;
+                regions.clear();
                 self.counts.invalidates += 1;
             }
         }
@@ -343,7 +348,7 @@ impl MkeyDevice for SimDevice {
         let key = Object::Key {
             serial,
             tag: Tag::ZERO,
-            region: None,
+            regions: Vec::new(),
             spec: spec.clone(),
         };
         world.add(CALL, self.gvmi, key)
@@ -367,7 +372,7 @@ impl MkeyDevice for SimDevice {
         }
     }
 
-    fn run(&self, chain: &[UmrOp]) -> Result<(), ChainError> {
+    fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
         let mut world = self.fabric.world();
         world.counts.chains += 1;
         let rates = world.rates;
@@ -488,7 +493,7 @@ fn refused(call: &'static str, object: String, status: u8) -> DeviceError {
     }
 }
 
-fn bad_request(op: &UmrOp) -> DeviceError {
+fn bad_request(op: &UmrOp<'_>) -> DeviceError {
     DeviceError::Completion {
         request: format!("{op:?}"),
         syndrome: SYNDROME_BIND,

@@ -2,7 +2,7 @@
 
 use xgvmi_pool::sim::{FaultRates, SimDevice, SimFabric};
 use xgvmi_pool::{
-    Export, Gvmi, Invalidate, Lkey, MkeyPool, PoolError, PoolPolicy, Region, VirtAddr,
+    Export, Gvmi, Invalidate, Lkey, MkeyPool, PoolError, PoolPolicy, Region, Span, VirtAddr,
 };
 
 const HOST: Gvmi = Gvmi::new(1);
@@ -35,8 +35,9 @@ fn release_all(exports: Vec<Export<SimDevice>>) {
 }
 
 fn reaches(fabric: &SimFabric, export: &Export<SimDevice>) -> bool {
-    let (key, region) = (Lkey::from_raw(export.mkey().raw()), export.region());
-    fabric.reach(HOST, key, region.addr(), region.len()) == Ok(region)
+    let key = Lkey::from_raw(export.mkey().raw());
+    let reached = fabric.reach(HOST, key, export.addr(), export.len());
+    reached.is_ok_and(|region| (region.addr(), region.len()) == (export.addr(), export.len()))
 }
 
 /// Doorbells of three rounds of 64 exports and 64 releases, the last round with a flush behind it.
@@ -94,7 +95,7 @@ fn check_reach(invalidate: Invalidate, after_release: bool) {
     let fabric = SimFabric::new();
     let pool = pool(&fabric, invalidate);
     let export = pool.export(regions(1)[0]).expect("a key");
-    let (key, addr) = (Lkey::from_raw(export.mkey().raw()), export.region().addr());
+    let (key, addr) = (Lkey::from_raw(export.mkey().raw()), export.addr());
     export.release().expect("released");
     assert_eq!(fabric.reach(HOST, key, addr, 1).is_ok(), after_release);
     pool.flush();
@@ -163,6 +164,43 @@ fn a_chain_is_no_longer_than_the_device_takes() {
 }
 
 #[test]
+fn memory_of_several_registrations_takes_one_key_and_one_request() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, Invalidate::Strict);
+    let part = |addr, lkey| Region::new(VirtAddr::new(addr), 0x1000, Lkey::from_raw(lkey));
+    let parts = [0, 1, 2]
+        .map(|number| part(0x10_0000 + 0x1000 * u64::from(number), 7 + number).expect("a region"));
+    let export = pool
+        .export(Span::of(&parts).expect("no gap"))
+        .expect("a key");
+    assert_eq!((export.addr(), export.len()), (parts[0].addr(), 0x3000));
+    let key = Lkey::from_raw(export.mkey().raw());
+    for part in &parts {
+        assert_eq!(fabric.reach(HOST, key, part.addr(), 1), Ok(*part));
+    }
+    assert!(fabric.reach(HOST, key, parts[0].addr(), 0x3000).is_ok());
+    assert!(fabric.reach(HOST, key, parts[0].addr(), 0x3001).is_err());
+    assert_eq!(fabric.counts().chains, 1);
+    export.release().expect("released");
+    assert!(fabric.reach(HOST, key, parts[1].addr(), 1).is_err());
+
+    // As many pieces as a key has entries, and one more.
+    let many: Vec<_> = (0..17)
+        .map(|number| part(0x10_0000 + 0x1000 * number, 7).expect("a region"))
+        .collect();
+    let export = |parts| pool.export(Span::of(parts).expect("no gap"));
+    assert!(export(&many[..16]).is_ok());
+    assert!(matches!(
+        export(&many),
+        Err(PoolError::RegionTooLong {
+            entries: 17,
+            entries_max: 16,
+            ..
+        })
+    ));
+}
+
+#[test]
 fn what_fails_in_a_batch_fails_alone_or_with_those_behind_it() {
     let fabric = SimFabric::new();
     let pool = pool(&fabric, Invalidate::Strict);
@@ -171,7 +209,7 @@ fn what_fails_in_a_batch_fails_alone_or_with_those_behind_it() {
     let results = pool.export_many(&wanted);
     for (number, result) in results.iter().enumerate() {
         match result {
-            Ok(export) => assert!(number != 3 && export.region() == wanted[number]),
+            Ok(export) => assert!(number != 3 && export.addr() == wanted[number].addr()),
             Err(error) => {
                 assert!(number == 3 && matches!(error, PoolError::RegionTooLong { .. }));
             }

@@ -75,7 +75,7 @@ impl MkeyDevice for Weightless {
         Ok(())
     }
 
-    fn run(&self, _: &[UmrOp]) -> Result<(), ChainError> {
+    fn run(&self, _: &[UmrOp<'_>]) -> Result<(), ChainError> {
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use xgvmi_pool::sim::{FaultRates, SimFabric};
+use xgvmi_pool::sim::{FaultRates, SimDevice, SimFabric};
 use xgvmi_pool::{
     AliasError, AliasMap, AliasPolicy, AliasRef, Export, Gvmi, Invalidate, Lkey, Mkey, MkeyPool,
     Observer, OwnerUuid, PoolEvent, PoolPolicy, Region, RemoteKey, ReuseOrder, VirtAddr,
@@ -28,6 +28,10 @@ use xgvmi_pool::{
 
 const HOST: Gvmi = Gvmi::new(1);
 const DPU: Gvmi = Gvmi::new(2);
+
+fn region_of(export: &Export<SimDevice>) -> Region {
+    Region::new(export.addr(), export.len(), Lkey::from_raw(1)).expect("what was exported")
+}
 
 #[derive(Clone, Debug)]
 enum PoolAction {
@@ -122,7 +126,7 @@ proptest! {
                     prop_assert_eq!(results.len(), count);
                     for (result, region) in results.into_iter().zip(regions) {
                         if let Ok(export) = result {
-                            prop_assert_eq!(export.region(), region);
+                            prop_assert_eq!(region_of(&export), region);
                             live.push(export);
                         }
                     }
@@ -143,7 +147,7 @@ proptest! {
                 }
                 PoolAction::Release { which } if !live.is_empty() => {
                     let export = live.swap_remove(which.index(live.len()));
-                    let (mkey, region) = (export.mkey(), export.region());
+                    let (mkey, region) = (export.mkey(), region_of(&export));
                     let result = export.release();
                     if result.is_ok() && invalidate == Invalidate::Strict {
                         let lkey = Lkey::from_raw(mkey.raw());
@@ -153,7 +157,7 @@ proptest! {
                 }
                 PoolAction::Drop { which } if !live.is_empty() => {
                     let export = live.swap_remove(which.index(live.len()));
-                    released.push((export.mkey(), export.region()));
+                    released.push((export.mkey(), region_of(&export)));
                 }
                 PoolAction::LeaseAndReturn => drop(pool.lease()),
                 PoolAction::Release { .. } | PoolAction::Drop { .. } => {}
@@ -164,7 +168,7 @@ proptest! {
             prop_assert!(keys.is_disjoint(&lost));
             prop_assert!(fabric.objects(HOST) <= mkeys_max as usize);
             for export in &live {
-                let (lkey, region) = (Lkey::from_raw(export.mkey().raw()), export.region());
+                let (lkey, region) = (Lkey::from_raw(export.mkey().raw()), region_of(export));
                 let reach = |addr, len| fabric.reach(HOST, lkey, addr, len);
                 prop_assert_eq!(reach(region.addr(), region.len()), Ok(region));
                 prop_assert!(reach(region.addr(), region.len() + 1).is_err());
@@ -352,7 +356,7 @@ proptest! {
             }
             prop_assert_eq!(map.len(), model.entries.len());
             for (key, _, _, alias) in &pins {
-                let region = exports[*key].region();
+                let region = region_of(&exports[*key]);
                 let reached = fabric.reach(DPU, alias.lkey(), region.addr(), region.len());
                 prop_assert_eq!(reached, Ok(region));
             }

@@ -133,7 +133,10 @@ impl<'f> Bench<'f> {
                 let entries = u32::try_from(region.klm_entries())?;
                 let key = times.of(Step::UmrMkeyCreation, || steps.create_umr(entries))?;
                 let mkey = key.mkey();
-                let bind = UmrOp::Bind { mkey, region };
+                let bind = UmrOp::Bind {
+                    mkey,
+                    span: region.into(),
+                };
                 times.of(Step::UmrMkeyRegistration, || self.device.run(&[bind]))?;
                 times.of(Step::UmrMkeyExport, || steps.allow(&key, &ACCESS))?;
                 self.alias(&key, times)?;

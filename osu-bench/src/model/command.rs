@@ -71,9 +71,9 @@ pub struct ModelArgs {
     /// Show what becomes of the slides' figures when one input changes.
     #[arg(long)]
     sensitivity: bool,
-    /// Write the result too; the suffix, json, csv or svg, decides how. May be given several times.
+    /// Write the result too; the suffix, json or csv, decides how.
     #[arg(short, long, value_name = "FILE")]
-    output: Vec<PathBuf>,
+    output: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,7 +87,6 @@ enum ExtentName {
 enum Format {
     Json,
     Csv,
-    Svg,
 }
 
 /// Predicts what the options ask for, and returns the text to print.
@@ -96,11 +95,7 @@ enum Format {
 /// An option out of its range, a cost table that is none, a file that cannot be read or written.
 pub fn run(args: &ModelArgs) -> Result<String> {
     // Before minutes of work, not after.
-    let formats: Vec<Format> = args
-        .output
-        .iter()
-        .map(|file| format_of(file))
-        .collect::<Result<_>>()?;
+    let format = args.output.as_deref().map(format_of).transpose()?;
     let table = match &args.costs {
         Some(file) => {
             CostTable::parse(&read(file)?).with_context(|| format!("reading {}", file.display()))?
@@ -139,7 +134,7 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         |file| file.display().to_string(),
     );
     let document = Document::new(costs, &points, &variations);
-    for (file, format) in args.output.iter().zip(formats) {
+    if let (Some(file), Some(format)) = (&args.output, format) {
         write(file, format, &document)?;
     }
     let mut text = document.table();
@@ -195,8 +190,7 @@ fn format_of(file: &Path) -> Result<Format> {
     match file.extension().and_then(|suffix| suffix.to_str()) {
         Some("json") => Ok(Format::Json),
         Some("csv") => Ok(Format::Csv),
-        Some("svg") => Ok(Format::Svg),
-        _ => bail!("{}: the suffix must be json, csv or svg", file.display()),
+        _ => bail!("'{}' ends in neither .json nor .csv", file.display()),
     }
 }
 
@@ -218,7 +212,6 @@ fn write(file: &Path, format: Format, document: &Document) -> Result<()> {
     let text = match format {
         Format::Json => serde_json::to_string_pretty(document)? + "\n",
         Format::Csv => document.csv(),
-        Format::Svg => super::plot::render(document)?,
     };
     fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }

@@ -8,7 +8,6 @@ mod command;
 mod config;
 mod costs;
 mod engine;
-mod plot;
 mod predict;
 mod report;
 mod scheme;

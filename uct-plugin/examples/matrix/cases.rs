@@ -83,6 +83,13 @@ pub(crate) const CASES: &[Case] = &[
         run: parts,
     },
     Case {
+        name: "memory in chunks",
+        doors: ALL,
+        fits: always,
+        failing: None,
+        run: chunks,
+    },
+    Case {
         name: "two contexts",
         doors: ALL,
         fits: always,
@@ -95,13 +102,6 @@ pub(crate) const CASES: &[Case] = &[
         fits: always,
         failing: None,
         run: numbers,
-    },
-    Case {
-        name: "numbers in UCX's virtual file system",
-        doors: ALL,
-        fits: always,
-        failing: None,
-        run: files,
     },
     Case {
         name: "announced keys are imported without a command",
@@ -238,6 +238,39 @@ fn parts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.end()
 }
 
+/// Memory that UCX registers in chunks, with several threads, is one key of the pool all the same.
+fn chunks(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let variables = [
+        ("UCX_IB_REG_MT_THRESH", "512k"),
+        ("UCX_IB_REG_MT_CHUNK", "512k"),
+    ];
+    let mut pair = Pair::start(launch, ucx, (door, door), &variables)?;
+    // From two chunks to as many as are left to UCX, beginning at odd places of a chunk.
+    for (id, bytes) in (1..).zip([600_000, 1 << 20, 5 << 20, 20 << 20, 3_000_001]) {
+        pair.share(id, bytes)?;
+        pair.check(id, id)?;
+        pair.host.ask(&format!("fill {id} {}", id + 100))?;
+        pair.check(id, id + 100)?;
+    }
+    let pid = pair.host.ask("pid")?;
+    let shown = stat(launch, &pid)?.ok_or_else(|| format!("process {pid} is not shown"))?;
+    let count = |name: &str| -> u64 {
+        let domains = shown["processes"][0]["domains"].as_array();
+        let counts = domains.into_iter().flatten().map(|domain| &domain[name]);
+        counts.filter_map(serde_json::Value::as_u64).sum()
+    };
+    let (exports, left) = (count("exports"), count("exports_left"));
+    if exports < 4 || exports <= 3 * left {
+        return Err(format!(
+            "{exports} exports from the pool, {left} left to UCX: {shown}"
+        ));
+    }
+    for id in 1..=5 {
+        pair.forget(id)?;
+    }
+    pair.end()
+}
+
 fn contexts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
     pair.share(1, 65_536)?;
@@ -282,40 +315,6 @@ fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         None => Ok(()),
         Some(shown) => Err(format!("a dead process is shown: {shown}")),
     }
-}
-
-fn files(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
-    for id in 1..4 {
-        pair.share(id, 65_536)?;
-    }
-    pair.forget(2)?;
-    // UCX's cache deregisters what is unmapped when it is asked for the next memory.
-    pair.share(4, 65_536)?;
-    let expect = [
-        ("exports", 4),
-        ("releases", 1),
-        ("pool_in_use", 3),
-        ("imports", 0),
-    ];
-    for (name, expect) in expect {
-        let found = pair.host.ask(&format!("file {name}"))?;
-        if found != expect.to_string() {
-            return Err(format!("{name} is {found} instead of {expect}"));
-        }
-    }
-    let imports = pair.dpu.ask("file imports")?;
-    if imports != "4" {
-        return Err(format!("imports is {imports} instead of 4"));
-    }
-    // Of a context that is gone, nothing is left.
-    pair.host.ask("context 1")?;
-    pair.share(5, 65_536)?;
-    pair.forget(5)?;
-    pair.host.ask("close")?;
-    pair.host.ask("context 0")?;
-    pair.host.ask("file exports")?;
-    pair.end()
 }
 
 fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

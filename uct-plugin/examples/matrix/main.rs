@@ -6,7 +6,6 @@ mod agent;
 mod cases;
 mod counters;
 mod defects;
-mod library;
 mod memory;
 mod peer;
 

@@ -5,15 +5,19 @@ use std::error::Error;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx5dv_sys::*;
 use xgvmi_pool::mlx5::{Mlx5Device, Mlx5Options};
-use xgvmi_pool::{Lkey, VirtAddr};
+use xgvmi_pool::{Lkey, Region, VirtAddr};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// What peers may do with registered memory.
+const ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 /// How long a completion may take.
 const COMPLETION_LIMIT: Duration = Duration::from_secs(10);
@@ -107,12 +111,11 @@ impl<'a> Memory<'a> {
     pub(crate) fn of(context: &'a Context, mut bytes: Box<[u8]>) -> Outcome<Self> {
         let len = bytes.len();
         let addr = bytes.as_mut_ptr();
-        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
         // SAFETY: the memory lives in the box, which is dropped after the registration.
         let mr = unsafe {
             context
                 .lib
-                .ibv_reg_mr_iova2(context.pd.as_ptr(), addr.cast(), len, addr as u64, access)
+                .ibv_reg_mr_iova2(context.pd.as_ptr(), addr.cast(), len, addr as u64, ACCESS)
         };
         let mr = NonNull::new(mr).ok_or_else(|| last_error("ibv_reg_mr_iova2"))?;
         Ok(Self { context, bytes, mr })
@@ -120,6 +123,28 @@ impl<'a> Memory<'a> {
 
     pub(crate) fn addr(&self) -> u64 {
         self.bytes.as_ptr() as u64
+    }
+
+    /// Registers a part of it once more, with a key of its own.
+    pub(crate) fn register_part(&self, part: Range<usize>) -> Outcome<Part<'_>> {
+        let bytes = &self.bytes[part];
+        let (addr, len) = (bytes.as_ptr() as u64, bytes.len());
+        let Context { lib, pd, .. } = self.context;
+        // SAFETY: the memory lives longer than the part, which borrows it.
+        let mr = unsafe {
+            lib.ibv_reg_mr_iova2(
+                pd.as_ptr(),
+                ptr::without_provenance_mut(bytes.as_ptr().addr()),
+                len,
+                addr,
+                ACCESS,
+            )
+        };
+        let mr = NonNull::new(mr).ok_or_else(|| last_error("ibv_reg_mr_iova2"))?;
+        // SAFETY: just registered.
+        let lkey = Lkey::from_raw(unsafe { (*mr.as_ptr()).lkey });
+        let region = Region::new(VirtAddr::new(addr), u64::try_from(len)?, lkey)?;
+        Ok(Part { lib, mr, region })
     }
 
     pub(crate) fn lkey(&self) -> Lkey {
@@ -150,6 +175,26 @@ impl Drop for Memory<'_> {
     fn drop(&mut self) {
         // SAFETY: registered by `register`; no request that uses it is on its way.
         unsafe { self.context.lib.ibv_dereg_mr(self.mr.as_ptr()) };
+    }
+}
+
+/// Memory that has a registration of its own beside that of what it is part of.
+pub(crate) struct Part<'a> {
+    lib: &'a Mlx5Lib,
+    mr: NonNull<ibv_mr>,
+    region: Region,
+}
+
+impl Part<'_> {
+    pub(crate) fn region(&self) -> Region {
+        self.region
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        // SAFETY: registered by `register_part`; no request that uses it is on its way.
+        unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use xgvmi_pool::mlx5::{Mlx5Device, Mlx5Options};
 use xgvmi_pool::{
     AccessKey, AliasDevice, AliasPolicy, DeviceError, DpuHooks, Export, HostHooks, Invalidate,
-    Mkey, MkeyDevice, MkeySpec, OwnerUuid, PoolError, PoolPolicy, Region, RemoteKey, Tag, UmrOp,
-    VirtAddr,
+    Mkey, MkeyDevice, MkeySpec, OwnerUuid, PoolError, PoolPolicy, Region, RemoteKey, Span, Tag,
+    UmrOp, VirtAddr,
 };
 
 use crate::Outcome;
-use crate::verbs::{Context, Memory, Reader};
+use crate::verbs::{Context, Memory, Part, Reader};
 
 /// One check.
 pub(crate) struct Check {
@@ -29,6 +29,7 @@ checks! {
     a_bound_key_is_read_through_its_alias_and_a_released_one_is_not,
     an_unaligned_region_is_read_to_its_last_byte_and_no_further,
     a_region_of_five_gigabytes_takes_one_key,
+    memory_that_was_registered_in_pieces_takes_one_key,
     sixty_four_keys_are_bound_and_freed_together,
     a_key_is_freed_in_front_of_the_next_bind,
     a_queue_that_cannot_be_connected_fails_each_export_and_does_no_harm,
@@ -92,10 +93,9 @@ impl<'a> Sides<'a> {
 
     /// The DPU must read just what the host's memory holds there.
     fn reads(&self, export: &Export<Mlx5Device>, memory: &Memory<'_>) -> Outcome<()> {
-        let region = export.region();
-        let len = usize::try_from(region.len())?;
-        let start = usize::try_from(region.addr().get() - memory.addr())?;
-        let got = self.read(key(export), region.addr(), len)?;
+        let len = usize::try_from(export.len())?;
+        let start = usize::try_from(export.addr().get() - memory.addr())?;
+        let got = self.read(key(export), export.addr(), len)?;
         let right = got.as_deref() == Some(&memory.bytes()[start..start + len]);
         ensure(right, "the DPU reads what the host has written")
     }
@@ -144,7 +144,7 @@ fn a_bound_key_is_read_through_its_alias_and_a_released_one_is_not(
         let memory = sides.memory(16 * PAGE, round)?;
         let export = sides.host.export(whole(&memory)?)?;
         sides.reads(&export, &memory)?;
-        let (key, addr) = (key(&export), export.region().addr());
+        let (key, addr) = (key(&export), export.addr());
         sides.host.release(export)?;
         ensure(
             sides.read(key, addr, 1)?.is_none(),
@@ -168,7 +168,7 @@ fn an_unaligned_region_is_read_to_its_last_byte_and_no_further(
     for (start, len) in [(0, 1), (1, 1), (13, 2 * PAGE + 5), (4 * PAGE - 1, 1)] {
         let export = sides.host.export(part(&memory, start, len)?)?;
         sides.reads(&export, &memory)?;
-        let addr = export.region().addr();
+        let addr = export.addr();
         let beyond = sides.read(key(&export), addr, len + 1)?;
         ensure(beyond.is_none(), "a byte beyond the end is out of reach")?;
         let before = sides.read(key(&export), VirtAddr::new(addr.get() - 1), 1)?;
@@ -203,6 +203,47 @@ fn a_region_of_five_gigabytes_takes_one_key(host: &Context, dpu: &Context) -> Ou
     sides.close()
 }
 
+/// The borders of the pieces are at odd places, and what is read crosses them.
+fn memory_that_was_registered_in_pieces_takes_one_key(
+    host: &Context,
+    dpu: &Context,
+) -> Outcome<()> {
+    const BORDERS: [usize; 6] = [0, 5, PAGE + 1, 3 * PAGE, 3 * PAGE + 7, 8 * PAGE];
+    let sides = Sides::open(host, dpu)?;
+    let memory = sides.memory(9 * PAGE, 14)?;
+    let pieces: Outcome<Vec<_>> = BORDERS
+        .windows(2)
+        .map(|ends| memory.register_part(ends[0]..ends[1]))
+        .collect();
+    let pieces = pieces?;
+    let regions: Vec<_> = pieces.iter().map(Part::region).collect();
+    let export = sides.host.export(Span::of(&regions)?)?;
+    sides.reads(&export, &memory)?;
+    for border in &BORDERS[1..5] {
+        let addr = VirtAddr::new(memory.addr() + u64::try_from(border - 3)?);
+        let got = sides.read(key(&export), addr, 9)?;
+        let right = got.as_deref() == Some(&memory.bytes()[border - 3..border + 6]);
+        ensure(right, &format!("read across the border at {border:#x}"))?;
+    }
+    let beyond = sides.read(key(&export), export.addr(), 8 * PAGE + 1)?;
+    ensure(
+        beyond.is_none(),
+        "the byte behind the last piece is out of reach",
+    )?;
+    // The same key for one region, of which the old entries must show nothing.
+    let (mkey, middle) = (export.mkey(), VirtAddr::new(memory.addr() + 0x1000));
+    sides.host.release(export)?;
+    let export = sides.host.export(part(&memory, 0, PAGE)?)?;
+    ensure(export.mkey() == mkey, "one key")?;
+    sides.reads(&export, &memory)?;
+    ensure(
+        sides.read(key(&export), middle, 1)?.is_none(),
+        "entries of before are out of reach",
+    )?;
+    sides.host.release(export)?;
+    sides.close()
+}
+
 fn sixty_four_keys_are_bound_and_freed_together(host: &Context, dpu: &Context) -> Outcome<()> {
     let policy = PoolPolicy {
         invalidate: Invalidate::Batched,
@@ -222,7 +263,7 @@ fn sixty_four_keys_are_bound_and_freed_together(host: &Context, dpu: &Context) -
     }
     let keys: Vec<_> = exports
         .iter()
-        .map(|export| (key(export), export.region()))
+        .map(|export| (key(export), export.addr()))
         .collect();
     for export in exports {
         sides.host.release(export)?;
@@ -231,8 +272,8 @@ fn sixty_four_keys_are_bound_and_freed_together(host: &Context, dpu: &Context) -
         sides.host.stats().chains - before == 2,
         "one doorbell for all of each kind",
     )?;
-    for (key, region) in keys.into_iter().step_by(9) {
-        ensure(sides.read(key, region.addr(), 1)?.is_none(), "all are free")?;
+    for (key, addr) in keys.into_iter().step_by(9) {
+        ensure(sides.read(key, addr, 1)?.is_none(), "all are free")?;
     }
     sides.close()
 }
@@ -298,7 +339,7 @@ fn a_bad_bind_ends_the_queue_and_the_next_one_finds_a_new_queue(
     let device = &sides.host_device;
     let bind = UmrOp::Bind {
         mkey: lone_key(device)?,
-        region: whole(&memory)?,
+        span: whole(&memory)?.into(),
     };
     for recoveries in 0..3 {
         ensure(
@@ -333,7 +374,7 @@ fn the_requests_before_the_bad_one_are_done_and_those_behind_it_are_not(
     let keys = keys?;
     let bind = |number: usize| UmrOp::Bind {
         mkey: keys[number],
-        region,
+        span: region.into(),
     };
     device.run(&[bind(2)])?;
     let failed = device.run(&[bind(0), bind(1), bind(2), bind(3)]).err();
@@ -438,7 +479,10 @@ fn an_alias_of_a_destroyed_key_reaches_nothing(host: &Context, dpu: &Context) ->
     let memory = sides.memory(PAGE, 8)?;
     let device = &sides.host_device;
     let (mkey, region) = (lone_key(device)?, whole(&memory)?);
-    device.run(&[UmrOp::Bind { mkey, region }])?;
+    device.run(&[UmrOp::Bind {
+        mkey,
+        span: region.into(),
+    }])?;
     let key = RemoteKey {
         gvmi: device.gvmi(),
         mkey,
@@ -460,7 +504,7 @@ fn an_alias_reaches_what_its_key_is_bound_to_next(host: &Context, dpu: &Context)
     let sides = Sides::open(host, dpu)?;
     let memory = sides.memory(2 * PAGE, 9)?;
     let first = sides.host.export(part(&memory, 0, PAGE)?)?;
-    let stale = (key(&first), first.region().addr());
+    let stale = (key(&first), first.addr());
     sides.reads(&first, &memory)?;
     sides.host.release(first)?;
     let second = sides.host.export(part(&memory, PAGE, PAGE)?)?;
@@ -491,7 +535,7 @@ fn a_wrong_access_key_is_refused(host: &Context, dpu: &Context) -> Outcome<()> {
     let alias = sides.dpu_device.create_alias(&key(&export), &secret)?;
     let reader = Reader::connect(dpu)?;
     let into = Memory::of(dpu, vec![0; PAGE].into())?;
-    let read = reader.read(&into, alias.lkey, export.region().addr())?;
+    let read = reader.read(&into, alias.lkey, export.addr())?;
     ensure(
         read.is_ok() && into.bytes() == memory.bytes(),
         "the secret one does",
@@ -514,7 +558,7 @@ fn a_forked_child_is_kept_away(host: &Context, dpu: &Context) -> Outcome<()> {
         let forked = |error: &DeviceError| matches!(error, DeviceError::Forked { .. });
         let bind = UmrOp::Bind {
             mkey: export.mkey(),
-            region,
+            span: region.into(),
         };
         let run = device
             .run(&[bind])
@@ -553,7 +597,7 @@ fn a_closed_device_refuses_everything(host: &Context, dpu: &Context) -> Outcome<
     let closed = DeviceError::Closed;
     let bind = host_device.run(&[UmrOp::Bind {
         mkey: key.mkey,
-        region,
+        span: region.into(),
     }]);
     ensure(bind.is_err_and(|failed| failed.source == closed), "no bind")?;
     let spec = MkeySpec {

@@ -12,6 +12,7 @@
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
 #[path = "../common/verbs.rs"]
+#[expect(dead_code, reason = "the other examples need more of it")]
 mod verbs;
 mod wire;
 

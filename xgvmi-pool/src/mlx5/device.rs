@@ -222,7 +222,7 @@ impl MkeyDevice for Mlx5Device {
         self.destroy("DESTROY_MKEY", mkey)
     }
 
-    fn run(&self, chain: &[UmrOp]) -> Result<(), ChainError> {
+    fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
         let not_posted = |source| ChainError {
             done: 0,
             rest: Rest::NotDone,

@@ -25,3 +25,5 @@ pub use device::{Mlx5Device, Mlx5Options};
 pub use function::Function;
 // What `Mlx5Device::open` is called with.
 pub use mlx5dv_sys::{LoadError, Mlx5Lib, ibv_context, ibv_pd};
+// For those who look a region's registration up in somebody else's structures.
+pub use mlx5dv_sys::ibv_mr;

@@ -53,7 +53,7 @@ impl Progress {
     pub(super) fn outcome(
         &self,
         ticket: Ticket,
-        chain: &[UmrOp],
+        chain: &[UmrOp<'_>],
     ) -> Option<Result<(), ChainError>> {
         // Before a look at the failure: what was done before it is done.
         if self.done() > ticket.last {
@@ -106,7 +106,7 @@ impl Progress {
 
 impl Failure {
     /// What the failure means for a chain that it met.
-    fn of_chain(&self, ticket: Ticket, chain: &[UmrOp]) -> ChainError {
+    fn of_chain(&self, ticket: Ticket, chain: &[UmrOp<'_>]) -> ChainError {
         let mut position = ticket.first;
         let mut done = 0;
         for op in chain {
@@ -133,7 +133,7 @@ mod tests {
 
     const QPN: u32 = 0x48;
 
-    fn invalidations(count: usize) -> Vec<UmrOp> {
+    fn invalidations(count: usize) -> Vec<UmrOp<'static>> {
         vec![
             UmrOp::Invalidate {
                 mkey: Mkey::from_raw(0x77fb)

@@ -198,7 +198,7 @@ impl UmrQueue {
     ///
     /// # Errors
     /// As [`MkeyDevice::run`](crate::MkeyDevice::run).
-    pub(super) fn run(&self, chain: &[UmrOp]) -> Result<(), ChainError> {
+    pub(super) fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
         if chain.is_empty() {
             return Ok(());
         }
@@ -211,7 +211,7 @@ impl UmrQueue {
         self.wait(ticket, chain)
     }
 
-    fn post(&self, chain: &[UmrOp]) -> Result<Ticket, DeviceError> {
+    fn post(&self, chain: &[UmrOp<'_>]) -> Result<Ticket, DeviceError> {
         let wqebbs = self.measure(chain)?;
         let mut clock = Clock::new(self.poll_timeout);
         loop {
@@ -231,7 +231,7 @@ impl UmrQueue {
     }
 
     /// Building blocks of a chain, if it fits.
-    fn measure(&self, chain: &[UmrOp]) -> Result<u32, DeviceError> {
+    fn measure(&self, chain: &[UmrOp<'_>]) -> Result<u32, DeviceError> {
         let mut sum = 0;
         for op in chain {
             let wqebbs = wqe::wqebbs(op);
@@ -253,7 +253,7 @@ impl UmrQueue {
     }
 
     /// Writes the chain and rings, if there is room.
-    fn try_post(&self, chain: &[UmrOp], wqebbs: u32) -> Result<Option<Ticket>, DeviceError> {
+    fn try_post(&self, chain: &[UmrOp<'_>], wqebbs: u32) -> Result<Option<Ticket>, DeviceError> {
         let mut producer = lock(&self.producer);
         if let Some(error) = self.progress.failure() {
             let reason = error.to_string();
@@ -293,7 +293,7 @@ impl UmrQueue {
         Ok(Some(Ticket { first, last }))
     }
 
-    fn wait(&self, ticket: Ticket, chain: &[UmrOp]) -> Result<(), ChainError> {
+    fn wait(&self, ticket: Ticket, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
         let mut clock = Clock::new(self.poll_timeout);
         loop {
             if let Some(outcome) = self.progress.outcome(ticket, chain) {

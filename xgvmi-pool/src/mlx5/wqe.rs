@@ -10,7 +10,7 @@ use mlx5_prm::umr::{self, UmrContext, UmrCtrl, access, mask};
 use mlx5_prm::wqe::{Ctrl, DS_MAX, OCTOWORD_BYTES, WQEBB_BYTES, flag, opcode};
 
 use crate::device::UmrOp;
-use crate::region::Region;
+use crate::span::Span;
 
 /// Bytes before the translation list.
 const HEAD_BYTES: usize = Ctrl::BYTES + umr::CTRL_BYTES + umr::CONTEXT_BYTES;
@@ -45,25 +45,25 @@ pub(super) const fn klm_entries_in(wqe_bytes: usize) -> usize {
 }
 
 /// Building blocks that the request takes in the ring: two to invalidate, three to bind a gigabyte.
-pub(super) fn wqebbs(op: &UmrOp) -> usize {
+pub(super) fn wqebbs(op: &UmrOp<'_>) -> usize {
     let bytes = match op {
-        UmrOp::Bind { region, .. } => HEAD_BYTES + list_bytes(region),
+        UmrOp::Bind { span, .. } => HEAD_BYTES + list_bytes(span),
         UmrOp::Invalidate { .. } => HEAD_BYTES,
     };
     bytes.div_ceil(WQEBB_BYTES)
 }
 
-/// Bytes of the region's translation list, padding included.
-fn list_bytes(region: &Region) -> usize {
-    let entries = usize::try_from(region.klm_entries()).unwrap_or(usize::MAX / KLM_BYTES);
+/// Bytes of the translation list, padding included.
+fn list_bytes(span: &Span<'_>) -> usize {
+    let entries = usize::try_from(span.klm_entries()).unwrap_or(usize::MAX / KLM_BYTES);
     (entries * KLM_BYTES).next_multiple_of(umr::LIST_ALIGN_BYTES)
 }
 
 impl Wqe {
-    /// The request as an entry. `None` if the region needs more than [`KLM_ENTRIES_MAX`] entries.
-    pub(super) fn new(op: &UmrOp, slot: Slot) -> Option<Self> {
-        if let UmrOp::Bind { region, .. } = op
-            && region.klm_entries() > u64::from(KLM_ENTRIES_MAX)
+    /// The request as an entry. `None` if the memory needs more than [`KLM_ENTRIES_MAX`] entries.
+    pub(super) fn new(op: &UmrOp<'_>, slot: Slot) -> Option<Self> {
+        if let UmrOp::Bind { span, .. } = op
+            && span.klm_entries() > u64::from(KLM_ENTRIES_MAX)
         {
             return None;
         }
@@ -73,10 +73,10 @@ impl Wqe {
         };
         let mut ds = HEAD_BYTES / OCTOWORD_BYTES;
         let (control, context) = match op {
-            UmrOp::Bind { mkey, region } => {
-                let list = list_bytes(region);
+            UmrOp::Bind { mkey, span } => {
+                let list = list_bytes(span);
                 ds += list / OCTOWORD_BYTES;
-                wqe.put_list(region);
+                wqe.put_list(span);
                 let control = UmrCtrl {
                     // A key that is not free is somebody else's: the device refuses it.
                     flags: umr::flag::INLINE | umr::flag::CHECK_FREE,
@@ -94,8 +94,8 @@ impl Wqe {
                     access: access::LOCAL_WRITE | access::REMOTE_READ | access::REMOTE_WRITE,
                     qpn: QPN_ANY,
                     variant: mkey.tag().get(),
-                    start_addr: region.addr().get(),
-                    len: region.len(),
+                    start_addr: span.addr().get(),
+                    len: span.len(),
                     ..UmrContext::default()
                 };
                 (control, context)
@@ -144,11 +144,11 @@ impl Wqe {
         [a, b, c, d, e, f, g, h]
     }
 
-    fn put_list(&mut self, region: &Region) {
-        for (entry, (address, len)) in region.klm_pieces().enumerate() {
+    fn put_list(&mut self, span: &Span<'_>) {
+        for (entry, (address, len, lkey)) in span.klm_pieces().enumerate() {
             let klm = Klm {
                 byte_count: len,
-                mkey: region.lkey().raw(),
+                mkey: lkey.raw(),
                 address: address.get(),
             };
             self.put(HEAD_BYTES + entry * KLM_BYTES, &klm.to_bytes());
@@ -169,6 +169,7 @@ fn fit(octowords: usize) -> u16 {
 mod tests {
     use super::*;
     use crate::key::{Lkey, Mkey, VirtAddr};
+    use crate::region::Region;
 
     const SLOT: Slot = Slot {
         index: 0x0102,
@@ -177,7 +178,7 @@ mod tests {
     };
 
     #[track_caller]
-    fn check(op: &UmrOp, slot: Slot, expect: &[(usize, &[u8])]) {
+    fn check(op: &UmrOp<'_>, slot: Slot, expect: &[(usize, &[u8])]) {
         let wqe = Wqe::new(op, slot).expect("it fits");
         let mut model = [0u8; WQEBBS_MAX * WQEBB_BYTES];
         for (at, part) in expect {
@@ -188,12 +189,12 @@ mod tests {
         assert_eq!(wqe.doorbell(), model[..8]);
     }
 
-    fn bind(len: u64) -> UmrOp {
+    fn bind(len: u64) -> UmrOp<'static> {
         let addr = VirtAddr::new(0x7f00_0000_1001);
         let region = Region::new(addr, len, Lkey::from_raw(0x0a0b_0c0d)).expect("a region");
         UmrOp::Bind {
             mkey: Mkey::from_raw(0x1234_56fb),
-            region,
+            span: region.into(),
         }
     }
 
@@ -277,6 +278,35 @@ mod tests {
             [Klm::default(); 3],
             "padding"
         );
+    }
+
+    #[test]
+    fn each_registration_of_a_span_has_an_entry_with_its_own_key() {
+        let part = |addr, len, lkey| {
+            Region::new(VirtAddr::new(addr), len, Lkey::from_raw(lkey)).expect("a region")
+        };
+        let parts = [part(0x7001, 0xfff, 0x0a00), part(0x8000, 0x2000, 0x0b00)];
+        let wqe = Wqe::new(
+            &UmrOp::Bind {
+                mkey: Mkey::from_raw(0x1234_56fb),
+                span: Span::of(&parts).expect("no gap"),
+            },
+            SLOT,
+        )
+        .expect("it fits");
+        assert_eq!(wqe.blocks().len(), 3);
+        assert_eq!(wqe.bytes[80..88], 0x7001u64.to_be_bytes());
+        assert_eq!(wqe.bytes[88..96], 0x2fffu64.to_be_bytes());
+        for (entry, part) in parts.iter().enumerate() {
+            let at = 128 + entry * 16;
+            let klm = Klm::parse(wqe.bytes[at..at + 16].try_into().expect("16 bytes"));
+            let expect = Klm {
+                byte_count: u32::try_from(part.len()).expect("short"),
+                mkey: part.lkey().raw(),
+                address: part.addr().get(),
+            };
+            assert_eq!(klm, expect);
+        }
     }
 
     #[test]
