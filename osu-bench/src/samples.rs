@@ -16,6 +16,11 @@ impl Samples {
         self.us.extend(times_ns.iter().map(|ns| *ns as f64 / 1e3));
     }
 
+    /// Adds times measured in microseconds.
+    pub fn extend_us(&mut self, times_us: &[f64]) {
+        self.us.extend(times_us);
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -48,6 +48,7 @@ pub(crate) unsafe fn attach(
         return None;
     };
     served.count(Event::Import);
+    served.expire_aliases();
     warn_of_copies();
     let key = alias.lkey().raw();
     let head = MemhHead {

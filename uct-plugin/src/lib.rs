@@ -38,6 +38,7 @@ mod original;
 mod panic;
 mod release;
 mod ucs_config;
+mod vfs;
 
 use std::ffi::c_void;
 use std::sync::Once;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Instant;
 
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{
@@ -19,7 +20,7 @@ use crate::check::{self, Adapter, KeyForm, MdFacts};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
 use crate::numbers::Numbers;
 use crate::original::Object;
-use crate::{chunks, config, import, log, panic};
+use crate::{chunks, config, import, log, panic, vfs};
 
 /// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
 /// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
@@ -38,6 +39,8 @@ pub(crate) struct Md {
     /// Number of the last announcement.
     announced: AtomicU64,
     counts: [AtomicU64; Event::COUNT],
+    /// When aliases that rest for long were looked for last.
+    looked: Mutex<Option<Instant>>,
     /// Taken at the first thing that is counted.
     board: OnceLock<Option<board::Slot>>,
 }
@@ -49,6 +52,11 @@ unsafe impl Send for Md {}
 unsafe impl Sync for Md {}
 
 impl Md {
+    /// A number that no other memory domain has, as long as this one is there.
+    fn identity(md: &Arc<Self>) -> usize {
+        Arc::as_ptr(md).addr()
+    }
+
     /// How exported keys look.
     pub(crate) fn key_form(&self) -> KeyForm {
         self.facts.key_form
@@ -98,6 +106,28 @@ impl Md {
             }
         };
         self.dpu.get_or_init(open).as_ref()
+    }
+
+    /// Destroys aliases that have rested for too long, if it is time to look for them and no thread
+    /// does.
+    pub(crate) fn expire_aliases(&self) {
+        let Some(every) = config::get().alias_upkeep() else {
+            return;
+        };
+        let Some(map) = self.dpu.get().and_then(Option::as_ref) else {
+            return;
+        };
+        {
+            // Whoever finds it taken, finds somebody else at it.
+            let Ok(mut looked) = self.looked.try_lock() else {
+                return;
+            };
+            if looked.is_some_and(|at| at.elapsed() < every) {
+                return;
+            }
+            *looked = Some(Instant::now());
+        }
+        let _expired = map.aliases().upkeep();
     }
 
     /// The alias of a key, pinned, if there is one already. Opens nothing and makes none.
@@ -277,6 +307,17 @@ pub(crate) fn each(mut visit: impl FnMut(&Md)) {
     }
 }
 
+/// The numbers of the memory domain with this identity. Waits for nobody: `None` as well while it comes
+/// or goes.
+pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
+    let used = |place: &&Place| place.address.load(Ordering::Acquire) != NEVER_USED;
+    PLACES.iter().take_while(used).find_map(|place| {
+        let md = place.md.try_read().ok()?;
+        let md = md.as_ref()?;
+        (Md::identity(md) == identity).then(|| md.numbers())
+    })
+}
+
 /// The numbers of all memory domains, the closed ones as well.
 pub(crate) fn numbers() -> Numbers {
     let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -380,6 +421,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             host: OnceLock::new(),
             dpu: OnceLock::new(),
             announced: AtomicU64::new(0),
+            looked: Mutex::new(None),
             counts: [const { AtomicU64::new(0) }; Event::COUNT],
             board: OnceLock::new(),
         })),
@@ -399,7 +441,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     {
         let _hooks = new.host();
     }
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     if place_of(md.addr()).is_some() {
         return;
     }
@@ -410,8 +452,17 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
         return;
     };
     place.is_served.store(new.is_some(), Ordering::Relaxed);
+    let identity = new.as_ref().map(Md::identity);
     *place.md.write().unwrap_or_else(PoisonError::into_inner) = new;
     place.address.store(md.addr(), Ordering::Release);
+    drop(changes);
+    if let Some(identity) = identity
+        && config::get().stats
+    {
+        // SAFETY: by the contract of this function. No lock is held, because UCX holds one of its own
+        // while it asks for numbers.
+        unsafe { vfs::show(object, md, identity) };
+    }
 }
 
 /// Lets go of everything that belongs to a memory domain, which UCX is about to close.
@@ -450,6 +501,7 @@ pub(crate) fn closing(md: MdHandle) {
         unsafe { import::free(std::ptr::with_exposed_provenance_mut(memh)) };
     }
     if let Some(md) = taken {
+        vfs::remove(md.object, Md::identity(&md));
         md.shut();
     }
 }

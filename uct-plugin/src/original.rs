@@ -57,6 +57,11 @@ impl Object {
         self.serves
     }
 
+    /// A symbol of this copy of UCX.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        Module::loaded(&self.path)?.symbol(name)
+    }
+
     /// The libibverbs and libmlx5 that this copy of UCX uses, looked up at the first call.
     pub(crate) fn verbs(&self) -> Option<Arc<Mlx5Lib>> {
         let find = || {

@@ -26,8 +26,8 @@ pub(crate) struct Option {
 pub(crate) enum Kind {
     /// `y` or `n`; an `int`.
     Bool,
-    /// An unsigned integer; an `unsigned`.
-    Uint,
+    /// An unsigned integer; an `unsigned`. UCX does not know of the range.
+    Uint { min: u32, max: u32 },
     /// A number with a unit; seconds in a `double`.
     Time,
     /// Any text; a `char *`, which UCX has allocated.
@@ -218,7 +218,7 @@ fn parser(symbol: &Symbols<'_>, kind: Kind) -> std::option::Option<Parser> {
             c"ucs_config_clone_int",
             c"<y|n>".as_ptr().cast(),
         ),
-        Kind::Uint => (
+        Kind::Uint { .. } => (
             c"ucs_config_sscanf_uint",
             c"ucs_config_sprintf_uint",
             c"ucs_config_clone_uint",

@@ -35,6 +35,18 @@ impl UcxInfo {
         common::stdout(&self.program, arguments, &all)
     }
 
+    /// What the library says where UCX's log is not open yet.
+    fn errors(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut all = vec![
+            ("LD_LIBRARY_PATH", self.libraries.as_str()),
+            ("LD_PRELOAD", self.library.as_str()),
+        ];
+        all.extend(variables);
+        let output = common::run(&self.program, arguments, &all);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     fn loaded(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut all = vec![("LD_PRELOAD", self.library.as_str())];
         all.extend(variables);
@@ -57,7 +69,7 @@ fn options_are_listed_with_their_values() {
     assert!(ours(&ucx_info.plain(&["-c"], &[])).is_empty());
     let listed = ucx_info.loaded(&["-c"], &[]);
     // Their names and defaults are the table's, see the library's own tests.
-    assert_eq!(ours(&listed).len(), 16);
+    assert_eq!(ours(&listed).len(), 18);
     assert_eq!(ours(&listed)[0], "UCX_XGVMI_ENABLE=y");
     let changed = ucx_info.loaded(
         &["-c"],
@@ -86,6 +98,55 @@ fn options_are_listed_with_their_values() {
         changed.contains("UCX_XGVMI_KEY_FILE=/etc/job.key\n"),
         "{changed}"
     );
+}
+
+#[test]
+fn a_file_sets_them_as_well() {
+    let Some(ucx_info) = UcxInfo::find("a_file_sets_them_as_well") else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("ucx.conf");
+    let lines = "UCX_XGVMI_POOL_MAX=78\nUCX_XGVMI_POOL_ORDER=lifo\n";
+    std::fs::write(file, lines).expect("a file");
+    let dir = dir.path().to_string_lossy();
+    let listed = ucx_info.loaded(&["-c"], &[("UCX_CONFIG_DIR", &dir)]);
+    assert!(listed.contains("UCX_XGVMI_POOL_MAX=78\n"), "{listed}");
+    assert!(listed.contains("UCX_XGVMI_POOL_ORDER=lifo\n"), "{listed}");
+    // The environment is nearer.
+    let variables = [("UCX_CONFIG_DIR", &*dir), ("UCX_XGVMI_POOL_MAX", "79")];
+    let listed = ucx_info.loaded(&["-c"], &variables);
+    assert!(listed.contains("UCX_XGVMI_POOL_MAX=79\n"), "{listed}");
+}
+
+#[test]
+fn a_value_out_of_range_is_reported_too() {
+    let Some(ucx_info) = UcxInfo::find("a_value_out_of_range_is_reported_too") else {
+        return;
+    };
+    for (name, value, expected) in [
+        ("POOL_MAX", "0", "Expected: 1 to 1048576; 1 is used"),
+        (
+            "POOL_INIT",
+            "5000",
+            "Expected: at most that of POOL_MAX; 4096 is used",
+        ),
+        ("BATCH", "20000", "Expected: 1 to 16384; 16384 is used"),
+        ("POLL_TIMEOUT", "0", "Expected: more than 0; 5s is used"),
+        (
+            "ALIAS_TTL",
+            "-1s",
+            "cannot convert float seconds to Duration",
+        ),
+    ] {
+        let variable = format!("UCX_XGVMI_{name}");
+        let said = ucx_info.errors(&["-c"], &[(&variable, value)]);
+        let line = said
+            .lines()
+            .find(|line| line.contains(&format!("Invalid value for {name}")));
+        let line = line.unwrap_or_else(|| panic!("no line of {name}: {said}"));
+        assert!(line.contains(expected), "{line}");
+    }
 }
 
 #[test]

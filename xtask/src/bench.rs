@@ -16,7 +16,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
 
   cost     the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
   device   latencies of the emulated device by stock perftest: target/bench/device.json
-  model    predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json
+  model    predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   pool     the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
 
 OPTIONS go to the program that does the job; it explains them with --help.";
@@ -78,7 +78,10 @@ fn model(options: &[String]) -> Result<ExitCode> {
     let file = output("model.json");
     let mut command = Command::new(program);
     command.arg("model").arg("--sweep");
-    command.arg("--output").arg(&file).args(options);
+    for output in [&file, &file.with_extension("svg")] {
+        command.arg("--output").arg(output);
+    }
+    command.args(options);
     let code = run_to_end(&mut command, MODEL_LIMIT)?;
     if code == ExitCode::SUCCESS {
         println!("\nwritten: {}", file.display());

@@ -11,6 +11,7 @@ mod doctor;
 mod install;
 mod matrix;
 mod process;
+mod results;
 mod setup;
 mod suites;
 mod test;
@@ -26,6 +27,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
   test     run everything: format, lints, unit tests, stock programs, the demo in quick form
   bench    numbers for the report: bench cost, device, model, pool
+  results  docs/RESULTS.md from the files that bench, demo, matrix and suites wrote
   suites   let test programs of others judge the emulated device
   setup    fetch what the other commands need (they call it themselves)
   matrix   the library in each stock UCX, by each door, over the emulated device
@@ -58,6 +60,7 @@ fn dispatch() -> Result<ExitCode> {
         "doctor" => doctor::run(rest),
         "install" => install::run(rest),
         "matrix" => matrix::run(rest),
+        "results" => results::run(rest),
         "setup" => setup::run(rest),
         "suites" => suites::run(rest),
         "test" => test::run(rest),

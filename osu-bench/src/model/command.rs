@@ -71,9 +71,9 @@ pub struct ModelArgs {
     /// Show what becomes of the slides' figures when one input changes.
     #[arg(long)]
     sensitivity: bool,
-    /// Write the result too; the suffix, json or csv, decides how.
+    /// Write the result too; the suffix, json, csv or svg, decides how. May be given several times.
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,6 +87,7 @@ enum ExtentName {
 enum Format {
     Json,
     Csv,
+    Svg,
 }
 
 /// Predicts what the options ask for, and returns the text to print.
@@ -95,7 +96,11 @@ enum Format {
 /// An option out of its range, a cost table that is none, a file that cannot be read or written.
 pub fn run(args: &ModelArgs) -> Result<String> {
     // Before minutes of work, not after.
-    let format = args.output.as_deref().map(format_of).transpose()?;
+    let formats: Vec<Format> = args
+        .output
+        .iter()
+        .map(|file| format_of(file))
+        .collect::<Result<_>>()?;
     let table = match &args.costs {
         Some(file) => {
             CostTable::parse(&read(file)?).with_context(|| format!("reading {}", file.display()))?
@@ -134,7 +139,7 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         |file| file.display().to_string(),
     );
     let document = Document::new(costs, &points, &variations);
-    if let (Some(file), Some(format)) = (&args.output, format) {
+    for (file, format) in args.output.iter().zip(formats) {
         write(file, format, &document)?;
     }
     let mut text = document.table();
@@ -190,7 +195,8 @@ fn format_of(file: &Path) -> Result<Format> {
     match file.extension().and_then(|suffix| suffix.to_str()) {
         Some("json") => Ok(Format::Json),
         Some("csv") => Ok(Format::Csv),
-        _ => bail!("'{}' ends in neither .json nor .csv", file.display()),
+        Some("svg") => Ok(Format::Svg),
+        _ => bail!("{}: the suffix must be json, csv or svg", file.display()),
     }
 }
 
@@ -212,6 +218,7 @@ fn write(file: &Path, format: Format, document: &Document) -> Result<()> {
     let text = match format {
         Format::Json => serde_json::to_string_pretty(document)? + "\n",
         Format::Csv => document.csv(),
+        Format::Svg => super::plot::render(document)?,
     };
     fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }

@@ -8,6 +8,7 @@ mod command;
 mod config;
 mod costs;
 mod engine;
+mod plot;
 mod predict;
 mod report;
 mod scheme;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
+pub use plot::plot;
 pub use size::{format_size, parse_size};
 pub use table::{header, row};
 

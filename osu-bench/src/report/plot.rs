@@ -2,7 +2,7 @@
 //!
 //! Solid: steady median, with a whisker up to the 99th percentile. Dotted, hollow: the first iteration.
 
-use super::{Report, Row, format_size};
+use super::{Report, Row, format_size, unique};
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -24,27 +24,33 @@ pub(crate) const COLOURS: [RGBColor; 6] = [
 type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, LogCoord<f64>>>;
 
 pub(super) fn render(report: &Report) -> Result<String> {
+    let caption = format!(
+        "Offloaded transfer, time per iteration (UCX {}, profile {})",
+        report.ucx_version, report.profile
+    );
+    plot(&report.rows, &caption)
+}
+
+/// Draws rows under a caption: a line per scheme, in the order in which the schemes come.
+///
+/// # Errors
+/// There is no row, or the drawing fails.
+pub fn plot(rows: &[Row], caption: &str) -> Result<String> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        draw(&root, report).map_err(|error| anyhow!("drawing the plot: {error}"))?;
+        draw(&root, rows, caption).map_err(|error| anyhow!("drawing the plot: {error}"))?;
     }
     Ok(svg)
 }
 
 type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
-fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, report: &Report) -> DrawResult {
+fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, rows: &[Row], caption: &str) -> DrawResult {
     root.fill(&WHITE)?;
-    let (x_range, y_range) = ranges(report)?;
+    let (x_range, y_range) = ranges(rows)?;
     let mut chart = ChartBuilder::on(root)
-        .caption(
-            format!(
-                "Offloaded transfer, time per iteration (UCX {}, profile {})",
-                report.ucx_version, report.profile
-            ),
-            ("sans-serif", 22),
-        )
+        .caption(caption, ("sans-serif", 22))
         .margin(16)
         .x_label_area_size(48)
         .y_label_area_size(84)
@@ -61,13 +67,13 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, report: &Report) -> DrawResul
         .light_line_style(RGBColor(238, 238, 238))
         .bold_line_style(RGBColor(215, 215, 215))
         .draw()?;
-    let schemes = report.schemes();
+    let schemes = unique(rows.iter().map(|row| row.scheme.as_str()));
     let colours = COLOURS.iter().cycle();
     for (index, (scheme, colour)) in schemes.iter().zip(colours).enumerate() {
         // Side by side, so that schemes that take the same time do not hide each other.
         #[expect(clippy::cast_precision_loss, reason = "a few schemes")]
         let shift = (index as f64 - (schemes.len() - 1) as f64 / 2.0) * 0.1;
-        draw_scheme(&mut chart, report, scheme, *colour, shift)?;
+        draw_scheme(&mut chart, rows, scheme, *colour, shift)?;
     }
     chart
         .configure_series_labels()
@@ -83,16 +89,12 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, report: &Report) -> DrawResul
 
 fn draw_scheme(
     chart: &mut Chart<'_>,
-    report: &Report,
+    rows: &[Row],
     scheme: &str,
     colour: RGBColor,
     shift: f64,
 ) -> DrawResult {
-    let mut rows: Vec<&Row> = report
-        .rows
-        .iter()
-        .filter(|row| row.scheme == scheme)
-        .collect();
+    let mut rows: Vec<&Row> = rows.iter().filter(|row| row.scheme == scheme).collect();
     rows.sort_by_key(|row| row.size);
     let x_of = |row: &Row| power_of(row.size) + shift;
     let steady = || rows.iter().map(|row| (x_of(row), row.steady_us.p50));
@@ -117,17 +119,16 @@ fn draw_scheme(
 }
 
 /// The axes' ranges: all points, and some room. The x axis counts powers of two.
-fn ranges(report: &Report) -> Result<(std::ops::Range<f64>, std::ops::Range<f64>)> {
+fn ranges(rows: &[Row]) -> Result<(std::ops::Range<f64>, std::ops::Range<f64>)> {
     let bounds = |values: &mut dyn Iterator<Item = f64>| {
         values.fold(None, |bounds: Option<(f64, f64)>, value| {
             let (low, high) = bounds.unwrap_or((value, value));
             Some((low.min(value), high.max(value)))
         })
     };
-    let x = bounds(&mut report.rows.iter().map(|row| power_of(row.size)));
+    let x = bounds(&mut rows.iter().map(|row| power_of(row.size)));
     let y = bounds(
-        &mut report
-            .rows
+        &mut rows
             .iter()
             .flat_map(|row| [row.first_us, row.steady_us.p50, row.steady_us.p99]),
     );

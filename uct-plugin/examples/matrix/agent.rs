@@ -2,7 +2,7 @@
 //! standard input. Answers begin with `> `, so that they are told from what UCX logs.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_void};
 use std::io::{self, BufRead as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,6 +20,7 @@ use ucx_sys::{
     ucp_rkey_h, ucp_worker_attr_t, ucp_worker_h, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_t,
 };
 
+use crate::library;
 use crate::memory::Pages;
 use crate::say;
 
@@ -78,6 +79,7 @@ struct Agent {
     memory: HashMap<u32, Memory>,
     loopback: Option<Loopback>,
     loaded: *mut c_void,
+    libucp: Option<PathBuf>,
 }
 
 /// A connection to oneself.
@@ -99,6 +101,7 @@ impl Agent {
             memory: HashMap::new(),
             loopback: None,
             loaded: null_mut(),
+            libucp,
         };
         agent.context(0)?;
         Ok(agent)
@@ -172,10 +175,14 @@ impl Agent {
                 unsafe { self.ucp.ucp_cleanup(context) };
                 Ok(String::new())
             }
-            "announce" => self.announce(),
+            "announce" => library::announce().map(|message| to_hex(&message)),
             "accept" => {
                 let message = from_hex(words.next().ok_or("no message")?)?;
-                self.accept(&message)
+                library::accept(&message).map(|ready| ready.to_string())
+            }
+            "file" => {
+                let name = words.next().ok_or("no name")?;
+                library::file(self.libucp.as_deref(), name)
             }
             "load" => self.load(words.next().ok_or("no file")?),
             "unload" => {
@@ -362,38 +369,6 @@ impl Agent {
         Ok(String::new())
     }
 
-    /// A message with the keys of this process's pools.
-    fn announce(&self) -> Answer {
-        let function = find(c"xgvmi_announce")?;
-        // SAFETY: the library's function of that name has this type.
-        let announce = unsafe { std::mem::transmute::<*mut c_void, AnnounceFn>(function) };
-        // SAFETY: no buffer is given, and its length says so.
-        let needed = unsafe { announce(null_mut(), 0) };
-        let room = usize::try_from(needed).map_err(|_| format!("xgvmi_announce: {needed}"))?;
-        let mut message = vec![0_u8; room];
-        // SAFETY: the buffer has the length that is given.
-        let written = unsafe { announce(message.as_mut_ptr().cast(), room) };
-        match written == needed {
-            true => Ok(to_hex(&message)),
-            false => Err(format!(
-                "xgvmi_announce: {written} bytes instead of {needed}"
-            )),
-        }
-    }
-
-    /// Makes aliases of the keys in a message; how many there are.
-    fn accept(&self, message: &[u8]) -> Answer {
-        let function = find(c"xgvmi_accept")?;
-        // SAFETY: the library's function of that name has this type.
-        let accept = unsafe { std::mem::transmute::<*mut c_void, AcceptFn>(function) };
-        // SAFETY: the message has the length that is given.
-        let ready = unsafe { accept(message.as_ptr().cast(), message.len()) };
-        match ready < 0 {
-            true => Err(format!("xgvmi_accept: {ready}")),
-            false => Ok(ready.to_string()),
-        }
-    }
-
     fn load(&mut self, file: &str) -> Answer {
         let name = CString::new(file).map_err(|error| error.to_string())?;
         // SAFETY: the file is the library under test, whose constructor asks for nothing.
@@ -529,34 +504,6 @@ impl Agent {
         } else {
             Err(format!("{call}: {}", self.ucp.status_string(status)))
         }
-    }
-}
-
-/// The library's own functions, as `uct-plugin/include/xgvmi.h` has them.
-type AnnounceFn = unsafe extern "C" fn(*mut c_void, usize) -> isize;
-type AcceptFn = unsafe extern "C" fn(*const c_void, usize) -> i64;
-
-/// A function of the library, however it came into the process.
-fn find(name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: the name ends in a zero byte.
-    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    if !function.is_null() {
-        return Ok(function);
-    }
-    let (library, flags) = (
-        c"libuct_ib_mlx5_xgvmi.so.0",
-        libc::RTLD_LAZY | libc::RTLD_NOLOAD,
-    );
-    // SAFETY: the name ends in a zero byte; nothing is loaded.
-    let library = unsafe { libc::dlopen(library.as_ptr(), flags) };
-    if library.is_null() {
-        return Err("the library is not there".to_owned());
-    }
-    // SAFETY: the handle is open, and the name ends in a zero byte.
-    let function = unsafe { libc::dlsym(library, name.as_ptr()) };
-    match function.is_null() {
-        true => Err(format!("the library has no {}", name.to_string_lossy())),
-        false => Ok(function),
     }
 }
 

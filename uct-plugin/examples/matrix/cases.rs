@@ -104,6 +104,13 @@ pub(crate) const CASES: &[Case] = &[
         run: numbers,
     },
     Case {
+        name: "numbers in UCX's virtual file system",
+        doors: ALL,
+        fits: always,
+        failing: None,
+        run: files,
+    },
+    Case {
         name: "announced keys are imported without a command",
         doors: ALL,
         fits: always,
@@ -315,6 +322,40 @@ fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         None => Ok(()),
         Some(shown) => Err(format!("a dead process is shown: {shown}")),
     }
+}
+
+fn files(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+    for id in 1..4 {
+        pair.share(id, 65_536)?;
+    }
+    pair.forget(2)?;
+    // UCX's cache deregisters what is unmapped when it is asked for the next memory.
+    pair.share(4, 65_536)?;
+    let expect = [
+        ("exports", 4),
+        ("releases", 1),
+        ("pool_in_use", 3),
+        ("imports", 0),
+    ];
+    for (name, expect) in expect {
+        let found = pair.host.ask(&format!("file {name}"))?;
+        if found != expect.to_string() {
+            return Err(format!("{name} is {found} instead of {expect}"));
+        }
+    }
+    let imports = pair.dpu.ask("file imports")?;
+    if imports != "4" {
+        return Err(format!("imports is {imports} instead of 4"));
+    }
+    // Of a context that is gone, nothing is left.
+    pair.host.ask("context 1")?;
+    pair.share(5, 65_536)?;
+    pair.forget(5)?;
+    pair.host.ask("close")?;
+    pair.host.ask("context 0")?;
+    pair.host.ask("file exports")?;
+    pair.end()
 }
 
 fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

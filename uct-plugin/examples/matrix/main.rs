@@ -6,6 +6,7 @@ mod agent;
 mod cases;
 mod counters;
 mod defects;
+mod library;
 mod memory;
 mod peer;
 

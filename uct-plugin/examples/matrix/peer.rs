@@ -41,6 +41,14 @@ impl Door {
         matches!(self, Self::Preload | Self::Both)
     }
 
+    /// As [`Door::sign`], if it is in when UCX is initialised.
+    const fn sign_at_start(self) -> Option<&'static str> {
+        match self {
+            Self::Late => None,
+            _ => self.sign(),
+        }
+    }
+
     /// What the library says when it is in.
     const fn sign(self) -> Option<&'static str> {
         match self {
@@ -109,9 +117,12 @@ impl Peer {
             // Data of imported memory is not in this process: no protocol may copy it by the CPU.
             ("UCX_ZCOPY_THRESH", "0"),
             ("UCX_XGVMI_LOG_LEVEL", "debug"),
-            ("UCX_WARN_UNUSED_ENV_VARS", "n"),
         ] {
             command.arg(format!("{name}={value}"));
+        }
+        if door.sign_at_start().is_none() {
+            // The variables of a library that is not there are unused indeed.
+            command.arg("UCX_WARN_UNUSED_ENV_VARS=n");
         }
         if let Some(dir) = &ucx.libraries {
             command.arg(format!("LD_LIBRARY_PATH={}", dir.display()));
@@ -177,10 +188,11 @@ impl Peer {
             return Err(format!("{}: {status}", self.name));
         }
         let has = |part: &str| self.log.iter().any(|line| line.contains(part));
-        let trouble = self
-            .log
-            .iter()
-            .find(|line| line.contains("XGVMI WARN") || line.contains("XGVMI ERROR"));
+        let trouble = self.log.iter().find(|line| {
+            ["XGVMI WARN", "XGVMI ERROR", "unused environment"]
+                .iter()
+                .any(|word| line.contains(word))
+        });
         match (self.door.sign(), trouble) {
             (_, Some(line)) => Err(format!("{}: {line}", self.name)),
             (Some(sign), None) if !has(sign) => Err(format!("{}: no line '{sign}'", self.name)),

@@ -18,6 +18,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("bf-emu", &["mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("osu-bench", &["xgvmi-pool", "ucx-sys"]),
+    ("osu-mpi", &["osu-bench"]),
     ("xgvmi-tests", &[]),
     ("xtask", &[]),
 ];

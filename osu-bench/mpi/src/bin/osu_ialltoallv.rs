@@ -1,0 +1,8 @@
+//! `osu_ialltoallv`: see the library.
+
+use osu_mpi::options::Program;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    osu_mpi::run::main(Program::NonBlocking)
+}

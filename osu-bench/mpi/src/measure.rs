@@ -1,0 +1,384 @@
+//! One message size, measured on this rank: the loops of OSU's two benchmarks, with buffers from where they are wanted.
+
+use crate::backend::{Backend, Counted};
+use crate::buffers::{Pair, Supply, TempBuffers};
+use crate::compute::Compute;
+use crate::layout::Layout;
+use crate::mpi::World;
+use crate::options::{BarrierKind, Options, Program};
+use anyhow::Result;
+use osu_bench::counters::Counters;
+use osu_bench::pattern::Pattern;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// What runs the sizes of a benchmark, one after the other.
+#[derive(Debug)]
+pub struct Bench<'w> {
+    world: &'w World,
+    options: &'w Options,
+    backend: Backend<'w>,
+    /// Buffers that last over all sizes.
+    lasting: Option<Supply>,
+    /// For the calls before a validated iteration.
+    warm_up: Option<Pair>,
+    compute: Compute,
+    /// Iterations so far, so that no two fill their buffers alike.
+    sequence: u64,
+}
+
+/// What this rank saw at one size. Times are in microseconds, means over the timed iterations if not said otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// The first iteration of all, warm-up or not.
+    pub first: f64,
+    /// Each timed iteration: of the call, or from the start to the end of the wait.
+    pub times: Vec<f64>,
+    /// The collective alone.
+    pub pure: f64,
+    /// With computation between start and wait.
+    pub overall: f64,
+    /// Computation, without tests.
+    pub compute: f64,
+    /// The starting call.
+    pub init: f64,
+    /// Tests.
+    pub test: f64,
+    /// The wait.
+    pub wait: f64,
+    /// Making the buffers.
+    pub alloc: f64,
+    /// Releasing them.
+    pub free: f64,
+    /// Bytes that were not what was sent.
+    pub wrong: u64,
+    /// What the backend counted over the timed iterations.
+    pub counted: Option<Counted>,
+    /// What the device counted over the timed iterations, at rank 0.
+    pub device: Option<Counters>,
+}
+
+/// One iteration.
+#[derive(Debug, Clone, Copy, Default)]
+struct Once {
+    total: Duration,
+    init: Duration,
+    compute: Duration,
+    test: Duration,
+    wait: Duration,
+    alloc: Duration,
+    free: Duration,
+    wrong: u64,
+}
+
+/// One size.
+struct Case {
+    size: usize,
+    layout: Rc<Layout>,
+    supply: Supply,
+    iterations: usize,
+    warm_up: usize,
+}
+
+impl<'w> Bench<'w> {
+    /// Makes the buffers that last.
+    ///
+    /// # Errors
+    /// There is not so much memory.
+    pub fn new(world: &'w World, options: &'w Options, backend: Backend<'w>) -> Result<Self> {
+        let bytes = options.size_max * world.size();
+        let lasting = if options.temporary() {
+            None
+        } else {
+            Some(Supply::new(options.temp_buffers, bytes)?)
+        };
+        let warm_up = if options.validate && options.validation_warm_up > 0 {
+            Some(Supply::new(TempBuffers::Mmap, bytes)?.take()?)
+        } else {
+            None
+        };
+        Ok(Self {
+            world,
+            options,
+            backend,
+            lasting,
+            warm_up,
+            compute: Compute::new(options.compute),
+            sequence: 0,
+        })
+    }
+
+    /// Measures one size; all ranks do so together.
+    ///
+    /// # Errors
+    /// The backend's, or the device's counters cannot be read.
+    pub fn size(&mut self, size: usize) -> Result<Seen> {
+        let rounds = self.options.rounds(size);
+        let supply = match self.lasting.take() {
+            Some(supply) => supply,
+            None => Supply::new(self.options.temp_buffers, size * self.world.size())?,
+        };
+        let mut case = Case {
+            size,
+            layout: Rc::new(Layout::equal(self.world.size(), size)?),
+            supply,
+            iterations: rounds.iterations,
+            warm_up: rounds.warm_up,
+        };
+        self.barrier()?;
+        let seen = match self.options.program {
+            Program::Blocking => self.blocking(&mut case),
+            Program::NonBlocking => self.non_blocking(&mut case),
+        }?;
+        if !self.options.temporary() {
+            self.lasting = Some(case.supply);
+        }
+        Ok(seen)
+    }
+
+    fn blocking(&mut self, case: &mut Case) -> Result<Seen> {
+        let mut seen = self.pass(case, |bench, layout, pair| {
+            let began = Instant::now();
+            let pair = bench.backend.alltoallv(layout, pair)?;
+            let once = Once {
+                total: began.elapsed(),
+                ..Once::default()
+            };
+            Ok((pair, once))
+        })?;
+        seen.pure = seen.overall;
+        Ok(seen)
+    }
+
+    /// Two passes, as OSU's: the first finds out how long the collective takes, the second computes for as long while
+    /// it is under way.
+    fn non_blocking(&mut self, case: &mut Case) -> Result<Seen> {
+        let alone = self.pass(case, |bench, layout, pair| {
+            let began = Instant::now();
+            let pending = bench.backend.start(layout, pair)?;
+            let pair = bench.backend.wait(pending)?;
+            let once = Once {
+                total: began.elapsed(),
+                ..Once::default()
+            };
+            Ok((pair, once))
+        })?;
+        // Without what allocation added: nobody computes meanwhile.
+        let target = if self.options.time_alloc {
+            alone.overall - alone.alloc - alone.free
+        } else {
+            alone.overall
+        };
+        let target = Duration::from_secs_f64((target / 1e6).max(0.0));
+        self.barrier()?;
+        let mut seen = self.pass(case, |bench, layout, pair| {
+            let began = Instant::now();
+            let mut pending = bench.backend.start(layout, pair)?;
+            let init = began.elapsed();
+            let computing = Instant::now();
+            let test = bench.compute_and_test(target, &mut pending)?;
+            let compute = computing.elapsed().saturating_sub(test);
+            let waiting = Instant::now();
+            let pair = bench.backend.wait(pending)?;
+            let once = Once {
+                total: began.elapsed(),
+                init,
+                compute,
+                test,
+                wait: waiting.elapsed(),
+                ..Once::default()
+            };
+            Ok((pair, once))
+        })?;
+        seen.pure = alone.overall;
+        seen.first = alone.first;
+        seen.wrong += alone.wrong;
+        Ok(seen)
+    }
+
+    /// Computes for `target`, in equal parts with a test after each, and answers how long the tests took.
+    fn compute_and_test(
+        &mut self,
+        target: Duration,
+        pending: &mut crate::backend::Pending,
+    ) -> Result<Duration> {
+        let calls = self.options.test_calls;
+        let Ok(parts @ 1..) = u32::try_from(calls) else {
+            self.compute.run(target);
+            return Ok(Duration::ZERO);
+        };
+        let mut spent = Duration::ZERO;
+        for _ in 0..parts {
+            self.compute.run(target / parts);
+            let began = Instant::now();
+            self.backend.test(pending)?;
+            spent += began.elapsed();
+        }
+        Ok(spent)
+    }
+
+    /// All iterations of a size: warm-ups, then timed ones.
+    fn pass(
+        &mut self,
+        case: &mut Case,
+        call: impl Fn(&mut Self, &Rc<Layout>, Pair) -> Result<(Pair, Once)>,
+    ) -> Result<Seen> {
+        let mut seen = Seen::default();
+        let mut sum = Once::default();
+        let (mut counted, mut device) = (None, None);
+        for iteration in 0..case.warm_up + case.iterations {
+            if iteration == case.warm_up {
+                counted = self.backend.counted();
+                device = self.device_counters()?;
+            }
+            let once = self.iteration(case, &call)?;
+            seen.wrong += once.wrong;
+            if iteration == 0 {
+                seen.first = micros(once.total);
+            }
+            if iteration >= case.warm_up {
+                seen.times.push(micros(once.total));
+                sum.add(&once);
+            }
+        }
+        let after = self.device_counters()?;
+        seen.device = match (&device, after) {
+            (Some(before), Some(after)) => Some(after.since(before)?),
+            _ => None,
+        };
+        seen.counted = counted
+            .zip(self.backend.counted())
+            .map(|(before, after)| after.since(&before));
+        #[expect(clippy::cast_precision_loss, reason = "at most ten million")]
+        let mean = |time: Duration| micros(time) / case.iterations as f64;
+        seen.overall = mean(sum.total);
+        seen.compute = mean(sum.compute);
+        seen.init = mean(sum.init);
+        seen.test = mean(sum.test);
+        seen.wait = mean(sum.wait);
+        seen.alloc = mean(sum.alloc);
+        seen.free = mean(sum.free);
+        Ok(seen)
+    }
+
+    fn iteration(
+        &mut self,
+        case: &mut Case,
+        call: &impl Fn(&mut Self, &Rc<Layout>, Pair) -> Result<(Pair, Once)>,
+    ) -> Result<Once> {
+        self.sequence += 1;
+        let began = Instant::now();
+        let mut pair = case.supply.take()?;
+        let alloc = began.elapsed();
+        if self.options.validate {
+            self.fill(case.size, &mut pair);
+            self.calls_before(&case.layout)?;
+            self.barrier()?;
+        } else if self.options.temporary() {
+            // Allocation takes ranks unequally long, and the call would be charged for it.
+            self.barrier()?;
+        }
+        let (pair, mut once) = call(self, &case.layout, pair)?;
+        self.barrier()?;
+        if self.options.validate {
+            once.wrong = self.wrong(case.size, &pair);
+        }
+        let began = Instant::now();
+        case.supply.give(pair);
+        once.free = began.elapsed();
+        once.alloc = alloc;
+        if self.options.time_alloc {
+            once.total += once.alloc + once.free;
+        }
+        Ok(once)
+    }
+
+    /// The calls before a validated iteration, between buffers of their own.
+    fn calls_before(&mut self, layout: &Rc<Layout>) -> Result<()> {
+        for _ in 0..self.options.validation_warm_up {
+            self.barrier()?;
+            if let Some(pair) = self.warm_up.take() {
+                self.warm_up = Some(self.backend.alltoallv(layout, pair)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What `from` sends to `to` in this iteration.
+    fn pattern(&self, size: usize, from: usize, to: usize) -> Pattern {
+        Pattern::new(&[self.sequence, size as u64, from as u64, to as u64])
+    }
+
+    fn fill(&self, size: usize, pair: &mut Pair) {
+        let ranks = self.world.size();
+        let blocks = pair.send.as_mut_slice().chunks_exact_mut(size);
+        for (to, block) in blocks.take(ranks).enumerate() {
+            self.pattern(size, self.world.rank(), to).fill(block);
+        }
+        // What an earlier iteration left must not pass for what this one brought.
+        pair.receive.as_mut_slice()[..size * ranks].fill(0xee);
+    }
+
+    fn wrong(&self, size: usize, pair: &Pair) -> u64 {
+        let blocks = pair.receive.as_slice().chunks_exact(size);
+        blocks
+            .take(self.world.size())
+            .enumerate()
+            .filter_map(|(from, block)| self.pattern(size, from, self.world.rank()).check(block))
+            .map(|mismatch| mismatch.bytes)
+            .sum()
+    }
+
+    fn barrier(&self) -> Result<()> {
+        match self.options.barrier {
+            BarrierKind::Spin => self.world.barrier(),
+            BarrierKind::Sleep => self.world.sleeping_barrier(),
+        }
+    }
+
+    /// The device's counters while all ranks stand still; `None` where none are asked for, and at other ranks.
+    fn device_counters(&self) -> Result<Option<Counters>> {
+        let Some((program, arguments)) = self.options.counters.split_first() else {
+            return Ok(None);
+        };
+        self.barrier()?;
+        let counters = if self.world.rank() == 0 {
+            let mut command = Command::new(program);
+            command.args(arguments).stdin(Stdio::null());
+            // What stands in front of this process's libraries must not stand in front of that program's.
+            command.env_remove("LD_PRELOAD");
+            let shown = format!("{command:?}");
+            let output = command
+                .output()
+                .map_err(|error| anyhow::anyhow!("cannot run {shown}: {error}"))?;
+            anyhow::ensure!(
+                output.status.success(),
+                "{shown}: {}\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim_end()
+            );
+            Some(Counters::parse(&output.stdout)?)
+        } else {
+            None
+        };
+        self.barrier()?;
+        Ok(counters)
+    }
+}
+
+impl Once {
+    fn add(&mut self, other: &Self) {
+        self.total += other.total;
+        self.init += other.init;
+        self.compute += other.compute;
+        self.test += other.test;
+        self.wait += other.wait;
+        self.alloc += other.alloc;
+        self.free += other.free;
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

@@ -1,0 +1,193 @@
+//! OSU's output, to the letter: what its version 7.4 prints, then our columns behind OSU's own.
+//!
+//! Widths and precision are OSU's: 10 characters for the size, 20 for each number, with two decimals, 12 for the
+//! iterations. The golden files in `tests/golden` are what OSU's own programs printed.
+
+use crate::options::{Options, Program};
+use std::fmt::Write as _;
+
+/// The version of OSU's benchmarks whose output this is.
+pub const VERSION: &str = "7.4";
+
+/// What the blocking benchmark came to at one size, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Latency {
+    /// Mean over ranks of each rank's mean.
+    pub average: f64,
+    /// The least of the ranks' means.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+/// What the non-blocking benchmark came to at one size: means over ranks, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Overlap {
+    /// From before the call that starts the collective until it is waited for, with computation between.
+    pub overall: f64,
+    /// The computation alone.
+    pub compute: f64,
+    /// The call that starts the collective.
+    pub init: f64,
+    /// All calls of MPI_Test.
+    pub test: f64,
+    /// The call of MPI_Wait.
+    pub wait: f64,
+    /// The collective with nothing between start and wait.
+    pub pure: f64,
+    /// The least of the ranks' means of that.
+    pub pure_least: f64,
+    /// The greatest.
+    pub pure_greatest: f64,
+}
+
+impl Overlap {
+    /// How much of the collective the computation hid, in percent, at least 0.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        // OSU's formula: what is left of the overall time without computation, against the pure collective.
+        (100.0 - (self.overall - self.compute) / self.pure * 100.0).max(0.0)
+    }
+}
+
+/// The numbers of either.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Figures {
+    /// Of the blocking benchmark.
+    Latency(Latency),
+    /// Of the non-blocking one.
+    Overlap(Overlap),
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line<'a> {
+    /// Bytes to each rank.
+    pub size: usize,
+    /// OSU's numbers.
+    pub figures: Figures,
+    /// Timed iterations.
+    pub iterations: usize,
+    /// Where bytes were compared, whether all were right.
+    pub valid: Option<bool>,
+    /// One per percentile.
+    pub tails: &'a [f64],
+    /// Our own, behind OSU's; "-" where there is none.
+    pub own: &'a [Option<f64>],
+}
+
+/// The line that `-v` prints, and the first line of a run.
+#[must_use]
+pub fn title(program: Program) -> String {
+    let kind = match program {
+        Program::Blocking => "",
+        Program::NonBlocking => "Non-blocking ",
+    };
+    format!("# OSU MPI {kind}All-to-Allv Personalized Exchange Latency Test v{VERSION}\n")
+}
+
+/// All lines above the first number.
+#[must_use]
+pub fn header(options: &Options, own: &[&str]) -> String {
+    let mut text = format!("\n{}", title(options.program));
+    let columns: &[&str] = match (options.program, options.full) {
+        (Program::Blocking, false) => &["Avg Latency(us)"],
+        (Program::Blocking, true) => &["Avg Latency(us)", "Min Latency(us)", "Max Latency(us)"],
+        (Program::NonBlocking, false) => {
+            &["Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)"]
+        }
+        (Program::NonBlocking, true) => &[
+            "Overall(us)",
+            "Compute(us)",
+            "Coll. Init(us)",
+            "MPI_Test(us)",
+            "MPI_Wait(us)",
+            "Pure Comm.(us)",
+            "Min Comm.(us)",
+            "Max Comm.(us)",
+            "Overlap(%)",
+        ],
+    };
+    if options.program == Program::NonBlocking {
+        text.push_str("# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait\n\n");
+    }
+    text.push_str("# Datatype: MPI_CHAR.\n# Size    ");
+    // Writing to a String cannot fail, here and below.
+    for column in columns {
+        let _ = write!(text, "{column:>20}");
+    }
+    if options.program == Program::Blocking && options.full {
+        let _ = write!(text, "{:>12}", "Iterations");
+    }
+    if options.validate {
+        let _ = write!(text, "{:>20}", "Validation");
+    }
+    for percent in &options.percentiles {
+        let _ = write!(text, "{:>20}", format!("P{percent} Tail Lat(us)"));
+    }
+    for column in own {
+        let _ = write!(text, "{column:>20}");
+    }
+    text.push('\n');
+    text
+}
+
+/// One line of numbers.
+#[must_use]
+pub fn line(options: &Options, line: &Line<'_>) -> String {
+    let mut text = format!("{:<10}", line.size);
+    match line.figures {
+        Figures::Latency(latency) => {
+            number(&mut text, latency.average);
+            if options.full {
+                number(&mut text, latency.least);
+                number(&mut text, latency.greatest);
+                let _ = write!(text, "{:>12}", line.iterations);
+            }
+        }
+        Figures::Overlap(overlap) => {
+            number(&mut text, overlap.overall);
+            number(&mut text, overlap.compute);
+            if options.full {
+                number(&mut text, overlap.init);
+                number(&mut text, overlap.test);
+                number(&mut text, overlap.wait);
+            }
+            number(&mut text, overlap.pure);
+            if options.full {
+                number(&mut text, overlap.pure_least);
+                number(&mut text, overlap.pure_greatest);
+            }
+            number(&mut text, overlap.percent());
+        }
+    }
+    if let Some(valid) = line.valid {
+        let _ = write!(text, "{:>20}", if valid { "Pass" } else { "Fail" });
+    }
+    for tail in line.tails {
+        number(&mut text, *tail);
+    }
+    for own in line.own {
+        match own {
+            Some(value) => number(&mut text, *value),
+            None => {
+                let _ = write!(text, "{:>20}", "-");
+            }
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// What OSU says on standard output when bytes were wrong.
+#[must_use]
+pub fn validation_error(program: Program, size: usize) -> String {
+    format!(
+        "DATA VALIDATION ERROR: {} exited with status 1 on message size {size}.\n",
+        program.name()
+    )
+}
+
+fn number(text: &mut String, value: f64) {
+    let _ = write!(text, "{value:>20.2}");
+}

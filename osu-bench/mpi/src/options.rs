@@ -1,0 +1,534 @@
+//! The command line: OSU's own options with their letters, ranges and defaults, then ours.
+
+mod help;
+mod values;
+
+use crate::buffers::TempBuffers;
+use lexopt::prelude::{Long, Short, ValueExt as _};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub use help::help;
+use values::{count, memory_limit, percentiles, sizes};
+
+/// Which of the two programs this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `osu_alltoallv`: MPI_Alltoallv.
+    Blocking,
+    /// `osu_ialltoallv`: MPI_Ialltoallv, and how much of it computation hides.
+    NonBlocking,
+}
+
+/// Who carries the collective out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendKind {
+    /// MPI itself.
+    Mpi,
+    /// The service processes on the DPUs.
+    Offload,
+}
+
+/// How the keys of the offloaded collective are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// Stock UCX that creates a key for each buffer.
+    Ksm,
+    /// Stock UCX with its own pool of keys.
+    Stock,
+    /// Stock UCX with this project's library in front.
+    Xgvmi,
+}
+
+/// How ranks wait in the barrier between iterations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BarrierKind {
+    /// In MPI_Barrier, as OSU's does.
+    Spin,
+    /// Asleep between looks, where there are fewer cores than processes.
+    Sleep,
+}
+
+/// What stands for computation in the non-blocking benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeKind {
+    /// OSU's loop over small matrices: it takes the core.
+    Loop,
+    /// Sleep of the same length: a stand-in for a core of one's own where there are fewer cores than processes.
+    Sleep,
+}
+
+/// Iterations and warm-up iterations of one message size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rounds {
+    /// Timed.
+    pub iterations: usize,
+    /// Before them, not timed.
+    pub warm_up: usize,
+}
+
+/// What a run is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Which program it is of.
+    pub program: Program,
+    /// `-m`: the smallest size, in bytes.
+    pub size_min: usize,
+    /// `-m`: the largest.
+    pub size_max: usize,
+    /// `-M`: bytes that a buffer may have.
+    pub memory_max: usize,
+    /// Up to 8,192 bytes.
+    pub small: Rounds,
+    /// Above.
+    pub large: Rounds,
+    /// `-f`: more columns.
+    pub full: bool,
+    /// `-c`: every byte is compared.
+    pub validate: bool,
+    /// `-u`: calls before each validated iteration.
+    pub validation_warm_up: usize,
+    /// `-z`: percentiles of the mean over ranks, at most five.
+    pub percentiles: Vec<u8>,
+    /// `-t`: MPI_Test calls during the computation.
+    pub test_calls: usize,
+    /// `--backend`.
+    pub backend: BackendKind,
+    /// `--scheme`, of the offloaded backend.
+    pub scheme: Scheme,
+    /// `--temp-buffers`.
+    pub temp_buffers: TempBuffers,
+    /// `--time-alloc`: allocation, first touch and release are timed as well.
+    pub time_alloc: bool,
+    /// `--barrier`.
+    pub barrier: BarrierKind,
+    /// `--compute`.
+    pub compute: ComputeKind,
+    /// `--counters`: the command that prints the device's counters, run by rank 0.
+    pub counters: Vec<OsString>,
+    /// `--json`.
+    pub json: Option<PathBuf>,
+    /// `--csv`.
+    pub csv: Option<PathBuf>,
+    /// `--plot`.
+    pub plot: Option<PathBuf>,
+    /// `--plugin`: the library of scheme xgvmi.
+    pub plugin: Option<PathBuf>,
+    /// `--mpi-library`.
+    pub mpi_library: Option<PathBuf>,
+    /// `--ucx-library`, of the offloaded backend.
+    pub ucx_library: Option<PathBuf>,
+    /// `--sp`: how the service processes are found.
+    pub service: Option<String>,
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// The benchmark.
+    Run(Box<Options>),
+    /// `-h`.
+    Help,
+    /// `-v`.
+    Version,
+}
+
+/// A command line that is not understood, in the form in which OSU complains: `message [-option value]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadUsage(pub String);
+
+/// Above this size the large rounds apply.
+const LARGE_SIZE: usize = 8192;
+
+/// Most validation warm-up calls that OSU allows.
+const VALIDATION_WARM_UP_MAX: usize = 10;
+
+/// Most iterations, warm-ups and test calls: the times of all of them are kept, 8 bytes each.
+const COUNT_MAX: usize = 10_000_000;
+
+impl Options {
+    /// OSU's defaults.
+    #[must_use]
+    pub fn new(program: Program) -> Self {
+        Self {
+            program,
+            size_min: 1,
+            size_max: 1 << 20,
+            memory_max: 512 << 20,
+            small: Rounds {
+                iterations: 1000,
+                warm_up: 100,
+            },
+            large: Rounds {
+                iterations: 100,
+                warm_up: 10,
+            },
+            full: false,
+            validate: false,
+            validation_warm_up: 5,
+            percentiles: Vec::new(),
+            test_calls: 0,
+            backend: BackendKind::Mpi,
+            scheme: Scheme::Xgvmi,
+            temp_buffers: TempBuffers::None,
+            time_alloc: false,
+            barrier: BarrierKind::Spin,
+            compute: ComputeKind::Loop,
+            counters: Vec::new(),
+            json: None,
+            csv: None,
+            plot: None,
+            plugin: None,
+            mpi_library: None,
+            ucx_library: None,
+            service: None,
+        }
+    }
+
+    /// Reads the arguments after the program's name.
+    ///
+    /// # Errors
+    /// [`BadUsage`].
+    pub fn parse(
+        program: Program,
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Request, BadUsage> {
+        let mut options = Self::new(program);
+        let mut parser = lexopt::Parser::from_args(arguments);
+        loop {
+            let argument = match parser.next() {
+                Ok(Some(argument)) => argument,
+                Ok(None) => break,
+                Err(error) => return Err(BadUsage(error.to_string())),
+            };
+            let name = match argument {
+                Short('h') | Long("help") => return Ok(Request::Help),
+                Short('v') | Long("version") => return Ok(Request::Version),
+                Short('f') | Long("full") => {
+                    options.full = true;
+                    continue;
+                }
+                Short('c') | Long("validation") => {
+                    if let Some(value) = parser.optional_value() {
+                        let value = value.to_string_lossy();
+                        return Err(BadUsage(format!(
+                            "Validation takes no value here [-c {value}]"
+                        )));
+                    }
+                    options.validate = true;
+                    continue;
+                }
+                Short('z') | Long("tail-lat") => {
+                    let list = parser.optional_value();
+                    options.percentiles = percentiles(list.as_deref())?;
+                    continue;
+                }
+                Long("time-alloc") => {
+                    options.time_alloc = true;
+                    continue;
+                }
+                Long("counters") => {
+                    options.counters = command(&mut parser)?;
+                    continue;
+                }
+                Short(letter) => Name::Letter(letter),
+                Long(name) => Name::Word(name.to_owned()),
+                lexopt::Arg::Value(value) => {
+                    let value = value.to_string_lossy();
+                    return Err(BadUsage(format!("Unexpected argument [{value}]")));
+                }
+            };
+            let name = name.canonical(program)?;
+            let Ok(value) = parser.value() else {
+                return Err(BadUsage(format!(
+                    "Option Missing Required Argument [{name}]"
+                )));
+            };
+            options.set(&name, value)?;
+        }
+        options.agree()?;
+        Ok(Request::Run(Box::new(options)))
+    }
+
+    fn set(&mut self, name: &str, value: OsString) -> Result<(), BadUsage> {
+        // Files keep the bytes they are named by; everything else is text.
+        match name {
+            "--json" => return store(&mut self.json, value),
+            "--csv" => return store(&mut self.csv, value),
+            "--plot" => return store(&mut self.plot, value),
+            "--plugin" => return store(&mut self.plugin, value),
+            "--mpi-library" => return store(&mut self.mpi_library, value),
+            "--ucx-library" => return store(&mut self.ucx_library, value),
+            _ => {}
+        }
+        let shown = value.to_string_lossy().into_owned();
+        let bad = |what: &str| BadUsage(format!("{what} [{name} {shown}]"));
+        let text = value.string().map_err(|_| bad("Not a text"))?;
+        let number = |least: usize, what: &str| {
+            count(&text)
+                .filter(|number| (least..=COUNT_MAX).contains(number))
+                .ok_or_else(|| bad(what))
+        };
+        match name {
+            "-m" => {
+                let (min, max) = sizes(&text).ok_or_else(|| bad("Invalid Message Size"))?;
+                self.size_min = min.unwrap_or(self.size_min);
+                self.size_max = max.unwrap_or(self.size_max);
+            }
+            "-M" => {
+                self.memory_max = memory_limit(&text).ok_or_else(|| bad("Invalid Memory Limit"))?
+            }
+            "-i" => {
+                let iterations = number(1, "Invalid Number of Iterations")?;
+                self.small.iterations = iterations;
+                self.large.iterations = iterations;
+            }
+            "-x" => {
+                let warm_up = number(0, "Invalid Number of Warmup Iterations")?;
+                self.small.warm_up = warm_up;
+                self.large.warm_up = warm_up;
+            }
+            "-u" => {
+                let calls = number(0, "Invalid Number of Validation Warmup Iterations")?;
+                if calls > VALIDATION_WARM_UP_MAX {
+                    return Err(bad(
+                        "Number of Validation Warmup Iterations must not be more than 10",
+                    ));
+                }
+                self.validation_warm_up = calls;
+            }
+            "-t" => self.test_calls = number(0, "Invalid Number of Probes")?,
+            "--backend" => {
+                self.backend = match text.as_str() {
+                    "mpi" => BackendKind::Mpi,
+                    "offload" => BackendKind::Offload,
+                    _ => return Err(bad("Invalid backend, there are mpi and offload")),
+                };
+            }
+            "--scheme" => {
+                self.scheme = Scheme::ALL
+                    .into_iter()
+                    .find(|scheme| scheme.name() == text)
+                    .ok_or_else(|| bad("Invalid scheme, there are ksm, stock and xgvmi"))?;
+            }
+            "--temp-buffers" => {
+                self.temp_buffers = text.parse().map_err(|()| {
+                    bad("Invalid kind of buffers, there are none, malloc, mmap and ring:N")
+                })?;
+            }
+            "--barrier" => {
+                self.barrier = match text.as_str() {
+                    "spin" => BarrierKind::Spin,
+                    "sleep" => BarrierKind::Sleep,
+                    _ => return Err(bad("Invalid barrier, there are spin and sleep")),
+                };
+            }
+            "--compute" => {
+                self.compute = match text.as_str() {
+                    "loop" => ComputeKind::Loop,
+                    "sleep" => ComputeKind::Sleep,
+                    _ => return Err(bad("Invalid computation, there are loop and sleep")),
+                };
+            }
+            "--sp" => self.service = Some(text),
+            _ => return Err(BadUsage(format!("Invalid option [{name}]"))),
+        }
+        Ok(())
+    }
+
+    /// Options that fit together.
+    fn agree(&self) -> Result<(), BadUsage> {
+        if self.size_min > self.size_max {
+            return Err(BadUsage(format!(
+                "The smallest message size is above the largest [-m {}:{}]",
+                self.size_min, self.size_max
+            )));
+        }
+        if self.backend == BackendKind::Offload && self.service.is_none() {
+            return Err(BadUsage(
+                "The offloaded backend needs to know where its service processes are [--sp]"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The rounds of a size.
+    #[must_use]
+    pub fn rounds(&self, size: usize) -> Rounds {
+        if size > LARGE_SIZE {
+            self.large
+        } else {
+            self.small
+        }
+    }
+
+    /// The sizes of a run, in order, each twice the one before.
+    pub fn sizes(&self) -> impl Iterator<Item = usize> + use<> {
+        let max = self.size_max;
+        std::iter::successors(Some(self.size_min), |size| size.checked_mul(2))
+            .take_while(move |size| *size <= max)
+    }
+
+    /// The scheme's name, or that of the backend which has none: what tells runs apart.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self.backend {
+            BackendKind::Mpi => self.backend.name(),
+            BackendKind::Offload => self.scheme.name(),
+        }
+    }
+
+    /// Whether each iteration makes buffers of its own.
+    #[must_use]
+    pub fn temporary(&self) -> bool {
+        matches!(self.temp_buffers, TempBuffers::Malloc | TempBuffers::Mmap)
+    }
+
+    /// What all ranks must have been given alike: everything that the messages' lengths and number depend on.
+    #[must_use]
+    pub fn shape(&self) -> String {
+        let Self { small, large, .. } = self;
+        format!(
+            "{}, sizes {}:{}, iterations {} and {}, warm-up {} and {}, validation {} with {} calls, test calls {}, \
+             backend {:?}, scheme {}, buffers {}, barrier {:?}, counters {}",
+            self.program.name(),
+            self.size_min,
+            self.size_max,
+            small.iterations,
+            large.iterations,
+            small.warm_up,
+            large.warm_up,
+            self.validate,
+            self.validation_warm_up,
+            self.test_calls,
+            self.backend,
+            self.scheme.name(),
+            self.temp_buffers,
+            self.barrier,
+            !self.counters.is_empty(),
+        )
+    }
+}
+
+impl Scheme {
+    /// In the order of the tables.
+    pub const ALL: [Self; 3] = [Self::Ksm, Self::Stock, Self::Xgvmi];
+
+    /// Its name on command lines and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ksm => "ksm",
+            Self::Stock => "stock",
+            Self::Xgvmi => "xgvmi",
+        }
+    }
+}
+
+impl Program {
+    /// Its file name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blocking => "osu_alltoallv",
+            Self::NonBlocking => "osu_ialltoallv",
+        }
+    }
+}
+
+impl BackendKind {
+    /// Its name on command lines and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mpi => "mpi",
+            Self::Offload => "offload",
+        }
+    }
+}
+
+/// An option with a value, as it was typed.
+enum Name {
+    Letter(char),
+    Word(String),
+}
+
+/// OSU's long names, with their letters.
+const LONG: [(&str, char); 6] = [
+    ("message-size", 'm'),
+    ("mem-limit", 'M'),
+    ("iterations", 'i'),
+    ("warmup", 'x'),
+    ("validation-warmup", 'u'),
+    ("num-test-calls", 't'),
+];
+
+/// Ours.
+const OWN: [&str; 12] = [
+    "backend",
+    "scheme",
+    "temp-buffers",
+    "barrier",
+    "compute",
+    "json",
+    "csv",
+    "plot",
+    "plugin",
+    "mpi-library",
+    "ucx-library",
+    "sp",
+];
+
+/// OSU's letters that mean something there and nothing here.
+const ELSEWHERE: &str = "adDGIklPT";
+
+impl Name {
+    /// The one name under which an option is handled.
+    fn canonical(self, program: Program) -> Result<String, BadUsage> {
+        let letter = match self {
+            Self::Letter(letter) => letter,
+            Self::Word(word) => match LONG.iter().find(|(name, _)| *name == word) {
+                Some((_, letter)) => *letter,
+                None if OWN.contains(&word.as_str()) => return Ok(format!("--{word}")),
+                None => return Err(BadUsage(format!("Invalid option [--{word}]"))),
+            },
+        };
+        match letter {
+            't' if program == Program::Blocking => Err(BadUsage("Invalid option [-t]".to_owned())),
+            'm' | 'M' | 'i' | 'x' | 'u' | 't' => Ok(format!("-{letter}")),
+            other if ELSEWHERE.contains(other) => Err(BadUsage(format!(
+                "Option of OSU's that these programs do not have [-{other}]"
+            ))),
+            other => Err(BadUsage(format!("Invalid option [-{other}]"))),
+        }
+    }
+}
+
+fn store(place: &mut Option<PathBuf>, value: OsString) -> Result<(), BadUsage> {
+    *place = Some(value.into());
+    Ok(())
+}
+
+/// The words up to a word ';'.
+fn command(parser: &mut lexopt::Parser) -> Result<Vec<OsString>, BadUsage> {
+    let unfinished = || BadUsage("A command ends with a word ';' [--counters]".to_owned());
+    let mut words = Vec::new();
+    let mut raw = parser.raw_args().map_err(|_| unfinished())?;
+    for word in raw.by_ref() {
+        if word == ";" {
+            return if words.is_empty() {
+                Err(BadUsage(
+                    "A command without a program [--counters]".to_owned(),
+                ))
+            } else {
+                Ok(words)
+            };
+        }
+        words.push(word);
+    }
+    Err(unfinished())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! Tests of the command line.
+
+use super::*;
+
+fn parse(program: Program, line: &str) -> Result<Request, BadUsage> {
+    Options::parse(program, line.split_whitespace().map(OsString::from))
+}
+
+fn options(program: Program, line: &str) -> Options {
+    match parse(program, line) {
+        Ok(Request::Run(options)) => *options,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn defaults_are_those_of_osu() {
+    let options = options(Program::Blocking, "");
+    assert_eq!(options.sizes().count(), 21);
+    let rounds = |size| {
+        let Rounds {
+            iterations,
+            warm_up,
+        } = options.rounds(size);
+        (iterations, warm_up)
+    };
+    assert_eq!(rounds(8192), (1000, 100));
+    assert_eq!(rounds(8193), (100, 10));
+    assert_eq!(options.validation_warm_up, 5);
+    assert_eq!(options.memory_max, 536_870_912);
+}
+
+#[test]
+fn options_are_read() {
+    let check = |line: &str, change: &dyn Fn(&mut Options)| {
+        let mut expect = Options::new(Program::NonBlocking);
+        change(&mut expect);
+        assert_eq!(options(Program::NonBlocking, line), expect, "{line}");
+    };
+    check("-m 128", &|o| o.size_max = 128);
+    check("-m 2:128", &|o| (o.size_min, o.size_max) = (2, 128));
+    check("-m 2:", &|o| o.size_min = 2);
+    check("-m :64K", &|o| o.size_max = 65536);
+    check("--message-size=4", &|o| o.size_max = 4);
+    check("-i 7 -x0", &|o| {
+        (o.small.iterations, o.large.iterations) = (7, 7);
+        (o.small.warm_up, o.large.warm_up) = (0, 0);
+    });
+    check("-f -c -u 10", &|o| {
+        (o.full, o.validate, o.validation_warm_up) = (true, true, 10);
+    });
+    check("-z", &|o| o.percentiles = vec![50, 90, 99]);
+    check("-z5,100", &|o| o.percentiles = vec![5, 100]);
+    check("-t 9", &|o| o.test_calls = 9);
+    // OSU takes its least limit instead of a lower one.
+    check("-M 5", &|o| o.memory_max = 1 << 20);
+    check("--temp-buffers ring:8 --time-alloc", &|o| {
+        o.temp_buffers = TempBuffers::Ring(8);
+        o.time_alloc = true;
+    });
+    check("--backend offload --scheme ksm --sp here", &|o| {
+        o.backend = BackendKind::Offload;
+        o.scheme = Scheme::Ksm;
+        o.service = Some("here".to_owned());
+    });
+    check("--counters stats --json ; --json a", &|o| {
+        o.counters = vec!["stats".into(), "--json".into()];
+        o.json = Some("a".into());
+    });
+    check("--barrier sleep --compute sleep", &|o| {
+        (o.barrier, o.compute) = (BarrierKind::Sleep, ComputeKind::Sleep);
+    });
+}
+
+#[test]
+fn what_is_not_understood_is_named() {
+    let check = |line: &str, expect: &str| {
+        let BadUsage(text) = parse(Program::Blocking, line).unwrap_err();
+        assert_eq!(text, expect, "{line}");
+    };
+    check("-Z", "Invalid option [-Z]");
+    check("--fast", "Invalid option [--fast]");
+    check("-t 3", "Invalid option [-t]");
+    check("-m", "Option Missing Required Argument [-m]");
+    check("-m 0", "Invalid Message Size [-m 0]");
+    check(
+        "-m 99999999999999999999",
+        "Invalid Message Size [-m 99999999999999999999]",
+    );
+    check("-m 2147483648", "Invalid Message Size [-m 2147483648]");
+    check("-m :", "Invalid Message Size [-m :]");
+    check("-m 1:2:3", "Invalid Message Size [-m 1:2:3]");
+    check(
+        "-m 8:4",
+        "The smallest message size is above the largest [-m 8:4]",
+    );
+    check("-i 0", "Invalid Number of Iterations [-i 0]");
+    check("-i 1e3", "Invalid Number of Iterations [-i 1e3]");
+    check("-x -1", "Invalid Number of Warmup Iterations [-x -1]");
+    check(
+        "-u 11",
+        "Number of Validation Warmup Iterations must not be more than 10 [-u 11]",
+    );
+    check(
+        "-z0",
+        "Percentile range must be in between 1 and 100 [-z 0]",
+    );
+    check(
+        "-z1,2,3,4,5,6",
+        "There is room for five percentiles [-z 1,2,3,4,5,6]",
+    );
+    check("-clog", "Validation takes no value here [-c log]");
+    check(
+        "-G tty",
+        "Option of OSU's that these programs do not have [-G]",
+    );
+    check(
+        "--temp-buffers ring:0",
+        "Invalid kind of buffers, there are none, malloc, mmap and ring:N [--temp-buffers ring:0]",
+    );
+    check(
+        "--backend offload",
+        "The offloaded backend needs to know where its service processes are [--sp]",
+    );
+    check("--counters ;", "A command without a program [--counters]");
+    check(
+        "--counters stats",
+        "A command ends with a word ';' [--counters]",
+    );
+    check("here", "Unexpected argument [here]");
+}
+
+#[test]
+fn help_names_every_option() {
+    for program in [Program::Blocking, Program::NonBlocking] {
+        let text = help(program);
+        for name in OWN {
+            let wanted = name != "compute" || program == Program::NonBlocking;
+            assert_eq!(text.contains(&format!("--{name}")), wanted, "{name}");
+        }
+        for (name, letter) in LONG {
+            let wanted = letter != 't' || program == Program::NonBlocking;
+            assert_eq!(
+                text.contains(&format!("-{letter}, --{name}")),
+                wanted,
+                "{name}"
+            );
+        }
+    }
+    assert_eq!(parse(Program::Blocking, "-h"), Ok(Request::Help));
+    assert_eq!(parse(Program::Blocking, "-v -Z"), Ok(Request::Version));
+}

@@ -1,0 +1,219 @@
+//! A run's results in files: JSON, CSV, and a plot.
+
+use crate::options::Options;
+use crate::summary::Summary;
+use anyhow::{Context as _, Result};
+use osu_bench::counters::CommandsPerIteration;
+use osu_bench::report::{self, Percentiles};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+/// A whole run: the JSON file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Always 1; a change of meaning makes it 2.
+    pub schema: u32,
+    /// The program.
+    pub tool: String,
+    /// The version of OSU's benchmarks whose columns these are.
+    pub osu_version: String,
+    /// The arguments.
+    pub arguments: Vec<String>,
+    /// What MPI calls itself.
+    pub mpi: String,
+    /// How many processes there were.
+    pub ranks: usize,
+    /// `mpi` or `offload`.
+    pub backend: String,
+    /// `ksm`, `stock` or `xgvmi` for an offloaded run, else `mpi`.
+    pub scheme: String,
+    /// `none`, `malloc`, `mmap` or `ring:N`.
+    pub temp_buffers: String,
+    /// Whether allocation and release are in the times.
+    pub time_alloc: bool,
+    /// One per size.
+    pub rows: Vec<Row>,
+}
+
+/// One size. Times are means over ranks, in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// `ksm`, `stock`, `xgvmi`, or `mpi`.
+    pub scheme: String,
+    /// Bytes to each rank.
+    pub size: usize,
+    /// Timed iterations.
+    pub iterations: u64,
+    /// The first iteration of this size in the process.
+    pub first_us: f64,
+    /// Of the timed iterations: nearest-rank percentiles of the mean over ranks.
+    pub steady_us: Percentiles,
+    /// OSU's columns: mean over ranks of each rank's mean, and the least and greatest of these.
+    pub average_us: f64,
+    /// See above.
+    pub least_us: f64,
+    /// See above.
+    pub greatest_us: f64,
+    /// Making the buffers of an iteration.
+    pub alloc_us: f64,
+    /// Releasing them.
+    pub free_us: f64,
+    /// Of the non-blocking benchmark only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub overlap: Option<OverlapRow>,
+    /// Bytes that were wrong at any rank, where they were compared.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub wrong_bytes: Option<u64>,
+    /// Of an offloaded run only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub offload: Option<OffloadRow>,
+    /// What the device executed, all functions together, where `--counters` was given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub commands_per_iteration: Option<CommandsPerIteration>,
+}
+
+/// What the non-blocking benchmark adds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OverlapRow {
+    /// The collective with nothing between start and wait.
+    pub pure_us: f64,
+    /// Computation.
+    pub compute_us: f64,
+    /// How much of the collective it hid.
+    pub percent: f64,
+}
+
+/// What the offloaded collective counted, over all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OffloadRow {
+    /// Time in registration and export, per iteration and rank.
+    pub registration_us: f64,
+    /// Exports that found their key, in percent; none where nothing was exported.
+    pub host_hit_percent: Option<f64>,
+    /// Imports that found their alias, in percent; none where nothing was imported.
+    pub alias_hit_percent: Option<f64>,
+}
+
+impl Record {
+    /// A run that has no rows yet.
+    #[must_use]
+    pub fn new(options: &Options, mpi: &str, ranks: usize, arguments: Vec<String>) -> Self {
+        Self {
+            schema: 1,
+            tool: options.program.name().to_owned(),
+            osu_version: crate::omb::VERSION.to_owned(),
+            arguments,
+            mpi: mpi.to_owned(),
+            ranks,
+            backend: options.backend.name().to_owned(),
+            scheme: options.label().to_owned(),
+            temp_buffers: options.temp_buffers.to_string(),
+            time_alloc: options.time_alloc,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a size.
+    pub fn push(&mut self, summary: &Summary) {
+        let scheme = self.scheme.clone();
+        self.rows.push(summary.row(scheme));
+    }
+
+    /// Writes the files that were asked for. What was there is replaced as a whole or not at all.
+    ///
+    /// # Errors
+    /// The system's, with the file.
+    pub fn write(&self, options: &Options) -> Result<()> {
+        if let Some(path) = &options.json {
+            replace(path, &(serde_json::to_string_pretty(self)? + "\n"))?;
+        }
+        if let Some(path) = &options.csv {
+            replace(path, &self.csv())?;
+        }
+        if let Some(path) = &options.plot {
+            replace(path, &self.plot()?)?;
+        }
+        Ok(())
+    }
+
+    /// One line per size, titles above; an empty field where there is no number.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let mut text = String::from(
+            "scheme,size,iterations,first_us,p50_us,p99_us,average_us,least_us,greatest_us,alloc_us,free_us,\
+             pure_us,compute_us,overlap_percent,wrong_bytes,registration_us,host_hit_percent,alias_hit_percent\n",
+        );
+        for row in &self.rows {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{},{},{}", row.scheme, row.size, row.iterations);
+            let overlap = row.overlap;
+            let offload = row.offload;
+            #[expect(clippy::cast_precision_loss, reason = "a count for a table")]
+            let wrong = row.wrong_bytes.map(|bytes| bytes as f64);
+            for value in [
+                Some(row.first_us),
+                Some(row.steady_us.p50),
+                Some(row.steady_us.p99),
+                Some(row.average_us),
+                Some(row.least_us),
+                Some(row.greatest_us),
+                Some(row.alloc_us),
+                Some(row.free_us),
+                overlap.map(|overlap| overlap.pure_us),
+                overlap.map(|overlap| overlap.compute_us),
+                overlap.map(|overlap| overlap.percent),
+                wrong,
+                offload.map(|offload| offload.registration_us),
+                offload.and_then(|offload| offload.host_hit_percent),
+                offload.and_then(|offload| offload.alias_hit_percent),
+            ] {
+                let _ = match value {
+                    Some(value) => write!(text, ",{value:.3}"),
+                    None => write!(text, ","),
+                };
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn plot(&self) -> Result<String> {
+        let caption = format!(
+            "{}, {} ranks, temporary buffers: {}",
+            self.tool, self.ranks, self.temp_buffers
+        );
+        report::plot(&plotted(&self.rows), &caption)
+    }
+}
+
+/// The rows as the plot takes them.
+#[must_use]
+pub fn plotted(rows: &[Row]) -> Vec<report::Row> {
+    rows.iter()
+        .map(|row| report::Row {
+            scheme: row.scheme.clone(),
+            size: row.size,
+            iterations: row.iterations,
+            first_us: row.first_us,
+            steady_us: row.steady_us,
+            commands_per_iteration: row.commands_per_iteration.unwrap_or_default(),
+        })
+        .collect()
+}
+
+/// Writes a file beside its place and moves it there.
+///
+/// # Errors
+/// The system's, with the file.
+pub fn replace(path: &Path, text: &str) -> Result<()> {
+    let mut name = path
+        .file_name()
+        .context("a file without a name")?
+        .to_owned();
+    name.push(".part");
+    let part = path.with_file_name(name);
+    fs::write(&part, text).with_context(|| format!("cannot write {}", part.display()))?;
+    fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,293 @@
+//! A whole run: what is common to both programs, from the command line to the exit code.
+//!
+//! An error that a rank meets while it gets ready is told to all of them: rank 0 prints it, all end with 1, and nobody
+//! waits for anybody. One that it meets later, inside a collective, ends the job by MPI_Abort, since the others are
+//! waiting for it where they cannot be told.
+
+use crate::backend::Backend;
+use crate::measure::Bench;
+use crate::mpi::{World, launcher_rank};
+use crate::omb;
+use crate::options::{BackendKind, BadUsage, Options, Program, Request, help};
+use crate::results::{Record, replace};
+use crate::summary::{Summary, own_columns};
+use anyhow::{Context as _, Result, bail};
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Runs the program in this process's environment.
+#[must_use]
+pub fn main(program: Program) -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let request = Options::parse(program, arguments.clone());
+    let library = match &request {
+        Ok(Request::Run(options)) => options.mpi_library.clone(),
+        _ => named_library(&arguments),
+    };
+    let world = match World::start(library.as_deref()) {
+        Ok(world) => world,
+        Err(error) => {
+            // One copy of it is enough.
+            if launcher_rank().unwrap_or(0) == 0 {
+                eprintln!("{}: {error:#}", program.name());
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = match agreed(&world, &request) {
+        Ok(Agreed::Run) => match request {
+            Ok(Request::Run(options)) => run(&world, *options, &arguments),
+            // Agreed::Run is what all ranks asked for, this one among them.
+            _ => ExitCode::FAILURE,
+        },
+        Ok(Agreed::Help) => say(&world, &help(program)),
+        Ok(Agreed::Version) => say(&world, &omb::title(program)),
+        Ok(Agreed::Nothing(text)) => {
+            if world.rank() == 0 {
+                eprintln!("{text}\n");
+            }
+            say(&world, &help(program));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{}: rank {}: {error:#}", program.name(), world.rank());
+            world.abort(1)
+        }
+    };
+    match world.finish() {
+        Ok(()) => code,
+        Err(error) => {
+            eprintln!("{}: {error:#}", program.name());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What all ranks are to do.
+enum Agreed {
+    Run,
+    Help,
+    Version,
+    /// The complaint of the first rank that did not understand its command line.
+    Nothing(String),
+}
+
+/// Asks all ranks: one that did not understand its command line must not leave the others waiting.
+fn agreed(world: &World, request: &Result<Request, BadUsage>) -> Result<Agreed> {
+    let word = match request {
+        Ok(Request::Run(_)) => "run",
+        Ok(Request::Help) => "help",
+        Ok(Request::Version) => "version",
+        Err(BadUsage(text)) => &format!("?{text}"),
+    };
+    let words = world.allgather(cut(word))?;
+    let find = |wanted: &[u8]| words.iter().any(|word| word == wanted);
+    if let Some(text) = words.iter().find_map(|word| word.strip_prefix(b"?")) {
+        return Ok(Agreed::Nothing(String::from_utf8_lossy(text).into_owned()));
+    }
+    Ok(if find(b"help") {
+        Agreed::Help
+    } else if find(b"version") {
+        Agreed::Version
+    } else {
+        Agreed::Run
+    })
+}
+
+/// As much of a text as is sent to all ranks: errors are short, and one that is not must not become another.
+fn cut(text: &str) -> &[u8] {
+    &text.as_bytes()[..text.len().min(4096)]
+}
+
+/// The library that a command line names which is not understood otherwise: its complaint needs MPI too.
+fn named_library(arguments: &[OsString]) -> Option<PathBuf> {
+    let at = arguments.iter().position(|word| word == "--mpi-library")?;
+    arguments.get(at + 1).map(PathBuf::from)
+}
+
+fn say(world: &World, text: &str) -> ExitCode {
+    if world.rank() == 0 {
+        print(text);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Rank 0's lines come out at once. A reader that has gone is no reason to stop.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn run(world: &World, mut options: Options, arguments: &[OsString]) -> ExitCode {
+    let program = options.program.name();
+    let measured = get_ready(world, &mut options)
+        .map_err(Failure::Together)
+        .and_then(|()| connect_and_run(world, &options, arguments));
+    match measured {
+        Ok(code) => code,
+        Err(Failure::Together(text)) => {
+            if world.rank() == 0 {
+                eprintln!("{program}: {text}");
+            }
+            ExitCode::FAILURE
+        }
+        Err(Failure::Alone(error)) => {
+            eprintln!("{program}: rank {}: {error:#}", world.rank());
+            world.abort(1)
+        }
+    }
+}
+
+/// How a run fails.
+enum Failure {
+    /// All ranks know, and leave in order.
+    Together(String),
+    /// This one alone knows.
+    Alone(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Alone(error)
+    }
+}
+
+/// What can be wrong before anything is measured; the same answer at all ranks.
+fn get_ready(world: &World, options: &mut Options) -> Result<(), String> {
+    if world.size() < 2 {
+        return Err("This test requires at least two processes".to_owned());
+    }
+    let fitted = limit_sizes(options, world.size());
+    if let (Ok(Some(warning)), 0) = (&fitted, world.rank()) {
+        eprintln!("{warning}");
+    }
+    // Its text is the same at all ranks that were started alike, and the others are found out below.
+    together(world, fitted.map(|_| ()))?;
+    let shapes = world
+        .allgather(options.shape().as_bytes())
+        .map_err(|error| format!("{error:#}"))?;
+    if let Some(other) = shapes.iter().position(|shape| *shape != shapes[0]) {
+        return Err(format!(
+            "rank {other} was started with other options than rank 0:\n  rank 0: {}\n  rank {other}: {}",
+            String::from_utf8_lossy(&shapes[0]),
+            String::from_utf8_lossy(&shapes[other])
+        ));
+    }
+    let writable = if world.rank() == 0 {
+        check_files(options)
+    } else {
+        Ok(())
+    };
+    together(world, writable)
+}
+
+/// Sizes that fit into the memory limit, as OSU has it, and into MPI's int. The warning, if there is one.
+fn limit_sizes(options: &mut Options, ranks: usize) -> Result<Option<String>> {
+    let mut warning = None;
+    let limit = options.memory_max / ranks;
+    if options.size_max > limit {
+        options.size_max = limit;
+        warning = Some(format!(
+            "Warning! Limiting max message size to: {limit}. Increase -M, --mem-limit for higher message sizes."
+        ));
+    }
+    if options.size_min > options.size_max {
+        bail!(
+            "no message size is left: the smallest is {}, and {ranks} ranks leave {limit} bytes to each in buffers of \
+             {} bytes; raise -M",
+            options.size_min,
+            options.memory_max
+        );
+    }
+    crate::layout::Layout::equal(ranks, options.size_max)?;
+    Ok(warning)
+}
+
+/// Files that cannot be written are better known now than after the run.
+fn check_files(options: &Options) -> Result<()> {
+    for path in [&options.json, &options.csv, &options.plot]
+        .into_iter()
+        .flatten()
+    {
+        replace(path, "")?;
+    }
+    Ok(())
+}
+
+/// Tells all ranks whether all are well. The error is that of the first rank that is not.
+fn together<T>(world: &World, result: Result<T>) -> Result<T, String> {
+    let (text, value) = match result {
+        Ok(value) => (String::new(), Some(value)),
+        Err(error) => (format!("{error:#}"), None),
+    };
+    let texts = world
+        .allgather(cut(&text))
+        .map_err(|error| format!("{error:#}"))?;
+    let failed: Vec<usize> = (0..texts.len())
+        .filter(|rank| !texts[*rank].is_empty())
+        .collect();
+    match (failed.first(), value) {
+        (None, Some(value)) => Ok(value),
+        (first, _) => {
+            let first = first.copied().unwrap_or_else(|| world.rank());
+            let text = String::from_utf8_lossy(&texts[first]);
+            Err(match failed.len() {
+                1 => format!("rank {first}: {text}"),
+                count => format!("rank {first} and {} more: {text}", count.saturating_sub(1)),
+            })
+        }
+    }
+}
+
+fn connect_and_run(
+    world: &World,
+    options: &Options,
+    arguments: &[OsString],
+) -> Result<ExitCode, Failure> {
+    let bench =
+        open_backend(world, options).and_then(|backend| Bench::new(world, options, backend));
+    let mut bench = together(world, bench).map_err(Failure::Together)?;
+    let first = world.rank() == 0;
+    let arguments = arguments
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let mut record = Record::new(options, world.version(), world.size(), arguments);
+    if first {
+        print(&omb::header(options, &own_columns(options)));
+    }
+    let mut wrong_size = None;
+    for size in options.sizes() {
+        let seen = bench
+            .size(size)
+            .with_context(|| format!("message size {size}"))?;
+        let summary = Summary::gather(world, options, size, &seen)?;
+        record.push(&summary);
+        if first {
+            print(&summary.print(options));
+        }
+        // All ranks have the sum, and stop together.
+        if summary.wrong().is_some_and(|wrong| wrong > 0) {
+            wrong_size = Some(size);
+            break;
+        }
+    }
+    let written = if first { record.write(options) } else { Ok(()) };
+    together(world, written).map_err(Failure::Together)?;
+    if let Some(size) = wrong_size {
+        if first {
+            print(&omb::validation_error(options.program, size));
+        }
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open_backend<'w>(world: &'w World, options: &Options) -> Result<Backend<'w>> {
+    match options.backend {
+        BackendKind::Mpi => Ok(Backend::Mpi(world)),
+        BackendKind::Offload => bail!("this build has no offloaded collective"),
+    }
+}

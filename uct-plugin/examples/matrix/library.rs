@@ -1,0 +1,120 @@
+//! What an agent asks of the library itself, and of UCX about it: by names, as a program does that can
+//! do without.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+
+/// As `uct-plugin/include/xgvmi.h` has them.
+type AnnounceFn = unsafe extern "C" fn(*mut c_void, usize) -> isize;
+type AcceptFn = unsafe extern "C" fn(*const c_void, usize) -> i64;
+/// As `src/ucs/vfs/base/vfs_obj.h` of UCX has it.
+type ReadFileFn = unsafe extern "C" fn(*const c_char, *mut c_void) -> i8;
+/// As `src/ucs/datastruct/string_buffer.h` of UCX has them.
+type InitFn = unsafe extern "C" fn(*mut c_void);
+type TextFn = unsafe extern "C" fn(*mut c_void) -> *const c_char;
+
+/// Devices that an emulated adapter may have.
+const DEVICES: u32 = 8;
+
+/// A message with the keys of this process's pools.
+pub(crate) fn announce() -> Result<Vec<u8>, String> {
+    let function = find(c"xgvmi_announce")?;
+    // SAFETY: the library's function of that name has this type.
+    let announce = unsafe { std::mem::transmute::<*mut c_void, AnnounceFn>(function) };
+    // SAFETY: no buffer is given, and its length says so.
+    let needed = unsafe { announce(null_mut(), 0) };
+    let room = usize::try_from(needed).map_err(|_| format!("xgvmi_announce: {needed}"))?;
+    let mut message = vec![0_u8; room];
+    // SAFETY: the buffer has the length that is given.
+    let written = unsafe { announce(message.as_mut_ptr().cast(), room) };
+    match written == needed {
+        true => Ok(message),
+        false => Err(format!(
+            "xgvmi_announce: {written} bytes instead of {needed}"
+        )),
+    }
+}
+
+/// Makes aliases of the keys in a message; how many there are.
+pub(crate) fn accept(message: &[u8]) -> Result<i64, String> {
+    let function = find(c"xgvmi_accept")?;
+    // SAFETY: the library's function of that name has this type.
+    let accept = unsafe { std::mem::transmute::<*mut c_void, AcceptFn>(function) };
+    // SAFETY: the message has the length that is given.
+    let ready = unsafe { accept(message.as_ptr().cast(), message.len()) };
+    match ready < 0 {
+        true => Err(format!("xgvmi_accept: {ready}")),
+        false => Ok(ready),
+    }
+}
+
+/// What stands in one of the library's files in UCX's virtual file system.
+pub(crate) fn file(libucp: Option<&Path>, name: &str) -> Result<String, String> {
+    let libucp = libucp
+        .ok_or("no UCX by name")?
+        .to_string_lossy()
+        .into_owned();
+    let libucp = CString::new(libucp).map_err(|error| error.to_string())?;
+    let find = |name| find_in(&libucp, name);
+    let read = find(c"ucs_vfs_path_read_file")?;
+    let [init, text, cleanup] = [
+        find(c"ucs_string_buffer_init")?,
+        find(c"ucs_string_buffer_cstr")?,
+        find(c"ucs_string_buffer_cleanup")?,
+    ];
+    // SAFETY: UCX's function of that name has this type.
+    let read = unsafe { std::mem::transmute::<*mut c_void, ReadFileFn>(read) };
+    // SAFETY: as above.
+    let init = unsafe { std::mem::transmute::<*mut c_void, InitFn>(init) };
+    // SAFETY: as above.
+    let cleanup = unsafe { std::mem::transmute::<*mut c_void, InitFn>(cleanup) };
+    // SAFETY: as above.
+    let text = unsafe { std::mem::transmute::<*mut c_void, TextFn>(text) };
+    for device in 0..DEVICES {
+        let path = format!("/uct/component/ib/memory_domain/mlx5_{device}/xgvmi/{name}");
+        let path = CString::new(path).map_err(|error| error.to_string())?;
+        // Several times as long as UCX's buffer is.
+        let mut buffer = [0_u64; 32];
+        let buffer = buffer.as_mut_ptr().cast();
+        // SAFETY: the buffer has room for UCX's.
+        unsafe { init(buffer) };
+        // SAFETY: the path ends in a zero byte, and the buffer is initialised.
+        let status = unsafe { read(path.as_ptr(), buffer) };
+        // SAFETY: as above.
+        let found = unsafe { CStr::from_ptr(text(buffer)) };
+        let found = found.to_string_lossy().trim_end().to_owned();
+        // SAFETY: nothing uses the buffer any more.
+        unsafe { cleanup(buffer) };
+        if status == 0 {
+            return Ok(found);
+        }
+    }
+    Err(format!("no file {name}"))
+}
+
+/// A function of the library, however it came into the process.
+fn find(name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: the name ends in a zero byte.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if !function.is_null() {
+        return Ok(function);
+    }
+    find_in(c"libuct_ib_mlx5_xgvmi.so.0", name)
+}
+
+/// A function of a library that is loaded, or of one that it needs.
+fn find_in(library: &CStr, name: &CStr) -> Result<*mut c_void, String> {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: the name ends in a zero byte; nothing is loaded.
+    let handle = unsafe { libc::dlopen(library.as_ptr(), flags) };
+    if handle.is_null() {
+        return Err(format!("{} is not there", library.to_string_lossy()));
+    }
+    // SAFETY: the handle is open, and the name ends in a zero byte.
+    let function = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    match function.is_null() {
+        true => Err(format!("{library:?} has no {name:?}")),
+        false => Ok(function),
+    }
+}

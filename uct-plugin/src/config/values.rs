@@ -1,0 +1,216 @@
+//! From the values that UCX's parsers have written to those that the library goes by.
+
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use xgvmi_pool::{AccessKey, Invalidate, OnFull, ReuseOrder, Seal};
+
+use super::table::{OPTIONS, Raw};
+use super::{Options, PREFIX};
+use crate::ucs_config::Kind;
+use crate::{key_file, log};
+
+impl Raw {
+    /// The values as the library goes by them. What UCX's parser lets pass and the library cannot
+    /// follow is reported, and something else is used.
+    pub(super) fn options(&self) -> Options {
+        let (access_key, seal, is_usable) = self.access();
+        let pool_max = number(c"POOL_MAX", self.pool_max);
+        // A pool that is smaller than the default mark has the mark that it can have.
+        let high = number(c"POOL_HIGH", self.pool_high).min(pool_max);
+        let ttl = time("ALIAS_TTL", self.alias_ttl, Self::DEFAULT.alias_ttl);
+        Options {
+            enable: self.enable != 0 && is_usable,
+            stats: self.stats != 0,
+            pool_init: at_most(
+                "POOL_INIT",
+                number(c"POOL_INIT", self.pool_init),
+                "POOL_MAX",
+                pool_max,
+            ),
+            pool_max,
+            pool_low: at_most(
+                "POOL_LOW",
+                number(c"POOL_LOW", self.pool_low),
+                "POOL_HIGH",
+                high,
+            ),
+            pool_high: high,
+            pool_age: time("POOL_AGE", self.pool_age, Self::DEFAULT.pool_age),
+            refill: self.refill != 0,
+            pool_order: match self.pool_order {
+                0 => ReuseOrder::Fifo,
+                _ => ReuseOrder::Lifo,
+            },
+            on_full: match self.on_full {
+                0 => OnFull::Fail,
+                _ => OnFull::Wait(time(
+                    "FULL_TIMEOUT",
+                    self.full_timeout,
+                    Self::DEFAULT.full_timeout,
+                )),
+            },
+            invalidate: match self.invalidate {
+                0 => Invalidate::Strict,
+                1 => Invalidate::Batched,
+                _ => Invalidate::Chained,
+            },
+            batch: number(c"BATCH", self.batch),
+            poll_timeout: time_above_zero(
+                "POLL_TIMEOUT",
+                self.poll_timeout,
+                Self::DEFAULT.poll_timeout,
+            ),
+            alias_max: number(c"ALIAS_MAX", self.alias_max),
+            alias_ttl: (!ttl.is_zero()).then_some(ttl),
+            access_key,
+            seal,
+        }
+    }
+
+    /// The access key and the seal, and whether they are what was asked for.
+    fn access(&self) -> (AccessKey, Seal, bool) {
+        let open = |is_usable| (AccessKey::UCX_COMPATIBLE, Seal::OPEN, is_usable);
+        if self.key_file.is_null() {
+            return open(true);
+        }
+        // SAFETY: UCX's parser has put a string there, which nobody frees.
+        let path = unsafe { CStr::from_ptr(self.key_file) };
+        if path.is_empty() {
+            return open(true);
+        }
+        let path = PathBuf::from(path.to_string_lossy().into_owned());
+        match key_file::read(&path) {
+            Ok(secret) => (secret.access_key(), secret.seal(), true),
+            Err(error) => {
+                // The pool would export under a key that was not wanted.
+                log::error!("switched off, {PREFIX}KEY_FILE: {error}");
+                open(false)
+            }
+        }
+    }
+}
+
+/// The number, if the option's range has it, else the end of the range that is next to it.
+fn number(name: &CStr, value: u32) -> u32 {
+    let option = OPTIONS.iter().find(|option| option.name == name);
+    let Some(Kind::Uint { min, max }) = option.map(|option| option.kind) else {
+        return value;
+    };
+    let used = value.clamp(min, max);
+    if used != value {
+        let name = name.to_string_lossy();
+        log::error!(
+            "Invalid value for {name}: '{value}'. Expected: {min} to {max}; {used} is used"
+        );
+    }
+    used
+}
+
+/// The number, if it is not above another option's, else that one.
+fn at_most(name: &str, value: u32, limit_name: &str, limit: u32) -> u32 {
+    if value > limit {
+        log::error!(
+            "Invalid value for {name}: '{value}'. Expected: at most that of {limit_name}; \
+             {limit} is used"
+        );
+    }
+    value.min(limit)
+}
+
+/// A time in seconds, as UCX reads it. Negative ones, and those that do not fit, are bad values.
+fn time(name: &str, seconds: f64, default: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_else(|error| {
+        log::error!("Invalid value for {name}: '{seconds:?}s'. {error}; {default}s is used");
+        Duration::try_from_secs_f64(default).unwrap_or_default()
+    })
+}
+
+/// A time that cannot be zero either.
+fn time_above_zero(name: &str, seconds: f64, default: f64) -> Duration {
+    let found = time(name, seconds, default);
+    if found.is_zero() {
+        log::error!("Invalid value for {name}: '0s'. Expected: more than 0; {default}s is used");
+        return Duration::try_from_secs_f64(default).unwrap_or_default();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xgvmi_pool::mlx5::Mlx5Options;
+    use xgvmi_pool::{AliasPolicy, PoolPolicy};
+
+    #[test]
+    fn defaults_are_those_of_the_pool() {
+        let options = Raw::DEFAULT.options();
+        assert!(options.enable);
+        assert_eq!(options.pool_policy(), PoolPolicy::default());
+        assert_eq!(options.alias_policy(), AliasPolicy::default());
+        assert_eq!(options.device(), Mlx5Options::default());
+    }
+
+    #[test]
+    fn a_bad_time_is_replaced() {
+        assert_eq!(time("X", 0.25, 5.0), Duration::from_millis(250));
+        assert_eq!(time("X", -1.0, 5.0), Duration::from_secs(5));
+        assert_eq!(time("X", f64::NAN, 5.0), Duration::from_secs(5));
+        assert_eq!(time("X", 1e300, 5.0), Duration::from_secs(5));
+        assert_eq!(time_above_zero("X", 0.0, 5.0), Duration::from_secs(5));
+        assert_eq!(time_above_zero("X", 0.5, 5.0), Duration::from_millis(500));
+    }
+
+    /// What is set, and what becomes of it.
+    #[track_caller]
+    fn check(set: impl FnOnce(&mut Raw), seen: impl FnOnce(&Options) -> u32, expect: u32) {
+        let mut raw = Raw::DEFAULT;
+        set(&mut raw);
+        let options = raw.options();
+        assert_eq!(seen(&options), expect);
+        // Whatever was set, the pool and the map can follow.
+        let policy = options.pool_policy();
+        assert!(policy.mkeys_max >= 1 && policy.prefill <= policy.mkeys_max);
+        assert!(policy.low <= policy.high && policy.high <= policy.mkeys_max);
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_replaced() {
+        check(|raw| raw.pool_max = 0, |options| options.pool_max, 1);
+        check(
+            |raw| raw.pool_max = u32::MAX,
+            |options| options.pool_max,
+            1 << 20,
+        );
+        check(|raw| raw.pool_max = 1, |options| options.pool_high, 1);
+        check(
+            |raw| raw.pool_init = 5000,
+            |options| options.pool_init,
+            4096,
+        );
+        check(|raw| raw.pool_low = 300, |options| options.pool_low, 256);
+        check(|raw| raw.batch = 0, |options| options.batch, 1);
+        check(|raw| raw.alias_max = 0, |options| options.alias_max, 1);
+        check(|raw| raw.alias_max = 77, |options| options.alias_max, 77);
+    }
+
+    #[test]
+    fn aliases_rest_for_ever_unless_a_time_is_set() {
+        let ttl = |seconds, refill| {
+            let raw = Raw {
+                alias_ttl: seconds,
+                refill,
+                ..Raw::DEFAULT
+            };
+            let options = raw.options();
+            let policy = options.alias_policy();
+            (policy.ttl, policy.keeper, options.alias_upkeep())
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(ttl(0.0, 0), (None, false, None));
+        assert_eq!(ttl(0.0, 1), (None, false, None));
+        assert_eq!(ttl(8.0, 0), (Some(seconds(8)), false, Some(seconds(2))));
+        assert_eq!(ttl(8.0, 1), (Some(seconds(8)), true, None));
+    }
+}

@@ -1,0 +1,247 @@
+//! Markdown tables from rows of JSON. A cell that a row must have and has not is an error; null is a dash.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// How a cell is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Form {
+    Text,
+    /// Whole numbers without a fraction, others with two digits.
+    Count,
+    /// Digits behind the point.
+    Fixed(usize),
+    /// Nanoseconds, as microseconds.
+    Micro,
+    /// Bytes.
+    Size,
+}
+
+pub(super) struct Column {
+    title: &'static str,
+    /// A JSON pointer within the row.
+    path: &'static str,
+    form: Form,
+}
+
+impl Column {
+    pub(super) const fn new(title: &'static str, path: &'static str, form: Form) -> Self {
+        Self { title, path, form }
+    }
+}
+
+fn rows(value: &Value) -> Result<&[Value]> {
+    let rows = value.as_array().context("there are no rows")?;
+    ensure!(!rows.is_empty(), "there are no rows");
+    Ok(rows)
+}
+
+/// One line per row, in their order.
+pub(super) fn of_rows(value: &Value, columns: &[Column]) -> Result<String> {
+    let mut text = head(columns.iter().map(|column| {
+        let is_text = matches!(column.form, Form::Text);
+        (column.title.to_owned(), is_text)
+    }));
+    for row in rows(value)? {
+        text.push('|');
+        for column in columns {
+            let cell = row
+                .pointer(column.path)
+                .with_context(|| format!("a row has no {}: {row}", column.path))?;
+            write!(text, " {} |", shown(cell, column.form)?)?;
+        }
+        text.push('\n');
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+/// Rows whose columns are the keys of the first one, in alphabetical order behind `name`.
+pub(super) fn of_any(value: &Value) -> Result<String> {
+    let rows = rows(value)?;
+    let first = rows[0].as_object().context("a row is no object")?;
+    let mut keys: Vec<&str> = first.keys().map(String::as_str).collect();
+    keys.sort_by_key(|key| (*key != "name", *key));
+    let mut text = head(
+        keys.iter()
+            .map(|key| (key.replace('_', " "), first[*key].is_string())),
+    );
+    for row in rows {
+        text.push('|');
+        for key in &keys {
+            let form = if row[key].is_string() {
+                Form::Text
+            } else {
+                Form::Count
+            };
+            write!(text, " {} |", shown(&row[key], form)?)?;
+        }
+        text.push('\n');
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+/// A line for each `down`, a column for each `across`, and `cell` where they meet.
+pub(super) fn pivot(
+    value: &Value,
+    keep: impl FnMut(&&Value) -> bool,
+    down: &str,
+    across: &str,
+    cell: &str,
+) -> Result<String> {
+    let mut lines: BTreeMap<u64, BTreeMap<u64, f64>> = BTreeMap::new();
+    let number = |row: &Value, key: &str| {
+        let number = row[key].as_u64();
+        number.with_context(|| format!("a row has no {key}: {row}"))
+    };
+    for row in rows(value)?.iter().filter(keep) {
+        let cell = row[cell]
+            .as_f64()
+            .with_context(|| format!("a row has no {cell}: {row}"))?;
+        let line = lines.entry(number(row, down)?).or_default();
+        line.insert(number(row, across)?, cell);
+    }
+    let (_, first) = lines.first_key_value().context("there is no such row")?;
+    let columns: Vec<u64> = first.keys().copied().collect();
+    let titles = columns.iter().map(|size| (size_of(*size), false));
+    let mut text = head(std::iter::once((down.to_owned(), false)).chain(titles));
+    for (name, line) in &lines {
+        write!(text, "| {name} |")?;
+        for column in &columns {
+            let cell = line
+                .get(column)
+                .with_context(|| format!("{name} lacks {column}"))?;
+            write!(text, " {cell:.1} |")?;
+        }
+        text.push('\n');
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+/// For each group of rows that agree in `by`, how many there are of each `result`.
+pub(super) fn counted(value: &Value, by: &[&str], result: &str) -> Result<String> {
+    let mut groups: Vec<(Vec<String>, BTreeMap<String, u64>)> = Vec::new();
+    for row in rows(value)? {
+        let text = |key: &str| {
+            let text = row[key].as_str().map(str::to_owned);
+            text.with_context(|| format!("a row has no {key}: {row}"))
+        };
+        let group: Vec<String> = by.iter().map(|key| text(key)).collect::<Result<_>>()?;
+        let at = groups.iter().position(|(known, _)| *known == group);
+        let at = at.unwrap_or_else(|| {
+            groups.push((group, BTreeMap::new()));
+            groups.len() - 1
+        });
+        *groups[at].1.entry(text(result)?).or_default() += 1;
+    }
+    let titles = by.iter().copied().chain(["cells"]);
+    let mut text = head(titles.map(|title| (title.to_owned(), true)));
+    for (group, counts) in groups {
+        let counts: Vec<String> = counts
+            .iter()
+            .map(|(name, n)| format!("{n} {name}"))
+            .collect();
+        writeln!(text, "| {} | {} |", group.join(" | "), counts.join(", "))?;
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+/// Title line and rule; text is set left, numbers right.
+fn head(titles: impl Iterator<Item = (String, bool)>) -> String {
+    let (mut line, mut rule) = ("|".to_owned(), "|".to_owned());
+    for (title, is_text) in titles {
+        line.push_str(&format!(" {title} |"));
+        rule.push_str(if is_text { "---|" } else { "---:|" });
+    }
+    format!("{line}\n{rule}\n")
+}
+
+fn shown(cell: &Value, form: Form) -> Result<String> {
+    if cell.is_null() {
+        return Ok("-".to_owned());
+    }
+    let number = || {
+        cell.as_f64()
+            .with_context(|| format!("{cell} is no number"))
+    };
+    Ok(match form {
+        Form::Text => cell
+            .as_str()
+            .with_context(|| format!("{cell} is no text"))?
+            .to_owned(),
+        Form::Count => {
+            let number = number()?;
+            if number.fract() == 0.0 {
+                format!("{number:.0}")
+            } else {
+                format!("{number:.2}")
+            }
+        }
+        Form::Fixed(digits) => format!("{:.digits$}", number()?),
+        Form::Micro => format!("{:.2}", number()? / 1e3),
+        Form::Size => size_of(
+            cell.as_u64()
+                .with_context(|| format!("{cell} is no size"))?,
+        ),
+    })
+}
+
+/// `16 KiB` where that is exact, bytes otherwise.
+fn size_of(size: u64) -> String {
+    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if size != 0 && size.trailing_zeros() >= shift {
+            return format!("{} {unit}", size >> shift);
+        }
+    }
+    format!("{size} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn cells_are_written_by_their_form() {
+        let check = |cell: Value, form, expect: &str| {
+            assert_eq!(shown(&cell, form).unwrap(), expect);
+        };
+        check(json!("a"), Form::Text, "a");
+        check(json!(2.0), Form::Count, "2");
+        check(json!(2.345), Form::Count, "2.35");
+        check(json!(2.345), Form::Fixed(1), "2.3");
+        check(json!(1022.0), Form::Micro, "1.02");
+        check(json!(16384), Form::Size, "16 KiB");
+        check(json!(1000), Form::Size, "1000 B");
+        check(Value::Null, Form::Fixed(1), "-");
+        for (cell, form) in [
+            (json!(1), Form::Text),
+            (json!("a"), Form::Count),
+            (json!(-1), Form::Size),
+        ] {
+            assert!(shown(&cell, form).is_err(), "{cell}");
+        }
+    }
+
+    #[test]
+    fn rows_are_pivoted_and_counted() {
+        let rows = json!([
+            {"nodes": 32, "size": 1024, "x": 1.0, "door": "S", "result": "pass"},
+            {"nodes": 2, "size": 1024, "x": 2.0, "door": "S", "result": "pass"},
+            {"nodes": 2, "size": 2048, "x": 3.0, "door": "P", "result": "fail"},
+            {"nodes": 32, "size": 2048, "x": 4.0, "door": "S", "result": "fail"},
+        ]);
+        let pivoted = pivot(&rows, |_| true, "nodes", "size", "x").unwrap();
+        assert!(
+            pivoted.ends_with("| 2 | 2.0 | 3.0 |\n| 32 | 1.0 | 4.0 |"),
+            "{pivoted}"
+        );
+        let counted = counted(&rows, &["door"], "result").unwrap();
+        assert!(
+            counted.ends_with("| S | 1 fail, 2 pass |\n| P | 1 fail |"),
+            "{counted}"
+        );
+        assert!(pivot(&rows, |_| false, "nodes", "size", "x").is_err());
+    }
+}
