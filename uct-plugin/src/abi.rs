@@ -18,6 +18,8 @@ impl UcsStatus {
     pub(crate) const OK: Self = Self(0);
     /// `UCS_ERR_INVALID_PARAM`.
     pub(crate) const ERR_INVALID_PARAM: Self = Self(-5);
+    /// `UCS_ERR_ALREADY_EXISTS`.
+    pub(crate) const ERR_ALREADY_EXISTS: Self = Self(-18);
     /// `UCS_ERR_UNSUPPORTED`.
     pub(crate) const ERR_UNSUPPORTED: Self = Self(-22);
 

@@ -2,13 +2,15 @@
 //!
 //! Door S: the library is preloaded and defines UCX's names, so that the loader fills UCX's
 //! operations table with the functions of this library. Door P: the library is loaded after UCX's
-//! mlx5 module and writes its functions into the table.
+//! mlx5 module and writes its functions into the table; unless that UCX has a better place for them,
+//! see [`crate::door_table`].
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::slot;
 use crate::check::{self, Refusal, Table};
+use crate::door_table::{self, Registration};
 use crate::original::{self, Module, Originals};
 use crate::{config, log, panic};
 
@@ -42,11 +44,21 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
             log::debug!("{path} calls this library by name");
             true
         }
-        Ok(Table::Untouched(ops)) => {
-            patch(ops);
-            log::debug!("{path} calls this library through its patched operations table");
-            true
-        }
+        Ok(Table::Untouched(ops)) => match door_table::register(module) {
+            Registration::Done => {
+                log::debug!("{path} calls this library through its table for providers of keys");
+                true
+            }
+            Registration::Taken => {
+                log::debug!("{path} has another provider of keys");
+                false
+            }
+            Registration::Unknown => {
+                patch(ops);
+                log::debug!("{path} calls this library through its patched operations table");
+                true
+            }
+        },
         Err(Refusal::Slot { found, .. }) if is_other_copy(found) => {
             log::debug!("{path} is served by another copy of this library");
             false

@@ -1,9 +1,10 @@
 //! `libuct_ib_mlx5_xgvmi.so`: stands in front of six operations of UCX's mlx5 memory domains and
 //! serves cross-GVMI exports and imports from a pool and an alias map. Entry points only.
 //!
-//! UCX comes here in one of two ways, see [`door`]: by the loader, because the library is preloaded
-//! and defines UCX's names; or through UCX's operations table, which the constructor patches if the
-//! library is loaded after UCX's module. Whatever the library does not serve, it passes on to UCX's
+//! UCX comes here in one of three ways: by the loader, because the library is preloaded and defines
+//! UCX's names; or, if the library is loaded after UCX's module, through UCX's operations table,
+//! which the constructor patches, see [`door`]; or, in a UCX that has the patches of `patches/`,
+//! through a table made for it, see [`door_table`]. Whatever the library does not serve, it passes on to UCX's
 //! own function with the arguments as they came, and with as little between as possible.
 //!
 //! | operation | what is done with it |
@@ -27,6 +28,7 @@ mod check;
 mod chunks;
 mod config;
 mod door;
+mod door_table;
 mod export;
 mod import;
 mod key_file;

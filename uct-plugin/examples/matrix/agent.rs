@@ -78,6 +78,8 @@ struct Agent {
     current: usize,
     memory: HashMap<u32, Memory>,
     loopback: Option<Loopback>,
+    /// Own memory where imported memory is in its exporter.
+    decoys: Vec<Pages>,
     loaded: *mut c_void,
     libucp: Option<PathBuf>,
 }
@@ -100,6 +102,7 @@ impl Agent {
             current: 0,
             memory: HashMap::new(),
             loopback: None,
+            decoys: Vec::new(),
             loaded: null_mut(),
             libucp,
         };
@@ -112,7 +115,8 @@ impl Agent {
             "map" => {
                 let (id, bytes, seed) = (number(words)?, number(words)?, number(words)?);
                 let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
-                let mut pages = Pages::map(bytes).map_err(|error| error.to_string())?;
+                let at = std::ptr::without_provenance_mut(size(words).unwrap_or_default());
+                let mut pages = Pages::map_at(at, bytes).map_err(|error| error.to_string())?;
                 pages.fill(seed_of(seed)?);
                 let memh = self.register(pages.address(), bytes)?;
                 let address = pages.address();
@@ -132,6 +136,20 @@ impl Agent {
                 let memory = self.memory.get_mut(&id).ok_or("no such memory")?;
                 memory.pages.as_mut().ok_or("not own memory")?.fill(seed);
                 Ok(String::new())
+            }
+            "decoy" => {
+                let (id, seed) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
+                self.decoy(id, seed)
+            }
+            "push" => {
+                let (id, seed) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
+                self.push(id, seed)
+            }
+            "see" => {
+                let (id, seed) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
+                let memory = self.memory.get_mut(&id).ok_or("no such memory")?;
+                let pages = memory.pages.as_mut().ok_or("not own memory")?;
+                verdict(pages, seed, memory.bytes)
             }
             "export" => {
                 let id = seed_of(number(words)?)?;
@@ -310,10 +328,49 @@ impl Agent {
         // SAFETY: as above.
         let status = unsafe { ucp.ucp_mem_unmap(self.open_context()?, target) };
         self.check("ucp_mem_unmap", status)?;
-        match pages.mismatches(seed) {
-            0 => Ok(format!("{bytes} bytes")),
-            wrong => Err(format!("{wrong} of {bytes} bytes are wrong")),
-        }
+        verdict(&mut pages, seed, bytes)
+    }
+
+    /// Maps memory of this process where imported memory is in its exporter, so that a copy by the
+    /// CPU does not kill the process.
+    fn decoy(&mut self, id: u32, seed: u32) -> Answer {
+        let memory = self.named(id)?;
+        let pages = Pages::map_at(memory.address, memory.bytes);
+        let mut pages = pages.map_err(|error| error.to_string())?;
+        pages.fill(seed);
+        self.decoys.push(pages);
+        Ok(String::new())
+    }
+
+    /// Has the adapter move bytes of this process to the memory.
+    fn push(&mut self, id: u32, seed: u32) -> Answer {
+        let (memh, address, bytes) = {
+            let memory = self.named(id)?;
+            (memory.memh, memory.address, memory.bytes)
+        };
+        let mut pages = Pages::map(bytes).map_err(|error| error.to_string())?;
+        pages.fill(seed);
+        let source = self.register(pages.address(), bytes)?;
+        let rkey = self.own_rkey(source)?;
+        let params = ucp_request_param_t {
+            op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+            memh,
+            memory_type: UCS_MEMORY_TYPE_HOST,
+            ..Default::default()
+        };
+        let (endpoint, ucp) = (self.loopback()?.endpoint, self.ucp);
+        let from = pages.address().addr() as u64;
+        // SAFETY: the memory handle names the target, which is another process's, or a decoy; the
+        // source is mapped until the request is done.
+        let get =
+            unsafe { ucp.ucp_get_nbx(endpoint, address, bytes, from, rkey, &raw const params) };
+        let got = self.wait("ucp_get_nbx", get);
+        // SAFETY: no operation uses it any more.
+        unsafe { ucp.ucp_rkey_destroy(rkey) };
+        // SAFETY: as above.
+        let status = unsafe { ucp.ucp_mem_unmap(self.open_context()?, source) };
+        self.check("ucp_mem_unmap", status)?;
+        got
     }
 
     /// An rkey of this process's own memory, as the connection to itself needs it.
@@ -516,6 +573,14 @@ fn from_hex(text: &str) -> Result<Vec<u8>, String> {
         .map(|at| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok())
         .collect();
     bytes.ok_or_else(|| "bytes that are none".to_owned())
+}
+
+/// Whether the pages have the pattern, in words.
+fn verdict(pages: &mut Pages, seed: u32, bytes: usize) -> Answer {
+    match pages.mismatches(seed) {
+        0 => Ok(format!("{bytes} bytes")),
+        wrong => Err(format!("{wrong} of {bytes} bytes are wrong")),
+    }
 }
 
 fn number<'a>(words: &mut Words<'a>) -> Result<u64, String> {

@@ -18,7 +18,7 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Launch, &Ucx, Door) -> Result<(), String>,
 }
 
-const ALL: &[Door] = &[Door::Preload, Door::Plugin, Door::Both];
+const ALL: &[Door] = &[Door::Preload, Door::Plugin, Door::Both, Door::Module];
 
 pub(crate) const fn always(_ucx: &Ucx) -> bool {
     true

@@ -64,6 +64,13 @@ pub(crate) const CASES: &[Case] = &[
         run: empty_import,
     },
     Case {
+        name: "D24 small transfers from imported memory are copied",
+        doors: &[Door::Absent, Door::Preload, Door::Module],
+        fits: always,
+        failing: None,
+        run: copied,
+    },
+    Case {
         name: "survives a key that may not be opened",
         doors: &[Door::Preload],
         fits: always,
@@ -290,4 +297,48 @@ fn empty_import(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     second?;
     pair.check(2, 2)?;
     pair.host.log().map(drop)
+}
+
+/// Where the host's memory is in [`copied`]: far from all that a loader or an allocator chooses.
+const ELSEWHERE: u64 = 0x2000_0000_0000;
+
+/// The defect is UCP's: the library cannot help, a patched UCX does.
+fn copied(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mended = launch.mended.iter().any(|name| name == "D24");
+    let mut pair = start(launch, ucx, door, &[("UCX_ZCOPY_THRESH", "auto")])?;
+    // Sizes that are copied in: in the request itself, and through a buffer.
+    for (id, bytes) in [(1, 8), (2, 200), (3, 400)] {
+        decoy(&mut pair, id, bytes)?;
+        let pulled = pair.dpu.ask(&format!("pull {id} {id}"));
+        match mended {
+            true => drop(pulled?),
+            false => must_fail(pulled, "bytes are wrong")?,
+        }
+    }
+    // And copied out: the bytes land in the DPU's own memory.
+    for (id, bytes) in [(4, 100), (5, 400)] {
+        decoy(&mut pair, id, bytes)?;
+        pair.dpu.ask(&format!("push {id} {}", id + 100))?;
+        let seen = pair.host.ask(&format!("see {id} {}", id + 100));
+        match mended {
+            true => drop(seen?),
+            false => must_fail(seen, "bytes are wrong")?,
+        }
+    }
+    // Where there is no other way, a mended UCX says so.
+    if mended {
+        decoy(&mut pair, 6, 8)?;
+        must_fail(pair.dpu.ask("push 6 106"), "ucp_get_nbx")?;
+        pair.host.ask("see 6 6")?;
+    }
+    pair.host.log().map(drop)
+}
+
+/// Shares memory of the host's, and maps other memory at the same address in the DPU's process.
+fn decoy(pair: &mut Pair, id: u32, bytes: u64) -> Outcome {
+    let address = ELSEWHERE + (u64::from(id) << 24);
+    pair.host.ask(&format!("map {id} {bytes} {id} {address}"))?;
+    pair.import(id)?;
+    pair.dpu.ask(&format!("decoy {id} {}", id + 50))?;
+    Ok(())
 }

@@ -29,6 +29,9 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
   --ucx VERSION=LIBUCP[=DIR]
                      a UCX: its libucp, and where its other libraries are if they are elsewhere
   --plugins DIR      a directory with the library as UCX's plugin, for UCX 1.22 and later
+  --module           the UCX is patched and finds the library in its module directory; the
+                     directory of --plugins stands for it
+  --mended NAME      the UCX is patched and does not have the defect, as in 'D24'
   --report FILE      write the results there, as JSON
   --failing NAME=COMMAND
                      as --host or --dpu, but what NAME says goes wrong there; for the defects:
@@ -136,7 +139,9 @@ impl Arguments {
 fn fits(case: &Case, door: Door, ucx: &Ucx, arguments: &Arguments) -> bool {
     let has_plugins = ucx.has_plugin_path() && arguments.launch.plugins.is_some();
     let can_fail = |name: &str| arguments.launch.failing.iter().any(|(has, _)| has == name);
+    let has_modules = arguments.launch.finds_modules && arguments.launch.plugins.is_some();
     (!door.needs_plugin_path() || has_plugins)
+        && (door != Door::Module || has_modules)
         && (case.fits)(ucx)
         && case.failing.is_none_or(can_fail)
 }
@@ -156,6 +161,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
     let mut words = words.map(|word| word.to_string_lossy().into_owned());
     let (mut library, mut host, mut dpu) = (None, None, None);
     let (mut plugins, mut report, mut only) = (None, None, Vec::new());
+    let (mut finds_modules, mut mended) = (false, Vec::new());
     let mut failing = Vec::new();
     let mut versions = Vec::new();
     while let Some(word) = words.next() {
@@ -165,6 +171,8 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
             "--host" => host = Some(split(&value()?)),
             "--dpu" => dpu = Some(split(&value()?)),
             "--plugins" => plugins = Some(PathBuf::from(value()?)),
+            "--module" => finds_modules = true,
+            "--mended" => mended.push(value()?),
             "--report" => report = Some(PathBuf::from(value()?)),
             "--failing" => failing.push(parse_failing(&value()?)?),
             "--only" => only.push(value()?),
@@ -178,6 +186,8 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         host: host.ok_or_else(|| missing("--host"))?,
         dpu: dpu.ok_or_else(|| missing("--dpu"))?,
         plugins,
+        finds_modules,
+        mended,
         failing,
     };
     if versions.is_empty() {

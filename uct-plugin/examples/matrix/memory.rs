@@ -13,10 +13,18 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) fn map(bytes: usize) -> io::Result<Self> {
+        Self::map_at(std::ptr::null_mut(), bytes)
+    }
+
+    /// Maps pages at this address, where nothing may be yet, or anywhere if it is null.
+    pub(crate) fn map_at(address: *mut c_void, bytes: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        if !address.is_null() {
+            flags |= libc::MAP_FIXED_NOREPLACE;
+        }
         // SAFETY: a new anonymous mapping touches nothing that is there.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        let start = unsafe { libc::mmap(address, bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

@@ -18,6 +18,8 @@ pub(crate) enum Door {
     Plugin,
     /// Both ways at once.
     Both,
+    /// Found by a patched UCX, in its module directory.
+    Module,
     /// By `dlopen`, once the process has a context and exported memory.
     Late,
 }
@@ -29,6 +31,7 @@ impl Door {
             Self::Preload => "preload",
             Self::Plugin => "plugin",
             Self::Both => "both",
+            Self::Module => "module",
             Self::Late => "late",
         }
     }
@@ -54,7 +57,7 @@ impl Door {
         match self {
             Self::Absent => None,
             Self::Preload | Self::Both => Some("calls this library by name"),
-            Self::Plugin | Self::Late => Some("calls this library through its patched"),
+            Self::Plugin | Self::Module | Self::Late => Some("calls this library through its"),
         }
     }
 }
@@ -66,6 +69,10 @@ pub(crate) struct Launch {
     pub(crate) host: Vec<String>,
     pub(crate) dpu: Vec<String>,
     pub(crate) plugins: Option<PathBuf>,
+    /// The UCX is patched, and finds the library in its module directory.
+    pub(crate) finds_modules: bool,
+    /// Defects that the UCX has no more.
+    pub(crate) mended: Vec<String>,
     /// Commands in place of `host` or `dpu`, with what goes wrong there.
     pub(crate) failing: Vec<(String, Vec<String>)>,
 }
@@ -129,6 +136,9 @@ impl Peer {
         }
         if let (true, Some(dir)) = (door.needs_plugin_path(), &launch.plugins) {
             command.arg(format!("UCX_PLUGIN_PATH={}", dir.display()));
+        }
+        if let (Door::Module, Some(dir)) = (door, &launch.plugins) {
+            command.arg(format!("UCX_MODULE_DIR={}", dir.display()));
         }
         for (name, value) in variables {
             command.arg(format!("{name}={value}"));

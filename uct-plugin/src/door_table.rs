@@ -1,0 +1,163 @@
+//! A third way by which UCX's calls come here: a UCX with the patches of `patches/` has a table in
+//! which a provider of keys registers its operations. Nothing of UCX's is overwritten then, and UCX
+//! itself goes on with what an operation leaves to it.
+
+use std::ffi::c_void;
+
+use crate::abi::{MdHandle, MemAttachParams, MemDeregParams, MemHandle, MkeyPackParams, UcsStatus};
+use crate::original::{self, Module, Object};
+use crate::panic::guard;
+use crate::{export, import, log, md, memh, release};
+
+/// `UCT_IB_MLX5_XGVMI_ABI_VERSION` of the patch.
+const ABI_VERSION: u32 = 1;
+
+/// `uct_ib_mlx5_xgvmi_ops_t` of the patch (`src/uct/ib/mlx5/dv/ib_mlx5_xgvmi.h`).
+#[derive(Debug)]
+#[repr(C)]
+struct Operations {
+    abi_version: u32,
+    size: u32,
+    md_query: unsafe extern "C" fn(MdHandle, *const c_void),
+    md_close: unsafe extern "C" fn(MdHandle),
+    mem_reg: unsafe extern "C" fn(MdHandle, MemHandle, *mut c_void, usize),
+    mem_dereg: unsafe extern "C" fn(MdHandle, *const MemDeregParams) -> UcsStatus,
+    mkey_pack:
+        unsafe extern "C" fn(MdHandle, MemHandle, *const MkeyPackParams, *mut c_void) -> UcsStatus,
+    mem_attach: unsafe extern "C" fn(
+        MdHandle,
+        *const c_void,
+        *mut MemAttachParams,
+        *mut MemHandle,
+    ) -> UcsStatus,
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the assertion below is about its size"
+)]
+static OPERATIONS: Operations = Operations {
+    abi_version: ABI_VERSION,
+    size: size_of::<Operations>() as u32,
+    md_query,
+    md_close,
+    mem_reg,
+    mem_dereg,
+    mkey_pack,
+    mem_attach,
+};
+
+const _: () = assert!(size_of::<Operations>() == 8 + 6 * size_of::<*const c_void>());
+
+/// `uct_ib_mlx5_xgvmi_register` of the patch.
+type RegisterFn = unsafe extern "C" fn(*const Operations) -> UcsStatus;
+
+/// What became of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Registration {
+    /// UCX asks this library from now on.
+    Done,
+    /// Another provider is there: this one stays out.
+    Taken,
+    /// This UCX has no such table, or another version of it.
+    Unknown,
+}
+
+/// Registers this library's operations, if the module has a table for them.
+pub(crate) fn register(module: &Module) -> Registration {
+    let Some(function) = module.symbol(c"uct_ib_mlx5_xgvmi_register") else {
+        return Registration::Unknown;
+    };
+    // SAFETY: the function of that name in UCX's module has this type in every version of the
+    // patch; what the table means is told by its version and size, which the function checks.
+    let register = unsafe { std::mem::transmute::<*mut c_void, RegisterFn>(function.as_ptr()) };
+    // SAFETY: the table lives for ever.
+    match unsafe { register(&raw const OPERATIONS) } {
+        UcsStatus::OK => Registration::Done,
+        UcsStatus::ERR_ALREADY_EXISTS => Registration::Taken,
+        UcsStatus(status) => {
+            log::debug!("UCX refuses operations of version {ABI_VERSION} with status {status}");
+            Registration::Unknown
+        }
+    }
+}
+
+/// The copy of UCX, if it is served.
+///
+/// # Safety
+/// `md` must be an open memory domain of UCX's mlx5 module.
+unsafe fn served(md: MdHandle) -> Option<&'static Object> {
+    // SAFETY: by the contract of this function.
+    let object = unsafe { original::of(md) };
+    object.filter(|object| object.serves())
+}
+
+/// What UCX is told: the status, or that it has to do it itself.
+fn answer(status: Option<Option<UcsStatus>>) -> UcsStatus {
+    status.flatten().unwrap_or(UcsStatus::ERR_UNSUPPORTED)
+}
+
+unsafe extern "C" fn md_query(md: MdHandle, attr: *const c_void) {
+    // SAFETY: UCX gives an open memory domain.
+    if let Some(object) = unsafe { served(md) } {
+        // SAFETY: the memory domain is of this object, and its attributes have just been filled.
+        let _looked = guard("md_query", || unsafe { md::opened(object, md, attr) });
+    }
+}
+
+unsafe extern "C" fn md_close(md: MdHandle) {
+    let _closed = guard("md_close", || md::closing(md));
+}
+
+unsafe extern "C" fn mem_reg(md: MdHandle, memh: MemHandle, address: *mut c_void, length: usize) {
+    // SAFETY: UCX gives an open memory domain.
+    if let Some(object) = unsafe { served(md) }
+        // SAFETY: the memory domain is of this object.
+        && unsafe { md::is_served(object, md) }
+    {
+        let _noted = guard("mem_reg", || memh::note(md, memh, address.addr(), length));
+    }
+}
+
+unsafe extern "C" fn mem_dereg(md: MdHandle, params: *const MemDeregParams) -> UcsStatus {
+    // SAFETY: UCX gives parameters.
+    let memh = unsafe { MemDeregParams::memh_of(params) };
+    // SAFETY: UCX gives an open memory domain.
+    let (Some(memh), Some(_)) = (memh, unsafe { served(md) }) else {
+        return UcsStatus::ERR_UNSUPPORTED;
+    };
+    // SAFETY: the parameters are those of the operation, and the handle is live.
+    answer(guard("mem_dereg", || unsafe {
+        release::dereg(&*params, memh)
+    }))
+}
+
+unsafe extern "C" fn mkey_pack(
+    md: MdHandle,
+    memh: MemHandle,
+    params: *const MkeyPackParams,
+    mkey_buffer: *mut c_void,
+) -> UcsStatus {
+    // SAFETY: UCX gives an open memory domain.
+    let Some(object) = (unsafe { served(md) }) else {
+        return UcsStatus::ERR_UNSUPPORTED;
+    };
+    // SAFETY: the arguments are those of the operation.
+    let pack = || unsafe { export::pack(object, md, memh, params, mkey_buffer) };
+    answer(guard("mkey_pack", pack))
+}
+
+unsafe extern "C" fn mem_attach(
+    md: MdHandle,
+    mkey_buffer: *const c_void,
+    params: *mut MemAttachParams,
+    memh_p: *mut MemHandle,
+) -> UcsStatus {
+    // SAFETY: UCX gives an open memory domain.
+    let Some(object) = (unsafe { served(md) }) else {
+        return UcsStatus::ERR_UNSUPPORTED;
+    };
+    // SAFETY: the arguments are those of the operation.
+    let attach = || unsafe { import::attach(object, md, mkey_buffer, params, memh_p) };
+    answer(guard("mem_attach", attach))
+}
