@@ -1,4 +1,4 @@
-//! Both doors, on a module with the shape of UCX's mlx5 that says what it is called with. There is
+//! The doors, on a module with the shape of UCX's mlx5 that says what it is called with. There is
 //! no device, so that everything ends in the module's own operations, with the same arguments and
 //! results as without the library.
 
@@ -123,6 +123,35 @@ fn a_plugin_patches_the_table() {
         &plain,
         &["through its patched operations table", NO_DEVICE],
     );
+}
+
+#[test]
+fn a_patched_ucx_is_registered_with() {
+    let bench = Bench::new();
+    let plugin = format!("+{}", library());
+    for (answer, log) in [
+        ("0", &["its table for providers of keys", NO_DEVICE][..]),
+        // UCS_ERR_ALREADY_EXISTS: another provider is there; UCS_ERR_UNSUPPORTED: another table.
+        ("(-18)", &["has another provider of keys"]),
+        (
+            "(-22)",
+            &[
+                "refuses operations of version 1",
+                "its patched operations table",
+                NO_DEVICE,
+            ],
+        ),
+    ] {
+        let definition = format!("-DPROVIDERS={answer}");
+        let module = bench.module("ucx", &[&definition]);
+        let plain = bench.run(&[&module], &[]);
+        check(&bench.run(&[&module, &plugin], &[]), &plain, log);
+    }
+    // A preload is called by name all the same, and does not register as well.
+    let module = bench.module("ucx", &["-DPROVIDERS=0"]);
+    let plain = bench.run(&[&module], &[]);
+    let said = bench.run(&[&module, &plugin], &[("LD_PRELOAD", &library())]);
+    check(&said, &plain, &["calls this library by name", NO_DEVICE]);
 }
 
 #[test]

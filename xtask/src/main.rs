@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod install;
 mod matrix;
+mod patch;
 mod process;
 mod results;
 mod setup;
@@ -31,6 +32,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
   suites   let test programs of others judge the emulated device
   setup    fetch what the other commands need (they call it themselves)
   matrix   the library in each stock UCX, by each door, over the emulated device
+  patch    for those who own a UCX tree: the patches on a copy of it, and the matrix with what was built of it
   install  the library and the command xgvmi, below a prefix
   doctor   show what this machine has, lacks, and what to do about it
   tidy     the house rules that no other tool checks (part of test)
@@ -61,6 +63,7 @@ fn dispatch() -> Result<ExitCode> {
         "install" => install::run(rest),
         "matrix" => matrix::run(rest),
         "results" => results::run(rest),
+        "patch" => patch::run(rest),
         "setup" => setup::run(rest),
         "suites" => suites::run(rest),
         "test" => test::run(rest),

@@ -119,6 +119,31 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
+/// Runs all cells with a UCX that is not one of the known stock ones; `words` say what is different about it.
+pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<Vec<Row>> {
+    let _ = fs::remove_file(report());
+    let env = setup::ensure()?;
+    let built = Built::make()?;
+    let state = State::make(&built.emulator)?;
+    let options = Options {
+        versions: Vec::new(),
+        only: Vec::new(),
+    };
+    let there = [(version, libraries.to_owned())];
+    let mut command = cells(&options, &env, &built, &state, &there);
+    let mut cells = process::Group::spawn(command.args(words).stdin(Stdio::null()))?;
+    let (status, timed_out) = cells.wait(LIMIT)?;
+    if timed_out {
+        bail!("the matrix did not end within {} s", LIMIT.as_secs());
+    }
+    let rows = read(&report())?;
+    // Without a cell that says why, something else went wrong.
+    if !status.success() && rows.iter().all(|row| row.failure.is_none()) {
+        bail!("the matrix: {status}");
+    }
+    Ok(rows)
+}
+
 /// The last run's report.
 pub(crate) fn report() -> PathBuf {
     output_dir().join("report.json")

@@ -6,7 +6,7 @@ mod skips;
 mod tally;
 
 use crate::setup::{self, Env};
-use crate::{matrix, process, tidy, workspace};
+use crate::{matrix, patch, process, tidy, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
@@ -29,9 +29,10 @@ Runs all phases, or those named, in this order:
   loom     the pool's models, in every order of their steps
   system   stock programs and the device's rules over the emulated device
   matrix   the library in three of the stock UCX versions, by each door
+  patches  the matrix with a patched UCX, where there is a tree of it (see cargo xtask patch)
   demo     the main job in quick form
 
-  --quick  without build, loom, system, matrix and demo
+  --quick  without build, loom, system, matrix, patches and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
 
@@ -70,6 +71,7 @@ const PHASES: &[Phase] = &[
     phase("loom", 400, false, loom),
     phase("system", 600, false, system),
     phase("matrix", 600, false, cells),
+    phase("patches", 600, false, patches),
     phase("demo", 120, false, demo),
 ];
 
@@ -114,7 +116,10 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
             world.env = setup::ensure_offline().ok();
         }
     }
-    let accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
+    let mut accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
+    accepted.retain(|skip| {
+        skip.is_due(|variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty()))
+    });
     // A filtered run leaves out most of what the list speaks of.
     let complete = world.filters.is_empty();
     let phases: Vec<&str> = chosen
@@ -340,6 +345,17 @@ fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         cases.push(ran);
     }
     Ok(cases)
+}
+
+/// Needs what no package has: a UCX tree, and what was built of it.
+fn patches(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    if patch::named_by(patch::ENV_SOURCE)?.is_none() {
+        let reason = format!("{} is not set", patch::ENV_SOURCE);
+        return Ok(vec![Case::skip("a patched UCX", reason)]);
+    }
+    world.env()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    Ok(vec![single(phase, world, command.arg("patch"))?])
 }
 
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {

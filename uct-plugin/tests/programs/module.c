@@ -1,7 +1,8 @@
 /* A module with the shape of UCX's mlx5 and no device: says which of its operations was called with
  * what. NAME is put before each line; WRONG_SLOT misplaces an operation; NO_KEYS leaves out the
  * capability; KEY_BYTES is the size of an exported key; WRONG_PD gives the memory domain another
- * context than its protection domain has. */
+ * context than its protection domain has; PROVIDERS gives it the table of a patched UCX, and is what
+ * a registration there is answered with. */
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,9 +39,49 @@ typedef struct {
     unsigned flags;
 } pack_params_t;
 
+#ifdef PROVIDERS
+/* As in patches/master/0001-provider-of-keys.patch. */
+typedef struct {
+    uint32_t abi_version, size;
+    void (*md_query)(md_t *md, const void *attr);
+    void (*md_close)(md_t *md);
+    void (*mem_reg)(md_t *md, memh_t *memh, void *address, size_t length);
+    status_t (*mem_dereg)(md_t *md, const dereg_params_t *params);
+    status_t (*mkey_pack)(md_t *md, memh_t *memh, const pack_params_t *params, void *buffer);
+    status_t (*mem_attach)(md_t *md, const void *key, void *params, memh_t **memh_p);
+} provider_t;
+
+static const provider_t *provider;
+
+status_t uct_ib_mlx5_xgvmi_register(const provider_t *ops)
+{
+    if (PROVIDERS != 0) {
+        return PROVIDERS;
+    }
+    if (ops->abi_version != 1 || ops->size != sizeof(*ops)) {
+        return -22;
+    }
+    provider = ops;
+    return 0;
+}
+
+#define TELL(_call) do { if (provider != NULL) { provider->_call; } } while (0)
+#define ASK(_call) \
+    do { \
+        status_t status = (provider != NULL) ? provider->_call : -22; \
+        if (status != -22) { \
+            return status; \
+        } \
+    } while (0)
+#else
+#define TELL(_call)
+#define ASK(_call)
+#endif
+
 void uct_ib_mlx5_devx_md_close(md_t *md)
 {
     printf(NAME " md_close\n");
+    TELL(md_close(md));
     free(md->pd);
     free(md);
 }
@@ -52,6 +93,7 @@ status_t uct_ib_mlx5_devx_md_query(md_t *md, char *attr)
     *(uint64_t*)(attr + 24) = 1 << 9;
 #endif
     *(uint64_t*)(attr + 264) = KEY_BYTES;
+    TELL(md_query(md, attr));
     return 0;
 }
 
@@ -65,6 +107,7 @@ status_t uct_ib_mlx5_devx_mem_reg(md_t *md, void *address, size_t length, const 
     *memh_p          = calloc(1, 256);
     (*memh_p)->lkey  = 0x4100;
     (*memh_p)->rkey  = 0x4100;
+    TELL(mem_reg(md, *memh_p, address, length));
     return 0;
 }
 
@@ -74,6 +117,7 @@ status_t uct_ib_mlx5_devx_mem_dereg(md_t *md, const dereg_params_t *params)
     if (!(params->field_mask & 1)) {
         return -5;
     }
+    ASK(mem_dereg(md, params));
     free(params->memh);
     return 0;
 }
@@ -83,6 +127,9 @@ status_t uct_ib_mlx5_devx_mkey_pack(md_t *md, memh_t *memh, void *address, size_
 {
     unsigned flags = (params->field_mask & 1) ? params->flags : 0;
 
+    if ((flags & 4) || (memh->flags & 8)) {
+        ASK(mkey_pack(md, memh, params, buffer));
+    }
     if (flags & 4) {
         printf(NAME " mkey_pack exported %p %zu\n", address, length);
         memset(buffer, 0xee, KEY_BYTES);
@@ -98,6 +145,7 @@ status_t uct_ib_mlx5_devx_mkey_pack(md_t *md, memh_t *memh, void *address, size_
 status_t uct_ib_mlx5_devx_mem_attach(md_t *md, const void *key, void *params, memh_t **memh_p)
 {
     printf(NAME " mem_attach %x\n", *(const unsigned char*)key);
+    ASK(mem_attach(md, key, params, memh_p));
     *memh_p          = calloc(1, 256);
     (*memh_p)->lkey  = 0x5100;
     (*memh_p)->rkey  = 0x5100;

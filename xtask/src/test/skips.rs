@@ -8,6 +8,15 @@ use std::path::Path;
 pub(crate) struct Accepted {
     pub(crate) phase: String,
     pub(crate) name: String,
+    /// A variable that, when set, makes the skip not happen.
+    pub(crate) unless: Option<String>,
+}
+
+impl Accepted {
+    /// Whether the skip is to be expected in this environment.
+    pub(crate) fn is_due(&self, is_set: impl Fn(&str) -> bool) -> bool {
+        !self.unless.as_deref().is_some_and(is_set)
+    }
 }
 
 /// Reads the file.
@@ -40,6 +49,10 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
             accepted.push(Accepted {
                 phase: field("phase")?,
                 name: field("name")?,
+                unless: match entry.get("unless") {
+                    Some(_) => Some(field("unless")?),
+                    None => None,
+                },
             });
         }
     }
@@ -56,8 +69,12 @@ mod tests {
         let expect = Accepted {
             phase: "system".into(),
             name: "a".into(),
+            unless: None,
         };
-        assert_eq!(parse(good).unwrap(), [expect]);
+        assert_eq!(parse(good).unwrap(), std::slice::from_ref(&expect));
+        let conditional = parse(&format!("{good}unless = \"X\"\n")).unwrap();
+        assert!(conditional[0].is_due(|_| false) && !conditional[0].is_due(|name| name == "X"));
+        assert!(expect.is_due(|_| true));
         assert!(parse("# none\n").unwrap().is_empty());
         for missing in ["phase", "name", "reason"] {
             let bad: String = good

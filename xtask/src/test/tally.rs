@@ -181,6 +181,7 @@ mod tests {
             .map(|(phase, name)| Accepted {
                 phase: (*phase).to_owned(),
                 name: (*name).to_owned(),
+                unless: None,
             })
             .collect();
         tally.judge_skips(&accepted, &["system"]);
