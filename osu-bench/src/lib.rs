@@ -15,4 +15,5 @@ pub mod model;
 pub mod pattern;
 pub mod report;
 pub mod samples;
+mod svg;
 pub mod ucp;

@@ -1,26 +1,15 @@
 //! What one buffer costs over its size, one line per approach: solid measured, dotted the slides.
 
 use super::report::{Document, Row};
-use crate::report::plot::{COLOURS, power_of, size_of_power};
-use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
+use crate::svg::{self, COLOURS, DrawResult, Page, bounds, format_time, power_of};
+use anyhow::Result;
 use plotters::prelude::*;
 
-const WIDTH: u32 = 960;
-const HEIGHT: u32 = 600;
-
 pub(super) fn render(document: &Document) -> Result<String> {
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        draw(&root, document).map_err(|error| anyhow!("drawing the plot: {error}"))?;
-    }
-    Ok(svg)
+    svg::page(|page| draw(page, document))
 }
 
-type DrawResult = std::result::Result<(), Box<dyn std::error::Error>>;
-
-fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawResult {
+fn draw(page: &Page<'_>, document: &Document) -> DrawResult {
     let sizes = document.sizes();
     let points = |approach: &str, of: fn(&Row) -> Option<f64>| -> Vec<(f64, f64)> {
         let total = |size: &usize| {
@@ -36,19 +25,10 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawR
         .into_iter()
         .flat_map(|approach| [points(approach, measured), points(approach, slide)].concat())
         .collect();
-    let bounds = |of: fn(&(f64, f64)) -> f64| {
-        all.iter()
-            .map(of)
-            .fold((f64::MAX, f64::MIN), |(low, high), value| {
-                (low.min(value), high.max(value))
-            })
-    };
-    if all.is_empty() {
-        return Err("there is no row".into());
-    }
-    let ((left, right), (bottom, top)) = (bounds(|point| point.0), bounds(|point| point.1));
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(root)
+    let x = bounds(all.iter().map(|point| point.0));
+    let y = bounds(all.iter().map(|point| point.1));
+    let ((left, right), (bottom, top)) = x.zip(y).ok_or("there is no row")?;
+    let mut chart = ChartBuilder::on(page)
         .caption(
             "Keys for a buffer that a DPU reaches: all steps, made and unmade",
             ("sans-serif", 22),
@@ -60,18 +40,11 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawR
             left - 0.5..right + 0.5,
             (bottom / 2.0..top * 4.0).log_scale(),
         )?;
-    chart
-        .configure_mesh()
-        .x_labels(16)
-        .x_label_formatter(&|power| size_of_power(*power))
-        .y_label_formatter(&|us| format!("{us} us"))
-        .x_desc("bytes of memory")
-        .y_desc("time per buffer")
-        .axis_desc_style(("sans-serif", 17))
-        .label_style(("sans-serif", 15))
-        .light_line_style(RGBColor(238, 238, 238))
-        .bold_line_style(RGBColor(215, 215, 215))
-        .draw()?;
+    svg::axes(
+        &mut chart,
+        ("bytes of memory", "time per buffer"),
+        format_time,
+    )?;
     for (approach, colour) in document
         .approaches()
         .into_iter()
@@ -105,16 +78,7 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawR
                 .map(|point| Circle::new(point, 4, colour.stroke_width(1))),
         )?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .margin(12)
-        .label_font(("sans-serif", 15))
-        .background_style(WHITE.mix(0.9))
-        .border_style(RGBColor(200, 200, 200))
-        .draw()?;
-    root.present()?;
-    Ok(())
+    svg::legend(&mut chart, SeriesLabelPosition::UpperLeft)
 }
 
 #[cfg(test)]
@@ -130,7 +94,7 @@ mod tests {
             "umr_pool_hit, slides",
             "16 KiB",
             "1 MiB",
-            "1000 us",
+            "1 ms",
         ] {
             assert!(svg.contains(text), "no {text:?} in the plot");
         }

@@ -1,13 +1,9 @@
 //! What the pool saves over block size, one line per number of nodes.
 
 use super::report::{Document, Row};
-use crate::report::plot::{COLOURS, power_of, size_of_power};
-use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
+use crate::svg::{self, COLOURS, DrawResult, Page, bounds, power_of};
+use anyhow::Result;
 use plotters::prelude::*;
-
-const WIDTH: u32 = 960;
-const HEIGHT: u32 = 600;
 
 /// Of the schemes that were predicted, the first of these is drawn: the whole of the project's, else UCX's pool.
 const DRAWN: [&str; 2] = ["xgvmi", "stock"];
@@ -17,17 +13,10 @@ const DRAWN: [&str; 2] = ["xgvmi", "stock"];
 /// # Errors
 /// If there is no row of a scheme with a pool.
 pub(super) fn render(document: &Document) -> Result<String> {
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        draw(&root, document).map_err(|error| anyhow!("drawing the plot: {error}"))?;
-    }
-    Ok(svg)
+    svg::page(|page| draw(page, document))
 }
 
-type DrawResult = std::result::Result<(), Box<dyn std::error::Error>>;
-
-fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawResult {
+fn draw(page: &Page<'_>, document: &Document) -> DrawResult {
     let scheme = DRAWN
         .into_iter()
         .find(|scheme| document.rows.iter().any(|row| row.scheme == *scheme))
@@ -44,11 +33,8 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawR
     let mut nodes: Vec<u32> = rows.iter().map(|row| row.nodes).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    let powers = || rows.iter().map(|row| power(row));
-    let left = powers().fold(f64::MAX, f64::min);
-    let right = powers().fold(f64::MIN, f64::max);
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(root)
+    let (left, right) = bounds(rows.iter().map(|row| power(row))).ok_or("there is no row")?;
+    let mut chart = ChartBuilder::on(page)
         .caption(
             format!(
                 "Predicted: time saved by {scheme} against a key per buffer ({} ranks, {} SPs per node, {} Gb/s)",
@@ -60,18 +46,8 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawR
         .x_label_area_size(48)
         .y_label_area_size(64)
         .build_cartesian_2d(left - 0.5..right + 1.5, 0.0..100.0)?;
-    chart
-        .configure_mesh()
-        .x_labels(16)
-        .x_label_formatter(&|power| size_of_power(*power))
-        .y_label_formatter(&|percent| format!("{percent} %"))
-        .x_desc("bytes per block")
-        .y_desc("time saved")
-        .axis_desc_style(("sans-serif", 17))
-        .label_style(("sans-serif", 15))
-        .light_line_style(RGBColor(238, 238, 238))
-        .bold_line_style(RGBColor(215, 215, 215))
-        .draw()?;
+    let percent = |percent: &f64| format!("{percent} %");
+    svg::axes(&mut chart, ("bytes per block", "time saved"), percent)?;
     for (at, nodes) in nodes.into_iter().enumerate() {
         let colour = COLOURS[at % COLOURS.len()];
         // Beyond the last colour, thinner.
@@ -93,16 +69,7 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, document: &Document) -> DrawR
                 .map(|point| Circle::new(point, 4, colour.filled())),
         )?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .margin(12)
-        .label_font(("sans-serif", 15))
-        .background_style(WHITE.mix(0.9))
-        .border_style(RGBColor(200, 200, 200))
-        .draw()?;
-    root.present()?;
-    Ok(())
+    svg::legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 fn power(row: &Row) -> f64 {

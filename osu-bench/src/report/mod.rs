@@ -1,7 +1,7 @@
 //! What a run came to, and its three forms: JSON for programs, Markdown for readers, SVG for the eye.
 
 mod markdown;
-pub(crate) mod plot;
+mod plot;
 mod size;
 mod table;
 

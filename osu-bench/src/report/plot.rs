@@ -2,26 +2,10 @@
 //!
 //! Solid: steady median, with a whisker up to the 99th percentile. Dotted, hollow: the first iteration.
 
-use super::{Report, Row, format_size, unique};
+use super::{Report, Row, unique};
+use crate::svg::{self, COLOURS, Chart, DrawResult, Page, bounds, format_time, power_of};
 use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
-use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-
-const WIDTH: u32 = 960;
-const HEIGHT: u32 = 600;
-
-/// Told apart by readers of all colour vision (Okabe and Ito), and by their order.
-pub(crate) const COLOURS: [RGBColor; 6] = [
-    RGBColor(213, 94, 0),
-    RGBColor(0, 114, 178),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-];
-
-type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, LogCoord<f64>>>;
 
 pub(super) fn render(report: &Report) -> Result<String> {
     let caption = format!(
@@ -36,37 +20,18 @@ pub(super) fn render(report: &Report) -> Result<String> {
 /// # Errors
 /// There is no row, or the drawing fails.
 pub fn plot(rows: &[Row], caption: &str) -> Result<String> {
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        draw(&root, rows, caption).map_err(|error| anyhow!("drawing the plot: {error}"))?;
-    }
-    Ok(svg)
+    svg::page(|page| draw(page, rows, caption))
 }
 
-type DrawResult = Result<(), Box<dyn std::error::Error>>;
-
-fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, rows: &[Row], caption: &str) -> DrawResult {
-    root.fill(&WHITE)?;
+fn draw(page: &Page<'_>, rows: &[Row], caption: &str) -> DrawResult {
     let (x_range, y_range) = ranges(rows)?;
-    let mut chart = ChartBuilder::on(root)
+    let mut chart = ChartBuilder::on(page)
         .caption(caption, ("sans-serif", 22))
         .margin(16)
         .x_label_area_size(48)
         .y_label_area_size(84)
         .build_cartesian_2d(x_range, y_range.log_scale())?;
-    chart
-        .configure_mesh()
-        .x_labels(16)
-        .x_label_formatter(&|power| size_of_power(*power))
-        .y_label_formatter(&|us| format_time(*us))
-        .x_desc("bytes per transfer")
-        .y_desc("time")
-        .axis_desc_style(("sans-serif", 17))
-        .label_style(("sans-serif", 15))
-        .light_line_style(RGBColor(238, 238, 238))
-        .bold_line_style(RGBColor(215, 215, 215))
-        .draw()?;
+    svg::axes(&mut chart, ("bytes per transfer", "time"), format_time)?;
     let schemes = unique(rows.iter().map(|row| row.scheme.as_str()));
     let colours = COLOURS.iter().cycle();
     for (index, (scheme, colour)) in schemes.iter().zip(colours).enumerate() {
@@ -75,20 +40,11 @@ fn draw(root: &DrawingArea<SVGBackend<'_>, Shift>, rows: &[Row], caption: &str) 
         let shift = (index as f64 - (schemes.len() - 1) as f64 / 2.0) * 0.1;
         draw_scheme(&mut chart, rows, scheme, *colour, shift)?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .margin(12)
-        .label_font(("sans-serif", 15))
-        .background_style(WHITE.mix(0.9))
-        .border_style(RGBColor(200, 200, 200))
-        .draw()?;
-    root.present()?;
-    Ok(())
+    svg::legend(&mut chart, SeriesLabelPosition::UpperLeft)
 }
 
 fn draw_scheme(
-    chart: &mut Chart<'_>,
+    chart: &mut Chart<'_, LogCoord<f64>>,
     rows: &[Row],
     scheme: &str,
     colour: RGBColor,
@@ -120,53 +76,15 @@ fn draw_scheme(
 
 /// The axes' ranges: all points, and some room. The x axis counts powers of two.
 fn ranges(rows: &[Row]) -> Result<(std::ops::Range<f64>, std::ops::Range<f64>)> {
-    let bounds = |values: &mut dyn Iterator<Item = f64>| {
-        values.fold(None, |bounds: Option<(f64, f64)>, value| {
-            let (low, high) = bounds.unwrap_or((value, value));
-            Some((low.min(value), high.max(value)))
-        })
-    };
-    let x = bounds(&mut rows.iter().map(|row| power_of(row.size)));
+    let x = bounds(rows.iter().map(|row| power_of(row.size)));
     let y = bounds(
-        &mut rows
-            .iter()
+        rows.iter()
             .flat_map(|row| [row.first_us, row.steady_us.p50, row.steady_us.p99]),
     );
     let ((left, right), (bottom, top)) = x.zip(y).ok_or_else(|| anyhow!("there is no row"))?;
     // A logarithmic axis has no zero; no transfer takes less than a nanosecond.
     let bottom = bottom.max(1e-3);
     Ok((left - 0.5..right + 0.5, bottom / 2.0..top.max(bottom) * 4.0))
-}
-
-/// Where a size stands on an axis that counts powers of two.
-pub(crate) fn power_of(size: usize) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a position on a plot")]
-    let size = size as f64;
-    size.log2()
-}
-
-/// `16 KiB` at whole powers of two, nothing between them.
-pub(crate) fn size_of_power(power: f64) -> String {
-    if power.fract() != 0.0 || !(0.0..f64::from(usize::BITS)).contains(&power) {
-        return String::new();
-    }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a whole number between 0 and 63, see above"
-    )]
-    let shift = power as u32;
-    format_size(1 << shift)
-}
-
-fn format_time(us: f64) -> String {
-    if us >= 1e6 {
-        format!("{} s", us / 1e6)
-    } else if us >= 1e3 {
-        format!("{} ms", us / 1e3)
-    } else {
-        format!("{us} us")
-    }
 }
 
 #[cfg(test)]
@@ -198,16 +116,5 @@ mod tests {
         assert!(render(&report).is_ok());
         report.rows.clear();
         assert!(render(&report).is_err());
-    }
-
-    #[test]
-    fn labels_are_written_as_people_say_them() {
-        let check = |found: String, expect: &str| assert_eq!(found, expect);
-        check(size_of_power(14.0), "16 KiB");
-        check(size_of_power(14.5), "");
-        check(size_of_power(-1.0), "");
-        check(format_time(100.0), "100 us");
-        check(format_time(10_000.0), "10 ms");
-        check(format_time(2e6), "2 s");
     }
 }
