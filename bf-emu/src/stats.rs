@@ -92,6 +92,7 @@ countable! {
     #[expect(missing_docs, reason = "the names say it all")]
     pub enum Refusal {
         UnknownIoctl = "unknown_ioctl",
+        BadIoctl = "bad_ioctl",
         UnknownCommand = "unknown_command",
         UnknownWork = "unknown_work",
         BadCommand = "bad_command",

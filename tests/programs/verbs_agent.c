@@ -11,11 +11,14 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <rdma/rdma_user_ioctl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -23,6 +26,9 @@ enum {
 	SLOTS = 32,      /* of each kind of object; a test uses a handful */
 	POLL_LIMIT_S = 20, /* a completion that takes longer is lost */
 	KEY_BYTES = 32,  /* access key of ALLOW_OTHER_VHCA_ACCESS */
+	ATTRS = 8,       /* of a call into the kernel that is written out by hand */
+	WORDS = 48,      /* of a command */
+	RECEIVES = 16,   /* room in a receive queue */
 	OP_QUERY_HCA_CAP = 0x100,
 	OP_CREATE_MKEY = 0x200,
 	OP_ALLOW_OTHER_VHCA_ACCESS = 0xb16,
@@ -147,7 +153,7 @@ static struct ibv_qp *create_qp(int with_umr)
 	struct ibv_qp_init_attr_ex attr = {
 		.send_cq = cq,
 		.recv_cq = cq,
-		.cap = { .max_send_wr = 16, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1,
+		.cap = { .max_send_wr = 16, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1,
 			 .max_inline_data = 64 },
 		.qp_type = IBV_QPT_RC,
 		.pd = pds[0],
@@ -549,6 +555,217 @@ static int do_rdma(char **word, enum ibv_wr_opcode opcode)
 	return 0;
 }
 
+/* ioctl OBJECT METHOD [ID:LENGTH:FLAGS:DATA]...: a call into the kernel as it stands; "room" as DATA is memory that
+ * may be written. */
+static int do_ioctl(char **word)
+{
+	static uint8_t room[4096];
+	struct {
+		struct ib_uverbs_ioctl_hdr head;
+		struct ib_uverbs_attr attrs[ATTRS];
+	} call = { .head = { .object_id = (uint16_t)number(word[1]), .method_id = (uint16_t)number(word[2]) } };
+	unsigned n = 0;
+
+	for (; word[3 + n] && n < ATTRS; n++) {
+		char *rest = word[3 + n];
+		const char *id = strsep(&rest, ":"), *len = strsep(&rest, ":"), *flags = strsep(&rest, ":");
+
+		call.attrs[n] = (struct ib_uverbs_attr){
+			.attr_id = (uint16_t)number(id), .len = (uint16_t)number(len), .flags = (uint16_t)number(flags),
+			.data = rest && !strcmp(rest, "room") ? (uint64_t)(uintptr_t)room : number(rest),
+		};
+	}
+	call.head.driver_id = 1; /* RDMA_DRIVER_MLX5 */
+	call.head.num_attrs = (uint16_t)n;
+	call.head.length = (uint16_t)(sizeof(call.head) + n * sizeof(call.attrs[0]));
+	if (ioctl(ctx->cmd_fd, RDMA_VERBS_IOCTL, &call))
+		return failed("ioctl");
+	answer("ok data=%" PRIu64, (uint64_t)call.attrs[0].data);
+	return 0;
+}
+
+/* devx general|create OPCODE: a command that is nothing but its opcode. */
+static int do_devx(char **word)
+{
+	uint8_t in[64] = { 0 }, out[64] = { 0 };
+	int failure;
+
+	put16(in, (uint16_t)number(word[2]));
+	if (!strcmp(word[1], "general"))
+		failure = mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out));
+	else
+		failure = !mlx5dv_devx_obj_create(ctx, in, sizeof(in), out, sizeof(out));
+	if (failure)
+		return refused(word[1], out);
+	answer("ok");
+	return 0;
+}
+
+/* raw QP HEX...: one entry of a send queue, byte by byte; its number and the queue's are filled in. Answers the status
+ * of the completion. The queue must be one that nothing else is posted on. */
+static int do_raw(char **word)
+{
+	unsigned s = slot(word[1]);
+	struct mlx5dv_qp dv = { 0 };
+	struct mlx5dv_obj obj = { .qp = { .in = qps[s], .out = &dv } };
+	uint8_t entry[64 * 16] = { 0 };
+	size_t length = 0;
+	struct ibv_wc wc;
+	uint64_t doorbell;
+
+	if (mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP))
+		return failed("mlx5dv_init_obj");
+	for (char **hex = word + 2; *hex; hex++) {
+		for (const char *at = *hex; at[0] && at[1] && length < sizeof(entry); at += 2)
+			entry[length++] = (uint8_t)strtoul((char[]){ at[0], at[1], 0 }, NULL, 16);
+	}
+	put32(entry + 4, qps[s]->qp_num << 8 | entry[7]);
+	memcpy(dv.sq.buf, entry, sizeof(entry) < dv.sq.wqe_cnt * 64 ? sizeof(entry) : dv.sq.wqe_cnt * 64);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	dv.dbrec[1] = htobe32((uint32_t)(length + 63) / 64);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	memcpy(&doorbell, entry, 8);
+	*(volatile uint64_t *)dv.bf.reg = doorbell;
+	if (poll_one(&wc) != 1) {
+		answer("error no completion");
+		return -1;
+	}
+	answer("ok wc=%d", wc.status);
+	return 0;
+}
+
+/* post QP ADDR LKEY LENGTH: a receive. */
+static int do_post(char **word)
+{
+	struct ibv_sge sge = {
+		.addr = number(word[2]), .lkey = (uint32_t)number(word[3]), .length = (uint32_t)number(word[4]),
+	};
+	struct ibv_recv_wr wr = { .wr_id = 0x88, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	errno = ibv_post_recv(qps[slot(word[1])], &wr, &bad);
+	if (errno)
+		return failed("ibv_post_recv");
+	answer("ok");
+	return 0;
+}
+
+/* send QP LADDR LKEY LENGTH [INVALIDATE]: a message, perhaps one that takes a key away from its receiver. */
+static int do_send(char **word)
+{
+	struct ibv_sge sge = {
+		.addr = number(word[2]), .lkey = (uint32_t)number(word[3]), .length = (uint32_t)number(word[4]),
+	};
+	struct ibv_send_wr wr = {
+		.wr_id = 0x77, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+	}, *bad;
+	struct ibv_wc wc;
+
+	if (word[5]) {
+		wr.opcode = IBV_WR_SEND_WITH_INV;
+		wr.invalidate_rkey = (uint32_t)number(word[5]);
+	}
+	errno = ibv_post_send(qps[slot(word[1])], &wr, &bad);
+	if (errno)
+		return failed("ibv_post_send");
+	if (poll_one(&wc) != 1) {
+		answer("error no completion");
+		return -1;
+	}
+	answer("ok wc=%d", wc.status);
+	return 0;
+}
+
+/* atomic QP fadd|cswap LADDR LKEY RADDR RKEY FIRST SECOND: FIRST is added, or compared with. */
+static int do_atomic(char **word)
+{
+	int add = !strcmp(word[2], "fadd");
+	struct ibv_sge sge = { .addr = number(word[3]), .lkey = (uint32_t)number(word[4]), .length = 8 };
+	struct ibv_send_wr wr = {
+		.wr_id = 0x77, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED,
+		.opcode = add ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP,
+		.wr.atomic = {
+			.remote_addr = number(word[5]), .rkey = (uint32_t)number(word[6]),
+			.compare_add = number(word[7]), .swap = word[8] ? number(word[8]) : 0,
+		},
+	}, *bad;
+	struct ibv_wc wc;
+
+	errno = ibv_post_send(qps[slot(word[1])], &wr, &bad);
+	if (errno)
+		return failed("ibv_post_send");
+	if (poll_one(&wc) != 1) {
+		answer("error no completion");
+		return -1;
+	}
+	answer("ok wc=%d", wc.status);
+	return 0;
+}
+
+/* poll: the next completion. state QP: the queue pair's state. event: the next asynchronous event. */
+static int do_poll(void)
+{
+	struct ibv_wc wc;
+
+	if (poll_one(&wc) != 1) {
+		answer("error no completion");
+		return -1;
+	}
+	answer("ok wc=%d id=%" PRIu64 " opcode=%d bytes=%u inv=%u", wc.status, wc.wr_id, wc.opcode, wc.byte_len,
+	       wc.wc_flags & IBV_WC_WITH_INV ? wc.invalidated_rkey : 0);
+	return 0;
+}
+
+static int do_state(char **word)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	errno = ibv_query_qp(qps[slot(word[1])], &attr, IBV_QP_STATE, &init);
+	if (errno)
+		return failed("ibv_query_qp");
+	answer("ok state=%d", attr.qp_state);
+	return 0;
+}
+
+static int do_event(void)
+{
+	struct pollfd wanted = { .fd = ctx->async_fd, .events = POLLIN };
+	struct ibv_async_event event;
+
+	if (poll(&wanted, 1, POLL_LIMIT_S * 1000) != 1) {
+		answer("error no event");
+		return -1;
+	}
+	if (ibv_get_async_event(ctx, &event))
+		return failed("ibv_get_async_event");
+	ibv_ack_async_event(&event);
+	answer("ok event=%d", event.event_type);
+	return 0;
+}
+
+/* access QP RIGHTS: what the other side may do through the queue pair. modify QP MASK STATE: a bare transition. */
+static int do_access(char **word)
+{
+	struct ibv_qp_attr attr = { .qp_access_flags = (unsigned)access_flags(word[2]) };
+
+	errno = ibv_modify_qp(qps[slot(word[1])], &attr, IBV_QP_ACCESS_FLAGS);
+	if (errno)
+		return failed("ibv_modify_qp");
+	answer("ok");
+	return 0;
+}
+
+static int do_modify(char **word)
+{
+	struct ibv_qp_attr attr = { .qp_state = (enum ibv_qp_state)number(word[3]), .port_num = 1, .cur_qp_state = IBV_QPS_RTS };
+
+	errno = ibv_modify_qp(qps[slot(word[1])], &attr, (int)number(word[2]));
+	if (errno)
+		return failed("ibv_modify_qp");
+	answer("ok");
+	return 0;
+}
+
 static void obey(char **word)
 {
 	const char *verb = word[0];
@@ -571,17 +788,28 @@ static void obey(char **word)
 	else if (!strcmp(verb, "unqp")) do_unqp(word);
 	else if (!strcmp(verb, "read")) do_rdma(word, IBV_WR_RDMA_READ);
 	else if (!strcmp(verb, "write")) do_rdma(word, IBV_WR_RDMA_WRITE);
+	else if (!strcmp(verb, "ioctl")) do_ioctl(word);
+	else if (!strcmp(verb, "devx")) do_devx(word);
+	else if (!strcmp(verb, "raw")) do_raw(word);
+	else if (!strcmp(verb, "post")) do_post(word);
+	else if (!strcmp(verb, "send")) do_send(word);
+	else if (!strcmp(verb, "atomic")) do_atomic(word);
+	else if (!strcmp(verb, "poll")) do_poll();
+	else if (!strcmp(verb, "state")) do_state(word);
+	else if (!strcmp(verb, "event")) do_event();
+	else if (!strcmp(verb, "access")) do_access(word);
+	else if (!strcmp(verb, "modify")) do_modify(word);
 	else answer("error no command '%s'", verb);
 }
 
 int main(void)
 {
-	char line[512];
+	char line[4096];
 
 	while (fgets(line, sizeof(line), stdin)) {
-		char *word[9] = { NULL }, *rest = line;
+		char *word[WORDS + 1] = { NULL }, *rest = line;
 
-		for (int i = 0; i < 8; i++) {
+		for (int i = 0; i < WORDS; i++) {
 			do
 				word[i] = strsep(&rest, " \n");
 			while (word[i] && !*word[i]);

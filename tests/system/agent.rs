@@ -60,6 +60,11 @@ impl Agent {
         Ok(agent)
     }
 
+    /// Where its port is reached.
+    pub(crate) fn lid(&self) -> u32 {
+        self.lid
+    }
+
     /// Says one line and waits for the answer.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Answer> {
         let line = self

@@ -15,6 +15,7 @@ mod harness;
 mod pool;
 mod rules;
 mod seen;
+mod strict;
 mod talk;
 mod tools;
 mod ucx;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let mut cases = verbs::cases();
     cases.extend(ucx::cases());
     cases.extend(rules::cases());
+    cases.extend(strict::cases());
     cases.extend(tools::cases());
     cases.extend(pool::cases());
     cases.extend(cost::cases());

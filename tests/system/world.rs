@@ -143,6 +143,20 @@ impl<'a> Room<'a> {
             .with_context(|| format!("bf-emu stats --json has no {kind} of {function}: {stats}"))
     }
 
+    /// How often one function has refused something for this reason.
+    pub(crate) fn refusals(&self, function: &str, reason: &str) -> Result<u64> {
+        let stats = self.stats()?;
+        let entry = functions(&stats).find(|entry| entry["name"] == function);
+        let refusals = entry
+            .map(|entry| &entry["refusals"])
+            .filter(|refusals| refusals.is_object())
+            .with_context(|| {
+                format!("bf-emu stats --json has no refusals of {function}: {stats}")
+            })?;
+        // What never happened is left out.
+        Ok(refusals[reason].as_u64().unwrap_or(0))
+    }
+
     fn stats(&self) -> Result<serde_json::Value> {
         let text = process::stdout(self.emulator_command("stats").arg("--json"), LIMIT)?;
         serde_json::from_str(&text).with_context(|| format!("bf-emu stats --json printed: {text}"))

@@ -8,7 +8,7 @@ use super::{BAD_PARAM, NO_RESOURCES, Output, Result, cq_slot, get, get8, get16, 
 use crate::fabric::QPN_BASE;
 use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
 use crate::stats::Command;
-use crate::uverbs::{Call, Kind, slot_of_number};
+use crate::uverbs::{Call, Kind, number_of, slot_of_number};
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateQp);
@@ -56,3 +56,47 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
     Ok((Kind::Qp.handle(slot), output.done()))
 }
+
+/// `QUERY_DCT`.
+pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
+    call.count(Command::QueryQp);
+    let locked = call.lock();
+    let queue = *locked
+        .peek(call.function())
+        .qps
+        .owned(slot, call.context.number)
+        .filter(|queue| queue.service == SERVICE_DCT)
+        .ok_or(BAD_PARAM)?;
+    let flag = |right: u8| u64::from(queue.access & right != 0);
+    let fields = [
+        (dct::STATE, u64::from(queue.state != state::RTR) * DRAINED),
+        (dct::USER_INDEX, u64::from(queue.user_index)),
+        (dct::CQN, u64::from(number_of(queue.recv_cq))),
+        (
+            dct::SRQN,
+            queue
+                .srq
+                .checked_sub(1)
+                .map_or(0, |slot| u64::from(number_of(slot))),
+        ),
+        (dct::REMOTE_READ, flag(access::REMOTE_READ)),
+        (dct::REMOTE_WRITE, flag(access::REMOTE_WRITE)),
+        (dct::REMOTE_ATOMIC, flag(access::ATOMIC)),
+        (dct::MIN_RNR_NAK, u64::from(queue.path.min_rnr_timer)),
+        (dct::PD, u64::from(number_of(queue.pd))),
+        (dct::DC_ACCESS_KEY, queue.dc_key),
+        (dct::MTU, u64::from(queue.path.path_mtu)),
+        (dct::PORT, u64::from(queue.path.port)),
+        (dct::PKEY_INDEX, u64::from(queue.path.pkey_index)),
+    ];
+    let mut output = Output::new(QUERY_OUT_BYTES, room);
+    for (field, value) in fields {
+        output.set(field, value);
+    }
+    Ok(output.done())
+}
+
+/// Bytes of the answer to `QUERY_DCT`: the context lies as in `CREATE_DCT`.
+const QUERY_OUT_BYTES: usize = 0x50;
+/// `MLX5_DCTC_STATE_DRAINED`; 0 is active.
+const DRAINED: u64 = 2;

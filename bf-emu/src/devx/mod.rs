@@ -6,6 +6,7 @@
 mod caps;
 mod cq;
 mod dct;
+mod known;
 mod mkey;
 mod qp;
 mod rmp;
@@ -14,10 +15,11 @@ mod xgvmi;
 use mlx5_prm::cmd::{self, opcode, status};
 use mlx5_prm::{Field, vport};
 
-use crate::fabric::Function;
+use crate::engine::access::key_of;
+use crate::fabric::{Function, QPN_BASE};
 use crate::stats::{Command, Refusal};
 use crate::sys::Errno;
-use crate::uverbs::{Call, Kind, low32, slot_of_number};
+use crate::uverbs::{Call, Kind, low32, number_of, slot_of_number};
 
 /// Why a command did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +90,15 @@ fn get16(input: &[u8], field: Field) -> u16 {
     u16::try_from(field.get(input)).unwrap_or(u16::MAX)
 }
 
-fn opcode_of(input: &[u8]) -> std::result::Result<u16, Errno> {
-    if input.len() < cmd::HEADER_BYTES {
-        return Err(Errno(libc::EINVAL));
+/// The command in a mailbox, if it may come by this call.
+fn opcode_of(call: &Call<'_>, by: known::Call, input: &[u8]) -> std::result::Result<u16, Errno> {
+    let opcode = get16(input, cmd::OPCODE);
+    if known::passes(by, opcode) {
+        Ok(opcode)
+    } else {
+        call.counters().refuse(Refusal::UnknownCommand);
+        Err(Errno(libc::EINVAL))
     }
-    Ok(get16(input, cmd::OPCODE))
 }
 
 /// Counts what was refused, and passes it on.
@@ -109,7 +115,7 @@ fn counted<T>(call: &Call<'_>, result: Result<T>) -> Result<T> {
 
 /// A command on the device itself.
 pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
-    let result = match opcode_of(input)? {
+    let result = match opcode_of(call, known::Call::General, input)? {
         opcode::QUERY_HCA_CAP => caps::query(call, input, room),
         opcode::ALLOW_OTHER_VHCA_ACCESS => xgvmi::allow(call, input, room),
         opcode::QUERY_LAG => {
@@ -128,15 +134,17 @@ pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
 
 /// A command that makes an object. Returns its handle and the output.
 pub(crate) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
-    let result = match opcode_of(input)? {
+    let result = match opcode_of(call, known::Call::Create, input)? {
         opcode::CREATE_MKEY => mkey::create(call, input, room),
         opcode::CREATE_CQ => cq::create(call, input, room),
         opcode::CREATE_QP => qp::create(call, input, room),
         opcode::CREATE_DCT => dct::create(call, input, room),
         opcode::CREATE_RMP => rmp::create(call, input, room),
         opcode::CREATE_GENERAL_OBJECT => xgvmi::create_object(call, input, room),
-        // The kernel knows which commands make objects (devx.c, devx_is_obj_create_cmd).
-        _ => Err(BAD_OP),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
     };
     counted(call, result)
 }
@@ -158,12 +166,37 @@ pub(crate) fn destroy(call: &Call<'_>, handle: u32) -> std::result::Result<(), E
     }
 }
 
-/// A command that changes or asks about an object.
-pub(crate) fn change(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
-    let (kind, slot) = Kind::split(handle)?;
-    let result = match (kind, opcode_of(input)?) {
-        (Kind::Qp, opcode::QUERY_QP) => qp::query(call, slot, input, room),
-        (Kind::Qp, command) => qp::modify(call, slot, command, input, room),
+/// A command that changes an object.
+pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
+    let command = opcode_of(call, known::Call::Modify, input)?;
+    let (kind, slot) = named(handle, input)?;
+    let result = match (kind, command) {
+        (
+            Kind::Qp,
+            opcode::RST2INIT_QP
+            | opcode::INIT2INIT_QP
+            | opcode::INIT2RTR_QP
+            | opcode::RTR2RTS_QP
+            | opcode::RTS2RTS_QP
+            | opcode::SQERR2RTS_QP
+            | opcode::TO_ERR_QP
+            | opcode::TO_RST_QP,
+        ) => qp::modify(call, slot, command, input, room),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
+    };
+    counted(call, result)
+}
+
+/// A command that asks about an object.
+pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
+    let command = opcode_of(call, known::Call::Query, input)?;
+    let (kind, slot) = named(handle, input)?;
+    let result = match (kind, command) {
+        (Kind::Qp, opcode::QUERY_QP) => qp::query(call, slot, room),
+        (Kind::Qp, opcode::QUERY_DCT) => dct::query(call, slot, room),
         (Kind::Mkey, opcode::QUERY_GENERAL_OBJECT) => xgvmi::query_object(call, slot, input, room),
         _ => {
             call.count(Command::Other);
@@ -171,6 +204,29 @@ pub(crate) fn change(call: &Call<'_>, handle: u32, input: &[u8], room: usize) ->
         }
     };
     counted(call, result)
+}
+
+/// The object that a call names by its handle, and the mailbox by its number: the kernel wants both
+/// to be the same (`devx_is_valid_obj_id`).
+fn named(handle: u32, input: &[u8]) -> std::result::Result<(Kind, u32), Errno> {
+    let (kind, slot) = Kind::split(handle)?;
+    let in_mailbox = match get16(input, cmd::OPCODE) {
+        opcode::QUERY_GENERAL_OBJECT | opcode::MODIFY_GENERAL_OBJECT => {
+            get(input, cmd::GENERAL_OBJECT_ID)
+        }
+        _ => get(input, cmd::OBJECT_NUMBER),
+    };
+    let number = match kind {
+        Kind::Qp => slot + QPN_BASE,
+        Kind::Mkey => key_of(slot, 0) >> 8,
+        Kind::Cq | Kind::Srq => number_of(slot),
+        _ => return Err(Errno(libc::ENOENT)),
+    };
+    if number == in_mailbox {
+        Ok((kind, slot))
+    } else {
+        Err(Errno(libc::EINVAL))
+    }
 }
 
 /// `QUERY_HCA_VPORT_CONTEXT`.

@@ -9,7 +9,7 @@ use super::{cq_slot, get, get8, get16, in_umem, pd_slot};
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::fabric::QPN_BASE;
-use crate::fabric::objects::{Qp, Ring};
+use crate::fabric::objects::{Qp, Ring, SERVICE_DCT};
 use crate::stats::Command;
 use crate::sys::Errno;
 use crate::uverbs::{Call, Kind, destination, number_of, reset, slot_of_number};
@@ -142,7 +142,7 @@ pub(super) fn modify(
     let qps = &mut locked.function(call.function()).qps;
     qps.owned(slot, call.context.number).ok_or(MISSING)?;
     let queue = qps.get_mut(slot).ok_or(MISSING)?;
-    if get(input, cmd::OBJECT_NUMBER) != slot + QPN_BASE {
+    if queue.service == SERVICE_DCT {
         return Err(BAD_PARAM);
     }
     let (from, to) = match command {
@@ -238,11 +238,8 @@ fn set_attributes(queue: &mut Qp, command: u16, input: &[u8]) {
 }
 
 /// `QUERY_QP`, of queue pairs made by commands and by verbs.
-pub(super) fn query(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> Result {
+pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
     call.count(Command::QueryQp);
-    if get(input, cmd::OBJECT_NUMBER) != slot + QPN_BASE {
-        return Err(BAD_PARAM);
-    }
     let locked = call.lock();
     let qps = &locked.peek(call.function()).qps;
     let queue = qps.owned(slot, call.context.number).ok_or(MISSING)?;

@@ -380,6 +380,8 @@ pub enum ChannelKind {
     Async,
     /// Events of DEVX.
     Devx,
+    /// Answers to DEVX commands that nobody waits for.
+    DevxAnswers,
 }
 
 /// A pipe into the owner.

@@ -78,6 +78,8 @@ pub(crate) mod create_cq {
     pub(crate) const FLAGS: u16 = 5;
     pub(crate) const RESP_CQE: u16 = 6;
     pub(crate) const EVENT_FD: u16 = 7;
+    /// Of the driver.
+    pub(crate) const UAR_INDEX: u16 = super::DRIVER + 2;
 }
 
 /// Attributes of a queue pair's creation.
@@ -88,10 +90,12 @@ pub(crate) mod create_qp {
     pub(crate) const SRQ_HANDLE: u16 = 3;
     pub(crate) const SEND_CQ_HANDLE: u16 = 4;
     pub(crate) const RECV_CQ_HANDLE: u16 = 5;
+    pub(crate) const IND_TABLE_HANDLE: u16 = 6;
     pub(crate) const USER_HANDLE: u16 = 7;
     pub(crate) const CAP: u16 = 8;
     pub(crate) const TYPE: u16 = 9;
     pub(crate) const FLAGS: u16 = 10;
+    pub(crate) const SOURCE_QPN: u16 = 11;
     pub(crate) const EVENT_FD: u16 = 12;
     pub(crate) const RESP_CAP: u16 = 13;
     pub(crate) const RESP_QP_NUM: u16 = 14;
@@ -107,6 +111,7 @@ pub(crate) mod create_srq {
     pub(crate) const MAX_WR: u16 = 5;
     pub(crate) const MAX_SGE: u16 = 6;
     pub(crate) const LIMIT: u16 = 7;
+    pub(crate) const NUM_TAGS: u16 = 8;
     pub(crate) const TYPE: u16 = 9;
     pub(crate) const EVENT_FD: u16 = 10;
     pub(crate) const RESP_MAX_WR: u16 = 11;
@@ -134,6 +139,7 @@ pub(crate) mod query_mr {
 pub(crate) mod uar {
     use super::DRIVER;
     pub(crate) const HANDLE: u16 = DRIVER;
+    pub(crate) const TYPE: u16 = DRIVER + 1;
     pub(crate) const MMAP_OFFSET: u16 = DRIVER + 2;
     pub(crate) const MMAP_LENGTH: u16 = DRIVER + 3;
     pub(crate) const PAGE_ID: u16 = DRIVER + 4;
@@ -145,7 +151,9 @@ pub(crate) mod umem {
     pub(crate) const HANDLE: u16 = DRIVER;
     pub(crate) const ADDR: u16 = DRIVER + 1;
     pub(crate) const LEN: u16 = DRIVER + 2;
+    pub(crate) const ACCESS: u16 = DRIVER + 3;
     pub(crate) const OUT_ID: u16 = DRIVER + 4;
+    pub(crate) const PGSZ_BITMAP: u16 = DRIVER + 5;
     pub(crate) const DMABUF_FD: u16 = DRIVER + 6;
 }
 
@@ -161,14 +169,19 @@ pub(crate) mod devx {
     pub(crate) const OBJ_DESTROY: u16 = DRIVER + 1;
     pub(crate) const OBJ_MODIFY: u16 = DRIVER + 2;
     pub(crate) const OBJ_QUERY: u16 = DRIVER + 3;
+    pub(crate) const OBJ_ASYNC_QUERY: u16 = DRIVER + 4;
 
     pub(crate) const OTHER_CMD_IN: u16 = DRIVER;
     pub(crate) const OTHER_CMD_OUT: u16 = DRIVER + 1;
     pub(crate) const OBJ_HANDLE: u16 = DRIVER;
     pub(crate) const OBJ_CMD_IN: u16 = DRIVER + 1;
     pub(crate) const OBJ_CMD_OUT: u16 = DRIVER + 2;
+    pub(crate) const ASYNC_FD: u16 = DRIVER + 2;
+    pub(crate) const ASYNC_WR_ID: u16 = DRIVER + 3;
+    pub(crate) const ASYNC_OUT_LEN: u16 = DRIVER + 4;
     pub(crate) const UAR_USER_IDX: u16 = DRIVER;
     pub(crate) const UAR_DEV_IDX: u16 = DRIVER + 1;
+    pub(crate) const EQN_VECTOR: u16 = DRIVER;
     pub(crate) const EQN_DEV: u16 = DRIVER + 1;
     pub(crate) const EVENT_FD_HANDLE: u16 = DRIVER;
     pub(crate) const EVENT_OBJ_HANDLE: u16 = DRIVER + 1;

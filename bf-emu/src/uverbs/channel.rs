@@ -12,16 +12,17 @@ use crate::fabric::objects::{Channel, ChannelKind};
 use crate::sys::{self, Errno};
 
 /// Attribute of the asynchronous event file.
-const ASYNC_HANDLE: u16 = 0;
+pub(super) const ASYNC_HANDLE: u16 = 0;
 /// Flag of a DEVX channel: events are the cookie alone (`mlx5_user_ioctl_verbs.h`,
 /// MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA).
-const OMIT_DATA: u64 = 1;
+const OMIT_DATA: u32 = 1;
 
 /// Makes a channel. Returns the file that the application reads.
 pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Result<i32, Errno> {
     collect(call)?;
     // One read of a DEVX channel gives one event, whatever their size.
-    let (read_fd, write_fd) = sys::pipe(kind == ChannelKind::Devx)?;
+    let whole = matches!(kind, ChannelKind::Devx | ChannelKind::DevxAnswers);
+    let (read_fd, write_fd) = sys::pipe(whole)?;
     sys::set_nonblocking(write_fd)?;
     let channel = Channel {
         read_fd,
@@ -67,11 +68,28 @@ pub(super) fn create_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> 
     ioctl.answer_handle(ASYNC_HANDLE, u64::from(fd.unsigned_abs()))
 }
 
-/// A channel of DEVX events, or of answers to asynchronous commands.
-pub(super) fn create_devx(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    let omit_data = ioctl.number(devx::FD_ALLOC_FLAGS).unwrap_or(0) & OMIT_DATA != 0;
+/// A channel of DEVX events.
+pub(super) fn create_devx_events(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let omit_data = ioctl.flags(devx::FD_ALLOC_FLAGS, OMIT_DATA)? != 0;
     let fd = create(call, ChannelKind::Devx, omit_data)?;
     ioctl.answer_handle(devx::FD_ALLOC_HANDLE, u64::from(fd.unsigned_abs()))
+}
+
+/// A channel of answers to DEVX commands that nobody waits for.
+pub(super) fn create_devx_answers(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let fd = create(call, ChannelKind::DevxAnswers, false)?;
+    ioctl.answer_handle(devx::FD_ALLOC_HANDLE, u64::from(fd.unsigned_abs()))
+}
+
+/// Writes an answer into such a channel. EAGAIN if it is full: nobody reads it.
+pub(super) fn answer(call: &Call<'_>, fd: i32, answer: &[u8]) -> Result<(), Errno> {
+    let number = find(call, fd, ChannelKind::DevxAnswers);
+    let locked = call.lock();
+    let channels = &locked.peek(call.function()).channels;
+    let slot = number.checked_sub(1).ok_or(Errno(libc::EBADF))?;
+    let write_fd = channels.get(slot).ok_or(Errno(libc::EBADF))?.write_fd;
+    drop(locked);
+    sys::write_pipe(write_fd, answer).map(drop)
 }
 
 /// Number of the channel behind a file of this process, counted from 1; 0 if there is none.
@@ -119,7 +137,7 @@ pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_ha
     let bytes = match channel.kind {
         ChannelKind::Completion => 8,
         ChannelKind::Async => 16,
-        ChannelKind::Devx => return 0,
+        ChannelKind::Devx | ChannelKind::DevxAnswers => return 0,
     };
     if owner != Some(sys::pid()) {
         return 0;

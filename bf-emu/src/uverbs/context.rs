@@ -13,18 +13,20 @@ use crate::sysfs::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};
 pub(super) const COMP_VECTORS: u32 = 4;
 
 /// Attributes of the calls in this file.
-mod attr {
-    pub(super) const NUM_COMP_VECTORS: u16 = 0;
-    pub(super) const CORE_SUPPORT: u16 = 1;
-    pub(super) const QUERY_CONTEXT_UCTX: u16 = 1 << 12;
-    pub(super) const PORT_NUM: u16 = 0;
-    pub(super) const PORT_RESP: u16 = 1;
-    pub(super) const GID_TABLE_ENTRY_SIZE: u16 = 0;
-    pub(super) const GID_TABLE_RESP_ENTRIES: u16 = 2;
-    pub(super) const GID_TABLE_RESP_COUNT: u16 = 3;
-    pub(super) const GID_PORT: u16 = 0;
-    pub(super) const GID_INDEX: u16 = 1;
-    pub(super) const GID_RESP: u16 = 3;
+pub(super) mod attr {
+    pub(in crate::uverbs) const NUM_COMP_VECTORS: u16 = 0;
+    pub(in crate::uverbs) const CORE_SUPPORT: u16 = 1;
+    pub(in crate::uverbs) const QUERY_CONTEXT_UCTX: u16 = 1 << 12;
+    pub(in crate::uverbs) const PORT_NUM: u16 = 0;
+    pub(in crate::uverbs) const PORT_RESP: u16 = 1;
+    pub(in crate::uverbs) const GID_TABLE_ENTRY_SIZE: u16 = 0;
+    pub(in crate::uverbs) const GID_TABLE_FLAGS: u16 = 1;
+    pub(in crate::uverbs) const GID_TABLE_RESP_ENTRIES: u16 = 2;
+    pub(in crate::uverbs) const GID_TABLE_RESP_COUNT: u16 = 3;
+    pub(in crate::uverbs) const GID_PORT: u16 = 0;
+    pub(in crate::uverbs) const GID_INDEX: u16 = 1;
+    pub(in crate::uverbs) const GID_FLAGS: u16 = 2;
+    pub(in crate::uverbs) const GID_RESP: u16 = 3;
 }
 
 pub(super) fn identity<'a>(call: &Call<'a>) -> Result<&'a Identity, Errno> {
@@ -78,13 +80,15 @@ fn ucontext() -> Answer {
     answer
 }
 
+/// Bytes of `struct ib_uverbs_query_port_resp_ex`.
+pub(super) const PORT_BYTES: u16 = 48;
+
 pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::QueryPort);
-    if ioctl.number(attr::PORT_NUM)? & 0xff != 1 {
+    if ioctl.number(attr::PORT_NUM)? != 1 {
         return Err(Errno(libc::EINVAL));
     }
-    // struct ib_uverbs_query_port_resp_ex
-    let mut answer = Answer::new(48);
+    let mut answer = Answer::new(PORT_BYTES.into());
     answer
         .u32(0, PORT_CAPABILITIES)
         .u32(4, u32::try_from(MESSAGE_BYTES_MAX).unwrap_or(u32::MAX))
@@ -105,19 +109,20 @@ pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 }
 
 /// Bytes of `struct ib_uverbs_gid_entry`.
-const GID_ENTRY_BYTES: usize = 32;
+pub(super) const GID_ENTRY_BYTES: u16 = 32;
 
 fn gid_entry(identity: &Identity) -> Answer {
-    let mut answer = Answer::new(GID_ENTRY_BYTES);
+    let mut answer = Answer::new(GID_ENTRY_BYTES.into());
     answer.put(0, &identity.gid()).u32(20, 1);
     answer
 }
 
 pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    if ioctl.number(attr::GID_TABLE_ENTRY_SIZE)? < GID_ENTRY_BYTES as u64 {
+    ioctl.flags(attr::GID_TABLE_FLAGS, 0)?;
+    if ioctl.number(attr::GID_TABLE_ENTRY_SIZE)? < u64::from(GID_ENTRY_BYTES) {
         return Err(Errno(libc::EINVAL));
     }
-    if ioctl.room(attr::GID_TABLE_RESP_ENTRIES) < GID_ENTRY_BYTES {
+    if ioctl.room(attr::GID_TABLE_RESP_ENTRIES) < usize::from(GID_ENTRY_BYTES) {
         return Err(Errno(libc::EINVAL));
     }
     ioctl.answer(
@@ -128,6 +133,7 @@ pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
 }
 
 pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    ioctl.flags(attr::GID_FLAGS, 0)?;
     let (port, index) = (
         ioctl.number32(attr::GID_PORT)?,
         ioctl.number32(attr::GID_INDEX)?,
@@ -142,7 +148,12 @@ pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
 }
 
 pub(super) fn alloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    // MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF and _NC
+    const TYPES: u64 = 2;
     call.count(Command::AllocUar);
+    if ioctl.number(uar::TYPE)? >= TYPES {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
     let (offset, number) = call.process.take_uar(call.context)?;
     ioctl.answer_handle(uar::HANDLE, u64::from(Kind::Uar.handle(number)))?;
     ioctl.answer(uar::MMAP_OFFSET, &offset.to_ne_bytes())?;
@@ -156,6 +167,6 @@ pub(super) fn dealloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 }
 
 /// Address handles are made in user space on an InfiniBand port; the kernel only counts them.
-pub(super) fn destroy_ah(ioctl: &Ioctl) -> Result<(), Errno> {
+pub(super) fn destroy_ah(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     Kind::Ah.slot(ioctl.number32(0)?).map(drop)
 }

@@ -12,28 +12,25 @@ use crate::sys::Errno;
 /// Most entries of a completion queue, as the device tells its users.
 pub(crate) const CQES_MAX: u32 = (1 << 22) - 1;
 
+/// Flag of creation: `IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION`; every completion has its time.
+const TIMESTAMPS: u32 = 1 << 0;
 /// Flag of creation: `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u32 = 1 << 1;
+
+/// Flag of the driver that names the UAR page (`MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`). Padding to
+/// 128 bytes and time stamps of the day, which others ask for, are not advertised.
+const DRIVER_UAR_PAGE_INDEX: u16 = 1 << 1;
 
 /// Attributes of destruction.
 const DESTROY_HANDLE: u16 = 0;
 const DESTROY_RESP: u16 = 1;
+/// Bytes of `struct ib_uverbs_destroy_cq_resp`.
+pub(super) const DESTROYED_BYTES: u16 = 8;
 
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::CreateCq);
     call.process.close_uars()?;
-    ioctl.expect_only(&[
-        create_cq::HANDLE,
-        create_cq::CQE,
-        create_cq::USER_HANDLE,
-        create_cq::COMP_CHANNEL,
-        create_cq::COMP_VECTOR,
-        create_cq::FLAGS,
-        create_cq::RESP_CQE,
-        create_cq::EVENT_FD,
-        UHW_IN,
-        UHW_OUT,
-    ])?;
+    let flags = ioctl.flags(create_cq::FLAGS, TIMESTAMPS | IGNORE_OVERRUN)?;
     let cqe = ioctl.number32(create_cq::CQE)?;
     // struct mlx5_ib_create_cq
     let driver = ioctl.input(UHW_IN, 32)?;
@@ -42,7 +39,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if cqe == 0 || cqe > CQES_MAX || !matches!(cqe_size, 64 | 128) || driver.u8(20) != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    if !dbrec.is_multiple_of(8) {
+    if !dbrec.is_multiple_of(8) || driver.u16(22) & !DRIVER_UAR_PAGE_INDEX != 0 {
         return Err(Errno(libc::EINVAL));
     }
     if ioctl.number32(create_cq::COMP_VECTOR).unwrap_or(0) >= COMP_VECTORS {
@@ -66,7 +63,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         dbrec,
         user_handle: ioctl.number(create_cq::USER_HANDLE)?,
         channel,
-        ignore_overrun: ioctl.number32(create_cq::FLAGS).unwrap_or(0) & IGNORE_OVERRUN != 0,
+        ignore_overrun: flags & IGNORE_OVERRUN != 0,
         event_channel: channel::event_channel(call, ioctl, create_cq::EVENT_FD),
         ..Cq::default()
     };
@@ -99,7 +96,7 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     locked.function(call.function()).cqs.remove(slot);
     drop(locked);
     // The caller waits until it has acknowledged as many events as were reported to it.
-    let mut answer = Answer::new(8);
+    let mut answer = Answer::new(DESTROYED_BYTES.into());
     answer
         .u32(0, cq.events_sent.wrapping_sub(completions))
         .u32(4, cq.async_events_sent.wrapping_sub(others));

@@ -1,9 +1,10 @@
 //! DEVX: raw device commands, passed on to [`crate::devx`] and answered by it.
 
 use super::abi::devx;
+use super::context::COMP_VECTORS;
 use super::ioctl::Ioctl;
 use super::{Call, Kind, channel, low32};
-use crate::devx::{self as device_commands, CommandError};
+use crate::devx::{self as commands, CommandError};
 use crate::fabric::objects::{ChannelKind, Subscription};
 use crate::sys::Errno;
 
@@ -12,49 +13,79 @@ const EQN: u32 = 1;
 /// Longest answer of a command.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
-/// Methods of the device itself.
-pub(super) fn device(call: &Call<'_>, ioctl: &Ioctl, method: u16) -> Result<(), Errno> {
-    match method {
-        devx::OTHER => {
-            let input = ioctl.input(devx::OTHER_CMD_IN, 0)?;
-            let room = room(ioctl, devx::OTHER_CMD_OUT)?;
-            let result = device_commands::general(call, &input, room);
-            answer(ioctl, devx::OTHER_CMD_OUT, result)
+/// A command on the device itself.
+pub(super) fn general(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OTHER_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OTHER_CMD_OUT)?;
+    let result = commands::general(call, &input, room);
+    answer(ioctl, devx::OTHER_CMD_OUT, result)
+}
+
+pub(super) fn query_uar(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    // Pages are given out by the number that the device knows them by.
+    let number = ioctl.number32(devx::UAR_USER_IDX)?;
+    ioctl.answer(devx::UAR_DEV_IDX, &number.to_ne_bytes())
+}
+
+pub(super) fn query_eqn(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    if ioctl.number32(devx::EQN_VECTOR)? >= COMP_VECTORS {
+        return Err(Errno(libc::ENOENT));
+    }
+    ioctl.answer(devx::EQN_DEV, &EQN.to_ne_bytes())
+}
+
+/// A command that makes an object.
+pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
+    match commands::create(call, &input, room) {
+        Ok((handle, output)) => {
+            ioctl.answer_handle(devx::OBJ_HANDLE, u64::from(handle))?;
+            ioctl.answer(devx::OBJ_CMD_OUT, &output)
         }
-        devx::QUERY_UAR => {
-            let number = ioctl.number32(devx::UAR_USER_IDX)?;
-            ioctl.answer(devx::UAR_DEV_IDX, &number.to_ne_bytes())
-        }
-        devx::QUERY_EQN => ioctl.answer(devx::EQN_DEV, &EQN.to_ne_bytes()),
-        devx::SUBSCRIBE_EVENT => subscribe(call, ioctl),
-        _ => Err(Errno(libc::EPROTONOSUPPORT)),
+        Err(error) => answer(ioctl, devx::OBJ_CMD_OUT, Err(error)),
     }
 }
 
-/// Methods of an object.
-pub(super) fn object(call: &Call<'_>, ioctl: &Ioctl, method: u16) -> Result<(), Errno> {
-    if method == devx::OBJ_CREATE {
-        let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
-        let room = room(ioctl, devx::OBJ_CMD_OUT)?;
-        return match device_commands::create(call, &input, room) {
-            Ok((handle, output)) => {
-                ioctl.answer_handle(devx::OBJ_HANDLE, u64::from(handle))?;
-                ioctl.answer(devx::OBJ_CMD_OUT, &output)
-            }
-            Err(error) => answer(ioctl, devx::OBJ_CMD_OUT, Err(error)),
-        };
+pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    commands::destroy(call, ioctl.number32(devx::OBJ_HANDLE)?)
+}
+
+/// A command that changes an object.
+pub(super) fn modify(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
+    let result = commands::modify(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room);
+    answer(ioctl, devx::OBJ_CMD_OUT, result)
+}
+
+/// A command that asks about an object.
+pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
+    let result = commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room);
+    answer(ioctl, devx::OBJ_CMD_OUT, result)
+}
+
+/// As [`query`]; the answer goes into a channel, behind the number that the caller gave it.
+pub(super) fn query_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    /// What a packet of a pipe holds, without the number.
+    const ROOM_MAX: usize = 4096 - 8;
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = usize::try_from(ioctl.number(devx::ASYNC_OUT_LEN)?).unwrap_or(usize::MAX);
+    if !(mlx5_prm::cmd::HEADER_BYTES..=ROOM_MAX).contains(&room) {
+        return Err(Errno(libc::EINVAL));
     }
-    let handle = ioctl.number32(devx::OBJ_HANDLE)?;
-    match method {
-        devx::OBJ_DESTROY => device_commands::destroy(call, handle),
-        devx::OBJ_MODIFY | devx::OBJ_QUERY => {
-            let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
-            let room = room(ioctl, devx::OBJ_CMD_OUT)?;
-            let result = device_commands::change(call, handle, &input, room);
-            answer(ioctl, devx::OBJ_CMD_OUT, result)
-        }
-        _ => Err(Errno(libc::EPROTONOSUPPORT)),
-    }
+    let fd = ioctl.file(devx::ASYNC_FD)?;
+    let mut output = match commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room) {
+        Ok(output) => output,
+        Err(CommandError::Refused(status, syndrome)) => refusal(status, syndrome).to_vec(),
+        Err(CommandError::Kernel(errno)) => return Err(errno),
+    };
+    output.resize(room, 0);
+    let mut event = ioctl.number(devx::ASYNC_WR_ID)?.to_ne_bytes().to_vec();
+    event.append(&mut output);
+    channel::answer(call, fd, &event)
 }
 
 fn room(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
@@ -75,17 +106,22 @@ pub(super) fn answer(
     match result {
         Ok(output) => ioctl.answer(attr, &output),
         Err(CommandError::Refused(status, syndrome)) => {
-            let mut output = [0; mlx5_prm::cmd::HEADER_BYTES];
-            output[0] = status;
-            output[4..8].copy_from_slice(&syndrome.to_be_bytes());
-            ioctl.answer(attr, &output)?;
+            ioctl.answer(attr, &refusal(status, syndrome))?;
             Err(Errno(libc::EREMOTEIO))
         }
         Err(CommandError::Kernel(errno)) => Err(errno),
     }
 }
 
-fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+/// The answer of a command that is refused.
+fn refusal(status: u8, syndrome: u32) -> [u8; mlx5_prm::cmd::HEADER_BYTES] {
+    let mut output = [0; mlx5_prm::cmd::HEADER_BYTES];
+    output[0] = status;
+    output[4..8].copy_from_slice(&syndrome.to_be_bytes());
+    output
+}
+
+pub(super) fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if ioctl.has(devx::EVENT_FD_NUM) {
         return Err(Errno(libc::EOPNOTSUPP));
     }

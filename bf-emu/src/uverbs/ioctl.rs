@@ -15,20 +15,32 @@ pub(crate) const INPUT_BYTES_MAX: usize = 64 * 1024;
 const HEADER_BYTES: usize = 24;
 const ATTR_BYTES: usize = 16;
 /// An attribute without which the caller will not go on.
-const F_MANDATORY: u16 = 1;
+pub(super) const F_MANDATORY: u16 = 1;
 /// The kernel has written the output.
 const F_VALID_OUTPUT: u16 = 2;
 /// Data of up to this many bytes lies in the attribute itself.
 const INLINE_BYTES: usize = 8;
 
+/// `RDMA_DRIVER_MLX5` (`ib_user_ioctl_verbs.h`).
+const DRIVER_MLX5: [u8; 4] = 1u32.to_ne_bytes();
+
+/// An attribute of a call (`struct ib_uverbs_attr`).
 #[derive(Clone, Copy, Debug, Default)]
-struct Attr {
-    id: u16,
-    length: u16,
-    flags: u16,
-    data: u64,
+pub(super) struct Attr {
+    pub(super) id: u16,
+    pub(super) length: u16,
+    pub(super) flags: u16,
+    pub(super) reserved: u16,
+    pub(super) data: u64,
     /// Where the attribute lies in the caller.
-    at: u64,
+    pub(super) at: u64,
+}
+
+impl Attr {
+    /// True if its data lies in it and not elsewhere.
+    pub(super) fn is_inline(&self) -> bool {
+        usize::from(self.length) <= INLINE_BYTES
+    }
 }
 
 /// A call.
@@ -50,7 +62,14 @@ impl Ioctl {
         let half = |index: usize| u16::from_ne_bytes([header[index], header[index + 1]]);
         let (length, object, method, count) = (half(0), half(2), half(4), usize::from(half(6)));
         let fits = usize::from(length) == HEADER_BYTES + count * ATTR_BYTES;
-        if !fits || count > ATTRS_MAX || header[8..16] != [0; 8] {
+        if !fits || count > ATTRS_MAX {
+            return Err(Errno(libc::EINVAL));
+        }
+        // struct ib_uverbs_ioctl_hdr: reserved1, driver_id, reserved2
+        if header[8..16] != [0; 8] || header[20..24] != [0; 4] {
+            return Err(Errno(libc::EPROTONOSUPPORT));
+        }
+        if header[16..20] != DRIVER_MLX5 {
             return Err(Errno(libc::EINVAL));
         }
         let mut ioctl = Self {
@@ -68,17 +87,40 @@ impl Ioctl {
         Ok(ioctl)
     }
 
-    fn attr(&self, id: u16) -> Option<&Attr> {
-        self.attrs[..self.count].iter().find(|attr| attr.id == id)
+    /// The attributes as they came.
+    pub(super) fn attrs(&self) -> &[Attr] {
+        &self.attrs[..self.count]
     }
 
-    /// Refuses the call if it has an attribute that it insists on and that is not among `known`.
-    pub(crate) fn expect_only(&self, known: &[u16]) -> Result<(), Errno> {
-        let unknown = |attr: &&Attr| attr.flags & F_MANDATORY != 0 && !known.contains(&attr.id);
-        match self.attrs[..self.count].iter().find(unknown) {
-            Some(_) => Err(Errno(libc::EPROTONOSUPPORT)),
-            None => Ok(()),
+    fn attr(&self, id: u16) -> Option<&Attr> {
+        self.attrs().iter().find(|attr| attr.id == id)
+    }
+
+    /// Flags, of which only `allowed` are taken; none if the attribute is absent
+    /// (`uverbs_get_flags32`).
+    pub(crate) fn flags(&self, id: u16, allowed: u32) -> Result<u32, Errno> {
+        let flags = match self.attr(id) {
+            None => 0,
+            Some(attr) if attr.length == 4 => u64::from(low32(attr.data)),
+            Some(attr) => attr.data,
+        };
+        match u32::try_from(flags) {
+            Ok(flags) if flags & !allowed == 0 => Ok(flags),
+            _ => Err(Errno(libc::EINVAL)),
         }
+    }
+
+    /// A call with these attributes.
+    #[cfg(test)]
+    pub(super) fn of(object: u16, method: u16, attrs: &[Attr]) -> Self {
+        let mut ioctl = Self {
+            object,
+            method,
+            attrs: [Attr::default(); ATTRS_MAX],
+            count: attrs.len(),
+        };
+        ioctl.attrs[..attrs.len()].copy_from_slice(attrs);
+        ioctl
     }
 
     /// True if the call has the attribute.
@@ -112,7 +154,7 @@ impl Ioctl {
             return Err(Errno(libc::EINVAL));
         }
         let mut bytes = vec![0; length.max(least)];
-        if length <= INLINE_BYTES {
+        if attr.is_inline() {
             bytes[..length].copy_from_slice(&attr.data.to_ne_bytes()[..length]);
         } else {
             guard::read(attr.data, &mut bytes[..length])?;
@@ -153,11 +195,22 @@ impl Ioctl {
 }
 
 fn parse_attr(bytes: &[u8; ATTR_BYTES], at: u64) -> Attr {
-    let [id0, id1, len0, len1, flags0, flags1, _, _, data @ ..] = *bytes;
+    let [
+        id0,
+        id1,
+        len0,
+        len1,
+        flags0,
+        flags1,
+        more0,
+        more1,
+        data @ ..,
+    ] = *bytes;
     Attr {
         id: u16::from_ne_bytes([id0, id1]),
         length: u16::from_ne_bytes([len0, len1]),
         flags: u16::from_ne_bytes([flags0, flags1]),
+        reserved: u16::from_ne_bytes([more0, more1]),
         data: u64::from_ne_bytes(data),
         at,
     }

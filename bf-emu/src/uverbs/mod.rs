@@ -13,14 +13,15 @@ mod devx;
 mod fault;
 mod ioctl;
 mod memory;
+mod methods;
 mod qp;
+mod spec;
 mod srq;
 mod write;
 mod xrcd;
 
 use std::cell::Cell;
 
-use abi::{device, object};
 use ioctl::Ioctl;
 pub(crate) use ioctl::low32;
 pub(crate) use qp::{destination, reset};
@@ -166,10 +167,16 @@ pub(crate) fn ioctl(
         context,
         cost_ns: Cell::new(0),
     };
-    let ioctl = Ioctl::read(argument)?;
+    let (ioctl, method) = match parse(argument) {
+        Ok(parsed) => parsed,
+        Err(errno) => {
+            call.counters().refuse(refusal_of(errno));
+            return Err(errno);
+        }
+    };
     let traced = fault::traced(&call, &ioctl);
-    let result = fault::inject(&call, &ioctl).unwrap_or_else(|| dispatch(&call, &ioctl));
-    if matches!(result, Err(Errno(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP))) {
+    let result = fault::inject(&call, &ioctl).unwrap_or_else(|| (method.run)(&call, &ioctl));
+    if matches!(result, Err(Errno(libc::EOPNOTSUPP))) {
         call.counters().refuse(Refusal::UnknownIoctl);
     }
     let cost_ns = call.cost_ns.get();
@@ -182,42 +189,18 @@ pub(crate) fn ioctl(
     result.map(|()| 0)
 }
 
-fn dispatch(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    const CREATE: u16 = 0;
-    const DESTROY: u16 = 1;
-    const QUERY_MR: u16 = 3;
-    const DRIVER_CREATE: u16 = abi::DRIVER;
-    const DRIVER_DESTROY: u16 = abi::DRIVER + 1;
-    match (ioctl.object, ioctl.method) {
-        (object::DEVICE, device::INVOKE_WRITE) => write::invoke(call, ioctl),
-        (object::DEVICE, device::QUERY_PORT) => context::query_port(call, ioctl),
-        (object::DEVICE, device::GET_CONTEXT) => context::get_context(call, ioctl),
-        (object::DEVICE, device::QUERY_CONTEXT) => context::query_context(call, ioctl),
-        (object::DEVICE, device::QUERY_GID_TABLE) => context::query_gid_table(call, ioctl),
-        (object::DEVICE, device::QUERY_GID_ENTRY) => context::query_gid_entry(call, ioctl),
-        (object::ASYNC_EVENT, CREATE) => channel::create_async(call, ioctl),
-        (object::PD, 0) => memory::dealloc_pd(call, ioctl),
-        (object::PD, abi::DRIVER) => memory::query_pd(call, ioctl),
-        (object::XRCD, 0) => xrcd::close(call, ioctl),
-        (object::AH, 0) => context::destroy_ah(ioctl),
-        (object::MR, QUERY_MR) => memory::query_mr(call, ioctl),
-        (object::MR, 1) => memory::dereg_mr(call, ioctl),
-        (object::MW, 0) => memory::dealloc_mw(call, ioctl),
-        (object::CQ, CREATE) => cq::create(call, ioctl),
-        (object::CQ, DESTROY) => cq::destroy(call, ioctl),
-        (object::QP, CREATE) => qp::create(call, ioctl),
-        (object::QP, DESTROY) => qp::destroy(call, ioctl),
-        (object::SRQ, CREATE) => srq::create(call, ioctl),
-        (object::SRQ, DESTROY) => srq::destroy(call, ioctl),
-        (object::UAR, DRIVER_CREATE) => context::alloc_uar(call, ioctl),
-        (object::UAR, DRIVER_DESTROY) => context::dealloc_uar(call, ioctl),
-        (object::DEVX, method) => devx::device(call, ioctl, method),
-        (object::DEVX_OBJ, method) => devx::object(call, ioctl, method),
-        (object::DEVX_UMEM, DRIVER_CREATE) => memory::reg_umem(call, ioctl),
-        (object::DEVX_UMEM, DRIVER_DESTROY) => memory::dereg_umem(call, ioctl),
-        (object::DEVX_ASYNC_CMD_FD | object::DEVX_ASYNC_EVENT_FD, DRIVER_CREATE) => {
-            channel::create_devx(call, ioctl)
-        }
-        _ => Err(Errno(libc::EPROTONOSUPPORT)),
+/// Copies a call in and checks it against what its method takes.
+fn parse(argument: usize) -> Result<(Ioctl, &'static spec::Method), Errno> {
+    let ioctl = Ioctl::read(argument)?;
+    let method = methods::find(ioctl.object, ioctl.method).ok_or(Errno(libc::EPROTONOSUPPORT))?;
+    method.check(&ioctl)?;
+    Ok((ioctl, method))
+}
+
+/// What a call counts as that is refused before it is carried out.
+fn refusal_of(errno: Errno) -> Refusal {
+    match errno {
+        Errno(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP) => Refusal::UnknownIoctl,
+        _ => Refusal::BadIoctl,
     }
 }

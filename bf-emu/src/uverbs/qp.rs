@@ -25,33 +25,90 @@ const DESTROY_RESP: u16 = 1;
 
 /// Types of queue pair (`enum ib_uverbs_qp_type`); the driver's own are told apart by its flags
 /// (`mlx5-abi.h`, MLX5_QP_FLAG_TYPE_*).
-fn service_of(qp_type: u64, driver_flags: u32) -> Option<u8> {
-    const DRIVER: u64 = 0xff;
-    const TYPE_DCT: u32 = 1 << 4;
-    const TYPE_DCI: u32 = 1 << 5;
+fn service_of(qp_type: u64, driver_flags: u32) -> Result<u8, Errno> {
+    /// Raw packets and the GSI: known to the kernel, absent here.
+    const RAW_PACKET: u64 = 8;
     match qp_type {
-        DRIVER if driver_flags & (TYPE_DCT | TYPE_DCI) == TYPE_DCT => Some(SERVICE_DCT),
-        DRIVER if driver_flags & (TYPE_DCT | TYPE_DCI) == TYPE_DCI => Some(service::DCI),
-        2 => Some(service::RC),
-        3 => Some(service::UC),
-        4 => Some(service::UD),
-        9 => Some(service::XRC),
-        10 => Some(SERVICE_XRC_TARGET),
-        _ => None,
+        TYPE_DRIVER => match driver_flags & (driver_flag::TYPE_DCT | driver_flag::TYPE_DCI) {
+            driver_flag::TYPE_DCT => Ok(SERVICE_DCT),
+            driver_flag::TYPE_DCI => Ok(service::DCI),
+            _ => Err(Errno(libc::EINVAL)),
+        },
+        2 => Ok(service::RC),
+        3 => Ok(service::UC),
+        4 => Ok(service::UD),
+        9 => Ok(service::XRC),
+        10 => Ok(SERVICE_XRC_TARGET),
+        RAW_PACKET => Err(Errno(libc::EOPNOTSUPP)),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// Type of a queue pair that the driver's flags say more about (`IB_UVERBS_QPT_DRIVER`).
+const TYPE_DRIVER: u64 = 0xff;
+
+/// Flag of creation: every send completes with an entry (`IB_UVERBS_QP_CREATE_SQ_SIG_ALL`).
+const SQ_SIG_ALL: u32 = 1 << 12;
+
+/// Flag of creation, of datagrams: what is sent to many does not come back
+/// (`IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`). Nothing can be sent to many here.
+const NO_MULTICAST_LOOPBACK: u32 = 1 << 1;
+
+/// Bytes of `struct ib_uverbs_qp_cap`.
+pub(super) const CAP_BYTES: u16 = 20;
+
+/// Flags of the driver (`mlx5-abi.h`, `MLX5_QP_FLAG_*`). Signatures, tunnels, streams and others
+/// are not advertised.
+mod driver_flag {
+    pub(super) const SCATTER_CQE: u32 = 1 << 1;
+    pub(super) const BFREG_INDEX: u32 = 1 << 3;
+    pub(super) const TYPE_DCT: u32 = 1 << 4;
+    pub(super) const TYPE_DCI: u32 = 1 << 5;
+    pub(super) const ALLOW_SCATTER_CQE: u32 = 1 << 8;
+    pub(super) const UAR_PAGE_INDEX: u32 = 1 << 10;
+}
+
+fn check_driver_flags(qp_type: u64, flags: u32) -> Result<(), Errno> {
+    let types = match qp_type {
+        TYPE_DRIVER => driver_flag::TYPE_DCT | driver_flag::TYPE_DCI,
+        _ => 0,
+    };
+    let known = types
+        | driver_flag::SCATTER_CQE
+        | driver_flag::ALLOW_SCATTER_CQE
+        | driver_flag::BFREG_INDEX
+        | driver_flag::UAR_PAGE_INDEX;
+    // mlx5/qp.c, process_vendor_flags
+    match flags & !known {
+        0 => Ok(()),
+        _ => Err(Errno(libc::EINVAL)),
     }
 }
 
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    const SQ_SIG_ALL: u32 = 1 << 12;
     call.count(Command::CreateQp);
     call.process.close_uars()?;
-    let caps = ioctl.input(create_qp::CAP, 20)?;
+    if ioctl.has(create_qp::IND_TABLE_HANDLE) {
+        // There are no such tables.
+        return Err(Errno(libc::ENOENT));
+    }
+    if ioctl.has(create_qp::SOURCE_QPN) {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    // What the others ask for (`enum ib_uverbs_qp_create_flags`) is not advertised.
+    let create_flags = ioctl.flags(create_qp::FLAGS, SQ_SIG_ALL | NO_MULTICAST_LOOPBACK)?;
+    let caps = ioctl.input(create_qp::CAP, CAP_BYTES.into())?;
     let caps = Fields(&caps);
     // struct mlx5_ib_create_qp
     let driver = ioctl.input(UHW_IN, 56)?;
     let driver = Fields(&driver);
-    let service = service_of(ioctl.number(create_qp::TYPE)?, driver.u32(28))
-        .ok_or(Errno(libc::EOPNOTSUPP))?;
+    let qp_type = ioctl.number(create_qp::TYPE)?;
+    let driver_flags = driver.u32(28);
+    check_driver_flags(qp_type, driver_flags)?;
+    let service = service_of(qp_type, driver_flags)?;
+    if create_flags & NO_MULTICAST_LOOPBACK != 0 && service != service::UD {
+        return Err(Errno(libc::EINVAL));
+    }
     let (buffer, dbrec) = (driver.u64(0), driver.u64(8));
     let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
     let power = |count: u32| count == 0 || count.is_power_of_two() && count <= QP_WRS_MAX;
@@ -117,7 +174,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         xrc_domain,
         service,
         state: state::RST,
-        signal_all: ioctl.number32(create_qp::FLAGS).unwrap_or(0) & SQ_SIG_ALL != 0,
+        signal_all: create_flags & SQ_SIG_ALL != 0,
         ..Qp::default()
     };
     let owner = call.owner()?;
@@ -138,7 +195,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = slot.ok_or_else(|| call.full())?;
     call.process.start_tick()?;
     ioctl.answer_handle(create_qp::HANDLE, u64::from(Kind::Qp.handle(slot)))?;
-    let mut resp = Answer::new(20);
+    let mut resp = Answer::new(CAP_BYTES.into());
     resp.u32(0, qp.caps.max_send_wr)
         .u32(4, qp.caps.max_recv_wr)
         .u32(8, qp.caps.max_send_sge)

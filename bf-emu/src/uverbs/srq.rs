@@ -22,7 +22,7 @@ const DESTROY_RESP: u16 = 1;
 
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::CreateSrq);
-    let (xrc_domain, cq) = match ioctl.number(create_srq::TYPE).unwrap_or(TYPE_BASIC) {
+    let (xrc_domain, cq) = match ioctl.number(create_srq::TYPE)? {
         TYPE_BASIC => (0, None),
         TYPE_XRC => (
             xrcd::domain(call, ioctl.number32(create_srq::XRCD_HANDLE)?)?,

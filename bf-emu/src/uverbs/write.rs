@@ -18,10 +18,12 @@ use crate::sysfs::{FIRMWARE, GID_TABLE_LEN, HW_REV, PKEY_TABLE_LEN};
 const INPUT_BYTES: usize = 192;
 
 pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    let command = ioctl.number32(invoke::WRITE_CMD)?;
-    if !ioctl.has(invoke::CORE_IN) {
-        // A probe of whether this interface is there: it is, and wants its input
-        // (libibverbs/device.c, has_ioctl_write).
+    let number = ioctl.number(invoke::WRITE_CMD)?;
+    let command = u32::try_from(number).map_err(|_| Errno(libc::EINVAL))?;
+    let (input_bytes, output_bytes) = lengths(command).ok_or(Errno(libc::EOPNOTSUPP))?;
+    // Without any input it is a probe of whether this interface is there: it is, and wants its
+    // input (libibverbs/device.c, has_ioctl_write).
+    if ioctl.room(invoke::CORE_IN) < input_bytes || ioctl.room(invoke::CORE_OUT) < output_bytes {
         return Err(Errno(libc::ENOSPC));
     }
     let input = ioctl.input(invoke::CORE_IN, INPUT_BYTES)?;
@@ -70,6 +72,29 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         write::QUERY_SRQ => answer(&srq::query(call, input)?),
         _ => Err(Errno(libc::EOPNOTSUPP)),
     }
+}
+
+/// Bytes that a command must have for its input and its answer: the structures that
+/// `UAPI_DEF_WRITE_IO` and its kin name in `uverbs_cmd.c`.
+fn lengths(command: u32) -> Option<(usize, usize)> {
+    Some(match command {
+        write::QUERY_DEVICE => (8, 176),
+        write::EX_QUERY_DEVICE => (8, 184),
+        write::ALLOC_PD => (8, 4),
+        write::CREATE_AH => (56, 4),
+        write::REG_MR => (40, 12),
+        write::REREG_MR => (48, 8),
+        write::ALLOC_MW => (16, 8),
+        write::CREATE_COMP_CHANNEL => (8, 4),
+        write::RESIZE_CQ => (16, 4),
+        write::QUERY_QP => (16, 128),
+        write::MODIFY_QP => (112, 0),
+        write::EX_MODIFY_QP => (112, 8),
+        write::OPEN_XRCD => (16, 4),
+        write::MODIFY_SRQ => (16, 0),
+        write::QUERY_SRQ => (16, 16),
+        _ => return None,
+    })
 }
 
 /// Capability flags of the device (`enum ibv_device_cap_flags`): bad pkey and qkey counters, change
