@@ -12,6 +12,7 @@ mod crash;
 mod deferred;
 mod faults;
 mod harness;
+mod mpi;
 mod pool;
 mod rules;
 mod seen;
@@ -41,5 +42,6 @@ fn main() -> ExitCode {
     cases.extend(deferred::cases());
     cases.extend(seen::cases());
     cases.extend(crash::cases());
+    cases.extend(mpi::cases());
     harness::run(&cases)
 }

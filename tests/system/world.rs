@@ -50,7 +50,32 @@ impl World {
     }
 
     fn emulator(&self) -> PathBuf {
-        self.bin.join("bf-emu")
+        self.built("bf-emu")
+    }
+
+    /// A program of the workspace.
+    pub(crate) fn built(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// MPI's launcher in its environment, with the options that every launch needs.
+    pub(crate) fn mpi(&self) -> Result<Command> {
+        const LAUNCHER: &str = "XGVMI_TEST_MPI_LAUNCHER";
+        const VARIABLE: &str = "XGVMI_TEST_MPI_ENV_";
+        let words = std::env::var(LAUNCHER).with_context(|| format!("{LAUNCHER} is not set"))?;
+        let mut words = words.lines();
+        let mut command = Command::new(
+            words
+                .next()
+                .with_context(|| format!("{LAUNCHER} is empty"))?,
+        );
+        command.args(words);
+        for (name, value) in std::env::vars() {
+            if let Some(name) = name.strip_prefix(VARIABLE) {
+                command.env(name, value);
+            }
+        }
+        Ok(command)
     }
 
     /// A program of the workspace.

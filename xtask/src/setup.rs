@@ -5,6 +5,7 @@
 mod apt;
 mod bindgen_tools;
 pub(crate) mod cache;
+pub(crate) mod mpi;
 pub(crate) mod pins;
 mod wheels;
 

@@ -1,5 +1,6 @@
 //! `cargo xtask suites`: test programs of others, unmodified, judge the emulated device.
 
+mod osu;
 mod pair;
 mod pyverbs;
 mod skips;
@@ -25,6 +26,7 @@ Runs test programs of others over the emulated device and writes target/suites/r
   pingpong  ibv_{rc,uc,ud,srq}_pingpong, each received byte compared
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
   ucx       ucx_perftest of stock UCX over each transport
+  osu       osu_alltoallv and osu_ialltoallv under the wheel's Open MPI and Debian's Open MPI and MPICH
 
   PART      of these only the tests whose names contain one of the words (the skips are not judged then)
   --list    name the suites
@@ -86,6 +88,10 @@ const SUITES: &[Suite] = &[
         name: "ucx",
         run: ucx::run_all,
     },
+    Suite {
+        name: "osu",
+        run: osu::run_all,
+    },
 ];
 
 /// What the suites share.
@@ -114,7 +120,16 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let env = setup::ensure()?;
     let mut build = Command::new("cargo");
     build
-        .args(["build", "--release", "-p", "bf-emu", "-p", "bf-emu-preload"])
+        .args([
+            "build",
+            "--release",
+            "-p",
+            "bf-emu",
+            "-p",
+            "bf-emu-preload",
+            "-p",
+            "osu-mpi",
+        ])
         .current_dir(workspace::root());
     let done = process::run(&mut build, BUILD)?;
     ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);

@@ -312,6 +312,12 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     for (name, value) in env.for_verbs() {
         command.env(format!("XGVMI_TEST_ENV_{name}"), value);
     }
+    let mpi = setup::mpi::wheel(env);
+    command.env("XGVMI_TEST_MPI_LAUNCHER", mpi.launcher.join("\n"));
+    command.env("XGVMI_TEST_MPI_ENV_OSU_MPI_LIBRARY", mpi.library()?);
+    for (name, value) in mpi.environment {
+        command.env(format!("XGVMI_TEST_MPI_ENV_{name}"), value);
+    }
     cases(phase, world, command.arg("--").args(&world.filters))
 }
 

@@ -16,6 +16,10 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long rank 0 has for its last words where MPI cannot tell when it has spoken.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Runs the program in this process's environment.
 #[must_use]
@@ -29,9 +33,11 @@ pub fn main(program: Program) -> ExitCode {
     let world = match World::start(library.as_deref()) {
         Ok(world) => world,
         Err(error) => {
-            // One copy of it is enough.
+            // One copy of it is enough, and the launcher ends everybody as soon as one has gone.
             if launcher_rank().unwrap_or(0) == 0 {
                 eprintln!("{}: {error:#}", program.name());
+            } else {
+                std::thread::sleep(LAST_WORDS);
             }
             return ExitCode::FAILURE;
         }
@@ -56,7 +62,8 @@ pub fn main(program: Program) -> ExitCode {
             world.abort(1)
         }
     };
-    match world.finish() {
+    // Whoever goes first ends the others in some launchers: not before rank 0 has spoken.
+    match world.barrier().and_then(|()| world.finish()) {
         Ok(()) => code,
         Err(error) => {
             eprintln!("{}: {error:#}", program.name());

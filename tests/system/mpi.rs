@@ -1,0 +1,244 @@
+//! `osu_alltoallv` and `osu_ialltoallv` under a stock launcher, over stock UCX, on the emulated device.
+
+use crate::harness::Case;
+use crate::process;
+use crate::world::{LIMIT, Room, World, succeed};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::process::Command;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        Case::new("osu_alltoallv", |world| {
+            measured(world, "osu_alltoallv", "-f -z --temp-buffers mmap")
+        }),
+        Case::new("osu_ialltoallv", |world| {
+            measured(world, "osu_ialltoallv", "-f -t 3 --temp-buffers mmap")
+        }),
+        Case::new("osu_buffer_kinds", buffer_kinds),
+        Case::new("osu_files", files),
+    ];
+    cases.extend(
+        BAD.iter()
+            .map(|bad| Case::new(bad.name, move |world| refused(world, bad))),
+    );
+    cases
+}
+
+/// The launcher with two ranks on the hosts of each of two nodes.
+fn over_device(world: &World, room: &Room<'_>, program: &str, options: &str) -> Result<Command> {
+    let mut command = world.mpi()?;
+    for node in ["node0.host", "node1.host"] {
+        if node == "node1.host" {
+            command.arg(":");
+        }
+        let placed = room.command(node, world.built(program));
+        command
+            .args(["-np", "2"])
+            .arg(placed.get_program())
+            .args(placed.get_args());
+        for (name, value) in placed.get_envs() {
+            // The launcher's libraries come first, and are given already.
+            if let Some(value) = value
+                && name != "LD_LIBRARY_PATH"
+            {
+                command.env(name, value);
+            }
+        }
+        command.args(options.split_whitespace());
+    }
+    Ok(command)
+}
+
+/// A run in which every byte is compared, over the device, at four sizes.
+fn measured(world: &World, program: &str, options: &str) -> Result<()> {
+    let room = Room::new(world)?;
+    let options = format!("-m 2048:16384 -i 5 -x 1 -c -u 1 {options}");
+    let output = succeed(&mut over_device(world, &room, program, &options)?)?;
+    let rows: Vec<Vec<&str>> = table(&output);
+    ensure!(rows.len() == 4, "not four sizes:\n{output}");
+    for (row, size) in rows.iter().zip(["2048", "4096", "8192", "16384"]) {
+        ensure!(row[0] == size, "not {size}:\n{output}");
+        ensure!(row.contains(&"Pass"), "no Pass at {size}:\n{output}");
+        let numbers = row.iter().skip(1).filter(|word| **word != "Pass");
+        for word in numbers {
+            ensure!(
+                word.parse::<f64>().is_ok(),
+                "'{word}' is no number:\n{output}"
+            );
+        }
+    }
+    // Blocks to the other node go over the device, whichever way UCX sends them.
+    let moved = room.executed("send")? + room.executed("rdma_read")?;
+    ensure!(moved > 0, "the device executed nothing");
+    Ok(())
+}
+
+/// Lines of numbers, as scripts read OSU's output.
+fn table(output: &str) -> Vec<Vec<&str>> {
+    output
+        .lines()
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_digit()))
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+/// The kinds of buffers that the other tests do not use, without the device.
+fn buffer_kinds(world: &World) -> Result<()> {
+    for kind in ["none", "malloc", "ring:3", "mmap --time-alloc"] {
+        let mut command = alone(world, "osu_alltoallv", "2")?;
+        command.args(["-m", "65536:131072", "-i", "5", "-x", "1", "-c"]);
+        command.arg("--temp-buffers").args(kind.split_whitespace());
+        let output = succeed(&mut command)?;
+        let rows = table(&output);
+        ensure!(
+            rows.len() == 2 && rows.iter().all(|row| row.contains(&"Pass")),
+            "{kind}:\n{output}"
+        );
+    }
+    Ok(())
+}
+
+/// The three files say what the table says.
+fn files(world: &World) -> Result<()> {
+    let place = tempfile::tempdir()?;
+    let file = |name: &str| place.path().join(name);
+    let mut command = alone(world, "osu_ialltoallv", "2")?;
+    command.args(["-m", "1024:4096", "-i", "5", "-x", "1"]);
+    for (option, name) in [
+        ("--json", "a.json"),
+        ("--csv", "a.csv"),
+        ("--plot", "a.svg"),
+    ] {
+        command.arg(option).arg(file(name));
+    }
+    let output = succeed(&mut command)?;
+    let text = std::fs::read_to_string(file("a.json"))?;
+    let record: Value = serde_json::from_str(&text)?;
+    ensure!(
+        record["schema"] == 1 && record["tool"] == "osu_ialltoallv" && record["ranks"] == 2,
+        "{text}"
+    );
+    let rows = record["rows"].as_array().context("no rows")?;
+    ensure!(rows.len() == 3 && table(&output).len() == 3, "{text}");
+    for row in rows {
+        for number in [
+            &row["first_us"],
+            &row["steady_us"]["p50"],
+            &row["steady_us"]["p99"],
+            &row["overlap"]["pure_us"],
+        ] {
+            ensure!(number.as_f64().is_some_and(|us| us > 0.0), "{text}");
+        }
+    }
+    let csv = std::fs::read_to_string(file("a.csv"))?;
+    let fields: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    ensure!(
+        fields.len() == 4 && fields.iter().all(|count| *count == fields[0]),
+        "{csv}"
+    );
+    let svg = std::fs::read_to_string(file("a.svg"))?;
+    ensure!(
+        svg.contains("osu_ialltoallv, 2 ranks") && svg.contains("4 KiB"),
+        "{svg}"
+    );
+    Ok(())
+}
+
+/// A run that must be refused.
+struct Bad {
+    name: &'static str,
+    ranks: &'static str,
+    /// Arguments of all ranks, or of the first of two and the second, apart by " : ".
+    arguments: &'static str,
+    /// What is said once, by rank 0.
+    expect: &'static str,
+}
+
+const BAD: &[Bad] = &[
+    Bad {
+        name: "osu_bad_option",
+        ranks: "2",
+        arguments: "-Z",
+        expect: "Invalid option [-Z]",
+    },
+    Bad {
+        name: "osu_bad_size",
+        ranks: "2",
+        arguments: "-m 99999999999999999999",
+        expect: "Invalid Message Size [-m 99999999999999999999]",
+    },
+    Bad {
+        name: "osu_bad_sizes_beyond_int",
+        ranks: "3",
+        arguments: "-m 1000000000 -M 100G",
+        expect: "the largest size is 715827882",
+    },
+    Bad {
+        name: "osu_bad_alone",
+        ranks: "1",
+        arguments: "",
+        expect: "This test requires at least two processes",
+    },
+    Bad {
+        name: "osu_bad_sizes_disagree",
+        ranks: "1",
+        arguments: "-m 8 : -m 16",
+        expect: "rank 1 was started with other options than rank 0",
+    },
+    Bad {
+        name: "osu_bad_one_rank_only",
+        ranks: "1",
+        arguments: "-m 8 : -i 0",
+        expect: "Invalid Number of Iterations [-i 0]",
+    },
+    Bad {
+        name: "osu_bad_file",
+        ranks: "2",
+        arguments: "--json /nonexistent/file",
+        expect: "rank 0: cannot write /nonexistent/file",
+    },
+    Bad {
+        name: "osu_bad_library",
+        ranks: "2",
+        arguments: "--mpi-library /nonexistent/file",
+        expect: "cannot load /nonexistent/file; make it by your MPI's compiler",
+    },
+];
+
+fn refused(world: &World, bad: &Bad) -> Result<()> {
+    let mut command = world.mpi()?;
+    command
+        .env("OMPI_MCA_pml", "ob1")
+        .env_remove("OMPI_MCA_osc");
+    for (index, arguments) in bad.arguments.split(" : ").enumerate() {
+        if index > 0 {
+            command.arg(":");
+        }
+        command
+            .args(["-np", bad.ranks])
+            .arg(world.built("osu_alltoallv"))
+            .args(arguments.split_whitespace());
+    }
+    let done = process::run(&mut command, LIMIT)?;
+    let shown = format!("{}\n{}", process::shown(&command), done.output);
+    ensure!(!done.timed_out, "it hangs: {shown}");
+    ensure!(done.status.code() == Some(1), "{}: {shown}", done.verdict());
+    let said = done.output.matches(bad.expect).count();
+    ensure!(
+        said == 1,
+        "said {said} times, not once, '{}': {shown}",
+        bad.expect
+    );
+    Ok(())
+}
+
+/// Ranks without the device, over whatever MPI takes on one machine.
+fn alone(world: &World, program: &str, ranks: &str) -> Result<Command> {
+    let mut command = world.mpi()?;
+    command
+        .env("OMPI_MCA_pml", "ob1")
+        .env_remove("OMPI_MCA_osc");
+    command.args(["-np", ranks]).arg(world.built(program));
+    Ok(command)
+}

