@@ -12,6 +12,7 @@ pub mod cost;
 pub mod counters;
 pub mod demo;
 pub mod model;
+pub mod offload;
 pub mod pattern;
 pub mod report;
 pub mod samples;

@@ -1,12 +1,13 @@
 //! A UCP context: one UCX instance with its devices, registrations and caches.
 
 use super::error::check;
-use super::{Result, Worker};
+use super::{ImportedMemory, Result, Worker};
 use std::ffi::CString;
 use std::rc::Rc;
 use ucx_sys::{
     UCP_FEATURE_AM, UCP_FEATURE_EXPORTED_MEMH, UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP,
-    UCP_PARAM_FIELD_FEATURES, UCP_PARAM_FIELD_NAME, Ucp, ucp_context_h, ucp_params_t,
+    UCP_PARAM_FIELD_FEATURES, UCP_PARAM_FIELD_NAME, UCS_ERR_INVALID_PARAM, Ucp, ucp_config_t,
+    ucp_context_h, ucp_params_t,
 };
 
 /// A UCP context with the features of an offloaded transfer: RMA, active messages, exported memory handles, wake-up.
@@ -21,7 +22,19 @@ pub struct Context {
 struct Inner {
     ucp: &'static Ucp,
     handle: ucp_context_h,
+    access_min: usize,
 }
+
+/// Settings of UCX under which a get into imported memory is never done by the CPU, whatever its length.
+///
+/// UCX chooses a protocol for each length. For an imported memory handle only `get/zcopy` is right: `get/bcopy` would
+/// copy to the exporter's address in this process. With all others out of the choice, a get that zero-copy cannot do
+/// fails. Needs UCX's protocol selection of 1.18 or later, which is its default; `PROTOS` has been there as long.
+/// Eager messages are kept from zero-copy as well: their buffers are short-lived, and each would be registered.
+const BY_DEVICE_ALONE: [(&str, &str); 2] = [
+    ("PROTO_ENABLE", "y"),
+    ("PROTOS", "^get/[!z]*,am/egr/*zcopy*"),
+];
 
 impl Context {
     /// Opens the devices that UCX's configuration (its environment) selects.
@@ -31,6 +44,30 @@ impl Context {
     /// # Errors
     /// UCX's, for instance when no device fits `UCX_TLS`.
     pub fn new(ucp: &'static Ucp, name: &str) -> Result<Self> {
+        Self::open(ucp, name, std::ptr::null(), ImportedMemory::ACCESS_MIN)
+    }
+
+    /// As [`Context::new`], with settings of its own: names without `UCX_`, and values. They override the environment.
+    ///
+    /// In such a context accesses to imported memory are done by the device alone from
+    /// [`ImportedMemory::DEVICE_ACCESS_MIN`] bytes on, and a shorter one is refused.
+    ///
+    /// # Errors
+    /// UCX's, for instance for an unknown setting.
+    pub fn with_settings(ucp: &'static Ucp, name: &str, settings: &[(&str, &str)]) -> Result<Self> {
+        let config = Config::read(ucp)?;
+        for (setting, value) in BY_DEVICE_ALONE.iter().chain(settings) {
+            config.modify(setting, value)?;
+        }
+        Self::open(ucp, name, config.handle, ImportedMemory::DEVICE_ACCESS_MIN)
+    }
+
+    fn open(
+        ucp: &'static Ucp,
+        name: &str,
+        config: *const ucp_config_t,
+        access_min: usize,
+    ) -> Result<Self> {
         // A name with a NUL cannot be passed; UCX then makes up its own.
         let c_name = CString::new(name).unwrap_or_default();
         let params = ucp_params_t {
@@ -43,12 +80,28 @@ impl Context {
         };
         let mut handle = std::ptr::null_mut();
         // SAFETY: `params` lives through the call, its two fields are valid and named in the mask (UCX copies the
-        // name), a null configuration means the environment's, and `handle` can be written.
-        let status = unsafe { ucp.ucp_init(&raw const params, std::ptr::null(), &raw mut handle) };
+        // name), `config` is null, which means the environment's, or was read above, and `handle` can be written.
+        let status = unsafe { ucp.ucp_init(&raw const params, config, &raw mut handle) };
         check(ucp, "ucp_init", status, || name.to_owned())?;
         Ok(Self {
-            inner: Rc::new(Inner { ucp, handle }),
+            inner: Rc::new(Inner {
+                ucp,
+                handle,
+                access_min,
+            }),
         })
+    }
+
+    /// UCX's version.
+    #[must_use]
+    pub fn version(&self) -> &'static str {
+        self.inner.ucp.version()
+    }
+
+    /// The shortest access to imported memory that is let through, in bytes.
+    #[must_use]
+    pub fn access_min(&self) -> usize {
+        self.inner.access_min
     }
 
     /// Makes a worker, with an inbox for active messages of the identifiers `0..message_ids`.
@@ -73,5 +126,43 @@ impl Drop for Inner {
         // SAFETY: the handle came from ucp_init and is cleaned up once; every object made from it holds this Rc, so
         // none is left.
         unsafe { self.ucp.ucp_cleanup(self.handle) };
+    }
+}
+
+/// UCX's configuration, as read from the environment and changed since.
+#[derive(Debug)]
+struct Config {
+    ucp: &'static Ucp,
+    handle: *mut ucp_config_t,
+}
+
+impl Config {
+    fn read(ucp: &'static Ucp) -> Result<Self> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: null twice means the default prefix and no file, and `handle` can be written.
+        let status =
+            unsafe { ucp.ucp_config_read(std::ptr::null(), std::ptr::null(), &raw mut handle) };
+        check(ucp, "ucp_config_read", status, String::new)?;
+        Ok(Self { ucp, handle })
+    }
+
+    fn modify(&self, name: &str, value: &str) -> Result<()> {
+        let object = || format!("{name}, {value}");
+        let (Ok(c_name), Ok(c_value)) = (CString::new(name), CString::new(value)) else {
+            return check(self.ucp, "ucp_config_modify", UCS_ERR_INVALID_PARAM, object);
+        };
+        // SAFETY: the configuration was read and not released, and both texts live through the call, which copies.
+        let status = unsafe {
+            self.ucp
+                .ucp_config_modify(self.handle, c_name.as_ptr(), c_value.as_ptr())
+        };
+        check(self.ucp, "ucp_config_modify", status, object)
+    }
+}
+
+impl Drop for Config {
+    fn drop(&mut self) {
+        // SAFETY: the configuration came from ucp_config_read and is released once; ucp_init copied what it needs.
+        unsafe { self.ucp.ucp_config_release(self.handle) };
     }
 }

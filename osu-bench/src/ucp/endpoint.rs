@@ -73,7 +73,7 @@ impl Endpoint {
         &self.inner.peer
     }
 
-    /// Sends an active message, eagerly: a few hundred bytes, for control.
+    /// Sends an active message, eagerly: for control, and for data so short that nothing else pays.
     ///
     /// # Errors
     /// That of the connection, if it has failed before.
@@ -147,6 +147,12 @@ impl Endpoint {
             from: from.clone(),
         };
         Ok(Request::new(worker, "ucp_get_nbx", answer, holds))
+    }
+
+    /// Begins to close the connection, as [`Endpoint::close`] does, and waits for nothing: operations under way end
+    /// with an error while the worker is progressed.
+    pub fn abandon(&self) {
+        drop(self.inner.close());
     }
 
     /// Closes the connection without asking the peer: both sides must have agreed that they are done, for what is

@@ -59,7 +59,7 @@ pub enum UcpError {
         start: u64,
         /// Bytes imported.
         size: usize,
-        /// See [`super::ImportedMemory::ACCESS_MIN`].
+        /// See [`super::Context::access_min`].
         min: usize,
     },
     /// More active messages arrived than anyone took.

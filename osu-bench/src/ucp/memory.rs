@@ -13,35 +13,42 @@ use ucx_sys::{
     ucp_mem_map_params_t, ucp_memh_buffer_release_params_t, ucp_memh_pack_params_t, ucs_status_t,
 };
 
-/// A buffer of this process, registered. It owns the buffer, so that nobody reads or unmaps it while a device may
-/// write to it.
+/// Memory of this process, registered; somebody else's to own.
 #[derive(Debug)]
-pub struct MappedBuffer {
+pub struct MappedRange {
     memh: Memh,
-    buffer: Buffer,
+    address: u64,
+    length: usize,
 }
 
-impl MappedBuffer {
-    /// Registers `buffer` with all of the context's devices (`ucp_mem_map`).
+impl MappedRange {
+    /// Registers `length` bytes at `start` with all of the context's devices (`ucp_mem_map`).
     ///
     /// # Errors
-    /// UCX's; the buffer is gone then.
-    pub fn new(context: &Context, buffer: Buffer) -> Result<Self> {
+    /// UCX's.
+    ///
+    /// # Safety
+    /// The range is a mapping of this process and stays one as long as this value lives. While a peer may access it,
+    /// nobody here holds a reference to bytes that the peer writes.
+    pub unsafe fn new(context: &Context, start: *const u8, length: usize) -> Result<Self> {
         let params = ucp_mem_map_params_t {
             field_mask: u64::from(
                 UCP_MEM_MAP_PARAM_FIELD_ADDRESS
                     | UCP_MEM_MAP_PARAM_FIELD_LENGTH
                     | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
             ),
-            address: buffer.as_ptr().cast_mut().cast(),
-            length: buffer.len(),
+            address: start.cast_mut().cast(),
+            length,
             memory_type: UCS_MEMORY_TYPE_HOST,
             ..Default::default()
         };
-        // SAFETY: the three fields are valid and named in the mask, and the range is a mapping of this process that
-        // lives longer than the handle: unmap() and the order of the fields see to it.
+        // SAFETY: the three fields are valid and named in the mask, and the caller vouches for the range.
         let memh = unsafe { Memh::map(context, &params) }?;
-        Ok(Self { memh, buffer })
+        Ok(Self {
+            memh,
+            address: start.addr() as u64,
+            length,
+        })
     }
 
     /// Packs the handle for a process on another function of the same device (`ucp_memh_pack` with EXPORT): this is
@@ -66,7 +73,7 @@ impl MappedBuffer {
             )
         };
         check(context.ucp(), "ucp_memh_pack", status, || {
-            format!("{:#x}+{}, EXPORT", self.buffer.address(), self.buffer.len())
+            format!("{:#x}+{}, EXPORT", self.address, self.length)
         })?;
         Ok(ExportedMemh {
             context: context.clone(),
@@ -75,19 +82,68 @@ impl MappedBuffer {
         })
     }
 
+    /// First address, as the importer must name it.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Gives the registration back (`ucp_mem_unmap`). UCX's registration cache keeps the key until the memory itself
+    /// is unmapped.
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn unmap(self) -> Result<()> {
+        self.memh.unmap()
+    }
+}
+
+/// A buffer of this process, registered. It owns the buffer, so that nobody reads or unmaps it while a device may
+/// write to it.
+#[derive(Debug)]
+pub struct MappedBuffer {
+    range: MappedRange,
+    buffer: Buffer,
+}
+
+impl MappedBuffer {
+    /// Registers `buffer`, see [`MappedRange::new`].
+    ///
+    /// # Errors
+    /// UCX's; the buffer is gone then.
+    pub fn new(context: &Context, buffer: Buffer) -> Result<Self> {
+        // SAFETY: the range is a mapping of this process that lives longer than its registration: unmap() and the
+        // order of the fields see to it. The buffer is not to be had while it is in here.
+        let range = unsafe { MappedRange::new(context, buffer.as_ptr(), buffer.len()) }?;
+        Ok(Self { range, buffer })
+    }
+
+    /// Exports it, see [`MappedRange::export`].
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn export(&self) -> Result<ExportedMemh> {
+        self.range.export()
+    }
+
     /// The buffer's first address, as the importer must name it.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.buffer.address()
+        self.range.address()
     }
 
-    /// Gives the registration back (`ucp_mem_unmap`) and the buffer to the caller. UCX's registration cache keeps
-    /// the key until the buffer itself is unmapped.
+    /// Gives the registration back, see [`MappedRange::unmap`], and the buffer to the caller.
     ///
     /// # Errors
     /// UCX's; the buffer is gone then.
     pub fn unmap(self) -> Result<Buffer> {
-        self.memh.unmap()?;
+        self.range.unmap()?;
         Ok(self.buffer)
     }
 }
@@ -142,6 +198,12 @@ impl ImportedMemory {
     /// handle is imported (`UCX_PROTO_INFO=y` shows the ranges), which would touch this process's own memory at the
     /// exporter's address.
     pub const ACCESS_MIN: usize = 16 << 10;
+
+    /// The same in a context made by [`Context::with_settings`], in which UCX has no choice but the device.
+    ///
+    /// The device itself wants more than what an answer carries in its completion: at most 64 bytes as UCX is set up
+    /// (`UCX_RC_MLX5_TX_INLINE_RESP`), and 128 at the most.
+    pub const DEVICE_ACCESS_MIN: usize = 256;
 
     /// Imports what a host has exported (`ucp_mem_map` with an exported handle): this is where an alias is made or
     /// found.
@@ -210,14 +272,15 @@ impl ImportedMemory {
     /// The handle, for an access to `length` bytes at the exporter's `address`.
     ///
     /// # Errors
-    /// [`UcpError::ImportedAccess`] for one that is not inside, or is shorter than [`Self::ACCESS_MIN`].
+    /// [`UcpError::ImportedAccess`] for one that is not inside, or is shorter than [`Context::access_min`].
     pub(super) fn access(&self, address: u64, length: usize) -> Result<ucp_mem_h> {
         let inside = address
             .checked_sub(self.inner.address)
             .and_then(|offset| usize::try_from(offset).ok())
             .and_then(|offset| offset.checked_add(length))
             .is_some_and(|end| end <= self.inner.length);
-        if inside && length >= Self::ACCESS_MIN {
+        let min = self.inner.memh.context.access_min();
+        if inside && length >= min {
             Ok(self.inner.memh.handle)
         } else {
             Err(UcpError::ImportedAccess {
@@ -225,7 +288,7 @@ impl ImportedMemory {
                 length,
                 start: self.inner.address,
                 size: self.inner.length,
-                min: Self::ACCESS_MIN,
+                min,
             })
         }
     }

@@ -15,7 +15,7 @@ mod worker;
 pub use context::Context;
 pub use endpoint::Endpoint;
 pub use error::{Result, UcpError};
-pub use memory::{ExportedMemh, ImportedMemory, MappedBuffer};
+pub use memory::{ExportedMemh, ImportedMemory, MappedBuffer, MappedRange};
 pub use request::Request;
 pub use rkey::{PackedRkey, RemoteKey};
 pub use worker::{Message, Waiter, Worker};

@@ -65,12 +65,23 @@ impl Request {
     /// # Errors
     /// The operation's own error, [`UcpError::Timeout`] after `limit`, or that of the waiting.
     pub fn wait(self, waiter: &Waiter, limit: Duration) -> Result<()> {
-        let status = waiter.until(&self.worker, limit, self.call, || Ok(self.poll()))?;
-        if status == UCS_OK {
-            Ok(())
-        } else {
-            let ucp = self.worker.ucp();
-            Err(UcpError::call(ucp, self.call, "in flight", status))
+        waiter.until(&self.worker, limit, self.call, || {
+            Ok(self.test()?.then_some(()))
+        })
+    }
+
+    /// Whether the operation is complete; its worker must be progressed for that to come true.
+    ///
+    /// # Errors
+    /// The operation's own error.
+    pub fn test(&self) -> Result<bool> {
+        match self.poll() {
+            None => Ok(false),
+            Some(UCS_OK) => Ok(true),
+            Some(status) => {
+                let ucp = self.worker.ucp();
+                Err(UcpError::call(ucp, self.call, "in flight", status))
+            }
         }
     }
 

@@ -9,10 +9,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use ucx_sys::{
-    UCP_AM_HANDLER_PARAM_FIELD_ARG, UCP_AM_HANDLER_PARAM_FIELD_CB, UCP_AM_HANDLER_PARAM_FIELD_ID,
-    UCP_AM_RECV_ATTR_FLAG_RNDV, UCP_WORKER_ATTR_FIELD_ADDRESS, UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-    UCS_ERR_BUSY, UCS_OK, UCS_THREAD_MODE_SINGLE, Ucp, ucp_am_handler_param_t, ucp_am_recv_param_t,
-    ucp_worker_attr_t, ucp_worker_h, ucp_worker_params_t, ucs_status_t,
+    UCP_AM_FLAG_WHOLE_MSG, UCP_AM_HANDLER_PARAM_FIELD_ARG, UCP_AM_HANDLER_PARAM_FIELD_CB,
+    UCP_AM_HANDLER_PARAM_FIELD_FLAGS, UCP_AM_HANDLER_PARAM_FIELD_ID, UCP_AM_RECV_ATTR_FLAG_RNDV,
+    UCP_WORKER_ATTR_FIELD_ADDRESS, UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK,
+    UCS_THREAD_MODE_SINGLE, Ucp, ucp_am_handler_param_t, ucp_am_recv_param_t, ucp_worker_attr_t,
+    ucp_worker_h, ucp_worker_params_t, ucs_status_t,
 };
 
 /// The most active messages that may wait to be taken: a peer that sends more is broken, and memory is not.
@@ -158,8 +159,17 @@ impl Worker {
         self.inner.handle
     }
 
+    /// Becomes readable, once armed, when there is something to progress; it belongs to the worker.
+    #[must_use]
+    pub fn event_fd(&self) -> RawFd {
+        self.inner.event_fd
+    }
+
     /// Asks for a wake-up of the event descriptor; false when there is something to progress at once.
-    fn arm(&self) -> Result<bool> {
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn arm(&self) -> Result<bool> {
         // SAFETY: the worker is alive and was made in a context with the wake-up feature.
         let status = unsafe { self.ucp().ucp_worker_arm(self.handle()) };
         if status == UCS_ERR_BUSY {
@@ -176,12 +186,14 @@ impl Inner {
             field_mask: u64::from(
                 UCP_AM_HANDLER_PARAM_FIELD_ID
                     | UCP_AM_HANDLER_PARAM_FIELD_CB
-                    | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+                    | UCP_AM_HANDLER_PARAM_FIELD_ARG
+                    | UCP_AM_HANDLER_PARAM_FIELD_FLAGS,
             ),
             id: u32::from(inbox.id),
+            // However long a message is, it comes in one piece. Two of different lengths may overtake each other.
+            flags: UCP_AM_FLAG_WHOLE_MSG,
             cb: Some(receive),
             arg: (&raw const *inbox).cast_mut().cast(),
-            ..Default::default()
         };
         let ucp = self.context.ucp();
         // SAFETY: the worker is alive, the fields are named in the mask, and the inbox outlives the worker: it

@@ -1,0 +1,38 @@
+//! `xgvmi-offload-check`: one rank of a job that tries the service processes out, without MPI, and verifies every byte.
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use osu_bench::offload::check::{self, CheckArgs};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Runs alltoallvs of random counts through the service processes, and verifies every byte.
+///
+/// One process is one rank; start as many as --size says. They meet at --meet.
+#[derive(Debug, Parser)]
+#[command(name = "xgvmi-offload-check", version)]
+struct Cli {
+    #[command(flatten)]
+    args: CheckArgs,
+}
+
+fn main() -> ExitCode {
+    let args = Cli::parse().args;
+    let rank = args.rank;
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rank {rank}: error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &CheckArgs) -> Result<()> {
+    let mut stdout = std::io::stdout();
+    check::run(args, |line| {
+        // A reader that is gone does not want to know.
+        let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    })
+    .context("check of the offload")
+}

@@ -1,0 +1,61 @@
+//! `xgvmi-sp`: a service process. One per core of a DPU that is to move data; see `docs/OFFLOAD.md`.
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use osu_bench::offload::{Service, ServiceArgs};
+use std::io::Write as _;
+use std::os::unix::net::UnixDatagram;
+use std::process::ExitCode;
+
+/// Moves data between the memories of hosts for the ranks of MPI programs, which it serves job after job.
+#[derive(Debug, Parser)]
+#[command(name = "xgvmi-sp", version)]
+struct Cli {
+    #[command(flatten)]
+    args: ServiceArgs,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: ServiceArgs) -> Result<()> {
+    let mut service = Service::new(args.options()?)?;
+    let mut stdout = std::io::stdout();
+    writeln!(
+        stdout,
+        "xgvmi-sp {} listens on {}, UCX {}",
+        env!("CARGO_PKG_VERSION"),
+        service.address(),
+        service.ucx_version()
+    )
+    .and_then(|()| stdout.flush())
+    .context("telling where it listens")?;
+    notify_systemd().context("telling systemd")?;
+    Ok(service.run()?)
+}
+
+/// For a unit of `Type=notify`: the service is up.
+fn notify_systemd() -> Result<()> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
+    let socket = UnixDatagram::unbound()?;
+    match path.to_str().and_then(|path| path.strip_prefix('@')) {
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt as _;
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            socket.send_to_addr(b"READY=1", &address)?;
+        }
+        None => {
+            socket.send_to(b"READY=1", path)?;
+        }
+    }
+    Ok(())
+}

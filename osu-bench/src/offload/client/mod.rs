@@ -1,0 +1,708 @@
+//! What a rank does: registers and exports its buffers, tells its SP, and waits for the completion.
+
+mod connect;
+mod options;
+
+pub use options::{ClientArgs, ClientOptions};
+
+use super::control::Frame;
+use super::error::{OffloadError, Result};
+use super::exchange::Exchange;
+use super::library::Library;
+use super::link::{Link, poll, pollfd};
+use super::wire::{Block, Collective, Export, HostArrive, HostFin, Kind};
+use crate::buffer::Buffer;
+use crate::ucp::{Context, Endpoint, MappedRange, Request as Operation, Worker};
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Calls that a rank may have under way: each holds two registrations and, at the SP, two imports.
+const LIVE_MAX: usize = 1024;
+
+/// How often a program that only tests looks whether its SP is still there; it is a system call.
+const LINK_CHECK: Duration = Duration::from_millis(1);
+
+/// The longest wait for a goodbye to leave.
+const BYE_LIMIT: Duration = Duration::from_secs(2);
+
+/// A group of ranks, numbered by the program: the same number for the same group at all its members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CommunicatorId(pub u32);
+
+impl CommunicatorId {
+    /// All ranks of the job. There from the beginning.
+    pub const WORLD: Self = Self(0);
+}
+
+/// A rank's connection to its SP. To be closed with [`Client::close`] by all ranks; the SP takes one that is merely
+/// dropped for dead, and ends the job.
+#[derive(Debug)]
+pub struct Client {
+    // What is under way goes before what it uses, the connection before its worker, that before its context.
+    live: HashMap<Collective, Live>,
+    sends: Vec<Operation>,
+    endpoint: Endpoint,
+    worker: Worker,
+    context: Context,
+    link: Link,
+    library: Option<Library>,
+    service: String,
+    rank: u32,
+    direct_min: usize,
+    communicators: HashMap<u32, Communicator>,
+    limit: Duration,
+    spin: Duration,
+    link_checked: Instant,
+    failed: Option<String>,
+    numbers: Numbers,
+}
+
+#[derive(Debug)]
+struct Communicator {
+    members: Rc<[u32]>,
+    next: u32,
+}
+
+/// A call under way.
+#[derive(Debug)]
+struct Live {
+    is_done: bool,
+    /// Registered by the call, to be given back at its end.
+    mapped: Vec<MappedRange>,
+    receive: *mut u8,
+    receive_length: usize,
+    /// The send buffer of a call in place.
+    copy: Option<Buffer>,
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    connect: Duration,
+    registration: Duration,
+    deregistration: Duration,
+    registrations: u64,
+    calls: u64,
+    announced_aliases: u64,
+    aliases: Option<(u64, u64)>,
+}
+
+/// Numbers of a client so far. Differences of two of them tell about the calls between.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ClientStats {
+    /// Completed calls.
+    pub calls: u64,
+    /// Time that connecting took, the making of announced aliases included, in microseconds.
+    pub connect_us: f64,
+    /// Time in registration and export, in microseconds.
+    pub registration_us: f64,
+    /// Time in giving registrations back, in microseconds.
+    pub deregistration_us: f64,
+    /// Buffers registered and exported by calls.
+    pub registrations: u64,
+    /// Aliases that the SP had made of our announced keys when we were connected.
+    pub announced_aliases: u64,
+    /// Exports of this process for which the pool had a free key; `None` without the library.
+    pub host_hits: Option<u64>,
+    /// Exports for which it had none.
+    pub host_misses: Option<u64>,
+    /// Imports of our SP, for all its ranks, for which there was an alias; as of our last completed call.
+    pub alias_hits: Option<u64>,
+    /// Imports, and announced keys, for which it had to make one.
+    pub alias_misses: Option<u64>,
+}
+
+/// Memory of one side of a call.
+#[derive(Debug, Clone, Copy)]
+pub enum Memory<'a> {
+    /// Registered for the call and given back at its end. May be null if `length` is 0.
+    Temporary {
+        /// First byte.
+        start: *mut u8,
+        /// Bytes.
+        length: usize,
+    },
+    /// Registered before, by [`Client::register`].
+    Registered(&'a Registered),
+}
+
+/// One side of an alltoallv: blocks in the order of the communicator's members, all numbers in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Side<'a> {
+    /// Where the blocks are.
+    pub memory: Memory<'a>,
+    /// Length of the block for, or from, each member. May be 0.
+    pub counts: &'a [usize],
+    /// Where it begins, from the start of the memory.
+    pub displacements: &'a [usize],
+}
+
+/// A long-lived buffer, registered and exported once.
+#[derive(Debug)]
+pub struct Registered {
+    range: MappedRange,
+    start: *mut u8,
+    packed: Vec<u8>,
+}
+
+/// A call under way. To be completed with [`Client::test`] or [`Client::wait`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the buffers belong to the call until it is complete"]
+pub struct Request {
+    collective: Collective,
+}
+
+impl Client {
+    /// Connects this rank, with all others, to the SPs. Collective: all ranks call it, and all fail if one does.
+    ///
+    /// # Errors
+    /// One and the same at all ranks: options that disagree, an SP that is missing or refuses, another version.
+    pub fn connect(
+        options: &ClientOptions,
+        rank: u32,
+        size: u32,
+        exchange: &mut dyn Exchange,
+    ) -> Result<Self> {
+        connect::connect(options, rank, size, exchange)
+    }
+
+    /// Makes a group known. Its members all call this with the same number, which is not in use, before its first
+    /// collective; nothing is sent.
+    ///
+    /// # Errors
+    /// [`OffloadError::Arguments`] for a number in use, or members that are not there, not us, or there twice.
+    pub fn add_communicator(&mut self, id: CommunicatorId, members: &[u32]) -> Result<()> {
+        let size = self.communicators[&0].members.len();
+        let mut sorted = members.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let known = sorted.last().is_some_and(|last| (*last as usize) < size);
+        if sorted.len() != members.len() || !known || !members.contains(&self.rank) {
+            return Err(arguments(format!(
+                "communicator {} of {members:?} at rank {} of {size}",
+                id.0, self.rank
+            )));
+        }
+        if self.communicators.contains_key(&id.0) {
+            return Err(arguments(format!("communicator {} is there already", id.0)));
+        }
+        let communicator = Communicator::new(members.to_vec());
+        self.communicators.insert(id.0, communicator);
+        Ok(())
+    }
+
+    /// Forgets a group, none of whose collectives is under way. Its number must not be used again.
+    ///
+    /// # Errors
+    /// [`OffloadError::Arguments`] while one is.
+    pub fn remove_communicator(&mut self, id: CommunicatorId) -> Result<()> {
+        if id == CommunicatorId::WORLD || self.live.keys().any(|live| live.communicator == id.0) {
+            return Err(arguments(format!("communicator {} is in use", id.0)));
+        }
+        // The entry stays, without members: a number that came again would begin with calls that were there before.
+        if let Some(communicator) = self.communicators.get_mut(&id.0) {
+            communicator.members = Rc::new([]);
+        }
+        Ok(())
+    }
+
+    /// Registers and exports a buffer that is used again and again.
+    ///
+    /// # Errors
+    /// UCX's.
+    ///
+    /// # Safety
+    /// As for a buffer of [`Client::alltoallv`], until [`Client::release`].
+    pub unsafe fn register(&mut self, start: *mut u8, length: usize) -> Result<Registered> {
+        self.check()?;
+        // SAFETY: the caller's promise.
+        let (range, packed) = unsafe { self.map(start, length) }?;
+        Ok(Registered {
+            range,
+            start,
+            packed,
+        })
+    }
+
+    /// Gives a registration back. No call that uses it is under way.
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn release(&mut self, registered: Registered) -> Result<()> {
+        let start = Instant::now();
+        let result = registered.range.unmap();
+        self.numbers.deregistration += start.elapsed();
+        Ok(result?)
+    }
+
+    /// Begins an alltoallv: member `i` gets block `i` of `send`, and its block for us goes to block `i` of `receive`.
+    ///
+    /// All members of the communicator call it, and each communicator's calls in the same order. Receive blocks must
+    /// not overlap, and not lie in the send buffer (see [`Client::alltoallv_in_place`]).
+    ///
+    /// # Errors
+    /// [`OffloadError::Arguments`], and nothing was begun; [`OffloadError::Failed`] when the job has failed.
+    ///
+    /// # Safety
+    /// Until the call is complete, or the client is gone, both ranges are mapped memory of this process; nobody writes
+    /// to the send buffer, nor touches the receive buffer.
+    pub unsafe fn alltoallv(
+        &mut self,
+        communicator: CommunicatorId,
+        send: Side<'_>,
+        receive: Side<'_>,
+    ) -> Result<Request> {
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(communicator, send, receive, None) }
+    }
+
+    /// As [`Client::alltoallv`] with `MPI_IN_PLACE`: the blocks for the others are taken from where theirs will go. A
+    /// copy of the buffer is sent, and registered, for the call.
+    ///
+    /// # Errors
+    /// As [`Client::alltoallv`], and for want of memory.
+    ///
+    /// # Safety
+    /// As [`Client::alltoallv`].
+    pub unsafe fn alltoallv_in_place(
+        &mut self,
+        communicator: CommunicatorId,
+        receive: Side<'_>,
+    ) -> Result<Request> {
+        let (start, length) = receive.memory.range();
+        if length == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.begin(communicator, receive, receive, None) };
+        }
+        let copy = Buffer::untouched(length)
+            .map_err(|error| OffloadError::io("the copy of a buffer in place", error))?;
+        let to = copy.as_ptr().cast_mut();
+        // SAFETY: `length` bytes on both sides, by the caller's promise and as just mapped; a new mapping overlaps
+        // nothing.
+        unsafe { std::ptr::copy_nonoverlapping(start.cast_const(), to, length) };
+        let send = Side {
+            memory: Memory::Temporary { start: to, length },
+            ..receive
+        };
+        // SAFETY: the caller's promise; the copy is kept with the call.
+        unsafe { self.begin(communicator, send, receive, Some(copy)) }
+    }
+
+    /// Moves things forward; true when the call is complete, and its buffers are the program's again.
+    ///
+    /// # Errors
+    /// [`OffloadError::Failed`] when the job has failed.
+    pub fn test(&mut self, request: &mut Request) -> Result<bool> {
+        self.check()?;
+        self.progress()?;
+        if self.link_checked.elapsed() > LINK_CHECK {
+            self.listen()?;
+        }
+        match self.live.get(&request.collective) {
+            Some(live) if !live.is_done => Ok(false),
+            Some(_) => {
+                self.live.remove(&request.collective);
+                Ok(true)
+            }
+            // Tested after it was complete.
+            None => Ok(true),
+        }
+    }
+
+    /// Waits until the call is complete.
+    ///
+    /// # Errors
+    /// [`OffloadError::Failed`] when the job has failed, also because this took longer than the limit: then it fails
+    /// for all ranks.
+    pub fn wait(&mut self, mut request: Request) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            if self.test(&mut request)? {
+                return Ok(());
+            }
+            let waited = start.elapsed();
+            if waited < self.spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            if waited > self.limit {
+                let reason = format!(
+                    "rank {}: {} is not complete after {} s",
+                    self.rank,
+                    request.collective,
+                    self.limit.as_secs()
+                );
+                return Err(self.fail(reason, true));
+            }
+            if self.arm()? {
+                let mut fds = [
+                    pollfd(self.worker.event_fd(), libc::POLLIN),
+                    self.link.pollfd(),
+                ];
+                let left = self.limit.saturating_sub(waited);
+                poll(&mut fds, Some(left)).map_err(|error| OffloadError::io("poll", error))?;
+                if fds[1].revents != 0 {
+                    self.listen()?;
+                }
+            }
+        }
+    }
+
+    /// The numbers so far.
+    #[must_use]
+    pub fn stats(&self) -> ClientStats {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let pool = self.library.map(|library| library.stats());
+        ClientStats {
+            calls: self.numbers.calls,
+            connect_us: micros(self.numbers.connect),
+            registration_us: micros(self.numbers.registration),
+            deregistration_us: micros(self.numbers.deregistration),
+            registrations: self.numbers.registrations,
+            announced_aliases: self.numbers.announced_aliases,
+            host_hits: pool.map(|stats| stats.pool_hits),
+            host_misses: pool.map(|stats| stats.pool_misses),
+            alias_hits: self.numbers.aliases.map(|(hits, _)| hits),
+            alias_misses: self.numbers.aliases.map(|(_, misses)| misses),
+        }
+    }
+
+    /// UCX's version.
+    #[must_use]
+    pub fn ucx_version(&self) -> &'static str {
+        self.context.version()
+    }
+
+    /// Says goodbye to the SP. The other ranks may still be at work.
+    ///
+    /// # Errors
+    /// [`OffloadError::Arguments`] while a call is under way; the job has failed then.
+    pub fn close(mut self) -> Result<()> {
+        self.check()?;
+        if let Some(collective) = self.live.keys().next() {
+            let reason = format!("rank {}: close() during {collective}", self.rank);
+            return Err(self.fail(reason, true));
+        }
+        let end = Instant::now() + BYE_LIMIT;
+        while !self.sends.is_empty() && Instant::now() < end {
+            self.progress()?;
+        }
+        let lost = |error| OffloadError::io("goodbye to the service", error);
+        self.link.send(&Frame::Bye).map_err(lost)?;
+        self.link.close_when_sent();
+        while self.link.wants_to_send() && Instant::now() < end {
+            self.link.flush().map_err(lost)?;
+        }
+        self.endpoint.abandon();
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Client::alltoallv`]; `copy` is the send buffer if it is ours.
+    unsafe fn begin(
+        &mut self,
+        communicator: CommunicatorId,
+        send: Side<'_>,
+        receive: Side<'_>,
+        copy: Option<Buffer>,
+    ) -> Result<Request> {
+        self.check()?;
+        if self.live.len() >= LIVE_MAX {
+            return Err(arguments(format!(
+                "{LIVE_MAX} calls under way are the most"
+            )));
+        }
+        let group = self
+            .communicators
+            .get(&communicator.0)
+            .ok_or_else(|| arguments(format!("there is no communicator {}", communicator.0)))?;
+        let members = Rc::clone(&group.members);
+        let sends = blocks("send", &members, &send)?;
+        let receives = blocks("receive", &members, &receive)?;
+        check_apart(&receives)?;
+        let collective = Collective {
+            communicator: communicator.0,
+            sequence: group.next,
+        };
+        let mut mapped = Vec::new();
+        // SAFETY: the caller's promise.
+        let send_memory = unsafe { self.export(&send, &mut mapped) }?;
+        // SAFETY: the same.
+        let receive_memory = unsafe { self.export(&receive, &mut mapped) }?;
+        // SAFETY: the same; blocks() has seen that each is inside.
+        let short = unsafe { self.short_blocks(&send) };
+        let arrive = HostArrive {
+            collective,
+            rank: self.rank,
+            send_memory,
+            receive_memory,
+            sends,
+            receives,
+            short,
+        };
+        let (start, length) = receive.memory.range();
+        let live = Live {
+            is_done: false,
+            mapped,
+            receive: start,
+            receive_length: length,
+            copy,
+        };
+        self.live.insert(collective, live);
+        if let Some(group) = self.communicators.get_mut(&communicator.0) {
+            group.next = group.next.wrapping_add(1);
+        }
+        let data = arrive.to_bytes();
+        match self
+            .endpoint
+            .send(Kind::HostArrive as u16, Vec::new(), data)
+        {
+            Ok(request) => self.sends.push(request),
+            Err(error) => return Err(self.fail(error.to_string(), true)),
+        }
+        self.progress()?;
+        Ok(Request { collective })
+    }
+
+    /// Registers one side's memory if a block of it is long enough to be read by the device.
+    ///
+    /// # Safety
+    /// As [`Client::alltoallv`].
+    unsafe fn export(
+        &mut self,
+        side: &Side<'_>,
+        mapped: &mut Vec<MappedRange>,
+    ) -> Result<Option<Export>> {
+        if side.counts.iter().all(|count| *count < self.direct_min) {
+            return Ok(None);
+        }
+        let (start, length) = side.memory.range();
+        let packed = match side.memory {
+            Memory::Registered(registered) => registered.packed.clone(),
+            Memory::Temporary { .. } => {
+                // SAFETY: the caller's promise.
+                let (range, packed) = unsafe { self.map(start, length) }?;
+                mapped.push(range);
+                packed
+            }
+        };
+        Ok(Some(Export {
+            address: start.addr() as u64,
+            length: length as u64,
+            packed,
+        }))
+    }
+
+    /// # Safety
+    /// As [`MappedRange::new`].
+    unsafe fn map(&mut self, start: *mut u8, length: usize) -> Result<(MappedRange, Vec<u8>)> {
+        let begin = Instant::now();
+        // SAFETY: the caller's promise.
+        let range = unsafe { MappedRange::new(&self.context, start, length) }?;
+        let packed = range.export()?.to_vec();
+        self.numbers.registration += begin.elapsed();
+        self.numbers.registrations += 1;
+        Ok((range, packed))
+    }
+
+    /// # Safety
+    /// Each block of `side` is inside its memory, which can be read.
+    unsafe fn short_blocks(&self, side: &Side<'_>) -> Vec<u8> {
+        let (start, _) = side.memory.range();
+        let mut short = Vec::new();
+        for (count, displacement) in side.counts.iter().zip(side.displacements) {
+            if *count > 0 && *count < self.direct_min {
+                // SAFETY: inside, see above.
+                let block = unsafe { start.add(*displacement) };
+                // SAFETY: readable, and nobody writes to it during the call.
+                short.extend_from_slice(unsafe { std::slice::from_raw_parts(block, *count) });
+            }
+        }
+        short
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        while self.worker.progress() {}
+        loop {
+            let message = match self.worker.take(|_| true) {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(error) => return Err(self.fail(error.to_string(), true)),
+            };
+            let fin = match Kind::from_id(message.id) {
+                Some(Kind::HostFin) => HostFin::parse(&message.data),
+                _ => continue,
+            };
+            let ended = match fin {
+                Ok(fin) => self.finish(fin),
+                Err(bad) => Err(OffloadError::message(&self.service, &bad)),
+            };
+            if let Err(error) = ended {
+                return Err(self.fail(error.to_string(), true));
+            }
+        }
+        let mut index = 0;
+        while let Some(request) = self.sends.get(index) {
+            match request.test() {
+                Ok(true) => drop(self.sends.swap_remove(index)),
+                Ok(false) => index += 1,
+                Err(error) => {
+                    self.sends.swap_remove(index);
+                    return Err(self.fail(error.to_string(), true));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A call is over: put the short blocks where they belong, and give the registrations back.
+    fn finish(&mut self, fin: HostFin) -> Result<()> {
+        let wrong = |what| OffloadError::Failed(format!("{}: {what}", fin.collective));
+        let live = self
+            .live
+            .get_mut(&fin.collective)
+            .filter(|live| !live.is_done)
+            .ok_or_else(|| wrong("completed by the service, but not under way"))?;
+        for block in &fin.short {
+            let at = usize::try_from(block.offset).unwrap_or(usize::MAX);
+            if at
+                .checked_add(block.data.len())
+                .is_none_or(|end| end > live.receive_length)
+            {
+                return Err(wrong("a block outside the receive buffer"));
+            }
+            // SAFETY: inside the buffer, which is the call's until now.
+            let to = unsafe { live.receive.add(at) };
+            // SAFETY: that many bytes on both sides; a message is not in the receive buffer.
+            unsafe { std::ptr::copy_nonoverlapping(block.data.as_ptr(), to, block.data.len()) };
+        }
+        let start = Instant::now();
+        for range in live.mapped.drain(..) {
+            range.unmap()?;
+        }
+        live.copy = None;
+        live.is_done = true;
+        self.numbers.deregistration += start.elapsed();
+        self.numbers.calls += 1;
+        self.numbers.aliases = fin.aliases;
+        Ok(())
+    }
+
+    /// Takes note of what the SP says beside collectives: nothing, unless the job has failed.
+    fn listen(&mut self) -> Result<()> {
+        self.link_checked = Instant::now();
+        let taken = self.link.flush().and_then(|()| self.link.take());
+        let reason = match taken {
+            Ok(None) => return Ok(()),
+            Ok(Some(Frame::Abort { reason })) => reason,
+            Ok(Some(frame)) => format!("the service at {} says {frame:?}", self.service),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => format!(
+                "the service at {} has closed its connection: it has ended or was killed",
+                self.service
+            ),
+            Err(error) => format!("the service at {} is lost: {error}", self.service),
+        };
+        Err(self.fail(reason, false))
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        match self.worker.arm() {
+            Ok(armed) => Ok(armed),
+            Err(error) => Err(self.fail(error.to_string(), true)),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(reason) => Err(OffloadError::Failed(reason.clone())),
+        }
+    }
+
+    /// The job has failed; `tell` the SP, which tells the others.
+    fn fail(&mut self, reason: String, tell: bool) -> OffloadError {
+        if tell && self.failed.is_none() {
+            let frame = Frame::Abort {
+                reason: reason.clone(),
+            };
+            // An SP that cannot be told is gone, and that is found out anyway.
+            let _ = self.link.send(&frame);
+        }
+        self.failed = Some(reason.clone());
+        OffloadError::Failed(reason)
+    }
+}
+
+impl Communicator {
+    fn new(members: Vec<u32>) -> Self {
+        Self {
+            members: members.into(),
+            next: 0,
+        }
+    }
+}
+
+impl Memory<'_> {
+    fn range(&self) -> (*mut u8, usize) {
+        match self {
+            Self::Temporary { start, length } => (*start, *length),
+            Self::Registered(registered) => (registered.start, registered.range.length()),
+        }
+    }
+}
+
+/// One side's blocks, each inside its memory.
+fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
+    let (_, length) = of.memory.range();
+    if of.counts.len() != members.len() || of.displacements.len() != members.len() {
+        return Err(arguments(format!(
+            "{} {side} counts and {} displacements for {} members",
+            of.counts.len(),
+            of.displacements.len(),
+            members.len()
+        )));
+    }
+    members
+        .iter()
+        .zip(of.counts.iter().zip(of.displacements))
+        .map(|(peer, (count, displacement))| {
+            let inside = displacement.checked_add(*count).is_some_and(|end| end <= length);
+            if *count > 0 && !inside {
+                return Err(arguments(format!(
+                    "the {side} block of rank {peer}, {count} bytes at {displacement}, is not in a buffer of {length} \
+                     bytes"
+                )));
+            }
+            Ok(Block {
+                peer: *peer,
+                offset: *displacement as u64,
+                length: *count as u64,
+            })
+        })
+        .collect()
+}
+
+/// Receive blocks must not overlap: which one would win is anybody's guess.
+fn check_apart(blocks: &[Block]) -> Result<()> {
+    let filled = || blocks.iter().filter(|block| block.length > 0);
+    let apart = |a: &Block, b: &Block| a.offset + a.length <= b.offset;
+    // In most programs they are in order already.
+    if filled().zip(filled().skip(1)).all(|(a, b)| apart(a, b)) {
+        return Ok(());
+    }
+    let mut sorted: Vec<&Block> = filled().collect();
+    sorted.sort_unstable_by_key(|block| block.offset);
+    match sorted.windows(2).find(|pair| !apart(pair[0], pair[1])) {
+        None => Ok(()),
+        Some(pair) => Err(arguments(format!(
+            "the receive blocks of ranks {} and {} overlap",
+            pair[0].peer, pair[1].peer
+        ))),
+    }
+}
+
+fn arguments(text: String) -> OffloadError {
+    OffloadError::Arguments(text)
+}

@@ -1,0 +1,202 @@
+//! How the ranks of a job learn about each other before there is any offload: one operation, an allgather.
+
+use std::error::Error;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Tells all ranks what each has to say. In an MPI program this is `MPI_Allgatherv` on `MPI_COMM_WORLD`.
+pub trait Exchange {
+    /// Every rank calls this equally often; each gets all ranks' bytes, in the order of the ranks.
+    ///
+    /// # Errors
+    /// When it cannot be done. Nobody can be told so by this way then.
+    fn allgather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Box<dyn Error + Send + Sync>>;
+}
+
+/// An exchange over TCP, for programs without MPI: rank 0 listens, the others connect.
+#[derive(Debug)]
+pub struct TcpExchange {
+    /// At rank 0, the others in their order; elsewhere, rank 0.
+    streams: Vec<TcpStream>,
+    rank: u32,
+    size: u32,
+}
+
+/// The most bytes of one rank, and of all of them.
+const BYTES_MAX: u64 = 1 << 30;
+
+impl TcpExchange {
+    /// Meets the other ranks at `address`, which is rank 0's.
+    ///
+    /// # Errors
+    /// The system's, or [`io::ErrorKind::TimedOut`] when not all have come within `limit`, which then also bounds each
+    /// step of every exchange.
+    pub fn meet(address: &str, rank: u32, size: u32, limit: Duration) -> io::Result<Self> {
+        let end = Instant::now() + limit;
+        let streams = if rank == 0 {
+            gather(&TcpListener::bind(address)?, size, end)?
+        } else {
+            let mut stream = reach(address, end)?;
+            stream.write_all(&rank.to_le_bytes())?;
+            vec![stream]
+        };
+        for stream in &streams {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(limit))?;
+            stream.set_write_timeout(Some(limit))?;
+        }
+        Ok(Self {
+            streams,
+            rank,
+            size,
+        })
+    }
+}
+
+impl Exchange for TcpExchange {
+    fn allgather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Box<dyn Error + Send + Sync>> {
+        if self.rank == 0 {
+            let mut all = vec![mine.to_vec()];
+            for stream in &mut self.streams {
+                all.push(read_blob(stream)?);
+            }
+            for stream in &mut self.streams {
+                for one in &all {
+                    write_blob(stream, one)?;
+                }
+            }
+            return Ok(all);
+        }
+        let [stream] = &mut self.streams[..] else {
+            return Err("no connection to rank 0".into());
+        };
+        write_blob(stream, mine)?;
+        (0..self.size).map(|_| Ok(read_blob(stream)?)).collect()
+    }
+}
+
+fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<TcpStream>> {
+    listener.set_nonblocking(true)?;
+    let mut streams: Vec<Option<TcpStream>> = (1..size).map(|_| None).collect();
+    while streams.iter().any(Option::is_none) {
+        match listener.accept() {
+            Ok((mut stream, _)) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+                let mut rank = [0; 4];
+                stream.read_exact(&mut rank)?;
+                let rank = u32::from_le_bytes(rank);
+                let slot = (rank as usize).checked_sub(1);
+                let slot = slot
+                    .and_then(|index| streams.get_mut(index))
+                    .filter(|s| s.is_none());
+                let Some(slot) = slot else {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        format!("rank {rank} of {size} has come, or has come twice"),
+                    ));
+                };
+                *slot = Some(stream);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    let absent = (1u32..)
+                        .zip(&streams)
+                        .filter(|(_, stream)| stream.is_none());
+                    let absent: Vec<_> = absent.map(|(rank, _)| rank.to_string()).collect();
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        format!("ranks {} have not come", absent.join(", ")),
+                    ));
+                }
+                let fd = std::os::fd::AsRawFd::as_raw_fd(listener);
+                super::link::poll(&mut [super::link::pollfd(fd, libc::POLLIN)], Some(left))?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(streams.into_iter().flatten().collect())
+}
+
+fn reach(address: &str, end: Instant) -> io::Result<TcpStream> {
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() >= end => return Err(error),
+            // Rank 0 may not be there yet.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+fn write_blob(stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    stream.write_all(bytes)
+}
+
+fn read_blob(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{length} bytes of one rank"),
+        ));
+    }
+    let mut bytes = Vec::new();
+    if stream.take(length).read_to_end(&mut bytes)? as u64 == length {
+        Ok(bytes)
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn free_address() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("bound").to_string()
+    }
+
+    #[test]
+    fn every_rank_gets_all_bytes_in_order() {
+        const SIZE: u32 = 5;
+        let address = free_address();
+        let ranks: Vec<_> = (0..SIZE)
+            .map(|rank| {
+                let address = address.clone();
+                thread::spawn(move || {
+                    let mut exchange = TcpExchange::meet(&address, rank, SIZE, LIMIT).expect("met");
+                    (0..3u32)
+                        .map(|round| {
+                            let mine = vec![round.to_le_bytes()[0]; rank as usize];
+                            exchange.allgather(&mine).expect("gathered")
+                        })
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let expect: Vec<Vec<Vec<u8>>> = (0..3)
+            .map(|round| (0..SIZE as usize).map(|count| vec![round; count]).collect())
+            .collect();
+        for rank in ranks {
+            assert_eq!(rank.join().expect("no panic"), expect);
+        }
+    }
+
+    #[test]
+    fn who_is_missing_is_named() {
+        let address = free_address();
+        let limit = Duration::from_millis(1);
+        let error = TcpExchange::meet(&address, 0, 3, limit).unwrap_err();
+        assert_eq!(error.to_string(), "ranks 1, 2 have not come");
+    }
+}

@@ -1,0 +1,141 @@
+//! The library of this project that may be in this process: its functions, looked up at run time.
+//!
+//! Nothing links to it: with stock UCX it is not there, and nothing is announced, accepted or counted.
+
+use std::ffi::{CStr, c_int, c_void};
+
+/// The library's name, should UCX have loaded it where no other library sees its symbols.
+const SONAME: &CStr = c"libuct_ib_mlx5_xgvmi.so.0";
+
+/// The longest announcement taken: 65,536 keys that are nowhere consecutive are half a megabyte.
+const ANNOUNCEMENT_MAX: usize = 16 << 20;
+
+type Announce = unsafe extern "C" fn(*mut c_void, usize) -> isize;
+type Accept = unsafe extern "C" fn(*const c_void, usize) -> i64;
+type Stats = unsafe extern "C" fn(*mut LibraryStats, usize) -> c_int;
+
+/// The functions of `uct-plugin/include/xgvmi.h` that are used here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Library {
+    announce: Announce,
+    accept: Accept,
+    stats: Stats,
+}
+
+/// `struct xgvmi_stats`: numbers of all memory domains of the process so far. See the header for each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the header says what each is")]
+pub struct LibraryStats {
+    pub pool_hits: u64,
+    pub pool_misses: u64,
+    pub pool_keys: u64,
+    pub pool_in_use: u64,
+    pub exports: u64,
+    pub exports_left: u64,
+    pub releases: u64,
+    pub releases_failed: u64,
+    pub alias_hits: u64,
+    pub alias_misses: u64,
+    pub alias_stale: u64,
+    pub aliases: u64,
+    pub imports: u64,
+    pub imports_left: u64,
+}
+
+/// What the library says instead of doing what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}: {source}")]
+pub(super) struct LibraryError {
+    call: &'static str,
+    source: std::io::Error,
+}
+
+impl Library {
+    /// Finds it; `None` when it is not in this process.
+    pub(super) fn find() -> Option<Self> {
+        let announce = symbol(c"xgvmi_announce")?;
+        let accept = symbol(c"xgvmi_accept")?;
+        let stats = symbol(c"xgvmi_stats")?;
+        // SAFETY: the functions have these names and types in the library's header, and nobody else's begin so.
+        unsafe {
+            Some(Self {
+                announce: std::mem::transmute::<*mut c_void, Announce>(announce),
+                accept: std::mem::transmute::<*mut c_void, Accept>(accept),
+                stats: std::mem::transmute::<*mut c_void, Stats>(stats),
+            })
+        }
+    }
+
+    /// Whether any version of it is in this process, be it one without these functions.
+    pub(super) fn is_loaded() -> bool {
+        // SAFETY: asks for a library that is loaded already, by a constant name; nothing is run.
+        let handle = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return false;
+        }
+        // SAFETY: gives back the reference that was just taken.
+        unsafe { libc::dlclose(handle) };
+        true
+    }
+
+    /// A message with the keys of all pools of this process, filled up first.
+    pub(super) fn announce(&self) -> Result<Vec<u8>, LibraryError> {
+        let mut message: Vec<u8> = Vec::new();
+        // The second call fits, unless a pool has grown meanwhile.
+        for _ in 0..3 {
+            // SAFETY: as many bytes as named can be written.
+            let answer = unsafe { (self.announce)(message.as_mut_ptr().cast(), message.len()) };
+            let needed = usize::try_from(answer)
+                .map_err(|_| failure("xgvmi_announce", i64::try_from(answer).unwrap_or(-1)))?;
+            if needed <= message.len() || needed > ANNOUNCEMENT_MAX {
+                message.truncate(needed);
+                return Ok(message);
+            }
+            message.resize(needed, 0);
+        }
+        // A pool that grows and grows: its keys are met when they come.
+        Ok(Vec::new())
+    }
+
+    /// Makes the aliases of announced keys; answers how many there are now.
+    pub(super) fn accept(&self, message: &[u8]) -> Result<u64, LibraryError> {
+        // SAFETY: as many bytes as named can be read; the library does not trust them.
+        let answer = unsafe { (self.accept)(message.as_ptr().cast(), message.len()) };
+        u64::try_from(answer).map_err(|_| failure("xgvmi_accept", answer))
+    }
+
+    /// The numbers so far.
+    pub(super) fn stats(&self) -> LibraryStats {
+        let mut stats = LibraryStats::default();
+        // SAFETY: as many bytes as named can be written, and any bytes are valid numbers.
+        let answer = unsafe { (self.stats)(&raw mut stats, size_of::<LibraryStats>()) };
+        debug_assert_eq!(answer, 0, "xgvmi_stats of a valid structure");
+        stats
+    }
+}
+
+fn failure(call: &'static str, negative_errno: i64) -> LibraryError {
+    let errno = i32::try_from(-negative_errno).unwrap_or(libc::EIO);
+    LibraryError {
+        call,
+        source: std::io::Error::from_raw_os_error(errno),
+    }
+}
+
+/// Looks everywhere first (the library is preloaded), then in the library itself (UCX has loaded it).
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a constant name; looking up runs nothing.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if !found.is_null() {
+        return Some(found);
+    }
+    // SAFETY: as in is_loaded(). The reference is kept: the symbols must stay.
+    let handle = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: an open library and a constant name.
+    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}

@@ -1,0 +1,687 @@
+//! The service process (SP): takes in ranks, joins with the job's other SPs, and carries out their collectives.
+//!
+//! One thread, one poll loop: listener, TCP connections and UCP workers, of which each job has its own, so that nothing
+//! of a job is left when it is over. [`ledger`] has the rules, [`job`] the UCX objects, this file the connections.
+
+mod job;
+mod ledger;
+mod options;
+mod signal;
+
+pub(super) use job::settings;
+pub use options::{Credits, LogLevel, ServiceArgs, ServiceOptions};
+pub(super) use options::{read_toml, within};
+
+use super::control::{Frame, Hello, JobId, PeerHello, RANKS_MAX, ServiceAddress, Table, Welcome};
+use super::error::{OffloadError, Result};
+use super::link::{Link, poll, pollfd};
+use job::Job;
+use signal::Signals;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+use ucx_sys::Ucp;
+
+/// Most jobs at once: each has a UCX context.
+const JOBS_MAX: usize = 64;
+
+/// Most connections at once: the ranks and SPs of those jobs, and some that nobody knows yet.
+const CONNECTIONS_MAX: usize = 1 << 14;
+
+/// How often SPs tell each other that they live, and how long one may be silent: opening UCX, or making aliases of
+/// announced keys, takes an SP a fraction of a second.
+const BEAT: Duration = Duration::from_secs(2);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+
+/// The longest that a caller may take to say who it is, and that the last words of a connection may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest wait for another SP to take a call: it listens since its ranks have met it.
+const DIAL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Rounds of work between two looks at the sockets.
+const BUSY_ROUNDS: u32 = 32;
+
+/// The longest sleep: timers are looked at that often.
+const TICK: Duration = Duration::from_millis(500);
+
+/// An SP that listens.
+#[derive(Debug)]
+pub struct Service {
+    options: ServiceOptions,
+    ucp: &'static Ucp,
+    unique: u64,
+    advertise: String,
+    listener: TcpListener,
+    signals: Signals,
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    jobs: BTreeMap<JobId, Entry>,
+    ended: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    link: Link,
+    name: String,
+    role: Role,
+    since: Instant,
+    heard: Instant,
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Has not said.
+    Caller,
+    Rank {
+        job: JobId,
+        rank: u32,
+    },
+    Service {
+        job: JobId,
+        index: u32,
+    },
+    /// Nothing more is expected; the last words are on their way.
+    Leaving,
+}
+
+/// A job and who is connected for it.
+#[derive(Debug)]
+struct Entry {
+    job: Job,
+    since: Instant,
+    is_ready: bool,
+    /// Connections of ranks and of SPs that have not said goodbye.
+    ranks: BTreeMap<u32, u64>,
+    services: BTreeMap<u32, u64>,
+    /// SPs that have said goodbye.
+    departed: BTreeSet<u32>,
+    beat: Instant,
+}
+
+impl Service {
+    /// Opens UCX's library and listens.
+    ///
+    /// # Errors
+    /// What cannot be opened, or listened on.
+    pub fn new(options: ServiceOptions) -> Result<Self> {
+        let ucp = Ucp::load(options.ucx_library.as_deref())
+            .map_err(|error| OffloadError::Options(error.to_string()))?;
+        let signals = Signals::new().map_err(|error| OffloadError::io("signalfd", error))?;
+        let listen = || format!("listening on {}", options.listen);
+        let listener = TcpListener::bind(&options.listen)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .map_err(|error| OffloadError::io(listen(), error))?;
+        let bound = listener
+            .local_addr()
+            .map_err(|error| OffloadError::io(listen(), error))?;
+        if options.advertise.is_none() && bound.ip().is_unspecified() {
+            return Err(OffloadError::Options(format!(
+                "listening on {bound} tells other SPs no address: give --advertise ADDR:PORT"
+            )));
+        }
+        let advertise = options.advertise.clone().unwrap_or(bound.to_string());
+        let unique = super::random().map_err(|error| OffloadError::io("random number", error))?;
+        #[expect(clippy::cast_possible_truncation, reason = "64 random bits of 128")]
+        let unique = unique as u64;
+        Ok(Self {
+            options,
+            ucp,
+            unique,
+            advertise,
+            listener,
+            signals,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            jobs: BTreeMap::new(),
+            ended: 0,
+        })
+    }
+
+    /// Where other SPs find this one.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.advertise
+    }
+
+    /// UCX's version.
+    #[must_use]
+    pub fn ucx_version(&self) -> &'static str {
+        self.ucp.version()
+    }
+
+    /// Serves until a signal, or the last of the jobs asked for.
+    ///
+    /// # Errors
+    /// When the loop itself fails. A job that fails is none of it.
+    pub fn run(&mut self) -> Result<()> {
+        let mut last_event = Instant::now();
+        loop {
+            let mut busy = false;
+            for _ in 0..BUSY_ROUNDS {
+                if !self.work() {
+                    break;
+                }
+                busy = true;
+            }
+            let now = Instant::now();
+            if busy {
+                last_event = now;
+            }
+            let spin = busy || now - last_event < self.options.spin;
+            let sleep = !spin && self.arm();
+            if self.wait(if sleep { TICK } else { Duration::ZERO })? {
+                self.stop();
+                return Ok(());
+            }
+            if self.options.jobs.is_some_and(|jobs| self.ended >= jobs) && self.jobs.is_empty() {
+                self.stop();
+                return Ok(());
+            }
+        }
+    }
+
+    /// One round over all jobs; true when something happened.
+    fn work(&mut self) -> bool {
+        let mut busy = false;
+        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+            let Some(entry) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            match entry.job.progress() {
+                Ok(happened) => busy |= happened,
+                Err(error) => {
+                    self.fail(id, &error.to_string(), None);
+                    busy = true;
+                    continue;
+                }
+            }
+            if !entry.is_ready && entry.job.is_connected() && entry.is_joined() {
+                entry.is_ready = true;
+                busy = true;
+                if let Err(error) = entry.job.greet_ranks() {
+                    self.fail(id, &error.to_string(), None);
+                    continue;
+                }
+                for connection in entry.ranks.values().copied().collect::<Vec<_>>() {
+                    self.tell(connection, &Frame::Ready);
+                }
+                self.log(LogLevel::Info, format_args!("job {id}: ready"));
+            }
+        }
+        busy
+    }
+
+    /// Asks all workers for a wake-up; false when one has something to do.
+    fn arm(&mut self) -> bool {
+        for (id, entry) in &self.jobs {
+            match entry.job.arm() {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(error) => {
+                    let (id, reason) = (*id, error.to_string());
+                    self.fail(id, &reason, None);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Waits for sockets and workers, and sees to the sockets and timers; true when a signal asks for the end.
+    fn wait(&mut self, limit: Duration) -> Result<bool> {
+        let mut fds = vec![
+            pollfd(self.signals.fd(), libc::POLLIN),
+            pollfd(self.listener.as_raw_fd(), libc::POLLIN),
+        ];
+        fds.extend(self.connections.values().map(|c| c.link.pollfd()));
+        fds.extend(
+            self.jobs
+                .values()
+                .map(|entry| pollfd(entry.job.event_fd(), libc::POLLIN)),
+        );
+        poll(&mut fds, Some(limit)).map_err(|error| OffloadError::io("poll", error))?;
+        if fds[0].revents != 0 {
+            return Ok(true);
+        }
+        let ready: Vec<u64> = self
+            .connections
+            .keys()
+            .copied()
+            .zip(&fds[2..])
+            .filter(|(_, fd)| fd.revents != 0)
+            .map(|(id, _)| id)
+            .collect();
+        for id in ready {
+            self.serve(id);
+        }
+        if fds[1].revents != 0 {
+            self.accept();
+        }
+        self.keep_time();
+        Ok(false)
+    }
+
+    fn accept(&mut self) {
+        // A caller that is gone again, or a lack of descriptors, is no reason to end; the latter shows at the caller.
+        while let Ok((stream, address)) = self.listener.accept() {
+            if self.connections.len() >= CONNECTIONS_MAX {
+                self.log(
+                    LogLevel::Error,
+                    format_args!("{address}: {CONNECTIONS_MAX} connections are the most"),
+                );
+                continue;
+            }
+            match Link::new(stream) {
+                Ok(link) => {
+                    self.add(link, address.to_string(), Role::Caller);
+                }
+                Err(error) => self.log(LogLevel::Error, format_args!("{address}: {error}")),
+            }
+        }
+    }
+
+    fn add(&mut self, link: Link, name: String, role: Role) -> u64 {
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let now = Instant::now();
+        let connection = Connection {
+            link,
+            name,
+            role,
+            since: now,
+            heard: now,
+        };
+        self.connections.insert(id, connection);
+        id
+    }
+
+    /// Sees to one connection.
+    fn serve(&mut self, id: u64) {
+        while let Some(connection) = self.connections.get_mut(&id) {
+            let taken = connection
+                .link
+                .flush()
+                .and_then(|()| connection.link.take());
+            match taken {
+                Ok(Some(frame)) => {
+                    connection.heard = Instant::now();
+                    if connection.role != Role::Leaving {
+                        self.hear(id, frame);
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => return self.lose(id, &error),
+            }
+        }
+    }
+
+    fn hear(&mut self, id: u64, frame: Frame) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        match (connection.role, frame) {
+            (Role::Caller, Frame::Hello(hello)) => {
+                if let Err(error) = self.admit(id, &hello) {
+                    self.refuse(id, &error.to_string());
+                }
+            }
+            (Role::Caller, Frame::Peer(peer)) => self.join(id, &peer),
+            (Role::Rank { job, .. }, Frame::Table(table)) => {
+                if let Err(error) = self.set_table(job, table) {
+                    self.fail(job, &error.to_string(), None);
+                }
+            }
+            (Role::Rank { job, rank }, Frame::Bye) => {
+                if let Some(entry) = self.jobs.get_mut(&job) {
+                    entry.ranks.remove(&rank);
+                }
+                self.leave(id);
+                self.end_if_done(job);
+            }
+            (Role::Service { job, index }, Frame::Bye) => {
+                if let Some(entry) = self.jobs.get_mut(&job) {
+                    entry.services.remove(&index);
+                    entry.departed.insert(index);
+                }
+                self.leave(id);
+            }
+            (Role::Service { .. }, Frame::Beat) => {}
+            (Role::Rank { job, .. } | Role::Service { job, .. }, Frame::Abort { reason }) => {
+                self.fail(job, &reason, Some(id));
+            }
+            (role, frame) => {
+                let text = format!("{frame:?}");
+                let reason = format!("{role:?}: unexpected {}", &text[..text.len().min(40)]);
+                match role {
+                    Role::Rank { job, .. } | Role::Service { job, .. } => {
+                        self.fail(job, &reason, None);
+                    }
+                    Role::Caller | Role::Leaving => self.refuse(id, &reason),
+                }
+            }
+        }
+    }
+
+    /// Takes in a rank.
+    fn admit(&mut self, id: u64, hello: &Hello) -> Result<()> {
+        let refused = |reason: String| Err(OffloadError::Failed(reason));
+        if hello.ucx_version != self.ucp.version() {
+            return refused(format!(
+                "it has UCX {}, and this service UCX {}",
+                hello.ucx_version,
+                self.ucp.version()
+            ));
+        }
+        if let Some(scheme) = self.options.scheme
+            && scheme != hello.scheme
+        {
+            return refused(format!(
+                "its scheme is {}, and this service's {scheme}",
+                hello.scheme
+            ));
+        }
+        if hello.size > RANKS_MAX || hello.rank >= hello.size {
+            return refused(format!("rank {} of {}", hello.rank, hello.size));
+        }
+        if !self.jobs.contains_key(&hello.job) {
+            if self.jobs.len() >= JOBS_MAX {
+                return refused(format!("{JOBS_MAX} jobs are the most"));
+            }
+            let (credits, direct_min) = (self.options.credits, self.options.direct_min);
+            let now = Instant::now();
+            let entry = Entry {
+                job: Job::open(self.ucp, hello, credits, direct_min)?,
+                since: now,
+                is_ready: false,
+                ranks: BTreeMap::new(),
+                services: BTreeMap::new(),
+                departed: BTreeSet::new(),
+                beat: now,
+            };
+            self.jobs.insert(hello.job, entry);
+            self.log(
+                LogLevel::Info,
+                format_args!(
+                    "job {}: {} ranks, scheme {}",
+                    hello.job, hello.size, hello.scheme
+                ),
+            );
+        }
+        let Some(entry) = self.jobs.get_mut(&hello.job) else {
+            return refused("the job is gone".to_owned());
+        };
+        if (entry.job.size, entry.job.scheme) != (hello.size, hello.scheme) {
+            return refused(format!(
+                "it is of a job of {} ranks, scheme {}; others said {}, scheme {}",
+                hello.size, hello.scheme, entry.job.size, entry.job.scheme
+            ));
+        }
+        if entry.job.has_rank(hello.rank) {
+            return refused(format!("rank {} is here already", hello.rank));
+        }
+        let accepted = entry.job.admit(hello)?;
+        entry.ranks.insert(hello.rank, id);
+        let welcome = Welcome {
+            service: ServiceAddress {
+                unique: self.unique,
+                tcp: self.advertise.clone(),
+                worker: entry.job.address()?,
+            },
+            direct_min: self.options.direct_min,
+            accepted,
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.name = format!("rank {}", hello.rank);
+            connection.role = Role::Rank {
+                job: hello.job,
+                rank: hello.rank,
+            };
+        }
+        self.log(
+            LogLevel::Debug,
+            format_args!(
+                "job {}: rank {} is here, {accepted} aliases",
+                hello.job, hello.rank
+            ),
+        );
+        self.tell(id, &Frame::Welcome(welcome));
+        Ok(())
+    }
+
+    /// Another SP has called.
+    fn join(&mut self, id: u64, peer: &PeerHello) {
+        let Some(entry) = self.jobs.get_mut(&peer.job) else {
+            return self.refuse(id, &format!("there is no job {}", peer.job));
+        };
+        if entry.services.contains_key(&peer.index) {
+            return self.refuse(id, &format!("service {} is here already", peer.index));
+        }
+        entry.services.insert(peer.index, id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.name = format!("service {} ({})", peer.index, connection.name);
+            connection.role = Role::Service {
+                job: peer.job,
+                index: peer.index,
+            };
+        }
+    }
+
+    /// Takes a job's table and calls the SPs in it that are before us; the others call us.
+    fn set_table(&mut self, id: JobId, table: Table) -> Result<()> {
+        let Some(entry) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let me = entry.job.set_table(table, self.unique)?;
+        let Some((_, table)) = entry.job.table() else {
+            return Ok(());
+        };
+        let before: Vec<(u32, String)> = (0..me)
+            .zip(&table.services)
+            .filter(|(index, _)| !entry.services.contains_key(index))
+            .map(|(index, service)| (index, service.tcp.clone()))
+            .collect();
+        for (index, address) in before {
+            let name = format!("service {index} ({address})");
+            let mut link = Link::connect(&address, DIAL_LIMIT)
+                .map_err(|error| OffloadError::Failed(format!("cannot reach {name}: {error}")))?;
+            link.send(&Frame::Peer(PeerHello { job: id, index: me }))
+                .map_err(|error| OffloadError::Failed(format!("{name}: {error}")))?;
+            let connection = self.add(link, name, Role::Service { job: id, index });
+            if let Some(entry) = self.jobs.get_mut(&id) {
+                entry.services.insert(index, connection);
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection has ended.
+    fn lose(&mut self, id: u64, error: &io::Error) {
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        let how = if error.kind() == io::ErrorKind::UnexpectedEof {
+            "has closed its connection without a goodbye: it has ended or was killed".to_owned()
+        } else {
+            format!("is lost: {error}")
+        };
+        let name = connection.name;
+        match connection.role {
+            Role::Rank { job, .. } => self.fail(job, &format!("{name} {how}"), Some(id)),
+            Role::Service { job, .. } => {
+                self.fail(job, &format!("{name} {how}"), Some(id));
+            }
+            Role::Caller => self.log(LogLevel::Debug, format_args!("{name} {how}")),
+            Role::Leaving => {}
+        }
+    }
+
+    /// Ends a job that has failed, and tells everybody in it but `but`, who knows.
+    fn fail(&mut self, id: JobId, reason: &str, but: Option<u64>) {
+        let Some(entry) = self.jobs.remove(&id) else {
+            return;
+        };
+        self.log(LogLevel::Error, format_args!("job {id}: {reason}"));
+        let frame = Frame::Abort {
+            reason: reason.to_owned(),
+        };
+        for connection in entry.ranks.values().chain(entry.services.values()) {
+            if Some(*connection) != but {
+                self.tell(*connection, &frame);
+            }
+            self.leave(*connection);
+        }
+        entry.job.shut();
+        self.ended += 1;
+    }
+
+    /// Ends a job whose ranks have all said goodbye.
+    fn end_if_done(&mut self, id: JobId) {
+        let is_done = |entry: &Entry| entry.ranks.is_empty();
+        if !self.jobs.get(&id).is_some_and(is_done) {
+            return;
+        }
+        if let Some(entry) = self.jobs.remove(&id) {
+            for connection in entry.services.values() {
+                self.tell(*connection, &Frame::Bye);
+                self.leave(*connection);
+            }
+            entry.job.shut();
+            self.ended += 1;
+            self.log(LogLevel::Info, format_args!("job {id}: done"));
+        }
+    }
+
+    fn refuse(&mut self, id: u64, reason: &str) {
+        if let Some(connection) = self.connections.get(&id) {
+            self.log(
+                LogLevel::Error,
+                format_args!("refused {}: {reason}", connection.name),
+            );
+        }
+        let reason = reason.to_owned();
+        self.tell(id, &Frame::Refused { reason });
+        self.leave(id);
+    }
+
+    /// Sends a frame; a connection that takes none is found out when it is read next.
+    fn tell(&mut self, id: u64, frame: &Frame) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            let _ = connection.link.send(frame);
+        }
+    }
+
+    /// Expects nothing more of a connection. The other side closes it, or time does.
+    fn leave(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.role = Role::Leaving;
+            connection.since = Instant::now();
+            connection.link.close_when_sent();
+        }
+    }
+
+    /// Beats, and ends what has taken too long.
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        let late: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| match connection.role {
+                Role::Caller | Role::Leaving => now - connection.since > PATIENCE,
+                Role::Service { .. } => now - connection.heard > SILENCE_MAX,
+                Role::Rank { .. } => false,
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            let silence = format!("nothing was heard for {} s", SILENCE_MAX.as_secs());
+            self.lose(id, &io::Error::other(silence));
+        }
+        let mut beats = Vec::new();
+        let mut failed = Vec::new();
+        for (id, entry) in &mut self.jobs {
+            if now - entry.beat > BEAT {
+                entry.beat = now;
+                beats.extend(entry.services.values().copied());
+            }
+            if !entry.is_ready && now - entry.since > self.options.setup_limit {
+                failed.push((*id, entry.missing(self.options.setup_limit)));
+            }
+        }
+        for connection in beats {
+            self.tell(connection, &Frame::Beat);
+        }
+        for (id, reason) in failed {
+            self.fail(id, &reason, None);
+        }
+    }
+
+    /// Ends all jobs, and waits a moment for the last words to leave.
+    fn stop(&mut self) {
+        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+            self.fail(
+                id,
+                &format!("the service at {} was stopped", self.advertise),
+                None,
+            );
+        }
+        let end = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < end && self.connections.values().any(|c| c.link.wants_to_send()) {
+            for connection in self.connections.values_mut() {
+                // A connection that takes nothing has nothing to send any more.
+                let _ = connection.link.flush();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn log(&self, level: LogLevel, text: std::fmt::Arguments<'_>) {
+        if level <= self.options.log {
+            eprintln!("xgvmi-sp {}: {text}", self.advertise);
+        }
+    }
+}
+
+impl Entry {
+    /// Whether all other SPs are connected.
+    fn is_joined(&self) -> bool {
+        self.job.table().is_some_and(|(me, table)| {
+            (0..)
+                .take(table.services.len())
+                .all(|index| index == me || self.services.contains_key(&index))
+        })
+    }
+
+    /// Why it is not ready.
+    fn missing(&self, limit: Duration) -> String {
+        let seconds = limit.as_secs();
+        match self.job.table() {
+            None => format!(
+                "after {seconds} s nobody has told which services there are; {} ranks are here",
+                self.ranks.len()
+            ),
+            Some((me, table)) => {
+                let ours = table.ranks_of(me);
+                let absent: Vec<String> = ours
+                    .filter(|rank| !self.ranks.contains_key(rank))
+                    .map(|rank| rank.to_string())
+                    .collect();
+                let others = (0..)
+                    .take(table.services.len())
+                    .filter(|index| *index != me);
+                let unjoined: Vec<String> = others
+                    .filter(|index| !self.services.contains_key(index))
+                    .map(|index| index.to_string())
+                    .collect();
+                format!(
+                    "after {seconds} s not all are connected: ranks without a connection: [{}], services: [{}]",
+                    absent.join(", "),
+                    unjoined.join(", ")
+                )
+            }
+        }
+    }
+}

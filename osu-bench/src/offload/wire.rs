@@ -1,0 +1,439 @@
+//! The active messages of a collective: who says what to whom.
+//!
+//! ```text
+//! RANK s (source)        its SP                    SP of d                  RANK d (destination)
+//!   | map, export          |                          |                       map, export |
+//!   |---- HOST_ARRIVE ---->|                          |<-------- HOST_ARRIVE -------------|
+//!   |                      | import, pack rkey        | import                            |
+//!   |                      |-------- DPU_RTS -------->|                                   |
+//!   |~~~~~~~~~~~~~~~ RDMA READ, posted by d's SP, s's memory to d's memory ~~~~~~~~~~~~~~>|
+//!   |                      |<------- DPU_FIN ---------|                                   |
+//!   |<----- HOST_FIN ------| unmap                    | unmap ------- HOST_FIN ---------->|
+//! ```
+//!
+//! Every rank is source and destination: HOST_ARRIVE tells both sides of its call, and HOST_FIN comes when both are
+//! over. DPU_RTS is one per source and receiving SP, with the blocks for all of that SP's ranks, zero-length ones
+//! included: a destination completes when it has heard from each of its sources. Blocks shorter than the service's
+//! `direct_min` travel in the messages.
+//!
+//! Messages of different lengths may overtake each other; nothing here relies on their order.
+
+use super::codec::{BadMessage, Reader, Writer};
+
+/// What a message says. The discriminants are UCP's active message identifiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Kind {
+    /// Any to any, at connect: the way between us is open.
+    Hello = 0,
+    /// Rank to its SP.
+    HostArrive = 1,
+    /// Source's SP to destination's SP.
+    DpuRts = 2,
+    /// Back: all blocks of that DPU_RTS are where they belong.
+    DpuFin = 3,
+    /// SP to its rank: your buffers are yours again.
+    HostFin = 4,
+}
+
+impl Kind {
+    /// How many identifiers a worker listens to.
+    pub(super) const COUNT: u16 = Self::HostFin as u16 + 1;
+
+    /// The kind with this identifier.
+    pub(super) fn from_id(id: u16) -> Option<Self> {
+        [
+            Self::Hello,
+            Self::HostArrive,
+            Self::DpuRts,
+            Self::DpuFin,
+            Self::HostFin,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u16 == id)
+    }
+}
+
+/// One call on one communicator. All its members count its calls alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Collective {
+    /// The communicator's number, agreed by its members.
+    pub(super) communicator: u32,
+    /// The how manieth call on it, from 0.
+    pub(super) sequence: u32,
+}
+
+impl std::fmt::Display for Collective {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "call {} on communicator {}",
+            self.sequence, self.communicator
+        )
+    }
+}
+
+/// Says which side a HELLO comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// A rank, by its number in the job.
+    Rank(u32),
+    /// An SP, by its place in the job's table.
+    Service(u32),
+}
+
+/// A block of one side's buffer, for or from `peer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    /// The other rank, by its number in the job.
+    pub(super) peer: u32,
+    /// Bytes from the start of the buffer.
+    pub(super) offset: u64,
+    /// Bytes.
+    pub(super) length: u64,
+}
+
+/// A buffer that a rank has exported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Export {
+    /// Its first address, in the rank's address space.
+    pub(super) address: u64,
+    /// Bytes.
+    pub(super) length: u64,
+    /// What `ucp_memh_pack` gave.
+    pub(super) packed: Vec<u8>,
+}
+
+/// A rank has entered a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HostArrive {
+    pub(super) collective: Collective,
+    pub(super) rank: u32,
+    /// `None` when no block is long enough to be read by the device.
+    pub(super) send_memory: Option<Export>,
+    pub(super) receive_memory: Option<Export>,
+    /// One for each member, in any order.
+    pub(super) sends: Vec<Block>,
+    pub(super) receives: Vec<Block>,
+    /// The bytes of the short blocks, in the order of `sends`.
+    pub(super) short: Vec<u8>,
+}
+
+/// A block on offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OfferedBlock {
+    pub(super) destination: u32,
+    /// In the source's address space.
+    pub(super) address: u64,
+    pub(super) length: u64,
+}
+
+/// Blocks of one source for the ranks of one SP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DpuRts {
+    pub(super) collective: Collective,
+    /// The offering SP's place in the table, and its number for the offer.
+    pub(super) from: u32,
+    pub(super) offer: u64,
+    pub(super) source: u32,
+    /// What `ucp_rkey_pack` gave; empty when no block needs it.
+    pub(super) rkey: Vec<u8>,
+    pub(super) blocks: Vec<OfferedBlock>,
+    /// The bytes of the short blocks, in the order of `blocks`.
+    pub(super) short: Vec<u8>,
+}
+
+/// All blocks of an offer have been taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DpuFin {
+    /// The place in the table of the SP that took them.
+    pub(super) from: u32,
+    /// The offering SP's number for the offer.
+    pub(super) offer: u64,
+}
+
+/// A short block for the rank's receive buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Delivered {
+    /// Bytes from the start of the buffer.
+    pub(super) offset: u64,
+    pub(super) data: Vec<u8>,
+}
+
+/// A rank's part in a call is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HostFin {
+    pub(super) collective: Collective,
+    pub(super) short: Vec<Delivered>,
+    /// The SP's alias lookups so far: hits and misses; `None` when nobody counts them.
+    pub(super) aliases: Option<(u64, u64)>,
+}
+
+impl From {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        match self {
+            Self::Rank(rank) => writer.u32(0).u32(rank),
+            Self::Service(index) => writer.u32(1).u32(index),
+        };
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("HELLO", bytes);
+        let from = match (reader.u32()?, reader.u32()?) {
+            (0, rank) => Self::Rank(rank),
+            (1, index) => Self::Service(index),
+            _ => return Err(reader.fault("of an unknown sender")),
+        };
+        reader.end()?;
+        Ok(from)
+    }
+}
+
+impl HostArrive {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        put_collective(&mut writer, self.collective);
+        writer.u32(self.rank);
+        put_export(&mut writer, self.send_memory.as_ref());
+        put_export(&mut writer, self.receive_memory.as_ref());
+        writer.list(&self.sends, put_block);
+        writer.list(&self.receives, put_block);
+        writer.blob(&self.short);
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("HOST_ARRIVE", bytes);
+        let arrive = Self {
+            collective: get_collective(&mut reader)?,
+            rank: reader.u32()?,
+            send_memory: get_export(&mut reader)?,
+            receive_memory: get_export(&mut reader)?,
+            sends: reader.list(BLOCK_BYTES, get_block)?,
+            receives: reader.list(BLOCK_BYTES, get_block)?,
+            short: reader.blob()?.to_vec(),
+        };
+        reader.end()?;
+        Ok(arrive)
+    }
+}
+
+impl DpuRts {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        put_collective(&mut writer, self.collective);
+        writer.u32(self.from).u64(self.offer).u32(self.source);
+        writer.blob(&self.rkey);
+        writer.list(&self.blocks, |writer, block| {
+            writer
+                .u32(block.destination)
+                .u64(block.address)
+                .u64(block.length);
+        });
+        writer.blob(&self.short);
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("DPU_RTS", bytes);
+        let rts = Self {
+            collective: get_collective(&mut reader)?,
+            from: reader.u32()?,
+            offer: reader.u64()?,
+            source: reader.u32()?,
+            rkey: reader.blob()?.to_vec(),
+            blocks: reader.list(BLOCK_BYTES, |reader| {
+                Ok(OfferedBlock {
+                    destination: reader.u32()?,
+                    address: reader.u64()?,
+                    length: reader.u64()?,
+                })
+            })?,
+            short: reader.blob()?.to_vec(),
+        };
+        reader.end()?;
+        Ok(rts)
+    }
+}
+
+impl DpuFin {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u32(self.from).u64(self.offer);
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("DPU_FIN", bytes);
+        let fin = Self {
+            from: reader.u32()?,
+            offer: reader.u64()?,
+        };
+        reader.end()?;
+        Ok(fin)
+    }
+}
+
+impl HostFin {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        put_collective(&mut writer, self.collective);
+        let (hits, misses) = self.aliases.unwrap_or_default();
+        writer.u32(self.aliases.is_some().into());
+        writer.u64(hits).u64(misses);
+        writer.list(&self.short, |writer, block| {
+            writer.u64(block.offset).blob(&block.data);
+        });
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("HOST_FIN", bytes);
+        let collective = get_collective(&mut reader)?;
+        let counted = reader.u32()? != 0;
+        let aliases = (reader.u64()?, reader.u64()?);
+        let short = reader.list(16, |reader| {
+            Ok(Delivered {
+                offset: reader.u64()?,
+                data: reader.blob()?.to_vec(),
+            })
+        })?;
+        reader.end()?;
+        Ok(Self {
+            collective,
+            short,
+            aliases: counted.then_some(aliases),
+        })
+    }
+}
+
+/// Of a block, on the wire.
+const BLOCK_BYTES: usize = 20;
+
+fn put_collective(writer: &mut Writer, collective: Collective) {
+    writer.u32(collective.communicator).u32(collective.sequence);
+}
+
+fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
+    Ok(Collective {
+        communicator: reader.u32()?,
+        sequence: reader.u32()?,
+    })
+}
+
+fn put_block(writer: &mut Writer, block: &Block) {
+    writer.u32(block.peer).u64(block.offset).u64(block.length);
+}
+
+fn get_block(reader: &mut Reader<'_>) -> Result<Block, BadMessage> {
+    Ok(Block {
+        peer: reader.u32()?,
+        offset: reader.u64()?,
+        length: reader.u64()?,
+    })
+}
+
+/// An absent export is one without bytes: UCX's never are.
+fn put_export(writer: &mut Writer, export: Option<&Export>) {
+    match export {
+        Some(export) => {
+            writer.blob(&export.packed);
+            writer.u64(export.address).u64(export.length)
+        }
+        None => writer.blob(&[]).u64(0).u64(0),
+    };
+}
+
+fn get_export(reader: &mut Reader<'_>) -> Result<Option<Export>, BadMessage> {
+    let export = Export {
+        packed: reader.blob()?.to_vec(),
+        address: reader.u64()?,
+        length: reader.u64()?,
+    };
+    Ok((!export.packed.is_empty()).then_some(export))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLLECTIVE: Collective = Collective {
+        communicator: 3,
+        sequence: u32::MAX,
+    };
+
+    /// Survives the wire; any shorter form is refused.
+    fn check<T: PartialEq + std::fmt::Debug>(
+        message: &T,
+        bytes: &[u8],
+        parse: impl Fn(&[u8]) -> Result<T, BadMessage>,
+    ) {
+        assert_eq!(parse(bytes).as_ref(), Ok(message));
+        for length in 0..bytes.len() {
+            assert!(parse(&bytes[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        for from in [From::Rank(7), From::Service(0)] {
+            check(&from, &from.to_bytes(), From::parse);
+        }
+        let block = |peer| Block {
+            peer,
+            offset: 1 << 40,
+            length: 5,
+        };
+        let arrive = HostArrive {
+            collective: COLLECTIVE,
+            rank: 9,
+            send_memory: Some(Export {
+                address: 0x7f00_0000_1000,
+                length: 1 << 30,
+                packed: vec![1, 2, 3],
+            }),
+            receive_memory: None,
+            sends: vec![block(0), block(1)],
+            receives: vec![block(2)],
+            short: b"hello".to_vec(),
+        };
+        check(&arrive, &arrive.to_bytes(), HostArrive::parse);
+        let rts = DpuRts {
+            collective: COLLECTIVE,
+            from: 1,
+            offer: 77,
+            source: 9,
+            rkey: vec![9; 40],
+            blocks: vec![OfferedBlock {
+                destination: 4,
+                address: 0x1000,
+                length: 0,
+            }],
+            short: Vec::new(),
+        };
+        check(&rts, &rts.to_bytes(), DpuRts::parse);
+        let fin = DpuFin { from: 2, offer: 77 };
+        check(&fin, &fin.to_bytes(), DpuFin::parse);
+        for aliases in [None, Some((0, 0)), Some((5, 6))] {
+            let fin = HostFin {
+                collective: COLLECTIVE,
+                short: vec![Delivered {
+                    offset: 3,
+                    data: vec![8; 3],
+                }],
+                aliases,
+            };
+            check(&fin, &fin.to_bytes(), HostFin::parse);
+        }
+    }
+
+    #[test]
+    fn identifiers_name_their_kinds() {
+        for id in 0..Kind::COUNT {
+            assert_eq!(Kind::from_id(id).map(|kind| kind as u16), Some(id));
+        }
+        assert_eq!(Kind::from_id(Kind::COUNT), None);
+    }
+}
