@@ -2,7 +2,7 @@
 //!
 //! This file fetches, builds and starts; the cells themselves are `uct-plugin/examples/matrix`.
 
-mod versions;
+pub(crate) mod versions;
 
 use crate::setup::Env;
 use crate::setup::cache::Cache;

@@ -12,7 +12,7 @@ mod wheels;
 use anyhow::{Result, bail};
 pub(crate) use bindgen_tools::{BindgenTools, bindgen_tools};
 use cache::Cache;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -46,12 +46,12 @@ pub(crate) struct Env {
 impl Env {
     /// Environment for a program that uses libibverbs but no UCX. Empty when the packages are installed.
     pub(crate) fn for_verbs(&self) -> Vec<(String, String)> {
-        self.environment(None)
+        self.for_libraries(&[])
     }
 
     /// Environment for a program on stock UCX: its libraries, and libibverbs where that is not installed.
     pub(crate) fn for_ucx(&self) -> Vec<(String, String)> {
-        self.environment(Some(&self.ucx_lib_dir))
+        self.for_libraries(std::slice::from_ref(&self.ucx_lib_dir))
     }
 
     /// Environment for compilers, so that they find libibverbs' headers and link names in an unpacked tree.
@@ -71,8 +71,9 @@ impl Env {
         ]
     }
 
-    fn environment(&self, ucx: Option<&Path>) -> Vec<(String, String)> {
-        let mut dirs: Vec<PathBuf> = ucx.map(Path::to_owned).into_iter().collect();
+    /// Environment for a program on libraries in `dirs`, such as another UCX, which come first.
+    pub(crate) fn for_libraries(&self, dirs: &[PathBuf]) -> Vec<(String, String)> {
+        let mut dirs = dirs.to_vec();
         let mut variables = Vec::new();
         if let Some(root) = &self.verbs_root {
             let libraries = apt::library_dirs(root);

@@ -6,7 +6,7 @@ mod skips;
 mod tally;
 
 use crate::setup::{self, Env};
-use crate::{matrix, patch, process, tidy, workspace};
+use crate::{matrix, patch, process, suites, tidy, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
@@ -28,11 +28,12 @@ Runs all phases, or those named, in this order:
   build    what the following phases run, in release form
   loom     the pool's models, in every order of their steps
   system   stock programs and the device's rules over the emulated device
+  suites   a sample of what cargo xtask suites runs
   matrix   the library in three of the stock UCX versions, by each door
   patches  the matrix with a patched UCX, where there is a tree of it (see cargo xtask patch)
   demo     the main job in quick form
 
-  --quick  without build, loom, system, matrix, patches and demo
+  --quick  without build, loom, system, suites, matrix, patches and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
 
@@ -70,6 +71,7 @@ const PHASES: &[Phase] = &[
     phase("build", 400, false, build),
     phase("loom", 400, false, loom),
     phase("system", 600, false, system),
+    phase("suites", 900, false, judges),
     phase("matrix", 600, false, cells),
     phase("patches", 600, false, patches),
     phase("demo", 120, false, demo),
@@ -319,6 +321,18 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         command.env(format!("XGVMI_TEST_MPI_ENV_{name}"), value);
     }
     cases(phase, world, command.arg("--").args(&world.filters))
+}
+
+/// In this process, as each of the programs that it runs has a limit of its own.
+fn judges(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    world.env()?;
+    let cases = suites::sample()?;
+    let of = |case: suites::Case| match case.outcome {
+        suites::Outcome::Passed => Case::pass(case.name),
+        suites::Outcome::Failed(detail) => Case::fail(case.name, detail),
+        suites::Outcome::Skipped(reason) => Case::skip(case.name, reason),
+    };
+    Ok(cases.into_iter().map(of).collect())
 }
 
 /// The oldest UCX, the one of the demo, and the newest: three forms of exported keys and of plugins.

@@ -14,15 +14,15 @@ const QUESTION: Duration = Duration::from_secs(120);
 /// The largest wheel has 69 MB; a line that needs longer than this for it is as good as none.
 const DOWNLOAD: Duration = Duration::from_secs(240);
 
-/// A wheel that carries a stock UCX with the mlx5 module.
+/// A pinned wheel, of which a part is unpacked.
 #[derive(Debug, Clone, Copy)]
-struct Wheel {
-    requirement: &'static str,
-    megabytes: u32,
+pub(crate) struct Wheel {
+    pub(crate) requirement: &'static str,
+    pub(crate) megabytes: u32,
     /// Of the x86_64 wheel, then of the aarch64 wheel.
-    sha256: [&'static str; 2],
-    /// Where in the wheel the libraries are.
-    prefix: &'static str,
+    pub(crate) sha256: [&'static str; 2],
+    /// Where in the wheel the wanted files are.
+    pub(crate) prefix: &'static str,
 }
 
 /// A UCX version and its wheel; none for the one that the set-up brings anyway.
@@ -112,25 +112,34 @@ impl Version {
         let Some(wheel) = &self.wheel else {
             return Ok(env.ucx_lib_dir.clone());
         };
-        let requirement = wheel.lock();
-        let hash = key(&[
-            &requirement,
-            wheel.prefix,
-            &KEPT.concat(),
-            UNPACK,
-            std::env::consts::ARCH,
-        ]);
-        let name = format!("ucx-{}-{hash}", self.name);
+        let name = format!("ucx-{}-{}", self.name, wheel.key(&KEPT));
         let dir = cache
-            .part(&name, |dir| self.fetch(env, dir, wheel, &requirement))
+            .part(&name, |dir| {
+                eprintln!("fetching stock UCX {} ({} MB)", self.name, wheel.megabytes);
+                wheel.unpack(env, dir, &KEPT)?;
+                libucp(&dir.join("lib")).map(drop)
+            })
             .with_context(|| format!("needs: {} (stock UCX {})", wheel.requirement, self.name))?;
         Ok(dir.join("lib"))
     }
+}
 
-    fn fetch(&self, env: &Env, dir: &Path, wheel: &Wheel, requirement: &str) -> Result<()> {
-        eprintln!("fetching stock UCX {} ({} MB)", self.name, wheel.megabytes);
+impl Wheel {
+    /// What tells an unpacked part from any other.
+    pub(crate) fn key(&self, kept: &[&str]) -> String {
+        key(&[
+            &self.lock(),
+            self.prefix,
+            &kept.concat(),
+            UNPACK,
+            std::env::consts::ARCH,
+        ])
+    }
+
+    /// Fetches it, and unpacks into `dir/lib` the files whose names begin with one of `kept`.
+    pub(crate) fn unpack(&self, env: &Env, dir: &Path, kept: &[&str]) -> Result<()> {
         let (lock, download) = (dir.join("requirements.lock"), dir.join("download"));
-        fs::write(&lock, requirement)?;
+        fs::write(&lock, self.lock())?;
         let python = env.venv.join("bin/python3");
         let mut command = Command::new(&python);
         command.args(pip(env)?);
@@ -148,14 +157,11 @@ impl Version {
         let mut unpack = Command::new(&python);
         unpack.args(["-c", UNPACK]);
         unpack.arg(entry_with_prefix(&download, "")?);
-        unpack.arg(wheel.prefix).arg(dir.join("lib")).args(KEPT);
+        unpack.arg(self.prefix).arg(dir.join("lib")).args(kept);
         process::stdout(&mut unpack, QUESTION)?;
-        libucp(&dir.join("lib"))?;
         fs::remove_dir_all(&download).context("cannot clear the download")
     }
-}
 
-impl Wheel {
     /// The pin in pip's own format.
     fn lock(&self) -> String {
         let [x86, arm] = self.sha256;

@@ -1,7 +1,7 @@
 //! An emulated machine room of two nodes, and pairs of programs in it: a server and its client.
 
 use super::World;
-use crate::process::{self, Running};
+use crate::process::{self, Done, Running};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::net::TcpListener;
@@ -67,6 +67,22 @@ impl<'a> Room<'a> {
             .sum())
     }
 
+    /// That no request of a program went wrong. What programs ask before they start may well be unknown.
+    pub(super) fn ensure_nothing_refused(&self) -> Result<()> {
+        const KINDS: [&str; 6] = [
+            "local_",
+            "remote_",
+            "retry_",
+            "window_",
+            "unknown_work",
+            "cq_overrun",
+        ];
+        let bad = |name: &str| KINDS.iter().any(|kind| name.starts_with(kind));
+        let refused = self.counted("refusals", bad)?;
+        ensure!(refused == 0, "{refused} requests were refused");
+        Ok(())
+    }
+
     fn emulator(&self, subcommand: &str) -> Command {
         let mut command = Command::new(self.world.bin.join("bf-emu"));
         command.arg(subcommand).arg("--state").arg(&self.state);
@@ -80,6 +96,28 @@ impl Drop for Room<'_> {
     }
 }
 
+/// How a server and its client ended.
+pub(super) struct Ended {
+    pub(super) server: Done,
+    pub(super) client: Done,
+}
+
+impl Ended {
+    /// An error that shows everything, unless both ended well.
+    pub(super) fn result(&self, server: &Command, client: &Command) -> Result<()> {
+        let (server, client) = (process::shown(server), process::shown(client));
+        ensure!(
+            self.client.ok() && self.server.ok(),
+            "{server}\n{client}\n-- server: {}\n{}\n-- client: {}\n{}",
+            self.server.verdict(),
+            self.server.output.trim_end(),
+            self.client.verdict(),
+            self.client.output.trim_end()
+        );
+        Ok(())
+    }
+}
+
 /// Runs a server, and a client once the server listens on `port`; both must end well. Returns what both wrote.
 pub(super) fn run(
     server: &mut Command,
@@ -87,33 +125,46 @@ pub(super) fn run(
     port: u16,
     limit: Duration,
 ) -> Result<(String, String)> {
-    let lines = format!("{}\n{}", process::shown(server), process::shown(client));
+    let ended = both(server, client, port, limit)?;
+    ended.result(server, client)?;
+    Ok((ended.server.output, ended.client.output))
+}
+
+/// Runs a server, and a client once the server listens on `port`, to their ends.
+///
+/// # Errors
+/// The server did not come up.
+pub(super) fn both(
+    server: &mut Command,
+    client: &mut Command,
+    port: u16,
+    limit: Duration,
+) -> Result<Ended> {
+    let running = listening(server, port, limit)?;
+    let client = process::run(client, limit)?;
+    // A client that failed leaves its server waiting for ever.
+    let patience = match client.ok() {
+        true => limit,
+        false => Duration::from_secs(1),
+    };
+    let server = running.wait(patience)?;
+    Ok(Ended { server, client })
+}
+
+/// Starts a server and waits until it listens on `port`.
+pub(super) fn listening(server: &mut Command, port: u16, limit: Duration) -> Result<Running> {
     let mut running = Running::spawn(server)?;
     let up = process::wait_until(limit, || listens(port) || running.group.has_ended());
     if !up || running.group.has_ended() {
         let done = running.wait(Duration::ZERO)?;
         bail!(
-            "the server did not come up: {}\n{lines}\n{}",
+            "the server did not come up: {}\n{}\n{}",
             done.verdict(),
+            process::shown(server),
             done.output.trim_end()
         );
     }
-    let client_done = process::run(client, limit)?;
-    // A client that failed leaves its server waiting for ever.
-    let patience = match client_done.ok() {
-        true => limit,
-        false => Duration::from_secs(1),
-    };
-    let server_done = running.wait(patience)?;
-    ensure!(
-        client_done.ok() && server_done.ok(),
-        "{lines}\n-- server: {}\n{}\n-- client: {}\n{}",
-        server_done.verdict(),
-        server_done.output.trim_end(),
-        client_done.verdict(),
-        client_done.output.trim_end()
-    );
-    Ok((server_done.output, client_done.output))
+    Ok(running)
 }
 
 /// A TCP port that nobody listens on now.

@@ -9,6 +9,8 @@ pub(super) struct Accepted {
     pub(super) suite: String,
     pub(super) name: String,
     pub(super) reason: String,
+    /// It is the machine that lacks something, so on another one the test may pass.
+    pub(super) of_machine: bool,
 }
 
 /// Reads the file.
@@ -34,6 +36,12 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
                     .with_context(|| format!("a [[skip]] without {name}: {group}"))
             };
             let (suite, reason) = (text("suite")?, text("reason")?);
+            let of_machine = match group.get("of_machine") {
+                None => false,
+                Some(value) => value
+                    .as_bool()
+                    .with_context(|| format!("of_machine is not true or false: {group}"))?,
+            };
             let names = group.get("names").and_then(toml::Value::as_array);
             let names = names.with_context(|| format!("a [[skip]] without names: {group}"))?;
             for name in names {
@@ -46,6 +54,7 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
                     suite: suite.clone(),
                     name,
                     reason: reason.clone(),
+                    of_machine,
                 });
             }
         }

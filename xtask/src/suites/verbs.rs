@@ -1,8 +1,8 @@
 //! Stock programs on libibverbs: the pingpongs of ibverbs-utils, and perftest without rdma_cm.
 
 use super::pair::{CLIENT, Room, SERVER, free_port, run};
-use super::{Case, World};
-use anyhow::{Result, ensure};
+use super::{Case, Outcome, World};
+use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 
 /// One pair of programs: the longest move some gigabytes, and others may keep the processors busy.
@@ -154,6 +154,19 @@ const PERFTESTS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Whether a test failed of perftest's own fault, and which: then it counts as skipped.
+fn own_fault(case: &Case) -> Option<&'static str> {
+    /// What is written, and why. Of a queue of one request with one channel for both its completion queues, perftest
+    /// takes the answer's event for its own request's; and a server of DC never gives up one of the two.
+    const FAULTS: [&str; 2] = ["Failed to close event channel", "Couldn't post send: scnt="];
+    let Outcome::Failed(detail) = &case.outcome else {
+        return None;
+    };
+    let is_known = case.name.contains("-c DC") && case.name.contains(" -e");
+    let said = FAULTS.iter().any(|fault| detail.contains(fault));
+    (is_known && said).then_some("perftest's own fault with events on DC")
+}
+
 pub(super) fn perftest(world: &World) -> Result<Vec<Case>> {
     let rows = PERFTESTS
         .iter()
@@ -163,7 +176,11 @@ pub(super) fn perftest(world: &World) -> Result<Vec<Case>> {
         .filter(|(name, ..)| world.wants(name))
         .map(|(name, program, options)| {
             let result = pair(world, program, options, QUIET).map(drop);
-            Case::of(name, result)
+            let mut case = Case::of(name, result);
+            if let Some(reason) = own_fault(&case) {
+                case.outcome = Outcome::Skipped(reason.to_owned());
+            }
+            case
         })
         .collect())
 }
@@ -183,25 +200,8 @@ fn pair(world: &World, program: &str, options: &str, more: &str) -> Result<(Stri
     };
     let (mut server, mut client) = (command(SERVER), command(CLIENT));
     let outputs = run(&mut server, client.arg("127.0.0.1"), port, LIMIT)?;
-    // What the programs ask before they start may well be unknown; what they post may not fail.
-    let refused = room.counted("refusals", |name| {
-        [
-            "local_",
-            "remote_",
-            "retry_",
-            "window_",
-            "unknown_work",
-            "cq_overrun",
-        ]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-    })?;
-    ensure!(
-        refused == 0,
-        "{refused} requests were refused\n{}\n{}",
-        outputs.0,
-        outputs.1
-    );
+    room.ensure_nothing_refused()
+        .with_context(|| format!("{}\n{}", outputs.0, outputs.1))?;
     let moved = room.counted("wqes", |name| name != "flushed")?;
     ensure!(moved > 0, "the device executed nothing");
     Ok(outputs)

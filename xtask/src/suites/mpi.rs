@@ -1,0 +1,112 @@
+//! `tests/programs/mpi_check.c` on stock Open MPI with four ranks on two emulated nodes, over each transport of UCX.
+
+use super::pair::{CLIENT, Room, SERVER};
+use super::transport::{TRANSPORTS, Transport};
+use super::{Case, Outcome, World};
+use crate::{process, setup, workspace};
+use anyhow::{Context, Result, ensure};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Four polling ranks on two cores take ten seconds when nobody else runs.
+const LIMIT: Duration = Duration::from_secs(240);
+/// After this, in seconds, Open MPI itself ends the ranks, which are in process groups of their own.
+const OWN_LIMIT_S: &str = "210";
+/// A small C program.
+const COMPILE: Duration = Duration::from_secs(60);
+/// Ranks on each of the two nodes.
+const RANKS: &str = "2";
+const SECTIONS: [&str; 3] = ["p2p", "collectives", "one_sided"];
+
+pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
+    let program = compile(world)?;
+    let mut cases = Vec::new();
+    for transport in TRANSPORTS {
+        let names = SECTIONS.map(|section| format!("{} {section}", transport.name));
+        if !names.iter().any(|name| world.wants(name)) {
+            continue;
+        }
+        let (output, result) = match job(world, &program, transport) {
+            Ok((output, result)) => (output, result),
+            Err(error) => (String::new(), Err(error)),
+        };
+        let mut detail = result.err().map(|error| format!("{error:#}"));
+        for (name, section) in names.into_iter().zip(SECTIONS) {
+            let line = format!("ok {section}");
+            let finished = output.lines().any(|said| said == line);
+            // What is wrong without a section's fault is told with the last.
+            let outcome = match (finished, section == SECTIONS[2], &mut detail) {
+                (true, false, _) | (true, true, None) => Outcome::Passed,
+                (_, _, detail) => {
+                    let reason = "not reached, as the one before failed".to_owned();
+                    Outcome::Failed(detail.take().unwrap_or(reason))
+                }
+            };
+            cases.push(Case { name, outcome });
+        }
+    }
+    Ok(cases)
+}
+
+fn compile(world: &World) -> Result<PathBuf> {
+    let program = world.dir.join("mpi_check");
+    let wheel = setup::mpi::wheel(&world.env);
+    let mut mpicc = Command::new(wheel.compiler);
+    mpicc
+        .envs(wheel.environment)
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(workspace::root().join("tests/programs/mpi_check.c"));
+    process::stdout(&mut mpicc, COMPILE)?;
+    Ok(program)
+}
+
+/// What the job wrote, and whether all went well.
+fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, Result<()>)> {
+    let room = Room::new(world)?;
+    let wheel = setup::mpi::wheel(&world.env);
+    let mut mpirun = Command::new(wheel.launcher.first().context("no launcher")?);
+    mpirun
+        .args(&wheel.launcher[1..])
+        .args(["--bind-to", "none", "--timeout", OWN_LIMIT_S])
+        .envs(wheel.environment)
+        // Otherwise Open MPI leaves a device to UCX only if it knows the transport to be fast.
+        .env("OMPI_MCA_pml_ucx_tls", "any")
+        .env("OMPI_MCA_pml_ucx_devices", "any")
+        .env("UCX_TLS", transport.tls)
+        .env("UCX_NET_DEVICES", "mlx5_0:1")
+        .env("UCX_WARN_UNUSED_ENV_VARS", "n");
+    for (index, function) in [SERVER, CLIENT].into_iter().enumerate() {
+        if index > 0 {
+            mpirun.arg(":");
+        }
+        mpirun
+            .args(["-n", RANKS])
+            .args(words(&room.command(function, program)));
+    }
+    let done = process::run(&mut mpirun, LIMIT)?;
+    let judged = || {
+        ensure!(
+            done.ok() && done.output.lines().any(|line| line == "done"),
+            "{}\n{}\n{}",
+            process::shown(&mpirun),
+            done.verdict(),
+            done.output.trim_end()
+        );
+        let moved = room.counted("wqes", |name| name == "send")?;
+        ensure!(moved > 0, "the device sent nothing");
+        room.ensure_nothing_refused()
+    };
+    let result = judged().with_context(|| transport.name);
+    Ok((done.output.clone(), result))
+}
+
+/// Program and arguments, for a program that starts it.
+fn words(command: &Command) -> Vec<OsString> {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsString::from)
+        .collect()
+}

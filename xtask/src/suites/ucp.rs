@@ -1,0 +1,222 @@
+//! `tests/programs/ucp_pair.c` on each stock UCX over each transport: everything that UCP moves, every byte compared.
+
+use super::pair::{self, CLIENT, Room, SERVER};
+use super::stock::Stock;
+use super::transport::{TRANSPORTS, Transport};
+use super::{Case, Outcome, World};
+use crate::matrix::versions::{VERSIONS, Version};
+use crate::{process, workspace};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// One pair of programs takes a second or two on two idle cores; a wait within it ends after 40 s.
+const LIMIT: Duration = Duration::from_secs(150);
+/// A small C program.
+const COMPILE: Duration = Duration::from_secs(60);
+
+/// What the pair does, one after the other.
+const SECTIONS: [&str; 7] = ["tag", "am", "stream", "put", "get", "amo32", "amo64"];
+
+/// How the pair waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Both sides poll.
+    Polling,
+    /// Both sleep until the device has an event for them.
+    Asleep,
+}
+
+impl Mode {
+    const ALL: [Self; 2] = [Self::Polling, Self::Asleep];
+
+    /// Part of the tests' names.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Polling => "polling",
+            Self::Asleep => "asleep",
+        }
+    }
+
+    const fn option(self) -> Option<&'static str> {
+        match self {
+            Self::Polling => None,
+            Self::Asleep => Some("-w"),
+        }
+    }
+}
+
+/// What `cargo xtask test` runs: each transport in each mode, on versions that its other phases fetch as well.
+pub(super) const SAMPLE: &[&str] = &[
+    "1.18.1 rc_mlx5 polling",
+    "1.18.1 ud_mlx5 asleep",
+    "1.18.1 ud_verbs asleep",
+    "1.20.1 dc_mlx5 polling",
+    "1.20.1 dc_mlx5 asleep",
+    "1.20.1 rc_verbs asleep",
+    "1.20.1 ud_verbs polling",
+    "1.23.0 rc_mlx5 asleep",
+    "1.23.0 rc_verbs polling",
+    "1.23.0 ud_mlx5 polling",
+];
+
+pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
+    let program = compile(world)?;
+    let mut cases = Vec::new();
+    for version in VERSIONS {
+        let rows = TRANSPORTS
+            .iter()
+            .flat_map(|transport| Mode::ALL.map(|mode| Row::new(world, version, transport, mode)));
+        let rows: Vec<Row<'_>> = rows.filter(|row| !row.sections.is_empty()).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        match Stock::fetch(world, version) {
+            Ok(stock) => cases.extend(rows.iter().flat_map(|row| row.run(&program, &stock))),
+            Err(error) => cases.push(Case::of(version.name, Err(error))),
+        }
+    }
+    Ok(cases)
+}
+
+fn compile(world: &World) -> Result<PathBuf> {
+    let program = world.dir.join("ucp_pair");
+    let source = workspace::root().join("tests/programs/ucp_pair.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-isystem"])
+        .arg(&world.env.ucx_include)
+        .arg("-o")
+        .args([&program, &source])
+        .arg("-ldl");
+    process::stdout(&mut cc, COMPILE)?;
+    Ok(program)
+}
+
+/// One pair of programs; each of its sections is a test.
+struct Row<'a> {
+    world: &'a World,
+    transport: &'a Transport,
+    mode: Mode,
+    /// Those that are wanted, with the tests' names.
+    sections: Vec<(&'static str, String)>,
+}
+
+impl<'a> Row<'a> {
+    fn new(world: &'a World, version: &Version, transport: &'a Transport, mode: Mode) -> Self {
+        let row = format!("{} {} {}", version.name, transport.name, mode.name());
+        let named = SECTIONS.map(|section| (section, format!("{row} {section}")));
+        let is_wanted = |(_, name): &(&str, String)| world.wants(name);
+        Self {
+            world,
+            transport,
+            mode,
+            sections: named.into_iter().filter(is_wanted).collect(),
+        }
+    }
+
+    fn run(&self, program: &Path, stock: &Stock) -> Vec<Case> {
+        let (finished, result) = match self.pair(program, stock) {
+            Ok(pair) => pair,
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let mut detail = result.err().map(|error| format!("{error:#}"));
+        let mut outcome = |section: &str| {
+            if finished.contains(&section) {
+                return Outcome::Passed;
+            }
+            match detail.as_deref() {
+                Some(text) if text.contains("no usable transports") => {
+                    return Outcome::Skipped("UCX finds no such transport".to_owned());
+                }
+                _ => {}
+            }
+            let reason = "not reached, as the one before failed".to_owned();
+            Outcome::Failed(detail.take().unwrap_or(reason))
+        };
+        let case = |(section, name): &(&str, String)| Case {
+            name: name.clone(),
+            outcome: outcome(section),
+        };
+        let mut cases: Vec<Case> = self.sections.iter().map(case).collect();
+        // All sections were finished, and yet something was wrong behind them.
+        if let (Some(detail), Some(last)) = (detail, cases.last_mut())
+            && last.outcome == Outcome::Passed
+        {
+            last.outcome = Outcome::Failed(detail);
+        }
+        cases
+    }
+
+    /// The sections that both sides finished, and whether all went well.
+    fn pair(&self, program: &Path, stock: &Stock) -> Result<(Vec<&'static str>, Result<()>)> {
+        let room = Room::new(self.world)?;
+        let port = pair::free_port()?;
+        let command = |function: &str, side: &[&str]| {
+            let mut command = room.command(function, program);
+            command
+                .envs(stock.environment(self.world, self.transport.tls))
+                .arg(&stock.libucp)
+                .args(self.mode.option())
+                .args(["-p", &port.to_string()])
+                .args(side)
+                .args(self.sections.iter().map(|(section, _)| section));
+            command
+        };
+        let (mut server, mut client) = (command(SERVER, &[]), command(CLIENT, &["-c"]));
+        let ended = pair::both(&mut server, &mut client, port, LIMIT)?;
+        let outputs = [&ended.server.output, &ended.client.output];
+        let is_finished = |section: &&str| {
+            let line = format!("ok {section}");
+            let said = |output: &&String| output.lines().any(|said| said == line);
+            outputs.iter().all(said)
+        };
+        let finished = self.sections.iter().map(|(section, _)| *section);
+        let finished = finished.filter(is_finished).collect();
+        let result = ended
+            .result(&server, &client)
+            .and_then(|()| self.judge(&room, &outputs));
+        Ok((finished, result))
+    }
+
+    /// That it went the way that was meant.
+    fn judge(&self, room: &Room<'_>, outputs: &[&String; 2]) -> Result<()> {
+        let wanted = format!("{}/mlx5_0:1", self.transport.name);
+        for output in outputs {
+            let line = |key: &str| output.lines().find_map(|line| line.strip_prefix(key));
+            let lanes = line("lanes ").with_context(|| format!("no lanes:\n{output}"))?;
+            let strange = lanes.split(' ').find(|lane| *lane != wanted);
+            ensure!(strange.is_none(), "lanes are {lanes}, not all {wanted}");
+            let sleeps = line("sleeps ").with_context(|| format!("no sleeps:\n{output}"))?;
+            let slept = sleeps != "0";
+            ensure!(slept == (self.mode == Mode::Asleep), "slept {sleeps} times");
+        }
+        let moved = room.counted("wqes", |name| name != "flushed")?;
+        ensure!(moved > 0, "the device executed nothing");
+        room.ensure_nothing_refused()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sample_has_every_transport_in_every_mode() {
+        for transport in TRANSPORTS {
+            for mode in Mode::ALL {
+                let row = format!("{} {}", transport.name, mode.name());
+                assert!(SAMPLE.iter().any(|sample| sample.ends_with(&row)), "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn sections_are_those_of_the_program() {
+        let source = workspace::root().join("tests/programs/ucp_pair.c");
+        let text = std::fs::read_to_string(source).unwrap();
+        for section in SECTIONS {
+            assert!(text.contains(&format!("\t{{ \"{section}\", ")), "{section}");
+        }
+    }
+}
