@@ -354,8 +354,9 @@ impl Service {
                 self.fail(job, &reason, Some(id));
             }
             (role, frame) => {
-                let text = format!("{frame:?}");
-                let reason = format!("{role:?}: unexpected {}", &text[..text.len().min(40)]);
+                // By characters: what a stranger sent may be cut within one.
+                let text: String = format!("{frame:?}").chars().take(40).collect();
+                let reason = format!("{role:?}: unexpected {text}");
                 match role {
                     Role::Rank { job, .. } | Role::Service { job, .. } => {
                         self.fail(job, &reason, None);
