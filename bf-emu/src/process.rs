@@ -59,6 +59,18 @@ struct UarSlot {
     uar: AtomicU32,
 }
 
+/// What a store to a UAR page was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// The doorbell of a send queue, and what is copied behind it up to `end` is payload.
+    Send {
+        /// Address of the first byte that is not of the same register.
+        end: usize,
+    },
+    /// Something else, or nothing.
+    Other,
+}
+
 /// An open context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
@@ -526,31 +538,35 @@ impl Process {
         Err(Errno(libc::ENOMEM))
     }
 
-    /// A store of this process hit `address`: if that is a UAR page, does what the store asks for
-    /// and returns true. `value` is what was stored, as memory would hold it, if that is known.
+    /// A store of this process hit `address`: if that is a UAR page, does what the store asks for.
+    /// `value` is what was stored, as memory would hold it, if that is known. None if it is no UAR
+    /// page.
     ///
     /// Async-signal-safe, for a signal that the calling thread's own store raised.
-    pub fn doorbell(&self, address: usize, value: Option<u64>) -> bool {
+    pub fn doorbell(&self, address: usize, value: Option<u64>) -> Option<Rung> {
         let page = address & !(PAGE - 1);
         let high = self.uars_high.load(Ordering::Acquire).min(self.uars.len());
         let uar = self.uars[..high]
             .iter()
             .find(|uar| uar.start.load(Ordering::Acquire) == page);
-        let Some(uar) = uar else { return false };
+        let uar = uar?;
         let context = uar.context.load(Ordering::Relaxed);
         let function = uar.function.load(Ordering::Relaxed) as usize;
         let number = uar.uar.load(Ordering::Relaxed);
         let bytes = value.map(u64::to_le_bytes);
+        self.fabric.counters(function).trap();
         match address - page {
             CQ_DOORBELL => self.arm(function, context, bytes),
             // Of a BlueFlame copy only the first store is a doorbell; the rest is payload that
             // also lies in the ring.
             offset if offset >= SEND_DOORBELL && offset % BLUEFLAME_BYTES == 0 => {
                 self.ring(function, context, number, bytes);
+                let end = address + BLUEFLAME_BYTES;
+                return Some(Rung::Send { end });
             }
             _ => {}
         }
-        true
+        Some(Rung::Other)
     }
 
     fn arm(&self, function: usize, context: u32, bytes: Option<[u8; 8]>) {

@@ -120,6 +120,7 @@ pub struct Counters {
     commands: [AtomicU64; Command::ALL.len()],
     works: [AtomicU64; Work::ALL.len()],
     refusals: [AtomicU64; Refusal::ALL.len()],
+    traps: AtomicU64,
     doorbells: AtomicU64,
     arms: AtomicU64,
     completions: AtomicU64,
@@ -146,6 +147,11 @@ impl Counters {
     /// Counts a refusal.
     pub fn refuse(&self, refusal: Refusal) {
         add(&self.refusals[refusal as usize], 1);
+    }
+
+    /// Counts a store that trapped.
+    pub fn trap(&self) {
+        add(&self.traps, 1);
     }
 
     /// Counts a doorbell of a send queue.
@@ -206,6 +212,9 @@ pub struct FunctionStats {
     pub commands: Counts,
     /// Work requests, by opcode.
     pub wqes: Counts,
+    /// Stores to its UAR pages that trapped: doorbells, arms, and what of a BlueFlame copy could not
+    /// be stepped over.
+    pub traps: u64,
     /// Stores to send doorbells.
     pub doorbells: u64,
     /// Completion queues armed.
@@ -366,6 +375,7 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
             &counters.commands,
         ),
         wqes: counts(&mut Work::ALL.iter().map(|w| w.name()), &counters.works),
+        traps: load(&counters.traps),
         doorbells: load(&counters.doorbells),
         cq_arms: load(&counters.arms),
         completions: load(&counters.completions),
@@ -410,8 +420,9 @@ impl fmt::Display for Stats {
             line(f, "objects", &function.objects)?;
             writeln!(
                 f,
-                "  {:<10} doorbells {}, arms {}, completions {}, events {}, payload {} bytes",
+                "  {:<10} traps {}, doorbells {}, arms {}, completions {}, events {}, payload {} bytes",
                 "traffic",
+                function.traps,
                 function.doorbells,
                 function.cq_arms,
                 function.completions,

@@ -12,35 +12,17 @@ use std::mem;
 use std::ptr;
 use std::slice;
 
-use bf_emu::trap::{self, INSTRUCTION_BYTES_MAX, Registers, Store};
+use bf_emu::process::Rung;
+use bf_emu::trap::{self, INSTRUCTION_BYTES_MAX, Registers, Store, copy};
 use bf_emu::{guard, process, sys};
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
+use crate::context::{self, go_on_at};
 use crate::next::{next, of_libc};
 use crate::signals::{self, Recorded};
 
 /// Smallest page of x86-64; an instruction is read across its end only if it has to be.
 const PAGE_BYTES: usize = 4096;
-/// Where the saved context has the general registers, in the order of their encoding.
-const GENERAL: [c_int; 16] = [
-    libc::REG_RAX,
-    libc::REG_RCX,
-    libc::REG_RDX,
-    libc::REG_RBX,
-    libc::REG_RSP,
-    libc::REG_RBP,
-    libc::REG_RSI,
-    libc::REG_RDI,
-    libc::REG_R8,
-    libc::REG_R9,
-    libc::REG_R10,
-    libc::REG_R11,
-    libc::REG_R12,
-    libc::REG_R13,
-    libc::REG_R14,
-    libc::REG_R15,
-];
-
 /// Makes the trap's handler that of `signal`. Gives the action that it replaced, unless that was
 /// the trap's already; None if there is no way to do so.
 pub(crate) fn take(signal: c_int) -> Option<Option<Recorded>> {
@@ -99,17 +81,17 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
 }
 
 /// Deals with the fault if it is the device's.
-fn serve(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
+fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     // A signal that someone sent says nothing about the instruction it interrupted.
     if info.si_code <= 0 {
         return false;
     }
-    let registers = registers(context);
+    let registers = context::registers(thread);
     let Ok(rip) = usize::try_from(registers.rip) else {
         return false;
     };
     if let Some(resume) = guard::fixup(rip) {
-        go_on_at(context, resume);
+        go_on_at(thread, resume);
         return true;
     }
     if signal != libc::SIGSEGV {
@@ -120,41 +102,35 @@ fn serve(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
     };
     // SAFETY: a fault of memory (si_code above 0) has an address.
     let address = unsafe { info.si_addr() }.addr();
-    match decode(rip, &registers) {
-        Some(store) => {
-            let served = process.doorbell(address, store.value);
-            if served {
-                // Cannot overflow: an instruction does not reach over the end of memory.
-                go_on_at(context, rip + usize::from(store.length));
-            }
-            served
+    let Some(store) = decode(rip, &registers) else {
+        if process.doorbell(address, None).is_some() {
+            complain(rip);
         }
-        None => {
-            if process.doorbell(address, None) {
-                complain(rip);
-            }
-            false
-        }
-    }
-}
-
-fn registers(context: &ucontext_t) -> Registers {
-    let saved = &context.uc_mcontext.gregs;
-    let value = |register: c_int| {
-        let index = usize::try_from(register).unwrap_or(usize::MAX);
-        saved.get(index).map_or(0, |value| value.cast_unsigned())
+        return false;
     };
-    Registers {
-        general: GENERAL.map(value),
-        rip: value(libc::REG_RIP),
+    let value = store.value.or_else(|| vector_value(rip, thread));
+    let Some(rung) = process.doorbell(address, value) else {
+        return false;
+    };
+    // Cannot overflow: an instruction does not reach over the end of memory.
+    let behind = rip + usize::from(store.length);
+    go_on_at(thread, behind);
+    if let Rung::Send { end } = rung {
+        // Cannot overflow: the store is within a page of this process.
+        let rest = (address + usize::from(store.width), end);
+        context::follow_copy(thread, registers, behind, rest);
     }
+    true
 }
 
-fn go_on_at(context: &mut ucontext_t, rip: usize) {
-    let index = usize::try_from(libc::REG_RIP).unwrap_or(usize::MAX);
-    if let Some(saved) = context.uc_mcontext.gregs.get_mut(index) {
-        *saved = (rip as u64).cast_signed();
-    }
+/// The first eight bytes of a store from a vector register: of a BlueFlame copy they tell whose
+/// doorbell it is.
+fn vector_value(rip: usize, thread: &ucontext_t) -> Option<u64> {
+    let on_page = (PAGE_BYTES - rip % PAGE_BYTES).min(INSTRUCTION_BYTES_MAX);
+    // SAFETY: the thread has fetched an instruction there, so the rest of its page is readable.
+    let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(rip), on_page) };
+    let register = copy::vector_source(bytes)?;
+    context::low_half(thread, register)
 }
 
 /// The store at `rip`, where a thread was just now executing.

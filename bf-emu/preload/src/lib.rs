@@ -8,7 +8,7 @@
 //! - [`names`]: calls that take a path and need nothing but another path.
 //! - [`open`], [`stat`]: calls that must present a uverbs device as a character device.
 //! - [`files`]: calls on open files: ioctl, close, dup.
-//! - [`signals`], [`fault`]: the doorbell trap and its coexistence with the program's own handlers.
+//! - [`signals`], [`fault`], [`context`]: the doorbell trap and its coexistence with the program's own handlers.
 //!
 //! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`:
 //! the file behind a uverbs device is a memory file and serves them as it is.
@@ -18,6 +18,8 @@
 //! conventions of x86-64 and AArch64 Linux the first variadic integer or pointer arguments are
 //! passed as fixed ones are, and one that the caller left out is only an unused register.
 
+#[cfg(target_arch = "x86_64")]
+mod context;
 #[cfg(target_arch = "x86_64")]
 mod fault;
 mod files;
