@@ -160,6 +160,8 @@ pub struct ProfileTable {
     latency_ns: u64,
     /// 0 for unlimited.
     bandwidth_mbit_per_s: u64,
+    /// 0 if all of the above cost nothing: asked at each doorbell.
+    costs: u64,
 }
 
 impl ProfileTable {
@@ -170,6 +172,7 @@ impl ProfileTable {
         rows_ns: [[0; POINTS_MAX]; ROWS],
         latency_ns: 0,
         bandwidth_mbit_per_s: 0,
+        costs: 0,
     };
 
     /// The time in nanoseconds that `kind` takes for `bytes`: exact at the profile's sizes, linear
@@ -192,9 +195,7 @@ impl ProfileTable {
     /// Whether nothing costs anything, so that callers may skip the clock altogether.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.latency_ns == 0
-            && self.bandwidth_mbit_per_s == 0
-            && self.rows_ns.iter().flatten().all(|cost| *cost == 0)
+        self.costs == 0
     }
 
     fn interpolate(&self, costs_ns: &[u64; POINTS_MAX], bytes: u64) -> u64 {
@@ -486,6 +487,10 @@ fn compile(name: &str, raw: &RawProfile) -> Result<ProfileTable, ProfileError> {
         raw.link.bandwidth_mbit_per_s,
         BANDWIDTH_MBIT_PER_S_MAX,
     )?;
+    let free = table.latency_ns == 0
+        && table.bandwidth_mbit_per_s == 0
+        && table.rows_ns.iter().flatten().all(|cost| *cost == 0);
+    table.costs = u64::from(!free);
     Ok(table)
 }
 
@@ -686,6 +691,7 @@ mod tests {
                 rows_ns: [row; ROWS],
                 latency_ns: link.0,
                 bandwidth_mbit_per_s: link.1,
+                costs: points,
             };
             for kind in CostKind::ALL {
                 let _ = table.cost_ns(kind, bytes);

@@ -159,6 +159,12 @@ impl Counters {
         add(&self.doorbells, 1);
     }
 
+    /// Doorbells of send queues so far.
+    #[must_use]
+    pub fn doorbells(&self) -> u64 {
+        self.doorbells.load(Ordering::Relaxed)
+    }
+
     /// Counts a completion queue armed.
     pub fn arm(&self) {
         add(&self.arms, 1);

@@ -47,6 +47,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::new("ucx_info", info),
         Case::new("ucx_opens_devx_with_xgvmi", devx),
+        Case::new("ucx_blueflame_copies_trap_once", one_trap),
     ];
     cases.extend(
         PERFTEST
@@ -102,8 +103,29 @@ fn devx(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Each request, whose copy into a BlueFlame register takes four stores and more, traps once: in loops of one block
+/// and of several, and in the straight copies.
+fn one_trap(world: &World) -> Result<()> {
+    for row in PERFTEST.iter().filter(|row| row.name != "ucx_tag_lat_rndv") {
+        let room = Room::new(world)?;
+        perftest_in(&room, row)?;
+        let (traps, doorbells) = (room.total("traps")?, room.total("doorbells")?);
+        let rings = doorbells + room.total("cq_arms")?;
+        ensure!(doorbells > 500, "{}: {doorbells} doorbells", row.name);
+        ensure!(
+            traps == rings,
+            "{}: {traps} traps for {rings} doorbells and arms",
+            row.name
+        );
+    }
+    Ok(())
+}
+
 fn perftest(world: &World, row: &Perftest) -> Result<()> {
-    let room = Room::new(world)?;
+    perftest_in(&Room::new(world)?, row)
+}
+
+fn perftest_in(room: &Room<'_>, row: &Perftest) -> Result<()> {
     let port = free_port()?;
     let command = |function: &str| {
         let mut command = room.ucx_command(function, "ucx_perftest");

@@ -182,6 +182,15 @@ impl<'a> Room<'a> {
         Ok(refusals[reason].as_u64().unwrap_or(0))
     }
 
+    /// A number of the whole device, all functions added up: "traps", "doorbells", "cq_arms".
+    pub(crate) fn total(&self, name: &str) -> Result<u64> {
+        let stats = self.stats()?;
+        functions(&stats)
+            .map(|entry| entry[name].as_u64())
+            .sum::<Option<u64>>()
+            .with_context(|| format!("bf-emu stats --json has no {name}: {stats}"))
+    }
+
     fn stats(&self) -> Result<serde_json::Value> {
         let text = process::stdout(self.emulator_command("stats").arg("--json"), LIMIT)?;
         serde_json::from_str(&text).with_context(|| format!("bf-emu stats --json printed: {text}"))

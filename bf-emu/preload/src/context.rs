@@ -147,7 +147,10 @@ impl Vectors {
     }
 
     fn set(self, register: usize, loaded: Loaded) {
-        let Some(xmm) = register.checked_mul(16).filter(|offset| *offset < AVX_BYTES) else {
+        let Some(xmm) = register
+            .checked_mul(16)
+            .filter(|offset| *offset < AVX_BYTES)
+        else {
             return;
         };
         let xmm_at = mem::offset_of!(libc::_libc_fpstate, _xmm) + xmm;

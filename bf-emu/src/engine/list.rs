@@ -1,5 +1,7 @@
 //! Gather and scatter lists, and moving bytes between two of them.
 
+use std::mem::MaybeUninit;
+
 use mlx5_prm::wqe::{Data, INVALID_LKEY, OCTOWORD_BYTES};
 
 use super::access::{Denied, Need, Piece, Side, resolve};
@@ -28,7 +30,9 @@ pub(crate) struct Segment {
 pub(crate) struct List {
     side: Side,
     need: Need,
-    segments: [Segment; SEGMENTS_MAX],
+    /// The first `count` are initialised; most lists have one, and clearing the others would take
+    /// longer than all else that is done with it.
+    segments: [MaybeUninit<Segment>; SEGMENTS_MAX],
     count: usize,
 }
 
@@ -42,20 +46,26 @@ impl List {
         Self {
             side,
             need,
-            segments: [Segment::default(); SEGMENTS_MAX],
+            segments: [MaybeUninit::uninit(); SEGMENTS_MAX],
             count: 0,
         }
+    }
+
+    fn segments(&self) -> &[Segment] {
+        let set = &self.segments[..self.count];
+        // SAFETY: `push` has initialised the first `count`, and a segment has the layout of its cell.
+        unsafe { std::slice::from_raw_parts(set.as_ptr().cast(), set.len()) }
     }
 
     /// A list of one range behind a key.
     pub(crate) fn of_key(side: Side, need: Need, key: u32, address: u64, length: u64) -> Self {
         let mut list = Self::new(side, need);
-        list.segments[0] = Segment {
+        // Cannot fail: the list is empty.
+        let _ = list.push(Segment {
             key: Some(key),
             address,
             length,
-        };
-        list.count = 1;
+        });
         list
     }
 
@@ -63,17 +73,20 @@ impl List {
     pub(crate) fn of_bytes(side: Side, bytes: &[u8]) -> Self {
         let mut list = Self::new(side, Need::LocalRead);
         let address = bytes.as_ptr().addr() as u64;
-        list.segments[0] = Segment {
+        // Cannot fail: the list is empty.
+        let _ = list.push(Segment {
             key: None,
             address,
             length: bytes.len() as u64,
-        };
-        list.count = 1;
+        });
         list
     }
 
     fn push(&mut self, segment: Segment) -> Result<(), Malformed> {
-        *self.segments.get_mut(self.count).ok_or(Malformed)? = segment;
+        self.segments
+            .get_mut(self.count)
+            .ok_or(Malformed)?
+            .write(segment);
         self.count += 1;
         Ok(())
     }
@@ -145,16 +158,13 @@ impl List {
 
     /// Bytes that the list covers.
     pub(crate) fn length(&self) -> u64 {
-        self.segments[..self.count]
-            .iter()
-            .map(|segment| segment.length)
-            .sum()
+        self.segments().iter().map(|segment| segment.length).sum()
     }
 
     /// The piece of memory that starts `position` bytes into the list.
     fn piece(&self, locked: &Locked<'_>, position: u64) -> Result<Option<Piece>, Denied> {
         let mut left = position;
-        for segment in &self.segments[..self.count] {
+        for segment in self.segments() {
             if left >= segment.length {
                 left -= segment.length;
                 continue;

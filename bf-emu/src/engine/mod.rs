@@ -23,7 +23,10 @@ pub(crate) mod tick;
 pub(crate) mod umr;
 pub(crate) mod work;
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
 use crate::fabric::release::start_time;
+use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 use crate::sys;
 use crate::trace::What;
@@ -88,32 +91,53 @@ fn pay(start_ns: u64, cost_ns: u64) {
     }
 }
 
-/// True if the other side of a connection was last seen on this processor: it waits for the poster,
-/// who is about to poll for its answer, to let it run. Remembers where the poster is.
+/// Doorbells after which a peer that has not rung one itself does not wait for the poster.
+const ANSWERED_WITHIN: u32 = 8;
+/// Doorbells of the last peer's function, when this process last looked, and own ones since they
+/// changed. Of several peers at once this tells nothing; then one yields too often or too seldom.
+static PEER_RANG: AtomicU64 = AtomicU64::new(0);
+static UNANSWERED: AtomicU32 = AtomicU32::new(0);
+
+/// True if the other side of a connection was last seen on this processor and takes turns with the
+/// poster: it waits for the poster, who is about to poll for its answer, to let it run. Remembers
+/// where the poster is.
 fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
     let cpu = sys::cpu();
     let qps = &locked.peek(function).qps;
-    let Some(qp) = qps.get(qp_slot(qpn)).copied() else {
+    let Some(qp) = qps.get(qp_slot(qpn)) else {
         return false;
     };
-    let own = qps.owner(qp_slot(qpn)).map_or(0, |owner| owner.process);
-    let peer = qp
-        .remote_function
-        .checked_sub(1)
-        .and_then(|peer| locked.peek(peer as usize).qps.owner(qp_slot(qp.remote_qpn)))
-        .map_or(0, |owner| owner.process);
+    let (remote, remote_qpn) = (qp.remote_function.checked_sub(1), qp.remote_qpn);
+    let process = |owner: Option<Owner>| owner.and_then(|owner| owner.process.checked_sub(1));
+    let own = process(qps.owner(qp_slot(qpn)));
+    let peer = remote
+        .and_then(|remote| process(locked.peek(remote as usize).qps.owner(qp_slot(remote_qpn))));
     let processes = &mut locked.common().processes;
-    if let Some(process) = own.checked_sub(1).and_then(|slot| processes.get_mut(slot)) {
+    // Written only when it changes: the peer reads it each time.
+    if let Some(process) = own.and_then(|slot| processes.get_mut(slot))
+        && process.cpu != cpu
+    {
         process.cpu = cpu;
     }
-    let peer = peer.checked_sub(1).filter(|slot| slot + 1 != own);
-    peer.and_then(|slot| processes.get(slot))
-        .is_some_and(|peer| peer.cpu == cpu)
+    let same = peer.filter(|peer| Some(*peer) != own);
+    let same = same.and_then(|slot| processes.get(slot));
+    if same.is_none_or(|peer| peer.cpu != cpu) {
+        return false;
+    }
+    let rang = remote.map_or(0, |remote| {
+        locked.fabric().counters(remote as usize).doorbells()
+    });
+    if PEER_RANG.swap(rang, Ordering::Relaxed) == rang {
+        UNANSWERED.fetch_add(1, Ordering::Relaxed) < ANSWERED_WITHIN
+    } else {
+        UNANSWERED.store(0, Ordering::Relaxed);
+        true
+    }
 }
 
 /// As [`run`]; returns the time that hardware would have taken, in nanoseconds.
 fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
-    let thread = sys::thread_id();
+    let thread = locked.thread();
     let slot = qp_slot(qpn);
     let qps = &mut locked.function(function).qps;
     let generation = qps.generation(slot);
@@ -126,7 +150,9 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
         return 0;
     }
     qp.busy = thread;
-    qp.defer_until_ns = 0;
+    if qp.defer_until_ns != 0 {
+        qp.defer_until_ns = 0;
+    }
     let mut cost_ns = 0u64;
     let mut turn = 0;
     loop {

@@ -598,6 +598,12 @@ impl<'a> Locked<'a> {
         self.fabric
     }
 
+    /// Number of the calling thread, which holds the lock.
+    #[must_use]
+    pub(crate) fn thread(&self) -> u32 {
+        self.fabric.head().lock.thread()
+    }
+
     /// Lets others have the lock for a moment. What was read before may have changed.
     pub fn pause(&mut self) {
         // SAFETY: this thread holds the lock, and holds it again before anything else happens.

@@ -135,8 +135,24 @@ pub const SERVICE_XRC_TARGET: u8 = 0xfd;
 
 /// A queue pair, or a DCT.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Qp {
+    // What changes with each request lies in one line of the processors' caches: it goes back and forth
+    // between those of the two sides, and nothing else does.
+    /// When the other side, not ready or not answering, is given up; 0 while it is not waited for.
+    pub give_up_at_ns: u64,
+    /// Deferred mode: when to come to what is posted; 0 for now.
+    pub defer_until_ns: u64,
+    /// Building blocks executed, modulo 65,536 on the wire.
+    pub sq_done: u32,
+    /// Receive entries used.
+    pub rq_done: u32,
+    /// The thread that executes it now; 0 for none.
+    pub busy: u32,
+    /// Posted work waits for another try.
+    pub pending: bool,
+    /// A doorbell rang while it was busy.
+    pub rang: bool,
     /// Send ring, in building blocks of 64 bytes.
     pub sq: Ring,
     /// Receive ring.
@@ -145,18 +161,10 @@ pub struct Qp {
     pub dbrec: u64,
     /// What the owner calls it in events.
     pub user_handle: u64,
-    /// When the other side, not ready or not answering, is given up; 0 while it is not waited for.
-    pub give_up_at_ns: u64,
     /// DCT: the key that a sender must present.
     pub dc_key: u64,
-    /// Deferred mode: when to come to what is posted; 0 for now.
-    pub defer_until_ns: u64,
     /// XRC target: its domain, as [`Pd::xrc_domain`].
     pub xrc_domain: u64,
-    /// Building blocks executed, modulo 65,536 on the wire.
-    pub sq_done: u32,
-    /// Receive entries used.
-    pub rq_done: u32,
     /// Protection domain.
     pub pd: u32,
     /// Completion queue of sends.
@@ -175,8 +183,6 @@ pub struct Qp {
     pub remote_function: u32,
     /// Datagrams: the key that a sender must present.
     pub qkey: u32,
-    /// The thread that executes it now; 0 for none.
-    pub busy: u32,
     /// Asynchronous event channel, counted from 1.
     pub event_channel: u32,
     /// Events that were sent of it.
@@ -195,10 +201,6 @@ pub struct Qp {
     pub state: u8,
     /// What the remote side may do, as [`mlx5_prm::umr::access`].
     pub access: u8,
-    /// Posted work waits for another try.
-    pub pending: bool,
-    /// A doorbell rang while it was busy.
-    pub rang: bool,
     /// Made by a DEVX command.
     pub by_command: bool,
     /// Every send completes with an entry.

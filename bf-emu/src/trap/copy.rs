@@ -118,11 +118,7 @@ impl Default for Window {
 
 impl Window {
     /// The bytes from `rip` on, enough for an instruction.
-    fn at(
-        &mut self,
-        rip: u64,
-        read: &mut impl FnMut(u64, &mut [u8]) -> bool,
-    ) -> Option<&[u8]> {
+    fn at(&mut self, rip: u64, read: &mut impl FnMut(u64, &mut [u8]) -> bool) -> Option<&[u8]> {
         let offset = rip.wrapping_sub(self.start);
         let enough = self.length.saturating_sub(super::INSTRUCTION_BYTES_MAX);
         if self.length == 0 || offset > enough as u64 {

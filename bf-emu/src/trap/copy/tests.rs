@@ -207,7 +207,10 @@ fn check(
     assert_eq!(u64::from(stores), blocks * u64::from(stores_of_block) - 1);
     assert_eq!(at.registers.rip, CODE_AT + last);
     for (register, value) in after {
-        assert_eq!(at.registers.general[*register], *value, "register {register}");
+        assert_eq!(
+            at.registers.general[*register], *value,
+            "register {register}"
+        );
     }
     at
 }
@@ -427,7 +430,14 @@ fn a_loop_ends() {
 
 #[test]
 fn conditions() {
-    for (a, b) in [(1u64, 1u64), (1, 2), (2, 1), (u64::MAX, 1), (1, u64::MAX), (1 << 63, 1)] {
+    for (a, b) in [
+        (1u64, 1u64),
+        (1, 2),
+        (2, 1),
+        (u64::MAX, 1),
+        (1, u64::MAX),
+        (1 << 63, 1),
+    ] {
         let (_, flags) = compute(Arithmetic::Compare, a, b, 8);
         let signed = (a.cast_signed(), b.cast_signed());
         for (code, expect) in [
