@@ -19,6 +19,8 @@ pub mod dump;
 pub mod engine;
 pub mod fabric;
 pub mod faults;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod guard;
 pub mod memory;
 pub mod paths;

@@ -8,6 +8,7 @@ mod bench;
 mod bindgen;
 mod demo;
 mod doctor;
+mod fuzz;
 mod install;
 mod matrix;
 mod patch;
@@ -33,6 +34,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
   setup    fetch what the other commands need (they call it themselves)
   matrix   the library in each stock UCX, by each door, over the emulated device
   patch    for those who own a UCX tree: the patches on a copy of it, and the matrix with what was built of it
+  fuzz     random bytes for the parsers of what users and files say
   install  the library and the command xgvmi, below a prefix
   doctor   show what this machine has, lacks, and what to do about it
   tidy     the house rules that no other tool checks (part of test)
@@ -60,6 +62,7 @@ fn dispatch() -> Result<ExitCode> {
         "bindgen" => bindgen::run(rest),
         "demo" => demo::run(rest),
         "doctor" => doctor::run(rest),
+        "fuzz" => fuzz::run(rest),
         "install" => install::run(rest),
         "matrix" => matrix::run(rest),
         "results" => results::run(rest),

@@ -74,7 +74,7 @@ pub(super) fn nothing_local(tree: &Tree) -> Vec<String> {
     ];
     tree.files
         .iter()
-        .filter(|file| file.path != "Cargo.lock")
+        .filter(|file| !file.path.ends_with("Cargo.lock"))
         .flat_map(|file| {
             file.faults(|line| {
                 banned

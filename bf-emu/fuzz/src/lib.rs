@@ -1,0 +1,258 @@
+//! A device in the fuzzer's own process, and calls on it as libibverbs would frame them.
+//!
+//! What a call names as memory is memory of [`Arena`], or none at all: the device is right to write where its user tells
+//! it to, and a fuzzer that tells it to write over the fuzzer finds nothing.
+
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+
+use arbitrary::Arbitrary;
+use bf_emu::fabric::Fabric;
+use bf_emu::process::{self, Process};
+use bf_emu::profile::Profile;
+use bf_emu::state::StateDir;
+use bf_emu::topology::Topology;
+
+/// `RDMA_VERBS_IOCTL`.
+const REQUEST: u64 = 0xc018_1b01;
+const HEADER_BYTES: usize = 24;
+const ATTR_BYTES: usize = 16;
+/// Attributes of one call: one more than the device takes.
+const ATTRS_MAX: usize = 49;
+/// Files that one input can leave behind: one for each call.
+const FILES_MAX: i32 = 64;
+/// Bytes of the memory that calls may name.
+const ARENA_BYTES: usize = 1 << 16;
+
+/// The value of an attribute.
+#[derive(Debug, Clone, Arbitrary)]
+pub enum Value {
+    /// A number in the attribute itself, said to be so long.
+    Number(u32, u8),
+    /// A handle: of a kind and a place.
+    Handle(u8, u8),
+    /// Bytes elsewhere.
+    Bytes(Vec<u8>),
+    /// Room for an answer.
+    Room(u16),
+    /// An address in the arena, as a number.
+    Address(u16),
+    /// A place where nothing is, said to be so long.
+    Nowhere(u16),
+}
+
+/// An attribute.
+#[derive(Debug, Clone, Arbitrary)]
+pub struct Attr {
+    /// Low byte of its number.
+    pub id: u8,
+    /// Whether the number is the driver's.
+    pub of_driver: bool,
+    /// Flags.
+    pub flags: u8,
+    /// Value.
+    pub value: Value,
+}
+
+/// Memory that calls may name.
+pub struct Arena {
+    bytes: Box<[u64]>,
+}
+
+impl Arena {
+    fn new() -> Self {
+        Self {
+            bytes: vec![0; ARENA_BYTES / 8].into_boxed_slice(),
+        }
+    }
+
+    /// Address of its first byte.
+    pub fn address(&self) -> u64 {
+        self.bytes.as_ptr().expose_provenance() as u64
+    }
+
+    fn at(&self, offset: usize) -> u64 {
+        self.address() + (offset % ARENA_BYTES) as u64
+    }
+
+    fn put(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= ARENA_BYTES, "beyond the arena");
+        let to = self.bytes.as_mut_ptr().cast::<u8>();
+        // SAFETY: the target lies in the arena, which nobody else has now, and the source elsewhere.
+        unsafe {
+            to.add(offset)
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+    }
+}
+
+/// An open context, with all that belongs to one input.
+pub struct Device {
+    process: &'static Process,
+    fd: RawFd,
+    /// What calls may name.
+    pub arena: Arena,
+    used: usize,
+}
+
+impl Device {
+    /// Opens a context, on a device that is made at the first call.
+    pub fn open() -> Self {
+        let process = process();
+        let fd = process.open(0, true).expect("a context");
+        let (arena, used) = (Arena::new(), 0);
+        Self {
+            process,
+            fd,
+            arena,
+            used,
+        }
+    }
+
+    /// Makes a call; the attributes as they are afterwards, if it succeeded.
+    pub fn call(&mut self, object: u16, method: u16, attrs: &[Attr]) -> Option<Vec<u64>> {
+        let mut frame = vec![0_u64; (HEADER_BYTES + attrs.len() * ATTR_BYTES) / 8];
+        let bytes = (HEADER_BYTES + attrs.len() * ATTR_BYTES) as u64;
+        frame[0] = bytes & 0xffff
+            | u64::from(object) << 16
+            | u64::from(method) << 32
+            | (attrs.len() as u64) << 48;
+        // The driver's number, which is mlx5's.
+        frame[2] = 1;
+        for (attr, words) in attrs.iter().zip(frame[3..].chunks_exact_mut(2)) {
+            let (length, data) = self.place(&attr.value);
+            let id = u64::from(attr.id) | u64::from(attr.of_driver) << 12;
+            words[0] = id | u64::from(length) << 16 | u64::from(attr.flags) << 32;
+            words[1] = data;
+        }
+        let argument = frame.as_mut_ptr().expose_provenance();
+        let done = self.process.ioctl(self.fd, REQUEST, argument).is_ok();
+        done.then(|| frame[3..].iter().skip(1).step_by(2).copied().collect())
+    }
+
+    /// Length and data word of a value.
+    fn place(&mut self, value: &Value) -> (u16, u64) {
+        match value {
+            Value::Number(number, length) => (u16::from(length % 12), u64::from(*number)),
+            Value::Handle(kind, slot) => (0, u64::from(*kind) << 24 | u64::from(*slot)),
+            Value::Address(offset) => (8, self.arena.at(usize::from(*offset))),
+            // Not canonical: no mapping can ever be there.
+            Value::Nowhere(length) => (*length, 0x8000_0000_0000_0000),
+            Value::Bytes(bytes) => {
+                let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+                if length <= 8 {
+                    let mut word = [0; 8];
+                    word[..bytes.len()].copy_from_slice(bytes);
+                    return (length, u64::from_ne_bytes(word));
+                }
+                let address = self.take(usize::from(length));
+                let offset = (address - self.arena.address()) as usize;
+                self.arena.put(offset, &bytes[..usize::from(length)]);
+                (length, address)
+            }
+            Value::Room(length) => {
+                let length = length % 4096;
+                (length, self.take(usize::from(length)))
+            }
+        }
+    }
+
+    /// A fresh part of the arena; what does not fit into the rest begins anew.
+    fn take(&mut self, bytes: usize) -> u64 {
+        if self.used + bytes > ARENA_BYTES {
+            self.used = 0;
+        }
+        let address = self.arena.at(self.used);
+        self.used += bytes.next_multiple_of(8);
+        address
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Calls may have made files, which got the numbers behind the context's.
+        // SAFETY: asks for flags only; the number may be nobody's.
+        let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
+        for fd in (self.fd..self.fd + FILES_MAX).take_while(is_open) {
+            self.process.closing(fd);
+            // SAFETY: nobody but this device has opened a file since it was made.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Cuts a list of attributes to what is of interest.
+pub fn limited(attrs: &[Attr]) -> &[Attr] {
+    &attrs[..attrs.len().min(ATTRS_MAX)]
+}
+
+fn process() -> &'static Process {
+    static PROCESS: OnceLock<&'static Process> = OnceLock::new();
+    PROCESS.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let topology = Topology::with_nodes(1).expect("a topology");
+        let profile = Profile::load("none").expect("a profile");
+        let state = StateDir::create(&dir.path().join("state"), &topology, &profile);
+        let state = state.expect("a device");
+        let lock = state.lock().expect("a lock");
+        let (table, name) = (profile.table(), profile.name());
+        let fabric = Fabric::create(state.path(), &topology, table, name);
+        drop(fabric.expect("a fabric"));
+        state.make_view("node0.host", &lock).expect("a view");
+        drop(lock);
+        // SAFETY: the fuzzer runs in one thread, which is this one.
+        unsafe { std::env::set_var(process::ENV_STATE, state.path()) };
+        // SAFETY: as above.
+        unsafe { std::env::set_var(process::ENV_AS, "node0.host") };
+        let process = process::current().expect("a process on the device");
+        // The device is open; nothing looks for its directory any more.
+        drop(dir);
+        guard();
+        process
+    })
+}
+
+thread_local! {
+    /// What handled faults before.
+    static BEFORE: RefCell<[Option<libc::sigaction>; 2]> = const { RefCell::new([None; 2]) };
+}
+
+/// Lets guarded copies survive a missing page, as the preload library does; other faults go to the fuzzer.
+fn guard() {
+    for (index, signal) in [libc::SIGSEGV, libc::SIGBUS].into_iter().enumerate() {
+        // SAFETY: all zero is a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        // SAFETY: both are valid, and the handler lives for ever.
+        unsafe { libc::sigaction(signal, &action, &mut before) };
+        BEFORE.with_borrow_mut(|all| all[index] = Some(before));
+    }
+}
+
+extern "C" fn on_fault(
+    signal: libc::c_int,
+    _info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel gives the interrupted thread's context.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    {
+        let rip = &mut registers.gregs[libc::REG_RIP as usize];
+        if let Some(next) = bf_emu::guard::fixup(*rip as usize) {
+            *rip = next as i64;
+            return;
+        }
+    }
+    let _registers = registers;
+    let index = usize::from(signal == libc::SIGBUS);
+    let before = BEFORE.with_borrow(|all| all[index]);
+    if let Some(before) = before {
+        // SAFETY: it was the action before. The instruction faults again, and is its.
+        unsafe { libc::sigaction(signal, &before, std::ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,15 @@
+//! Topology files: any text is a topology or an error, and a topology says as text what it is.
+#![no_main]
+
+use std::path::Path;
+
+use bf_emu::topology::Topology;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &str| {
+    let file = Path::new("topology.toml");
+    if let Ok(topology) = Topology::parse(file, input) {
+        let again = Topology::parse(file, &topology.to_toml()).expect("what was written");
+        assert_eq!(topology, again);
+    }
+});
