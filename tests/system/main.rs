@@ -13,6 +13,7 @@ mod deferred;
 mod faults;
 mod harness;
 mod mpi;
+mod offload;
 mod pool;
 mod rules;
 mod seen;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     cases.extend(strict::cases());
     cases.extend(tools::cases());
     cases.extend(pool::cases());
+    cases.extend(offload::cases());
     cases.extend(cost::cases());
     cases.extend(faults::cases());
     cases.extend(deferred::cases());

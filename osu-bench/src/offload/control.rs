@@ -75,7 +75,7 @@ pub(super) enum Frame {
     Abort { reason: String },
     /// Rank to SP, SP to SP: I am done, in good order.
     Bye,
-    /// SP to SP: I am alive.
+    /// SP to its ranks and to other SPs: I am alive.
     Beat,
 }
 

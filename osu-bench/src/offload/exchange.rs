@@ -39,12 +39,22 @@ impl TcpExchange {
         } else {
             let mut stream = reach(address, end)?;
             stream.write_all(&rank.to_le_bytes())?;
+            stream.write_all(&size.to_le_bytes())?;
             vec![stream]
         };
         for stream in &streams {
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(limit))?;
             stream.set_write_timeout(Some(limit))?;
+        }
+        if let ([stream], true) = (&streams[..], rank > 0) {
+            // Rank 0's verdict; empty if all is well.
+            let verdict = read_blob(&mut &*stream).map_err(|error| {
+                io::Error::new(error.kind(), format!("rank 0 has not answered: {error}"))
+            })?;
+            if !verdict.is_empty() {
+                return Err(invalid(String::from_utf8_lossy(&verdict).into_owned()));
+            }
         }
         Ok(Self {
             streams,
@@ -76,28 +86,29 @@ impl Exchange for TcpExchange {
     }
 }
 
+/// Takes in all other ranks, and tells each whether all is well.
 fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<TcpStream>> {
     listener.set_nonblocking(true)?;
     let mut streams: Vec<Option<TcpStream>> = (1..size).map(|_| None).collect();
-    while streams.iter().any(Option::is_none) {
+    let mut strangers = Vec::new();
+    let mut verdict = Ok(());
+    while verdict.is_ok() && streams.iter().any(Option::is_none) {
         match listener.accept() {
             Ok((mut stream, _)) => {
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-                let mut rank = [0; 4];
-                stream.read_exact(&mut rank)?;
-                let rank = u32::from_le_bytes(rank);
+                let (rank, of) = (read_u32(&mut stream)?, read_u32(&mut stream)?);
                 let slot = (rank as usize).checked_sub(1);
-                let slot = slot
-                    .and_then(|index| streams.get_mut(index))
-                    .filter(|s| s.is_none());
-                let Some(slot) = slot else {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        format!("rank {rank} of {size} has come, or has come twice"),
-                    ));
-                };
-                *slot = Some(stream);
+                let slot = slot.and_then(|index| streams.get_mut(index));
+                match slot {
+                    Some(slot) if slot.is_none() && of == size => *slot = Some(stream),
+                    _ => {
+                        strangers.push(stream);
+                        verdict = Err(invalid(format!(
+                            "rank 0 is one of {size}, and a rank {rank} of {of} has come"
+                        )));
+                    }
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = end.saturating_duration_since(Instant::now());
@@ -106,10 +117,11 @@ fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<Tcp
                         .zip(&streams)
                         .filter(|(_, stream)| stream.is_none());
                     let absent: Vec<_> = absent.map(|(rank, _)| rank.to_string()).collect();
-                    return Err(io::Error::new(
+                    verdict = Err(io::Error::new(
                         io::ErrorKind::TimedOut,
                         format!("ranks {} have not come", absent.join(", ")),
                     ));
+                    break;
                 }
                 let fd = std::os::fd::AsRawFd::as_raw_fd(listener);
                 super::link::poll(&mut [super::link::pollfd(fd, libc::POLLIN)], Some(left))?;
@@ -117,7 +129,13 @@ fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<Tcp
             Err(error) => return Err(error),
         }
     }
-    Ok(streams.into_iter().flatten().collect())
+    let text = verdict.as_ref().err().map(ToString::to_string);
+    for stream in strangers.iter_mut().chain(streams.iter_mut().flatten()) {
+        let told = write_blob(stream, text.as_deref().unwrap_or_default().as_bytes());
+        // Of several failures the first one counts.
+        verdict = verdict.and(told);
+    }
+    verdict.map(|()| streams.into_iter().flatten().collect())
 }
 
 fn reach(address: &str, end: Instant) -> io::Result<TcpStream> {
@@ -131,6 +149,16 @@ fn reach(address: &str, end: Instant) -> io::Result<TcpStream> {
     }
 }
 
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+fn read_u32(stream: &mut impl Read) -> io::Result<u32> {
+    let mut word = [0; 4];
+    stream.read_exact(&mut word)?;
+    Ok(u32::from_le_bytes(word))
+}
+
 fn write_blob(stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
     stream.write_all(bytes)
@@ -141,10 +169,7 @@ fn read_blob(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     stream.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
     if length > BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{length} bytes of one rank"),
-        ));
+        return Err(invalid(format!("{length} bytes of one rank")));
     }
     let mut bytes = Vec::new();
     if stream.take(length).read_to_end(&mut bytes)? as u64 == length {
@@ -189,6 +214,24 @@ mod tests {
             .collect();
         for rank in ranks {
             assert_eq!(rank.join().expect("no panic"), expect);
+        }
+    }
+
+    #[test]
+    fn a_wrong_number_of_ranks_is_told_to_all() {
+        let address = free_address();
+        let ranks: Vec<_> = [(0, 3), (1, 3), (2, 4)]
+            .map(|(rank, size)| {
+                let address = address.clone();
+                thread::spawn(move || TcpExchange::meet(&address, rank, size, LIMIT))
+            })
+            .into();
+        for rank in ranks {
+            let error = rank.join().expect("no panic").unwrap_err().to_string();
+            // One that had not come when rank 0 gave up finds nobody there.
+            let told = error.contains("a rank 2 of 4 has come");
+            let late = error.contains("refused") || error.contains("rank 0 has not answered");
+            assert!(told || late, "{error}");
         }
     }
 

@@ -107,6 +107,7 @@ pub(super) fn connect(
         limit: options.limit,
         spin: options.spin,
         link_checked: Instant::now(),
+        heard: Instant::now(),
         failed: None,
         numbers: Numbers {
             connect: start.elapsed(),

@@ -24,6 +24,13 @@ const LIVE_MAX: usize = 1024;
 /// How often a program that only tests looks whether its SP is still there; it is a system call.
 const LINK_CHECK: Duration = Duration::from_millis(1);
 
+/// How long an SP may be silent, which beats every other second. One that opens UCX for another job, or makes aliases of
+/// announced keys, is silent for a fraction of a second; on a crowded machine, for some.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+
+/// The longest sleep in a wait, so that silence is noticed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The longest wait for a goodbye to leave.
 const BYE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -55,6 +62,7 @@ pub struct Client {
     limit: Duration,
     spin: Duration,
     link_checked: Instant,
+    heard: Instant,
     failed: Option<String>,
     numbers: Numbers,
 }
@@ -341,7 +349,7 @@ impl Client {
                     pollfd(self.worker.event_fd(), libc::POLLIN),
                     self.link.pollfd(),
                 ];
-                let left = self.limit.saturating_sub(waited);
+                let left = self.limit.saturating_sub(waited).min(LOOK_AGAIN);
                 poll(&mut fds, Some(left)).map_err(|error| OffloadError::io("poll", error))?;
                 if fds[1].revents != 0 {
                     self.listen()?;
@@ -593,8 +601,19 @@ impl Client {
     /// Takes note of what the SP says beside collectives: nothing, unless the job has failed.
     fn listen(&mut self) -> Result<()> {
         self.link_checked = Instant::now();
-        let taken = self.link.flush().and_then(|()| self.link.take());
+        let taken = loop {
+            match self.link.flush().and_then(|()| self.link.take()) {
+                Ok(Some(Frame::Beat)) => self.heard = self.link_checked,
+                other => break other,
+            }
+        };
+        let silence = self.link_checked - self.heard;
         let reason = match taken {
+            Ok(None) if silence > SILENCE_MAX => format!(
+                "nothing was heard of the service at {} for {} s",
+                self.service,
+                silence.as_secs()
+            ),
             Ok(None) => return Ok(()),
             Ok(Some(Frame::Abort { reason })) => reason,
             Ok(Some(frame)) => format!("the service at {} says {frame:?}", self.service),

@@ -17,7 +17,7 @@ use super::error::{OffloadError, Result};
 use super::link::{Link, poll, pollfd};
 use job::Job;
 use signal::Signals;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
@@ -38,8 +38,15 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// The longest that a caller may take to say who it is, and that the last words of a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest wait for another SP to take a call: it listens since its ranks have met it.
-const DIAL_LIMIT: Duration = Duration::from_secs(5);
+/// The longest wait for another SP to take a call: it listens since its ranks have met it, and other jobs wait as well.
+const DIAL_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a failure of UCX's waits for its cause: a connection's end is seen a little later than that of its queue
+/// pairs, and says more.
+const CAUSE_LIMIT: Duration = Duration::from_millis(300);
+
+/// Failed jobs that are remembered, for those who come late.
+const FAILURES_MAX: usize = 64;
 
 /// Rounds of work between two looks at the sockets.
 const BUSY_ROUNDS: u32 = 32;
@@ -59,6 +66,8 @@ pub struct Service {
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     jobs: BTreeMap<JobId, Entry>,
+    /// Jobs that have failed, the last ones.
+    failures: VecDeque<(JobId, String)>,
     ended: u64,
 }
 
@@ -97,9 +106,9 @@ struct Entry {
     /// Connections of ranks and of SPs that have not said goodbye.
     ranks: BTreeMap<u32, u64>,
     services: BTreeMap<u32, u64>,
-    /// SPs that have said goodbye.
-    departed: BTreeSet<u32>,
     beat: Instant,
+    /// UCX has failed, and why may be learnt until then.
+    suspect: Option<(String, Instant)>,
 }
 
 impl Service {
@@ -137,6 +146,7 @@ impl Service {
             connections: BTreeMap::new(),
             next_connection: 0,
             jobs: BTreeMap::new(),
+            failures: VecDeque::new(),
             ended: 0,
         })
     }
@@ -173,7 +183,12 @@ impl Service {
             }
             let spin = busy || now - last_event < self.options.spin;
             let sleep = !spin && self.arm();
-            if self.wait(if sleep { TICK } else { Duration::ZERO })? {
+            let tick = if self.jobs.values().any(|entry| entry.suspect.is_some()) {
+                CAUSE_LIMIT / 4
+            } else {
+                TICK
+            };
+            if self.wait(if sleep { tick } else { Duration::ZERO })? {
                 self.stop();
                 return Ok(());
             }
@@ -191,11 +206,13 @@ impl Service {
             let Some(entry) = self.jobs.get_mut(&id) else {
                 continue;
             };
+            if entry.suspect.is_some() {
+                continue;
+            }
             match entry.job.progress() {
                 Ok(happened) => busy |= happened,
                 Err(error) => {
-                    self.fail(id, &error.to_string(), None);
-                    busy = true;
+                    entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
                     continue;
                 }
             }
@@ -217,7 +234,11 @@ impl Service {
 
     /// Asks all workers for a wake-up; false when one has something to do.
     fn arm(&mut self) -> bool {
-        for (id, entry) in &self.jobs {
+        for (id, entry) in self
+            .jobs
+            .iter()
+            .filter(|(_, entry)| entry.suspect.is_none())
+        {
             match entry.job.arm() {
                 Ok(true) => {}
                 Ok(false) => return false,
@@ -345,12 +366,14 @@ impl Service {
             (Role::Service { job, index }, Frame::Bye) => {
                 if let Some(entry) = self.jobs.get_mut(&job) {
                     entry.services.remove(&index);
-                    entry.departed.insert(index);
                 }
                 self.leave(id);
             }
             (Role::Service { .. }, Frame::Beat) => {}
-            (Role::Rank { job, .. } | Role::Service { job, .. }, Frame::Abort { reason }) => {
+            (
+                Role::Rank { job, .. } | Role::Service { job, .. },
+                Frame::Abort { reason } | Frame::Refused { reason },
+            ) => {
                 self.fail(job, &reason, Some(id));
             }
             (role, frame) => {
@@ -388,6 +411,9 @@ impl Service {
         if hello.size > RANKS_MAX || hello.rank >= hello.size {
             return refused(format!("rank {} of {}", hello.rank, hello.size));
         }
+        if let Some(reason) = self.failure_of(hello.job) {
+            return refused(reason);
+        }
         if !self.jobs.contains_key(&hello.job) {
             if self.jobs.len() >= JOBS_MAX {
                 return refused(format!("{JOBS_MAX} jobs are the most"));
@@ -400,8 +426,8 @@ impl Service {
                 is_ready: false,
                 ranks: BTreeMap::new(),
                 services: BTreeMap::new(),
-                departed: BTreeSet::new(),
                 beat: now,
+                suspect: None,
             };
             self.jobs.insert(hello.job, entry);
             self.log(
@@ -455,6 +481,9 @@ impl Service {
 
     /// Another SP has called.
     fn join(&mut self, id: u64, peer: &PeerHello) {
+        if let Some(reason) = self.failure_of(peer.job) {
+            return self.refuse(id, &reason);
+        }
         let Some(entry) = self.jobs.get_mut(&peer.job) else {
             return self.refuse(id, &format!("there is no job {}", peer.job));
         };
@@ -501,6 +530,13 @@ impl Service {
 
     /// A connection has ended.
     fn lose(&mut self, id: u64, error: &io::Error) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        if connection.role == Role::Caller && error.kind() == io::ErrorKind::InvalidData {
+            // Another version of this program, which may still understand the answer's first bytes.
+            return self.refuse(id, &error.to_string());
+        }
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
@@ -526,6 +562,8 @@ impl Service {
             return;
         };
         self.log(LogLevel::Error, format_args!("job {id}: {reason}"));
+        self.failures.truncate(FAILURES_MAX - 1);
+        self.failures.push_front((id, reason.to_owned()));
         let frame = Frame::Abort {
             reason: reason.to_owned(),
         };
@@ -554,6 +592,13 @@ impl Service {
             self.ended += 1;
             self.log(LogLevel::Info, format_args!("job {id}: done"));
         }
+    }
+
+    fn failure_of(&self, job: JobId) -> Option<String> {
+        self.failures
+            .iter()
+            .find(|(failed, _)| *failed == job)
+            .map(|(_, reason)| reason.clone())
     }
 
     fn refuse(&mut self, id: u64, reason: &str) {
@@ -606,7 +651,13 @@ impl Service {
         for (id, entry) in &mut self.jobs {
             if now - entry.beat > BEAT {
                 entry.beat = now;
-                beats.extend(entry.services.values().copied());
+                beats.extend(entry.services.values().chain(entry.ranks.values()));
+            }
+            if let Some((reason, until)) = &entry.suspect
+                && now > *until
+            {
+                failed.push((*id, reason.clone()));
+                continue;
             }
             if !entry.is_ready && now - entry.since > self.options.setup_limit {
                 failed.push((*id, entry.missing(self.options.setup_limit)));

@@ -1,0 +1,449 @@
+//! The offloaded alltoallv: ranks and service processes (SPs) of two emulated nodes, by the project's own programs.
+//! Every byte is verified by the ranks; what fails must end in one clear error everywhere, and never in a hang.
+
+use crate::harness::Case;
+use crate::process::{self, Collected, Group};
+use crate::world::{LIMIT, Room, World, free_port};
+use anyhow::{Context, Result, bail, ensure};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Survivors of a failure know of it within this time. It takes them a fraction of a second where a core is free.
+const FAILURE_LIMIT: Duration = Duration::from_secs(40);
+
+const NODES: u32 = 2;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("offload_stock", |world| bytes(world, "stock", 4, 2)),
+        Case::new("offload_ksm", |world| bytes(world, "ksm", 2, 1)),
+        Case::new("offload_xgvmi", |world| bytes(world, "xgvmi", 4, 2)),
+        Case::new("offload_steady_state_makes_no_keys", steady_state),
+        Case::new("offload_kept_buffers", kept_buffers),
+        Case::new("offload_jobs_one_after_the_other_and_at_once", jobs),
+        Case::new("offload_counts_that_disagree", counts_disagree),
+        Case::new("offload_service_killed", |world| {
+            killed(world, Victim::Service)
+        }),
+        Case::new("offload_service_stopped", |world| {
+            killed(world, Victim::Stopped)
+        }),
+        Case::new("offload_rank_killed", |world| killed(world, Victim::Rank)),
+        Case::new("offload_service_missing", service_missing),
+        Case::new("offload_wrong_size_scheme_and_version", disagreements),
+    ]
+}
+
+/// SPs on both nodes, and what it takes to start ranks.
+struct Farm<'a> {
+    world: &'a World,
+    room: Room<'a>,
+    scheme: &'static str,
+    /// Of each node.
+    services: Vec<Vec<Process>>,
+}
+
+impl<'a> Farm<'a> {
+    fn new(world: &'a World, scheme: &'static str, per_node: u32) -> Result<Self> {
+        Self::with(world, scheme, per_node, &[])
+    }
+
+    fn with(
+        world: &'a World,
+        scheme: &'static str,
+        per_node: u32,
+        options: &[&str],
+    ) -> Result<Self> {
+        let mut farm = Self {
+            world,
+            room: Room::new(world)?,
+            scheme,
+            services: Vec::new(),
+        };
+        for node in 0..NODES {
+            let mut services = Vec::new();
+            for _ in 0..per_node {
+                let mut command = farm.command(&format!("node{node}.dpu"), "xgvmi-sp");
+                command.args(["--listen", "127.0.0.1:0"]).args(options);
+                services.push(Process::spawn(&mut command)?);
+            }
+            farm.services.push(services);
+        }
+        for service in farm.services.iter_mut().flatten() {
+            service.hear(" listens on ")?;
+        }
+        Ok(farm)
+    }
+
+    /// One of the project's programs, in this farm's scheme.
+    fn command(&self, function: &str, program: &str) -> Command {
+        let path: PathBuf = self.world.built(program);
+        let mut command = self.room.ucx_command(function, &path.to_string_lossy());
+        command.env("UCX_TLS", "rc_x,self");
+        command.env("UCX_NET_DEVICES", "mlx5_0:1");
+        if self.scheme == "xgvmi" {
+            let library: &Path = &self.world.built("libuct_ib_mlx5_xgvmi.so");
+            command.env("LD_PRELOAD", library);
+        }
+        command
+    }
+
+    /// The addresses of a node's SPs.
+    fn addresses(&self, node: u32) -> Result<String> {
+        let addresses: Result<Vec<String>> = self.services[node as usize]
+            .iter()
+            .map(|service| {
+                let said = service.said();
+                let (_, rest) = said
+                    .split_once(" listens on ")
+                    .with_context(|| said.clone())?;
+                Ok(rest
+                    .split([',', '\n'])
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned())
+            })
+            .collect();
+        Ok(addresses?.join(","))
+    }
+
+    /// A job of `per_node` ranks on each node; `vary` changes the arguments of single ranks.
+    fn job(
+        &self,
+        per_node: u32,
+        options: &[&str],
+        vary: impl Fn(u32, &mut Command),
+    ) -> Result<Vec<Process>> {
+        let meet = format!("127.0.0.1:{}", free_port()?);
+        let size = NODES * per_node;
+        (0..size)
+            .map(|rank| {
+                let node = rank / per_node;
+                let function = format!("node{node}.host");
+                let mut command = self.command(&function, "xgvmi-offload-check");
+                command.args(["--scheme", self.scheme, "--meet", &meet]);
+                command.args(["--rank", &rank.to_string(), "--node", &format!("n{node}")]);
+                command.args(["--sp", &self.addresses(node)?]);
+                command.args(options);
+                vary(rank, &mut command);
+                if !command.get_args().any(|argument| argument == "--size") {
+                    command.args(["--size", &size.to_string()]);
+                }
+                Process::spawn(&mut command)
+            })
+            .collect()
+    }
+
+    fn commands(&self, kind: &str) -> Result<u64> {
+        let functions = ["node0.host", "node0.dpu", "node1.host", "node1.dpu"];
+        let counts = functions.map(|function| self.room.commands(function, kind));
+        counts.into_iter().sum()
+    }
+}
+
+/// A program that runs beside the others; killed when dropped.
+struct Process {
+    shown: String,
+    group: Group,
+    output: Collected,
+}
+
+impl Process {
+    fn spawn(command: &mut Command) -> Result<Self> {
+        let (reader, writer) = std::io::pipe().context("pipe for a child's output")?;
+        command
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone()?)
+            .stderr(writer);
+        let group = Group::spawn(command);
+        // The command holds write ends of the pipe.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self {
+            shown: process::shown(command),
+            group: group?,
+            output: Collected::from(Some(reader)),
+        })
+    }
+
+    fn said(&self) -> String {
+        self.output.text()
+    }
+
+    /// Waits until it has said `text`.
+    fn hear(&mut self, text: &str) -> Result<()> {
+        let heard = process::wait_until(LIMIT, || {
+            self.said().contains(text) || self.group.has_ended()
+        });
+        ensure!(
+            heard && self.said().contains(text),
+            "no '{text}' from `{}`:\n{}",
+            self.shown,
+            self.said()
+        );
+        Ok(())
+    }
+
+    /// Waits for its end; answers the exit code and what it said.
+    fn end(&mut self, limit: Duration) -> Result<(Option<i32>, String)> {
+        let (status, timed_out) = self.group.wait(limit)?;
+        if timed_out {
+            bail!("it hangs: `{}`\n{}", self.shown, self.said());
+        }
+        // The last words come out of the pipe a little later than the end.
+        let mut said = self.said();
+        process::wait_until(Duration::from_secs(2), || {
+            let before = std::mem::replace(&mut said, self.said());
+            before == said && said.ends_with('\n')
+        });
+        Ok((status.code(), said))
+    }
+
+    fn signal(&self, signal: libc::c_int) -> Result<()> {
+        let pid = i32::try_from(self.group.child.id())?;
+        // SAFETY: kill(2) takes plain integers; the process is a child that has not been waited for.
+        ensure!(unsafe { libc::kill(pid, signal) } == 0, "kill {pid}");
+        Ok(())
+    }
+}
+
+/// All ranks end well; answers the number of verified bytes.
+fn succeed(ranks: Vec<Process>) -> Result<u64> {
+    let mut verified = 0;
+    for mut rank in ranks {
+        let (code, said) = rank.end(LIMIT)?;
+        ensure!(
+            code == Some(0),
+            "exit code {code:?}: `{}`\n{said}",
+            rank.shown
+        );
+        verified += verified_bytes(&said)?;
+    }
+    Ok(verified)
+}
+
+/// All ranks end with code 1 and an error that has one of `expect`.
+fn fail(ranks: Vec<Process>, expect: &[&str]) -> Result<()> {
+    for mut rank in ranks {
+        let (code, said) = rank.end(FAILURE_LIMIT)?;
+        ensure!(
+            code == Some(1) && expect.iter().any(|text| said.contains(text)),
+            "exit code {code:?}, expected one of {expect:?}: `{}`\n{said}",
+            rank.shown
+        );
+    }
+    Ok(())
+}
+
+fn verified_bytes(said: &str) -> Result<u64> {
+    said.split_once(" bytes verified")
+        .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
+        .with_context(|| format!("no verified bytes:\n{said}"))
+}
+
+/// Random counts with zeros, short and long blocks, on two communicators at once, some in place.
+fn bytes(world: &World, scheme: &'static str, per_node: u32, services: u32) -> Result<()> {
+    let farm = Farm::new(world, scheme, services)?;
+    for (seed, block) in [(1, "100000"), (2, "3000"), (3, "700")] {
+        let options = ["--rounds", "12", "--block", block, "--seed"];
+        let seed: i32 = seed;
+        let seed = seed.to_string();
+        let options: Vec<&str> = options.into_iter().chain([seed.as_str()]).collect();
+        let verified = succeed(farm.job(per_node, &options, |_, _| ())?)
+            .with_context(|| format!("seed {seed}, blocks up to {block}"))?;
+        ensure!(verified > 0, "no byte was moved");
+    }
+    Ok(())
+}
+
+/// With the library, temporary buffers in every round, and not one command more for forty rounds than for four: keys
+/// are made when a job begins, and announced, so that their aliases are as well.
+fn steady_state(world: &World) -> Result<()> {
+    const KINDS: [&str; 5] = [
+        "create_mkey",
+        "destroy_mkey",
+        "allow_other_vhca_access",
+        "create_alias",
+        "destroy_alias",
+    ];
+    let count = |rounds: &str| -> Result<Vec<u64>> {
+        let farm = Farm::new(world, "xgvmi", 1)?;
+        let options = [
+            "--equal",
+            "--block",
+            "4096",
+            "--world-only",
+            "--rounds",
+            rounds,
+        ];
+        succeed(farm.job(2, &options, |_, _| ())?)?;
+        ensure!(
+            farm.room.executed("umr_bind")? >= rounds.parse::<u64>()? * 8,
+            "the pool has bound nothing"
+        );
+        KINDS.iter().map(|kind| farm.commands(kind)).collect()
+    };
+    let (few, many) = (count("4")?, count("40")?);
+    ensure!(
+        few == many,
+        "{KINDS:?}: {few:?} in 4 rounds, {many:?} in 40"
+    );
+    Ok(())
+}
+
+/// Buffers that are registered once need no registration per call, in any scheme.
+fn kept_buffers(world: &World) -> Result<()> {
+    let farm = Farm::new(world, "stock", 1)?;
+    let options = [
+        "--equal",
+        "--block",
+        "20000",
+        "--keep-buffers",
+        "--rounds",
+        "10",
+    ];
+    let ranks = farm.job(1, &options, |_, _| ())?;
+    let verified = succeed(ranks)?;
+    ensure!(verified == 2 * 10 * 2 * 20000, "{verified} bytes verified");
+    let bound = farm.room.executed("umr_bind")?;
+    ensure!(bound == 4, "{bound} binds for two buffers of two ranks");
+    Ok(())
+}
+
+/// A daemon serves job after job, and several at once; one that fails does it no harm.
+fn jobs(world: &World) -> Result<()> {
+    let farm = Farm::new(world, "stock", 1)?;
+    let short = ["--rounds", "5"];
+    let (one, other) = (
+        farm.job(1, &short, |_, _| ())?,
+        farm.job(2, &short, |_, _| ())?,
+    );
+    succeed(one)?;
+    succeed(other)?;
+    let wrong = ["--rounds", "5", "--wrong-count-in", "3"];
+    fail(farm.job(1, &wrong, |_, _| ())?, &["disagree"])?;
+    succeed(farm.job(2, &short, |_, _| ())?)?;
+    Ok(())
+}
+
+fn counts_disagree(world: &World) -> Result<()> {
+    let farm = Farm::new(world, "xgvmi", 2)?;
+    // Every fifth round is in place and has no counts of its own: not this one.
+    let options = ["--rounds", "6", "--wrong-count-in", "3", "--world-only"];
+    let expect = "the counts of call 3 on communicator 0 disagree: rank 0 sends ";
+    fail(farm.job(2, &options, |_, _| ())?, &[expect])
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Service,
+    Stopped,
+    Rank,
+}
+
+/// A process dies while the others are in a call that it is needed for.
+fn killed(world: &World, victim: Victim) -> Result<()> {
+    for scheme in ["stock", "xgvmi"] {
+        let mut farm = Farm::new(world, scheme, 2)?;
+        let options = [
+            "--rounds",
+            "8",
+            "--stall-in",
+            "5",
+            "--offload-limit-s",
+            "600",
+        ];
+        let mut ranks = farm.job(2, &options, |_, _| ())?;
+        for rank in &mut ranks {
+            rank.hear("round 5")?;
+        }
+        let expect = match victim {
+            Victim::Service => {
+                // Not rank 0's: that rank sleeps, and would not notice.
+                farm.services[1][0].signal(libc::SIGKILL)?;
+                ["has ended or was killed", "is lost"]
+            }
+            Victim::Stopped => {
+                farm.services[1][0].signal(libc::SIGTERM)?;
+                ["was stopped", "was stopped"]
+            }
+            Victim::Rank => {
+                ranks[0].group.kill();
+                [
+                    "rank 0 has closed its connection without a goodbye",
+                    "rank 0 is lost",
+                ]
+            }
+        };
+        // Rank 0 is asleep, or dead.
+        ranks.remove(0);
+        fail(ranks, &expect).with_context(|| format!("scheme {scheme}"))?;
+        for (node, services) in farm.services.iter_mut().enumerate() {
+            for (index, service) in services.iter_mut().enumerate() {
+                let was_victim = victim != Victim::Rank && (node, index) == (1, 0);
+                ensure!(
+                    was_victim || !service.group.has_ended(),
+                    "service {index} of node {node} has ended:\n{}",
+                    service.said()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One rank's SP is not there: all ranks say which, and whose.
+fn service_missing(world: &World) -> Result<()> {
+    let farm = Farm::new(world, "stock", 1)?;
+    let nobody = format!("127.0.0.1:{}", free_port()?);
+    let meet = format!("127.0.0.1:{}", free_port()?);
+    let mut ranks = Vec::new();
+    for (rank, service) in [(0, farm.addresses(0)?), (1, nobody.clone())] {
+        let mut command = farm.command(&format!("node{rank}.host"), "xgvmi-offload-check");
+        command.args(["--meet", &meet, "--size", "2", "--connect-limit-s", "2"]);
+        command.args(["--rank", &rank.to_string(), "--sp", &service]);
+        ranks.push(Process::spawn(&mut command)?);
+    }
+    fail(
+        ranks,
+        &[&format!("rank 1: cannot reach the service at {nobody}")],
+    )
+}
+
+/// Whoever was started otherwise than the others is named.
+fn disagreements(world: &World) -> Result<()> {
+    let farm = Farm::with(world, "stock", 1, &["--scheme", "stock"])?;
+    let size = |rank: u32, command: &mut Command| {
+        if rank == 1 {
+            command.args(["--size", "3"]);
+        }
+    };
+    fail(
+        farm.job(1, &[], size)?,
+        &["a rank 1 of 3 has come", "rank 0 has not answered"],
+    )?;
+    let mut ranks = Vec::new();
+    let meet = format!("127.0.0.1:{}", free_port()?);
+    for rank in 0..2 {
+        let mut command = farm.command(&format!("node{rank}.host"), "xgvmi-offload-check");
+        command.args(["--meet", &meet, "--size", "2", "--scheme", "ksm"]);
+        command.args(["--rank", &rank.to_string(), "--sp", &farm.addresses(rank)?]);
+        ranks.push(Process::spawn(&mut command)?);
+    }
+    fail(ranks, &["its scheme is ksm, and this service's stock"])?;
+
+    // A program of another version: magic, protocol 99, a length.
+    let mut stream = TcpStream::connect(farm.addresses(0)?)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(&[b"xgsp".as_slice(), &99u32.to_le_bytes(), &[0; 4]].concat())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    ensure!(
+        answer.contains("speaks version 99 of the protocol"),
+        "the service answers {answer:?}"
+    );
+    Ok(())
+}
