@@ -5,10 +5,12 @@
 //! stepped over, and what it would have stored. It knows the plain stores that compilers and
 //! libraries write device registers with: moves from general registers and immediates, the
 //! non-temporal and direct ones, and the SSE, AVX and AVX-512 vector stores. Read-modify-write and
-//! string instructions are not among them and give `None`. Encodings: Intel SDM volume 2.
+//! string instructions are not among them and give `None`; of the latter [`string`] knows the moves.
+//! Encodings: Intel SDM volume 2.
 //! What comes behind the store, if it is part of a copy, is [`copy`]'s affair.
 
 pub mod copy;
+pub mod string;
 
 /// Longest x86 instruction, in bytes (Intel SDM volume 2, section 2.3.11).
 pub const INSTRUCTION_BYTES_MAX: usize = 15;

@@ -39,6 +39,19 @@ pub(crate) fn registers(context: &ucontext_t) -> Registers {
     }
 }
 
+/// The processor's flags.
+pub(crate) fn flags(context: &ucontext_t) -> u64 {
+    get(context, libc::REG_EFL)
+}
+
+/// Changes the general registers and the place of the instruction.
+pub(crate) fn set_registers(context: &mut ucontext_t, registers: &Registers) {
+    for (register, value) in GENERAL.into_iter().zip(registers.general) {
+        set(context, register, value);
+    }
+    set(context, libc::REG_RIP, registers.rip);
+}
+
 /// Lets the thread go on elsewhere.
 pub(crate) fn go_on_at(context: &mut ucontext_t, rip: usize) {
     set(context, libc::REG_RIP, rip as u64);
@@ -76,7 +89,7 @@ pub(crate) fn follow_copy(
     let vectors = Vectors::of(context);
     let mut thread = Thread {
         registers,
-        flags: get(context, libc::REG_EFL),
+        flags: flags(context),
         vectors: [None; 16],
         upper_known: vectors.is_some_and(|vectors| vectors.upper_known()),
     };
@@ -84,10 +97,7 @@ pub(crate) fn follow_copy(
     if copy::follow(&mut thread, (rest.0 as u64, rest.1 as u64), read) == 0 {
         return;
     }
-    for (register, value) in GENERAL.into_iter().zip(thread.registers.general) {
-        set(context, register, value);
-    }
-    set(context, libc::REG_RIP, thread.registers.rip);
+    set_registers(context, &thread.registers);
     set(context, libc::REG_EFL, thread.flags);
     if let Some(vectors) = vectors {
         for (register, loaded) in thread.vectors.into_iter().enumerate() {

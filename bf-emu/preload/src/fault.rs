@@ -12,7 +12,8 @@ use std::mem;
 use std::ptr;
 use std::slice;
 
-use bf_emu::process::Rung;
+use bf_emu::process::{Process, Rung};
+use bf_emu::trap::string::{self, Moves};
 use bf_emu::trap::{self, INSTRUCTION_BYTES_MAX, Registers, Store, copy};
 use bf_emu::{guard, process, sys};
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
@@ -103,6 +104,9 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     // SAFETY: a fault of memory (si_code above 0) has an address.
     let address = unsafe { info.si_addr() }.addr();
     let Some(store) = decode(rip, &registers) else {
+        if let Some(moves) = decode_string(rip, &registers, thread) {
+            return serve_string(process, address, &moves, registers, thread);
+        }
         if process.doorbell(address, None).is_some() {
             complain(rip);
         }
@@ -123,6 +127,35 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     true
 }
 
+/// As [`serve`], for a string move: one doorbell at most, as all of it is one copied request.
+fn serve_string(
+    process: &Process,
+    address: usize,
+    moves: &Moves,
+    registers: Registers,
+    thread: &mut ucontext_t,
+) -> bool {
+    let served = process.doorbell(address, moved_value(moves)).is_some();
+    if served {
+        let room = PAGE_BYTES - address % PAGE_BYTES;
+        context::set_registers(thread, &moves.follow(registers, room as u64));
+    }
+    served
+}
+
+/// The first eight bytes of a string move, which tell whose doorbell a copied request is.
+fn moved_value(moves: &Moves) -> Option<u64> {
+    let mut bytes = [0; 8];
+    guard::read(moves.from, &mut bytes).ok()?;
+    (moves.bytes >= 8).then_some(u64::from_le_bytes(bytes))
+}
+
+/// The string move at `rip`, where a thread was just now executing.
+fn decode_string(rip: usize, registers: &Registers, thread: &ucontext_t) -> Option<Moves> {
+    let flags = context::flags(thread);
+    with_code(rip, |bytes| string::decode(bytes, registers, flags))
+}
+
 /// The first eight bytes of a store from a vector register: of a BlueFlame copy they tell whose
 /// doorbell it is.
 fn vector_value(rip: usize, thread: &ucontext_t) -> Option<u64> {
@@ -135,13 +168,18 @@ fn vector_value(rip: usize, thread: &ucontext_t) -> Option<u64> {
 
 /// The store at `rip`, where a thread was just now executing.
 fn decode(rip: usize, registers: &Registers) -> Option<Store> {
+    with_code(rip, |bytes| trap::decode(bytes, registers))
+}
+
+/// What `decode` makes of the instruction at `rip`, where a thread was just now executing.
+fn with_code<T>(rip: usize, decode: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     let on_page = (PAGE_BYTES - rip % PAGE_BYTES).min(INSTRUCTION_BYTES_MAX);
     // SAFETY: the thread has fetched an instruction there, so the rest of its page is readable.
     let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(rip), on_page) };
-    trap::decode(bytes, registers).or_else(|| {
+    decode(bytes).or_else(|| {
         let mut bytes = [0; INSTRUCTION_BYTES_MAX];
         read_code(rip, &mut bytes)?;
-        trap::decode(&bytes, registers)
+        decode(&bytes)
     })
 }
 

@@ -1,0 +1,179 @@
+//! String moves into device pages, for the doorbell trap: which instruction it is, how much of it is left, and the
+//! registers behind it. Pure, as all of the trap's decoding.
+//!
+//! Compilers turn the copy of a work request into `rep movs`, and a build of UCX is full of them. Such an instruction
+//! faults at the first element that it may not store, with the registers telling what is left, so that it can be
+//! carried out for the page that was hit and continued behind it. Intel SDM volume 2, MOVS and REP.
+
+use super::{INSTRUCTION_BYTES_MAX, Registers};
+
+/// Encodings of the registers that a string move uses.
+const RCX: usize = 1;
+const RSI: usize = 6;
+const RDI: usize = 7;
+/// The direction flag in RFLAGS: strings are walked downwards.
+const DIRECTION: u64 = 1 << 10;
+const REX_W: u8 = 8;
+
+/// A string move at the point where it has been interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moves {
+    /// Where the next element comes from.
+    pub from: u64,
+    /// Bytes that are left to be stored; at least one element.
+    pub bytes: u64,
+    /// Length of the instruction, 1..=[`INSTRUCTION_BYTES_MAX`].
+    length: u8,
+    /// Of one element: 1, 2, 4 or 8 bytes.
+    width: u8,
+    repeats: bool,
+}
+
+/// Decodes the string move at the start of `bytes`, with the registers and flags at its fault.
+///
+/// None if it is none, is cut short, walks downwards, or addresses otherwise than by rsi and rdi alone.
+#[must_use]
+pub fn decode(bytes: &[u8], registers: &Registers, flags: u64) -> Option<Moves> {
+    let (mut operand_size, mut repeats, mut wide) = (false, false, false);
+    for (at, byte) in bytes.iter().take(INSTRUCTION_BYTES_MAX).enumerate() {
+        let width = match byte {
+            0x66 => {
+                operand_size = true;
+                continue;
+            }
+            0xf2 | 0xf3 => {
+                repeats = true;
+                wide = false;
+                continue;
+            }
+            // It counts right before the opcode only.
+            rex @ 0x40..=0x4f => {
+                wide = rex & REX_W != 0;
+                continue;
+            }
+            0xa4 => 1,
+            0xa5 if wide => 8,
+            0xa5 if operand_size => 2,
+            0xa5 => 4,
+            _ => return None,
+        };
+        let count = if repeats { registers.general[RCX] } else { 1 };
+        let left = count.checked_mul(u64::from(width))?;
+        if flags & DIRECTION != 0 || left == 0 {
+            return None;
+        }
+        return Some(Moves {
+            from: registers.general[RSI],
+            bytes: left,
+            length: u8::try_from(at + 1).ok()?,
+            width,
+            repeats,
+        });
+    }
+    None
+}
+
+impl Moves {
+    /// The registers after the elements that begin within the first `room` bytes: behind the instruction if that is
+    /// all of them, else at it once more, as if it had been interrupted there.
+    #[must_use]
+    pub fn follow(&self, mut registers: Registers, room: u64) -> Registers {
+        let width = u64::from(self.width);
+        let elements = (self.bytes / width).min(room.div_ceil(width));
+        let moved = elements * width;
+        // Addresses wrap, as they do in the processor.
+        for register in [RSI, RDI] {
+            registers.general[register] = registers.general[register].wrapping_add(moved);
+        }
+        if self.repeats {
+            registers.general[RCX] -= elements;
+        }
+        if moved == self.bytes {
+            registers.rip = registers.rip.wrapping_add(u64::from(self.length));
+        }
+        registers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn registers(count: u64) -> Registers {
+        let mut registers = Registers {
+            general: [0; 16],
+            rip: 0x40_0000,
+        };
+        registers.general[RCX] = count;
+        registers.general[RSI] = 0x1000;
+        registers.general[RDI] = 0x2000;
+        registers
+    }
+
+    /// Instruction, count, and what is expected: bytes left, and with 64 bytes of room rsi, rdi, rcx and rip forward.
+    fn check(bytes: &[u8], count: u64, left: u64, forward: [u64; 4]) {
+        let before = registers(count);
+        let moves = decode(bytes, &before, 0).unwrap();
+        assert_eq!((moves.from, moves.bytes), (0x1000, left), "{bytes:02x?}");
+        let after = moves.follow(before, 64);
+        let of = |register: usize| after.general[register].abs_diff(before.general[register]);
+        let moved = [of(RSI), of(RDI), of(RCX), after.rip - before.rip];
+        assert_eq!(moved, forward, "{bytes:02x?}");
+        for end in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..end], &before, 0), None, "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn string_moves() {
+        // rep movsl, rep movsq, rep movsb, rep movsw: what fits, and what goes on in the next page
+        check(&[0xf3, 0xa5], 16, 64, [64, 64, 16, 2]);
+        check(&[0xf3, 0x48, 0xa5], 8, 64, [64, 64, 8, 3]);
+        check(&[0xf3, 0xa4], 65, 65, [64, 64, 64, 0]);
+        check(&[0x66, 0xf3, 0xa5], 3, 6, [6, 6, 3, 3]);
+        check(&[0xf3, 0x48, 0xa5], 9, 72, [64, 64, 8, 0]);
+        // movsl, movsq by themselves
+        check(&[0xa5], 16, 4, [4, 4, 0, 1]);
+        check(&[0x48, 0xa5], 0, 8, [8, 8, 0, 2]);
+        // A REX before the repeat is dropped.
+        check(&[0x48, 0xf3, 0xa5], 2, 8, [8, 8, 2, 3]);
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        let repeated = [0xf3, 0xa5];
+        for (bytes, count, flags) in [
+            (&repeated[..], 4, DIRECTION),
+            (&repeated, 0, 0),
+            (&repeated, u64::MAX, 0),
+            // rep stosl; movsl from fs, and by 32-bit addresses; mov
+            (&[0xf3, 0xab], 4, 0),
+            (&[0x64, 0xa5], 4, 0),
+            (&[0x67, 0xa5], 4, 0),
+            (&[0x48, 0x89, 0x08], 4, 0),
+        ] {
+            assert_eq!(
+                decode(bytes, &registers(count), flags),
+                None,
+                "{bytes:02x?}"
+            );
+        }
+    }
+
+    proptest! {
+        /// Whatever is decoded goes forward by whole elements, to the end or as far as there is room.
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..20), count in any::<u64>(), room in 1_u64..4096) {
+            let before = registers(count);
+            if let Some(moves) = decode(&bytes, &before, 0) {
+                let after = moves.follow(before, room);
+                let moved = after.general[RDI].wrapping_sub(before.general[RDI]);
+                prop_assert!(moved > 0 && moved <= moves.bytes);
+                prop_assert_eq!(moved, after.general[RSI].wrapping_sub(before.general[RSI]));
+                prop_assert_eq!(moved == moves.bytes, after.rip != before.rip);
+                prop_assert!(moved == moves.bytes || moved >= room);
+            }
+        }
+    }
+}
