@@ -126,6 +126,7 @@ pub mod dct {
         REMOTE_READ = 0x0ec, 1;
         REMOTE_WRITE = 0x0ed, 1;
         REMOTE_ATOMIC = 0x0ee, 1;
+        CS_RES = 0x108, 8;
         MIN_RNR_NAK = 0x113, 5;
         SRQN = 0x128, 24;
         PD = 0x148, 24;

@@ -54,6 +54,19 @@ pub(crate) fn cases() -> Vec<Case> {
             .iter()
             .map(|row| Case::new(row.name, move |world| perftest(world, row))),
     );
+    // Words of four bytes, which need masked operations; without them UCX has its receiver do it.
+    cases.push(Case::new("ucx_swap_32", |world| {
+        const ITERATIONS: u64 = 500;
+        let row = Perftest {
+            name: "",
+            options: &["-t", "ucp_swap", "-s", "4", "-n", "500", "-w", "20"],
+        };
+        let room = Room::new(world)?;
+        perftest_in(&room, &row)?;
+        let done = room.executed("atomic")?;
+        ensure!(done >= ITERATIONS, "the device did {done} atomics");
+        Ok(())
+    }));
     cases
 }
 

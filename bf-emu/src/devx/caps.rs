@@ -9,8 +9,8 @@ use crate::fabric::klm;
 use crate::stats::Command;
 use crate::uverbs::Call;
 
-/// Words of eight bytes.
-const ATOMIC_SIZE_8: u64 = 8;
+/// Words of four bytes and of eight.
+const ATOMIC_SIZES: u64 = 4 | 8;
 
 pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     call.count(Command::QueryHcaCap);
@@ -42,10 +42,13 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
             (atomic::REQ_8B_ENDIANNESS_MODE, 1),
             (
                 atomic::OPERATIONS,
-                (atomic::OP_CMP_SWAP | atomic::OP_FETCH_ADD) as u64,
+                (atomic::OP_CMP_SWAP
+                    | atomic::OP_FETCH_ADD
+                    | atomic::OP_MASKED_CMP_SWAP
+                    | atomic::OP_MASKED_FETCH_ADD) as u64,
             ),
-            (atomic::SIZE_QP, ATOMIC_SIZE_8),
-            (atomic::SIZE_DC, ATOMIC_SIZE_8),
+            (atomic::SIZE_QP, ATOMIC_SIZES),
+            (atomic::SIZE_DC, ATOMIC_SIZES),
         ]),
         // Paging on demand, and every page that is not known: nothing of it.
         _ => {}
@@ -53,7 +56,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 50] = [
+const GENERAL: [(Field, u64); 51] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -83,6 +86,7 @@ const GENERAL: [(Field, u64); 50] = [
     (general::ATOMIC, 1),
     (general::CQ_RESIZE, 1),
     (general::DCT, 1),
+    (general::SCTR_DATA_CQE, 1),
     (general::LOG_MAX_RA_REQ_DC, 4),
     (general::LOG_MAX_RA_RES_DC, 4),
     (general::MAX_WQE_SZ_SQ_DC, 1024),

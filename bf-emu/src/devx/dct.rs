@@ -4,6 +4,7 @@ use mlx5_prm::cmd;
 use mlx5_prm::qp::{dct, state};
 use mlx5_prm::umr::access;
 
+use super::qp::{check_scattered, scattered};
 use super::{BAD_PARAM, NO_RESOURCES, Output, Result, cq_slot, get, get8, get16, pd_slot};
 use crate::fabric::QPN_BASE;
 use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
@@ -45,12 +46,14 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
             min_rnr_timer: get8(input, dct::MIN_RNR_NAK),
             ..Path::default()
         },
+        cs_res: scattered(dct::CS_RES, input, 0)?,
         service: SERVICE_DCT,
         // There is no transition: it listens from the start.
         state: state::RTR,
         by_command: true,
         ..Qp::default()
     };
+    check_scattered(function, cq, target.cs_res)?;
     let slot = function.qps.insert(owner, target).ok_or(NO_RESOURCES)?;
     let mut output = Output::new(cmd::HEADER_BYTES, room);
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));

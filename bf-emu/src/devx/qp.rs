@@ -8,8 +8,8 @@ use super::{BAD_PARAM, BAD_STATE, CommandError, NO_RESOURCES, Output, Result};
 use super::{cq_slot, get, get8, get16, in_umem, pd_slot};
 use crate::engine;
 use crate::engine::complete::enter_error;
-use crate::fabric::QPN_BASE;
-use crate::fabric::objects::{Qp, Ring, SERVICE_DCT};
+use crate::fabric::objects::{Cq, Qp, Ring, SERVICE_DCT};
+use crate::fabric::{Function, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
 use crate::uverbs::{Call, Kind, destination, number_of, reset, slot_of_number};
@@ -91,15 +91,40 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         qkey: get(input, field(context::Q_KEY)),
         service,
         state: state::RST,
+        cs_req: scattered(field(context::CS_REQ), input, 0x10)?,
+        cs_res: scattered(field(context::CS_RES), input, 0)?,
         by_command: true,
         ..Qp::default()
     };
+    check_scattered(function, queue.send_cq, queue.cs_req)?;
+    check_scattered(function, queue.recv_cq, queue.cs_res)?;
     let slot = function.qps.insert(owner, queue).ok_or(NO_RESOURCES)?;
     drop(locked);
     call.process.start_tick()?;
     let mut output = Output::new(cmd::HEADER_BYTES, room);
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
     Ok((Kind::Qp.handle(slot), output.done()))
+}
+
+/// Bytes that go into completions, of answers or of messages: 1 in the field is up to 32, 2 up to 64,
+/// and a requester has the same in the upper half.
+pub(super) fn scattered(field: Field, input: &[u8], upper: u32) -> Result<u8> {
+    match get(input, field) {
+        0 => Ok(0),
+        value if value == upper | 1 => Ok(32),
+        value if value == (upper * 2) | 2 => Ok(64),
+        _ => Err(BAD_PARAM),
+    }
+}
+
+/// Refuses more than the completion queue's entries have room for.
+pub(super) fn check_scattered(function: &Function, cq: u32, bytes: u8) -> Result<()> {
+    let is_wide = |cq: &Cq| cq.ring.log_stride == 7;
+    if bytes <= 32 || function.cqs.get(cq).is_some_and(is_wide) {
+        Ok(())
+    } else {
+        Err(BAD_PARAM)
+    }
 }
 
 pub(super) fn destroy(call: &Call<'_>, slot: u32) -> Result<()> {

@@ -7,6 +7,7 @@ use mlx5_prm::wqe::Ctrl;
 use super::event::{self, Event};
 use super::fault;
 use super::receive::{self, low16};
+use super::scatter::Scattered;
 use crate::fabric::journal::{Record, Take, TakenFrom};
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription};
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
@@ -27,10 +28,15 @@ pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, cqe:
 
 /// As [`complete`], for an entry that is taken from its queue at the same time: others see both or
 /// neither, even if this process is killed in the middle.
-pub(crate) fn complete_taking(
+pub(crate) fn complete_taking(locked: &mut Locked<'_>, queue: (usize, u32), cqe: Cqe, take: Take) {
+    complete_scattered(locked, queue, (cqe, &Scattered::NONE), take);
+}
+
+/// As [`complete_taking`], with data in the entry.
+pub(crate) fn complete_scattered(
     locked: &mut Locked<'_>,
     (function, slot): (usize, u32),
-    mut cqe: Cqe,
+    (mut cqe, scattered): (Cqe, &Scattered),
     take: Take,
 ) {
     let counters = locked.fabric().counters(function);
@@ -54,6 +60,12 @@ pub(crate) fn complete_taking(
     }
     cqe.owner = cq.produced & cq.ring.count != 0;
     let address = entry_at(&cq);
+    let mut entry = cqe.to_bytes();
+    if let Some(data) = scattered.put(&mut cqe, &mut entry) {
+        // Nobody reads it before the entry behind it says so; a queue whose entries have no first
+        // half has no such queue pairs.
+        let _ = space.write(address.wrapping_sub(data.len() as u64), &data);
+    }
     let record = Record {
         take,
         // Cannot be cut: there are at most 64 functions.
@@ -63,7 +75,7 @@ pub(crate) fn complete_taking(
         produced: cq.produced.wrapping_add(1),
         consumed,
         address,
-        entry: cqe.to_bytes(),
+        entry,
     };
     locked.common().journal.begin(record);
     if carry_out(locked, space, &record) {

@@ -5,16 +5,19 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::umr::access;
 use mlx5_prm::wqe::{AddressVector, Ctrl, RemoteAddress, WQEBB_BYTES};
 
-use super::access::{Need, key_of, resolve, slot_of};
-use super::complete::{complete, complete_taking, enter_error, fail, flush, qp_slot, space_of_qp};
+use super::access::{Need, key_of, slot_of};
+use super::atomic;
+use super::complete::{complete_scattered, enter_error, fail, flush, qp_slot, space_of_qp};
 use super::event::Event;
 use super::fault::{self, Verdict};
 use super::list::{Failure, List, transfer, transfer_at_once};
 use super::peer::{Poster, destination, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry, low16};
+use super::scatter::Scattered;
 use super::umr;
-use super::work::{self, Atomic, Operation, WORK_BYTES_MAX, WorkError};
+use super::work::{self, Operation, WORK_BYTES_MAX, WorkError};
 use crate::fabric::Locked;
+use crate::fabric::journal::Take;
 use crate::fabric::objects::Ring;
 use crate::memory::{MemoryError, Space};
 use crate::profile::CostKind;
@@ -55,8 +58,8 @@ pub(super) enum Fault {
 /// Why the other side is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It has no receive entry.
-    NotReady,
+    /// It has no receive entry, and asks to be tried again after this delay (a code).
+    NotReady(u8),
     /// It does not answer yet.
     Silent,
     /// It will never answer.
@@ -67,7 +70,7 @@ impl Reason {
     /// The error if that stays so.
     fn error(self) -> (u8, Refusal) {
         match self {
-            Self::NotReady => (syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady),
+            Self::NotReady(_) => (syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady),
             Self::Silent | Self::Gone => {
                 (syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded)
             }
@@ -75,11 +78,14 @@ impl Reason {
     }
 }
 
-const LOCAL_LENGTH: Fault = Fault::Error(syndrome::LOCAL_LENGTH_ERR, Refusal::LocalLength);
+pub(super) const LOCAL_LENGTH: Fault =
+    Fault::Error(syndrome::LOCAL_LENGTH_ERR, Refusal::LocalLength);
 const LOCAL_OPERATION: Fault = Fault::Error(syndrome::LOCAL_QP_OP_ERR, Refusal::LocalOperation);
-const LOCAL_PROTECTION: Fault = Fault::Error(syndrome::LOCAL_PROT_ERR, Refusal::LocalProtection);
+pub(super) const LOCAL_PROTECTION: Fault =
+    Fault::Error(syndrome::LOCAL_PROT_ERR, Refusal::LocalProtection);
 const WINDOW_BIND: Fault = Fault::Error(syndrome::MW_BIND_ERR, Refusal::WindowBind);
-const REMOTE_ACCESS: Fault = Fault::Error(syndrome::REMOTE_ACCESS_ERR, Refusal::RemoteAccess);
+pub(super) const REMOTE_ACCESS: Fault =
+    Fault::Error(syndrome::REMOTE_ACCESS_ERR, Refusal::RemoteAccess);
 pub(super) const REMOTE_INVALID: Fault = Fault::Error(
     syndrome::REMOTE_INVAL_REQ_ERR,
     Refusal::RemoteInvalidRequest,
@@ -87,13 +93,24 @@ pub(super) const REMOTE_INVALID: Fault = Fault::Error(
 const REMOTE_OPERATION: Fault = Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
 pub(super) const NO_ANSWER: Fault = Fault::NotYet(Reason::Gone);
 pub(super) const SILENT: Fault = Fault::NotYet(Reason::Silent);
-const NOT_READY: Fault = Fault::NotYet(Reason::NotReady);
 
 /// What a successful entry did.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Outcome {
     bytes: u64,
     cost_ns: u64,
+    /// What of it lies in the completion.
+    scattered: Scattered,
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            cost_ns: 0,
+            scattered: Scattered::NONE,
+        }
+    }
 }
 
 /// Carries out the next posted entry of queue pair `qpn`.
@@ -110,6 +127,9 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         _ => return Step::Idle,
     }
     if fault::waits(locked, function, qpn) {
+        return Step::Wait;
+    }
+    if qp.retry_at_ns != 0 && qp.retry_at_ns > sys::now_ns() {
         return Step::Wait;
     }
     let Some(space) = space_of_qp(locked, function, qpn) else {
@@ -136,13 +156,18 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         xrc_srq: None,
     };
     let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
+    // Data goes into a completion only if there will be one, and now.
+    let limit = match verdict {
+        Verdict::Go if ctrl.is_signaled() => qp.cs_req,
+        _ => 0,
+    };
     let result = match verdict {
         Verdict::QpError => {
             enter_error(locked, function, qpn, Some(Event::QpFatal));
             return Step::Done { cost_ns: 0 };
         }
         Verdict::Fail(syndrome) => Err(Fault::Error(syndrome, Refusal::Injected)),
-        Verdict::Go | Verdict::Hold(_) if sound => execute(locked, &poster, &bytes),
+        Verdict::Go | Verdict::Hold(_) if sound => execute(locked, &poster, &bytes, limit),
         Verdict::Go | Verdict::Hold(_) => Err(LOCAL_OPERATION),
     };
     if let Err(Fault::NotYet(reason)) = result
@@ -167,7 +192,9 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
                     byte_count: u32::try_from(outcome.bytes).unwrap_or(u32::MAX),
                     ..Cqe::default()
                 };
-                complete(locked, function, qp.send_cq, cqe);
+                let completion = (cqe, &outcome.scattered);
+                let take = Take::default();
+                complete_scattered(locked, (function, qp.send_cq), completion, take);
             }
             Step::Done {
                 cost_ns: outcome.cost_ns,
@@ -239,12 +266,17 @@ fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {
     {
         qp.sq_done = qp.sq_done.wrapping_add(u32::from(blocks));
         qp.give_up_at_ns = 0;
+        qp.retry_at_ns = 0;
         qp.pending = false;
     }
 }
 
-/// Waits of a requester whose receiver is not ready, by the code of `min_rnr_timer`, in units of
-/// 10 us (InfiniBand specification, table 45).
+/// How long a receiver that is not ready wants to be left alone, by the code of its `min_rnr_timer`.
+fn rnr_delay_ns(timer: u8) -> u64 {
+    RNR_DELAYS_10US[usize::from(timer & 31)] * 10_000
+}
+
+/// These delays in units of 10 us (InfiniBand specification, table 45).
 const RNR_DELAYS_10US: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -267,17 +299,11 @@ fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
         code => (4096 << code) * (u64::from(path.retry_count) + 1),
     };
     let patience = match reason {
-        Reason::NotReady if path.rnr_retry >= RNR_RETRY_FOREVER => u64::MAX,
-        Reason::NotReady => {
-            let delay = RNR_DELAYS_10US[usize::from(path.min_rnr_timer & 31)] * 10_000;
-            delay * (u64::from(path.rnr_retry) + 1)
-        }
+        Reason::NotReady(_) if path.rnr_retry >= RNR_RETRY_FOREVER => u64::MAX,
+        Reason::NotReady(timer) => rnr_delay_ns(timer) * u64::from(path.rnr_retry),
         Reason::Silent => retries,
         Reason::Gone => retries.min(GONE_PATIENCE_NS),
     };
-    if patience == u64::MAX {
-        return false;
-    }
     let Some(qp) = locked
         .function(poster.function)
         .qps
@@ -285,6 +311,12 @@ fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
     else {
         return true;
     };
+    if let Reason::NotReady(timer) = reason {
+        qp.retry_at_ns = now.saturating_add(rnr_delay_ns(timer));
+    }
+    if patience == u64::MAX {
+        return false;
+    }
     let end = now.saturating_add(patience).max(1);
     // One who was waited for may go: the shorter patience counts from then on.
     if qp.give_up_at_ns == 0 || end < qp.give_up_at_ns {
@@ -293,7 +325,13 @@ fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
     now >= qp.give_up_at_ns
 }
 
-fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Outcome, Fault> {
+/// Carries out the entry in `bytes`. Up to `limit` bytes that come back may lie in the completion.
+fn execute(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    bytes: &[u8],
+    limit: u8,
+) -> Result<Outcome, Fault> {
     let work = work::parse(bytes, poster.qp.service).map_err(|error| {
         let counters = locked.fabric().counters(poster.function);
         if error == WorkError::Opcode {
@@ -328,7 +366,10 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
                 })?;
             count(done.work);
             let cost_ns = locked.fabric().profile().cost_ns(done.cost, done.bytes);
-            Ok(Outcome { bytes: 0, cost_ns })
+            Ok(Outcome {
+                cost_ns,
+                ..Outcome::default()
+            })
         }
         Operation::Send { imm, invalidate } => {
             let mut list = List::new(poster.side(), Need::LocalRead);
@@ -370,16 +411,19 @@ fn execute(locked: &mut Locked<'_>, poster: &Poster, bytes: &[u8]) -> Result<Out
         Operation::Read { remote } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
             list.scatter(data).map_err(|_| LOCAL_OPERATION)?;
-            let outcome = read(locked, poster, &list, remote)?;
+            let outcome = read(locked, poster, (&list, limit), remote)?;
             count(Work::RdmaRead);
             Ok(outcome)
         }
-        Operation::Atomic { remote, kind } => {
+        Operation::Atomic { remote, atomic } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
             list.scatter(data).map_err(|_| LOCAL_OPERATION)?;
-            let outcome = atomic(locked, poster, &list, remote, kind)?;
+            let scattered = atomic::execute(locked, poster, (&list, limit), remote, atomic)?;
             count(Work::Atomic);
-            Ok(outcome)
+            Ok(Outcome {
+                scattered,
+                ..outcome(locked, u64::from(atomic.bytes))
+            })
         }
     }
 }
@@ -404,6 +448,7 @@ fn outcome(locked: &Locked<'_>, bytes: u64) -> Outcome {
     Outcome {
         bytes,
         cost_ns: link_ns(locked, bytes),
+        scattered: Scattered::NONE,
     }
 }
 
@@ -458,15 +503,20 @@ fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<O
         0 => transfer,
         _ => transfer_at_once,
     };
-    match transfer(locked, &message.list, (&entry.list, 0), length) {
-        Ok(()) => {}
+    let moved = if Scattered::fits(peer.qp.cs_res, length) {
+        Scattered::take(locked, &message.list, (peer.qp.cs_res, length))
+    } else {
+        transfer(locked, &message.list, (&entry.list, 0), length).map(|()| Scattered::NONE)
+    };
+    let scattered = match moved {
+        Ok(scattered) => scattered,
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
         Err(Failure::TargetGone) => return Err(NO_ANSWER),
         Err(Failure::Target) => {
             refuse_message(locked, &peer, &entry, syndrome::LOCAL_PROT_ERR);
             return or_drop(locked, poster, length, REMOTE_OPERATION);
         }
-    }
+    };
     let opcode = match (message.imm, message.invalidate) {
         (_, Some(_)) => cqe_opcode::RESP_SEND_INV,
         (Some(_), None) => cqe_opcode::RESP_SEND_IMM,
@@ -480,7 +530,7 @@ fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<O
         slid: lid(locked, poster),
         ..Cqe::default()
     };
-    received(locked, &peer, &entry, cqe);
+    received(locked, &peer, &entry, (cqe, &scattered));
     Ok(outcome(locked, length))
 }
 
@@ -492,13 +542,18 @@ fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
 
 fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
     receive::next(locked, peer.function, (peer.qpn, &peer.qp)).map_err(|none| match none {
-        NoEntry::NotReady => NOT_READY,
+        NoEntry::NotReady => Fault::NotYet(Reason::NotReady(peer.qp.path.min_rnr_timer)),
         NoEntry::Broken(_) => NO_ANSWER,
     })
 }
 
 /// Takes a receive entry and completes it.
-fn received(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, cqe: Cqe) {
+fn received(
+    locked: &mut Locked<'_>,
+    peer: &Poster,
+    entry: &Entry,
+    (cqe, scattered): (Cqe, &Scattered),
+) {
     let take = receive::taking(locked, peer.function, (peer.qpn, &peer.qp), entry);
     locked.fabric().counters(peer.function).work(Work::Receive);
     let cqe = Cqe {
@@ -507,7 +562,8 @@ fn received(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, cqe: Cqe) {
         wqe_counter: entry.counter,
         ..cqe
     };
-    complete_taking(locked, (peer.function, peer.qp.recv_cq), cqe, take);
+    let queue = (peer.function, peer.qp.recv_cq);
+    complete_scattered(locked, queue, (cqe, scattered), take);
     receive::taken(locked, &take);
 }
 
@@ -518,7 +574,7 @@ fn refuse_message(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrom
         syndrome,
         ..Cqe::default()
     };
-    received(locked, peer, entry, cqe);
+    received(locked, peer, entry, (cqe, &Scattered::NONE));
     fail_peer(locked, peer, Event::QpFatal);
 }
 
@@ -590,7 +646,7 @@ fn write(
             slid: lid(locked, poster),
             ..Cqe::default()
         };
-        received(locked, &peer, &entry, cqe);
+        received(locked, &peer, &entry, (cqe, &Scattered::NONE));
     }
     Ok(outcome(locked, length))
 }
@@ -598,7 +654,7 @@ fn write(
 fn read(
     locked: &mut Locked<'_>,
     poster: &Poster,
-    list: &List,
+    (list, limit): (&List, u8),
     remote: RemoteAddress,
 ) -> Result<Outcome, Fault> {
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
@@ -614,70 +670,22 @@ fn read(
         remote.address,
         length,
     );
-    match transfer(locked, &from, (list, 0), length) {
-        Ok(()) => Ok(outcome(locked, length)),
+    let moved = if Scattered::fits(limit, length) {
+        Scattered::take(locked, &from, (limit, length))
+    } else {
+        transfer(locked, &from, (list, 0), length).map(|()| Scattered::NONE)
+    };
+    match moved {
+        Ok(scattered) => Ok(Outcome {
+            scattered,
+            ..outcome(locked, length)
+        }),
         Err(Failure::SourceGone) => Err(NO_ANSWER),
         Err(Failure::Source) => {
             fail_peer(locked, &peer, Event::QpAccessError);
             Err(REMOTE_ACCESS)
         }
         Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION),
-    }
-}
-
-/// Bytes of an atomic operation.
-const ATOMIC_BYTES: u64 = 8;
-
-fn atomic(
-    locked: &mut Locked<'_>,
-    poster: &Poster,
-    list: &List,
-    remote: RemoteAddress,
-    kind: Atomic,
-) -> Result<Outcome, Fault> {
-    if list.length() != ATOMIC_BYTES {
-        return Err(LOCAL_LENGTH);
-    }
-    let peer = peer(locked, poster)?;
-    if !permits(&peer, access::ATOMIC) || !remote.address.is_multiple_of(ATOMIC_BYTES) {
-        fail_peer(locked, &peer, Event::QpRequestError);
-        return Err(REMOTE_INVALID);
-    }
-    let (key, at) = (remote.rkey, remote.address);
-    let piece = resolve(
-        locked,
-        peer.side(),
-        key,
-        at,
-        ATOMIC_BYTES,
-        Need::RemoteAtomic,
-    )
-    .ok()
-    .filter(|piece| piece.length == ATOMIC_BYTES);
-    let mut before = [0; 8];
-    let changed = piece.ok_or(MemoryError::Fault).and_then(|piece| {
-        // The word is in host order; it is atomic against other atomics, all under this lock.
-        piece.space.read(piece.address, &mut before)?;
-        let old = u64::from_ne_bytes(before);
-        let new = match kind {
-            Atomic::CompareSwap { compare, swap } if old == compare => swap,
-            Atomic::CompareSwap { .. } => old,
-            Atomic::FetchAdd { add } => old.wrapping_add(add),
-        };
-        piece.space.write(piece.address, &new.to_ne_bytes())
-    });
-    match changed {
-        Ok(()) => {}
-        Err(MemoryError::Gone) => return Err(NO_ANSWER),
-        Err(MemoryError::Fault) => {
-            fail_peer(locked, &peer, Event::QpAccessError);
-            return Err(REMOTE_ACCESS);
-        }
-    }
-    let from = List::of_bytes(poster.side(), &before);
-    match transfer(locked, &from, (list, 0), ATOMIC_BYTES) {
-        Ok(()) => Ok(outcome(locked, ATOMIC_BYTES)),
-        Err(_) => Err(LOCAL_PROTECTION),
     }
 }
 
@@ -758,7 +766,7 @@ fn datagram(
         rx_flags: if to.grh { 0x10 } else { 0 },
         ..Cqe::default()
     };
-    received(locked, &peer, &entry, cqe);
+    received(locked, &peer, &entry, (cqe, &Scattered::NONE));
     Ok(sent)
 }
 

@@ -82,6 +82,19 @@ impl List {
         list
     }
 
+    /// A list of bytes of this process that are to be written.
+    pub(crate) fn into_bytes(side: Side, bytes: &mut [u8]) -> Self {
+        Self {
+            need: Need::LocalWrite,
+            ..Self::of_bytes(side, bytes)
+        }
+    }
+
+    /// Who uses it.
+    pub(crate) fn side(&self) -> Side {
+        self.side
+    }
+
     fn push(&mut self, segment: Segment) -> Result<(), Malformed> {
         self.segments
             .get_mut(self.count)

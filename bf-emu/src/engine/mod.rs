@@ -9,6 +9,7 @@
 //! Everything here runs in a signal handler: no allocation, no lock but the device's, no panic.
 
 pub(crate) mod access;
+mod atomic;
 pub(crate) mod complete;
 pub mod deferred;
 pub(crate) mod event;
@@ -17,6 +18,7 @@ pub(crate) mod fault;
 pub(crate) mod list;
 mod peer;
 pub(crate) mod receive;
+pub(crate) mod scatter;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tick;

@@ -4,6 +4,7 @@
 mod crash;
 mod dynamic;
 mod faults;
+mod scatter;
 mod umr;
 
 use mlx5_prm::cqe::{CQE_BYTES, Cqe, opcode as cqe_opcode, syndrome};
@@ -243,16 +244,38 @@ impl World {
 
     /// Posts a request and lets the device see it. Returns the completions that it caused here.
     fn post(&self, queue: &mut Queue, opcode: u8, imm: u32, segments: &[&[u8]]) -> Vec<Cqe> {
+        let ctrl = Ctrl {
+            opcode,
+            imm,
+            ..Ctrl::default()
+        };
+        self.post_ctrl(queue, ctrl, segments)
+    }
+
+    /// As [`World::post`], of a variant of an opcode.
+    fn post_variant(
+        &self,
+        queue: &mut Queue,
+        (opcode, opmod): (u8, u8),
+        segments: &[&[u8]],
+    ) -> Vec<Cqe> {
+        let ctrl = Ctrl {
+            opcode,
+            opmod,
+            ..Ctrl::default()
+        };
+        self.post_ctrl(queue, ctrl, segments)
+    }
+
+    fn post_ctrl(&self, queue: &mut Queue, ctrl: Ctrl, segments: &[&[u8]]) -> Vec<Cqe> {
         let body = segments.concat();
         let ds = u8::try_from((16 + body.len()).div_ceil(16)).unwrap();
         let ctrl = Ctrl {
             index: queue.posted,
-            opcode,
             qpn: queue.qpn,
             ds,
             flags: mlx5_prm::wqe::flag::CE_ALWAYS,
-            imm,
-            ..Ctrl::default()
+            ..ctrl
         };
         let mut bytes = ctrl.to_bytes().to_vec();
         bytes.extend(body);
@@ -649,6 +672,7 @@ fn a_message_takes_a_receive_entry() {
     let lkey = world.region(HOST, &ours, ALL_RIGHTS);
     let rkey = world.region(FAR, &theirs, ALL_RIGHTS);
     // Not ready: nothing completes, and the request waits.
+    world.change(&host, |qp| qp.path.rnr_retry = 7);
     let cqes = world.post(
         &mut host,
         opcode::SEND_IMM,
@@ -657,6 +681,8 @@ fn a_message_takes_a_receive_entry() {
     );
     assert!(cqes.is_empty());
     far.post_receive(rkey, &theirs);
+    // Its time has come.
+    world.change(&host, |qp| qp.retry_at_ns = 0);
     run(&world.fabric, HOST, host.qpn);
     expect_success(&host.completions(), 100);
     assert_eq!(theirs, ours);
@@ -728,38 +754,6 @@ fn a_peer_that_is_gone_does_not_answer() {
     world.change(&host, |qp| qp.give_up_at_ns = 1);
     run(&world.fabric, HOST, host.qpn);
     expect_error(&host.completions(), syndrome::TRANSPORT_RETRY_EXC_ERR);
-}
-
-#[test]
-fn atomics_give_back_what_was_there() {
-    let world = World::new();
-    let (mut host, _far) = world.pair(HOST, FAR);
-    let result = vec![0u8; 8];
-    let word = Box::new([40u64]);
-    // SAFETY: eight bytes of a box that outlives the slice.
-    let bytes = unsafe { std::slice::from_raw_parts(word.as_ptr().cast::<u8>(), 8) };
-    let lkey = world.region(HOST, &result, ALL_RIGHTS);
-    let rkey = world.region(FAR, bytes, ALL_RIGHTS);
-    let remote = RemoteAddress {
-        address: address(bytes),
-        rkey,
-    }
-    .to_bytes();
-    let mut atomic = |opcode: u8, first: u64, second: u64| {
-        let words = [first.to_be_bytes(), second.to_be_bytes()].concat();
-        let into = segment(lkey, &result);
-        expect_success(
-            &world.post(&mut host, opcode, 0, &[&remote, &words, &into]),
-            8,
-        );
-        (
-            u64::from_ne_bytes(result.as_slice().try_into().unwrap()),
-            word[0],
-        )
-    };
-    assert_eq!(atomic(opcode::ATOMIC_FA, 2, 0), (40, 42));
-    assert_eq!(atomic(opcode::ATOMIC_CS, 7, 41), (42, 42));
-    assert_eq!(atomic(opcode::ATOMIC_CS, 7, 42), (42, 7));
 }
 
 #[test]

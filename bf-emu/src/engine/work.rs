@@ -33,12 +33,12 @@ pub(crate) enum Operation {
         /// Where.
         remote: RemoteAddress,
     },
-    /// Eight bytes of the other side's memory, read and changed.
+    /// A word of the other side's memory, read and changed.
     Atomic {
         /// Where.
         remote: RemoteAddress,
         /// How.
-        kind: Atomic,
+        atomic: Atomic,
     },
     /// A change of an mkey.
     Umr {
@@ -51,9 +51,18 @@ pub(crate) enum Operation {
     },
 }
 
+/// An atomic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Atomic {
+    /// Bytes of the word: 4 or 8.
+    pub bytes: u8,
+    /// What is done.
+    pub kind: AtomicKind,
+}
+
 /// Atomic operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Atomic {
+pub(crate) enum AtomicKind {
     /// Swaps if equal.
     CompareSwap {
         /// Compared with.
@@ -65,6 +74,24 @@ pub(crate) enum Atomic {
     FetchAdd {
         /// Addend.
         add: u64,
+    },
+    /// Swaps some bits if others are equal.
+    MaskedCompareSwap {
+        /// Compared with.
+        compare: u64,
+        /// Where it is compared.
+        compare_mask: u64,
+        /// Put there.
+        swap: u64,
+        /// Where it is put.
+        swap_mask: u64,
+    },
+    /// Adds in fields.
+    MaskedFetchAdd {
+        /// Addend.
+        add: u64,
+        /// The upper bits of the fields.
+        boundary: u64,
     },
 }
 
@@ -143,18 +170,27 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
         opcode::ATOMIC_CS if reliable => {
             let remote = reader.remote()?;
             let (swap, compare) = reader.words()?;
-            Operation::Atomic {
-                remote,
-                kind: Atomic::CompareSwap { compare, swap },
-            }
+            let kind = AtomicKind::CompareSwap { compare, swap };
+            let atomic = Atomic { bytes: 8, kind };
+            Operation::Atomic { remote, atomic }
         }
         opcode::ATOMIC_FA if reliable => {
             let remote = reader.remote()?;
             let (add, _) = reader.words()?;
-            Operation::Atomic {
-                remote,
-                kind: Atomic::FetchAdd { add },
-            }
+            let kind = AtomicKind::FetchAdd { add };
+            let atomic = Atomic { bytes: 8, kind };
+            Operation::Atomic { remote, atomic }
+        }
+        opcode::ATOMIC_MASKED_CS | opcode::ATOMIC_MASKED_FA if reliable => {
+            let bytes = masked_bytes(ctrl.opmod)?;
+            let remote = reader.remote()?;
+            let kind = if ctrl.opcode == opcode::ATOMIC_MASKED_CS {
+                reader.masked_compare_swap(bytes)?
+            } else {
+                reader.masked_fetch_add(bytes)?
+            };
+            let atomic = Atomic { bytes, kind };
+            Operation::Atomic { remote, atomic }
         }
         opcode::UMR if connected && queue != service::XRC => Operation::Umr {
             mkey: ctrl.imm,
@@ -178,6 +214,16 @@ pub(crate) fn klms(bytes: &[u8]) -> impl Iterator<Item = Klm> {
     bytes.as_chunks::<KLM_BYTES>().0.iter().map(Klm::parse)
 }
 
+/// Bytes of the word of a masked operation, by the variant of its opcode: 8 for such a word, and in
+/// the lower bits the binary logarithm of how many times four bytes it has.
+fn masked_bytes(opmod: u8) -> Result<u8, WorkError> {
+    match opmod {
+        8 => Ok(4),
+        9 => Ok(8),
+        _ => Err(WorkError::Opcode),
+    }
+}
+
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -199,6 +245,34 @@ impl<'a> Reader<'a> {
     fn xrc_srq(&mut self) -> Result<u32, WorkError> {
         let [a, b, c, d, ..] = *self.take::<OCTOWORD_BYTES>()?;
         Ok(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    /// A word of four bytes or eight.
+    fn word(&mut self, bytes: u8) -> Result<u64, WorkError> {
+        Ok(match bytes {
+            4 => u64::from(u32::from_be_bytes(*self.take()?)),
+            _ => u64::from_be_bytes(*self.take()?),
+        })
+    }
+
+    fn masked_compare_swap(&mut self, bytes: u8) -> Result<AtomicKind, WorkError> {
+        let (swap, compare) = (self.word(bytes)?, self.word(bytes)?);
+        let (swap_mask, compare_mask) = (self.word(bytes)?, self.word(bytes)?);
+        Ok(AtomicKind::MaskedCompareSwap {
+            compare,
+            compare_mask,
+            swap,
+            swap_mask,
+        })
+    }
+
+    /// Of words of four bytes, half of the segment is empty.
+    fn masked_fetch_add(&mut self, bytes: u8) -> Result<AtomicKind, WorkError> {
+        let (add, boundary) = (self.word(bytes)?, self.word(bytes)?);
+        if bytes == 4 {
+            self.take::<8>()?;
+        }
+        Ok(AtomicKind::MaskedFetchAdd { add, boundary })
     }
 
     fn words(&mut self) -> Result<(u64, u64), WorkError> {
@@ -303,17 +377,63 @@ mod tests {
             Err(WorkError::Short),
         );
         check(&entry(0x3f, &[]), service::RC, Err(WorkError::Opcode));
-        let kind = Atomic::CompareSwap {
+        let kind = AtomicKind::CompareSwap {
             compare: 2,
             swap: 1,
         };
         let words = [1u64.to_be_bytes(), 2u64.to_be_bytes()].concat();
-        let atomic = Operation::Atomic { remote, kind };
+        let atomic = Operation::Atomic {
+            remote,
+            atomic: Atomic { bytes: 8, kind },
+        };
         check(
             &entry(opcode::ATOMIC_CS, &[&raddr, &words]),
             service::RC,
             Ok((atomic, 48)),
         );
+    }
+
+    #[test]
+    fn masked_atomics_have_words_of_two_widths() {
+        let remote = RemoteAddress {
+            address: 0x1000,
+            rkey: 0x600fb,
+        };
+        let raddr = remote.to_bytes();
+        let masked = |opcode: u8, opmod: u8, words: &[u8]| {
+            let mut bytes = entry(opcode, &[&raddr, words]);
+            bytes[0] = opmod;
+            bytes
+        };
+        let ok = |bytes: u8, kind: AtomicKind, at: usize| {
+            let atomic = Atomic { bytes, kind };
+            Ok((Operation::Atomic { remote, atomic }, at))
+        };
+        let cs = AtomicKind::MaskedCompareSwap {
+            swap: 1,
+            compare: 2,
+            swap_mask: 3,
+            compare_mask: 4,
+        };
+        let fa = AtomicKind::MaskedFetchAdd {
+            add: 1,
+            boundary: 2,
+        };
+        let four: Vec<u8> = (1..=4u32).flat_map(u32::to_be_bytes).collect();
+        let eight: Vec<u8> = (1..=4u64).flat_map(u64::to_be_bytes).collect();
+        let (cs_op, fa_op) = (opcode::ATOMIC_MASKED_CS, opcode::ATOMIC_MASKED_FA);
+        check(&masked(cs_op, 8, &four), service::RC, ok(4, cs, 48));
+        check(&masked(cs_op, 9, &eight), service::RC, ok(8, cs, 64));
+        check(&masked(fa_op, 8, &four), service::RC, ok(4, fa, 48));
+        check(&masked(fa_op, 9, &eight), service::RC, ok(8, fa, 48));
+        for (bytes, queue, expect) in [
+            (masked(cs_op, 9, &four), service::RC, WorkError::Short),
+            (masked(cs_op, 10, &eight), service::RC, WorkError::Opcode),
+            (masked(fa_op, 0, &eight), service::RC, WorkError::Opcode),
+            (masked(fa_op, 9, &eight), service::UC, WorkError::Opcode),
+        ] {
+            check(&bytes, queue, Err(expect));
+        }
     }
 
     proptest! {

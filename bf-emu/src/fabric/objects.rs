@@ -141,6 +141,8 @@ pub struct Qp {
     // between those of the two sides, and nothing else does.
     /// When the other side, not ready or not answering, is given up; 0 while it is not waited for.
     pub give_up_at_ns: u64,
+    /// When a receiver that was not ready may be tried again; 0 for at once.
+    pub retry_at_ns: u64,
     /// Deferred mode: when to come to what is posted; 0 for now.
     pub defer_until_ns: u64,
     /// Building blocks executed, modulo 65,536 on the wire.
@@ -205,6 +207,10 @@ pub struct Qp {
     pub by_command: bool,
     /// Every send completes with an entry.
     pub signal_all: bool,
+    /// Up to so many bytes that come back to it lie in the completion's entry: 0, 32 or 64.
+    pub cs_req: u8,
+    /// Up to so many bytes of a message to it lie in the completion's entry, likewise.
+    pub cs_res: u8,
 }
 
 /// A request that was carried out and completes later. Those behind it wait, as completions of one
@@ -228,7 +234,9 @@ impl Qp {
     /// When there is something to do on a queue pair that waits: in the past if nobody knows.
     #[must_use]
     pub fn due_ns(&self) -> u64 {
-        self.defer_until_ns.max(self.held.until_ns)
+        self.defer_until_ns
+            .max(self.held.until_ns)
+            .max(self.retry_at_ns)
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Call, Kind, channel, xrcd};
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
-use crate::fabric::{Fabric, QPN_BASE};
+use crate::fabric::{Fabric, Function, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
 
@@ -137,7 +137,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         Err(_) => None,
     };
     let rq_bytes = u64::from(rq_count) << rq_shift;
-    let qp = Qp {
+    let mut qp = Qp {
         // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
         sq: Ring {
             base: buffer.wrapping_add(rq_bytes),
@@ -180,6 +180,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
+    (qp.cs_req, qp.cs_res) = scattered(function, &qp, driver_flags);
     let context = call.context.number;
     let senders = || {
         function.pds.owned(pd, context).is_some() && function.cqs.owned(send_cq, context).is_some()
@@ -205,6 +206,31 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(create_qp::RESP_QP_NUM, &(slot + QPN_BASE).to_ne_bytes())?;
     // struct mlx5_ib_create_qp_resp
     ioctl.answer(UHW_OUT, Answer::new(40).u32(0, qp.uar).as_slice())
+}
+
+/// Bytes of an answer and of a message that go into completions: what the driver asks for, as far as
+/// the kernel grants it (mlx5/qp.c, `configure_requester_scat_cqe`, `configure_responder_scat_cqe`).
+fn scattered(function: &Function, qp: &Qp, driver_flags: u32) -> (u8, u8) {
+    if driver_flags & driver_flag::SCATTER_CQE == 0 {
+        return (0, 0);
+    }
+    let is_wide = |cq: u32| {
+        let cq = function.cqs.get(cq);
+        cq.is_some_and(|cq| cq.ring.log_stride == 7)
+    };
+    let request = match qp.service {
+        // An answer goes there only if all requests complete, or the application knows what it does.
+        _ if !qp.signal_all && driver_flags & driver_flag::ALLOW_SCATTER_CQE == 0 => 0,
+        service::RC | service::DCI if is_wide(qp.send_cq) => 64,
+        service::RC => 32,
+        _ => 0,
+    };
+    let response = match qp.service {
+        service::RC | service::UC | SERVICE_DCT if is_wide(qp.recv_cq) => 64,
+        service::RC | service::UC => 32,
+        _ => 0,
+    };
+    (request, response)
 }
 
 pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
@@ -363,6 +389,7 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.sq_done = 0;
     qp.rq_done = 0;
     qp.give_up_at_ns = 0;
+    qp.retry_at_ns = 0;
     qp.pending = false;
     qp.held = Held::default();
     qp.defer_until_ns = 0;

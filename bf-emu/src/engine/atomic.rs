@@ -1,0 +1,180 @@
+//! Atomic operations on memory, and the arithmetic of the masked ones.
+
+use mlx5_prm::umr::access;
+use mlx5_prm::wqe::RemoteAddress;
+
+use super::access::{Need, resolve};
+use super::event::Event;
+use super::execute::{
+    Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, REMOTE_ACCESS, REMOTE_INVALID,
+};
+use super::list::{List, transfer};
+use super::peer::{Poster, fail_peer, peer, permits};
+use super::scatter::Scattered;
+use super::work::{Atomic, AtomicKind};
+use crate::fabric::Locked;
+use crate::memory::{MemoryError, Space};
+
+/// Carries out an atomic operation; what was there before goes to `list`, or into the completion if
+/// `limit` bytes of it may hold data.
+pub(super) fn execute(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    (list, limit): (&List, u8),
+    remote: RemoteAddress,
+    atomic: Atomic,
+) -> Result<Scattered, Fault> {
+    let bytes = u64::from(atomic.bytes);
+    if list.length() != bytes {
+        return Err(LOCAL_LENGTH);
+    }
+    let peer = peer(locked, poster)?;
+    if !permits(&peer, access::ATOMIC) || !remote.address.is_multiple_of(bytes) {
+        fail_peer(locked, &peer, Event::QpRequestError);
+        return Err(REMOTE_INVALID);
+    }
+    let (key, at) = (remote.rkey, remote.address);
+    let piece = resolve(locked, peer.side(), key, at, bytes, Need::RemoteAtomic)
+        .ok()
+        .filter(|piece| piece.length == bytes);
+    let changed = piece
+        .ok_or(MemoryError::Fault)
+        .and_then(|piece| change(piece.space, piece.address, atomic));
+    let before = match changed {
+        Ok(before) => before,
+        Err(MemoryError::Gone) => return Err(NO_ANSWER),
+        Err(MemoryError::Fault) => {
+            fail_peer(locked, &peer, Event::QpAccessError);
+            return Err(REMOTE_ACCESS);
+        }
+    };
+    // Eight bytes come back in the host's order; of less, the device is not told which that is
+    // (`atomic_req_8B_endianness_mode`).
+    let (eight, four);
+    let answer: &[u8] = match atomic.bytes {
+        4 => {
+            let [.., a, b, c, d] = before.to_be_bytes();
+            four = [a, b, c, d];
+            &four
+        }
+        _ => {
+            eight = before.to_ne_bytes();
+            &eight
+        }
+    };
+    let from = List::of_bytes(poster.side(), answer);
+    let moved = if Scattered::fits(limit, bytes) {
+        Scattered::take(locked, &from, (limit, bytes))
+    } else {
+        transfer(locked, &from, (list, 0), bytes).map(|()| Scattered::NONE)
+    };
+    moved.map_err(|_| LOCAL_PROTECTION)
+}
+
+/// Reads a word, writes what becomes of it, and returns what it was. The word is in host order; it is
+/// atomic against other atomics, which all happen under the device's lock.
+fn change(space: Space, address: u64, atomic: Atomic) -> Result<u64, MemoryError> {
+    if atomic.bytes == 4 {
+        let mut word = [0; 4];
+        space.read(address, &mut word)?;
+        let before = u64::from(u32::from_ne_bytes(word));
+        let [.., a, b, c, d] = atomic.kind.after(before).to_be_bytes();
+        space.write(address, &u32::from_be_bytes([a, b, c, d]).to_ne_bytes())?;
+        return Ok(before);
+    }
+    let mut word = [0; 8];
+    space.read(address, &mut word)?;
+    let before = u64::from_ne_bytes(word);
+    space.write(address, &atomic.kind.after(before).to_ne_bytes())?;
+    Ok(before)
+}
+
+impl AtomicKind {
+    /// What becomes of a word. Words of four bytes are in the lower half.
+    fn after(self, before: u64) -> u64 {
+        match self {
+            Self::CompareSwap { compare, swap } => Self::MaskedCompareSwap {
+                compare,
+                compare_mask: u64::MAX,
+                swap,
+                swap_mask: u64::MAX,
+            }
+            .after(before),
+            Self::FetchAdd { add } => before.wrapping_add(add),
+            Self::MaskedCompareSwap {
+                compare,
+                compare_mask,
+                swap,
+                swap_mask,
+            } => {
+                if (before ^ compare) & compare_mask == 0 {
+                    before & !swap_mask | swap & swap_mask
+                } else {
+                    before
+                }
+            }
+            Self::MaskedFetchAdd { add, boundary } => add_in_fields(before, add, boundary),
+        }
+    }
+}
+
+/// Adds the fields of two words: a set bit of `boundary` is the upper end of a field, from which
+/// nothing is carried into the next.
+fn add_in_fields(a: u64, b: u64, boundary: u64) -> u64 {
+    // The bits at the boundaries are added without their carry; the others cannot carry across.
+    let low = !boundary;
+    ((a & low).wrapping_add(b & low)) ^ ((a ^ b) & boundary)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition: bit by bit.
+    fn model(a: u64, b: u64, boundary: u64) -> u64 {
+        let mut sum = 0;
+        let mut carry = 0;
+        for bit in 0..64 {
+            let here = (a >> bit & 1) + (b >> bit & 1) + carry;
+            sum |= (here & 1) << bit;
+            carry = if boundary >> bit & 1 == 1 {
+                0
+            } else {
+                here >> 1
+            };
+        }
+        sum
+    }
+
+    #[test]
+    fn masked_operations() {
+        let masked = |compare, compare_mask, swap, swap_mask| AtomicKind::MaskedCompareSwap {
+            compare,
+            compare_mask,
+            swap,
+            swap_mask,
+        };
+        for (kind, before, after) in [
+            (masked(0, 0, 0xf0, 0xf0), 0x0f, 0xff),
+            (masked(0x0f, 0xff, 0, u64::MAX), 0x10f, 0),
+            (masked(0x0e, 0xff, 0, u64::MAX), 0x10f, 0x10f),
+            (AtomicKind::FetchAdd { add: 2 }, u64::MAX, 1),
+        ] {
+            assert_eq!(kind.after(before), after, "{kind:?}");
+        }
+        let fields = |boundary, add| AtomicKind::MaskedFetchAdd { add, boundary };
+        assert_eq!(fields(0, 1).after(0xff), 0x100);
+        assert_eq!(fields(0x80, 1).after(0xff), 0);
+        // A boundary everywhere makes it an exclusive or.
+        assert_eq!(fields(u64::MAX, 0b0110).after(0b0011), 0b0101);
+    }
+
+    proptest! {
+        #[test]
+        fn fields_are_added_as_defined(a: u64, b: u64, boundary: u64) {
+            prop_assert_eq!(add_in_fields(a, b, boundary), model(a, b, boundary));
+        }
+    }
+}
