@@ -103,16 +103,32 @@ impl<D: MkeyDevice> Core<D> {
     /// A slot in the state `Leased`.
     #[inline]
     pub(crate) fn take(&self) -> Result<SlotId, PoolError> {
-        self.check_open()?;
-        // Nobody passes those who wait.
-        let queue = self.may_wait() && self.waiters.any();
-        if !queue && let Some(id) = self.take_free() {
-            return Ok(id);
+        match self.take_now() {
+            Some(id) => Ok(id),
+            None => self.take_slowly(),
         }
-        self.take_slowly(queue)
+    }
+
+    /// The same, if nothing stands in the way: small enough to be a part of the caller.
+    #[inline]
+    pub(crate) fn take_now(&self) -> Option<SlotId> {
+        if !self.is_open() || self.is_queue() {
+            return None;
+        }
+        self.take_free()
+    }
+
+    /// True if somebody waits, whom nobody passes.
+    #[inline]
+    fn is_queue(&self) -> bool {
+        self.may_wait() && self.waiters.any()
     }
 
     #[inline]
+    fn is_open(&self) -> bool {
+        self.device.is_ours() && !self.gate.is_shut()
+    }
+
     fn check_open(&self) -> Result<(), PoolError> {
         if !self.device.is_ours() {
             return Err(PoolError::Forked);
@@ -140,7 +156,9 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     #[cold]
-    fn take_slowly(&self, queue: bool) -> Result<SlotId, PoolError> {
+    pub(crate) fn take_slowly(&self) -> Result<SlotId, PoolError> {
+        self.check_open()?;
+        let queue = self.is_queue();
         self.counters.misses.one();
         // Keys that only wait for their invalidation are closer than new ones.
         if self.flush() > 0
@@ -228,7 +246,7 @@ impl<D: MkeyDevice> Core<D> {
     #[inline]
     pub(crate) fn give_back(&self, id: SlotId) {
         // A pool that is closed has destroyed the key already.
-        if self.check_open().is_ok() {
+        if self.is_open() {
             self.slots.advance(id, State::Leased, State::Free);
             self.give(id);
         }

@@ -22,6 +22,7 @@ pub struct Lease<'a, D: MkeyDevice> {
 }
 
 impl<'a, D: MkeyDevice> Lease<'a, D> {
+    #[inline]
     pub(crate) fn new(core: &'a Arc<Core<D>>, id: SlotId) -> Self {
         Self { core, id: Some(id) }
     }
@@ -45,6 +46,7 @@ impl<'a, D: MkeyDevice> Lease<'a, D> {
 }
 
 impl<D: MkeyDevice> Drop for Lease<'_, D> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             self.core.give_back(id);

@@ -81,6 +81,7 @@ mod span;
 mod spread;
 mod stats;
 mod sync;
+mod tray;
 mod upkeep;
 mod waiters;
 

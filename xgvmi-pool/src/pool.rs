@@ -78,8 +78,12 @@ impl<D: MkeyDevice> MkeyPool<D> {
     ///
     /// # Errors
     /// If all keys are in use, or a new one cannot be created.
+    #[inline]
     pub fn lease(&self) -> Result<Lease<'_, D>, PoolError> {
-        Ok(Lease::new(&self.core, self.core.take()?))
+        match self.core.take_now() {
+            Some(id) => Ok(Lease::new(&self.core, id)),
+            None => Ok(Lease::new(&self.core, self.core.take_slowly()?)),
+        }
     }
 
     /// A key that stands for a [`Region`], or for a [`Span`] of several. One work request if the

@@ -5,23 +5,33 @@
 //! the `back` side. The queue holds handfuls: an empty `out` takes the one at the front, a full `back`
 //! becomes the one at the end. So a key that was just released rests until those before it have been
 //! used, to within a handful. By [`ReuseOrder::Lifo`] it is the other way round: a thread takes what
-//! it put last, and handfuls lie in a stack. Trays belong to the pool and not to threads, so a thread that ends
-//! leaves nothing behind; what it left on a tray serves the next thread there, and anybody who finds
-//! queue and own tray empty.
+//! it put last, and handfuls lie in a stack. Trays belong to the pool and not to threads, so a thread
+//! that ends leaves nothing behind; what it left on a tray serves the next thread there, and anybody
+//! who finds queue and own tray empty. Nobody waits for a tray: whoever finds it in another's hands
+//! uses the next one.
 
 use std::collections::VecDeque;
+use std::hint;
 
 use crossbeam_utils::CachePadded;
 
 use crate::policy::ReuseOrder;
 use crate::slots::SlotId;
-use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, thread_number};
+use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, thread_number, yield_now};
+use crate::tray::{Few, Tray};
 
-/// Most keys on one side of a tray.
-pub(crate) const TRAY_KEYS_MAX: u32 = 16;
+pub(crate) use crate::tray::TRAY_KEYS_MAX;
 
 /// Most trays: threads beyond as many share one with another thread.
 const TRAYS_MAX: usize = 64;
+
+/// How often all trays are looked at when all are in others' hands, before the queue is used without
+/// one. They are held for some nanoseconds, but whoever holds one may have lost the processor.
+#[cfg(not(loom))]
+const ROUNDS_MAX: u32 = 64;
+/// One is enough to try what follows on it.
+#[cfg(loom)]
+const ROUNDS_MAX: u32 = 1;
 
 /// All free keys of a pool.
 #[derive(Debug)]
@@ -30,9 +40,10 @@ pub(crate) struct Shelf {
     /// Away from what every lease reads and nobody writes.
     marks: CachePadded<Marks>,
     /// Their number is a power of two.
-    trays: Box<[CachePadded<Mutex<Tray>>]>,
+    trays: Box<[CachePadded<Tray>]>,
     /// Keys on one side of a tray; zero if there are no trays.
     tray_keys: u32,
+    order: ReuseOrder,
 }
 
 /// Handfuls, in the order in which they are used.
@@ -54,14 +65,9 @@ struct Marks {
     queued: AtomicUsize,
     /// Fewest keys in the queue since somebody asked: so many were never needed.
     idle_min: AtomicUsize,
-}
-
-#[derive(Debug, Default)]
-struct Tray {
-    out: Few,
-    back: Few,
-    taken: u64,
-    returned: u64,
+    /// Keys taken and put without a tray.
+    taken: AtomicUsize,
+    returned: AtomicUsize,
 }
 
 /// How often keys were taken and returned.
@@ -88,9 +94,12 @@ impl Shelf {
             marks: CachePadded::new(Marks {
                 queued: AtomicUsize::new(0),
                 idle_min: AtomicUsize::new(usize::MAX),
+                taken: AtomicUsize::new(0),
+                returned: AtomicUsize::new(0),
             }),
             trays: (0..trays).map(|_| CachePadded::default()).collect(),
             tray_keys: tray_keys.min(TRAY_KEYS_MAX).min(share),
+            order,
         }
     }
 
@@ -98,106 +107,158 @@ impl Shelf {
     #[inline]
     pub(crate) fn take(&self) -> Option<SlotId> {
         let own = self.own_tray();
-        let mut tray = lock(&self.trays[own]);
-        let mut found = match self.queue {
-            Handfuls::Fifo(_) => tray.out.pop(),
-            Handfuls::Lifo(_) => tray.pop_last(),
-        };
-        if found.is_none() {
-            found = self.refill(&mut tray).or_else(|| tray.back.pop());
+        if let Some(tray) = self.trays[own].claim()
+            && let Some(found) = tray.take(self.order)
+        {
+            return Some(found);
         }
-        tray.taken += u64::from(found.is_some());
-        drop(tray);
-        found.or_else(|| self.take_elsewhere(own))
-    }
-
-    /// Puts the handful whose turn it is on the tray and takes one of it.
-    fn refill(&self, tray: &mut Tray) -> Option<SlotId> {
-        tray.out = self.count_out(self.queue.next()?);
-        self.marks
-            .idle_min
-            .fetch_min(self.queued(), Ordering::Relaxed);
-        match self.queue {
-            Handfuls::Fifo(_) => tray.out.pop(),
-            Handfuls::Lifo(_) => tray.out.pop_last(),
-        }
-    }
-
-    fn count_out(&self, few: Few) -> Few {
-        self.marks
-            .queued
-            .fetch_sub(few.len() as usize, Ordering::Relaxed);
-        few
-    }
-
-    fn push(&self, few: Few) {
-        // Before the push, so that the count never falls below zero.
-        self.marks
-            .queued
-            .fetch_add(few.len() as usize, Ordering::Relaxed);
-        self.queue.push(few);
-    }
-
-    /// A key off another's tray.
-    #[cold]
-    fn take_elsewhere(&self, own: usize) -> Option<SlotId> {
-        for (number, tray) in self.trays.iter().enumerate() {
-            if number == own {
-                continue;
-            }
-            let mut tray = lock(tray);
-            if let Some(id) = tray.out.pop().or_else(|| tray.back.pop()) {
-                tray.taken += 1;
-                return Some(id);
-            }
-        }
-        // A tray that was empty may have been on its way to the queue.
-        let mut tray = lock(&self.trays[own]);
-        let found = self.refill(&mut tray)?;
-        tray.taken += 1;
-        Some(found)
+        self.refill_and_take(own)
     }
 
     /// Puts a key back.
     #[inline]
     pub(crate) fn put(&self, id: SlotId) {
-        let mut tray = lock(&self.trays[self.own_tray()]);
-        tray.returned += 1;
-        if self.tray_keys == 0 {
-            self.add(id);
+        if let Some(tray) = self.trays[self.own_tray()].claim()
+            && tray.put(id, self.tray_keys)
+        {
             return;
         }
-        if tray.back.len() == self.tray_keys {
-            let full = std::mem::take(&mut tray.back);
-            match self.queue {
-                Handfuls::Fifo(_) => self.push(full),
-                Handfuls::Lifo(_) => {
-                    let older = std::mem::replace(&mut tray.out, full);
-                    if older.len() != 0 {
-                        self.push(older);
-                    }
+        self.make_room_and_put(id);
+    }
+
+    /// Takes a key with a handful of the queue, if the tray has none.
+    #[cold]
+    fn refill_and_take(&self, own: usize) -> Option<SlotId> {
+        let Some(tray) = self.claim_any(own) else {
+            return self.take_without_tray();
+        };
+        if let Some(found) = tray.take(self.order) {
+            return Some(found);
+        }
+        if let Some(few) = self.next() {
+            tray.refill(&few);
+            self.marks
+                .idle_min
+                .fetch_min(self.queued(), Ordering::Relaxed);
+            return tray.take(self.order);
+        }
+        if let Some(found) = tray.take_returned() {
+            return Some(found);
+        }
+        drop(tray);
+        // A key off another's tray.
+        for step in 1..=self.trays.len() {
+            let other = (own + step) & (self.trays.len() - 1);
+            if let Some(tray) = self.claim(other)
+                && let Some(found) = tray.take(self.order).or_else(|| tray.take_returned())
+            {
+                return Some(found);
+            }
+        }
+        // A tray that was empty may have been on its way to the queue.
+        self.take_without_tray()
+    }
+
+    #[cold]
+    fn take_without_tray(&self) -> Option<SlotId> {
+        let mut few = self.next()?;
+        let found = few.take_first();
+        if !few.is_empty() {
+            self.count_in(&few);
+            self.queue.put_back(few);
+        }
+        self.marks.taken.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// Puts a key, and a full tray's handful to the others.
+    #[cold]
+    fn make_room_and_put(&self, id: SlotId) {
+        let tray = match self.claim_any(self.own_tray()) {
+            Some(tray) if self.tray_keys > 0 => tray,
+            _ => {
+                self.marks.returned.fetch_add(1, Ordering::Relaxed);
+                return self.add(id);
+            }
+        };
+        if tray.put(id, self.tray_keys) {
+            return;
+        }
+        let full = tray.clear_returned();
+        match self.order {
+            ReuseOrder::Fifo => self.push(full),
+            ReuseOrder::Lifo => {
+                let older = tray.clear_out();
+                tray.refill(&full);
+                if !older.is_empty() {
+                    self.push(older);
                 }
             }
         }
-        tray.back.push(id);
+        let has_room = tray.put(id, self.tray_keys);
+        assert!(has_room, "an empty tray takes a key");
+    }
+
+    /// The tray, if it comes free within a short while.
+    fn claim(&self, number: usize) -> Option<crate::tray::Claimed<'_>> {
+        for _ in 0..ROUNDS_MAX {
+            if let Some(tray) = self.trays[number].claim() {
+                return Some(tray);
+            }
+            hint::spin_loop();
+            yield_now();
+        }
+        None
+    }
+
+    /// The own tray, or one that is not in anybody's hands.
+    fn claim_any(&self, own: usize) -> Option<crate::tray::Claimed<'_>> {
+        for _ in 0..ROUNDS_MAX {
+            for step in 0..self.trays.len() {
+                let number = (own + step) & (self.trays.len() - 1);
+                if let Some(tray) = self.trays[number].claim() {
+                    return Some(tray);
+                }
+            }
+            hint::spin_loop();
+            yield_now();
+        }
+        None
+    }
+
+    fn next(&self) -> Option<Few> {
+        let few = self.queue.next()?;
+        self.count_out(&few);
+        Some(few)
+    }
+
+    fn count_out(&self, few: &Few) {
+        self.marks.queued.fetch_sub(few.len(), Ordering::Relaxed);
+    }
+
+    fn count_in(&self, few: &Few) {
+        // Before the push, so that the count never falls below zero.
+        self.marks.queued.fetch_add(few.len(), Ordering::Relaxed);
+    }
+
+    fn push(&self, few: Few) {
+        self.count_in(&few);
+        self.queue.push(few);
     }
 
     /// Puts a key that nobody has had yet.
     pub(crate) fn add(&self, id: SlotId) {
-        let mut few = Few::default();
-        few.push(id);
-        self.push(few);
+        self.push(Few::of(id));
     }
 
     /// Takes a key that has rested long out of the queue alone, to be destroyed.
     pub(crate) fn retire(&self) -> Option<SlotId> {
-        let mut few = self.count_out(self.queue.oldest()?);
-        let found = few.pop();
-        if few.len() != 0 {
-            self.marks
-                .queued
-                .fetch_add(few.len() as usize, Ordering::Relaxed);
-            self.queue.put_back(few);
+        let mut few = self.queue.oldest()?;
+        self.count_out(&few);
+        let found = few.take_first();
+        if !few.is_empty() {
+            self.count_in(&few);
+            self.queue.put_back_oldest(few);
         }
         found
     }
@@ -216,13 +277,22 @@ impl Shelf {
             .min(self.queued())
     }
 
-    /// How often keys were taken and returned, at one moment for all trays.
+    /// How often keys were taken and returned, at one moment for all trays. What goes past the trays
+    /// meanwhile may be counted on one side alone.
     pub(crate) fn traffic(&self) -> Traffic {
-        let trays: Vec<_> = self.trays.iter().map(|tray| lock(tray)).collect();
-        trays.iter().fold(Traffic::default(), |sum, tray| Traffic {
-            taken: sum.taken + tray.taken,
-            returned: sum.returned + tray.returned,
-        })
+        let claimed: Vec<_> = (0..self.trays.len())
+            .map(|number| self.claim(number))
+            .collect();
+        let sum = self.trays.iter().fold((0, 0), |sum, tray| {
+            let (taken, returned) = tray.traffic();
+            (sum.0 + taken, sum.1 + returned)
+        });
+        drop(claimed);
+        let beside = |count: &AtomicUsize| count.load(Ordering::Relaxed) as u64;
+        Traffic {
+            taken: sum.0 + beside(&self.marks.taken),
+            returned: sum.1 + beside(&self.marks.returned),
+        }
     }
 
     #[inline]
@@ -247,6 +317,11 @@ impl Handfuls {
         }
     }
 
+    /// What is left of a handful whose turn it was. A queue takes it at its end only.
+    fn put_back(&self, few: Few) {
+        self.push(few);
+    }
+
     /// The handful that has been there longest.
     fn oldest(&self) -> Option<Few> {
         match self {
@@ -256,59 +331,11 @@ impl Handfuls {
     }
 
     /// What is left of the oldest handful. A queue takes it at its end only.
-    fn put_back(&self, few: Few) {
+    fn put_back_oldest(&self, few: Few) {
         match self {
             Self::Fifo(queue) => queue.push(few),
             Self::Lifo(stack) => lock(stack).push_front(few),
         }
-    }
-}
-
-impl Tray {
-    /// The key that was put last. What is out came before what is back.
-    fn pop_last(&mut self) -> Option<SlotId> {
-        self.back.pop_last().or_else(|| self.out.pop_last())
-    }
-}
-
-/// A queue of a few keys in place.
-#[derive(Debug, Default)]
-struct Few {
-    slots: [u32; TRAY_KEYS_MAX as usize],
-    head: u32,
-    len: u32,
-}
-
-impl Few {
-    #[inline]
-    fn len(&self) -> u32 {
-        self.len
-    }
-
-    #[inline]
-    fn push(&mut self, id: SlotId) {
-        assert!(self.len < TRAY_KEYS_MAX, "more keys than a tray takes");
-        let tail = (self.head + self.len) % TRAY_KEYS_MAX;
-        self.slots[tail as usize] = id.0;
-        self.len += 1;
-    }
-
-    #[inline]
-    fn pop(&mut self) -> Option<SlotId> {
-        if self.len == 0 {
-            return None;
-        }
-        let id = SlotId(self.slots[self.head as usize]);
-        self.head = (self.head + 1) % TRAY_KEYS_MAX;
-        self.len -= 1;
-        Some(id)
-    }
-
-    #[inline]
-    fn pop_last(&mut self) -> Option<SlotId> {
-        self.len = self.len.checked_sub(1)?;
-        let tail = (self.head + self.len) % TRAY_KEYS_MAX;
-        Some(SlotId(self.slots[tail as usize]))
     }
 }
 

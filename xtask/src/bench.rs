@@ -4,6 +4,8 @@ mod cost;
 mod device;
 mod pool;
 
+pub(crate) use pool::instructions;
+
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal as _;

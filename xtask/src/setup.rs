@@ -2,7 +2,7 @@
 //!
 //! Everything is idempotent: a warm run asks dpkg one question and looks at one stamp file.
 
-mod apt;
+pub(crate) mod apt;
 mod bindgen_tools;
 pub(crate) mod cache;
 pub(crate) mod mpi;

@@ -5,6 +5,7 @@ mod report;
 mod skips;
 mod tally;
 
+use crate::bench::instructions;
 use crate::setup::{self, Env};
 use crate::{matrix, patch, process, suites, tidy, workspace};
 use anyhow::{Context, Result, bail};
@@ -26,6 +27,7 @@ Runs all phases, or those named, in this order:
   unit     unit, integration and documentation tests
   layout   the FFI crates against the installed headers
   build    what the following phases run, in release form
+  counts   instructions of the pool's hot paths, if there is a valgrind
   loom     the pool's models, in every order of their steps
   system   stock programs and the device's rules over the emulated device
   suites   a sample of what cargo xtask suites runs
@@ -33,7 +35,7 @@ Runs all phases, or those named, in this order:
   patches  the matrix with a patched UCX, where there is a tree of it (see cargo xtask patch)
   demo     the main job in quick form
 
-  --quick  without build, loom, system, suites, matrix, patches and demo
+  --quick  without build, counts, loom, system, suites, matrix, patches and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
 
@@ -69,6 +71,7 @@ const PHASES: &[Phase] = &[
     phase("unit", 600, true, unit),
     phase("layout", 200, true, layout),
     phase("build", 400, false, build),
+    phase("counts", 300, false, counts),
     phase("loom", 400, false, loom),
     phase("system", 600, false, system),
     phase("suites", 900, false, judges),
@@ -284,6 +287,34 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         )?
     };
     Ok(vec![ran, examples])
+}
+
+/// Instructions of a hot path for each of its peer's in the same run, at most. The pool keeps states, numbers and an order,
+/// which the C list does not.
+const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.0)];
+
+fn counts(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let env = world.env()?;
+    if !instructions::can_count()? {
+        println!("counts   not run: valgrind is not installed (apt-get install valgrind)");
+        return Ok(Vec::new());
+    }
+    INSTRUCTIONS
+        .iter()
+        .map(|&(subject, most)| {
+            let name = format!("instructions of {subject}");
+            let ours = instructions::per_round(env, subject, "ours")?;
+            let peer = instructions::per_round(env, subject, "peer")?;
+            Ok(if ours > 0.0 && peer > 0.0 && ours <= most * peer {
+                Case::pass(name)
+            } else {
+                Case::fail(
+                    name,
+                    format!("{ours:.1}, the peer {peer:.1}; at most {most} times"),
+                )
+            })
+        })
+        .collect()
 }
 
 /// The models are built otherwise than all else, so in a directory of their own, where they move nothing out. Filters

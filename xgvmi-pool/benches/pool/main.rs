@@ -12,40 +12,14 @@
 #![expect(clippy::print_stdout, reason = "a bench says what it leaves out")]
 
 mod peer;
+mod subject;
 
-use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use peer::Peer;
-use xgvmi_pool::sim::{SimDevice, SimFabric};
-use xgvmi_pool::{
-    AliasMap, AliasPolicy, Gvmi, Mkey, MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, RemoteKey, Tag,
-};
-
-/// Keys of the lease benches: more than trays hold, as few as a rank uses.
-const POOL_KEYS: u32 = 256;
-/// Keys of the alias bench: what the slides' 32 nodes of 32 ranks come to on a DPU.
-const ALIAS_KEYS: u32 = 20_000;
-/// Exporting functions that they are spread over.
-const FUNCTIONS: u16 = 4;
-/// Who exports them.
-const OWNER: OwnerUuid = OwnerUuid::new(1);
-
-fn pool() -> MkeyPool<SimDevice> {
-    let policy = PoolPolicy {
-        prefill: POOL_KEYS,
-        ..PoolPolicy::default()
-    };
-    MkeyPool::open(SimFabric::new().function(Gvmi::new(1)), policy).expect("a good policy")
-}
-
-fn lease(pool: &MkeyPool<SimDevice>, rounds: u64) {
-    for _ in 0..rounds {
-        drop(black_box(pool.lease().expect("a free key")));
-    }
-}
+use peer::{Peer, Processor};
+use subject::{POOL_KEYS, attach, keys, lease, map, pool};
 
 /// Processor time of the calling thread. What other programs on the machine take does not count.
 fn thread_time() -> Duration {
@@ -113,7 +87,7 @@ fn lease_release(criterion: &mut Criterion) {
 }
 
 fn lease_release_beside(criterion: &mut Criterion) {
-    let (pool, peer) = (pool(), Peer::list());
+    let (pool, peer) = (pool(), Peer::list(Processor::This));
     let mut group = criterion.benchmark_group("lease_release_1t");
     group.bench_function("ours", |bench| {
         bench.iter_custom(|rounds| timed(|| lease(&pool, rounds)));
@@ -138,76 +112,18 @@ fn lease_release_beside(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Keys as exporters have them: indices that follow on, one tag, a few functions. In an order in
-/// which neighbours are not neighbours in memory.
-fn keys() -> Vec<RemoteKey> {
-    let per_function = ALIAS_KEYS / u32::from(FUNCTIONS);
-    let mut keys: Vec<_> = (1..=FUNCTIONS)
-        .flat_map(|gvmi| (0..per_function).map(move |number| (gvmi, 0x1000 + number)))
-        .filter_map(|(gvmi, index)| {
-            let mkey = Mkey::new(MkeyIndex::new(index)?, Tag::UCX_POOLED);
-            Some(RemoteKey {
-                gvmi: Gvmi::new(gvmi),
-                mkey,
-                owner: OWNER,
-            })
-        })
-        .collect();
-    let mut seed = 1u64;
-    for last in (1..keys.len()).rev() {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let other = usize::try_from(seed >> 33).unwrap_or(0) % (last + 1);
-        keys.swap(last, other);
-    }
-    keys
-}
-
-/// Every key there is can be aliased.
-#[derive(Debug, Default)]
-struct Anything(std::sync::atomic::AtomicU32);
-
-impl xgvmi_pool::AliasDevice for Anything {
-    fn create_alias(
-        &self,
-        _key: &RemoteKey,
-        _access: &xgvmi_pool::AccessKey,
-    ) -> Result<xgvmi_pool::Alias, xgvmi_pool::DeviceError> {
-        let number = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let index = MkeyIndex::new(number).unwrap_or(MkeyIndex::MAX);
-        let lkey = xgvmi_pool::Lkey::from_raw(Mkey::new(index, Tag::ZERO).raw());
-        Ok(xgvmi_pool::Alias { index, lkey })
-    }
-
-    fn destroy_alias(&self, _alias: MkeyIndex) -> Result<(), xgvmi_pool::DeviceError> {
-        Ok(())
-    }
-}
-
 fn alias_hit(criterion: &mut Criterion) {
     let keys = keys();
-    let map = AliasMap::open(
-        std::sync::Arc::new(Anything::default()),
-        AliasPolicy::default(),
-    )
-    .expect("a good policy");
-    for key in &keys {
-        drop(map.attach(*key).expect("an alias"));
-    }
+    let map = map(&keys);
     let mut group = criterion.benchmark_group("alias_hit_20k");
     group.bench_function("ours", |bench| {
         bench.iter_custom(|rounds| {
             timed(|| {
-                for key in keys
-                    .iter()
-                    .cycle()
-                    .take(usize::try_from(rounds).unwrap_or(0))
-                {
-                    drop(black_box(map.attach(*key).expect("an alias")));
-                }
+                attach(&map, &keys, rounds);
             })
         });
     });
-    if let Some(peer) = Peer::table() {
+    if let Some(peer) = Peer::table(Processor::This) {
         let numbers: Vec<u64> = keys.iter().map(|key| key.map_key()).collect();
         let table = peer.fill(&numbers);
         group.bench_function("peer", |bench| {

@@ -16,6 +16,17 @@ pub(crate) struct Peer {
     _library: Library,
 }
 
+/// For which processor a peer is compiled.
+#[derive(Clone, Copy)]
+pub(crate) enum Processor {
+    /// The one that is there.
+    #[allow(dead_code, reason = "the bench's")]
+    This,
+    /// Any of its kind, which also what counts instructions understands.
+    #[allow(dead_code, reason = "the counter's")]
+    Any,
+}
+
 /// A list or table of a peer.
 pub(crate) struct Made<'a> {
     peer: &'a Peer,
@@ -27,14 +38,16 @@ unsafe impl Sync for Made<'_> {}
 
 impl Peer {
     /// The free list under a mutex.
-    pub(crate) fn list() -> Option<Self> {
-        Self::compile("list", include_str!("list.c"), None)
+    pub(crate) fn list(processor: Processor) -> Option<Self> {
+        Self::compile("list", include_str!("list.c"), processor, None)
     }
 
     /// The table of the UCX whose headers are there.
-    pub(crate) fn table() -> Option<Self> {
+    pub(crate) fn table(processor: Processor) -> Option<Self> {
         match env::var("XGVMI_UCX_INCLUDE") {
-            Ok(include) => Self::compile("table", include_str!("table.c"), Some(&include)),
+            Ok(include) => {
+                Self::compile("table", include_str!("table.c"), processor, Some(&include))
+            }
             Err(_) => {
                 println!("no peer: XGVMI_UCX_INCLUDE does not name UCX's headers");
                 None
@@ -42,7 +55,12 @@ impl Peer {
         }
     }
 
-    fn compile(name: &str, source: &str, include: Option<&str>) -> Option<Self> {
+    fn compile(
+        name: &str,
+        source: &str,
+        processor: Processor,
+        include: Option<&str>,
+    ) -> Option<Self> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (file, object) = (
             dir.path().join(format!("{name}.c")),
@@ -50,8 +68,11 @@ impl Peer {
         );
         std::fs::write(&file, source).expect("written");
         let mut cc = Command::new("cc");
-        cc.args(["-O3", "-march=native", "-shared", "-fPIC", "-o"])
+        cc.args(["-O3", "-shared", "-fPIC", "-o"])
             .args([&object, &file]);
+        if matches!(processor, Processor::This) {
+            cc.arg("-march=native");
+        }
         cc.args(include.iter().map(|include| format!("-I{include}")));
         match cc.output() {
             Ok(output) if output.status.success() => {}

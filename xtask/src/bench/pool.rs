@@ -2,6 +2,8 @@
 //!
 //! What each row means stands in docs/SPECIFICATION.md. A number that is missing is an error: no row is made up.
 
+pub(crate) mod instructions;
+
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -28,9 +30,14 @@ enum Source {
     Pool(&'static str, f64),
     /// A line of osu-bench's `stock_pool`, times a factor.
     Stock(&'static str, f64),
+    /// The same with the library preloaded, in a mode of `UCX_XGVMI_INVALIDATE`.
+    Library(&'static str, &'static str),
 }
 
-use Source::{Criterion, Pool, Stock};
+use Source::{Criterion, Library, Pool, Stock};
+
+/// Modes in which `stock_pool` runs with the library.
+const MODES: [&str; 2] = ["batched", "strict"];
 
 struct Row {
     name: &'static str,
@@ -55,7 +62,17 @@ const fn criterion(name: &'static str) -> Row {
 /// Keys that are touched in the row of 64.
 const KEYS: f64 = 64.0;
 
-const ROWS: [Row; 8] = [
+/// A row of what UCX has with the library and without.
+const fn through_ucx(name: &'static str, mode: &'static str, line: &'static str) -> Row {
+    let unit = if matches!(line.as_bytes(), [b'd', ..]) {
+        "doorbells"
+    } else {
+        "ns"
+    };
+    row(name, Library(mode, line), Stock(line, 1.0), unit)
+}
+
+const ROWS: [Row; 13] = [
     criterion("lease_release_1t"),
     criterion("lease_release_2t"),
     criterion("alias_hit_20k"),
@@ -89,6 +106,11 @@ const ROWS: [Row; 8] = [
         Stock("export_4gib", 1.0),
         "ns",
     ),
+    through_ucx("ucx_bind_invalidate_batched", "batched", "export_release"),
+    through_ucx("ucx_bind_invalidate_strict", "strict", "export_release"),
+    through_ucx("ucx_doorbells_64_batched", "batched", "doorbells_64"),
+    through_ucx("ucx_doorbells_64_strict", "strict", "doorbells_64"),
+    through_ucx("ucx_export_4gib", "batched", "export_4gib"),
 ];
 
 /// Measures everything, writes `file`, and prints the rows.
@@ -105,24 +127,44 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let samples = place.join("criterion");
     measure_criterion(&env, &samples)?;
     let state = State::new();
-    let pool = numbers(&measure_pool(&env, &state)?)?;
-    let stock = numbers(&measure_stock(&env, &state)?)?;
+    let measured = Measured {
+        samples,
+        pool: numbers(&measure_pool(&env, &state)?)?,
+        stock: numbers(&measure_stock(&env, &state, None)?)?,
+        library: MODES
+            .iter()
+            .map(|&mode| Ok((mode, numbers(&measure_stock(&env, &state, Some(mode))?)?)))
+            .collect::<Result<_>>()?,
+    };
+    let instructions = instructions::measure(&env)?;
     let rows = ROWS
         .iter()
         .map(|row| {
-            let find = |source| find(source, &samples, &pool, &stock);
-            compare(row, find(row.ours)?, find(row.peer)?)
+            let find = |source| measured.find(source);
+            let mut told = compare(row, find(row.ours)?, find(row.peer)?)?;
+            if let Some(counted) = instructions.get(row.name) {
+                told["instructions"] = counted.clone();
+            }
+            Ok(told)
         })
         .collect::<Result<Vec<Value>>>()?;
     for row in &rows {
         println!(
-            "{:<24} {:>12.1} {:>12.1} {:<10}{:>8.1}x",
+            "{:<28} {:>12.1} {:>12.1} {:<10}{:>8.1}x",
             row["name"].as_str().unwrap_or_default(),
             row["ours"].as_f64().unwrap_or_default(),
             row["peer"].as_f64().unwrap_or_default(),
             row["unit"].as_str().unwrap_or_default(),
             row["ratio"].as_f64().unwrap_or_default(),
         );
+    }
+    for row in &rows {
+        if let Some(counted) = row.get("instructions") {
+            let count = |whose: &str| counted[whose].as_f64().unwrap_or_default();
+            let name = row["name"].as_str().unwrap_or_default();
+            let (ours, peer) = (count("ours"), count("peer"));
+            println!("{name:<28} {ours:>8.1} {peer:>12.1} instructions");
+        }
     }
     fs::write(file, format!("{:#}\n", json!({ "rows": rows })))
         .with_context(|| format!("cannot write {}", file.display()))?;
@@ -146,17 +188,33 @@ fn compare(row: &Row, ours: f64, peer: f64) -> Result<Value> {
 
 type Numbers = BTreeMap<String, f64>;
 
-fn find(source: Source, samples: &Path, pool: &Numbers, stock: &Numbers) -> Result<f64> {
-    let line = |numbers: &Numbers, program: &str, name: &str, factor: f64| {
-        numbers
-            .get(name)
-            .map(|number| number * factor)
-            .with_context(|| format!("{program} did not print {name}"))
-    };
-    match source {
-        Criterion(group, member) => best(&samples.join(group).join(member)),
-        Pool(name, factor) => line(pool, "device_bench", name, factor),
-        Stock(name, factor) => line(stock, "stock_pool", name, factor),
+/// What the programs have told.
+#[derive(Debug, Default)]
+struct Measured {
+    samples: PathBuf,
+    pool: Numbers,
+    stock: Numbers,
+    /// By mode.
+    library: BTreeMap<&'static str, Numbers>,
+}
+
+impl Measured {
+    fn find(&self, source: Source) -> Result<f64> {
+        let line = |numbers: Option<&Numbers>, program: &str, name: &str, factor: f64| {
+            numbers
+                .and_then(|numbers| numbers.get(name))
+                .map(|number| number * factor)
+                .with_context(|| format!("{program} did not print {name}"))
+        };
+        match source {
+            Criterion(group, member) => best(&self.samples.join(group).join(member)),
+            Pool(name, factor) => line(Some(&self.pool), "device_bench", name, factor),
+            Stock(name, factor) => line(Some(&self.stock), "stock_pool", name, factor),
+            Library(mode, name) => {
+                let program = format!("stock_pool with the library, {mode},");
+                line(self.library.get(mode), &program, name, 1.0)
+            }
+        }
     }
 }
 
@@ -193,9 +251,12 @@ fn numbers(output: &str) -> Result<Numbers> {
 }
 
 fn build() -> Result<()> {
-    let builds: [&[&str]; 3] = [
+    let builds: [&[&str]; 5] = [
         &["-p", "bf-emu", "-p", "bf-emu-preload"],
+        // Apart from the pool's examples, whose features would get into it.
+        &["-p", "uct-plugin"],
         &["-p", "xgvmi-pool", "--example", "device_bench"],
+        &["-p", "xgvmi-pool", "--example", "instructions"],
         &["-p", "osu-bench", "--example", "stock_pool"],
     ];
     for what in builds {
@@ -228,7 +289,8 @@ fn measure_pool(env: &Env, state: &State) -> Result<String> {
     process::stdout(&mut command, DEVICE_LIMIT)
 }
 
-fn measure_stock(env: &Env, state: &State) -> Result<String> {
+/// Stock UCX, alone or with the library in a mode.
+fn measure_stock(env: &Env, state: &State, mode: Option<&str>) -> Result<String> {
     let mut command = state.run("stock_pool");
     // The caller's own UCX settings would make it another UCX than the rows speak of.
     for (name, _) in std::env::vars_os() {
@@ -240,6 +302,13 @@ fn measure_stock(env: &Env, state: &State) -> Result<String> {
     command.args(["mlx5_0", "mlx5_1", "--"]);
     command.arg(emulator()).args(["stats", "--json", "--state"]);
     command.arg(&state.path).envs(env.for_ucx());
+    if let Some(mode) = mode {
+        let library = workspace::target_dir().join("release/libuct_ib_mlx5_xgvmi.so");
+        command.env("LD_PRELOAD", library);
+        command.env("UCX_XGVMI_INVALIDATE", mode);
+        // As many keys as there are buffers at a time, twice, before the first is exported.
+        command.env("UCX_XGVMI_POOL_INIT", "128");
+    }
     process::stdout(&mut command, DEVICE_LIMIT)
 }
 
@@ -310,9 +379,14 @@ mod tests {
             r#"{"sampling_mode":"Linear","iters":[10.0,20.0],"times":[500.0,810.0]}"#,
         )
         .unwrap();
-        let stock = numbers("first_touch 180000").unwrap();
+        let measured = Measured {
+            samples: samples.path().to_owned(),
+            stock: numbers("first_touch 180000").unwrap(),
+            library: BTreeMap::from([("batched", numbers("export_4gib 5000").unwrap())]),
+            ..Measured::default()
+        };
         let check = |source, expect: Result<f64, &str>| {
-            let found = find(source, samples.path(), &Numbers::new(), &stock);
+            let found = measured.find(source);
             match (found, expect) {
                 (Ok(found), Ok(expect)) => assert_eq!(found, expect),
                 (Err(error), Err(expect)) => {
@@ -325,6 +399,11 @@ mod tests {
         check(Criterion("lease_release_1t", "peer"), Err("wrote no"));
         check(Stock("first_touch", KEYS), Ok(11_520_000.0));
         check(Pool("first_touch", 1.0), Err("device_bench did not print"));
+        check(Library("batched", "export_4gib"), Ok(5_000.0));
+        check(
+            Library("strict", "export_4gib"),
+            Err("stock_pool with the library, strict, did not print"),
+        );
 
         let row = &ROWS[0];
         assert_eq!(compare(row, 2.0, 5.0).unwrap()["ratio"], 2.5);

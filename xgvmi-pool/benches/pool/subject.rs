@@ -1,0 +1,95 @@
+//! What is measured: a pool that is leased from, and a map in which aliases are found.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use xgvmi_pool::sim::{SimDevice, SimFabric};
+use xgvmi_pool::{
+    AccessKey, Alias, AliasDevice, AliasMap, AliasPolicy, DeviceError, Gvmi, Lkey, Mkey, MkeyIndex,
+    MkeyPool, OwnerUuid, PoolPolicy, RemoteKey, Tag,
+};
+
+/// Keys of the lease benches: more than trays hold, as few as a rank uses.
+pub(crate) const POOL_KEYS: u32 = 256;
+/// Keys of the alias bench: what the slides' 32 nodes of 32 ranks come to on a DPU.
+const ALIAS_KEYS: u32 = 20_000;
+/// Exporting functions that they are spread over.
+const FUNCTIONS: u16 = 4;
+/// Who exports them.
+const OWNER: OwnerUuid = OwnerUuid::new(1);
+
+/// A pool with all its keys.
+pub(crate) fn pool() -> MkeyPool<SimDevice> {
+    let policy = PoolPolicy {
+        prefill: POOL_KEYS,
+        ..PoolPolicy::default()
+    };
+    MkeyPool::open(SimFabric::new().function(Gvmi::new(1)), policy).expect("a good policy")
+}
+
+/// Takes a key and gives it back, so many times.
+pub(crate) fn lease(pool: &MkeyPool<SimDevice>, rounds: u64) {
+    for _ in 0..rounds {
+        drop(black_box(pool.lease().expect("a free key")));
+    }
+}
+
+/// Keys as exporters have them: indices that follow on, one tag, a few functions. In an order in
+/// which neighbours are not neighbours in memory.
+pub(crate) fn keys() -> Vec<RemoteKey> {
+    let per_function = ALIAS_KEYS / u32::from(FUNCTIONS);
+    let mut keys: Vec<_> = (1..=FUNCTIONS)
+        .flat_map(|gvmi| (0..per_function).map(move |number| (gvmi, 0x1000 + number)))
+        .filter_map(|(gvmi, index)| {
+            let mkey = Mkey::new(MkeyIndex::new(index)?, Tag::UCX_POOLED);
+            Some(RemoteKey {
+                gvmi: Gvmi::new(gvmi),
+                mkey,
+                owner: OWNER,
+            })
+        })
+        .collect();
+    let mut seed = 1u64;
+    for last in (1..keys.len()).rev() {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let other = usize::try_from(seed >> 33).unwrap_or(0) % (last + 1);
+        keys.swap(last, other);
+    }
+    keys
+}
+
+/// Every key there is can be aliased.
+#[derive(Debug, Default)]
+pub(crate) struct Anything(AtomicU32);
+
+impl AliasDevice for Anything {
+    fn create_alias(&self, _key: &RemoteKey, _access: &AccessKey) -> Result<Alias, DeviceError> {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        let index = MkeyIndex::new(number).unwrap_or(MkeyIndex::MAX);
+        let lkey = Lkey::from_raw(Mkey::new(index, Tag::ZERO).raw());
+        Ok(Alias { index, lkey })
+    }
+
+    fn destroy_alias(&self, _alias: MkeyIndex) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// A map with the aliases of all keys.
+pub(crate) fn map(keys: &[RemoteKey]) -> AliasMap<Anything> {
+    let map = AliasMap::open(Arc::new(Anything::default()), AliasPolicy::default())
+        .expect("a good policy");
+    for key in keys {
+        drop(map.attach(*key).expect("an alias"));
+    }
+    map
+}
+
+/// Finds an alias and lets it go, so many times, one key after the other.
+pub(crate) fn attach(map: &AliasMap<Anything>, keys: &[RemoteKey], rounds: u64) {
+    let rounds = usize::try_from(rounds).unwrap_or(0);
+    for key in keys.iter().cycle().take(rounds) {
+        drop(black_box(map.attach(*key).expect("an alias")));
+    }
+}
