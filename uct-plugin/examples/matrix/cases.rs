@@ -118,6 +118,13 @@ pub(crate) const CASES: &[Case] = &[
         run: announced,
     },
     Case {
+        name: "two threads in four contexts",
+        doors: &[Door::Absent, Door::Preload],
+        fits: always,
+        failing: None,
+        run: threads,
+    },
+    Case {
         name: "loaded late and unloaded",
         doors: &[Door::Late],
         fits: always,
@@ -391,6 +398,89 @@ fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         pair.forget(id)?;
     }
     pair.end()
+}
+
+fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    const ROUNDS: u64 = 400;
+    let variables = [
+        // What is unmapped beyond it is deregistered by UCX's own thread.
+        ("UCX_RCACHE_MAX_UNRELEASED", "256k"),
+        ("UCX_XGVMI_POOL_MAX", "16"),
+        ("UCX_XGVMI_INVALIDATE", "chained"),
+        ("UCX_XGVMI_REFILL", "y"),
+        ("UCX_XGVMI_POOL_LOW", "2"),
+        ("UCX_XGVMI_LOG_LEVEL", "info"),
+    ];
+    let mut host = Peer::start(launch, ucx, Side::Host, door, &variables)?;
+    let done = host.ask(&format!("stress {ROUNDS}"))?;
+    let numbers: Vec<u64> = done.split(' ').flat_map(str::parse).collect();
+    let &[bytes, forks, ticks] = numbers.as_slice() else {
+        return Err(format!("an unknown answer: {done}"));
+    };
+    if bytes < 2 * ROUNDS * 4096 || forks == 0 || ticks == 0 {
+        return Err(format!("{bytes} bytes, {forks} forks, {ticks} signals"));
+    }
+    if door != Door::Absent {
+        let numbers = Stats::of(&mut host)?;
+        // Whatever the pool had no key for at a moment, UCX served.
+        let is_right = numbers.exports >= ROUNDS
+            && numbers.exports + numbers.exports_left >= 2 * ROUNDS
+            && numbers.imports >= ROUNDS
+            && numbers.imports + numbers.imports_left >= 2 * ROUNDS
+            && numbers.releases == numbers.exports
+            && numbers.releases_failed == 0
+            && numbers.pool_in_use == 0;
+        if !is_right {
+            return Err(format!("{numbers:?}"));
+        }
+    }
+    host.log().map(drop)
+}
+
+/// The library's numbers, those that cells look at.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    pub(crate) pool_in_use: u64,
+    pub(crate) exports: u64,
+    pub(crate) exports_left: u64,
+    pub(crate) releases: u64,
+    pub(crate) releases_failed: u64,
+    pub(crate) imports: u64,
+    pub(crate) imports_left: u64,
+}
+
+impl Stats {
+    pub(crate) fn of(peer: &mut Peer) -> Result<Self, String> {
+        let answer = peer.ask("stats")?;
+        let numbers: Vec<u64> = answer.split(' ').flat_map(str::parse).collect();
+        match numbers[..] {
+            [
+                _,
+                _,
+                _,
+                pool_in_use,
+                exports,
+                exports_left,
+                releases,
+                releases_failed,
+                _,
+                _,
+                _,
+                _,
+                imports,
+                imports_left,
+            ] => Ok(Self {
+                pool_in_use,
+                exports,
+                exports_left,
+                releases,
+                releases_failed,
+                imports,
+                imports_left,
+            }),
+            _ => Err(format!("unknown numbers: {answer}")),
+        }
+    }
 }
 
 /// What the command shows of a process; `None` if it does not know it.

@@ -1,18 +1,22 @@
 //! What an agent asks of the library itself, and of UCX about it: by names, as a program does that can
 //! do without.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 
 /// As `uct-plugin/include/xgvmi.h` has them.
 type AnnounceFn = unsafe extern "C" fn(*mut c_void, usize) -> isize;
 type AcceptFn = unsafe extern "C" fn(*const c_void, usize) -> i64;
+type StatsFn = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
 /// As `src/ucs/vfs/base/vfs_obj.h` of UCX has it.
 type ReadFileFn = unsafe extern "C" fn(*const c_char, *mut c_void) -> i8;
 /// As `src/ucs/datastruct/string_buffer.h` of UCX has them.
 type InitFn = unsafe extern "C" fn(*mut c_void);
 type TextFn = unsafe extern "C" fn(*mut c_void) -> *const c_char;
+
+/// Numbers in the header's structure.
+const NUMBERS: usize = 14;
 
 /// Devices that an emulated adapter may have.
 const DEVICES: u32 = 8;
@@ -46,6 +50,19 @@ pub(crate) fn accept(message: &[u8]) -> Result<i64, String> {
     match ready < 0 {
         true => Err(format!("xgvmi_accept: {ready}")),
         false => Ok(ready),
+    }
+}
+
+/// The library's numbers, in the order of the header.
+pub(crate) fn numbers() -> Result<Vec<u64>, String> {
+    let function = find(c"xgvmi_stats")?;
+    // SAFETY: the library's function of that name has this type.
+    let stats = unsafe { std::mem::transmute::<*mut c_void, StatsFn>(function) };
+    let mut numbers = vec![0_u64; NUMBERS];
+    // SAFETY: the numbers have the length that is given.
+    match unsafe { stats(numbers.as_mut_ptr().cast(), 8 * NUMBERS) } {
+        0 => Ok(numbers),
+        error => Err(format!("xgvmi_stats: {error}")),
     }
 }
 

@@ -4,11 +4,13 @@
 
 mod agent;
 mod cases;
+mod context;
 mod counters;
 mod defects;
 mod library;
 mod memory;
 mod peer;
+mod stress;
 
 use std::ffi::OsString;
 use std::fs;

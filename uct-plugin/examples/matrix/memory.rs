@@ -52,11 +52,19 @@ impl Pages {
     }
 
     /// Bytes that are not those of the pattern.
-    pub(crate) fn mismatches(&mut self, seed: u32) -> usize {
+    fn mismatches(&mut self, seed: u32) -> usize {
         let bytes = self.as_mut().iter().enumerate();
         bytes
             .filter(|&(at, &byte)| byte != pattern(seed, at))
             .count()
+    }
+
+    /// Wants the pattern in all of them.
+    pub(crate) fn check(&mut self, seed: u32) -> Result<(), String> {
+        match self.mismatches(seed) {
+            0 => Ok(()),
+            wrong => Err(format!("{wrong} of {} bytes are wrong", self.bytes)),
+        }
     }
 
     fn as_mut(&mut self) -> &mut [u8] {
