@@ -59,14 +59,17 @@ const FAULTS: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// All cells take a minute or two.
-const LIMIT: Duration = Duration::from_secs(300);
+/// All cells take two minutes on an idle machine, several times that on a busy one.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// One command of the emulator's; it answers in milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
 
 /// Name of a state directory, before the id of the process that made it.
 const STATE_PREFIX: &str = "xgvmi-matrix-";
+
+/// Name of a link to the build's output, likewise.
+const LINK_PREFIX: &str = "xgvmi-matrix-build-";
 
 /// One cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +99,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let mut rows = Vec::new();
     if !there.is_empty() {
         let state = State::make(&built.emulator)?;
-        let mut command = cells(&options, &env, &built, &state, &there);
+        let mut command = cells(&options, &env, &built.through(&state.link), &state, &there);
         let mut cells = process::Group::spawn(command.stdin(Stdio::null()))?;
         let (status, timed_out) = cells.wait(LIMIT)?;
         if timed_out {
@@ -241,6 +244,8 @@ struct Built {
     library: PathBuf,
     /// A directory with the library under the names by which UCX looks for plugins.
     plugins: PathBuf,
+    /// A directory with the rules of the faults.
+    faults: PathBuf,
 }
 
 impl Built {
@@ -284,7 +289,7 @@ impl Built {
         let faults = output_dir().join("faults");
         fs::create_dir_all(&faults).with_context(|| format!("cannot make {}", faults.display()))?;
         for (name, _, rules) in FAULTS {
-            let file = fault_file(name);
+            let file = faults.join(name);
             fs::write(&file, rules).with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(Self {
@@ -292,7 +297,25 @@ impl Built {
             emulator: release.join("bf-emu"),
             library,
             plugins,
+            faults,
         })
+    }
+
+    /// The same by way of a link to the build's output: the loader takes no path with spaces or colons for a
+    /// preload, and that of a workspace may have some.
+    fn through(&self, link: &Path) -> Self {
+        let target = workspace::target_dir();
+        let moved = |path: &Path| {
+            let behind = path.strip_prefix(&target);
+            behind.map_or_else(|_| path.to_owned(), |behind| link.join(behind))
+        };
+        Self {
+            cells: moved(&self.cells),
+            emulator: moved(&self.emulator),
+            library: moved(&self.library),
+            plugins: moved(&self.plugins),
+            faults: moved(&self.faults),
+        }
     }
 }
 
@@ -313,7 +336,7 @@ fn cells(
         command.arg(format!("--{role}")).arg(run);
     }
     for (name, role, _) in FAULTS {
-        let rules = fault_file(name);
+        let rules = built.faults.join(name);
         let run = format!("env BFEMU_FAULTS=@{} {emulator} run", rules.display());
         command.arg("--failing");
         command.arg(format!("{name}={run} --state {dir} --as node0.{role} --"));
@@ -343,12 +366,10 @@ fn cells(
         command.arg(format!("{version}={}={dirs}", libucp.display()));
     }
     command.envs(verbs);
+    // The emulator would look for it where the link leads to.
+    let preload = built.emulator.with_file_name("libbfemu_preload.so");
+    command.env("BFEMU_PRELOAD", preload);
     command
-}
-
-/// Where the rules of a fault are written.
-fn fault_file(name: &str) -> PathBuf {
-    output_dir().join("faults").join(name)
 }
 
 fn output_dir() -> PathBuf {
@@ -360,6 +381,8 @@ fn output_dir() -> PathBuf {
 struct State {
     emulator: PathBuf,
     dir: PathBuf,
+    /// A link to the build's output.
+    link: PathBuf,
 }
 
 impl State {
@@ -373,37 +396,43 @@ impl State {
         };
         let entries =
             fs::read_dir(&base).with_context(|| format!("cannot list {}", base.display()))?;
-        let state = |dir| Self {
+        let state = |pid: u32| Self {
             emulator: emulator.to_owned(),
-            dir,
+            dir: base.join(format!("{STATE_PREFIX}{pid}")),
+            link: base.join(format!("{LINK_PREFIX}{pid}")),
         };
         for entry in entries.flatten() {
-            if is_stale(&entry.file_name().to_string_lossy()) {
-                drop(state(entry.path()));
+            if let Some(pid) = stale(&entry.file_name().to_string_lossy()) {
+                drop(state(pid));
             }
         }
-        let name = format!("{STATE_PREFIX}{}", std::process::id());
-        Ok(state(base.join(name)))
+        let state = state(std::process::id());
+        std::os::unix::fs::symlink(workspace::target_dir(), &state.link)
+            .with_context(|| format!("cannot make {}", state.link.display()))?;
+        Ok(state)
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
+        // What cannot be removed now is tried again by the next run.
+        let _ = fs::remove_file(&self.link);
         if self.dir.is_dir() {
             let mut reset = Command::new(&self.emulator);
             reset.args(["reset", "--state"]).arg(&self.dir);
-            // What cannot be removed now is tried again by the next run.
             let _ = process::stdout(&mut reset, QUESTION);
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
 }
 
-/// Whether a file name is that of a directory whose maker has gone.
-fn is_stale(name: &str) -> bool {
-    name.strip_prefix(STATE_PREFIX)
-        .and_then(|pid| pid.parse::<u32>().ok())
-        .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+/// Who has made the directory or link of this name, if it is gone.
+fn stale(name: &str) -> Option<u32> {
+    let pid = name
+        .strip_prefix(LINK_PREFIX)
+        .or_else(|| name.strip_prefix(STATE_PREFIX))?;
+    let pid = pid.parse::<u32>().ok()?;
+    (!Path::new("/proc").join(pid.to_string()).exists()).then_some(pid)
 }
 
 #[cfg(test)]
@@ -457,9 +486,27 @@ mod tests {
 
     #[test]
     fn only_what_a_dead_process_left_is_stale() {
-        let check = |name: &str, expect| assert_eq!(is_stale(name), expect, "{name}");
-        check(&format!("{STATE_PREFIX}{}", std::process::id()), false);
-        check(&format!("{STATE_PREFIX}{}", u32::MAX), true);
-        check("something-else", false);
+        let check = |name: &str, expect| assert_eq!(stale(name), expect, "{name}");
+        for prefix in [STATE_PREFIX, LINK_PREFIX] {
+            check(&format!("{prefix}{}", std::process::id()), None);
+            check(&format!("{prefix}{}", u32::MAX), Some(u32::MAX));
+        }
+        check("something-else", None);
+    }
+
+    #[test]
+    fn what_was_built_is_reached_without_spaces() {
+        let target = workspace::target_dir();
+        let built = Built {
+            cells: target.join("release/examples/matrix"),
+            emulator: target.join("release/bf-emu"),
+            library: target.join("release/library.so"),
+            plugins: target.join("matrix/plugins"),
+            faults: PathBuf::from("/elsewhere"),
+        };
+        let built = built.through(Path::new("/link"));
+        assert_eq!(built.library, Path::new("/link/release/library.so"));
+        assert_eq!(built.plugins, Path::new("/link/matrix/plugins"));
+        assert_eq!(built.faults, Path::new("/elsewhere"));
     }
 }
