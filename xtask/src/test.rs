@@ -75,7 +75,7 @@ const PHASES: &[Phase] = &[
     phase("loom", 400, false, loom),
     phase("system", 600, false, system),
     phase("suites", 900, false, judges),
-    phase("matrix", 600, false, cells),
+    phase("matrix", 900, false, cells),
     phase("patches", 600, false, patches),
     phase("demo", 120, false, demo),
 ];

@@ -131,8 +131,8 @@ fn work(contexts: &[Context], number: u64, rounds: u64) -> Result<u64, String> {
         let seed = u32::try_from(mixed & 0xffff_ffff).unwrap_or(0);
         let place = places.pop().ok_or("no place is left")?;
         let address = first_place + place * PLACE_BYTES;
-        let at = std::ptr::without_provenance_mut(address);
-        let mut pages = Pages::map_at(at, bytes).map_err(|error| error.to_string())?;
+        let here = std::ptr::without_provenance_mut(address);
+        let mut pages = Pages::map_at(here, bytes).map_err(|error| error.to_string())?;
         pages.fill(seed);
         let memh = exporter.register(pages.address(), bytes)?;
         let key = exporter.export(memh)?;
