@@ -2,13 +2,125 @@
 
 use crate::harness::Case;
 use crate::world::{Room, World, free_port, succeed, succeed_pair};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("pool_device_check", device_check),
         Case::new("pool_export_verbs", export_verbs),
+        Case::new("pool_faults", faults),
+        Case::new("pool_exporter_vanishes", exporter_vanishes),
     ]
+}
+
+/// The pool's own list of faults, and how the emulated device is made to have each of them. Chances are drawn from seeds,
+/// so that a run that fails fails again; rules end, so that a pool can be closed in order.
+const FAULTS: &[(&str, &str)] = &[
+    (
+        "a key is not created",
+        "node0.host command create_mkey every 2 times 9 status INTERNAL_ERR",
+    ),
+    (
+        "a key may not be opened to others",
+        "node0.host command allow_other_vhca_access every 2 times 9 status BAD_PARAM",
+    ),
+    (
+        "the device is full",
+        "node0.host command create_mkey after 3 status LIMITS_EXCEEDED",
+    ),
+    (
+        "a bind ends in an error",
+        "node0.host request umr_bind chance 0.1 seed 5 syndrome MW_BIND_ERR",
+    ),
+    (
+        "an invalidation ends in an error",
+        "node0.host request umr_invalidate chance 0.1 seed 5 syndrome LOCAL_PROT_ERR",
+    ),
+    (
+        "a completion never comes",
+        "node0.host request umr every 25 times 6 never",
+    ),
+    (
+        "a completion comes too late",
+        "node0.host request umr every 25 times 6 late 150ms",
+    ),
+    (
+        "the queue fails",
+        "node0.host request umr chance 0.1 seed 5 qp_error",
+    ),
+    (
+        "the queue fails and cannot be replaced at once",
+        "node0.host request umr every 10 qp_error; node0.host command modify_qp_rtr every 2 status BAD_PARAM",
+    ),
+    (
+        "a key can be neither invalidated nor destroyed",
+        "node0.host request umr_invalidate chance 0.7 seed 5 syndrome LOCAL_PROT_ERR; \
+         node0.host command destroy_mkey chance 0.7 seed 5 status INTERNAL_ERR",
+    ),
+    (
+        "an alias is not created",
+        "node0.dpu command create_general_object every 2 times 9 status BAD_RESOURCE",
+    ),
+    (
+        "a little of everything",
+        "node0.host command create_mkey chance 0.02 seed 5 status INTERNAL_ERR; \
+         node0.host request umr chance 0.02 seed 6 syndrome LOCAL_PROT_ERR; \
+         node0.host request umr chance 0.005 seed 7 never; \
+         node0.dpu command create_general_object chance 0.02 seed 8 status BAD_RESOURCE",
+    ),
+];
+
+/// What the pool keeps to on a simulated adapter, it keeps to on libmlx5: the same list, the same program.
+fn faults(world: &World) -> Result<()> {
+    let program = world.example("device_faults");
+    let room = Room::new(world)?;
+    let list = succeed(room.command("node0.host,node0.dpu", &program).arg("--list"))?;
+    let known: Vec<&str> = FAULTS.iter().map(|(name, _)| *name).collect();
+    let listed: Vec<&str> = list.lines().filter(|line| !line.is_empty()).collect();
+    ensure!(
+        listed == known,
+        "the pool's list is {listed:?}, not {known:?}"
+    );
+    for (name, rules) in FAULTS {
+        for mode in ["strict", "batched", "chained"] {
+            let mut command = room.command("node0.host,node0.dpu", &program);
+            command.args(["mlx5_0", "mlx5_1", name, mode]);
+            let output = succeed(command.env("BFEMU_FAULTS", rules))?;
+            ensure!(output.ends_with("ok\n"), "{name}, {mode}:\n{output}");
+        }
+    }
+    Ok(())
+}
+
+/// An exporter that dies in the middle leaves its importer with an error, soon, and not with a hang.
+fn exporter_vanishes(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let program = world.example("export_verbs");
+    let port = free_port()?;
+    let address = format!("127.0.0.1:{port}");
+    let ended = succeed_pair(
+        room.command("node0.host", &program)
+            .args(["host", &address, "--rounds", "10", "--bytes", "65536"])
+            .env("BFEMU_FAULTS", "node0.host request umr_bind nth 4 vanish"),
+        room.command("node0.dpu", &program).args(["dpu", &address]),
+        port,
+    );
+    let Err(both) = ended.map_err(|error| format!("{error:#}")) else {
+        bail!("both ended well, although the exporter should have died");
+    };
+    let (server, client) = both
+        .split_once("-- server: ")
+        .and_then(|(_, rest)| rest.split_once("-- client: "))
+        .with_context(|| both.clone())?;
+    ensure!(
+        server.starts_with("signal: 9"),
+        "the exporter lived on:\n{both}"
+    );
+    ensure!(
+        client.starts_with("exit status: 1"),
+        "the importer did not end by itself:\n{both}"
+    );
+    Ok(())
 }
 
 /// Every promise that the pool takes from its device, with both functions of a node in one process.

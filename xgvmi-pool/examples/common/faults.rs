@@ -1,0 +1,330 @@
+//! What can go wrong with a device, as a list, and a program of exports, imports and releases that must
+//! keep its promises under each of them. The same for a simulated adapter and for a real one.
+
+use std::collections::HashSet;
+
+use xgvmi_pool::{
+    AliasDevice, DpuHooks, Export, HostHooks, Invalidate, Lkey, MkeyDevice, OwnerUuid, PoolError,
+    PoolPolicy, Region, RemoteKey,
+};
+
+/// One kind of fault.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    /// Chances out of a thousand, for those who make it go wrong.
+    pub(crate) chances: Chances,
+    /// Counters of the pool or of the alias map that must not be zero in the end, or not all of those
+    /// with a bar between them.
+    pub(crate) moved: &'static [&'static str],
+}
+
+/// What goes wrong how often.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chances {
+    pub(crate) create: u16,
+    pub(crate) destroy: u16,
+    pub(crate) bind: u16,
+    pub(crate) invalidate: u16,
+    pub(crate) timeout: u16,
+    pub(crate) alias: u16,
+    /// The device has no room for more than this many keys; zero: it has.
+    pub(crate) keys_max: usize,
+}
+
+const NONE: Chances = Chances {
+    create: 0,
+    destroy: 0,
+    bind: 0,
+    invalidate: 0,
+    timeout: 0,
+    alias: 0,
+    keys_max: 0,
+};
+
+/// All of them.
+pub(crate) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "a key is not created",
+        chances: Chances {
+            create: 300,
+            ..NONE
+        },
+        moved: &["create_failures"],
+    },
+    Fault {
+        name: "a key may not be opened to others",
+        chances: Chances {
+            create: 300,
+            ..NONE
+        },
+        moved: &["create_failures"],
+    },
+    Fault {
+        name: "the device is full",
+        chances: Chances {
+            keys_max: 3,
+            ..NONE
+        },
+        moved: &["cap_lowered", "refusals"],
+    },
+    Fault {
+        name: "a bind ends in an error",
+        chances: Chances { bind: 60, ..NONE },
+        moved: &["bind_failures"],
+    },
+    Fault {
+        name: "an invalidation ends in an error",
+        chances: Chances {
+            invalidate: 60,
+            ..NONE
+        },
+        moved: &["invalidate_failures"],
+    },
+    Fault {
+        name: "a completion never comes",
+        chances: Chances {
+            timeout: 20,
+            ..NONE
+        },
+        moved: &["bind_failures|invalidate_failures"],
+    },
+    Fault {
+        name: "a completion comes too late",
+        chances: Chances {
+            timeout: 20,
+            ..NONE
+        },
+        moved: &["bind_failures|invalidate_failures"],
+    },
+    Fault {
+        name: "the queue fails",
+        chances: Chances {
+            bind: 30,
+            invalidate: 30,
+            ..NONE
+        },
+        moved: &["bind_failures|invalidate_failures"],
+    },
+    Fault {
+        name: "the queue fails and cannot be replaced at once",
+        chances: Chances {
+            bind: 200,
+            invalidate: 200,
+            ..NONE
+        },
+        moved: &["bind_failures"],
+    },
+    Fault {
+        name: "a key can be neither invalidated nor destroyed",
+        chances: Chances {
+            invalidate: 600,
+            destroy: 700,
+            ..NONE
+        },
+        moved: &["invalidate_failures", "lost"],
+    },
+    Fault {
+        name: "an alias is not created",
+        chances: Chances { alias: 300, ..NONE },
+        moved: &["create_failures"],
+    },
+    Fault {
+        name: "a little of everything",
+        chances: Chances {
+            create: 10,
+            bind: 10,
+            invalidate: 10,
+            timeout: 10,
+            alias: 10,
+            ..NONE
+        },
+        moved: &["binds"],
+    },
+];
+
+/// The policy that the program is run with: few keys, so that they are used again and again.
+pub(crate) fn policy(invalidate: Invalidate) -> PoolPolicy {
+    PoolPolicy {
+        mkeys_max: 8,
+        batch_ops: 4,
+        invalidate,
+        ..PoolPolicy::default()
+    }
+}
+
+/// Both sides, and the memory that is exported.
+pub(crate) trait Ground {
+    type Device: MkeyDevice + AliasDevice;
+    fn host(&self) -> &HostHooks<Self::Device>;
+    fn dpu(&self) -> &DpuHooks<Self::Device>;
+    /// How the host's pool invalidates.
+    fn invalidate(&self) -> Invalidate;
+    /// A piece of memory, all of them of different bytes.
+    fn region(&self, place: usize) -> Region;
+    /// What the importer reads of that memory with a key of its own.
+    fn read(&self, key: Lkey, place: usize) -> Result<Seen, String>;
+}
+
+/// What an importer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// The bytes of the memory.
+    Right,
+    /// Others.
+    Wrong,
+    /// None: the adapter refuses.
+    Nothing,
+}
+
+/// Pieces of memory.
+pub(crate) const PLACES: usize = 16;
+
+const OWNER: OwnerUuid = OwnerUuid::new(0x0fa1);
+
+/// An export and its memory.
+type Live<D> = (Export<D>, usize);
+
+/// Does `rounds` things by seed.
+///
+/// # Errors
+/// If a promise is broken; it says in which round.
+pub(crate) fn run<G: Ground>(ground: &G, seed: u64, rounds: u32) -> Result<(), String> {
+    let mut random = Random(seed);
+    let mut live: Vec<Live<G::Device>> = Vec::new();
+    for round in 0..rounds {
+        let told = |what: String| format!("round {round}: {what}");
+        match random.below(8) {
+            0..=3 => export_one(ground, &mut live, &mut random).map_err(told)?,
+            4..=5 if !live.is_empty() => {
+                let which = random.below(live.len());
+                release_one(ground, live.swap_remove(which)).map_err(told)?;
+            }
+            6 => export_some(ground, &mut live, &mut random),
+            _ => {
+                ground.host().pool().flush();
+            }
+        }
+        let keys: HashSet<_> = live.iter().map(|(export, _)| export.mkey()).collect();
+        if keys.len() != live.len() {
+            return Err(told("one key stands for two regions".to_owned()));
+        }
+    }
+    for (export, place) in live {
+        check_seen(ground, &export, place, Seen::Right)?;
+        release_one(ground, (export, place))?;
+    }
+    ground.host().pool().flush();
+    let stats = ground.host().stats();
+    if (stats.in_use, stats.pending) != (0, 0) {
+        return Err(format!("keys are left over: {stats:?}"));
+    }
+    Ok(())
+}
+
+fn export_one<G: Ground>(
+    ground: &G,
+    live: &mut Vec<Live<G::Device>>,
+    random: &mut Random,
+) -> Result<(), String> {
+    let place = random.below(PLACES);
+    match ground.host().export(ground.region(place)) {
+        Ok(export) => {
+            check_seen(ground, &export, place, Seen::Right)?;
+            live.push((export, place));
+            Ok(())
+        }
+        Err(error) => expected(&error),
+    }
+}
+
+fn export_some<G: Ground>(ground: &G, live: &mut Vec<Live<G::Device>>, random: &mut Random) {
+    let places: Vec<_> = (0..3).map(|_| random.below(PLACES)).collect();
+    let regions: Vec<_> = places.iter().map(|place| ground.region(*place)).collect();
+    let exports = ground.host().export_many(&regions).into_iter().zip(places);
+    live.extend(exports.filter_map(|(export, place)| Some((export.ok()?, place))));
+}
+
+fn release_one<G: Ground>(ground: &G, live: Live<G::Device>) -> Result<(), String> {
+    let (export, place) = live;
+    let key = key(&export);
+    let is_gone = ground.host().release(export).is_ok();
+    if !is_gone || ground.invalidate() != Invalidate::Strict {
+        return Ok(());
+    }
+    match ground.dpu().attach(key) {
+        // What was released is out of reach, until its key is somebody else's.
+        Ok(alias) => match ground.read(alias.lkey(), place)? {
+            Seen::Nothing => Ok(()),
+            seen => Err(format!("{seen:?} bytes through a released key")),
+        },
+        // The key was destroyed, or aliases are what fails.
+        Err(_) => Ok(()),
+    }
+}
+
+fn check_seen<G: Ground>(
+    ground: &G,
+    export: &Export<G::Device>,
+    place: usize,
+    expect: Seen,
+) -> Result<(), String> {
+    let Ok(alias) = ground.dpu().attach(key(export)) else {
+        return Ok(());
+    };
+    let seen = ground.read(alias.lkey(), place)?;
+    if seen == expect {
+        Ok(())
+    } else {
+        Err(format!("{seen:?} bytes through {:?}", export.mkey()))
+    }
+}
+
+/// What an export may fail for when the device does.
+fn expected(error: &PoolError) -> Result<(), String> {
+    match error {
+        PoolError::Full { .. } | PoolError::Create(_) | PoolError::Bind { .. } => Ok(()),
+        other => Err(format!("an export failed for another reason: {other}")),
+    }
+}
+
+fn key<D: MkeyDevice>(export: &Export<D>) -> RemoteKey {
+    RemoteKey {
+        gvmi: export.gvmi(),
+        mkey: export.mkey(),
+        owner: OWNER,
+    }
+}
+
+/// Checks that the counters which a fault must have moved are not zero.
+///
+/// # Errors
+/// If one is.
+pub(crate) fn check_moved<G: Ground>(ground: &G, fault: &Fault) -> Result<(), String> {
+    let (pool, aliases) = (ground.host().stats(), ground.dpu().stats());
+    for name in fault.moved {
+        let counts = pool.each().chain(aliases.each());
+        let sum: u64 = counts
+            .filter(|(counter, _)| name.split('|').any(|name| name == *counter))
+            .map(|(_, n)| n)
+            .sum();
+        if sum == 0 {
+            return Err(format!("{name} is zero: {pool:?} {aliases:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // The remainder is below `bound`, which is a usize.
+        usize::try_from((mixed ^ mixed >> 31) % bound as u64).unwrap_or(0)
+    }
+}
