@@ -3,7 +3,8 @@
 //! All ranks draw the same counts from the seed, so that each knows what the others send.
 
 use super::{
-    Client, ClientArgs, ClientStats, CommunicatorId, Memory, Request, Scheme, Side, TcpExchange,
+    Client, ClientArgs, ClientStats, CommunicatorId, Memory, Registered, Request, Scheme, Side,
+    TcpExchange,
 };
 use crate::buffer::Buffer;
 use crate::pattern::Pattern;
@@ -69,9 +70,10 @@ struct Group {
     members: Vec<u32>,
 }
 
-/// The buffers of one call.
+/// The buffers of one call. Registrations go before what they are of.
 #[derive(Debug)]
 struct Call {
+    registered: Option<(Registered, Registered)>,
     send: Buffer,
     receive: Buffer,
     sends: Layout,
@@ -113,7 +115,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
         client.ucx_version()
     ));
     let mut kept = if args.keep_buffers {
-        Some(equal_call(args, &groups[0])?)
+        Some(kept_call(args, &groups[0], &mut client)?)
     } else {
         None
     };
@@ -179,6 +181,10 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
         time.as_secs_f64() * 1e6 / f64::from(timed),
         per_round(after.registration_us, before.registration_us)
     ));
+    if let Some((send, receive)) = kept.and_then(|call| call.registered) {
+        client.release(send)?;
+        client.release(receive)?;
+    }
     client.close()?;
     Ok(())
 }
@@ -252,6 +258,7 @@ fn prepare(args: &CheckArgs, group: &Group, round: u32) -> Result<Call> {
         sends.length += 1;
     }
     Ok(Call {
+        registered: None,
         send: Buffer::new(sends.length.max(1))?,
         receive: Buffer::new(receives.length.max(1))?,
         sends,
@@ -266,12 +273,24 @@ fn symmetric(args: &CheckArgs, group: &Group, round: u32, peer: u32) -> usize {
     count(args, group, round, low, high)
 }
 
-fn equal_call(args: &CheckArgs, group: &Group) -> Result<Call> {
+/// Blocks of equal length in buffers that are registered for all rounds.
+fn kept_call(args: &CheckArgs, group: &Group, client: &mut Client) -> Result<Call> {
     let layout = || Layout::new(vec![args.block; group.members.len()], |_| 0);
     let (sends, receives) = (layout(), layout());
+    let mut buffers = (
+        Buffer::new(sends.length.max(1))?,
+        Buffer::new(receives.length.max(1))?,
+    );
+    let mut register = |buffer: &mut Buffer| {
+        let bytes = buffer.as_mut_slice();
+        // SAFETY: the buffer lives longer than its registration: run() releases it, or the order of the fields does.
+        // Nobody touches it during a call.
+        unsafe { client.register(bytes.as_mut_ptr(), bytes.len()) }
+    };
     Ok(Call {
-        send: Buffer::new(sends.length.max(1))?,
-        receive: Buffer::new(receives.length.max(1))?,
+        registered: Some((register(&mut buffers.0)?, register(&mut buffers.1)?)),
+        send: buffers.0,
+        receive: buffers.1,
         sends,
         receives,
         in_place: false,
@@ -307,6 +326,20 @@ fn begin(client: &mut Client, group: &Group, call: &mut Call) -> Result<Request>
         return Ok(unsafe { client.alltoallv_in_place(group.id, receive) }?);
     }
     let send = call.sends.side(&mut call.send);
+    let registered = call.registered.as_ref();
+    let (send, receive) = match registered {
+        None => (send, receive),
+        Some((of_send, of_receive)) => (
+            Side {
+                memory: Memory::Registered(of_send),
+                ..send
+            },
+            Side {
+                memory: Memory::Registered(of_receive),
+                ..receive
+            },
+        ),
+    };
     // SAFETY: as above.
     Ok(unsafe { client.alltoallv(group.id, send, receive) }?)
 }

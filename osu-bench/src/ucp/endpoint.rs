@@ -10,9 +10,9 @@ use std::time::Duration;
 use ucx_sys::{
     UCP_AM_SEND_FLAG_EAGER, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
     UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
-    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH,
-    UCP_OP_ATTR_FIELD_MEMORY_TYPE, UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h,
-    ucp_ep_params_t, ucp_err_handler_t, ucp_request_param_t, ucs_status_t,
+    UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH, UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+    UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h, ucp_ep_params_t,
+    ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucs_status_t,
 };
 
 /// A connection. Clones share it; it is closed with [`Endpoint::close`], or when the last clone goes.
@@ -33,7 +33,12 @@ struct Inner {
 impl Endpoint {
     /// # Safety
     /// As [`Worker::connect`].
-    pub(super) unsafe fn connect(worker: &Worker, address: &[u8], peer: &str) -> Result<Self> {
+    pub(super) unsafe fn connect(
+        worker: &Worker,
+        address: &[u8],
+        peer: &str,
+        err_mode: ucp_err_handling_mode_t,
+    ) -> Result<Self> {
         let failure = Box::new(Cell::new(UCS_OK));
         let params = ucp_ep_params_t {
             field_mask: u64::from(
@@ -42,8 +47,7 @@ impl Endpoint {
                     | UCP_EP_PARAM_FIELD_ERR_HANDLER,
             ),
             address: address.as_ptr().cast(),
-            // Without peer error handling UCX ends the process on a transport error, and nobody would name the step.
-            err_mode: UCP_ERR_HANDLING_MODE_PEER,
+            err_mode,
             err_handler: ucp_err_handler_t {
                 cb: Some(failed),
                 arg: (&raw const *failure).cast_mut().cast(),

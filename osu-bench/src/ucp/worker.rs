@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use ucx_sys::{
     UCP_AM_FLAG_WHOLE_MSG, UCP_AM_HANDLER_PARAM_FIELD_ARG, UCP_AM_HANDLER_PARAM_FIELD_CB,
     UCP_AM_HANDLER_PARAM_FIELD_FLAGS, UCP_AM_HANDLER_PARAM_FIELD_ID, UCP_AM_RECV_ATTR_FLAG_RNDV,
-    UCP_WORKER_ATTR_FIELD_ADDRESS, UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK,
-    UCS_THREAD_MODE_SINGLE, Ucp, ucp_am_handler_param_t, ucp_am_recv_param_t, ucp_worker_attr_t,
-    ucp_worker_h, ucp_worker_params_t, ucs_status_t,
+    UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER, UCP_WORKER_ATTR_FIELD_ADDRESS,
+    UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK, UCS_THREAD_MODE_SINGLE, Ucp,
+    ucp_am_handler_param_t, ucp_am_recv_param_t, ucp_worker_attr_t, ucp_worker_h,
+    ucp_worker_params_t, ucs_status_t,
 };
 
 /// The most active messages that may wait to be taken: a peer that sends more is broken, and memory is not.
@@ -124,8 +125,29 @@ impl Worker {
     /// `address` holds the bytes of some worker's [`Worker::address`], unchanged: UCX reads them without knowing
     /// their length.
     pub unsafe fn connect(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
+        // Without peer error handling UCX ends the process on a transport error, and nobody would name the step.
         // SAFETY: the caller's promise is the callee's.
-        unsafe { Endpoint::connect(self, address, peer) }
+        unsafe { Endpoint::connect(self, address, peer, UCP_ERR_HANDLING_MODE_PEER) }
+    }
+
+    /// As [`Worker::connect`], for gets into imported memory, with every UCX from 1.18 on. Both sides must use it.
+    ///
+    /// UCX 1.18 knows no zero-copy get on a connection with peer error handling: its CPUs would copy, from addresses
+    /// of other processes. With it, a connection goes without, and UCX ends this process when the peer dies.
+    ///
+    /// # Errors
+    /// As [`Worker::connect`].
+    ///
+    /// # Safety
+    /// As [`Worker::connect`].
+    pub unsafe fn connect_for_gets(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
+        let err_mode = if self.ucp().version().starts_with("1.18.") {
+            UCP_ERR_HANDLING_MODE_NONE
+        } else {
+            UCP_ERR_HANDLING_MODE_PEER
+        };
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { Endpoint::connect(self, address, peer, err_mode) }
     }
 
     /// Moves communication forward once; true when something happened.

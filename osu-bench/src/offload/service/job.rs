@@ -147,7 +147,7 @@ impl Job {
         for (index, service) in table.services.iter().enumerate() {
             let name = format!("service {index} ({})", service.tcp);
             // SAFETY: a table holds what SPs of our version of UCX said of their workers, byte by byte.
-            let endpoint = unsafe { self.worker.connect(&service.worker, &name) }?;
+            let endpoint = unsafe { self.worker.connect_for_gets(&service.worker, &name) }?;
             self.services.push(endpoint);
         }
         for (index, endpoint) in self.services.iter().enumerate() {
