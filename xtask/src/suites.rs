@@ -72,6 +72,33 @@ impl Case {
     }
 }
 
+/// The tests of one run, which come one after the other: how it ended, and which were finished. What went wrong is told
+/// with the first that was not; if all were, with the last.
+pub(crate) fn in_order(
+    names: impl IntoIterator<Item = String>,
+    finished: &[bool],
+    result: Result<()>,
+) -> Vec<Case> {
+    let mut detail = result.err().map(|error| format!("{error:#}"));
+    let mut cases: Vec<Case> = names
+        .into_iter()
+        .zip(finished)
+        .map(|(name, finished)| {
+            let outcome = if *finished {
+                Outcome::Passed
+            } else {
+                let behind = "not reached, as the one before failed";
+                Outcome::Failed(detail.take().unwrap_or_else(|| behind.to_owned()))
+            };
+            Case { name, outcome }
+        })
+        .collect();
+    if let (Some(detail), Some(last)) = (detail, cases.last_mut()) {
+        last.outcome = Outcome::Failed(detail);
+    }
+    cases
+}
+
 struct Suite {
     name: &'static str,
     /// Which of it `cargo xtask test` runs, by words as in the arguments; all if there are none of them.
@@ -357,6 +384,28 @@ mod tests {
         let mut other = vec![case("good", Outcome::Passed)];
         judge("t", &mut other, &accepted);
         assert_eq!(count(&other), [1, 0, 0]);
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_once() {
+        let outcomes = |finished: &[bool], result: Result<()>| {
+            let names = ["a", "b", "c"].map(str::to_owned);
+            let words =
+                in_order(names, finished, result)
+                    .into_iter()
+                    .map(|case| match case.outcome {
+                        Outcome::Passed => "passed".to_owned(),
+                        Outcome::Failed(detail) => detail,
+                        Outcome::Skipped(_) => "skipped".to_owned(),
+                    });
+            words.collect::<Vec<_>>().join(", ")
+        };
+        let wrong = || Err(anyhow::anyhow!("wrong"));
+        assert_eq!(outcomes(&[true; 3], Ok(())), "passed, passed, passed");
+        assert_eq!(outcomes(&[true; 3], wrong()), "passed, passed, wrong");
+        let behind = "not reached, as the one before failed";
+        let expect = format!("passed, wrong, {behind}");
+        assert_eq!(outcomes(&[true, false, false], wrong()), expect);
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct Mkey {
     pub window_bind: bool,
     /// The window is of type 2.
     pub window_type_2: bool,
+    /// A region whose pages are brought when they are used.
+    pub on_demand: bool,
     /// What an alias must present.
     pub access_key: [u8; ACCESS_KEY_BYTES],
 }

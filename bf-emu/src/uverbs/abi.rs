@@ -126,6 +126,14 @@ pub(crate) mod query_pd {
     pub(crate) const RESP_PDN: u16 = DRIVER + 1;
 }
 
+/// Attributes of advice on regions.
+pub(crate) mod advise_mr {
+    pub(crate) const PD_HANDLE: u16 = 0;
+    pub(crate) const ADVICE: u16 = 1;
+    pub(crate) const FLAGS: u16 = 2;
+    pub(crate) const SGE_LIST: u16 = 3;
+}
+
 /// Attributes of a region's query.
 pub(crate) mod query_mr {
     pub(crate) const HANDLE: u16 = 0;

@@ -5,7 +5,7 @@ use mlx5_prm::umr::access;
 
 use super::abi::{query_mr, query_pd, umem};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Kind, number_of};
+use super::{Call, Kind, number_of, odp};
 use crate::engine::access::key_of;
 use crate::fabric::Locked;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Pd, Umem};
@@ -50,11 +50,9 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
         | flag::REMOTE_ATOMIC
         | flag::MW_BIND
         | flag::ZERO_BASED
+        | flag::ON_DEMAND
         | flag::HUGETLB
         | flag::OPTIONAL;
-    if flags & flag::ON_DEMAND != 0 {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
     let remote_change = flags & (flag::REMOTE_WRITE | flag::REMOTE_ATOMIC) != 0;
     // Who may write from afar must be able to write at home (ib_check_mr_access).
     if flags & !known != 0 || remote_change && flags & flag::LOCAL_WRITE == 0 {
@@ -140,17 +138,27 @@ fn next_variant(locked: &mut Locked<'_>, function: usize) -> u8 {
 pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
     call.count(Command::RegMr);
     // struct ib_uverbs_reg_mr
-    let (start, length, iova) = (input.u64(8), input.u64(16), input.u64(24));
+    let (start, mut length, iova) = (input.u64(8), input.u64(16), input.u64(24));
     let pd = Kind::Pd.slot(input.u32(32))?;
     let flags = input.u32(36);
+    let on_demand = flags & flag::ON_DEMAND != 0;
     check_flags(flags)?;
-    check_range(start, length)?;
-    check_range(iova, length)?;
+    if on_demand && odp::is_everything(start, length) && iova == 0 {
+        length = odp::ALL_BYTES;
+    } else {
+        check_range(start, length)?;
+        check_range(iova, length)?;
+    }
     if (start ^ iova) & 0xfff != 0 && flags & flag::ZERO_BASED == 0 {
         return Err(Errno(libc::EINVAL));
     }
-    check_mapped(start, length)?;
-    call.costs(CostKind::RegMr, length);
+    if on_demand {
+        // No page is pinned, so that it costs as much as a small one.
+        call.costs(CostKind::RegMr, 0);
+    } else {
+        check_mapped(start, length)?;
+        call.costs(CostKind::RegMr, length);
+    }
     let owner = call.owner()?;
     let mut locked = call.lock();
     locked
@@ -170,6 +178,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         kind: MkeyKind::Direct,
         origin: MkeyOrigin::Region,
         window_bind: flags & flag::MW_BIND != 0,
+        on_demand,
         ..Mkey::default()
     };
     let slot = locked.function(call.function()).mkeys.insert(owner, mkey);
@@ -207,6 +216,10 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
     }
     if what & ACCESS != 0 {
         check_flags(flags)?;
+        // A region does not become one on demand (`mlx5_ib_rereg_user_mr`).
+        if flags & flag::ON_DEMAND != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
     }
     let mut locked = call.lock();
     let function = locked.function(call.function());

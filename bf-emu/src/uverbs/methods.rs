@@ -3,19 +3,20 @@
 //! not known.
 
 use super::abi::{
-    self, create_cq, create_qp, create_srq, device, devx, invoke, object as class, query_mr,
-    query_pd, uar, umem,
+    self, advise_mr, create_cq, create_qp, create_srq, device, devx, invoke, object as class,
+    query_mr, query_pd, uar, umem,
 };
 use super::spec::{
     Known, Method, Run, answer, bytes, constant, flags, object, room, structure, value,
 };
-use super::{channel, context, cq, devx as raw, memory, qp, srq, write, xrcd};
+use super::{channel, context, cq, devx as raw, memory, odp, qp, srq, write, xrcd};
 
 /// Number of a core object's first methods.
 const CREATE: u16 = 0;
 const DESTROY: u16 = 1;
 /// Of objects that only have one.
 const ONLY: u16 = 0;
+const ADVISE_MR: u16 = 2;
 const QUERY_MR: u16 = 3;
 const DRIVER_CREATE: u16 = abi::DRIVER;
 const DRIVER_DESTROY: u16 = abi::DRIVER + 1;
@@ -129,6 +130,17 @@ static METHODS: &[Method] = &[
     method(class::XRCD, ONLY, &DESTROYED, xrcd::close),
     method(class::AH, ONLY, &DESTROYED, context::destroy_ah),
     method(class::MR, DESTROY, &DESTROYED, memory::dereg_mr),
+    method(
+        class::MR,
+        ADVISE_MR,
+        &[
+            object(advise_mr::PD_HANDLE),
+            constant(advise_mr::ADVICE),
+            flags(advise_mr::FLAGS),
+            bytes(advise_mr::SGE_LIST, odp::ENTRY_BYTES),
+        ],
+        odp::advise,
+    ),
     method(
         class::MR,
         QUERY_MR,

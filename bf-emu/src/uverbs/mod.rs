@@ -14,6 +14,7 @@ mod fault;
 mod ioctl;
 mod memory;
 mod methods;
+mod odp;
 mod qp;
 mod spec;
 mod srq;

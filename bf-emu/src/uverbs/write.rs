@@ -7,7 +7,7 @@ use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
 use super::qp::QP_WRS_MAX;
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
-use super::{Call, Kind, channel, cq, memory, qp, srq, xrcd};
+use super::{Call, Kind, channel, cq, memory, odp, qp, srq, xrcd};
 use crate::fabric::objects::ChannelKind;
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
 use crate::stats::Command;
@@ -159,9 +159,13 @@ fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
     put_device(call, &mut answer)?;
     answer
         .u32(180, BYTES) // response_length
+        .u64(184, odp::GENERAL_CAPS)
+        .u32(192, odp::RELIABLE_CAPS) // rc_odp_caps
+        .u32(200, odp::DATAGRAM_CAPS) // ud_odp_caps
         .u64(208, u64::MAX) // timestamp_mask
         .u64(216, 1_000_000) // hca_core_clock, kHz: time stamps are nanoseconds
-        .u64(224, u64::from(DEVICE_CAP_FLAGS)); // device_cap_flags_ex
+        .u64(224, u64::from(DEVICE_CAP_FLAGS)) // device_cap_flags_ex
+        .u32(296, odp::RELIABLE_CAPS); // xrc_odp_caps
     Ok(answer)
 }
 

@@ -2,7 +2,7 @@
 
 use super::pair::{CLIENT, Room, SERVER};
 use super::transport::{TRANSPORTS, Transport};
-use super::{Case, Outcome, World};
+use super::{Case, World, in_order};
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
@@ -32,20 +32,11 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
             Ok((output, result)) => (output, result),
             Err(error) => (String::new(), Err(error)),
         };
-        let mut detail = result.err().map(|error| format!("{error:#}"));
-        for (name, section) in names.into_iter().zip(SECTIONS) {
+        let finished = SECTIONS.map(|section| {
             let line = format!("ok {section}");
-            let finished = output.lines().any(|said| said == line);
-            // What is wrong without a section's fault is told with the last.
-            let outcome = match (finished, section == SECTIONS[2], &mut detail) {
-                (true, false, _) | (true, true, None) => Outcome::Passed,
-                (_, _, detail) => {
-                    let reason = "not reached, as the one before failed".to_owned();
-                    Outcome::Failed(detail.take().unwrap_or(reason))
-                }
-            };
-            cases.push(Case { name, outcome });
-        }
+            output.lines().any(|said| said == line)
+        });
+        cases.extend(in_order(names, &finished, result));
     }
     Ok(cases)
 }

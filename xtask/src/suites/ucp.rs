@@ -3,7 +3,7 @@
 use super::pair::{self, CLIENT, Room, SERVER};
 use super::stock::Stock;
 use super::transport::{TRANSPORTS, Transport};
-use super::{Case, Outcome, World};
+use super::{Case, Outcome, World, in_order};
 use crate::matrix::versions::{VERSIONS, Version};
 use crate::{process, workspace};
 use anyhow::{Context, Result, ensure};
@@ -116,36 +116,24 @@ impl<'a> Row<'a> {
     }
 
     fn run(&self, program: &Path, stock: &Stock) -> Vec<Case> {
+        let names = self.sections.iter().map(|(_, name)| name.clone());
         let (finished, result) = match self.pair(program, stock) {
             Ok(pair) => pair,
             Err(error) => (Vec::new(), Err(error)),
         };
-        let mut detail = result.err().map(|error| format!("{error:#}"));
-        let mut outcome = |section: &str| {
-            if finished.contains(&section) {
-                return Outcome::Passed;
-            }
-            match detail.as_deref() {
-                Some(text) if text.contains("no usable transports") => {
-                    return Outcome::Skipped("UCX finds no such transport".to_owned());
-                }
-                _ => {}
-            }
-            let reason = "not reached, as the one before failed".to_owned();
-            Outcome::Failed(detail.take().unwrap_or(reason))
-        };
-        let case = |(section, name): &(&str, String)| Case {
-            name: name.clone(),
-            outcome: outcome(section),
-        };
-        let mut cases: Vec<Case> = self.sections.iter().map(case).collect();
-        // All sections were finished, and yet something was wrong behind them.
-        if let (Some(detail), Some(last)) = (detail, cases.last_mut())
-            && last.outcome == Outcome::Passed
+        // What UCX says of a transport that it was built without, or of a device that lacks it.
+        if let Err(error) = &result
+            && format!("{error:#}").contains("no usable transports")
         {
-            last.outcome = Outcome::Failed(detail);
+            let skipped = |name| Case {
+                name,
+                outcome: Outcome::Skipped("UCX finds no such transport".to_owned()),
+            };
+            return names.map(skipped).collect();
         }
-        cases
+        let is_finished = |(section, _): &(&str, String)| finished.contains(section);
+        let finished: Vec<bool> = self.sections.iter().map(is_finished).collect();
+        in_order(names, &finished, result)
     }
 
     /// The sections that both sides finished, and whether all went well.

@@ -3,14 +3,15 @@
 use super::pair::{self, CLIENT, Room, SERVER};
 use super::stock::{self, Stock};
 use super::transport::{TRANSPORTS, Transport};
-use super::{Case, World};
+use super::{Case, World, in_order};
 use crate::matrix::versions::VERSIONS;
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// One test takes a second on two idle cores, or four with daemons, where four processes poll.
-const LIMIT: Duration = Duration::from_secs(120);
+/// A batch takes some seconds on two idle cores; with daemons four processes poll.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Tests of `ucx_perftest`, and whether they are run in every version or in the set-up's own only. Iterations are as
 /// many as fill every queue once: what is proved is that the protocol works, bytes are `ucp`'s affair.
@@ -42,69 +43,110 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for version in VERSIONS {
         let is_own = version.name == world.env.ucx_version;
-        let tests = TRANSPORTS.iter().flat_map(|transport| {
-            let tests = TESTS.iter().filter(|(_, everywhere)| is_own || *everywhere);
-            tests.map(move |(test, _)| (Some(transport), *test))
-        });
-        let tests = tests.chain(DAEMON_TESTS.iter().map(|test| (None, *test)));
-        let name = |transport: Option<&Transport>, test: &str| {
-            let by = transport.map_or("daemons", |transport| transport.name);
-            format!("{} {by} {test}", version.name)
+        let tests = || TESTS.iter().filter(|(_, everywhere)| is_own || *everywhere);
+        let wanted = |by: &str, test: &str| {
+            let name = format!("{} {by} {test}", version.name);
+            world.wants(&name).then_some(name)
         };
-        let wanted: Vec<_> = tests
-            .map(|(transport, test)| (name(transport, test), transport, test))
-            .filter(|(name, ..)| world.wants(name))
+        let batches = TRANSPORTS.iter().map(|transport| {
+            let named =
+                tests().filter_map(|(test, _)| Some((*test, wanted(transport.name, test)?)));
+            (transport, named.collect::<Vec<_>>())
+        });
+        let batches: Vec<_> = batches.filter(|(_, tests)| !tests.is_empty()).collect();
+        let with_daemons = DAEMON_TESTS.iter();
+        let with_daemons: Vec<_> = with_daemons
+            .filter_map(|test| Some((*test, wanted("daemons", test)?)))
             .collect();
-        if wanted.is_empty() {
+        if batches.is_empty() && with_daemons.is_empty() {
             continue;
         }
         let Some(tools) = stock::tools(world, version) else {
             continue;
         };
-        match tools.and_then(|tools| Ok((tools, Stock::fetch(world, version)?))) {
-            Ok((tools, stock)) => {
-                cases.extend(wanted.into_iter().map(|(name, transport, test)| {
-                    let result = match transport {
-                        Some(transport) => one(world, &stock, &tools, transport, test),
-                        None => with_daemons(world, &stock, &tools, test),
-                    };
-                    Case::of(name, result)
-                }))
+        let there = tools.and_then(|tools| Ok((tools, Stock::fetch(world, version)?)));
+        let (tools, stock) = match there {
+            Ok(there) => there,
+            Err(error) => {
+                cases.push(Case::of(version.name, Err(error)));
+                continue;
             }
-            Err(error) => cases.push(Case::of(version.name, Err(error))),
+        };
+        for (transport, tests) in batches {
+            cases.extend(batch(world, &stock, &tools, transport, tests));
+        }
+        for (test, name) in with_daemons {
+            let result = relayed(world, &stock, &tools, test);
+            cases.push(Case::of(name, result));
         }
     }
     Ok(cases)
 }
 
-fn one(
+/// The tests one after the other in one pair of processes.
+fn batch(
     world: &World,
     stock: &Stock,
     tools: &Path,
     transport: &Transport,
-    test: &str,
-) -> Result<()> {
+    tests: Vec<(&str, String)>,
+) -> Vec<Case> {
+    let words: Vec<&str> = tests.iter().map(|(test, _)| *test).collect();
+    let (output, result) = match batch_run(world, stock, tools, transport, &words) {
+        Ok(ran) => ran,
+        Err(error) => (String::new(), Err(error)),
+    };
+    let finished: Vec<bool> = (0..tests.len())
+        .map(|number| has_numbers(&output, &batch_name(number)))
+        .collect();
+    in_order(tests.into_iter().map(|(_, name)| name), &finished, result)
+}
+
+/// What a test is called in a batch.
+fn batch_name(number: usize) -> String {
+    format!("test{number}")
+}
+
+/// What the client wrote, and whether all went well.
+fn batch_run(
+    world: &World,
+    stock: &Stock,
+    tools: &Path,
+    transport: &Transport,
+    tests: &[&str],
+) -> Result<(String, Result<()>)> {
+    let lines = tests.iter().enumerate();
+    let lines: Vec<String> = lines
+        .map(|(number, test)| format!("{} -t {test}\n", batch_name(number)))
+        .collect();
+    let file = world.dir.join("ucx.batch");
+    fs::write(&file, lines.concat()).with_context(|| format!("cannot write {}", file.display()))?;
     let room = Room::new(world)?;
     let port = pair::free_port()?;
     let command = |function: &str| {
         let mut command = room.command(function, tools.join("ucx_perftest"));
-        command.envs(stock.environment(world, transport.tls));
+        command
+            .envs(stock.environment(world, transport.tls))
+            .args(["-p", &port.to_string(), "-b"])
+            .arg(&file);
         command
     };
     let (mut server, mut client) = (command(SERVER), command(CLIENT));
-    server.args(["-p", &port.to_string()]);
-    client
-        .args(["127.0.0.1", "-p", &port.to_string(), "-w", "10", "-t"])
-        .args(test.split_whitespace());
-    let (_, output) = pair::run(&mut server, &mut client, port, LIMIT)?;
-    ensure_result(&output)?;
-    let moved = room.counted("wqes", |name| name != "flushed")?;
-    ensure!(moved > 0, "the device executed nothing");
-    Ok(())
+    // Few rounds to warm up, and a line for each test alone.
+    client.args(["-w", "10", "-f", "127.0.0.1"]);
+    let ended = pair::both(&mut server, &mut client, port, LIMIT)?;
+    let judged = || {
+        ended.result(&server, &client)?;
+        let moved = room.counted("wqes", |name| name != "flushed")?;
+        ensure!(moved > 0, "the device executed nothing");
+        Ok(())
+    };
+    let result = judged();
+    Ok((ended.client.output, result))
 }
 
 /// Two hosts whose messages their DPUs carry: UCX's own use of keys that cross functions.
-fn with_daemons(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()> {
+fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()> {
     let room = Room::new(world)?;
     let ports = [pair::free_port()?, pair::free_port()?, pair::free_port()?];
     let [port, local, remote] = ports.map(|port| port.to_string());
@@ -132,7 +174,7 @@ fn with_daemons(world: &World, stock: &Stock, tools: &Path, test: &str) -> Resul
         .arg("-G")
         .arg(format!("127.0.0.1:{remote}"));
     let (_, output) = pair::run(&mut server, &mut client, ports[0], LIMIT)?;
-    ensure_result(&output)?;
+    ensure!(has_numbers(&output, "Final:"), "no result:\n{output}");
     let aliases = room.counted("commands", |name| name == "create_alias")?;
     ensure!(
         aliases >= 2,
@@ -143,15 +185,26 @@ fn with_daemons(world: &World, stock: &Stock, tools: &Path, test: &str) -> Resul
     room.ensure_nothing_refused()
 }
 
-/// That the client's last line has its numbers.
-fn ensure_result(output: &str) -> Result<()> {
-    let line = output
-        .lines()
-        .find_map(|line| line.strip_prefix("Final:"))
-        .with_context(|| format!("no result:\n{output}"))?;
-    let numbers = line
-        .split_whitespace()
-        .filter_map(|word| word.parse::<f64>().ok());
-    ensure!(numbers.take(4).count() == 4, "no times in 'Final:{line}'");
-    Ok(())
+/// Whether `ucx_perftest` wrote a line of numbers that begins with a word.
+fn has_numbers(output: &str, first: &str) -> bool {
+    output.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some(first) && words.filter(|word| word.parse::<f64>().is_ok()).count() >= 4
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_a_line_of_numbers() {
+        let output = "| Test | # iterations |\ntest1    600   13.5  1905.4  4236.3  0.00  0.00   525   236\n\
+                      test12 crashed\nFinal: 50 4014.1 20733.1 20733.1 3.01 3.01 48 48\n";
+        let check = |first: &str, expect| assert_eq!(has_numbers(output, first), expect, "{first}");
+        check("test1", true);
+        check("test12", false);
+        check("test2", false);
+        check("Final:", true);
+    }
 }
