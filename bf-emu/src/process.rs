@@ -89,6 +89,8 @@ pub struct Process {
     view: View,
     /// What is to go wrong in this process, from its environment.
     faults: Vec<Rule>,
+    /// Which number its next mkey gets, likewise.
+    key_numbers: KeyNumbers,
     functions: Vec<usize>,
     /// Number in the device's process table, counted from 1; 0 until attached, and after a fork.
     number: AtomicU32,
@@ -166,6 +168,58 @@ fn own_mode() -> Result<Mode, Box<dyn std::error::Error>> {
     }
 }
 
+/// Environment variable that says which numbers a process's mkeys get: `resting` or `lowest`.
+pub const ENV_KEYS: &str = "BFEMU_KEYS";
+
+/// Which number a new mkey gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyNumbers {
+    /// One that has rested for long: what still uses the key before finds nobody.
+    #[default]
+    Resting,
+    /// The lowest that is free, perhaps that of the key destroyed last: what still uses that key
+    /// meets another one.
+    Lowest,
+}
+
+/// A choice of numbers that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no choice of key numbers: one of resting, lowest")]
+pub struct KeyNumbersError {
+    text: String,
+}
+
+impl std::str::FromStr for KeyNumbers {
+    type Err = KeyNumbersError;
+
+    fn from_str(text: &str) -> Result<Self, KeyNumbersError> {
+        match text {
+            "resting" => Ok(Self::Resting),
+            "lowest" => Ok(Self::Lowest),
+            _ => Err(KeyNumbersError {
+                text: text.to_owned(),
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for KeyNumbers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Resting => "resting",
+            Self::Lowest => "lowest",
+        })
+    }
+}
+
+fn own_key_numbers() -> Result<KeyNumbers, Box<dyn std::error::Error>> {
+    match std::env::var(ENV_KEYS) {
+        Ok(text) => Ok(text.parse()?),
+        Err(std::env::VarError::NotPresent) => Ok(KeyNumbers::Resting),
+        Err(error) => Err(format!("{ENV_KEYS}: {error}").into()),
+    }
+}
+
 fn faults_do_not_fit() -> String {
     format!(
         "the rules of {ENV_FAULTS} do not fit: the device has {RULES_MAX} at most; see 'bf-emu fault list'"
@@ -187,6 +241,7 @@ impl Process {
             fabric: Box::leak(Box::new(fabric)),
             view,
             faults,
+            key_numbers: own_key_numbers()?,
             functions,
             number: AtomicU32::new(0),
             contexts: (0..CONTEXTS_MAX).map(|_| ContextSlot::default()).collect(),
@@ -197,6 +252,11 @@ impl Process {
         };
         process.enter()?;
         Ok(process)
+    }
+
+    /// Which number its next mkey gets.
+    pub(crate) fn key_numbers(&self) -> KeyNumbers {
+        self.key_numbers
     }
 
     /// Takes a place in the device's process table.

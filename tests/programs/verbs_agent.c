@@ -555,6 +555,75 @@ static int do_rdma(char **word, enum ibv_wr_opcode opcode)
 	return 0;
 }
 
+/* One more object of a kind, and nothing kept of it but what undoes the last one; the process's end undoes the rest. */
+static void *last;
+
+static int make_one(const char *kind)
+{
+	if (!strcmp(kind, "pd")) {
+		last = ibv_alloc_pd(ctx);
+	} else if (!strcmp(kind, "cq")) {
+		last = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	} else if (!strcmp(kind, "srq")) {
+		struct ibv_srq_init_attr attr = { .attr = { .max_wr = 1, .max_sge = 1 } };
+
+		last = ibv_create_srq(pds[0], &attr);
+	} else if (!strcmp(kind, "qp")) {
+		struct ibv_qp_init_attr attr = {
+			.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UC,
+			.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		};
+
+		last = ibv_create_qp(pds[0], &attr);
+	} else if (!strcmp(kind, "mr")) {
+		last = ibv_reg_mr(pds[0], mems[0].addr, 4096, IBV_ACCESS_LOCAL_WRITE);
+	} else if (!strcmp(kind, "mw")) {
+		last = ibv_alloc_mw(pds[0], IBV_MW_TYPE_2);
+	} else if (!strcmp(kind, "umem")) {
+		last = mlx5dv_devx_umem_reg(ctx, mems[0].addr, 4096, IBV_ACCESS_LOCAL_WRITE);
+	} else if (!strcmp(kind, "mkey")) {
+		struct mlx5dv_mkey_init_attr attr = {
+			.pd = pds[0], .create_flags = MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT, .max_entries = 4,
+		};
+
+		last = mlx5dv_create_mkey(&attr);
+	} else {
+		answer("error no kind '%s'", kind);
+		exit(2);
+	}
+	return last != NULL;
+}
+
+static int unmake_last(const char *kind, void *object)
+{
+	if (!strcmp(kind, "pd")) return ibv_dealloc_pd(object);
+	if (!strcmp(kind, "cq")) return ibv_destroy_cq(object);
+	if (!strcmp(kind, "srq")) return ibv_destroy_srq(object);
+	if (!strcmp(kind, "qp")) return ibv_destroy_qp(object);
+	if (!strcmp(kind, "mr")) return ibv_dereg_mr(object);
+	if (!strcmp(kind, "mw")) return ibv_dealloc_mw(object);
+	if (!strcmp(kind, "umem")) return mlx5dv_devx_umem_dereg(object);
+	return mlx5dv_destroy_mkey(object);
+}
+
+/* make KIND MOST: so many objects, or fewer if there is no room for more; then whether one that goes makes room again. */
+static int do_make(char **word)
+{
+	uint64_t most = number(word[2]), made = 0;
+	void *one = NULL;
+	int why = 0, again;
+
+	while (made < most && make_one(word[1])) {
+		one = last;
+		made++;
+	}
+	if (made < most)
+		why = errno;
+	again = one && !unmake_last(word[1], one) && make_one(word[1]);
+	answer("ok made=%" PRIu64 " errno=%d again=%d", made, why, again);
+	return 0;
+}
+
 /* ioctl OBJECT METHOD [ID:LENGTH:FLAGS:DATA]...: a call into the kernel as it stands; "room" as DATA is memory that
  * may be written. */
 static int do_ioctl(char **word)
@@ -788,6 +857,7 @@ static void obey(char **word)
 	else if (!strcmp(verb, "unqp")) do_unqp(word);
 	else if (!strcmp(verb, "read")) do_rdma(word, IBV_WR_RDMA_READ);
 	else if (!strcmp(verb, "write")) do_rdma(word, IBV_WR_RDMA_WRITE);
+	else if (!strcmp(verb, "make")) do_make(word);
 	else if (!strcmp(verb, "ioctl")) do_ioctl(word);
 	else if (!strcmp(verb, "devx")) do_devx(word);
 	else if (!strcmp(verb, "raw")) do_raw(word);

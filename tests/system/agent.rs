@@ -47,7 +47,12 @@ pub(crate) enum Wc {
 
 impl Agent {
     pub(crate) fn start(room: &Room<'_>, function: &str) -> Result<Self> {
-        let talk = Talk::start(&mut room.command(function, program()?))?;
+        Self::start_with(room, &["--nodes", "2"], function)
+    }
+
+    /// As [`Agent::start`], with options of `bf-emu run`.
+    pub(crate) fn start_with(room: &Room<'_>, options: &[&str], function: &str) -> Result<Self> {
+        let talk = Talk::start(&mut room.command_with(options, function, program()?))?;
         let mut agent = Self {
             name: function.to_owned(),
             talk,

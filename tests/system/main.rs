@@ -12,6 +12,7 @@ mod crash;
 mod deferred;
 mod faults;
 mod harness;
+mod limits;
 mod mpi;
 mod offload;
 mod pool;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     cases.extend(ucx::cases());
     cases.extend(rules::cases());
     cases.extend(strict::cases());
+    cases.extend(limits::cases());
     cases.extend(tools::cases());
     cases.extend(pool::cases());
     cases.extend(offload::cases());

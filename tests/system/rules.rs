@@ -81,6 +81,10 @@ const RULES: &[(&str, Rule)] = &[
     ("rule_key_of_another_function_is_refused", foreign),
     ("rule_destroyed_alias_is_refused", destroyed_alias),
     ("rule_alias_of_a_destroyed_key_is_refused", destroyed_key),
+    (
+        "rule_alias_does_not_reach_the_next_key_of_its_number",
+        number_again,
+    ),
     ("rule_key_of_another_domain_is_refused", wrong_domain),
     ("rule_missing_rights_are_refused", missing_rights),
     ("rule_requests_behind_an_error_are_flushed", flushed),
@@ -99,7 +103,9 @@ pub(crate) fn cases() -> Vec<Case> {
 
 impl Scene {
     fn set(room: &Room<'_>) -> Result<Self> {
-        let mut owner = Agent::start(room, "node0.host")?;
+        // A key's number comes again at once: what an alias is not to rely on.
+        let options = ["--nodes", "2", "--keys", "lowest"];
+        let mut owner = Agent::start_with(room, &options, "node0.host")?;
         let dpu = Agent::start(room, "node0.dpu")?;
         let mut peer = Agent::start(room, "node1.dpu")?;
         let memory = owner.memory(0, SIZE, "wRWA")?;
@@ -366,6 +372,23 @@ fn destroyed_key(scene: &mut Scene) -> Result<()> {
     let key = scene.alias_key(exported)?;
     scene.owner.tell("unobj 0")?;
     scene.refuses_all(key)
+}
+
+fn number_again(scene: &mut Scene) -> Result<()> {
+    let exported = scene.export_ksm()?;
+    let key = scene.alias_key(exported)?;
+    scene.owner.tell("unobj 0")?;
+    let again = scene.export_ksm()?;
+    ensure!(
+        again.index == exported.index,
+        "number {} came after {}",
+        again.index,
+        exported.index
+    );
+    scene.refuses_all(key)?;
+    scene.dpu.tell("unobj 1")?;
+    let key = scene.alias_key(again)?;
+    scene.moves(Access::PullLocal, key, OFFSET, LENGTH)
 }
 
 fn wrong_domain(scene: &mut Scene) -> Result<()> {

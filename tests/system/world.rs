@@ -105,10 +105,13 @@ pub(crate) struct Room<'a> {
 
 impl<'a> Room<'a> {
     pub(crate) fn new(world: &'a World) -> Result<Self> {
-        // The device is a file that all its processes map: in memory, where no disk writes it back.
+        /// The directories are named after their process, so that others know when they are of no use any more.
+        const PREFIX: &str = "xgvmi-test";
+        process::sweep(Path::new(process::ROOMS), PREFIX);
+        // The device is a file that all its processes map.
         let place = tempfile::Builder::new()
-            .prefix("xgvmi-test-")
-            .tempdir_in("/dev/shm")?;
+            .prefix(&format!("{PREFIX}-{}-", std::process::id()))
+            .tempdir_in(process::ROOMS)?;
         Ok(Self { world, place })
     }
 
@@ -119,9 +122,20 @@ impl<'a> Room<'a> {
 
     /// `program` as it runs in `function`, such as `node0.host`.
     pub(crate) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
+        self.command_with(&["--nodes", "2"], function, program)
+    }
+
+    /// As [`Room::command`], with options of `bf-emu run`, the room's size among them.
+    pub(crate) fn command_with(
+        &self,
+        options: &[&str],
+        function: &str,
+        program: impl AsRef<OsStr>,
+    ) -> Command {
         let mut command = self.emulator_command("run");
         command
-            .args(["--nodes", "2", "--as", function, "--"])
+            .args(options)
+            .args(["--as", function, "--"])
             .arg(program);
         for (name, value) in &self.world.verbs_env {
             command.env(name, value);
@@ -189,6 +203,16 @@ impl<'a> Room<'a> {
             .map(|entry| entry[name].as_u64())
             .sum::<Option<u64>>()
             .with_context(|| format!("bf-emu stats --json has no {name}: {stats}"))
+    }
+
+    /// Bytes of memory that the device takes: what of its file was ever touched.
+    pub(crate) fn device_bytes(&self) -> Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        let device = self.place.path().join("state/device");
+        let blocks = std::fs::metadata(&device)
+            .with_context(|| format!("stat {}", device.display()))?
+            .blocks();
+        Ok(blocks * 512)
     }
 
     fn stats(&self) -> Result<serde_json::Value> {

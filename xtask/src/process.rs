@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -215,6 +216,25 @@ pub(crate) fn end_children_on_signal() {
     }
 }
 
+/// Where emulated machine rooms are made: in memory, where no disk writes them back.
+pub(crate) const ROOMS: &str = "/dev/shm";
+
+/// Removes the directories PREFIX-PID-... in `place` whose process has ended without doing so: one that was stopped at
+/// its limit, say.
+pub(crate) fn sweep(place: &Path, prefix: &str) {
+    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let rest = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(prefix)?.strip_prefix('-'));
+        let number = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if number.is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists()) {
+            // What cannot be removed is somebody else's.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Process groups that run now. The limit is far above what this tool ever starts at once (four, in the demo).
 static RUNNING: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 
@@ -329,6 +349,25 @@ mod tests {
         let done = run(&mut sh(leave), Duration::from_secs(10)).unwrap();
         assert!(done.ok() && done.seconds < 15.0, "{done:?}");
         assert_eq!(done.output, "left\n");
+    }
+
+    #[test]
+    fn what_the_dead_have_left_is_swept() {
+        let place = tempfile::tempdir().unwrap();
+        let mut dead = sh("exit").spawn().unwrap();
+        dead.wait().unwrap();
+        let gone = format!("room-{}-a", dead.id());
+        let kept = [
+            format!("room-{}-a", std::process::id()),
+            format!("other-{}-a", dead.id()),
+            "room-x".to_owned(),
+        ];
+        for name in kept.iter().chain([&gone]) {
+            std::fs::create_dir_all(place.path().join(name).join("state")).unwrap();
+        }
+        sweep(place.path(), "room");
+        assert!(!place.path().join(&gone).exists());
+        assert!(kept.iter().all(|name| place.path().join(name).exists()));
     }
 
     #[test]

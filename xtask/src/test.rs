@@ -11,7 +11,7 @@ use crate::{matrix, patch, process, suites, tidy, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use tally::{Case, Tally};
@@ -34,6 +34,10 @@ Runs all phases, or those named, in this order:
   matrix   the library in three of the stock UCX versions, by each door
   patches  the matrix with a patched UCX, where there is a tree of it (see cargo xtask patch)
   demo     the main job in quick form
+
+Only if named:
+  soak     processes killed 20,000 times over the emulated device (XGVMI_CRASH_KILLS says another number), for hours;
+           after a build
 
   --quick  without build, counts, loom, system, suites, matrix, patches and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
@@ -79,6 +83,9 @@ const PHASES: &[Phase] = &[
     phase("patches", 600, false, patches),
     phase("demo", 120, false, demo),
 ];
+
+/// Runs only if it is named. A kill takes some 40 ms on two idle cores.
+const SOAK: Phase = phase("soak", 4 * 3600, false, soak);
 
 /// What the phases share.
 struct World {
@@ -158,7 +165,9 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
             // Output is the same for man and machine; the flag is there for those who expect it.
             "--ci" => {}
             "-h" | "--help" => return Ok(None),
-            name if PHASES.iter().any(|phase| phase.name == name) => names.push(name),
+            name if name == SOAK.name || PHASES.iter().any(|phase| phase.name == name) => {
+                names.push(name);
+            }
             other => bail!("no phase or option '{other}'; try: cargo xtask test --help"),
         }
     }
@@ -172,7 +181,8 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
     let wanted = |phase: &&Phase| {
         (names.is_empty() || names.contains(&phase.name)) && (phase.in_quick || !quick)
     };
-    Ok(Some(PHASES.iter().filter(wanted).collect()))
+    let soak = names.contains(&SOAK.name).then_some(&SOAK);
+    Ok(Some(PHASES.iter().filter(wanted).chain(soak).collect()))
 }
 
 fn set_up(phase: &Phase, world: &World) -> Result<Vec<Case>> {
@@ -330,6 +340,27 @@ fn loom(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 }
 
 fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let mut command = system_tests(world)?;
+    let cases = cases(phase, world, command.arg("--").args(&world.filters));
+    // Stopped at its limit, it leaves its machine rooms.
+    process::sweep(Path::new(process::ROOMS), "xgvmi-test");
+    cases
+}
+
+/// The randomised test of crashes, which the system phase has in short, for long.
+fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    const KILLS: &str = "XGVMI_CRASH_KILLS";
+    let mut command = system_tests(world)?;
+    if std::env::var_os(KILLS).is_none() {
+        command.env(KILLS, "20000");
+    }
+    let cases = cases(phase, world, command.args(["--", "crash_kills"]));
+    process::sweep(Path::new(process::ROOMS), "xgvmi-test");
+    cases
+}
+
+/// The command that runs the tests over the emulated device.
+fn system_tests(world: &World) -> Result<Command> {
     let env = world.env()?;
     let mut command = cargo();
     command
@@ -351,7 +382,7 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     for (name, value) in mpi.environment {
         command.env(format!("XGVMI_TEST_MPI_ENV_{name}"), value);
     }
-    cases(phase, world, command.arg("--").args(&world.filters))
+    Ok(command)
 }
 
 /// In this process, as each of the programs that it runs has a limit of its own.
@@ -500,6 +531,7 @@ mod tests {
         );
         check(&["tidy", "fmt"], &["fmt", "tidy"]);
         check(&["system", "--ci"], &["setup", "system"]);
+        check(&["soak", "build"], &["setup", "build", "soak"]);
         assert_eq!(choose(&[]).unwrap().unwrap().len(), PHASES.len());
         assert!(choose(&["--help".to_owned()]).unwrap().is_none());
         assert!(choose(&["sytem".to_owned()]).is_err());
@@ -507,7 +539,7 @@ mod tests {
 
     #[test]
     fn help_names_every_phase() {
-        for phase in PHASES {
+        for phase in PHASES.iter().chain([&SOAK]) {
             assert!(
                 HELP.contains(&format!("\n  {} ", phase.name)),
                 "{}",

@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use bf_emu::engine::deferred::ENV_MODE;
 use bf_emu::fabric::Fabric;
+use bf_emu::process::ENV_KEYS;
 use bf_emu::profile::Profile;
 use bf_emu::state::{ENV_AS, ENV_STATE, StateDir, StateError, StateLock, locate};
 use bf_emu::topology::Topology;
@@ -102,6 +103,9 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
     ];
     if let Some(mode) = args.mode {
         variables.push((ENV_MODE, OsString::from(mode.to_string())));
+    }
+    if let Some(keys) = args.keys {
+        variables.push((ENV_KEYS, OsString::from(keys.to_string())));
     }
     Ok(variables)
 }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use bf_emu::engine::deferred::Mode;
+use bf_emu::process::KeyNumbers;
 use clap::{Args, Parser, Subcommand};
 
 const EXAMPLES: &str = "\
@@ -127,6 +128,10 @@ struct FabricArgs {
     /// deferred:SEED, another one later, to find out who relies on the first [default: trap]
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
+    /// Which number a new mkey gets: resting, one that has not been used for long; lowest, the lowest
+    /// that is free, to find out who relies on the first [default: resting]
+    #[arg(long, value_name = "NUMBERS")]
+    keys: Option<KeyNumbers>,
     /// The functions to see, in this order: node0.host or node0.host,node0.dpu
     #[arg(long = "as", value_name = "FUNCTIONS")]
     view: String,
@@ -182,6 +187,8 @@ mod tests {
             ("run -- x", false),
             ("run --mode warp --as a.b -- x", false),
             ("run --mode deferred:7 --as a.b -- x", true),
+            ("run --keys lowest --as a.b -- x", true),
+            ("run --keys low --as a.b -- x", false),
             ("env --as a.b", true),
             ("stats --json", true),
             ("ps --state d", true),

@@ -2,11 +2,11 @@
 
 use mlx5_prm::{cmd, cq};
 
-use super::{BAD_PARAM, BAD_STATE, CommandError, NO_RESOURCES, Output, Result, get, in_umem};
+use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full, get, in_umem};
 use crate::fabric::objects::{Cq, Ring};
 use crate::stats::Command;
 use crate::sys::Errno;
-use crate::uverbs::{Call, Kind, number_of};
+use crate::uverbs::{Call, Full, Kind, number_of};
 
 /// Bytes of a doorbell record.
 const DBREC_BYTES: u64 = 8;
@@ -44,7 +44,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         by_command: true,
         ..Cq::default()
     };
-    let slot = function.cqs.insert(owner, queue).ok_or(NO_RESOURCES)?;
+    let slot = function
+        .cqs
+        .insert(owner, queue)
+        .ok_or_else(|| full(call, Full::Cqs))?;
     let mut output = Output::new(cmd::HEADER_BYTES, room);
     output.set(cmd::OBJECT_NUMBER, u64::from(number_of(slot)));
     Ok((Kind::Cq.handle(slot), output.done()))

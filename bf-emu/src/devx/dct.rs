@@ -5,11 +5,11 @@ use mlx5_prm::qp::{dct, state};
 use mlx5_prm::umr::access;
 
 use super::qp::{check_scattered, scattered};
-use super::{BAD_PARAM, NO_RESOURCES, Output, Result, cq_slot, get, get8, get16, pd_slot};
+use super::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot};
 use crate::fabric::QPN_BASE;
 use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
 use crate::stats::Command;
-use crate::uverbs::{Call, Kind, number_of, slot_of_number};
+use crate::uverbs::{Call, Full, Kind, number_of, slot_of_number};
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateQp);
@@ -54,7 +54,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         ..Qp::default()
     };
     check_scattered(function, cq, target.cs_res)?;
-    let slot = function.qps.insert(owner, target).ok_or(NO_RESOURCES)?;
+    let slot = function
+        .qps
+        .insert(owner, target)
+        .ok_or_else(|| full(call, Full::Qps))?;
     let mut output = Output::new(cmd::HEADER_BYTES, room);
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
     Ok((Kind::Qp.handle(slot), output.done()))

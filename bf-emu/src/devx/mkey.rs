@@ -4,14 +4,14 @@ use mlx5_prm::mkey::{self, KLM_BYTES, Klm, access_mode};
 use mlx5_prm::umr::access;
 use mlx5_prm::{Field, cmd};
 
-use super::{BAD_PARAM, BAD_RESOURCE, CommandError, NO_RESOURCES, Output, Result};
+use super::{BAD_PARAM, BAD_RESOURCE, CommandError, Output, Result, full};
 use super::{get, get8, in_umem, pd_slot};
 use crate::engine::access::key_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin};
 use crate::profile::CostKind;
 use crate::stats::Command;
 use crate::sys::Errno;
-use crate::uverbs::{Call, Kind};
+use crate::uverbs::{Call, Full, Kind};
 
 /// Where the context lies in the command, in bytes.
 const CONTEXT_AT: u32 = 0x10;
@@ -89,7 +89,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
             if capacity < actual {
                 return Err(BAD_PARAM);
             }
-            key.list = function.klms.take(capacity).ok_or(NO_RESOURCES)?;
+            key.list = function
+                .klms
+                .take(capacity)
+                .ok_or_else(|| full(call, Full::Translations))?;
             for (index, entry) in entries.iter().enumerate() {
                 function.klms.set(key.list, index, Klm::parse(entry));
             }
@@ -103,9 +106,9 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         _ => return Err(BAD_PARAM),
     };
     call.costs(cost, len);
-    let Some(slot) = function.mkeys.insert(owner, key) else {
+    let Some(slot) = call.insert_mkey(function, owner, key) else {
         function.klms.give_back(key.list);
-        return Err(NO_RESOURCES);
+        return Err(full(call, Full::Mkeys));
     };
     let mut output = Output::new(cmd::HEADER_BYTES, room);
     output.set(cmd::OBJECT_NUMBER, u64::from(key_of(slot, 0) >> 8));

@@ -19,7 +19,7 @@ use crate::engine::access::key_of;
 use crate::fabric::{Function, QPN_BASE};
 use crate::stats::{Command, Refusal};
 use crate::sys::Errno;
-use crate::uverbs::{Call, Kind, low32, number_of, slot_of_number};
+use crate::uverbs::{Call, Full, Kind, low32, number_of, slot_of_number};
 
 /// Why a command did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,12 @@ const BAD_RESOURCE: CommandError = CommandError::Refused(status::BAD_RESOURCE, 0
 const BAD_PARAM: CommandError = CommandError::Refused(status::BAD_PARAM, 0x2);
 /// A table is full.
 const NO_RESOURCES: CommandError = CommandError::Refused(status::LIMITS_EXCEEDED, 0x3);
+/// The answer to a table that is full.
+fn full(call: &Call<'_>, table: Full) -> CommandError {
+    call.tell_full(table);
+    NO_RESOURCES
+}
+
 /// The device does not know the command.
 const BAD_OP: CommandError = CommandError::Refused(status::BAD_OP, 0x4);
 /// An object is in a state in which the command does not apply.

@@ -4,7 +4,7 @@ use mlx5_prm::cmd::{self, opcode};
 use mlx5_prm::qp::{self, context, rq_type, service, state};
 use mlx5_prm::{Field, umr::access};
 
-use super::{BAD_PARAM, BAD_STATE, CommandError, NO_RESOURCES, Output, Result};
+use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
 use super::{cq_slot, get, get8, get16, in_umem, pd_slot};
 use crate::engine;
 use crate::engine::complete::enter_error;
@@ -12,7 +12,7 @@ use crate::fabric::objects::{Cq, Qp, Ring, SERVICE_DCT};
 use crate::fabric::{Function, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
-use crate::uverbs::{Call, Kind, destination, number_of, reset, slot_of_number};
+use crate::uverbs::{Call, Full, Kind, destination, number_of, reset, slot_of_number};
 
 /// Bytes of a doorbell record.
 const DBREC_BYTES: u64 = 8;
@@ -98,7 +98,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     };
     check_scattered(function, queue.send_cq, queue.cs_req)?;
     check_scattered(function, queue.recv_cq, queue.cs_res)?;
-    let slot = function.qps.insert(owner, queue).ok_or(NO_RESOURCES)?;
+    let slot = function
+        .qps
+        .insert(owner, queue)
+        .ok_or_else(|| full(call, Full::Qps))?;
     drop(locked);
     call.process.start_tick()?;
     let mut output = Output::new(cmd::HEADER_BYTES, room);

@@ -2,13 +2,13 @@
 
 use mlx5_prm::{cmd, rmp};
 
-use super::{BAD_PARAM, BAD_STATE, CommandError, NO_RESOURCES, Output, Result};
+use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
 use super::{get, get8, in_umem, pd_slot};
 use crate::engine::receive::RECEIVE_BYTES_MAX;
 use crate::fabric::objects::{Ring, Srq};
 use crate::stats::Command;
 use crate::sys::Errno;
-use crate::uverbs::{Call, Kind, number_of};
+use crate::uverbs::{Call, Full, Kind, number_of};
 
 /// Bytes of a doorbell record.
 const DBREC_BYTES: u64 = 8;
@@ -47,7 +47,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         by_command: true,
         ..Srq::default()
     };
-    let slot = function.srqs.insert(owner, queue).ok_or(NO_RESOURCES)?;
+    let slot = function
+        .srqs
+        .insert(owner, queue)
+        .ok_or_else(|| full(call, Full::Srqs))?;
     let mut output = Output::new(cmd::HEADER_BYTES, room);
     output.set(cmd::OBJECT_NUMBER, u64::from(number_of(slot)));
     Ok((Kind::Srq.handle(slot), output.done()))

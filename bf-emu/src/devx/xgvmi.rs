@@ -4,14 +4,12 @@ use mlx5_prm::mkey::QPN_ANY;
 use mlx5_prm::xgvmi::{ACCESS_KEY_BYTES, OBJECT_TYPE_MKEY, alias, allow};
 use mlx5_prm::{cmd, umr::access};
 
-use super::{
-    BAD_PARAM, BAD_RESOURCE, BAD_STATE, NO_RESOURCES, Output, Result, get, get16, pd_slot,
-};
+use super::{BAD_PARAM, BAD_RESOURCE, BAD_STATE, Output, Result, full, get, get16, pd_slot};
 use crate::engine::access::slot_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Target};
 use crate::profile::CostKind;
 use crate::stats::Command;
-use crate::uverbs::{Call, Kind};
+use crate::uverbs::{Call, Full, Kind};
 
 fn access_key(input: &[u8], at: usize) -> Result<[u8; ACCESS_KEY_BYTES]> {
     let bytes = input.get(at..at + ACCESS_KEY_BYTES).ok_or(BAD_PARAM)?;
@@ -93,7 +91,9 @@ pub(super) fn create_object(call: &Call<'_>, input: &[u8], room: usize) -> Resul
         origin: MkeyOrigin::Alias,
         ..Mkey::default()
     };
-    let slot = function.mkeys.insert(owner, mkey).ok_or(NO_RESOURCES)?;
+    let slot = call
+        .insert_mkey(function, owner, mkey)
+        .ok_or_else(|| full(call, Full::Mkeys))?;
     call.costs(CostKind::AliasCreate, target.len);
     let mut output = Output::new(alias::IN_BYTES, room);
     fill(&mut output, slot, vhca_id, index);

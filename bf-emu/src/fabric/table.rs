@@ -82,6 +82,59 @@ impl<T: Copy, const N: usize> Table<T, N> {
                 index
             }
         };
+        self.fill(index, owner, value)
+    }
+
+    /// As [`Table::insert`], into the free slot of the lowest number: numbers come again as soon as can
+    /// be, where they otherwise rest.
+    pub fn insert_lowest(&mut self, owner: Owner, value: T) -> Option<u32> {
+        let used = (self.high as usize).min(N);
+        let free = self.slots[..used]
+            .iter()
+            .position(|slot| slot.state == FREE);
+        let Some(index) = free.and_then(|index| u32::try_from(index).ok()) else {
+            return self.insert(owner, value);
+        };
+        self.unlink_free(index);
+        self.fill(index, owner, value)
+    }
+
+    /// Takes a slot off the free list.
+    fn unlink_free(&mut self, index: u32) {
+        let wanted = index + 1;
+        let next = self
+            .slots
+            .get(index as usize)
+            .map_or(0, |slot| slot.next_free);
+        let (mut before, mut at) = (0, self.free_first);
+        // No further than there are slots: a list that a dead process left in knots ends somewhere.
+        for _ in 0..N {
+            if at == wanted || at == 0 {
+                break;
+            }
+            before = at;
+            at = self
+                .slots
+                .get(at as usize - 1)
+                .map_or(0, |slot| slot.next_free);
+        }
+        if at != wanted {
+            return;
+        }
+        match before.checked_sub(1) {
+            None => self.free_first = next,
+            Some(before) => {
+                if let Some(slot) = self.slots.get_mut(before as usize) {
+                    slot.next_free = next;
+                }
+            }
+        }
+        if self.free_last == wanted {
+            self.free_last = before;
+        }
+    }
+
+    fn fill(&mut self, index: u32, owner: Owner, value: T) -> Option<u32> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.value = value;
         slot.owner = owner;
@@ -248,6 +301,26 @@ mod tests {
         assert_eq!((table.live(), table.live_max()), (3, 3));
         assert_eq!(table.owned(0, 7), Some(&11));
         assert_eq!(table.owned(0, 8), None);
+    }
+
+    #[test]
+    fn the_lowest_number_comes_again_at_once() {
+        let mut table = empty::<4>();
+        for value in 0..4 {
+            table.insert(OWNER, value);
+        }
+        assert_eq!(table.insert_lowest(OWNER, 9), None);
+        for index in [3, 0, 2] {
+            table.remove(index);
+        }
+        let lowest: Vec<_> = (0..2)
+            .map(|value| table.insert_lowest(OWNER, value))
+            .collect();
+        assert_eq!(lowest, [Some(0), Some(2)]);
+        // The list is whole: what rests longest is next, and nothing comes twice.
+        table.remove(1);
+        let oldest: Vec<_> = (0..3).map(|value| table.insert(OWNER, value)).collect();
+        assert_eq!(oldest, [Some(3), Some(1), None]);
     }
 
     #[test]

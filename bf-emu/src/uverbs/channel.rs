@@ -4,9 +4,9 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 
-use super::Call;
 use super::abi::devx;
 use super::ioctl::Ioctl;
+use super::{Call, Full};
 use crate::fabric::Locked;
 use crate::fabric::objects::{Channel, ChannelKind};
 use crate::sys::{self, Errno};
@@ -39,7 +39,7 @@ pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Res
     if inserted.is_none() {
         sys::close(read_fd);
         sys::close(write_fd);
-        return Err(call.full());
+        return Err(call.full(Full::Channels));
     }
     Ok(read_fd)
 }

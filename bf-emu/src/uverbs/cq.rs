@@ -3,7 +3,7 @@
 use super::abi::{UHW_IN, UHW_OUT, create_cq};
 use super::context::COMP_VECTORS;
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Kind, channel, number_of};
+use super::{Call, Full, Kind, channel, number_of};
 use crate::engine;
 use crate::fabric::objects::{ChannelKind, Cq, Ring, Srq};
 use crate::stats::Command;
@@ -69,7 +69,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     };
     let owner = call.owner()?;
     let slot = call.lock().function(call.function()).cqs.insert(owner, cq);
-    let slot = slot.ok_or_else(|| call.full())?;
+    let slot = slot.ok_or_else(|| call.full(Full::Cqs))?;
     ioctl.answer_handle(create_cq::HANDLE, u64::from(Kind::Cq.handle(slot)))?;
     ioctl.answer(create_cq::RESP_CQE, &(count - 1).to_ne_bytes())?;
     ioctl.answer(UHW_OUT, Answer::new(8).u32(0, number_of(slot)).as_slice())

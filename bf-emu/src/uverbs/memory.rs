@@ -5,7 +5,7 @@ use mlx5_prm::umr::access;
 
 use super::abi::{query_mr, query_pd, umem};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Kind, number_of, odp};
+use super::{Call, Full, Kind, number_of, odp};
 use crate::engine::access::key_of;
 use crate::fabric::Locked;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Pd, Umem};
@@ -86,7 +86,7 @@ pub(super) fn alloc_pd(call: &Call<'_>) -> Result<(Answer, Answer), Errno> {
         .function(call.function())
         .pds
         .insert(owner, Pd::default());
-    let slot = slot.ok_or_else(|| call.full())?;
+    let slot = slot.ok_or_else(|| call.full(Full::Pds))?;
     let mut answer = Answer::new(4);
     answer.u32(0, Kind::Pd.handle(slot));
     let mut driver = Answer::new(4);
@@ -181,9 +181,9 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         on_demand,
         ..Mkey::default()
     };
-    let slot = locked.function(call.function()).mkeys.insert(owner, mkey);
+    let slot = call.insert_mkey(locked.function(call.function()), owner, mkey);
     drop(locked);
-    let slot = slot.ok_or_else(|| call.full())?;
+    let slot = slot.ok_or_else(|| call.full(Full::Mkeys))?;
     let key = key_of(slot, variant);
     let mut answer = Answer::new(12);
     answer
@@ -311,7 +311,7 @@ pub(super) fn alloc_mw(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         .function(call.function())
         .klms
         .take(1)
-        .ok_or_else(|| call.full())?;
+        .ok_or_else(|| call.full(Full::Translations))?;
     let mkey = Mkey {
         list,
         pd,
@@ -326,9 +326,9 @@ pub(super) fn alloc_mw(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         ..Mkey::default()
     };
     let function = locked.function(call.function());
-    let Some(slot) = function.mkeys.insert(owner, mkey) else {
+    let Some(slot) = call.insert_mkey(function, owner, mkey) else {
         function.klms.give_back(list);
-        return Err(call.full());
+        return Err(call.full(Full::Mkeys));
     };
     let mut answer = Answer::new(8);
     answer
@@ -384,7 +384,7 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .function(call.function())
         .umems
         .insert(owner, umems);
-    let slot = slot.ok_or_else(|| call.full())?;
+    let slot = slot.ok_or_else(|| call.full(Full::Umems))?;
     ioctl.answer_handle(umem::HANDLE, u64::from(Kind::Umem.handle(slot)))?;
     ioctl.answer(umem::OUT_ID, &number_of(slot).to_ne_bytes())
 }

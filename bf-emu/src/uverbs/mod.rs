@@ -22,14 +22,19 @@ mod write;
 mod xrcd;
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ioctl::Ioctl;
 pub(crate) use ioctl::low32;
 pub(crate) use qp::{destination, reset};
 
+use crate::fabric::objects::Mkey;
 use crate::fabric::table::Owner;
-use crate::fabric::{Fabric, Locked, NUMBER_BASE};
-use crate::process::{Context, Process};
+use crate::fabric::{
+    CHANNELS_MAX, CQS_MAX, Fabric, Function, Identity, Locked, MKEYS_MAX, NUMBER_BASE, PDS_MAX,
+    QPS_MAX, SRQS_MAX, UMEMS_MAX, klm,
+};
+use crate::process::{Context, KeyNumbers, Process};
 use crate::profile::CostKind;
 use crate::stats::{Command, Counters, Refusal};
 use crate::sys::{self, Errno};
@@ -131,12 +136,71 @@ impl Call<'_> {
     }
 
     /// The answer to a table that is full.
-    pub(crate) fn full(&self) -> Errno {
+    pub(crate) fn full(&self, table: Full) -> Errno {
         self.counters().refuse(Refusal::TableFull);
+        self.tell_full(table);
         Errno(libc::ENOMEM)
+    }
+
+    /// Says, once in a process, that a table is full: an application only sees an errno.
+    pub(crate) fn tell_full(&self, table: Full) {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        if TOLD.fetch_or(1 << table as u32, Ordering::Relaxed) & 1 << table as u32 != 0 {
+            return;
+        }
+        let name = self.fabric().identity(self.function());
+        let name = name.map_or("?", Identity::name);
+        let (what, most) = table.limit();
+        let text = format!(
+            "bf-emu: {name} has its most {what}, {most} (docs/EMULATION.md, Limits): \
+             'bf-emu dump' shows whose they are\n"
+        );
+        let _ = sys::write(2, text.as_bytes());
+    }
+
+    /// Puts an mkey into its table.
+    pub(crate) fn insert_mkey(
+        &self,
+        function: &mut Function,
+        owner: Owner,
+        mkey: Mkey,
+    ) -> Option<u32> {
+        match self.process.key_numbers() {
+            KeyNumbers::Resting => function.mkeys.insert(owner, mkey),
+            KeyNumbers::Lowest => function.mkeys.insert_lowest(owner, mkey),
+        }
     }
 }
 
+/// What a function can have no more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Full {
+    Pds,
+    Channels,
+    Cqs,
+    Srqs,
+    Qps,
+    Umems,
+    Mkeys,
+    Translations,
+}
+
+impl Full {
+    /// What it is, in words, and how many there can be.
+    fn limit(self) -> (&'static str, usize) {
+        match self {
+            Self::Pds => ("protection and XRC domains", PDS_MAX),
+            Self::Channels => ("channels", CHANNELS_MAX),
+            Self::Cqs => ("completion queues", CQS_MAX),
+            Self::Srqs => ("shared receive queues", SRQS_MAX),
+            Self::Qps => ("queue pairs", QPS_MAX),
+            Self::Umems => ("umems", UMEMS_MAX),
+            Self::Mkeys => ("mkeys", MKEYS_MAX),
+            Self::Translations => ("entries of indirect mkeys", klm::ENTRIES_MAX),
+        }
+    }
+}
 /// Number that the device gives to the object in `slot` of a table other than those of mkeys and
 /// queue pairs.
 pub(crate) fn number_of(slot: u32) -> u32 {

@@ -5,7 +5,7 @@ use mlx5_prm::qp::{service, state};
 use super::abi::{UHW_IN, UHW_OUT, create_qp};
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::rights;
-use super::{Call, Kind, channel, xrcd};
+use super::{Call, Full, Kind, channel, xrcd};
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
@@ -193,7 +193,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     }
     let slot = function.qps.insert(owner, qp);
     drop(locked);
-    let slot = slot.ok_or_else(|| call.full())?;
+    let slot = slot.ok_or_else(|| call.full(Full::Qps))?;
     call.process.start_tick()?;
     ioctl.answer_handle(create_qp::HANDLE, u64::from(Kind::Qp.handle(slot)))?;
     let mut resp = Answer::new(CAP_BYTES.into());

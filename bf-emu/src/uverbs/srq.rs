@@ -2,7 +2,7 @@
 
 use super::abi::{UHW_IN, UHW_OUT, create_srq};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Kind, channel, number_of, xrcd};
+use super::{Call, Full, Kind, channel, number_of, xrcd};
 use crate::fabric::objects::{Ring, Srq};
 use crate::stats::Command;
 use crate::sys::Errno;
@@ -74,7 +74,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     }
     let slot = function.srqs.insert(owner, srq);
     drop(locked);
-    let slot = slot.ok_or_else(|| call.full())?;
+    let slot = slot.ok_or_else(|| call.full(Full::Srqs))?;
     ioctl.answer_handle(create_srq::HANDLE, u64::from(Kind::Srq.handle(slot)))?;
     ioctl.answer(create_srq::RESP_MAX_WR, &(count - 1).to_ne_bytes())?;
     ioctl.answer(create_srq::RESP_MAX_SGE, &max_sge.to_ne_bytes())?;

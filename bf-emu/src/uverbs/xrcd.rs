@@ -1,7 +1,7 @@
 //! Domains of extended reliable connections: shared by all who open the same file.
 
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Kind};
+use super::{Call, Full, Kind};
 use crate::fabric::objects::Pd;
 use crate::stats::Command;
 use crate::sys::{self, Errno};
@@ -32,7 +32,7 @@ pub(super) fn open(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> 
         return Err(Errno(libc::EAGAIN));
     }
     let slot = pds.insert(owner, Pd { xrc_domain });
-    let slot = slot.ok_or_else(|| call.full())?;
+    let slot = slot.ok_or_else(|| call.full(Full::Pds))?;
     let mut answer = Answer::new(4);
     answer.u32(0, Kind::Xrcd.handle(slot));
     Ok(answer)

@@ -28,7 +28,12 @@ impl<'a> Room<'a> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // The device is a file that all its processes map: in memory, where no disk writes it back.
-        let name = format!("/dev/shm/xgvmi-suite-{}-{number}", std::process::id());
+        process::sweep(Path::new(process::ROOMS), "xgvmi-suite");
+        let name = format!(
+            "{}/xgvmi-suite-{}-{number}",
+            process::ROOMS,
+            std::process::id()
+        );
         let state = PathBuf::from(name);
         ensure!(!state.exists(), "{} is in the way", state.display());
         Ok(Self { world, state })

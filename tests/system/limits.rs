@@ -1,0 +1,110 @@
+//! How much the device holds, what a full one says, and how much memory it takes.
+
+use crate::agent::Agent;
+use crate::harness::Case;
+use crate::world::{Room, World};
+use anyhow::{Result, ensure};
+
+const FUNCTION: &str = "node0.host";
+/// What the kernel says, and what libmlx5 makes of a device command that is refused.
+const ENOMEM: i32 = 12;
+
+/// A kind of objects, and how many of them a function has room for beside those that each agent has.
+struct Limit {
+    name: &'static str,
+    kind: &'static str,
+    most: u64,
+}
+
+/// As docs/EMULATION.md says under Limits. Channels are missing: a process has not as many files.
+const LIMITS: &[Limit] = &[
+    Limit {
+        name: "limit_domains",
+        kind: "pd",
+        most: 4096 - 2,
+    },
+    Limit {
+        name: "limit_completion_queues",
+        kind: "cq",
+        most: 16 * 1024 - 1,
+    },
+    Limit {
+        name: "limit_shared_receive_queues",
+        kind: "srq",
+        most: 4096,
+    },
+    Limit {
+        name: "limit_queue_pairs",
+        kind: "qp",
+        most: 16 * 1024,
+    },
+    // The first of them is the memory's own.
+    Limit {
+        name: "limit_regions",
+        kind: "mr",
+        most: 128 * 1024 - 1,
+    },
+    // Each has a list of at least four entries.
+    Limit {
+        name: "limit_windows",
+        kind: "mw",
+        most: 64 * 1024,
+    },
+    Limit {
+        name: "limit_indirect_mkeys",
+        kind: "mkey",
+        most: 64 * 1024,
+    },
+    Limit {
+        name: "limit_umems",
+        kind: "umem",
+        most: 64 * 1024,
+    },
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let limit = |row: &'static Limit| Case::new(row.name, move |world: &World| full(world, row));
+    let mut cases: Vec<Case> = LIMITS.iter().map(limit).collect();
+    cases.push(Case::new("limit_memory_of_eight_functions", memory));
+    cases
+}
+
+fn full(world: &World, row: &Limit) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut agent = Agent::start(&room, FUNCTION)?;
+    agent.memory(0, 4096, "w")?;
+    let answer = agent.tell(&format!("make {} {}", row.kind, row.most + 1))?;
+    let (made, errno): (u64, i32) = (answer.value("made")?, answer.value("errno")?);
+    ensure!(
+        (made, errno) == (row.most, ENOMEM),
+        "{made} were made, then errno {errno}"
+    );
+    ensure!(
+        answer.value::<u32>("again")? == 1,
+        "one that goes makes no room"
+    );
+    let counted = room.refusals(FUNCTION, "table_full")?;
+    ensure!(counted == 1, "counted {counted} times");
+    Ok(())
+}
+
+/// Eight functions with 4,096 mkeys each, with their translation lists.
+fn memory(world: &World) -> Result<()> {
+    const MKEYS: u64 = 4096;
+    const BYTES_MAX: u64 = 64 << 20;
+    let room = Room::new(world)?;
+    let mut agents = Vec::new();
+    for node in 0..4 {
+        for side in ["host", "dpu"] {
+            let function = format!("node{node}.{side}");
+            let mut agent = Agent::start_with(&room, &["--nodes", "4"], &function)?;
+            let answer = agent.tell(&format!("make mkey {MKEYS}"))?;
+            let made: u64 = answer.value("made")?;
+            ensure!(made == MKEYS, "{function} has {made}");
+            agents.push(agent);
+        }
+    }
+    let bytes = room.device_bytes()?;
+    ensure!(bytes <= BYTES_MAX, "{bytes} bytes");
+    Ok(())
+}
