@@ -1,6 +1,7 @@
 //! `osu_alltoallv` and `osu_ialltoallv` under a stock launcher, over stock UCX, on the emulated device.
 
 use crate::harness::Case;
+use crate::offload::{Farm, Process};
 use crate::process;
 use crate::world::{LIMIT, Room, World, succeed};
 use anyhow::{Context, Result, ensure};
@@ -17,6 +18,12 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         Case::new("osu_buffer_kinds", buffer_kinds),
         Case::new("osu_files", files),
+        Case::new("osu_offload_ksm", |world| offloaded(world, "ksm")),
+        Case::new("osu_offload_stock", |world| offloaded(world, "stock")),
+        Case::new("osu_offload_xgvmi", |world| offloaded(world, "xgvmi")),
+        Case::new("osu_offload_overlap", overlap),
+        Case::new("osu_offload_service_missing", service_missing),
+        Case::new("osu_offload_service_killed", service_killed),
     ];
     cases.extend(
         BAD.iter()
@@ -27,12 +34,22 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// The launcher with two ranks on the hosts of each of two nodes.
 fn over_device(world: &World, room: &Room<'_>, program: &str, options: &str) -> Result<Command> {
+    placed(world, room, program, |_| Ok(options.to_owned()))
+}
+
+/// The same, with options for each node.
+fn placed(
+    world: &World,
+    room: &Room<'_>,
+    program: &str,
+    options: impl Fn(u32) -> Result<String>,
+) -> Result<Command> {
     let mut command = world.mpi()?;
-    for node in ["node0.host", "node1.host"] {
-        if node == "node1.host" {
+    for node in 0..2 {
+        if node > 0 {
             command.arg(":");
         }
-        let placed = room.command(node, world.built(program));
+        let placed = room.command(&format!("node{node}.host"), world.built(program));
         command
             .args(["-np", "2"])
             .arg(placed.get_program())
@@ -45,7 +62,7 @@ fn over_device(world: &World, room: &Room<'_>, program: &str, options: &str) -> 
                 command.env(name, value);
             }
         }
-        command.args(options.split_whitespace());
+        command.args(options(node)?.split_whitespace());
     }
     Ok(command)
 }
@@ -145,6 +162,138 @@ fn files(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// A launch of the offloaded collective. MPI itself keeps off the device, whose commands are counted.
+fn by_services(
+    world: &World,
+    farm: &Farm<'_>,
+    program: &str,
+    scheme: &str,
+    options: &str,
+) -> Result<Command> {
+    let mut command = placed(world, &farm.room, program, |node| {
+        Ok(format!(
+            "--backend offload --scheme {scheme} --sp {} --node n{node} --barrier sleep {options}",
+            farm.addresses(node)?
+        ))
+    })?;
+    command
+        .env("OMPI_MCA_pml", "ob1")
+        .env_remove("OMPI_MCA_osc");
+    Ok(command)
+}
+
+/// Every byte by way of the service processes, and what it takes of keys, which is what tells the schemes apart.
+fn offloaded(world: &World, scheme: &'static str) -> Result<()> {
+    let farm = Farm::new(world, scheme, 1)?;
+    let place = tempfile::tempdir()?;
+    let json = place.path().join("run.json");
+    let counters = farm.room.emulator_command("stats");
+    let words: Vec<_> = std::iter::once(counters.get_program())
+        .chain(counters.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect();
+    let options = format!(
+        "-m 256:16384 -i 6 -x 3 -c -u 1 --temp-buffers mmap --json {} --counters {} --json ;",
+        json.display(),
+        words.join(" ")
+    );
+    let output = succeed(&mut by_services(
+        world,
+        &farm,
+        "osu_alltoallv",
+        scheme,
+        &options,
+    )?)?;
+    let rows = table(&output);
+    ensure!(
+        rows.len() == 7 && rows.iter().all(|row| row.contains(&"Pass")),
+        "{output}"
+    );
+    let record: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
+    for row in record["rows"].as_array().context("no rows")? {
+        let commands = &row["commands_per_iteration"];
+        let count = |kind: &str| {
+            commands[kind]
+                .as_f64()
+                .with_context(|| format!("no {kind}: {row}"))
+        };
+        let keys =
+            count("create_mkey")? + count("create_alias")? + count("allow_other_vhca_access")?;
+        let hits = row["offload"]["host_hit_percent"].as_f64();
+        // Short blocks travel in messages, and need no key.
+        if row["size"].as_u64() < Some(512) {
+            ensure!(keys == 0.0, "{row}");
+            continue;
+        }
+        match scheme {
+            // Two calls per iteration, for one of which the table has times; four ranks, two buffers each.
+            "ksm" => ensure!(keys >= 24.0 && hits.is_none(), "{row}"),
+            "xgvmi" => {
+                let gone = count("destroy_mkey")? + count("destroy_alias")?;
+                ensure!(keys + gone == 0.0 && hits == Some(100.0), "{row}");
+            }
+            _ => ensure!(count("umr_bind")? >= 8.0 && hits.is_none(), "{row}"),
+        }
+        ensure!(
+            row["offload"]["registration_us"].as_f64() > Some(0.0),
+            "{row}"
+        );
+    }
+    Ok(())
+}
+
+/// The offloaded collective goes on while its ranks compute. How much of it is a matter of cores; the numbers add up.
+fn overlap(world: &World) -> Result<()> {
+    let farm = Farm::new(world, "xgvmi", 1)?;
+    let options = "-m 65536:65536 -i 5 -x 2 -f -c -u 1 -t 2 --temp-buffers mmap --compute sleep";
+    let output = succeed(&mut by_services(
+        world,
+        &farm,
+        "osu_ialltoallv",
+        "xgvmi",
+        options,
+    )?)?;
+    let rows = table(&output);
+    let row = rows.first().with_context(|| format!("no row:\n{output}"))?;
+    ensure!(rows.len() == 1 && row.contains(&"Pass"), "{output}");
+    let number = |at: usize| -> Result<f64> { Ok(row[at].parse()?) };
+    let (overall, parts) = (
+        number(1)?,
+        number(2)? + number(3)? + number(4)? + number(5)?,
+    );
+    ensure!(parts <= overall * 1.01 && parts > overall / 2.0, "{output}");
+    Ok(())
+}
+
+/// Nobody listens there: one error, and nobody waits.
+fn service_missing(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut command = placed(world, &room, "osu_alltoallv", |node| {
+        Ok(format!(
+            "--backend offload --scheme stock --sp 127.0.0.1:1 --node n{node} --connect-limit-s 2"
+        ))
+    })?;
+    command
+        .env("OMPI_MCA_pml", "ob1")
+        .env_remove("OMPI_MCA_osc");
+    ends_with_one_error(&mut command, "127.0.0.1:1")
+}
+
+/// A service process that dies in the middle: the ranks end with an error that says so.
+fn service_killed(world: &World) -> Result<()> {
+    let mut farm = Farm::new(world, "stock", 1)?;
+    let options = "-m 4096:8192 -i 1000 -x 1 --temp-buffers mmap";
+    let mut command = by_services(world, &farm, "osu_alltoallv", "stock", options)?;
+    let mut job = Process::spawn(&mut command)?;
+    // The line of titles: all are connected, and the first size has begun.
+    job.hear("Avg Latency(us)")?;
+    farm.services[1][0].group.kill();
+    let (code, said) = job.end(LIMIT)?;
+    ensure!(code == Some(1), "exit code {code:?}:\n{said}");
+    ensure!(said.contains("osu_alltoallv: rank "), "no error:\n{said}");
+    Ok(())
+}
+
 /// A run that must be refused.
 struct Bad {
     name: &'static str,
@@ -220,15 +369,23 @@ fn refused(world: &World, bad: &Bad) -> Result<()> {
             .arg(world.built("osu_alltoallv"))
             .args(arguments.split_whitespace());
     }
-    let done = process::run(&mut command, LIMIT)?;
-    let shown = format!("{}\n{}", process::shown(&command), done.output);
+    ends_with_one_error(&mut command, bad.expect)
+}
+
+/// Exit code 1, and the error once.
+fn ends_with_one_error(command: &mut Command, expect: &str) -> Result<()> {
+    let done = process::run(command, LIMIT)?;
+    let shown = format!("{}\n{}", process::shown(command), done.output);
     ensure!(!done.timed_out, "it hangs: {shown}");
     ensure!(done.status.code() == Some(1), "{}: {shown}", done.verdict());
-    let said = done.output.matches(bad.expect).count();
+    let said = done
+        .output
+        .lines()
+        .filter(|line| line.contains(expect))
+        .count();
     ensure!(
         said == 1,
-        "said {said} times, not once, '{}': {shown}",
-        bad.expect
+        "said {said} times, not once, '{expect}': {shown}"
     );
     Ok(())
 }

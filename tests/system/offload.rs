@@ -38,16 +38,16 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// SPs on both nodes, and what it takes to start ranks.
-struct Farm<'a> {
+pub(crate) struct Farm<'a> {
     world: &'a World,
-    room: Room<'a>,
+    pub(crate) room: Room<'a>,
     scheme: &'static str,
     /// Of each node.
-    services: Vec<Vec<Process>>,
+    pub(crate) services: Vec<Vec<Process>>,
 }
 
 impl<'a> Farm<'a> {
-    fn new(world: &'a World, scheme: &'static str, per_node: u32) -> Result<Self> {
+    pub(crate) fn new(world: &'a World, scheme: &'static str, per_node: u32) -> Result<Self> {
         Self::with(world, scheme, per_node, &[])
     }
 
@@ -92,7 +92,7 @@ impl<'a> Farm<'a> {
     }
 
     /// The addresses of a node's SPs.
-    fn addresses(&self, node: u32) -> Result<String> {
+    pub(crate) fn addresses(&self, node: u32) -> Result<String> {
         let addresses: Result<Vec<String>> = self.services[node as usize]
             .iter()
             .map(|service| {
@@ -145,14 +145,14 @@ impl<'a> Farm<'a> {
 }
 
 /// A program that runs beside the others; killed when dropped.
-struct Process {
+pub(crate) struct Process {
     shown: String,
-    group: Group,
+    pub(crate) group: Group,
     output: Collected,
 }
 
 impl Process {
-    fn spawn(command: &mut Command) -> Result<Self> {
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let (reader, writer) = std::io::pipe().context("pipe for a child's output")?;
         command
             .stdin(Stdio::null())
@@ -173,7 +173,7 @@ impl Process {
     }
 
     /// Waits until it has said `text`.
-    fn hear(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn hear(&mut self, text: &str) -> Result<()> {
         let heard = process::wait_until(LIMIT, || {
             self.said().contains(text) || self.group.has_ended()
         });
@@ -187,7 +187,7 @@ impl Process {
     }
 
     /// Waits for its end; answers the exit code and what it said.
-    fn end(&mut self, limit: Duration) -> Result<(Option<i32>, String)> {
+    pub(crate) fn end(&mut self, limit: Duration) -> Result<(Option<i32>, String)> {
         let (status, timed_out) = self.group.wait(limit)?;
         if timed_out {
             bail!("it hangs: `{}`\n{}", self.shown, self.said());

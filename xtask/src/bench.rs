@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: numbers for the report, one job each, as JSON files below `target/bench`.
 
+mod alltoallv;
 mod cost;
 mod device;
 mod pool;
@@ -16,10 +17,11 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask bench JOB [-- OPTIONS]
 
-  cost     the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
-  device   latencies of the emulated device by stock perftest: target/bench/device.json
-  model    predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
-  pool     the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
+  alltoallv  the offloaded alltoallv with temporary buffers in three schemes: target/bench/alltoallv.json, .svg
+  cost       the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
+  device     latencies of the emulated device by stock perftest: target/bench/device.json
+  model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
+  pool       the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
 
 OPTIONS go to the program that does the job; it explains them with --help.";
 
@@ -29,7 +31,8 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 4] = [
+const JOBS: [(&str, Job); 5] = [
+    ("alltoallv", alltoallv),
     ("cost", cost),
     ("device", device),
     ("model", model),
@@ -93,6 +96,10 @@ fn model(options: &[String]) -> Result<ExitCode> {
 
 fn cost(options: &[String]) -> Result<ExitCode> {
     cost::run(options, &output("cost.json"))
+}
+
+fn alltoallv(options: &[String]) -> Result<ExitCode> {
+    alltoallv::run(options, &output("alltoallv.json"))
 }
 
 fn device(options: &[String]) -> Result<ExitCode> {

@@ -114,6 +114,11 @@ impl Running {
         })
     }
 
+    /// What it has written so far.
+    pub(crate) fn said(&self) -> String {
+        self.output.text()
+    }
+
     /// Waits for the end, or ends it at `limit` from now.
     pub(crate) fn wait(mut self, limit: Duration) -> Result<Done> {
         let (status, timed_out) = self.group.wait(limit)?;

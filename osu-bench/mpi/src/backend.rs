@@ -3,7 +3,9 @@
 use crate::buffers::Pair;
 use crate::layout::Layout;
 use crate::mpi::{Operation, World};
-use anyhow::Result;
+use crate::offload::{Counted, Offload, parts};
+use anyhow::{Result, bail};
+use osu_bench::offload::Request;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
@@ -12,6 +14,8 @@ use std::rc::Rc;
 pub enum Backend<'w> {
     /// MPI_Alltoallv and MPI_Ialltoallv.
     Mpi(&'w World),
+    /// The service processes.
+    Offload(Box<Offload>),
 }
 
 /// A collective under way, with the buffers that it works on.
@@ -27,21 +31,7 @@ pub struct Pending {
 #[derive(Debug)]
 enum Started {
     Mpi(Operation),
-}
-
-/// What the offloaded collective has counted since it was connected, on this rank.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Counted {
-    /// Time in registration and export, in microseconds.
-    pub registration_us: f64,
-    /// Exports asked for, and those that found their key.
-    pub exports: u64,
-    /// See above.
-    pub export_hits: u64,
-    /// Imports asked for at the service process, and those that found their alias.
-    pub imports: u64,
-    /// See above.
-    pub import_hits: u64,
+    Offload(Request),
 }
 
 impl Backend<'_> {
@@ -49,14 +39,13 @@ impl Backend<'_> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn alltoallv(&mut self, layout: &Rc<Layout>, pair: Pair) -> Result<Pair> {
-        match self {
-            Self::Mpi(world) => {
-                let mut pair = pair;
-                world.alltoallv(layout, pair.send.as_slice(), pair.receive.as_mut_slice())?;
-                Ok(pair)
-            }
+    pub fn alltoallv(&mut self, layout: &Rc<Layout>, mut pair: Pair) -> Result<Pair> {
+        if let Self::Mpi(world) = self {
+            world.alltoallv(layout, pair.send.as_slice(), pair.receive.as_mut_slice())?;
+            return Ok(pair);
         }
+        let pending = self.start(layout, pair)?;
+        self.wait(pending)
     }
 
     /// Starts the non-blocking collective.
@@ -64,8 +53,7 @@ impl Backend<'_> {
     /// # Errors
     /// The backend's.
     pub fn start(&mut self, layout: &Rc<Layout>, mut pair: Pair) -> Result<Pending> {
-        let send: *const [u8] = pair.send.as_slice();
-        let receive: *mut [u8] = pair.receive.as_mut_slice();
+        let (send, receive) = parts(&mut pair);
         // Kept from here on, so that an error below does not release what was handed out.
         let kept = ManuallyDrop::new((pair, Rc::clone(layout)));
         let operation = match self {
@@ -73,6 +61,10 @@ impl Backend<'_> {
                 // SAFETY: both buffers and the layout are kept until the operation is done, and nobody can reach them
                 // meanwhile: `kept` is private and given back by wait() alone. Moving it does not move what it owns.
                 Started::Mpi(unsafe { world.start_alltoallv(&kept.1, send, receive) }?)
+            }
+            Self::Offload(offload) => {
+                // SAFETY: the same.
+                Started::Offload(unsafe { offload.start(&kept.1, send, receive) }?)
             }
         };
         Ok(Pending { kept, operation })
@@ -85,6 +77,8 @@ impl Backend<'_> {
     pub fn test(&mut self, pending: &mut Pending) -> Result<bool> {
         match (self, &mut pending.operation) {
             (Self::Mpi(world), Started::Mpi(operation)) => world.test(operation),
+            (Self::Offload(offload), Started::Offload(request)) => offload.test(request),
+            _ => bail!("tested with another backend than started"),
         }
     }
 
@@ -92,9 +86,11 @@ impl Backend<'_> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn wait(&mut self, mut pending: Pending) -> Result<Pair> {
-        match (self, &mut pending.operation) {
-            (Self::Mpi(world), Started::Mpi(operation)) => world.wait(operation)?,
+    pub fn wait(&mut self, pending: Pending) -> Result<Pair> {
+        match (self, pending.operation) {
+            (Self::Mpi(world), Started::Mpi(mut operation)) => world.wait(&mut operation)?,
+            (Self::Offload(offload), Started::Offload(request)) => offload.wait(request)?,
+            _ => bail!("waited for with another backend than started"),
         }
         let (pair, _) = ManuallyDrop::into_inner(pending.kept);
         Ok(pair)
@@ -105,20 +101,18 @@ impl Backend<'_> {
     pub fn counted(&self) -> Option<Counted> {
         match self {
             Self::Mpi(_) => None,
+            Self::Offload(offload) => Some(offload.counted()),
         }
     }
-}
 
-impl Counted {
-    /// What was counted since `before`.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            registration_us: self.registration_us - before.registration_us,
-            exports: self.exports.saturating_sub(before.exports),
-            export_hits: self.export_hits.saturating_sub(before.export_hits),
-            imports: self.imports.saturating_sub(before.imports),
-            import_hits: self.import_hits.saturating_sub(before.import_hits),
+    /// Ends what was connected; all ranks do so.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn close(self) -> Result<()> {
+        match self {
+            Self::Mpi(_) => Ok(()),
+            Self::Offload(offload) => offload.close(),
         }
     }
 }

@@ -5,15 +5,17 @@
 //! with the results. docs/OSU.md is the user's page.
 //!
 //! From the outside in: [`run`] is a whole run, [`options`] its command line, [`measure`] one message size on one rank,
-//! [`summary`] what all ranks saw of it, [`omb`] OSU's output, [`results`] the files. Beneath: [`backend`], [`buffers`],
-//! [`layout`], [`compute`], [`mpi`].
+//! [`summary`] what all ranks saw of it, [`omb`] OSU's output, [`results`] the files, [`merge`] several runs. Beneath: [`backend`], [`offload`],
+//! [`buffers`], [`layout`], [`compute`], [`mpi`].
 
 pub mod backend;
 pub mod buffers;
 pub mod compute;
 pub mod layout;
 pub mod measure;
+pub mod merge;
 pub mod mpi;
+pub mod offload;
 pub mod omb;
 pub mod options;
 pub mod results;

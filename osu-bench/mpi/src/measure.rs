@@ -1,10 +1,11 @@
 //! One message size, measured on this rank: the loops of OSU's two benchmarks, with buffers from where they are wanted.
 
-use crate::backend::{Backend, Counted};
+use crate::backend::{Backend, Pending};
 use crate::buffers::{Pair, Supply, TempBuffers};
 use crate::compute::Compute;
 use crate::layout::Layout;
 use crate::mpi::World;
+use crate::offload::Counted;
 use crate::options::{BarrierKind, Options, Program};
 use anyhow::Result;
 use osu_bench::counters::Counters;
@@ -137,6 +138,14 @@ impl<'w> Bench<'w> {
         Ok(seen)
     }
 
+    /// Ends what was connected; all ranks do so.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn finish(self) -> Result<()> {
+        self.backend.close()
+    }
+
     fn blocking(&mut self, case: &mut Case) -> Result<Seen> {
         let mut seen = self.pass(case, |bench, layout, pair| {
             let began = Instant::now();
@@ -198,11 +207,7 @@ impl<'w> Bench<'w> {
     }
 
     /// Computes for `target`, in equal parts with a test after each, and answers how long the tests took.
-    fn compute_and_test(
-        &mut self,
-        target: Duration,
-        pending: &mut crate::backend::Pending,
-    ) -> Result<Duration> {
+    fn compute_and_test(&mut self, target: Duration, pending: &mut Pending) -> Result<Duration> {
         let calls = self.options.test_calls;
         let Ok(parts @ 1..) = u32::try_from(calls) else {
             self.compute.run(target);

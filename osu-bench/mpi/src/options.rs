@@ -116,10 +116,27 @@ pub struct Options {
     pub plugin: Option<PathBuf>,
     /// `--mpi-library`.
     pub mpi_library: Option<PathBuf>,
-    /// `--ucx-library`, of the offloaded backend.
+    /// How the service processes are found and waited for.
+    pub offload: OffloadOptions,
+}
+
+/// What the offloaded backend is told: the options of the same names of `osu_bench::offload::ClientArgs`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OffloadOptions {
+    /// `--sp`: those of this rank's node.
+    pub services: Vec<String>,
+    /// `--node`.
+    pub node: Option<String>,
+    /// `--offload-config`.
+    pub config: Option<PathBuf>,
+    /// `--connect-limit-s`.
+    pub connect_limit_s: Option<u64>,
+    /// `--offload-limit-s`.
+    pub limit_s: Option<u64>,
+    /// `--offload-spin-us`.
+    pub spin_us: Option<u64>,
+    /// `--ucx-library`.
     pub ucx_library: Option<PathBuf>,
-    /// `--sp`: how the service processes are found.
-    pub service: Option<String>,
 }
 
 /// What the command line asks for.
@@ -180,8 +197,7 @@ impl Options {
             plot: None,
             plugin: None,
             mpi_library: None,
-            ucx_library: None,
-            service: None,
+            offload: OffloadOptions::default(),
         }
     }
 
@@ -258,7 +274,8 @@ impl Options {
             "--plot" => return store(&mut self.plot, value),
             "--plugin" => return store(&mut self.plugin, value),
             "--mpi-library" => return store(&mut self.mpi_library, value),
-            "--ucx-library" => return store(&mut self.ucx_library, value),
+            "--ucx-library" => return store(&mut self.offload.ucx_library, value),
+            "--offload-config" => return store(&mut self.offload.config, value),
             _ => {}
         }
         let shown = value.to_string_lossy().into_owned();
@@ -269,6 +286,8 @@ impl Options {
                 .filter(|number| (least..=COUNT_MAX).contains(number))
                 .ok_or_else(|| bad(what))
         };
+        // The client knows the limits of these.
+        let seconds = |text: &str| text.parse::<u64>().map_err(|_| bad("Not a whole number"));
         match name {
             "-m" => {
                 let (min, max) = sizes(&text).ok_or_else(|| bad("Invalid Message Size"))?;
@@ -330,7 +349,15 @@ impl Options {
                     _ => return Err(bad("Invalid computation, there are loop and sleep")),
                 };
             }
-            "--sp" => self.service = Some(text),
+            "--sp" => {
+                self.offload
+                    .services
+                    .extend(text.split(',').map(str::to_owned));
+            }
+            "--node" => self.offload.node = Some(text),
+            "--connect-limit-s" => self.offload.connect_limit_s = Some(seconds(&text)?),
+            "--offload-limit-s" => self.offload.limit_s = Some(seconds(&text)?),
+            "--offload-spin-us" => self.offload.spin_us = Some(seconds(&text)?),
             _ => return Err(BadUsage(format!("Invalid option [{name}]"))),
         }
         Ok(())
@@ -344,7 +371,8 @@ impl Options {
                 self.size_min, self.size_max
             )));
         }
-        if self.backend == BackendKind::Offload && self.service.is_none() {
+        let nowhere = self.offload.services.is_empty() && self.offload.config.is_none();
+        if self.backend == BackendKind::Offload && nowhere {
             return Err(BadUsage(
                 "The offloaded backend needs to know where its service processes are [--sp]"
                     .to_owned(),
@@ -465,7 +493,7 @@ const LONG: [(&str, char); 6] = [
 ];
 
 /// Ours.
-const OWN: [&str; 12] = [
+const OWN: [&str; 17] = [
     "backend",
     "scheme",
     "temp-buffers",
@@ -478,6 +506,11 @@ const OWN: [&str; 12] = [
     "mpi-library",
     "ucx-library",
     "sp",
+    "node",
+    "offload-config",
+    "connect-limit-s",
+    "offload-limit-s",
+    "offload-spin-us",
 ];
 
 /// OSU's letters that mean something there and nothing here.

@@ -7,6 +7,7 @@
 use crate::backend::Backend;
 use crate::measure::Bench;
 use crate::mpi::{World, launcher_rank};
+use crate::offload::{self, Offload};
 use crate::omb;
 use crate::options::{BackendKind, BadUsage, Options, Program, Request, help};
 use crate::results::{Record, replace};
@@ -30,7 +31,11 @@ pub fn main(program: Program) -> ExitCode {
         Ok(Request::Run(options)) => options.mpi_library.clone(),
         _ => named_library(&arguments),
     };
-    let world = match World::start(library.as_deref()) {
+    let preloaded = match &request {
+        Ok(Request::Run(options)) => offload::preload(options),
+        _ => Ok(()),
+    };
+    let world = match preloaded.and_then(|()| World::start(library.as_deref())) {
         Ok(world) => world,
         Err(error) => {
             // One copy of it is enough, and the launcher ends everybody as soon as one has gone.
@@ -141,6 +146,10 @@ fn run(world: &World, mut options: Options, arguments: &[OsString]) -> ExitCode 
             ExitCode::FAILURE
         }
         Err(Failure::Alone(error)) => {
+            // What has failed has often failed for all: rank 0 says so, unless it is not there to say it.
+            if world.rank() != 0 {
+                std::thread::sleep(LAST_WORDS);
+            }
             eprintln!("{program}: rank {}: {error:#}", world.rank());
             world.abort(1)
         }
@@ -281,6 +290,7 @@ fn connect_and_run(
             break;
         }
     }
+    bench.finish()?;
     let written = if first { record.write(options) } else { Ok(()) };
     together(world, written).map_err(Failure::Together)?;
     if let Some(size) = wrong_size {
@@ -295,6 +305,8 @@ fn connect_and_run(
 fn open_backend<'w>(world: &'w World, options: &Options) -> Result<Backend<'w>> {
     match options.backend {
         BackendKind::Mpi => Ok(Backend::Mpi(world)),
-        BackendKind::Offload => bail!("this build has no offloaded collective"),
+        BackendKind::Offload => Ok(Backend::Offload(Box::new(Offload::connect(
+            world, options,
+        )?))),
     }
 }

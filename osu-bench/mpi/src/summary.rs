@@ -52,10 +52,10 @@ impl Summary {
             seen.wrong as f64,
             f64::from(u8::from(seen.counted.is_some())),
             counted.registration_us,
-            counted.exports as f64,
-            counted.export_hits as f64,
-            counted.imports as f64,
-            counted.import_hits as f64,
+            counted.host.hits as f64,
+            counted.host.misses as f64,
+            counted.alias.hits as f64,
+            counted.alias.misses as f64,
         ];
         let bytes: Vec<u8> = given.iter().flat_map(|value| value.to_le_bytes()).collect();
         let all: Vec<Vec<f64>> = world
@@ -82,8 +82,8 @@ impl Summary {
         samples.extend_us(&sorted);
         let offload = (sum(10) > 0.0).then(|| OffloadRow {
             registration_us: mean(11) / iterations(seen),
-            host_hit_percent: percent(sum(13), sum(12)),
-            alias_hit_percent: percent(sum(15), sum(14)),
+            host_hit_percent: percent(sum(12), sum(13)),
+            alias_hit_percent: percent(sum(14), sum(15)),
         });
         #[expect(
             clippy::cast_possible_truncation,
@@ -242,6 +242,7 @@ fn iterations(seen: &Seen) -> f64 {
     seen.times.len().max(1) as f64
 }
 
-fn percent(part: f64, whole: f64) -> Option<f64> {
-    (whole > 0.0).then(|| part / whole * 100.0)
+/// How many were found; none where nobody looked.
+fn percent(hits: f64, misses: f64) -> Option<f64> {
+    (hits + misses > 0.0).then(|| hits / (hits + misses) * 100.0)
 }

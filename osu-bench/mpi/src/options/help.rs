@@ -25,7 +25,12 @@ Options of these programs:
   --backend mpi|offload     who carries the collective out: MPI, or the service processes on the DPUs (default mpi)
   --scheme ksm|stock|xgvmi  keys of the offloaded collective: stock UCX that creates a key for each buffer, stock UCX
                             with its own pool, or this project's library in the same UCX (default xgvmi)
-  --sp PLACE                where the service processes are; see docs/OSU.md
+  --sp ADDR:PORT,..         service processes of this rank's node, shared by the node's ranks
+  --node NAME               this rank's node (default: the host's name)
+  --offload-config FILE     a file that names the service processes of all nodes, and other options
+  --connect-limit-s S, --offload-limit-s S
+                            the longest that connecting, and a collective, may take (default 30 and 60)
+  --offload-spin-us US      poll for so long before sleeping in a wait (default 0)
   --plugin FILE             the library of scheme xgvmi (default: libuct_ib_mlx5_xgvmi.so beside this program)
   --ucx-library FILE        libucp of the offloaded collective (default: the loader's search)
   --temp-buffers KIND       none: one pair of buffers for all iterations, as OSU has it (default)

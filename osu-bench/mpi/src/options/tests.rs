@@ -58,10 +58,10 @@ fn options_are_read() {
         o.temp_buffers = TempBuffers::Ring(8);
         o.time_alloc = true;
     });
-    check("--backend offload --scheme ksm --sp here", &|o| {
+    check("--backend offload --scheme ksm --sp here:1,here:2", &|o| {
         o.backend = BackendKind::Offload;
         o.scheme = Scheme::Ksm;
-        o.service = Some("here".to_owned());
+        o.offload.services = vec!["here:1".to_owned(), "here:2".to_owned()];
     });
     check("--counters stats --json ; --json a", &|o| {
         o.counters = vec!["stats".into(), "--json".into()];

@@ -1,0 +1,330 @@
+//! The offloaded backend: the collective is carried out by service processes on the DPUs (`osu_bench::offload`).
+
+use crate::buffers::Pair;
+use crate::layout::{Blocks, Layout};
+use crate::mpi::World;
+use crate::options::{Options, Scheme};
+use anyhow::{Context as _, Result};
+use osu_bench::offload::{
+    Client, ClientArgs, CommunicatorId, Exchange, Memory, Request, Scheme as ClientScheme, Side,
+};
+use std::error::Error;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+/// The library of scheme xgvmi, as cargo builds it.
+const PLUGIN: &str = "libuct_ib_mlx5_xgvmi.so";
+
+/// The loader's variable.
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// This rank's connection to its service process.
+#[derive(Debug)]
+pub struct Offload {
+    client: Client,
+    /// Counts and displacements as the client takes them, of the layout that was used last.
+    converted: Option<(Rc<Layout>, Rc<Converted>)>,
+}
+
+/// A layout in the client's types.
+#[derive(Debug)]
+struct Converted {
+    send: Sizes,
+    receive: Sizes,
+}
+
+#[derive(Debug)]
+struct Sizes {
+    counts: Vec<usize>,
+    displacements: Vec<usize>,
+}
+
+impl Sizes {
+    fn of(blocks: &Blocks) -> Result<Self> {
+        let all = |numbers: &[i32]| -> Result<Vec<usize>> {
+            let all = numbers.iter().map(|number| usize::try_from(*number));
+            Ok(all.collect::<Result<_, _>>()?)
+        };
+        Ok(Self {
+            counts: all(&blocks.counts)?,
+            displacements: all(&blocks.displacements)?,
+        })
+    }
+
+    fn side(&self, memory: *mut [u8]) -> Side<'_> {
+        Side {
+            memory: Memory::Temporary {
+                start: memory.cast(),
+                length: memory.len(),
+            },
+            counts: &self.counts,
+            displacements: &self.displacements,
+        }
+    }
+}
+
+/// What the offloaded collective has counted since it was connected, on this rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Counted {
+    /// Time in registration and export, in microseconds.
+    pub registration_us: f64,
+    /// Exports for which the pool had a free key, and for which it had none. Zeros without our library.
+    pub host: Hits,
+    /// Imports at the service process for which there was an alias, and for which there was none; likewise.
+    pub alias: Hits,
+}
+
+/// Hits and misses.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Hits {
+    /// Found.
+    pub hits: u64,
+    /// Not found.
+    pub misses: u64,
+}
+
+/// The exchange by MPI.
+struct ByMpi<'w>(&'w World);
+
+impl Exchange for ByMpi<'_> {
+    fn allgather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Box<dyn Error + Send + Sync>> {
+        Ok(self.0.allgather(mine)?)
+    }
+}
+
+impl Offload {
+    /// Connects; all ranks do so together, and all get the same error if one does.
+    ///
+    /// # Errors
+    /// The client's.
+    pub fn connect(world: &World, options: &Options) -> Result<Self> {
+        let scheme = match options.scheme {
+            Scheme::Ksm => ClientScheme::Ksm,
+            Scheme::Stock => ClientScheme::Stock,
+            Scheme::Xgvmi => ClientScheme::Xgvmi,
+        };
+        let offload = &options.offload;
+        let args = ClientArgs {
+            services: offload.services.clone(),
+            node: offload.node.clone(),
+            offload_config: offload.config.clone(),
+            connect_limit_s: offload.connect_limit_s,
+            offload_limit_s: offload.limit_s,
+            offload_spin_us: offload.spin_us,
+            ucx_library: offload.ucx_library.clone(),
+        };
+        let client = Client::connect(
+            &args.options(scheme)?,
+            u32::try_from(world.rank())?,
+            u32::try_from(world.size())?,
+            &mut ByMpi(world),
+        )?;
+        Ok(Self {
+            client,
+            converted: None,
+        })
+    }
+
+    /// Starts an alltoallv between all ranks.
+    ///
+    /// # Errors
+    /// A layout that leaves a buffer, or the client's own error.
+    ///
+    /// # Safety
+    /// Until the request is complete, both buffers stay where they are, nobody writes to what is sent, and nobody
+    /// touches what is received.
+    pub unsafe fn start(
+        &mut self,
+        layout: &Rc<Layout>,
+        send: *mut [u8],
+        receive: *mut [u8],
+    ) -> Result<Request> {
+        let sizes = self.convert(layout)?;
+        // SAFETY: the caller's promise.
+        let request = unsafe {
+            self.client.alltoallv(
+                CommunicatorId::WORLD,
+                sizes.send.side(send),
+                sizes.receive.side(receive),
+            )
+        };
+        Ok(request?)
+    }
+
+    /// Whether it is complete; moves things forward.
+    ///
+    /// # Errors
+    /// The client's.
+    pub fn test(&mut self, request: &mut Request) -> Result<bool> {
+        Ok(self.client.test(request)?)
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// The client's.
+    pub fn wait(&mut self, request: Request) -> Result<()> {
+        Ok(self.client.wait(request)?)
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counted(&self) -> Counted {
+        let stats = self.client.stats();
+        let hits = |hits: Option<u64>, misses: Option<u64>| Hits {
+            hits: hits.unwrap_or(0),
+            misses: misses.unwrap_or(0),
+        };
+        Counted {
+            registration_us: stats.registration_us,
+            host: hits(stats.host_hits, stats.host_misses),
+            alias: hits(stats.alias_hits, stats.alias_misses),
+        }
+    }
+
+    /// Says goodbye to the service process.
+    ///
+    /// # Errors
+    /// The client's.
+    pub fn close(self) -> Result<()> {
+        self.client.close().context("leaving the service process")
+    }
+
+    /// The layout in the client's types; it is the same for all iterations of a size.
+    fn convert(&mut self, layout: &Rc<Layout>) -> Result<Rc<Converted>> {
+        if let Some((known, converted)) = &self.converted
+            && Rc::ptr_eq(known, layout)
+        {
+            return Ok(Rc::clone(converted));
+        }
+        let converted = Rc::new(Converted {
+            send: Sizes::of(layout.send())?,
+            receive: Sizes::of(layout.receive())?,
+        });
+        self.converted = Some((Rc::clone(layout), Rc::clone(&converted)));
+        Ok(converted)
+    }
+}
+
+impl Counted {
+    /// What was counted since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let since = |after: Hits, before: Hits| Hits {
+            hits: after.hits.saturating_sub(before.hits),
+            misses: after.misses.saturating_sub(before.misses),
+        };
+        Self {
+            registration_us: self.registration_us - before.registration_us,
+            host: since(self.host, before.host),
+            alias: since(self.alias, before.alias),
+        }
+    }
+}
+
+/// Puts the library of scheme xgvmi in front of UCX, which must happen before this process has loaded anything: the
+/// process begins anew with it preloaded. Comes back when there is nothing to do.
+///
+/// # Errors
+/// The named library is not there, or the program cannot be run again.
+pub fn preload(options: &Options) -> Result<()> {
+    let preloaded = std::env::var_os(LD_PRELOAD).unwrap_or_default();
+    let Some(value) = preload_value(options, &preloaded, beside_program().as_deref())? else {
+        return Ok(());
+    };
+    let program = std::env::current_exe().context("this program's own path")?;
+    let error = Command::new(&program)
+        .args(std::env::args_os().skip(1))
+        .env(LD_PRELOAD, value)
+        .exec();
+    Err(error).with_context(|| format!("cannot run {} again", program.display()))
+}
+
+/// What to preload; `None` where the library is preloaded, not wanted, or left to whoever installed it into UCX.
+fn preload_value(
+    options: &Options,
+    preloaded: &OsString,
+    beside: Option<&Path>,
+) -> Result<Option<OsString>> {
+    let wanted =
+        options.backend == crate::options::BackendKind::Offload && options.scheme == Scheme::Xgvmi;
+    if !wanted || preloaded.to_string_lossy().contains("libuct_ib_mlx5_xgvmi") {
+        return Ok(None);
+    }
+    let library = match (&options.plugin, beside) {
+        (Some(named), _) => named
+            .canonicalize()
+            .with_context(|| format!("the library of scheme xgvmi, {}", named.display()))?,
+        (None, Some(beside)) => beside.to_owned(),
+        (None, None) => return Ok(None),
+    };
+    let mut value = library.into_os_string();
+    if !preloaded.is_empty() {
+        value.push(":");
+        value.push(preloaded);
+    }
+    Ok(Some(value))
+}
+
+fn beside_program() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    Some(program.with_file_name(PLUGIN)).filter(|file| file.is_file())
+}
+
+/// First and length of both buffers of a pair, to be handed out.
+pub(crate) fn parts(pair: &mut Pair) -> (*mut [u8], *mut [u8]) {
+    (pair.send.as_mut_slice(), pair.receive.as_mut_slice())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{BackendKind, Program};
+
+    #[test]
+    fn the_library_is_preloaded_once_and_only_for_its_scheme() {
+        let check =
+            |backend, scheme, preloaded: &str, beside: Option<&str>, expect: Option<&str>| {
+                let mut options = Options::new(Program::Blocking);
+                options.backend = backend;
+                options.scheme = scheme;
+                let value =
+                    preload_value(&options, &preloaded.into(), beside.map(Path::new)).unwrap();
+                assert_eq!(value, expect.map(OsString::from), "{preloaded}");
+            };
+        let here = Some("/d/libuct_ib_mlx5_xgvmi.so");
+        check(BackendKind::Offload, Scheme::Xgvmi, "", here, here);
+        check(
+            BackendKind::Offload,
+            Scheme::Xgvmi,
+            "/e/libother.so",
+            here,
+            Some("/d/libuct_ib_mlx5_xgvmi.so:/e/libother.so"),
+        );
+        check(
+            BackendKind::Offload,
+            Scheme::Xgvmi,
+            "/x/libuct_ib_mlx5_xgvmi.so.0",
+            here,
+            None,
+        );
+        check(BackendKind::Offload, Scheme::Xgvmi, "", None, None);
+        check(BackendKind::Offload, Scheme::Stock, "", here, None);
+        check(BackendKind::Mpi, Scheme::Xgvmi, "", here, None);
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_named() {
+        let mut options = Options::new(Program::Blocking);
+        options.backend = BackendKind::Offload;
+        options.plugin = Some("/nonexistent/library.so".into());
+        let error = preload_value(&options, &OsString::new(), None).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("/nonexistent/library.so"),
+            "{error:#}"
+        );
+    }
+}

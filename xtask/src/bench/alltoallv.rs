@@ -1,0 +1,357 @@
+//! `cargo xtask bench alltoallv`: the offloaded alltoallv with temporary buffers, three schemes taking turns, as
+//! `target/bench/alltoallv.json` and `.svg`.
+//!
+//! Two emulated nodes, each with four ranks on its host and two service processes on its DPU. Each run of a scheme at a
+//! size is a job of its own, so that its first iteration is a first one; the service processes of a scheme stay.
+
+use super::pool::State;
+use crate::process::{self, Running, shown};
+use crate::setup::mpi::{self, Mpi};
+use crate::setup::{self, Env};
+use crate::workspace;
+use anyhow::{Context, Result, bail, ensure};
+use lexopt::prelude::{Long, Short, ValueExt as _};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+const HELP: &str = "\
+Usage: cargo xtask bench alltoallv [-- OPTIONS]
+
+  --quick           three sizes, one run of each
+  --sizes LIST      bytes to each rank [default: 1024 to 262144, doubling]
+  --runs N          of each scheme at each size; figures are their median [default: 3]
+  --iterations N    timed iterations of a run [default: 40]
+  --schemes LIST    of ksm, stock and xgvmi [default: all]";
+
+/// The emulator's cost profile: times of the commands as the slides give them.
+const PROFILE: &str = "bluefield3";
+const NODES: usize = 2;
+const RANKS_PER_NODE: &str = "4";
+const SERVICES_PER_NODE: usize = 2;
+/// So many iterations until every key of a pool has been met.
+const WARM_UP: &str = "10";
+/// One job: eight processes start on two cores, and iterations take milliseconds.
+const JOB_LIMIT: Duration = Duration::from_secs(120);
+/// Until a service process listens.
+const SERVICE_LIMIT: Duration = Duration::from_secs(30);
+/// Sizes at which overlap is measured: large enough for a transfer to hide.
+const OVERLAP_SIZES: &str = "65536:262144";
+const SCHEMES: [&str; 3] = ["ksm", "stock", "xgvmi"];
+
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    sizes: Vec<usize>,
+    runs: usize,
+    iterations: usize,
+    schemes: Vec<&'static str>,
+}
+
+impl Options {
+    /// `None` when help was asked for.
+    fn parse(arguments: &[String]) -> Result<Option<Self>> {
+        let mut options = Self {
+            sizes: (10..=18).map(|power| 1 << power).collect(),
+            runs: 3,
+            iterations: 40,
+            schemes: SCHEMES.to_vec(),
+        };
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("quick") => {
+                    options.sizes = vec![1 << 10, 16 << 10, 256 << 10];
+                    options.runs = 1;
+                }
+                Long("sizes") => options.sizes = list(&parser.value()?.string()?, sizes)?,
+                Long("runs") => options.runs = parser.value()?.parse()?,
+                Long("iterations") => options.iterations = parser.value()?.parse()?,
+                Long("schemes") => options.schemes = list(&parser.value()?.string()?, scheme)?,
+                Short('h') | Long("help") => return Ok(None),
+                other => bail!(
+                    "{}; try: cargo xtask bench alltoallv -- --help",
+                    other.unexpected()
+                ),
+            }
+        }
+        ensure!(
+            (1..=100).contains(&options.runs) && (1..=100_000).contains(&options.iterations),
+            "1 to 100 runs of 1 to 100000 iterations"
+        );
+        Ok(Some(options))
+    }
+}
+
+fn list<T>(text: &str, one: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
+    text.split(',').map(one).collect()
+}
+
+fn sizes(text: &str) -> Result<usize> {
+    let size = text.parse().with_context(|| format!("size '{text}'"))?;
+    ensure!(
+        (1..=1 << 26).contains(&size),
+        "size {size} is not from 1 to 64 MiB"
+    );
+    Ok(size)
+}
+
+fn scheme(text: &str) -> Result<&'static str> {
+    let known = SCHEMES.into_iter().find(|known| *known == text);
+    known.with_context(|| format!("no scheme '{text}'; there are ksm, stock and xgvmi"))
+}
+
+/// Measures, writes `file` and the plot beside it, and prints the table.
+pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
+    let Some(options) = Options::parse(arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let env = setup::ensure()?;
+    let place = file.parent().context("the report has a directory")?;
+    let parts = place.join("alltoallv");
+    // Old results must not speak for this run.
+    let _ = fs::remove_file(file);
+    let _ = fs::remove_dir_all(&parts);
+    fs::create_dir_all(&parts).with_context(|| format!("cannot create {}", parts.display()))?;
+    build()?;
+    let mpi = mpi::wheel(&env);
+    let library = mpi.library()?;
+    let state = State::new();
+    fs::create_dir_all(state.path())
+        .with_context(|| format!("cannot create {}", state.path().display()))?;
+    let room = Room {
+        env: &env,
+        mpi: &mpi,
+        library: &library,
+        state: &state,
+    };
+    let services = options
+        .schemes
+        .iter()
+        .map(|scheme| room.start(scheme))
+        .collect::<Result<Vec<Services>>>()?;
+    let mut runs = Vec::new();
+    for (at, size) in options.sizes.iter().enumerate() {
+        for round in 0..options.runs {
+            // Each scheme is first, second and third in turn.
+            for index in 0..services.len() {
+                let services = &services[(index + round + at) % services.len()];
+                let output = parts.join(format!("{}-{size}-{round}.json", services.scheme));
+                let shape = format!(
+                    "-m {size}:{size} -i {} -x {WARM_UP} --temp-buffers mmap",
+                    options.iterations
+                );
+                room.job(services, "osu_alltoallv", &shape, &output)?;
+                eprint!(".");
+                runs.push(output);
+            }
+        }
+    }
+    for services in &services {
+        let output = parts.join(format!("{}-overlap.json", services.scheme));
+        let shape = format!(
+            "-m {OVERLAP_SIZES} -i {} -x {WARM_UP} --temp-buffers mmap --compute sleep",
+            options.iterations
+        );
+        room.job(services, "osu_ialltoallv", &shape, &output)?;
+        runs.push(output);
+    }
+    eprintln!();
+    let mut report = Command::new(built("osu_report"));
+    report.arg("--json").arg(file);
+    report.arg("--plot").arg(file.with_extension("svg"));
+    print!("{}", process::stdout(report.args(&runs), JOB_LIMIT)?);
+    println!(
+        "\nprofile {PROFILE}, UCX {}\nwritten: {}, {}",
+        env.ucx_version,
+        file.display(),
+        file.with_extension("svg").display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What every process of the bench is placed in.
+struct Room<'a> {
+    env: &'a Env,
+    mpi: &'a Mpi,
+    library: &'a Path,
+    state: &'a State,
+}
+
+/// The service processes of a scheme; ended when dropped.
+struct Services {
+    scheme: &'static str,
+    /// Per node, as `--sp` takes them.
+    addresses: Vec<String>,
+    _running: Vec<Running>,
+}
+
+impl Room<'_> {
+    /// `program` on one function of a scheme's device.
+    fn place(&self, scheme: &str, function: &str, program: &str) -> Command {
+        let mut command = Command::new(built("bf-emu"));
+        command.arg("run").arg("--state").arg(self.device(scheme));
+        command.args(["--profile", PROFILE, "--nodes", &NODES.to_string()]);
+        command.args(["--as", function, "--"]).arg(built(program));
+        command
+    }
+
+    /// A device for each scheme, so that its counters are its own.
+    fn device(&self, scheme: &str) -> PathBuf {
+        self.state.path().join(scheme)
+    }
+
+    fn start(&self, scheme: &'static str) -> Result<Services> {
+        let (mut addresses, mut running) = (Vec::new(), Vec::new());
+        for node in 0..NODES {
+            let mut of_node = Vec::new();
+            for _ in 0..SERVICES_PER_NODE {
+                let mut command = self.place(scheme, &format!("node{node}.dpu"), "xgvmi-sp");
+                command.args(["--listen", "127.0.0.1:0"]);
+                command.envs(self.env.for_ucx());
+                command.env("UCX_TLS", "rc_x,self");
+                command.env("UCX_NET_DEVICES", "mlx5_0:1");
+                if scheme == "xgvmi" {
+                    command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+                }
+                let mut service = Running::spawn(&mut command)?;
+                let mut address = None;
+                process::wait_until(SERVICE_LIMIT, || {
+                    address = listening(&service.said());
+                    address.is_some() || service.group.has_ended()
+                });
+                let Some(address) = address else {
+                    bail!("`{}` does not listen:\n{}", shown(&command), service.said());
+                };
+                of_node.push(address);
+                running.push(service);
+            }
+            addresses.push(of_node.join(","));
+        }
+        Ok(Services {
+            scheme,
+            addresses,
+            _running: running,
+        })
+    }
+
+    /// One run of a program by all ranks.
+    fn job(&self, services: &Services, program: &str, shape: &str, output: &Path) -> Result<()> {
+        let (launcher, options) = self.mpi.launcher.split_first().context("no launcher")?;
+        let mut command = Command::new(launcher);
+        command.args(options);
+        for (node, address) in services.addresses.iter().enumerate() {
+            if node > 0 {
+                command.arg(":");
+            }
+            let placed = self.place(services.scheme, &format!("node{node}.host"), program);
+            command.args(["-np", RANKS_PER_NODE]);
+            command.arg(placed.get_program()).args(placed.get_args());
+            command.args(["--backend", "offload", "--scheme", services.scheme]);
+            command.args(["--sp", address, "--node", &format!("node{node}")]);
+            // More ranks than cores: who waits must not take the core of who works.
+            command.args(["--barrier", "sleep"]);
+            command.args(shape.split_whitespace());
+            command.arg("--json").arg(output);
+            command.arg("--counters").arg(built("bf-emu"));
+            command.args(["stats", "--json", "--state"]);
+            command.arg(self.device(services.scheme)).arg(";");
+        }
+        command.envs(
+            self.mpi
+                .environment
+                .iter()
+                .map(|(name, value)| (name, value)),
+        );
+        command.env("OSU_MPI_LIBRARY", self.library);
+        // MPI itself keeps off the device, whose commands are counted.
+        command.env("OMPI_MCA_pml", "ob1");
+        command.env("OMPI_MCA_btl", "self,sm");
+        command.env_remove("OMPI_MCA_osc");
+        let done = process::run(&mut command, JOB_LIMIT)?;
+        ensure!(
+            done.ok(),
+            "`{}`: {}\n{}",
+            shown(&command),
+            done.verdict(),
+            done.output
+        );
+        Ok(())
+    }
+}
+
+/// The address in `xgvmi-sp ... listens on ADDRESS, ...`.
+fn listening(output: &str) -> Option<String> {
+    let (_, rest) = output.split_once(" listens on ")?;
+    let (address, _) = rest.split_once(',')?;
+    Some(address.to_owned())
+}
+
+fn built(name: &str) -> PathBuf {
+    workspace::target_dir().join("release").join(name)
+}
+
+fn build() -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["build", "--release", "--quiet"]);
+    for package in [
+        "bf-emu",
+        "bf-emu-preload",
+        "uct-plugin",
+        "osu-bench",
+        "osu-mpi",
+    ] {
+        command.args(["-p", package]);
+    }
+    let status = command.status().context("cannot run cargo")?;
+    ensure!(status.success(), "`{}`: {status}", shown(&command));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Option<Options>> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Options::parse(&words)
+    }
+
+    #[test]
+    fn options_are_read() {
+        let options = parse("").unwrap().unwrap();
+        assert_eq!((options.sizes.len(), options.runs), (9, 3));
+        let options = parse("--quick --schemes xgvmi,ksm --iterations 5")
+            .unwrap()
+            .unwrap();
+        assert_eq!(options.sizes, [1024, 16384, 262_144]);
+        assert_eq!(options.schemes, ["xgvmi", "ksm"]);
+        assert_eq!((options.runs, options.iterations), (1, 5));
+        assert!(parse("--help").unwrap().is_none());
+        for bad in [
+            "--sizes 0",
+            "--sizes 1,x",
+            "--runs 0",
+            "--schemes umem",
+            "--fast",
+            "now",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_address_is_read_once_it_is_whole() {
+        let check = |text, expect: Option<&str>| {
+            assert_eq!(listening(text).as_deref(), expect, "{text}");
+        };
+        check(
+            "xgvmi-sp 0.1.0 listens on 127.0.0.1:7700, UCX 1.20.1\n",
+            Some("127.0.0.1:7700"),
+        );
+        check("xgvmi-sp 0.1.0 listens on 127.0.0", None);
+        check("", None);
+    }
+}
