@@ -1,7 +1,8 @@
 //! The pool and the alias map on libmlx5 and the emulated device, by the example programs of their crate.
 
-use crate::harness::Case;
-use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use crate::harness::{Case, Outcome};
+use crate::process;
+use crate::world::{LIMIT, Room, World, free_port, succeed, succeed_pair};
 use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -10,6 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pool_export_verbs", export_verbs),
         Case::new("pool_faults", faults),
         Case::new("pool_exporter_vanishes", exporter_vanishes),
+        Case::that_may_skip("pool_dma_buf", dma_buf),
     ]
 }
 
@@ -90,6 +92,20 @@ fn faults(world: &World) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Memory that was registered by its dma-buf, where kernel and device have such.
+fn dma_buf(world: &World) -> Result<Outcome> {
+    const CANNOT: i32 = 77;
+    let room = Room::new(world)?;
+    let program = world.example("dma_buf");
+    let mut command = room.command("node0.host,node0.dpu", program);
+    let done = process::run(command.args(["mlx5_0", "mlx5_1"]), LIMIT)?;
+    if done.status.code() == Some(CANNOT) {
+        return Ok(Outcome::Skipped(done.output.trim().to_owned()));
+    }
+    ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+    Ok(Outcome::Passed)
 }
 
 /// An exporter that dies in the middle leaves its importer with an error, soon, and not with a hang.

@@ -67,6 +67,14 @@ impl Secret {
         }
     }
 
+    /// The secret in what a file holds, without the white space around it.
+    ///
+    /// # Errors
+    /// If it is too short or too long.
+    pub fn from_text(text: &[u8]) -> Result<Self, SecretError> {
+        Self::new(text.trim_ascii())
+    }
+
     /// The secret in a file, without the white space around it. Its owner alone should be able to
     /// read it.
     ///
@@ -74,7 +82,7 @@ impl Secret {
     /// If the file cannot be read, or is too short or too long.
     pub fn from_file(path: &Path) -> Result<Self, SecretError> {
         match fs::read(path) {
-            Ok(bytes) => Self::new(bytes.trim_ascii()),
+            Ok(bytes) => Self::from_text(&bytes),
             Err(cause) => Err(SecretError::File {
                 path: path.display().to_string(),
                 cause,
@@ -88,7 +96,7 @@ impl Secret {
     /// If the variable is not set, or is too short or too long.
     pub fn from_env(name: &str) -> Result<Self, SecretError> {
         match env::var(name) {
-            Ok(text) => Self::new(text.trim().as_bytes()),
+            Ok(text) => Self::from_text(text.as_bytes()),
             Err(cause) => Err(SecretError::Variable {
                 name: name.to_owned(),
                 cause,
@@ -127,9 +135,9 @@ impl Seal {
     /// The seal of jobs without a secret: it finds damage, and keeps nobody out.
     pub const OPEN: Self = Self(None);
 
-    /// The seal of a message.
+    /// The seal of a message, which goes behind it.
     #[must_use]
-    pub(crate) fn of(&self, message: &[u8]) -> [u8; Self::BYTES] {
+    pub fn of(&self, message: &[u8]) -> [u8; Self::BYTES] {
         let hash = match &self.0 {
             Some(key) => blake3::keyed_hash(key, message),
             None => blake3::hash(message),

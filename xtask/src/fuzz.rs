@@ -250,5 +250,9 @@ mod tests {
             let file = workspace::root().join(format!("bf-emu/fuzz/targets/{name}.rs"));
             assert!(file.is_file(), "{}", file.display());
         }
+        for name in ["announcement", "inbox", "secret", "span"] {
+            let has = |target: &Target| target.dir == "xgvmi-pool/fuzz" && target.name == name;
+            assert!(all.iter().any(has), "{name}");
+        }
     }
 }

@@ -75,6 +75,11 @@ impl Context {
         })
     }
 
+    /// Its protection domain.
+    pub(crate) fn domain(&self) -> NonNull<ibv_pd> {
+        self.pd
+    }
+
     /// The pool's device over this context.
     pub(crate) fn pool_device(&self, options: Mlx5Options) -> Outcome<Arc<Mlx5Device>> {
         let lib = Arc::clone(&self.lib);

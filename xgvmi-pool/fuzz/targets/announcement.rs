@@ -1,0 +1,48 @@
+//! Announcements of keys and of exports: any bytes under a good seal are a message or an error, and a
+//! message says as bytes what it is. Without the seal they are an error.
+#![no_main]
+
+use std::collections::BTreeSet;
+
+use libfuzzer_sys::fuzz_target;
+use xgvmi_pool::{Announcement, Body, Seal, Secret};
+
+/// The head that a message begins with, so that most inputs get past it.
+const HEAD: &[u8] = b"XGVMIANN\x01\0";
+
+fuzz_target!(|input: &[u8]| {
+    // As it came. A fuzzer does not guess a seal of 16 bytes.
+    assert!(Announcement::parse(input, &Seal::OPEN).is_err());
+
+    let secret = Secret::new(&[7; 32]).expect("long enough");
+    let seal = secret.seal();
+    let mut bytes = HEAD.to_vec();
+    bytes.extend(input);
+    let sealed = seal.of(&bytes);
+    bytes.extend(sealed);
+    assert!(
+        Announcement::parse(&bytes, &Seal::OPEN).is_err(),
+        "another job's"
+    );
+    let Ok(announcement) = Announcement::parse(&bytes, &seal) else {
+        return;
+    };
+    let again = announcement.to_bytes(&seal);
+    let read = Announcement::parse(&again, &seal).expect("what was written");
+    match (&announcement.body, &read.body) {
+        // Runs may come in any order, and overlap; they are written in order and without.
+        (Body::Keys(before), Body::Keys(after)) => {
+            let set = |keys: &[xgvmi_pool::Mkey]| -> BTreeSet<u32> {
+                keys.iter().map(|key| key.raw()).collect()
+            };
+            assert_eq!(set(before), set(after));
+            assert_eq!(after.len(), set(after).len());
+        }
+        (before, after) => assert_eq!(before, after),
+    }
+    assert_eq!(
+        (read.gvmi, read.owner, read.sequence),
+        (announcement.gvmi, announcement.owner, announcement.sequence)
+    );
+    assert_eq!(read.to_bytes(&seal), again);
+});
