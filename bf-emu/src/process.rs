@@ -458,7 +458,9 @@ impl Process {
     pub fn ioctl(&self, fd: RawFd, request: u64, argument: usize) -> Result<i32, Errno> {
         let context = self.context_of(fd).ok_or(Errno(libc::ENOTTY))?;
         let _held = sys::SignalsHeld::new();
-        uverbs::ioctl(self, context, request, argument)
+        let answer = uverbs::ioctl(self, context, request, argument);
+        engine::polling::changed();
+        answer
     }
 
     /// A file of this process is about to be closed. The last one of a context takes its objects
@@ -537,7 +539,12 @@ impl Process {
 
     /// Finds the mappings of UAR pages given out since the last call, and closes them to stores:
     /// from now on a store is a doorbell. To be called before a queue can be rung.
+    ///
+    /// In polling mode stores are left alone.
     pub(crate) fn close_uars(&self) -> Result<(), Errno> {
+        if engine::polling::is_on() {
+            return Ok(());
+        }
         if !self.uars_unseen.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
@@ -682,13 +689,16 @@ impl Process {
         sys::forget_pid();
         self.number.store(0, Ordering::Release);
         engine::tick::after_fork_in_child();
+        engine::polling::after_fork_in_child();
         // SAFETY: this call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     }
 
     /// Starts what a process with queue pairs needs.
     pub(crate) fn start_tick(&self) -> Result<(), Errno> {
-        engine::tick::start(self.fabric, self.number()?)
+        let number = self.number()?;
+        engine::tick::start(self.fabric, number)
+            .and_then(|()| engine::polling::start(self.fabric, number))
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
     }
 }

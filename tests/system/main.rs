@@ -15,6 +15,7 @@ mod harness;
 mod limits;
 mod mpi;
 mod offload;
+mod polling;
 mod pool;
 mod rules;
 mod seen;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     cases.extend(cost::cases());
     cases.extend(faults::cases());
     cases.extend(deferred::cases());
+    cases.extend(polling::cases());
     cases.extend(seen::cases());
     cases.extend(crash::cases());
     cases.extend(mpi::cases());

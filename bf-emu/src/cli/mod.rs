@@ -124,8 +124,9 @@ struct FabricArgs {
     /// How long operations take: none, bluefield3, or a file [default: none]
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
-    /// Who executes posted work: trap, the posting thread when it rings the doorbell; deferred or
-    /// deferred:SEED, another one later, to find out who relies on the first [default: trap]
+    /// Who executes posted work: trap, the posting thread when it rings the doorbell; polling, a thread
+    /// beside it, for machines with processors to spare; deferred or deferred:SEED, one that comes
+    /// later, to find out who relies on the first [default: trap]
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
     /// Which number a new mkey gets: resting, one that has not been used for long; lowest, the lowest
@@ -189,6 +190,7 @@ mod tests {
             ("run --mode deferred:7 --as a.b -- x", true),
             ("run --keys lowest --as a.b -- x", true),
             ("run --keys low --as a.b -- x", false),
+            ("run --mode polling --as a.b -- x", true),
             ("env --as a.b", true),
             ("stats --json", true),
             ("ps --state d", true),

@@ -3,6 +3,7 @@
 use mlx5_prm::{cmd, cq};
 
 use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full, get, in_umem};
+use crate::engine::polling;
 use crate::fabric::objects::{Cq, Ring};
 use crate::stats::Command;
 use crate::sys::Errno;
@@ -33,6 +34,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     let base = in_umem(call, function, umem, offset, ring_bytes)?;
     let (umem, offset) = (get(input, cq::DBR_UMEM_ID), cq::DBR_ADDR.get(input));
     let dbrec = in_umem(call, function, umem, offset, DBREC_BYTES)?;
+    polling::forget_armed(dbrec);
     let queue = Cq {
         ring: Ring {
             base,

@@ -8,6 +8,7 @@ use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
 use super::{cq_slot, get, get8, get16, in_umem, pd_slot};
 use crate::engine;
 use crate::engine::complete::enter_error;
+use crate::engine::polling;
 use crate::fabric::objects::{Cq, Qp, Ring, SERVICE_DCT};
 use crate::fabric::{Function, QPN_BASE};
 use crate::stats::Command;
@@ -98,6 +99,9 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     };
     check_scattered(function, queue.send_cq, queue.cs_req)?;
     check_scattered(function, queue.recv_cq, queue.cs_res)?;
+    if sq_count != 0 {
+        polling::forget_rung(queue.dbrec);
+    }
     let slot = function
         .qps
         .insert(owner, queue)

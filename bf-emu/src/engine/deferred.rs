@@ -11,11 +11,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::polling;
 use crate::fabric::Locked;
 use crate::faults::mixed;
 use crate::sys;
 
-/// Environment variable that names the mode of a process: `trap`, `deferred` or `deferred:SEED`.
+/// Environment variable that names the mode of a process: `trap`, `polling`, `deferred` or
+/// `deferred:SEED`.
 pub const ENV_MODE: &str = "BFEMU_MODE";
 /// The seed of those who name none.
 pub const SEED_DEFAULT: u64 = 1;
@@ -30,6 +32,8 @@ static DRAWN: AtomicU64 = AtomicU64::new(0);
 pub enum Mode {
     /// The posting thread, when it rings the doorbell.
     Trap,
+    /// A thread of the poster, which finds it in the doorbell records.
+    Polling,
     /// A thread of the poster, later.
     Deferred {
         /// What the delays are drawn from.
@@ -39,7 +43,9 @@ pub enum Mode {
 
 /// A mode that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no mode: one of trap, deferred, deferred:SEED with a number up to 2^64 - 1")]
+#[error(
+    "`{text}` is no mode: one of trap, polling, deferred, deferred:SEED with a number up to 2^64 - 1"
+)]
 pub struct ModeError {
     text: String,
 }
@@ -53,6 +59,7 @@ impl std::str::FromStr for Mode {
         };
         match text.split_once(':') {
             None if text == "trap" => Ok(Self::Trap),
+            None if text == "polling" => Ok(Self::Polling),
             None if text == "deferred" => Ok(Self::Deferred { seed: SEED_DEFAULT }),
             Some(("deferred", seed)) => {
                 let seed = seed.parse().map_err(|_| error())?;
@@ -67,6 +74,7 @@ impl std::fmt::Display for Mode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Trap => f.write_str("trap"),
+            Self::Polling => f.write_str("polling"),
             Self::Deferred { seed } => write!(f, "deferred:{seed}"),
         }
     }
@@ -77,7 +85,8 @@ pub(crate) fn set(mode: Mode) {
     if let Mode::Deferred { seed } = mode {
         SEED.store(seed, Ordering::Relaxed);
     }
-    ON.store(mode != Mode::Trap, Ordering::Relaxed);
+    ON.store(matches!(mode, Mode::Deferred { .. }), Ordering::Relaxed);
+    polling::set(mode == Mode::Polling);
 }
 
 /// True if work of this process is deferred.
@@ -146,6 +155,7 @@ mod tests {
     fn modes_by_name() {
         for (text, expect) in [
             ("trap", Ok(Mode::Trap)),
+            ("polling", Ok(Mode::Polling)),
             ("deferred", Ok(Mode::Deferred { seed: SEED_DEFAULT })),
             ("deferred:0", Ok(Mode::Deferred { seed: 0 })),
             (

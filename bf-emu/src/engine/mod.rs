@@ -6,6 +6,9 @@
 //! be scheduled for that, which on few cores is the difference between microseconds and
 //! milliseconds.
 //!
+//! Two other ways exist: [`deferred`], to find out who relies on work being done at once, and
+//! [`polling`], with a thread that looks at doorbell records.
+//!
 //! Everything here runs in a signal handler: no allocation, no lock but the device's, no panic.
 
 pub(crate) mod access;
@@ -17,6 +20,7 @@ pub(crate) mod execute;
 pub(crate) mod fault;
 pub(crate) mod list;
 mod peer;
+pub mod polling;
 pub(crate) mod receive;
 pub(crate) mod scatter;
 #[cfg(test)]
@@ -215,9 +219,16 @@ pub(crate) fn ring_arm(
     let Some(slot) = cqn.checked_sub(NUMBER_BASE) else {
         return;
     };
-    let mut locked = fabric.lock();
-    if locked.peek(function).cqs.owned(slot, context).is_some() {
-        fabric.counters(function).arm();
-        complete::arm(&mut locked, function, slot, command);
+    let locked = fabric.lock();
+    let owned = locked.peek(function).cqs.owned(slot, context).is_some();
+    drop(locked);
+    if owned {
+        arm(fabric, function, slot, command);
     }
+}
+
+fn arm(fabric: &Fabric, function: usize, slot: u32, command: Option<u32>) {
+    let mut locked = fabric.lock();
+    fabric.counters(function).arm();
+    complete::arm(&mut locked, function, slot, command);
 }

@@ -4,7 +4,7 @@ use super::abi::{UHW_IN, UHW_OUT, create_cq};
 use super::context::COMP_VECTORS;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::{Call, Full, Kind, channel, number_of};
-use crate::engine;
+use crate::engine::{self, polling};
 use crate::fabric::objects::{ChannelKind, Cq, Ring, Srq};
 use crate::stats::Command;
 use crate::sys::Errno;
@@ -67,6 +67,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         event_channel: channel::event_channel(call, ioctl, create_cq::EVENT_FD),
         ..Cq::default()
     };
+    polling::forget_armed(dbrec);
     let owner = call.owner()?;
     let slot = call.lock().function(call.function()).cqs.insert(owner, cq);
     let slot = slot.ok_or_else(|| call.full(Full::Cqs))?;

@@ -8,6 +8,7 @@ use super::memory::rights;
 use super::{Call, Full, Kind, channel, xrcd};
 use crate::engine;
 use crate::engine::complete::enter_error;
+use crate::engine::polling;
 use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::{Fabric, Function, QPN_BASE};
 use crate::stats::Command;
@@ -137,6 +138,9 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         Err(_) => None,
     };
     let rq_bytes = u64::from(rq_count) << rq_shift;
+    if sends {
+        polling::forget_rung(dbrec);
+    }
     let mut qp = Qp {
         // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
         sq: Ring {
@@ -386,6 +390,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
 /// Forgets everything that is posted; the rings start anew.
 pub(crate) fn reset(qp: &mut Qp) {
     qp.state = state::RST;
+    polling::forget_rung(qp.dbrec);
     qp.sq_done = 0;
     qp.rq_done = 0;
     qp.give_up_at_ns = 0;
