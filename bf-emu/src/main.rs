@@ -9,6 +9,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if let Some(code) = cli_pages::asked::<cli::Cli>() {
+        return code;
+    }
     match cli::Cli::parse().act() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

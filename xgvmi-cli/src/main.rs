@@ -37,6 +37,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = cli_pages::asked::<Arguments>() {
+        return code;
+    }
     // Whoever reads only the first lines shall not make this one panic.
     // SAFETY: the default action of a signal is always there, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -7,6 +7,7 @@
 mod bench;
 mod bindgen;
 mod demo;
+mod dist;
 mod doctor;
 mod fuzz;
 mod install;
@@ -15,6 +16,7 @@ mod patch;
 mod process;
 mod results;
 mod setup;
+mod stage;
 mod suites;
 mod test;
 mod tidy;
@@ -35,7 +37,8 @@ Usage: cargo xtask COMMAND [OPTIONS]
   matrix   the library in each stock UCX, by each door, over the emulated device
   patch    for those who own a UCX tree: the patches on a copy of it, and the matrix with what was built of it
   fuzz     random bytes for the parsers of what users and files say
-  install  the library and the command xgvmi, below a prefix
+  install  the library and its commands, below a prefix
+  dist     Debian packages of the library and of the emulator
   doctor   show what this machine has, lacks, and what to do about it
   tidy     the house rules that no other tool checks (part of test)
   bindgen  write or check the committed FFI bindings (maintainers)
@@ -61,6 +64,7 @@ fn dispatch() -> Result<ExitCode> {
         "bench" => bench::run(rest),
         "bindgen" => bindgen::run(rest),
         "demo" => demo::run(rest),
+        "dist" => dist::run(rest),
         "doctor" => doctor::run(rest),
         "fuzz" => fuzz::run(rest),
         "install" => install::run(rest),

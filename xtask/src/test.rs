@@ -33,13 +33,14 @@ Runs all phases, or those named, in this order:
   suites   a sample of what cargo xtask suites runs
   matrix   the library in three of the stock UCX versions, by each door
   patches  the matrix with a patched UCX, where there is a tree of it (see cargo xtask patch)
+  dist     the packages, checked and unpacked (see cargo xtask dist)
   demo     the main job in quick form
 
 Only if named:
   soak     processes killed 20,000 times over the emulated device (XGVMI_CRASH_KILLS says another number), for hours;
            after a build
 
-  --quick  without build, counts, loom, system, suites, matrix, patches and demo
+  --quick  without build, counts, loom, system, suites, matrix, patches, dist and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
 
@@ -81,6 +82,7 @@ const PHASES: &[Phase] = &[
     phase("suites", 900, false, judges),
     phase("matrix", 900, false, cells),
     phase("patches", 600, false, patches),
+    phase("dist", 300, false, packages),
     phase("demo", 120, false, demo),
 ];
 
@@ -438,6 +440,12 @@ fn patches(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let mut command = Command::new(std::env::current_exe()?);
     Ok(vec![single(phase, world, command.arg("patch"))?])
+}
+
+fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    world.env()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    Ok(vec![single(phase, world, command.arg("dist"))?])
 }
 
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {

@@ -24,6 +24,9 @@ enum Job {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = cli_pages::asked::<Cli>() {
+        return code;
+    }
     let answer: Result<String> = match Cli::parse().job {
         Job::Model(args) => model::run(&args),
     };

@@ -17,6 +17,9 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = cli_pages::asked::<Cli>() {
+        return code;
+    }
     let args = Cli::parse().args;
     let rank = args.rank;
     match run(&args) {

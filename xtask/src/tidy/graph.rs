@@ -10,14 +10,18 @@ use std::time::Duration;
 /// The edges inside the workspace; what is not here is a decision of its own. Build and test edges count as well.
 const EDGES: &[(&str, &[&str])] = &[
     ("mlx5-prm", &[]),
+    ("cli-pages", &[]),
     ("mlx5dv-sys", &[]),
     ("ucx-sys", &[]),
     ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
-    ("xgvmi-cli", &["mlx5-prm", "mlx5dv-sys", "ucx-sys"]),
-    ("bf-emu", &["mlx5-prm"]),
+    (
+        "xgvmi-cli",
+        &["cli-pages", "mlx5-prm", "mlx5dv-sys", "ucx-sys"],
+    ),
+    ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
-    ("osu-bench", &["xgvmi-pool", "ucx-sys"]),
+    ("osu-bench", &["cli-pages", "xgvmi-pool", "ucx-sys"]),
     ("osu-mpi", &["osu-bench"]),
     ("xgvmi-tests", &[]),
     ("xtask", &[]),

@@ -1,0 +1,111 @@
+//! Manual pages and shell completions, made by each command itself: `COMMAND --generate DIR` writes them, for whoever
+//! packages it. It is not in the command's help, because nobody else needs it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+const WORD: &str = "--generate";
+
+/// Writes the pages, if the program's arguments ask for them; its exit code then.
+#[must_use]
+pub fn asked<C: CommandFactory>() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != WORD {
+        return None;
+    }
+    Some(match one(words).and_then(|dir| generate::<C>(Path::new(&dir))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // There is nobody left to tell if stderr is closed.
+            let _ = writeln!(io::stderr(), "error: {WORD}: {error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn one(mut words: impl Iterator<Item = OsString>) -> io::Result<OsString> {
+    match (words.next(), words.next()) {
+        (Some(dir), None) => Ok(dir),
+        _ => Err(io::Error::other("it needs a directory, and nothing else")),
+    }
+}
+
+/// Writes `man/NAME.1` and a page for each subcommand, `bash/NAME`, `zsh/_NAME` and `fish/NAME.fish` below `dir`.
+///
+/// # Errors
+/// A directory or file that cannot be made.
+pub fn generate<C: CommandFactory>(dir: &Path) -> io::Result<()> {
+    let name = C::command().get_name().to_owned();
+    let man = dir.join("man");
+    fs::create_dir_all(&man)?;
+    clap_mangen::generate_to(C::command(), &man)?;
+    for (shell, place) in [
+        (Shell::Bash, "bash"),
+        (Shell::Zsh, "zsh"),
+        (Shell::Fish, "fish"),
+    ] {
+        let place = dir.join(place);
+        fs::create_dir_all(&place)?;
+        let made = clap_complete::generate_to(shell, &mut C::command(), &name, &place)?;
+        if shell == Shell::Bash {
+            // Where bash loads completions on demand, they have the command's name.
+            fs::rename(made, place.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tries things
+    #[derive(Debug, clap::Parser)]
+    #[command(name = "trial", version)]
+    struct Trial {
+        #[command(subcommand)]
+        job: Job,
+    }
+
+    #[derive(Debug, clap::Subcommand)]
+    enum Job {
+        /// Look closely
+        Look {
+            /// How closely
+            #[arg(long)]
+            depth: u32,
+        },
+    }
+
+    #[test]
+    fn all_pages_are_written_and_the_same_each_time() {
+        let (once, again) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        generate::<Trial>(once.path()).unwrap();
+        generate::<Trial>(again.path()).unwrap();
+        for (file, part) in [
+            ("man/trial.1", "Tries things"),
+            ("man/trial-look.1", "How closely"),
+            ("bash/trial", "complete -F _trial"),
+            ("zsh/_trial", "#compdef trial"),
+            ("fish/trial.fish", "complete -c trial"),
+        ] {
+            let text = fs::read_to_string(once.path().join(file)).unwrap();
+            assert!(text.contains(part), "{file}: {text}");
+            assert_eq!(text, fs::read_to_string(again.path().join(file)).unwrap());
+        }
+    }
+
+    #[test]
+    fn one_directory_is_wanted() {
+        let words = |words: &[&str]| one(words.iter().map(OsString::from));
+        assert_eq!(words(&["d"]).unwrap(), "d");
+        assert!(words(&[]).is_err());
+        assert!(words(&["d", "e"]).is_err());
+    }
+}

@@ -1,0 +1,230 @@
+//! `cargo xtask dist`: Debian packages of the library and of the emulator, checked, and tried from where they unpack.
+
+mod check;
+mod papers;
+
+use crate::setup::{self, Env};
+use crate::stage::{self, LIBRARY, Layout, Part};
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+const HELP: &str = "\
+Usage: cargo xtask dist [--output DIR]
+
+Builds two packages for this machine's architecture and puts them into DIR (target/dist):
+
+  xgvmi    the library in UCX's module directory and in one of its own, its commands, header, pkg-config file
+  bf-emu   the emulated device
+
+Each has manual pages, completions, licences and a changelog. Builds each twice and wants the same bytes, dated by
+SOURCE_DATE_EPOCH or else by the last commit; checks what is in them as lintian would; unpacks them and has stock UCX
+load the library from there, on the emulated device from there. Needs dpkg-deb.";
+
+/// A package is some ten megabytes to compress.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs the command.
+pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let Some(output) = parse(arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    if process::stdout(Command::new("dpkg-deb").arg("--version"), LIMIT).is_err() {
+        bail!("no dpkg-deb, which makes the packages: install dpkg");
+    }
+    let machine = Machine::this()?;
+    let epoch = epoch()?;
+    let built = stage::build()?;
+    fs::create_dir_all(&output).with_context(|| format!("cannot make {}", output.display()))?;
+    let mut packages = Vec::new();
+    for part in Part::ALL {
+        let package = make(part, &built, &machine, epoch, &output)?;
+        let faults = check::package(part, &package, &machine)?;
+        if !faults.is_empty() {
+            bail!("{}:\n  {}", package.display(), faults.join("\n  "));
+        }
+        packages.push(package);
+    }
+    try_out(&packages, &machine, &setup::ensure()?)?;
+    for package in packages {
+        let kib = package.metadata().map_or(0, |data| data.len() / 1024);
+        println!("{} ({kib} KiB)", package.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the packages go; `None` when help was asked for.
+fn parse(arguments: Vec<String>) -> Result<Option<PathBuf>> {
+    use lexopt::prelude::{Long, Short};
+    let mut output = workspace::target_dir().join("dist");
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("output") => output = std::path::absolute(parser.value()?)?,
+            Short('h') | Long("help") => return Ok(None),
+            other => bail!("{}; try: cargo xtask dist --help", other.unexpected()),
+        }
+    }
+    Ok(Some(output))
+}
+
+/// What Debian calls a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// As in a package's name.
+    architecture: &'static str,
+    /// As in a library's path.
+    triplet: &'static str,
+}
+
+impl Machine {
+    fn this() -> Result<Self> {
+        Self::of(std::env::consts::ARCH)
+    }
+
+    fn of(architecture: &str) -> Result<Self> {
+        match architecture {
+            "x86_64" => Ok(Self {
+                architecture: "amd64",
+                triplet: "x86_64-linux-gnu",
+            }),
+            "aarch64" => Ok(Self {
+                architecture: "arm64",
+                triplet: "aarch64-linux-gnu",
+            }),
+            other => {
+                bail!("no package for {other}: UCX's mlx5 module is known on x86_64 and aarch64")
+            }
+        }
+    }
+}
+
+/// Seconds since 1970 that everything is dated by.
+fn epoch() -> Result<u64> {
+    if let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH") {
+        let text = value.to_string_lossy();
+        return text
+            .parse()
+            .with_context(|| format!("SOURCE_DATE_EPOCH={text}"));
+    }
+    let mut command = Command::new("git");
+    command.current_dir(workspace::root());
+    command.args(["log", "-1", "--format=%ct"]);
+    let text = process::stdout(&mut command, LIMIT);
+    let text = text.context("no SOURCE_DATE_EPOCH, and no commit to date by")?;
+    text.trim().parse().context("git's date")
+}
+
+/// Builds a package, twice.
+fn make(part: Part, built: &Path, machine: &Machine, epoch: u64, output: &Path) -> Result<PathBuf> {
+    let Machine {
+        architecture,
+        triplet,
+    } = machine;
+    let version = env!("CARGO_PKG_VERSION");
+    let file = format!("{}_{version}_{architecture}.deb", part.package());
+    let package = output.join(&file);
+    let again = workspace::target_dir().join("stage").join(&file);
+    for target in [&package, &again] {
+        let root = workspace::target_dir().join("stage").join(part.package());
+        let _ = fs::remove_dir_all(&root);
+        let layout = Layout::debian(&root, triplet);
+        stage::put(part, built, &layout)?;
+        papers::put(part, machine, epoch, &layout)?;
+        check::settle(&root)?;
+        let mut command = Command::new("dpkg-deb");
+        command.env("SOURCE_DATE_EPOCH", epoch.to_string());
+        command.args(["--root-owner-group", "-Zxz", "--build"]);
+        process::stdout(command.arg(&root).arg(target), LIMIT)?;
+    }
+    if fs::read(&package)? != fs::read(&again)? {
+        bail!("{file} is not the same when it is built again");
+    }
+    fs::remove_file(&again).with_context(|| again.display().to_string())?;
+    Ok(package)
+}
+
+/// Unpacks the packages and has stock UCX load the library from there, over the device from there.
+fn try_out(packages: &[PathBuf], machine: &Machine, env: &Env) -> Result<()> {
+    let root = workspace::target_dir().join("stage/installed");
+    let _ = fs::remove_dir_all(&root);
+    for package in packages {
+        let mut command = Command::new("dpkg-deb");
+        process::stdout(command.arg("-x").arg(package).arg(&root), LIMIT)?;
+    }
+    let layout = Layout::debian(&root, machine.triplet);
+    let state = root.join("state");
+    let emulator = layout.at("bin/bf-emu");
+    let said = load(&layout, &state, &emulator, env);
+    let mut reset = Command::new(&emulator);
+    let reset = process::stdout(reset.args(["reset", "--state"]).arg(&state), LIMIT);
+    let said = said?;
+    reset?;
+    // The device is seen, the library is called, and its options are UCX's.
+    for sign in [
+        "mlx5_0:1",
+        "calls this library by name",
+        "UCX_XGVMI_POOL_MAX=",
+    ] {
+        if !said.contains(sign) {
+            bail!("UCX with the installed library does not say '{sign}':\n{said}");
+        }
+    }
+    let mut xgvmi = Command::new(layout.at("bin/xgvmi"));
+    let version = process::stdout(xgvmi.arg("--version"), LIMIT)?;
+    if !version.contains(env!("CARGO_PKG_VERSION")) {
+        bail!("the installed xgvmi says: {version}");
+    }
+    Ok(())
+}
+
+fn load(layout: &Layout, state: &Path, emulator: &Path, env: &Env) -> Result<String> {
+    let mut command = Command::new(emulator);
+    command
+        .args(["run", "--as", "node0.host", "--state"])
+        .arg(state);
+    // Behind what the emulator preloads.
+    command.args([
+        "--",
+        "sh",
+        "-c",
+        r#"LD_PRELOAD="$LD_PRELOAD:$1"; export LD_PRELOAD; exec "$2" -d -c"#,
+    ]);
+    command.arg("sh").arg(layout.plugins().join(LIBRARY));
+    command.arg(env.ucx_tools_dir.join("ucx_info"));
+    command.env("UCX_XGVMI_LOG_LEVEL", "debug");
+    let mut libraries = env.ucx_lib_dir.display().to_string();
+    for (name, value) in env.for_verbs() {
+        if name == "LD_LIBRARY_PATH" {
+            libraries = format!("{libraries}:{value}");
+        } else {
+            command.env(name, value);
+        }
+    }
+    process::stdout(command.env("LD_LIBRARY_PATH", libraries), LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_debian_s() {
+        assert_eq!(Machine::of("x86_64").unwrap().architecture, "amd64");
+        assert_eq!(Machine::of("aarch64").unwrap().triplet, "aarch64-linux-gnu");
+        assert!(Machine::of("riscv64").is_err());
+    }
+
+    #[test]
+    fn the_output_is_where_it_is_said() {
+        let parse = |words: &[&str]| parse(words.iter().map(|&word| word.to_owned()).collect());
+        assert!(parse(&[]).unwrap().unwrap().ends_with("dist"));
+        assert_eq!(parse(&["--output=/a"]).unwrap(), Some("/a".into()));
+        assert_eq!(parse(&["--help"]).unwrap(), None);
+        assert!(parse(&["a"]).is_err());
+    }
+}

@@ -1,0 +1,317 @@
+//! What is installed, and where: one list for `cargo xtask install` below a prefix, and for the packages of
+//! `cargo xtask dist`.
+
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The library's file, by its soname.
+pub(crate) const LIBRARY: &str = "libuct_ib_mlx5_xgvmi.so.0";
+/// The name that some packagings of UCX ask for.
+pub(crate) const OTHER_NAME: &str = "libuct_ib_mlx5_xgvmi.so.0.0.0";
+
+/// A command writes its pages in milliseconds.
+const QUESTION: Duration = Duration::from_secs(30);
+
+/// What goes together: with an emulator nobody has to install, and without a product that knows of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The library and the commands about it.
+    Product,
+    /// The emulated device.
+    Emulator,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 2] = [Self::Product, Self::Emulator];
+
+    /// Name of its package.
+    pub(crate) const fn package(self) -> &'static str {
+        match self {
+            Self::Product => "xgvmi",
+            Self::Emulator => "bf-emu",
+        }
+    }
+
+    /// Its commands, which are programs of the build.
+    pub(crate) const fn commands(self) -> &'static [&'static str] {
+        match self {
+            Self::Product => &["xgvmi", "xgvmi-sp", "xgvmi-offload-check", "osu-bench"],
+            Self::Emulator => &["bf-emu"],
+        }
+    }
+
+    /// What is to be read, by its place in the workspace.
+    pub(crate) const fn documents(self) -> &'static [&'static str] {
+        match self {
+            Self::Product => &[
+                "uct-plugin/OPTIONS.md",
+                "docs/HARDWARE.md",
+                "docs/DEFECTS.md",
+            ],
+            Self::Emulator => &["docs/EMULATION.md", "docs/FAULTS.md"],
+        }
+    }
+}
+
+/// Where things go. All below one root, without a leading slash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// The root that files are put below.
+    pub(crate) root: PathBuf,
+    /// Before everything else, as `usr`; may be empty.
+    pub(crate) prefix: PathBuf,
+    /// Libraries, below the prefix: `lib`, or `lib/TRIPLET`.
+    pub(crate) lib: PathBuf,
+    /// What the prefix is called where the files will be used.
+    pub(crate) used_as: PathBuf,
+    /// Completions of zsh and fish, below the prefix.
+    pub(crate) zsh: &'static str,
+    pub(crate) fish: &'static str,
+    /// Whether manual pages are compressed.
+    pub(crate) compress: bool,
+}
+
+impl Layout {
+    /// Everything below one directory.
+    pub(crate) fn prefix(prefix: &Path) -> Self {
+        Self {
+            root: prefix.to_owned(),
+            prefix: PathBuf::new(),
+            lib: "lib".into(),
+            used_as: prefix.to_owned(),
+            zsh: "share/zsh/site-functions",
+            fish: "share/fish/vendor_completions.d",
+            compress: false,
+        }
+    }
+
+    /// As Debian wants it, for machines of this triplet.
+    pub(crate) fn debian(root: &Path, triplet: &str) -> Self {
+        Self {
+            root: root.to_owned(),
+            prefix: "usr".into(),
+            lib: Path::new("lib").join(triplet),
+            used_as: "/usr".into(),
+            zsh: "share/zsh/vendor-completions",
+            fish: "share/fish/vendor_completions.d",
+            compress: true,
+        }
+    }
+
+    /// A place below the prefix.
+    pub(crate) fn at(&self, place: impl AsRef<Path>) -> PathBuf {
+        self.root.join(&self.prefix).join(place)
+    }
+
+    /// UCX's module directory, if the prefix is UCX's.
+    pub(crate) fn modules(&self) -> PathBuf {
+        self.at(self.lib.join("ucx"))
+    }
+
+    /// A directory with the library alone, for a UCX that is elsewhere.
+    pub(crate) fn plugins(&self) -> PathBuf {
+        self.at(self.lib.join("xgvmi"))
+    }
+}
+
+/// Builds all that users run, in release form. All of it, as the test run does, so that nothing is built twice.
+pub(crate) fn build() -> Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["build", "--release"]);
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("`{}`: {status}", process::shown(&command));
+    }
+    Ok(workspace::target_dir().join("release"))
+}
+
+/// Puts a part where the layout says. `built` is the directory of [`build`].
+pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
+    match part {
+        Part::Product => {
+            let library = built.join("libuct_ib_mlx5_xgvmi.so");
+            program(&library, &layout.plugins().join(LIBRARY), 0o644)?;
+            link(LIBRARY, &layout.plugins().join(OTHER_NAME))?;
+            for name in [LIBRARY, OTHER_NAME] {
+                link(&format!("../xgvmi/{LIBRARY}"), &layout.modules().join(name))?;
+            }
+            let header = workspace::root().join("uct-plugin/include/xgvmi.h");
+            file(&header, &layout.at("include/xgvmi.h"), 0o644)?;
+            let pkgconfig = layout.at(layout.lib.join("pkgconfig/xgvmi.pc"));
+            text(&pc(layout), &pkgconfig, 0o644)?;
+        }
+        Part::Emulator => {
+            let preload = "libbfemu_preload.so";
+            // Beside the commands' directory, where the command looks for it.
+            let place = layout.at("lib/bf-emu").join(preload);
+            program(&built.join(preload), &place, 0o644)?;
+        }
+    }
+    for name in part.commands() {
+        program(&built.join(name), &layout.at("bin").join(name), 0o755)?;
+        pages(&built.join(name), name, layout)?;
+    }
+    let documents = layout.at("share/doc").join(part.package());
+    for document in part.documents() {
+        let source = workspace::root().join(document);
+        let name = source.file_name().context("a document without a name")?;
+        file(&source, &documents.join(name), 0o644)?;
+    }
+    Ok(())
+}
+
+/// The manual pages and completions that the command writes itself.
+fn pages(program: &Path, name: &str, layout: &Layout) -> Result<()> {
+    let made = workspace::target_dir().join("pages").join(name);
+    let _ = fs::remove_dir_all(&made);
+    let mut command = Command::new(program);
+    process::stdout(command.arg("--generate").arg(&made), QUESTION)?;
+    let bash = layout.at("share/bash-completion/completions");
+    file(&made.join("bash").join(name), &bash.join(name), 0o644)?;
+    let zsh = format!("_{name}");
+    file(
+        &made.join("zsh").join(&zsh),
+        &layout.at(layout.zsh).join(&zsh),
+        0o644,
+    )?;
+    let fish = format!("{name}.fish");
+    file(
+        &made.join("fish").join(&fish),
+        &layout.at(layout.fish).join(&fish),
+        0o644,
+    )?;
+    for entry in fs::read_dir(made.join("man")).context("manual pages")? {
+        let page = entry?.path();
+        let file_name = page.file_name().context("a page without a name")?;
+        let place = layout.at("share/man/man1").join(file_name);
+        file(&page, &place, 0o644)?;
+        if layout.compress {
+            compress(&place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compresses a file in its place, always to the same bytes.
+pub(crate) fn compress(file: &Path) -> Result<()> {
+    let mut command = Command::new("gzip");
+    process::stdout(command.args(["-9nf"]).arg(file), QUESTION).map(drop)
+}
+
+/// For programs that build against the header. There is nothing to link to: the library is UCX's module or a preload.
+fn pc(layout: &Layout) -> String {
+    let (prefix, lib) = (layout.used_as.display(), layout.lib.display());
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "prefix={prefix}\n\
+         includedir=${{prefix}}/include\n\
+         libdir=${{prefix}}/{lib}\n\
+         plugindir=${{libdir}}/xgvmi\n\
+         preload=${{plugindir}}/{LIBRARY}\n\
+         \n\
+         Name: xgvmi\n\
+         Description: Pooled memory keys for DPU-offloaded communication through stock UCX\n\
+         Version: {version}\n\
+         Cflags: -I${{includedir}}\n"
+    )
+}
+
+/// A program or library of the build, without debugging information where binutils are there.
+fn program(source: &Path, target: &Path, mode: u32) -> Result<()> {
+    let name = source.file_name().context("a program without a name")?;
+    let dir = workspace::target_dir().join("stripped");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let stripped = dir.join(name);
+    let mut command = Command::new("strip");
+    command.args(["--strip-debug", "--remove-section=.comment", "-o"]);
+    match process::run(command.arg(&stripped).arg(source), QUESTION) {
+        Ok(done) if done.ok() => file(&stripped, target, mode),
+        Ok(done) => bail!("`{}`: {}", process::shown(&command), done.output),
+        Err(_) => file(source, target, mode),
+    }
+}
+
+fn file(source: &Path, target: &Path, mode: u32) -> Result<()> {
+    replace(target, |path| {
+        fs::copy(source, path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    })
+    .with_context(|| format!("from {}", source.display()))
+}
+
+/// Writes a text as a file.
+pub(crate) fn text(text: &str, target: &Path, mode: u32) -> Result<()> {
+    replace(target, |path| {
+        fs::write(path, text)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    })
+}
+
+fn link(to: &str, target: &Path) -> Result<()> {
+    replace(target, |path| symlink(to, path))
+}
+
+/// Makes a file beside its place and moves it there.
+fn replace(target: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
+    let what = || format!("cannot install {}", target.display());
+    let parent = target.parent().with_context(what)?;
+    fs::create_dir_all(parent).with_context(what)?;
+    let name = target.file_name().with_context(what)?.to_string_lossy();
+    let new = parent.join(format!(".{name}.{}", std::process::id()));
+    // What an install with the same number that was killed has left.
+    let _ = fs::remove_file(&new);
+    let made = make(&new).and_then(|()| fs::rename(&new, target));
+    if made.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    made.with_context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_in_use_is_replaced_and_not_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, target) = (dir.path().join("source"), dir.path().join("a/b/target"));
+        fs::write(&source, "old").unwrap();
+        file(&source, &target, 0o644).unwrap();
+        let in_use = fs::File::open(&target).unwrap();
+        fs::write(&source, "new").unwrap();
+        file(&source, &target, 0o755).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "new");
+        assert_eq!(std::io::read_to_string(in_use).unwrap(), "old");
+        assert_eq!(
+            target.metadata().unwrap().permissions().mode() & 0o777,
+            0o755
+        );
+        // Nothing is left beside it, not even after a failure.
+        assert!(file(&dir.path().join("none"), &target, 0o644).is_err());
+        assert_eq!(fs::read_dir(dir.path().join("a/b")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_pc_file_speaks_of_where_it_will_be() {
+        let debian = Layout::debian(Path::new("/tmp-root"), "x86_64-linux-gnu");
+        let text = pc(&debian);
+        assert!(text.contains("prefix=/usr\n"), "{text}");
+        assert!(
+            text.contains("libdir=${prefix}/lib/x86_64-linux-gnu\n"),
+            "{text}"
+        );
+        assert_eq!(
+            debian.modules(),
+            Path::new("/tmp-root/usr/lib/x86_64-linux-gnu/ucx")
+        );
+        let below = Layout::prefix(Path::new("/opt/x"));
+        assert!(pc(&below).contains("prefix=/opt/x\n"));
+        assert_eq!(below.modules(), Path::new("/opt/x/lib/ucx"));
+    }
+}
