@@ -19,14 +19,16 @@ pub fn asked<C: CommandFactory>() -> Option<ExitCode> {
     if words.next()? != WORD {
         return None;
     }
-    Some(match one(words).and_then(|dir| generate::<C>(Path::new(&dir))) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // There is nobody left to tell if stderr is closed.
-            let _ = writeln!(io::stderr(), "error: {WORD}: {error}");
-            ExitCode::FAILURE
-        }
-    })
+    Some(
+        match one(words).and_then(|dir| generate::<C>(Path::new(&dir))) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // There is nobody left to tell if stderr is closed.
+                let _ = writeln!(io::stderr(), "error: {WORD}: {error}");
+                ExitCode::FAILURE
+            }
+        },
+    )
 }
 
 fn one(mut words: impl Iterator<Item = OsString>) -> io::Result<OsString> {
