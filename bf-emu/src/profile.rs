@@ -11,9 +11,13 @@
 //! umr_bind = 1000                     # or one time for all sizes
 //!
 //! [link]
-//! latency_ns = 900                    # per RDMA operation
-//! bandwidth_mbit_per_s = 400000       # 0: unlimited
+//! latency_ns = 900                    # per message, 0..=60 s
+//! bandwidth_mbit_per_s = 400000       # per port and direction, up to 10 Tbit/s; 0: unlimited
 //! ```
+//!
+//! The functions of an adapter share its port, and so do all their queues: messages pass it one after
+//! the other. Ports of different adapters, and the two directions of a port, are independent. What
+//! goes from one function of an adapter to another takes the same time without occupying the port.
 //!
 //! What is not named costs nothing.
 
@@ -190,6 +194,12 @@ impl ProfileTable {
                 .get(row as usize)
                 .map_or(0, |costs| self.interpolate(costs, bytes)),
         }
+    }
+
+    /// Whether messages take time on the link.
+    #[must_use]
+    pub fn has_link(&self) -> bool {
+        self.latency_ns != 0 || self.bandwidth_mbit_per_s != 0
     }
 
     /// Whether nothing costs anything, so that callers may skip the clock altogether.

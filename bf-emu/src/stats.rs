@@ -126,6 +126,7 @@ pub struct Counters {
     completions: AtomicU64,
     events: AtomicU64,
     bytes: AtomicU64,
+    link_ns: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, amount: u64) {
@@ -180,6 +181,11 @@ impl Counters {
         add(&self.events, 1);
     }
 
+    /// Counts time for which a message occupied the link.
+    pub fn link(&self, nanos: u64) {
+        add(&self.link_ns, nanos);
+    }
+
     /// Counts payload moved by the function's work requests.
     pub fn payload(&self, bytes: u64) {
         add(&self.bytes, bytes);
@@ -231,6 +237,9 @@ pub struct FunctionStats {
     pub events: u64,
     /// Payload moved by its work requests, in bytes.
     pub bytes: u64,
+    /// Time for which messages of its work requests occupied the link of the cost profile, in
+    /// nanoseconds.
+    pub link_ns: u64,
     /// Refusals, by reason.
     pub refusals: Counts,
     /// Objects that live now.
@@ -387,6 +396,7 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
         completions: load(&counters.completions),
         events: load(&counters.events),
         bytes: load(&counters.bytes),
+        link_ns: load(&counters.link_ns),
         refusals: counts(
             &mut Refusal::ALL.iter().map(|r| r.name()),
             &counters.refusals,
@@ -435,6 +445,9 @@ impl fmt::Display for Stats {
                 function.events,
                 function.bytes
             )?;
+            if function.link_ns != 0 {
+                writeln!(f, "  {:<10} {} ns occupied", "link", function.link_ns)?;
+            }
         }
         Ok(())
     }

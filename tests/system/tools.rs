@@ -3,8 +3,8 @@
 use crate::agent::Agent;
 use crate::harness::Case;
 use crate::process;
-use crate::world::{LIMIT, Room, World, succeed};
-use anyhow::{Result, ensure};
+use crate::world::{LIMIT, Room, World, free_port, succeed, succeed_pair};
+use anyhow::{Context, Result, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -12,6 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("bf_emu_counts_by_function", counts),
         Case::new("bf_emu_resets", resets),
         Case::new("bf_emu_ends_with_the_programs_code", exit_code),
+        Case::new("bf_emu_counts_time_on_the_link", link),
     ]
 }
 
@@ -93,6 +94,36 @@ fn exit_code(world: &World) -> Result<()> {
         "{}\n{}",
         done.status,
         done.output
+    );
+    Ok(())
+}
+
+/// 1 Gbit/s is 8 ns a byte, whoever asks: the port's time is that of the bytes that passed it.
+const LINK: &str = "source = \"a test\"\n[link]\nlatency_ns = 2000\nbandwidth_mbit_per_s = 1000\n";
+const NS_PER_BYTE: u64 = 8;
+
+fn link(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let profile = room.path().join("link.toml");
+    std::fs::write(&profile, LINK)?;
+    let profile = profile.to_str().context("a path of UTF-8")?;
+    let port = free_port()?;
+    let run = |function: &str| {
+        let options = ["--nodes", "2", "--profile", profile];
+        let mut command = room.command_with(&options, function, world.verbs_tool("ib_write_bw"));
+        let port = port.to_string();
+        command.args([
+            "-d", "mlx5_0", "-F", "-s", "8192", "-q", "2", "-n", "100", "-p", &port,
+        ]);
+        command
+    };
+    let mut client = run("node1.host");
+    succeed_pair(&mut run("node0.host"), client.arg("127.0.0.1"), port)?;
+    let (bytes, link_ns) = (room.total("bytes")?, room.total("link_ns")?);
+    ensure!(bytes >= 2 * 100 * 8192, "{bytes} bytes passed");
+    ensure!(
+        link_ns == bytes * NS_PER_BYTE,
+        "{bytes} bytes occupied the link for {link_ns} ns"
     );
     Ok(())
 }

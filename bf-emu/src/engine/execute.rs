@@ -10,6 +10,7 @@ use super::atomic;
 use super::complete::{complete_scattered, enter_error, fail, flush, qp_slot, space_of_qp};
 use super::event::Event;
 use super::fault::{self, Verdict};
+use super::link;
 use super::list::{Failure, List, transfer, transfer_at_once};
 use super::peer::{Poster, destination, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry, low16};
@@ -20,7 +21,6 @@ use crate::fabric::Locked;
 use crate::fabric::journal::Take;
 use crate::fabric::objects::Ring;
 use crate::memory::{MemoryError, Space};
-use crate::profile::CostKind;
 use crate::stats::{Refusal, Work};
 use crate::sys;
 use crate::trace::What;
@@ -41,6 +41,11 @@ pub(crate) enum Step {
     Done {
         /// Nanoseconds.
         cost_ns: u64,
+    },
+    /// Its message is on the link.
+    OnItsWay {
+        /// When it has arrived.
+        until_ns: u64,
     },
     /// The other side is not ready: try again.
     Wait,
@@ -148,6 +153,9 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     // A record that claims more than the ring holds, or an entry that cannot be read or is for
     // another queue, is the poster's own fault.
     let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
+    if sound && let Some(until_ns) = link::arrives_at(locked, (function, qpn), &qp, &bytes) {
+        return Step::OnItsWay { until_ns };
+    }
     let poster = Poster {
         function,
         qpn,
@@ -268,6 +276,9 @@ fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {
         qp.give_up_at_ns = 0;
         qp.retry_at_ns = 0;
         qp.pending = false;
+        if qp.arrives_at_ns != 0 {
+            qp.arrives_at_ns = 0;
+        }
     }
 }
 
@@ -422,7 +433,7 @@ fn execute(
             count(Work::Atomic);
             Ok(Outcome {
                 scattered,
-                ..outcome(locked, u64::from(atomic.bytes))
+                ..outcome(u64::from(atomic.bytes))
             })
         }
     }
@@ -436,19 +447,10 @@ struct Message {
     solicited: bool,
 }
 
-/// Time of an operation on the link.
-fn link_ns(locked: &Locked<'_>, bytes: u64) -> u64 {
-    let profile = locked.fabric().profile();
-    profile
-        .cost_ns(CostKind::RdmaLatency, bytes)
-        .saturating_add(profile.cost_ns(CostKind::RdmaPerByte, bytes))
-}
-
-fn outcome(locked: &Locked<'_>, bytes: u64) -> Outcome {
+fn outcome(bytes: u64) -> Outcome {
     Outcome {
         bytes,
-        cost_ns: link_ns(locked, bytes),
-        scattered: Scattered::NONE,
+        ..Outcome::default()
     }
 }
 
@@ -464,7 +466,7 @@ fn or_drop(
             .fabric()
             .counters(poster.function)
             .refuse(Refusal::Dropped);
-        return Ok(outcome(locked, bytes));
+        return Ok(outcome(bytes));
     }
     Err(fault)
 }
@@ -531,7 +533,7 @@ fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<O
         ..Cqe::default()
     };
     received(locked, &peer, &entry, (cqe, &scattered));
-    Ok(outcome(locked, length))
+    Ok(outcome(length))
 }
 
 /// Where a message comes from: UCX answers a request of a DCI by it.
@@ -648,7 +650,7 @@ fn write(
         };
         received(locked, &peer, &entry, (cqe, &Scattered::NONE));
     }
-    Ok(outcome(locked, length))
+    Ok(outcome(length))
 }
 
 fn read(
@@ -678,7 +680,7 @@ fn read(
     match moved {
         Ok(scattered) => Ok(Outcome {
             scattered,
-            ..outcome(locked, length)
+            ..outcome(length)
         }),
         Err(Failure::SourceGone) => Err(NO_ANSWER),
         Err(Failure::Source) => {
@@ -696,7 +698,7 @@ fn datagram(
     to: &AddressVector,
 ) -> Result<Outcome, Fault> {
     let length = length_of(&message.list, DATAGRAM_BYTES_MAX)?;
-    let sent = outcome(locked, length);
+    let sent = outcome(length);
     let dropped = |locked: &Locked<'_>| {
         locked
             .fabric()

@@ -18,6 +18,7 @@ pub mod deferred;
 pub(crate) mod event;
 pub(crate) mod execute;
 pub(crate) mod fault;
+pub(crate) mod link;
 pub(crate) mod list;
 mod peer;
 pub mod polling;
@@ -186,9 +187,14 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
                     locked.pause();
                 }
             }
+            // The queue pair is this thread's meanwhile: who else comes leaves word in `rang`.
+            Step::OnItsWay { until_ns } => locked.pause_until(until_ns),
             Step::Idle if qp.rang => qp.rang = false,
             Step::Idle => {
                 qp.busy = 0;
+                if qp.left_at_ns != 0 {
+                    qp.left_at_ns = 0;
+                }
                 return cost_ns;
             }
             Step::Wait => {

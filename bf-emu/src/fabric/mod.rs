@@ -23,6 +23,7 @@ use lock::{Holder, SharedMutex, Taken};
 use objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
 use table::Table;
 
+use crate::engine::link::Port;
 use crate::faults::{self, RULES_MAX, Rule, Rules};
 use crate::profile::ProfileTable;
 use crate::stats::Counters;
@@ -178,6 +179,7 @@ struct Head {
     lives: [SharedMutex; PROCESSES_MAX],
     identities: [Identity; FUNCTIONS_MAX],
     counters: [Counters; FUNCTIONS_MAX],
+    ports: [Port; FUNCTIONS_MAX],
     trace: trace::Ring,
 }
 
@@ -493,6 +495,18 @@ impl Fabric {
         &self.head().counters[function.min(FUNCTIONS_MAX - 1)]
     }
 
+    /// The port of a function: that of its adapter, which is known by its image.
+    #[must_use]
+    pub(crate) fn port(&self, function: usize) -> &Port {
+        let image = self.identity(function).map(|own| own.sys_image_guid);
+        let first = self
+            .identities()
+            .iter()
+            .position(|other| Some(other.sys_image_guid) == image);
+        // Cannot be outside: it is the place of an identity, of which there are as many.
+        &self.head().ports[first.unwrap_or(0)]
+    }
+
     /// What happened lately. Not guarded by the lock.
     #[must_use]
     pub fn trace(&self) -> &trace::Ring {
@@ -608,6 +622,17 @@ impl<'a> Locked<'a> {
     pub fn pause(&mut self) {
         // SAFETY: this thread holds the lock, and holds it again before anything else happens.
         unsafe { self.fabric.head().lock.unlock() };
+        if self.fabric.head().lock.lock() == Taken::OwnerDied {
+            self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
+            self.repair();
+        }
+    }
+
+    /// As [`Locked::pause`], until a time.
+    pub(crate) fn pause_until(&mut self, until_ns: u64) {
+        // SAFETY: as there.
+        unsafe { self.fabric.head().lock.unlock() };
+        crate::sys::wait_until(until_ns);
         if self.fabric.head().lock.lock() == Taken::OwnerDied {
             self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
             self.repair();

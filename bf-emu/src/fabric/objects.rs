@@ -147,6 +147,10 @@ pub struct Qp {
     pub retry_at_ns: u64,
     /// Deferred mode: when to come to what is posted; 0 for now.
     pub defer_until_ns: u64,
+    /// Link model: when the next request arrives; 0 while it has not been sent.
+    pub arrives_at_ns: u64,
+    /// Link model: when the last request had left, of a queue that has not been idle since; else 0.
+    pub left_at_ns: u64,
     /// Building blocks executed, modulo 65,536 on the wire.
     pub sq_done: u32,
     /// Receive entries used.

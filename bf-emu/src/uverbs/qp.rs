@@ -398,6 +398,8 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.pending = false;
     qp.held = Held::default();
     qp.defer_until_ns = 0;
+    qp.arrives_at_ns = 0;
+    qp.left_at_ns = 0;
     qp.remote_function = 0;
     qp.remote_qpn = 0;
 }
