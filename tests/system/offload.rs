@@ -24,6 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("offload_steady_state_makes_no_keys", steady_state),
         Case::new("offload_kept_buffers", kept_buffers),
         Case::new("offload_jobs_one_after_the_other_and_at_once", jobs),
+        Case::new("offload_workers_under_one_daemon", workers),
         Case::new("offload_counts_that_disagree", counts_disagree),
         Case::new("offload_service_killed", |world| {
             killed(world, Victim::Service)
@@ -93,21 +94,19 @@ impl<'a> Farm<'a> {
 
     /// The addresses of a node's SPs.
     pub(crate) fn addresses(&self, node: u32) -> Result<String> {
-        let addresses: Result<Vec<String>> = self.services[node as usize]
-            .iter()
-            .map(|service| {
-                let said = service.said();
-                let (_, rest) = said
-                    .split_once(" listens on ")
-                    .with_context(|| said.clone())?;
-                Ok(rest
-                    .split([',', '\n'])
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned())
-            })
-            .collect();
-        Ok(addresses?.join(","))
+        let mut addresses = Vec::new();
+        for service in &self.services[node as usize] {
+            let said = service.said();
+            let lines = said
+                .lines()
+                .filter_map(|line| line.split_once(" listens on "));
+            addresses.extend(lines.map(|(_, rest)| {
+                let address = rest.split(',').next().unwrap_or_default();
+                address.to_owned()
+            }));
+        }
+        ensure!(!addresses.is_empty(), "no service of node {node} listens");
+        Ok(addresses.join(","))
     }
 
     /// A job of `per_node` ranks on each node; `vary` changes the arguments of single ranks.
@@ -325,6 +324,32 @@ fn jobs(world: &World) -> Result<()> {
     let wrong = ["--rounds", "5", "--wrong-count-in", "3"];
     fail(farm.job(1, &wrong, |_, _| ())?, &["disagree"])?;
     succeed(farm.job(2, &short, |_, _| ())?)?;
+    Ok(())
+}
+
+/// One daemon runs several services, ends them when it is asked to, and ends when one of them fails.
+fn workers(world: &World) -> Result<()> {
+    let mut farm = Farm::with(world, "stock", 1, &["--workers", "2"])?;
+    ensure!(farm.addresses(0)?.split(',').count() == 2, "two services");
+    succeed(farm.job(2, &["--rounds", "5"], |_, _| ())?)?;
+    let daemon = &mut farm.services[0][0];
+    daemon.signal(libc::SIGTERM)?;
+    let (code, said) = daemon.end(LIMIT)?;
+    ensure!(code == Some(0), "exit code {code:?}:\n{said}");
+
+    let daemon = &mut farm.services[1][0];
+    let id = daemon.group.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+    let first = children.split_whitespace().next().context("a service")?;
+    let first: i32 = first.parse()?;
+    // SAFETY: kill(2) takes plain integers; the process is the daemon's, which has not waited for it.
+    let killed = unsafe { libc::kill(first, libc::SIGKILL) };
+    ensure!(killed == 0, "kill {first}");
+    let (code, said) = daemon.end(LIMIT)?;
+    ensure!(
+        code == Some(1) && said.contains("service 0 has ended"),
+        "exit code {code:?}:\n{said}"
+    );
     Ok(())
 }
 

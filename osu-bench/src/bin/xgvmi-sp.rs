@@ -2,12 +2,15 @@
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use osu_bench::offload::{Service, ServiceArgs};
+use osu_bench::offload::{Service, ServiceArgs, supervise};
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
 use std::process::ExitCode;
 
 /// Moves data between the memories of hosts for the ranks of MPI programs, which it serves job after job.
+///
+/// Its first line on standard output tells where it listens.
 #[derive(Debug, Parser)]
 #[command(name = "xgvmi-sp", version)]
 struct Cli {
@@ -29,19 +32,32 @@ fn main() -> ExitCode {
 }
 
 fn run(args: ServiceArgs) -> Result<()> {
-    let mut service = Service::new(args.options()?)?;
-    let mut stdout = std::io::stdout();
-    writeln!(
-        stdout,
+    let options = args.options()?;
+    if options.workers > 1 {
+        let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let mut told = Ok(());
+        supervise(options.workers, &arguments, |lines| {
+            told = tell(&lines.join("\n"))
+        })?;
+        return told;
+    }
+    let mut service = Service::new(options)?;
+    tell(&format!(
         "xgvmi-sp {} listens on {}, UCX {}",
         env!("CARGO_PKG_VERSION"),
         service.address(),
         service.ucx_version()
-    )
-    .and_then(|()| stdout.flush())
-    .context("telling where it listens")?;
-    notify_systemd().context("telling systemd")?;
+    ))?;
     Ok(service.run()?)
+}
+
+/// Says that all is up, on standard output and to systemd.
+fn tell(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{text}")
+        .and_then(|()| stdout.flush())
+        .context("telling where it listens")?;
+    notify_systemd().context("telling systemd")
 }
 
 /// For a unit of `Type=notify`: the service is up.

@@ -24,7 +24,7 @@ pub use control::{PROTOCOL, RANKS_MAX, Scheme};
 pub use error::{OffloadError, Result};
 pub use exchange::{Exchange, TcpExchange};
 pub use library::LibraryStats;
-pub use service::{Credits, LogLevel, Service, ServiceArgs, ServiceOptions};
+pub use service::{Credits, LogLevel, Service, ServiceArgs, ServiceOptions, supervise};
 
 /// Bits that no other process has.
 fn random() -> std::io::Result<u128> {

@@ -1,18 +1,22 @@
 //! What a rank does: registers and exports its buffers, tells its SP, and waits for the completion.
 
+mod call;
 mod connect;
 mod options;
+mod types;
 
 pub use options::{ClientArgs, ClientOptions};
+pub use types::{ClientStats, CommunicatorId, Memory, Registered, Request, Side};
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::library::Library;
 use super::link::{Link, poll, pollfd};
-use super::wire::{Block, Collective, Export, HostArrive, HostFin, Kind};
+use super::wire::{Collective, HostFin, Kind};
 use crate::buffer::Buffer;
 use crate::ucp::{Context, Endpoint, MappedRange, Request as Operation, Worker};
+use call::arguments;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
@@ -33,15 +37,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The longest wait for a goodbye to leave.
 const BYE_LIMIT: Duration = Duration::from_secs(2);
-
-/// A group of ranks, numbered by the program: the same number for the same group at all its members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CommunicatorId(pub u32);
-
-impl CommunicatorId {
-    /// All ranks of the job. There from the beginning.
-    pub const WORLD: Self = Self(0);
-}
 
 /// A rank's connection to its SP. To be closed with [`Client::close`] by all ranks; the SP takes one that is merely
 /// dropped for dead, and ends the job.
@@ -94,72 +89,6 @@ struct Numbers {
     calls: u64,
     announced_aliases: u64,
     aliases: Option<(u64, u64)>,
-}
-
-/// Numbers of a client so far. Differences of two of them tell about the calls between.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[non_exhaustive]
-pub struct ClientStats {
-    /// Completed calls.
-    pub calls: u64,
-    /// Time that connecting took, the making of announced aliases included, in microseconds.
-    pub connect_us: f64,
-    /// Time in registration and export, in microseconds.
-    pub registration_us: f64,
-    /// Time in giving registrations back, in microseconds.
-    pub deregistration_us: f64,
-    /// Buffers registered and exported by calls.
-    pub registrations: u64,
-    /// Aliases that the SP had made of our announced keys when we were connected.
-    pub announced_aliases: u64,
-    /// Exports of this process for which the pool had a free key; `None` without the library.
-    pub host_hits: Option<u64>,
-    /// Exports for which it had none.
-    pub host_misses: Option<u64>,
-    /// Imports of our SP, for all its ranks, for which there was an alias; as of our last completed call.
-    pub alias_hits: Option<u64>,
-    /// Imports, and announced keys, for which it had to make one.
-    pub alias_misses: Option<u64>,
-}
-
-/// Memory of one side of a call.
-#[derive(Debug, Clone, Copy)]
-pub enum Memory<'a> {
-    /// Registered for the call and given back at its end. May be null if `length` is 0.
-    Temporary {
-        /// First byte.
-        start: *mut u8,
-        /// Bytes.
-        length: usize,
-    },
-    /// Registered before, by [`Client::register`].
-    Registered(&'a Registered),
-}
-
-/// One side of an alltoallv: blocks in the order of the communicator's members, all numbers in bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct Side<'a> {
-    /// Where the blocks are.
-    pub memory: Memory<'a>,
-    /// Length of the block for, or from, each member. May be 0.
-    pub counts: &'a [usize],
-    /// Where it begins, from the start of the memory.
-    pub displacements: &'a [usize],
-}
-
-/// A long-lived buffer, registered and exported once.
-#[derive(Debug)]
-pub struct Registered {
-    range: MappedRange,
-    start: *mut u8,
-    packed: Vec<u8>,
-}
-
-/// A call under way. To be completed with [`Client::test`] or [`Client::wait`].
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "the buffers belong to the call until it is complete"]
-pub struct Request {
-    collective: Collective,
 }
 
 impl Client {
@@ -407,130 +336,6 @@ impl Client {
         Ok(())
     }
 
-    /// # Safety
-    /// As [`Client::alltoallv`]; `copy` is the send buffer if it is ours.
-    unsafe fn begin(
-        &mut self,
-        communicator: CommunicatorId,
-        send: Side<'_>,
-        receive: Side<'_>,
-        copy: Option<Buffer>,
-    ) -> Result<Request> {
-        self.check()?;
-        if self.live.len() >= LIVE_MAX {
-            return Err(arguments(format!(
-                "{LIVE_MAX} calls under way are the most"
-            )));
-        }
-        let group = self
-            .communicators
-            .get(&communicator.0)
-            .ok_or_else(|| arguments(format!("there is no communicator {}", communicator.0)))?;
-        let members = Rc::clone(&group.members);
-        let sends = blocks("send", &members, &send)?;
-        let receives = blocks("receive", &members, &receive)?;
-        check_apart(&receives)?;
-        let collective = Collective {
-            communicator: communicator.0,
-            sequence: group.next,
-        };
-        let mut mapped = Vec::new();
-        // SAFETY: the caller's promise.
-        let send_memory = unsafe { self.export(&send, &mut mapped) }?;
-        // SAFETY: the same.
-        let receive_memory = unsafe { self.export(&receive, &mut mapped) }?;
-        // SAFETY: the same; blocks() has seen that each is inside.
-        let short = unsafe { self.short_blocks(&send) };
-        let arrive = HostArrive {
-            collective,
-            rank: self.rank,
-            send_memory,
-            receive_memory,
-            sends,
-            receives,
-            short,
-        };
-        let (start, length) = receive.memory.range();
-        let live = Live {
-            is_done: false,
-            mapped,
-            receive: start,
-            receive_length: length,
-            copy,
-        };
-        self.live.insert(collective, live);
-        if let Some(group) = self.communicators.get_mut(&communicator.0) {
-            group.next = group.next.wrapping_add(1);
-        }
-        let data = arrive.to_bytes();
-        match self
-            .endpoint
-            .send(Kind::HostArrive as u16, Vec::new(), data)
-        {
-            Ok(request) => self.sends.push(request),
-            Err(error) => return Err(self.fail(error.to_string(), true)),
-        }
-        self.progress()?;
-        Ok(Request { collective })
-    }
-
-    /// Registers one side's memory if a block of it is long enough to be read by the device.
-    ///
-    /// # Safety
-    /// As [`Client::alltoallv`].
-    unsafe fn export(
-        &mut self,
-        side: &Side<'_>,
-        mapped: &mut Vec<MappedRange>,
-    ) -> Result<Option<Export>> {
-        if side.counts.iter().all(|count| *count < self.direct_min) {
-            return Ok(None);
-        }
-        let (start, length) = side.memory.range();
-        let packed = match side.memory {
-            Memory::Registered(registered) => registered.packed.clone(),
-            Memory::Temporary { .. } => {
-                // SAFETY: the caller's promise.
-                let (range, packed) = unsafe { self.map(start, length) }?;
-                mapped.push(range);
-                packed
-            }
-        };
-        Ok(Some(Export {
-            address: start.addr() as u64,
-            length: length as u64,
-            packed,
-        }))
-    }
-
-    /// # Safety
-    /// As [`MappedRange::new`].
-    unsafe fn map(&mut self, start: *mut u8, length: usize) -> Result<(MappedRange, Vec<u8>)> {
-        let begin = Instant::now();
-        // SAFETY: the caller's promise.
-        let range = unsafe { MappedRange::new(&self.context, start, length) }?;
-        let packed = range.export()?.to_vec();
-        self.numbers.registration += begin.elapsed();
-        self.numbers.registrations += 1;
-        Ok((range, packed))
-    }
-
-    /// # Safety
-    /// Each block of `side` is inside its memory, which can be read.
-    unsafe fn short_blocks(&self, side: &Side<'_>) -> Vec<u8> {
-        let (start, _) = side.memory.range();
-        let mut short = Vec::new();
-        for (count, displacement) in side.counts.iter().zip(side.displacements) {
-            if *count > 0 && *count < self.direct_min {
-                // SAFETY: inside, see above.
-                let block = unsafe { start.add(*displacement) };
-                // SAFETY: readable, and nobody writes to it during the call.
-                short.extend_from_slice(unsafe { std::slice::from_raw_parts(block, *count) });
-            }
-        }
-        short
-    }
-
     fn progress(&mut self) -> Result<()> {
         while self.worker.progress() {}
         loop {
@@ -562,39 +367,6 @@ impl Client {
                 }
             }
         }
-        Ok(())
-    }
-
-    /// A call is over: put the short blocks where they belong, and give the registrations back.
-    fn finish(&mut self, fin: HostFin) -> Result<()> {
-        let wrong = |what| OffloadError::Failed(format!("{}: {what}", fin.collective));
-        let live = self
-            .live
-            .get_mut(&fin.collective)
-            .filter(|live| !live.is_done)
-            .ok_or_else(|| wrong("completed by the service, but not under way"))?;
-        for block in &fin.short {
-            let at = usize::try_from(block.offset).unwrap_or(usize::MAX);
-            if at
-                .checked_add(block.data.len())
-                .is_none_or(|end| end > live.receive_length)
-            {
-                return Err(wrong("a block outside the receive buffer"));
-            }
-            // SAFETY: inside the buffer, which is the call's until now.
-            let to = unsafe { live.receive.add(at) };
-            // SAFETY: that many bytes on both sides; a message is not in the receive buffer.
-            unsafe { std::ptr::copy_nonoverlapping(block.data.as_ptr(), to, block.data.len()) };
-        }
-        let start = Instant::now();
-        for range in live.mapped.drain(..) {
-            range.unmap()?;
-        }
-        live.copy = None;
-        live.is_done = true;
-        self.numbers.deregistration += start.elapsed();
-        self.numbers.calls += 1;
-        self.numbers.aliases = fin.aliases;
         Ok(())
     }
 
@@ -661,67 +433,4 @@ impl Communicator {
             next: 0,
         }
     }
-}
-
-impl Memory<'_> {
-    fn range(&self) -> (*mut u8, usize) {
-        match self {
-            Self::Temporary { start, length } => (*start, *length),
-            Self::Registered(registered) => (registered.start, registered.range.length()),
-        }
-    }
-}
-
-/// One side's blocks, each inside its memory.
-fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
-    let (_, length) = of.memory.range();
-    if of.counts.len() != members.len() || of.displacements.len() != members.len() {
-        return Err(arguments(format!(
-            "{} {side} counts and {} displacements for {} members",
-            of.counts.len(),
-            of.displacements.len(),
-            members.len()
-        )));
-    }
-    members
-        .iter()
-        .zip(of.counts.iter().zip(of.displacements))
-        .map(|(peer, (count, displacement))| {
-            let inside = displacement.checked_add(*count).is_some_and(|end| end <= length);
-            if *count > 0 && !inside {
-                return Err(arguments(format!(
-                    "the {side} block of rank {peer}, {count} bytes at {displacement}, is not in a buffer of {length} \
-                     bytes"
-                )));
-            }
-            Ok(Block {
-                peer: *peer,
-                offset: *displacement as u64,
-                length: *count as u64,
-            })
-        })
-        .collect()
-}
-
-/// Receive blocks must not overlap: which one would win is anybody's guess.
-fn check_apart(blocks: &[Block]) -> Result<()> {
-    let filled = || blocks.iter().filter(|block| block.length > 0);
-    let apart = |a: &Block, b: &Block| a.offset + a.length <= b.offset;
-    // In most programs they are in order already.
-    if filled().zip(filled().skip(1)).all(|(a, b)| apart(a, b)) {
-        return Ok(());
-    }
-    let mut sorted: Vec<&Block> = filled().collect();
-    sorted.sort_unstable_by_key(|block| block.offset);
-    match sorted.windows(2).find(|pair| !apart(pair[0], pair[1])) {
-        None => Ok(()),
-        Some(pair) => Err(arguments(format!(
-            "the receive blocks of ranks {} and {} overlap",
-            pair[0].peer, pair[1].peer
-        ))),
-    }
-}
-
-fn arguments(text: String) -> OffloadError {
-    OffloadError::Arguments(text)
 }

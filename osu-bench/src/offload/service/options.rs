@@ -38,6 +38,8 @@ pub struct ServiceOptions {
     pub ucx_library: Option<PathBuf>,
     /// End after this many jobs.
     pub jobs: Option<u64>,
+    /// SPs that this process is to run; more than one are processes of their own, see [`super::supervise`].
+    pub workers: u16,
     /// What to tell.
     pub log: LogLevel,
 }
@@ -74,6 +76,13 @@ pub struct ServiceArgs {
     /// Add the launcher's local rank (Open MPI, MPICH, Slurm) to the port: one command line for all SPs of a DPU.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub port_by_local_rank: Option<bool>,
+    /// Run this many SPs, at --listen's port and the following ones, under one daemon [default: 1].
+    #[arg(long, value_name = "K")]
+    pub workers: Option<u16>,
+    /// Which of them this is; given by the daemon.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub worker_index: Option<u16>,
     /// Serve jobs of this scheme only [default: any].
     #[arg(long)]
     pub scheme: Option<Scheme>,
@@ -112,6 +121,9 @@ const DIRECT_MIN_MAX: u64 = 64 << 10;
 /// Most credits of a kind: as good as none, and far below what UCX queues.
 const CREDITS_MAX: usize = 4096;
 
+/// Most SPs under one daemon: a DPU has some ten cores.
+const WORKERS_MAX: u16 = 256;
+
 /// What launchers call the number of a process on its node.
 const LOCAL_RANKS: [&str; 4] = [
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -137,11 +149,28 @@ impl ServiceArgs {
             .or(file.listen)
             .unwrap_or_else(|| "127.0.0.1:7700".to_owned());
         let mut advertise = self.advertise.or(file.advertise);
+        let workers = within(
+            "workers",
+            self.workers.or(file.workers).unwrap_or(1),
+            1..=WORKERS_MAX,
+        )?;
+        let mut shift = self.worker_index.unwrap_or(0);
         if self.port_by_local_rank.or(file.port_by_local_rank) == Some(true) {
-            let local = local_rank()?;
-            listen = shift_port(&listen, local)?;
-            advertise = advertise.map(|a| shift_port(&a, local)).transpose()?;
+            shift = local_rank()?
+                .checked_mul(workers)
+                .and_then(|first| first.checked_add(shift))
+                .ok_or_else(|| OffloadError::Options("beyond port 65535".to_owned()))?;
         }
+        if shift > 0 {
+            listen = shift_port(&listen, shift)?;
+            advertise = advertise.map(|a| shift_port(&a, shift)).transpose()?;
+        }
+        // Each of several workers takes the place of one.
+        let workers = if self.worker_index.is_some() {
+            1
+        } else {
+            workers
+        };
         let credits = Credits {
             sends: self.sends.or(file.sends).unwrap_or(4),
             receives: self.receives.or(file.receives).unwrap_or(4),
@@ -164,6 +193,7 @@ impl ServiceArgs {
             )?),
             ucx_library: self.ucx_library.or(file.ucx_library),
             jobs: self.jobs.or(file.jobs),
+            workers,
             log: self.log.or(file.log).unwrap_or_default(),
         };
         within("sends", options.credits.sends, 1..=CREDITS_MAX)?;
@@ -218,10 +248,12 @@ fn local_rank() -> Result<u16> {
 
 fn shift_port(address: &str, by: u16) -> Result<String> {
     let (host, port) = port_of(address)?;
+    if port == 0 {
+        // Any free one, and so another for each.
+        return Ok(address.to_owned());
+    }
     let port = port.checked_add(by).ok_or_else(|| {
-        OffloadError::Options(format!(
-            "'{address}' and local rank {by}: beyond port 65535"
-        ))
+        OffloadError::Options(format!("'{address}' and {by} more: beyond port 65535"))
     })?;
     Ok(format!("{host}:{port}"))
 }
@@ -267,6 +299,11 @@ mod tests {
             }
         );
         assert_eq!(found.scheme, Some(Scheme::Xgvmi));
+        let worker = options(&["--workers", "3", "--worker-index", "2"]).expect("valid");
+        assert_eq!(
+            (worker.listen.as_str(), worker.workers),
+            ("127.0.0.1:7702", 1)
+        );
         let default = options(&[]).expect("valid");
         assert_eq!(
             default.credits,
@@ -289,6 +326,7 @@ mod tests {
         };
         check(&["--sends", "0"], "sends is 0; it must be from 1 to 4096");
         check(&["--direct-min", "255"], "direct-min is 255");
+        check(&["--workers", "0"], "workers is 0");
         check(&["--listen", "nowhere"], "'nowhere' is no ADDR:PORT");
         check(&["--spin-us", "1000001"], "spin-us");
         check(&["--config", "/nowhere.toml"], "/nowhere.toml");

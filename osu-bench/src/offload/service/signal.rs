@@ -10,15 +10,40 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals for this thread; threads that it starts later inherit that.
+    /// Blocks the signals for this thread; threads and processes that it starts later inherit that.
     pub(super) fn new() -> io::Result<Self> {
+        Self::of(&[libc::SIGINT, libc::SIGTERM])
+    }
+
+    /// The same with SIGCHLD.
+    pub(super) fn with_children() -> io::Result<Self> {
+        Self::of(&[libc::SIGINT, libc::SIGTERM, libc::SIGCHLD])
+    }
+
+    /// Takes the signals that have come; true when one of them asks for the end.
+    pub(super) fn take_end(&self) -> bool {
+        let mut ends = false;
+        loop {
+            // SAFETY: an all-zero structure of plain integers, overwritten by the kernel.
+            let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+            let size = size_of_val(&info);
+            // SAFETY: `size` bytes can be written; the descriptor does not block.
+            let count = unsafe { libc::read(self.fd(), (&raw mut info).cast(), size) };
+            if usize::try_from(count) != Ok(size) {
+                return ends;
+            }
+            ends |= i32::try_from(info.ssi_signo) != Ok(libc::SIGCHLD);
+        }
+    }
+
+    fn of(signals: &[libc::c_int]) -> io::Result<Self> {
         // SAFETY: an all-zero set is valid memory for sigemptyset to overwrite.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: `set` can be written.
         unsafe { libc::sigemptyset(&raw mut set) };
-        for signal in [libc::SIGINT, libc::SIGTERM] {
+        for signal in signals {
             // SAFETY: an initialised set and a signal that there is.
-            unsafe { libc::sigaddset(&raw mut set, signal) };
+            unsafe { libc::sigaddset(&raw mut set, *signal) };
         }
         // SAFETY: an initialised set; the old one is not wanted.
         let result =
