@@ -48,22 +48,19 @@ pub(super) fn execute(
             return Err(REMOTE_ACCESS);
         }
     };
-    // Eight bytes come back in the host's order; of less, the device is not told which that is
-    // (`atomic_req_8B_endianness_mode`).
-    let (eight, four);
-    let answer: &[u8] = match atomic.bytes {
-        4 => {
-            let [.., a, b, c, d] = before.to_be_bytes();
-            four = [a, b, c, d];
-            &four
-        }
-        _ => {
-            eight = before.to_ne_bytes();
-            &eight
-        }
+    // Into memory eight bytes come back in the host's order; of less, the device is not told which that
+    // is (`atomic_req_8B_endianness_mode`). A completion has all of them in the wire's order, as UCX
+    // reads them there (`uct_rc_mlx5_common_atomic64_le_handler`).
+    let in_completion = Scattered::fits(limit, bytes);
+    let wire = before.to_be_bytes();
+    let host = before.to_ne_bytes();
+    let answer: &[u8] = match (atomic.bytes, in_completion) {
+        (4, _) => &wire[4..],
+        (_, true) => &wire,
+        (_, false) => &host,
     };
     let from = List::of_bytes(poster.side(), answer);
-    let moved = if Scattered::fits(limit, bytes) {
+    let moved = if in_completion {
         Scattered::take(locked, &from, (limit, bytes))
     } else {
         transfer(locked, &from, (list, 0), bytes).map(|()| Scattered::NONE)
