@@ -7,16 +7,23 @@ pub(super) struct Transport {
     pub(super) name: &'static str,
     /// What `UCX_TLS` is set to: with it comes the datagram transport that connects endpoints.
     pub(super) tls: &'static str,
+    /// Whether the device carries out its atomics. UCX leaves them to it if it has all of them, which plain verbs do
+    /// not offer; otherwise it sends messages.
+    pub(super) has_atomics: bool,
 }
 
 pub(super) const TRANSPORTS: &[Transport] = &[
-    transport("rc_mlx5", "rc_x"),
-    transport("dc_mlx5", "dc_x"),
-    transport("ud_mlx5", "ud_x"),
-    transport("rc_verbs", "rc_v"),
-    transport("ud_verbs", "ud_v"),
+    transport("rc_mlx5", "rc_x", true),
+    transport("dc_mlx5", "dc_x", true),
+    transport("ud_mlx5", "ud_x", false),
+    transport("rc_verbs", "rc_v", false),
+    transport("ud_verbs", "ud_v", false),
 ];
 
-const fn transport(name: &'static str, tls: &'static str) -> Transport {
-    Transport { name, tls }
+const fn transport(name: &'static str, tls: &'static str, has_atomics: bool) -> Transport {
+    Transport {
+        name,
+        tls,
+        has_atomics,
+    }
 }

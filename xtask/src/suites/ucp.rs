@@ -181,6 +181,11 @@ impl<'a> Row<'a> {
         }
         let moved = room.counted("wqes", |name| name != "flushed")?;
         ensure!(moved > 0, "the device executed nothing");
+        let wants_atomics = self.sections.iter().any(|(name, _)| *name == "amo64");
+        if wants_atomics && self.transport.has_atomics {
+            let atomics = room.counted("wqes", |name| name == "atomic")?;
+            ensure!(atomics > 0, "the device executed no atomics");
+        }
         room.ensure_nothing_refused()
     }
 }
