@@ -73,6 +73,10 @@ impl std::fmt::Display for Collective {
     }
 }
 
+/// Bytes in front of each hello that mean nothing. More than a work request holds: UCX makes the buffers of longer
+/// messages, some 10 MB of registered memory, at the first of them, which is then a hello and not the first collective.
+pub(super) const HELLO_PADDING: usize = 1024;
+
 /// Says which side a HELLO comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {

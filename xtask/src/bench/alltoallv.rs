@@ -37,7 +37,7 @@ const JOB_LIMIT: Duration = Duration::from_secs(120);
 /// Until a service process listens.
 const SERVICE_LIMIT: Duration = Duration::from_secs(30);
 /// Sizes at which overlap is measured: large enough for a transfer to hide.
-const OVERLAP_SIZES: &str = "65536:262144";
+const OVERLAP_SIZES: &str = "65536:1048576";
 const SCHEMES: [&str; 3] = ["ksm", "stock", "xgvmi"];
 
 #[derive(Debug, PartialEq, Eq)]

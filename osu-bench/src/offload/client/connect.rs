@@ -10,7 +10,7 @@ use crate::offload::exchange::Exchange;
 use crate::offload::library::Library;
 use crate::offload::link::{Link, poll, pollfd};
 use crate::offload::service::settings;
-use crate::offload::wire::{From, Kind};
+use crate::offload::wire::{From, HELLO_PADDING, Kind};
 use crate::ucp::{Context, Endpoint, Worker};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -321,7 +321,7 @@ fn make_ready(
     let data = From::Rank(rank).to_bytes();
     let hello = admitted
         .endpoint
-        .send(Kind::Hello as u16, Vec::new(), data)?;
+        .send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?;
     let end = Instant::now() + options.connect_limit;
     let (mut ready, mut greeted, mut sent) = (false, false, false);
     while !(ready && greeted && sent) {

@@ -6,8 +6,8 @@ use crate::offload::control::{Hello, Scheme, Table};
 use crate::offload::error::{OffloadError, Result};
 use crate::offload::library::Library;
 use crate::offload::wire::{
-    Block, Collective, Delivered, DpuFin, DpuRts, Export, From, HostArrive, HostFin, Kind,
-    OfferedBlock,
+    Block, Collective, Delivered, DpuFin, DpuRts, Export, From, HELLO_PADDING, HostArrive, HostFin,
+    Kind, OfferedBlock,
 };
 use crate::ucp::{Context, Endpoint, ImportedMemory, Message, RemoteKey, Request, Worker};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -153,7 +153,7 @@ impl Job {
         for (index, endpoint) in self.services.iter().enumerate() {
             if index != me as usize {
                 let data = From::Service(me).to_bytes();
-                let hello = endpoint.send(Kind::Hello as u16, Vec::new(), data)?;
+                let hello = endpoint.send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?;
                 self.sends.push(hello);
             }
         }
@@ -191,7 +191,7 @@ impl Job {
         for endpoint in self.ranks.values() {
             let data = From::Service(me).to_bytes();
             self.sends
-                .push(endpoint.send(Kind::Hello as u16, Vec::new(), data)?);
+                .push(endpoint.send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?);
         }
         Ok(())
     }
