@@ -5,13 +5,13 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{
-    AliasRef, AliasStats, Announcement, DpuHooks, HostHooks, MkeyDevice, OwnerUuid, PoolStats,
-    RemoteKey,
+    AliasRef, AliasStats, Announcement, DpuHooks, HostHooks, MkeyDevice, Observer, OwnerUuid,
+    PoolEvent, PoolStats, RemoteKey,
 };
 
 use crate::abi::MdHandle;
@@ -84,8 +84,11 @@ impl Md {
 
     /// The pool, opened at the first call; `None` if the device cannot be used so.
     pub(crate) fn host(&self) -> Option<&HostHooks<Mlx5Device>> {
-        let open = || match HostHooks::open(Arc::clone(self.device()?), config::get().pool_policy())
-        {
+        let open = || match HostHooks::open_observed(
+            Arc::clone(self.device()?),
+            config::get().pool_policy(),
+            Observer::new(tell),
+        ) {
             Ok(hooks) => Some(hooks),
             Err(error) => {
                 log::warning!("no memory key pool, exports are left to UCX: {error}");
@@ -256,6 +259,25 @@ impl Md {
         {
             log::warning!("objects are left behind on the device");
         }
+    }
+}
+
+/// Logs what no return value of a pool says.
+fn tell(event: &PoolEvent) {
+    static FULL: Once = Once::new();
+    match event {
+        // Each export beyond the cap says so at a lower level.
+        PoolEvent::CapLowered { cap, error } => FULL.call_once(|| {
+            log::warning!(
+                "the pool makes do with {cap} memory keys, further exports are left to UCX: {error}"
+            );
+        }),
+        PoolEvent::Lost { mkey, error } => {
+            log::error!(
+                "{mkey:?} could not be invalidated or destroyed and is out of use: {error}"
+            );
+        }
+        other => log::info!("{other:?}"),
     }
 }
 

@@ -46,6 +46,11 @@ pub enum OnFull {
 pub enum ReuseOrder {
     /// The one that was released longest ago. A peer that kept a stale handle then meets an invalid
     /// key for as long as the pool's other free keys last, and not the next buffer. The default.
+    ///
+    /// What remains possible: once the key's turn has come, the stale handle reaches the buffer that it
+    /// is bound to then, within that buffer's own addresses. Only a key that is never bound again
+    /// excludes it, which is one of a pool that is closed, or of stock UCX's other way (KSM); a job's
+    /// own [`access_key`](PoolPolicy::access_key) excludes peers that are not of the job.
     #[default]
     Fifo,
     /// The one that was released last, which the adapter most likely has in its cache. A stale

@@ -10,6 +10,9 @@ use xgvmi_pool::{Announcement, Body, Seal, Secret};
 /// The head that a message begins with, so that most inputs get past it.
 const HEAD: &[u8] = b"XGVMIANN\x01\0";
 
+/// Keys of a message that is written again. A few bytes may name a million, which take seconds.
+const KEYS_MAX: usize = 1 << 12;
+
 fuzz_target!(|input: &[u8]| {
     // As it came. A fuzzer does not guess a seal of 16 bytes.
     assert!(Announcement::parse(input, &Seal::OPEN).is_err());
@@ -27,6 +30,9 @@ fuzz_target!(|input: &[u8]| {
     let Ok(announcement) = Announcement::parse(&bytes, &seal) else {
         return;
     };
+    if announcement.keys().count() > KEYS_MAX {
+        return;
+    }
     let again = announcement.to_bytes(&seal);
     let read = Announcement::parse(&again, &seal).expect("what was written");
     match (&announcement.body, &read.body) {
