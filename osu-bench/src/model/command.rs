@@ -1,5 +1,6 @@
 //! `osu-bench model`: options, and what they print or write.
 
+use super::check::Check;
 use super::config::{Assumptions, Config};
 use super::costs::CostTable;
 use super::predict::Extent;
@@ -68,6 +69,10 @@ pub struct ModelArgs {
     /// Predict the whole grid, 2 to 16,384 nodes, 1 to 16 SPs, in place of one machine.
     #[arg(long)]
     sweep: bool,
+    /// Compare with a measured run in place of predicting alone: alltoallv.json of the same nodes, ranks and SPs. Of the
+    /// outputs, json is written.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "sensitivity"])]
+    check: Option<PathBuf>,
     /// Show what becomes of the slides' figures when one input changes.
     #[arg(long)]
     sensitivity: bool,
@@ -108,6 +113,19 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         None => CostTable::slides()?,
     };
     let base = base(args);
+    if let Some(file) = &args.check {
+        let measured =
+            fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        let check = Check::of(&measured, &base, &table)
+            .with_context(|| format!("comparing with {}", file.display()))?;
+        for (output, format) in args.output.iter().zip(formats) {
+            if format != Format::Json {
+                bail!("{}: a comparison is written as json", output.display());
+            }
+            save(output, &(serde_json::to_string_pretty(&check)? + "\n"))?;
+        }
+        return Ok(check.text());
+    }
     let (machines, extent) = if args.sweep {
         (sweep::grid(), Extent::SWEEP)
     } else {
@@ -212,13 +230,17 @@ fn read(file: &Path) -> Result<String> {
 }
 
 fn write(file: &Path, format: Format, document: &Document) -> Result<()> {
-    if let Some(directory) = file.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-    }
     let text = match format {
         Format::Json => serde_json::to_string_pretty(document)? + "\n",
         Format::Csv => document.csv(),
         Format::Svg => super::plot::render(document)?,
     };
+    save(file, &text)
+}
+
+fn save(file: &Path, text: &str) -> Result<()> {
+    if let Some(directory) = file.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
     fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }

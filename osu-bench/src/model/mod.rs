@@ -4,6 +4,7 @@
 //! shape of the machine, and a [`Scheme`]. No constant is fitted: what is not known is one of [`Assumptions`], each of
 //! which can be changed. [`predict`] is the door; `docs/MODEL.md` tells what comes out and how far to believe it.
 
+mod check;
 mod command;
 mod config;
 mod costs;
