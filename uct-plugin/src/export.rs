@@ -14,7 +14,7 @@ use crate::chunks::Wanted;
 use crate::md::{self, Md};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS, Registration};
 use crate::original::Object;
-use crate::{check, log};
+use crate::{check, log, panic};
 
 /// What an importer needs to know of a key, as UCX packs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +133,7 @@ unsafe fn export(
 unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Option<(Mkey, Gvmi)> {
     // SAFETY: by the contract of this function.
     let export = unsafe { draw(served, memh, registration) };
+    panic::here("a key is bound");
     served.count(match export {
         Some(_) => Event::Export,
         None => Event::ExportLeft,

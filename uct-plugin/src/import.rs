@@ -9,10 +9,11 @@ use xgvmi_pool::{AliasRef, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 use crate::abi::{MdHandle, MemAttachParams, MemHandle, MemhHead, UcsStatus, memh_flags};
 use crate::board::Event;
 use crate::check::KeyForm;
-use crate::log;
+
 use crate::md::{self, Md};
 use crate::memh::{IMPORTS, Import};
 use crate::original::Object;
+use crate::{log, panic};
 
 /// A memory handle of our own. UCX reads the head of it only; the spare part is as long as UCX's
 /// own structure was in any version, so that a field that UCX might read is there, and zero.
@@ -47,6 +48,7 @@ pub(crate) unsafe fn attach(
         served.count(Event::ImportLeft);
         return None;
     };
+    panic::here("an alias is pinned");
     served.count(Event::Import);
     served.expire_aliases();
     warn_of_copies();
@@ -104,6 +106,16 @@ fn warn_of_copies() {
              memory there, or none; move at least 16 KiB at a time or use active messages"
         );
     });
+}
+
+/// True for a memory handle of our own.
+///
+/// # Safety
+/// `memh` must be a live memory handle.
+pub(crate) unsafe fn is_ours(memh: MemHandle) -> bool {
+    // SAFETY: every memory handle starts with these fields.
+    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
+    flags & memh_flags::IMPORTED != 0 && IMPORTS.with(memh, |_import| ()).is_some()
 }
 
 /// Frees a memory handle of our own.

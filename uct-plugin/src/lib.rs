@@ -205,10 +205,16 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
     if object.serves()
         && let Some(memh) = memh
     {
+        // SAFETY: the handle is live.
+        let is_ours = unsafe { import::is_ours(memh) };
         // SAFETY: the parameters are those of the operation, and the handle is live.
         let dereg = || unsafe { release::dereg(&*params, memh) };
-        if let Some(Some(status)) = guard("mem_dereg", dereg) {
-            return status;
+        match guard("mem_dereg", dereg) {
+            Some(Some(status)) => return status,
+            Some(None) => {}
+            // UCX did not make the handle and cannot free it. At the worst it is left behind.
+            None if is_ours => return UcsStatus::OK,
+            None => {}
         }
     }
     // SAFETY: the arguments are those that UCX gave.

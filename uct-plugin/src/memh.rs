@@ -1,11 +1,11 @@
 //! What is known of memory handles, beside UCX's own structures: which memory a registered one
 //! stands for and how it was exported, and which alias an imported one holds.
 
-use std::hash::{BuildHasher, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
-use hashbrown::HashMap;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{AliasRef, Export, RemoteKey};
 
@@ -62,31 +62,49 @@ pub(crate) static IMPORTS: Table<Import> = Table::new();
 /// Something for each memory handle.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
-    shards: [CachePadded<Mutex<HashMap<usize, V, AddressHash>>>; SHARDS],
+    shards: [CachePadded<Mutex<Shard<V>>>; SHARDS],
 }
+
+/// Addresses of handles, each with what belongs to it.
+type Shard<V> = HashTable<(usize, V)>;
 
 impl<V> Table<V> {
     const fn new() -> Self {
         Self {
-            shards: [const { CachePadded::new(Mutex::new(HashMap::with_hasher(AddressHash))) };
-                SHARDS],
+            shards: [const { CachePadded::new(Mutex::new(HashTable::new())) }; SHARDS],
         }
     }
 
     /// Sets what belongs to the handle. Gives back what belonged to it before, which the caller
     /// lets go of without a lock.
+    #[inline]
     pub(crate) fn insert(&self, memh: MemHandle, value: V) -> Option<V> {
-        self.shard(memh).insert(memh.addr(), value)
+        let (address, hash) = (memh.addr(), mix(memh.addr()));
+        let mut shard = self.shard(hash);
+        match shard.entry(hash, |entry| entry.0 == address, |entry| mix(entry.0)) {
+            Entry::Occupied(mut entry) => Some(std::mem::replace(&mut entry.get_mut().1, value)),
+            Entry::Vacant(entry) => {
+                entry.insert((address, value));
+                None
+            }
+        }
     }
 
     /// Takes what belongs to the handle.
     pub(crate) fn remove(&self, memh: MemHandle) -> Option<V> {
-        self.shard(memh).remove(&memh.addr())
+        let (address, hash) = (memh.addr(), mix(memh.addr()));
+        let mut shard = self.shard(hash);
+        let entry = shard.find_entry(hash, |entry| entry.0 == address).ok()?;
+        let ((_address, value), _place) = entry.remove();
+        Some(value)
     }
 
     /// Looks at, or changes, what belongs to the handle. `look` runs under a lock.
     pub(crate) fn with<R>(&self, memh: MemHandle, look: impl FnOnce(&mut V) -> R) -> Option<R> {
-        self.shard(memh).get_mut(&memh.addr()).map(look)
+        let (address, hash) = (memh.addr(), mix(memh.addr()));
+        let mut shard = self.shard(hash);
+        let entry = shard.find_mut(hash, |entry| entry.0 == address)?;
+        Some(look(&mut entry.1))
     }
 
     /// Takes everything that is chosen, with the address of its handle.
@@ -94,19 +112,21 @@ impl<V> Table<V> {
         let mut taken = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            taken.extend(shard.extract_if(|_, value| chosen(value)));
+            taken.extend(shard.extract_if(|entry| chosen(&entry.1)));
         }
         taken
     }
 
-    fn shard(&self, memh: MemHandle) -> MutexGuard<'_, HashMap<usize, V, AddressHash>> {
-        self.shards[shard_of(memh.addr())]
+    #[inline]
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<V>> {
+        self.shards[shard_of(hash)]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Notes memory that a domain has just registered.
+#[inline]
 pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
     let exported = Exported::No;
     let registration = Registration {
@@ -125,42 +145,12 @@ pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize)
 
 /// The shard of an address. The tables use the highest and the lowest bits of the hash, so it goes
 /// by bits in between.
-const fn shard_of(address: usize) -> usize {
-    let [_, _, _, _, _, at, ..] = mix(address).to_le_bytes();
+const fn shard_of(hash: u64) -> usize {
+    let [_, _, _, _, _, at, ..] = hash.to_le_bytes();
     at as usize % SHARDS
 }
 
 /// Spreads addresses, of which the lowest bits are always zero and the highest always the same.
-#[derive(Clone, Copy, Debug)]
-struct AddressHash;
-
-#[derive(Debug)]
-struct AddressHasher(u64);
-
-impl BuildHasher for AddressHash {
-    type Hasher = AddressHasher;
-
-    fn build_hasher(&self) -> AddressHasher {
-        AddressHasher(0)
-    }
-}
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_usize(usize::from(byte));
-        }
-    }
-
-    fn write_usize(&mut self, address: usize) {
-        self.0 ^= mix(address);
-    }
-}
-
 /// A multiplication by the golden ratio carries the differences up, the shift brings them down.
 const fn mix(address: usize) -> u64 {
     let product = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -198,7 +188,7 @@ mod tests {
     fn neighbours_go_to_different_shards() {
         let mut load = [0; SHARDS];
         for at in 0..1024 {
-            load[shard_of(0x7f00_0000_0000 + 256 * at)] += 1;
+            load[shard_of(mix(0x7f00_0000_0000 + 256 * at))] += 1;
         }
         // 64 on average.
         assert!(

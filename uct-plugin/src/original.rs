@@ -154,6 +154,17 @@ static OBJECTS: Mutex<Vec<&'static Object>> = Mutex::new(Vec::new());
 pub(crate) unsafe fn of(md: MdHandle) -> Option<&'static Object> {
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
+    // SAFETY: entries point to tables that live for ever and do not change.
+    let first = unsafe { &*TABLES[0].load(Ordering::Acquire) };
+    if first.ops == ops {
+        return first.object;
+    }
+    search(ops)
+}
+
+/// As [`of`], for all tables.
+#[inline(never)]
+fn search(ops: *const c_void) -> Option<&'static Object> {
     for entry in &TABLES {
         // SAFETY: entries point to tables that live for ever and do not change.
         let table = unsafe { &*entry.load(Ordering::Acquire) };

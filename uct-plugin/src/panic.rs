@@ -1,6 +1,7 @@
 //! No panic leaves this library: UCX is C and cannot be unwound. A panic is a bug of ours; it costs
 //! one log line, and the stock path is taken.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,24 +19,46 @@ pub(crate) fn is_broken() -> bool {
 ///
 /// The state that `work` may leave half changed is behind locks, whose data is valid at any point
 /// where the code can panic.
+#[inline]
 pub(crate) fn guard<T>(what: &str, work: impl FnOnce() -> T) -> Option<T> {
+    let work = || {
+        here(what);
+        work()
+    };
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(value) => Some(value),
         Err(cause) => {
-            let first = !BROKEN.swap(true, Ordering::Relaxed);
-            let cause = cause
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("no message");
-            if first {
-                // Writing the line must not panic in its turn.
-                let _written = catch_unwind(|| {
-                    log::error!("internal error in {what}, nothing is served any more: {cause}");
-                });
-            }
+            caught(what, &*cause);
             None
         }
+    }
+}
+
+/// A place where a test can have a panic: `XGVMI_PANIC=PLACE` in the environment of a debug build. In
+/// the release library there is nothing here.
+#[inline(always)]
+pub(crate) fn here(place: &str) {
+    #[cfg(debug_assertions)]
+    if std::env::var("XGVMI_PANIC").is_ok_and(|wanted| wanted == place) {
+        std::panic::panic_any("asked for by a test");
+    }
+    #[cfg(not(debug_assertions))]
+    let _place = place;
+}
+
+#[cold]
+fn caught(what: &str, cause: &(dyn Any + Send)) {
+    let first = !BROKEN.swap(true, Ordering::Relaxed);
+    let cause = cause
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    if first {
+        // Writing the line must not panic in its turn.
+        let _written = catch_unwind(|| {
+            log::error!("internal error in {what}, nothing is served any more: {cause}");
+        });
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::abi::{Completion, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags};
 use crate::board::Event;
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
-use crate::{import, log, md};
+use crate::{import, log, md, panic};
 
 /// Lets go of what this library has for a memory handle; `None` if UCX's own operation has still to
 /// deregister it.
@@ -33,6 +33,7 @@ fn release_registration(memh: MemHandle) {
     if registration.exported == Exported::FromPool
         && let Some(export) = EXPORTS.remove(memh)
     {
+        panic::here("a key is taken back");
         let event = match export.release() {
             Ok(()) => Event::Release,
             Err(error) => {

@@ -242,6 +242,8 @@ struct Built {
     cells: PathBuf,
     emulator: PathBuf,
     library: PathBuf,
+    /// The library as a debug build.
+    panicking: PathBuf,
     /// A directory with the library under the names by which UCX looks for plugins.
     plugins: PathBuf,
     /// A directory with the rules of the faults.
@@ -250,8 +252,9 @@ struct Built {
 
 impl Built {
     fn make() -> Result<Self> {
-        let builds: [&[&str]; 2] = [
+        let builds: [&[&str]; 3] = [
             &[
+                "--release",
                 "-p",
                 "bf-emu",
                 "-p",
@@ -261,12 +264,14 @@ impl Built {
                 "-p",
                 "xgvmi-cli",
             ],
-            &["-p", "uct-plugin", "--example", "matrix"],
+            &["--release", "-p", "uct-plugin", "--example", "matrix"],
+            // Only a debug build can be made to panic.
+            &["-p", "uct-plugin", "--lib"],
         ];
         for what in builds {
             let mut command = Command::new("cargo");
             command.current_dir(workspace::root());
-            command.args(["build", "--release"]).args(what);
+            command.arg("build").args(what);
             if !std::io::stderr().is_terminal() {
                 command.arg("--quiet");
             }
@@ -277,6 +282,7 @@ impl Built {
         }
         let release = workspace::target_dir().join("release");
         let library = release.join("libuct_ib_mlx5_xgvmi.so");
+        let panicking = workspace::target_dir().join("debug/libuct_ib_mlx5_xgvmi.so");
         let plugins = output_dir().join("plugins");
         fs::create_dir_all(&plugins)
             .with_context(|| format!("cannot make {}", plugins.display()))?;
@@ -296,6 +302,7 @@ impl Built {
             cells: release.join("examples/matrix"),
             emulator: release.join("bf-emu"),
             library,
+            panicking,
             plugins,
             faults,
         })
@@ -313,6 +320,7 @@ impl Built {
             cells: moved(&self.cells),
             emulator: moved(&self.emulator),
             library: moved(&self.library),
+            panicking: moved(&self.panicking),
             plugins: moved(&self.plugins),
             faults: moved(&self.faults),
         }
@@ -341,6 +349,8 @@ fn cells(
         command.arg("--failing");
         command.arg(format!("{name}={run} --state {dir} --as node0.{role} --"));
     }
+    command.arg("--failing");
+    command.arg(format!("panic={}", built.panicking.display()));
     command.arg("--failing");
     command.arg(format!("counters={emulator} stats --json --state {dir}"));
     for only in &options.only {
@@ -501,6 +511,7 @@ mod tests {
             cells: target.join("release/examples/matrix"),
             emulator: target.join("release/bf-emu"),
             library: target.join("release/library.so"),
+            panicking: target.join("debug/library.so"),
             plugins: target.join("matrix/plugins"),
             faults: PathBuf::from("/elsewhere"),
         };

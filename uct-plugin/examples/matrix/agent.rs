@@ -13,7 +13,7 @@ use ucx_sys::{Ucp, ucp_mem_h};
 use crate::context::{Context, Loopback};
 use crate::library;
 use crate::memory::Pages;
-use crate::{say, stress};
+use crate::{say, steps, stress};
 
 pub(crate) fn main(libucp: Option<PathBuf>) -> ExitCode {
     let answer = |answer: Result<String, String>| match answer {
@@ -175,6 +175,8 @@ impl Agent {
                 context.close();
                 Ok(String::new())
             }
+            "weight" => library::weight(),
+            "steps" => steps::run(self.open_context()?, size(words)?),
             "stress" => stress::run(self.ucp, number(words)?),
             "stats" => {
                 let numbers = library::numbers()?;

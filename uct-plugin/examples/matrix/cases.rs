@@ -118,6 +118,20 @@ pub(crate) const CASES: &[Case] = &[
         run: announced,
     },
     Case {
+        name: "it weighs little and has no threads",
+        doors: &[Door::Preload],
+        fits: always,
+        failing: None,
+        run: weight,
+    },
+    Case {
+        name: "ordinary memory costs next to nothing more",
+        doors: &[Door::Preload],
+        fits: |_ucx| cfg!(target_arch = "x86_64"),
+        failing: None,
+        run: overhead,
+    },
+    Case {
         name: "two threads in four contexts",
         doors: &[Door::Absent, Door::Preload],
         fits: always,
@@ -398,6 +412,70 @@ fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         pair.forget(id)?;
     }
     pair.end()
+}
+
+/// Size of the file, memory of an idle process, and threads of one that has worked.
+fn weight(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    const KIB_MAX: u64 = 2048;
+    let file = std::fs::metadata(&launch.library).map_err(|error| error.to_string())?;
+    if file.len() > KIB_MAX * 1024 {
+        return Err(format!("the library has {} bytes", file.len()));
+    }
+    let numbers = |peer: &mut Peer| -> Result<(u64, u64), String> {
+        let answer = peer.ask("weight")?;
+        let numbers: Vec<u64> = answer.split(' ').flat_map(str::parse).collect();
+        match numbers[..] {
+            [threads, kib] => Ok((threads, kib)),
+            _ => Err(format!("an unknown answer: {answer}")),
+        }
+    };
+    let mut plain = Pair::start(launch, ucx, (Door::Absent, Door::Absent), &[])?;
+    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+    let (_, kib) = numbers(&mut pair.host)?;
+    if kib == 0 || kib > KIB_MAX {
+        return Err(format!("{kib} KiB of memory"));
+    }
+    for pair in [&mut plain, &mut pair] {
+        pair.share(1, 65_536)?;
+        pair.check(1, 1)?;
+    }
+    let sides = [
+        (&mut plain.host, &mut pair.host),
+        (&mut plain.dpu, &mut pair.dpu),
+    ];
+    for (plain, with) in sides {
+        let (without, with) = (numbers(plain)?.0, numbers(with)?.0);
+        if with != without {
+            return Err(format!("{without} threads, {with} with the library"));
+        }
+    }
+    plain.end()?;
+    pair.end()
+}
+
+/// Instructions that the library adds to ordinary operations, at UCP's interface.
+fn overhead(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    const CALLS: u32 = 8;
+    // Percent.
+    const OVERHEAD_MAX: u64 = 2;
+    let mut peer = Peer::start(launch, ucx, Side::Host, door, &[])?;
+    let answer = peer.ask(&format!("steps {CALLS}"))?;
+    peer.log()?;
+    let numbers: Vec<u64> = answer.split(' ').flat_map(str::parse).collect();
+    let (pairs, _) = numbers.as_chunks::<2>();
+    for (what, [added, rest]) in ["ucp_mem_map", "ucp_rkey_pack"].iter().zip(pairs) {
+        // Without any there would be no library, and UCX does not do it with less than a thousand.
+        let is_counted = *added > 0 && *rest > 1000;
+        if !is_counted || 100 * added > OVERHEAD_MAX * rest {
+            return Err(format!(
+                "{what}: {rest} instructions, and {added} of the library"
+            ));
+        }
+    }
+    match pairs.len() {
+        2 => Ok(()),
+        _ => Err(format!("an unknown answer: {answer}")),
+    }
 }
 
 fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

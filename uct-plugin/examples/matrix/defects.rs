@@ -4,7 +4,7 @@
 use crate::Ucx;
 use crate::cases::{Case, Outcome, Pair, always};
 use crate::counters::{aliases, counted};
-use crate::peer::{Door, Launch, Side};
+use crate::peer::{Door, Launch, Peer, Side};
 
 const BOTH: &[Door] = &[Door::Absent, Door::Preload];
 /// Bytes of a buffer.
@@ -76,6 +76,13 @@ pub(crate) const CASES: &[Case] = &[
         fits: always,
         failing: Some("allow"),
         run: |launch, ucx, door| survives(launch, ucx, door, "allow"),
+    },
+    Case {
+        name: "survives a panic at each place",
+        doors: &[Door::Preload],
+        fits: always,
+        failing: Some("panic"),
+        run: panics,
     },
     Case {
         name: "survives a binding that never completes",
@@ -297,6 +304,62 @@ fn empty_import(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     second?;
     pair.check(2, 2)?;
     pair.host.log().map(drop)
+}
+
+/// Where the library can be made to panic, at its doors and in the middle of its work.
+const PLACES: [(Side, &str); 11] = [
+    (Side::Host, "md_query"),
+    (Side::Host, "mem_reg"),
+    (Side::Host, "mkey_pack"),
+    (Side::Host, "a key is bound"),
+    (Side::Host, "mem_dereg"),
+    (Side::Host, "a key is taken back"),
+    (Side::Host, "md_close"),
+    (Side::Dpu, "mem_attach"),
+    (Side::Dpu, "an alias is pinned"),
+    (Side::Dpu, "mkey_pack"),
+    (Side::Dpu, "mem_dereg"),
+];
+
+/// A panic costs a line; from then on UCX does everything, and every byte is right.
+fn panics(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let found = launch.failing.iter().find(|(has, _)| has == "panic");
+    let (_, file) = found.ok_or("no library that panics")?;
+    let mut panicking = launch.clone();
+    panicking.library = file.join(" ").into();
+    for (side, place) in PLACES {
+        let start = |at| {
+            let variables: &[(&str, &str)] = &[("XGVMI_PANIC", place)];
+            match at == side {
+                true => Peer::start(&panicking, ucx, at, door, variables),
+                false => Peer::start(launch, ucx, at, door, &[]),
+            }
+        };
+        let mut pair = Pair {
+            host: start(Side::Host)?,
+            dpu: start(Side::Dpu)?,
+        };
+        let name = |error| format!("a panic at '{place}' of {side:?}: {error}");
+        for id in 1..4 {
+            let key = export(&mut pair, id).map_err(name)?;
+            pair.dpu.ask(&format!("import {id} {key}")).map_err(name)?;
+            pair.check(id, id).map_err(name)?;
+            pair.forget(id).map_err(name)?;
+        }
+        let logs = [
+            pair.dpu.log().map_err(name)?,
+            pair.host.log().map_err(name)?,
+        ];
+        let lines = logs.iter().flatten();
+        match lines
+            .filter(|line| line.contains("internal error in"))
+            .count()
+        {
+            1 => {}
+            count => return Err(name(format!("{count} lines about it"))),
+        }
+    }
+    Ok(())
 }
 
 /// Where the host's memory is in [`copied`]: far from all that a loader or an allocator chooses.

@@ -66,6 +66,31 @@ pub(crate) fn numbers() -> Result<Vec<u64>, String> {
     }
 }
 
+/// Threads of this process, and KiB of memory that the library's own file and data have in it.
+pub(crate) fn weight() -> Result<String, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let threads = std::fs::read_dir("/proc/self/task")
+        .map_err(failed)?
+        .count();
+    let maps = std::fs::read_to_string("/proc/self/smaps").map_err(failed)?;
+    let (mut is_ours, mut resident) = (false, 0);
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Rss:") if is_ours => {
+                let kib = words.next().and_then(|word| word.parse::<u64>().ok());
+                resident += kib.ok_or("a line without a number")?;
+            }
+            // The head of a mapping begins with its addresses.
+            Some(word) if !word.ends_with(':') => {
+                is_ours = line.contains("libuct_ib_mlx5_xgvmi.so");
+            }
+            _ => {}
+        }
+    }
+    Ok(format!("{threads} {resident}"))
+}
+
 /// What stands in one of the library's files in UCX's virtual file system.
 pub(crate) fn file(libucp: Option<&Path>, name: &str) -> Result<String, String> {
     let libucp = libucp

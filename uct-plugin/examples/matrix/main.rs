@@ -10,6 +10,7 @@ mod defects;
 mod library;
 mod memory;
 mod peer;
+mod steps;
 mod stress;
 
 use std::ffi::OsString;
@@ -41,7 +42,9 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
                      third binding of a key fails), allow (host: the second key may not be
                      opened to others), never (host: the second binding never completes),
                      invalidate (host: the first invalidation fails), alias (DPU: the second
-                     alias is refused); and counters: nothing fails, the command shows the adapter's counters as JSON
+                     alias is refused); and counters: nothing fails, the command shows the adapter's
+                     counters as JSON; and panic: no command but the library as a debug build,
+                     which can be made to panic
   --only WORDS       run the cells whose name contains the words; more than one: any of them
 
 Exit codes: 0 all passed, 1 some failed, 2 wrong usage.";
