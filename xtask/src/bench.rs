@@ -18,6 +18,7 @@ const HELP: &str = "\
 Usage: cargo xtask bench JOB [-- OPTIONS]
 
   alltoallv  the offloaded alltoallv with temporary buffers in three schemes: target/bench/alltoallv.json, .svg
+  check      the model against what alltoallv measured: target/bench/check.json
   cost       the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
   device     latencies of the emulated device by stock perftest: target/bench/device.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
@@ -31,8 +32,9 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 5] = [
+const JOBS: [(&str, Job); 6] = [
     ("alltoallv", alltoallv),
+    ("check", check),
     ("cost", cost),
     ("device", device),
     ("model", model),
@@ -96,6 +98,24 @@ fn model(options: &[String]) -> Result<ExitCode> {
 
 fn cost(options: &[String]) -> Result<ExitCode> {
     cost::run(options, &output("cost.json"))
+}
+
+/// Compares the model with what `bench alltoallv` measured, on the machine that it measures on.
+fn check(options: &[String]) -> Result<ExitCode> {
+    let measured = output("alltoallv.json");
+    if !measured.exists() {
+        bail!(
+            "{} is not there; first: cargo xtask bench alltoallv",
+            measured.display()
+        );
+    }
+    let program = build("osu-bench", "osu-bench")?;
+    let mut command = Command::new(program);
+    command.arg("model").args(alltoallv::MACHINE);
+    command.arg("--check").arg(measured);
+    command.arg("--output").arg(output("check.json"));
+    command.args(options);
+    run_to_end(&mut command, MODEL_LIMIT)
 }
 
 fn alltoallv(options: &[String]) -> Result<ExitCode> {

@@ -30,6 +30,9 @@ const PROFILE: &str = "bluefield3";
 const NODES: usize = 2;
 const RANKS_PER_NODE: &str = "4";
 const SERVICES_PER_NODE: usize = 2;
+/// The same machine, in the options of the scale model.
+pub(super) const MACHINE: [&str; 6] = ["--nodes", "2", "--ppn", RANKS_PER_NODE, "--sps", "2"];
+const _: () = assert!(NODES == 2 && SERVICES_PER_NODE == 2);
 /// So many iterations until every key of a pool has been met.
 const WARM_UP: &str = "10";
 /// One job: eight processes start on two cores, and iterations take milliseconds.
