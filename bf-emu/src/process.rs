@@ -134,13 +134,22 @@ pub fn attached() -> Option<&'static Process> {
 }
 
 fn environment() -> Option<(PathBuf, String)> {
-    // A program that runs with more rights than its user gets no say from the user's environment.
     // SAFETY: the call takes a number only.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    asked_for(secure, |name| std::env::var_os(name))
+}
+
+/// The device that an environment asks for. A program that runs with more rights than its user gets no
+/// say from the user's environment.
+fn asked_for(
+    secure: bool,
+    variable: impl Fn(&str) -> Option<std::ffi::OsString>,
+) -> Option<(PathBuf, String)> {
+    if secure {
         return None;
     }
-    let get = |name: &str| std::env::var_os(name);
-    Some((get(ENV_STATE)?.into(), get(ENV_AS)?.into_string().ok()?))
+    let view = variable(ENV_AS)?.into_string().ok()?;
+    Some((variable(ENV_STATE)?.into(), view))
 }
 
 /// The faults that this process is to have, from its environment.
@@ -762,5 +771,19 @@ mod tests {
             }
         );
         assert!(Mapping::parse("7f2000-7f3000").is_none());
+    }
+
+    /// A setuid program has no device, whatever its user's environment says.
+    #[test]
+    fn a_privileged_program_is_not_affected() {
+        let variables = |name: &str| match name {
+            ENV_STATE => Some("/state".into()),
+            ENV_AS => Some("node0.host".into()),
+            _ => None,
+        };
+        let asked = asked_for(false, variables);
+        assert_eq!(asked, Some(("/state".into(), "node0.host".to_owned())));
+        assert_eq!(asked_for(true, variables), None);
+        assert_eq!(asked_for(false, |_| None), None);
     }
 }

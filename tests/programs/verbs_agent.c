@@ -812,6 +812,105 @@ static int do_event(void)
 	return 0;
 }
 
+/* dct KEY: the target side of dynamic connections by verbs, asked about by command. */
+static int do_dct(char **word)
+{
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pds[0], &srq_attr);
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_DRIVER, .pd = pds[0],
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+	};
+	struct mlx5dv_qp_init_attr dv = {
+		.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC,
+		.dc_init_attr = { .dc_type = MLX5DV_DCTYPE_DCT, .dct_access_key = number(word[1]) },
+	};
+	struct ibv_qp_attr init = {
+		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+	};
+	struct ibv_qp_attr rtr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .min_rnr_timer = 12,
+		.ah_attr = { .port_num = 1 },
+	};
+	uint8_t in[16] = { 0 }, out[0x60] = { 0 };
+	struct ibv_qp *qp = srq ? mlx5dv_create_qp(ctx, &attr, &dv) : NULL;
+
+	if (!qp)
+		return failed("mlx5dv_create_qp");
+	errno = ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	if (!errno)
+		errno = ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER);
+	if (errno)
+		return failed("ibv_modify_qp");
+	put16(in, 0x713); /* QUERY_DCT */
+	put32(in + 8, qp->qp_num);
+	if (mlx5dv_devx_qp_query(qp, in, sizeof(in), out, sizeof(out)))
+		return refused("QUERY_DCT", out);
+	/* The context begins at 16: state, rights, timer, protection domain, key, MTU. */
+	answer("ok state=%u write=%u read=%u rnr=%u pd=%u key=%" PRIu64 " mtu=%u", out[16] & 15, out[16 + 13] >> 2 & 1,
+	       out[16 + 13] >> 3 & 1, out[16 + 18] & 31, (get32(out + 16 + 24) & 0xffffff) == pdn,
+	       (uint64_t)get32(out + 16 + 32) << 32 | get32(out + 16 + 36), out[16 + 40] & 7);
+	return 0;
+}
+
+/* async ALIAS: asks about an alias object without waiting; the answer comes through a channel. */
+static int do_async(char **word)
+{
+	struct mlx5dv_devx_cmd_comp *channel = mlx5dv_devx_create_cmd_comp(ctx);
+	struct {
+		struct mlx5dv_devx_async_cmd_hdr head;
+		uint8_t out[16 + 64];
+	} got = { 0 };
+	uint8_t in[16] = { 0 };
+
+	if (!channel)
+		return failed("mlx5dv_devx_create_cmd_comp");
+	put16(in, 0xa02); /* QUERY_GENERAL_OBJECT */
+	put16(in + 6, OBJ_MKEY);
+	put32(in + 8, (uint32_t)number(word[2]));
+	if (mlx5dv_devx_obj_query_async(objs[slot(word[1])], in, sizeof(in), sizeof(got.out), 0x5151, channel))
+		return failed("mlx5dv_devx_obj_query_async");
+	if (mlx5dv_devx_get_async_cmd_comp(channel, &got.head, sizeof(got)))
+		return failed("mlx5dv_devx_get_async_cmd_comp");
+	mlx5dv_devx_destroy_cmd_comp(channel);
+	answer("ok id=%" PRIu64 " status=%u vhca=%u", got.head.wr_id, got.head.out_data[0],
+	       (unsigned)got.head.out_data[16] << 8 | got.head.out_data[17]);
+	return 0;
+}
+
+/* overrun: more completions than their queue has room for, none of them read. Answers how many can be read after. */
+static int do_overrun(void)
+{
+	struct ibv_cq *small = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	struct ibv_qp_init_attr attr = {
+		.send_cq = small, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 16, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { .remote_addr = (uint64_t)(uintptr_t)mems[0].addr, .rkey = mems[0].mr->rkey },
+	}, *bad;
+	struct ibv_port_attr port;
+	struct ibv_qp *qp;
+	struct ibv_wc wc;
+	int read = 0;
+
+	if (!small)
+		return failed("ibv_create_cq");
+	qp = ibv_create_qp(pds[0], &attr);
+	if (!qp || ibv_query_port(ctx, 1, &port) || connect_qp(qp, qp->qp_num, port.lid))
+		return failed("QP");
+	for (int i = 0; i < small->cqe + 2; i++) {
+		errno = ibv_post_send(qp, &wr, &bad);
+		if (errno)
+			return failed("ibv_post_send");
+	}
+	while (ibv_poll_cq(small, 1, &wc) == 1)
+		read++;
+	answer("ok room=%d read=%d", small->cqe + 1, read);
+	return 0;
+}
+
 /* access QP RIGHTS: what the other side may do through the queue pair. modify QP MASK STATE: a bare transition. */
 static int do_access(char **word)
 {
@@ -867,6 +966,9 @@ static void obey(char **word)
 	else if (!strcmp(verb, "poll")) do_poll();
 	else if (!strcmp(verb, "state")) do_state(word);
 	else if (!strcmp(verb, "event")) do_event();
+	else if (!strcmp(verb, "overrun")) do_overrun();
+	else if (!strcmp(verb, "dct")) do_dct(word);
+	else if (!strcmp(verb, "async")) do_async(word);
 	else if (!strcmp(verb, "access")) do_access(word);
 	else if (!strcmp(verb, "modify")) do_modify(word);
 	else answer("error no command '%s'", verb);

@@ -17,6 +17,7 @@ mod mpi;
 mod offload;
 mod polling;
 mod pool;
+mod refusals;
 mod rules;
 mod seen;
 mod strict;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let mut cases = verbs::cases();
     cases.extend(ucx::cases());
     cases.extend(rules::cases());
+    cases.extend(refusals::cases());
     cases.extend(strict::cases());
     cases.extend(limits::cases());
     cases.extend(tools::cases());

@@ -75,6 +75,7 @@ const RULES: &[(&str, Rule)] = &[
     ("rule_invalidated_umr_key_is_refused", invalidated),
     ("rule_access_outside_the_range_is_refused", out_of_range),
     ("rule_range_shrinks_with_a_new_binding", shrunk),
+    ("rule_alias_can_be_asked_about", asked_about),
     ("rule_alias_needs_permission", not_allowed),
     ("rule_alias_needs_the_access_key", wrong_key),
     ("rule_alias_needs_an_existing_key", no_such_key),
@@ -311,6 +312,15 @@ fn shrunk(scene: &mut Scene) -> Result<()> {
     scene.bind(OFFSET, LENGTH / 2)?;
     scene.moves(Access::PullRemote, key, OFFSET, LENGTH / 2)?;
     scene.refuses_all(key)
+}
+
+/// Without waiting: the answer comes through a channel, behind the number that was given with the question.
+fn asked_about(scene: &mut Scene) -> Result<()> {
+    let exported = scene.export_ksm()?;
+    let key = scene.alias_key(exported)?;
+    let answer = scene.dpu.tell(&format!("async 1 {}", key >> 8))?;
+    let vhca = scene.owner.vhca;
+    answer.expect_start(&format!("ok id={} status=0 vhca={vhca}", 0x5151))
 }
 
 fn not_allowed(scene: &mut Scene) -> Result<()> {

@@ -145,6 +145,14 @@ const CALLS: &[Row] = &[
     ),
 ];
 
+/// What a dynamic connection's target says of itself, as it was made.
+const TARGET: Row = Row {
+    name: "strict_target_is_what_it_was_made",
+    command: "dct 0x123456789abcdef0",
+    answer: "ok state=0 write=1 read=0 rnr=12 pd=1 key=1311768467463790320 mtu=3",
+    counted: None,
+};
+
 /// Entries of a send queue: opcode, then length in units of 16 bytes, then flags (8: completes with an entry).
 const ENTRIES: &[Row] = &[
     obeyed(
@@ -184,6 +192,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let entry = |row: &'static Row| Case::new(row.name, move |world: &World| run(world, row, true));
     let mut cases: Vec<Case> = CALLS.iter().map(call).collect();
     cases.extend(ENTRIES.iter().map(entry));
+    cases.push(call(&TARGET));
     cases
 }
 

@@ -18,6 +18,7 @@ mod odp;
 mod qp;
 mod spec;
 mod srq;
+mod transition;
 mod write;
 mod xrcd;
 

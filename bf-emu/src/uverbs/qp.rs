@@ -5,6 +5,7 @@ use mlx5_prm::qp::{service, state};
 use super::abi::{UHW_IN, UHW_OUT, create_qp};
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::rights;
+use super::transition::{STATES, mask, relevant, transition};
 use super::{Call, Full, Kind, channel, xrcd};
 use crate::engine;
 use crate::engine::complete::enter_error;
@@ -13,9 +14,13 @@ use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_
 use crate::fabric::{Fabric, Function, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
+use crate::sysfs::PKEY_TABLE_LEN;
 
 /// Most entries of a queue, as the device tells its users.
 pub(crate) const QP_WRS_MAX: u32 = 32768;
+
+/// Most reads and atomics of a queue pair at once, as the device tells its users.
+pub(crate) const RD_ATOMIC_MAX: u8 = 16;
 
 /// No slot of any table.
 const NO_SLOT: u32 = u32::MAX;
@@ -252,90 +257,6 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(DESTROY_RESP, &reported.to_ne_bytes())
 }
 
-/// Bits of the attribute mask (`enum ibv_qp_attr_mask`).
-mod mask {
-    pub(super) const STATE: u32 = 1 << 0;
-    pub(super) const CUR_STATE: u32 = 1 << 1;
-    pub(super) const ACCESS_FLAGS: u32 = 1 << 3;
-    pub(super) const PKEY_INDEX: u32 = 1 << 4;
-    pub(super) const PORT: u32 = 1 << 5;
-    pub(super) const QKEY: u32 = 1 << 6;
-    pub(super) const AV: u32 = 1 << 7;
-    pub(super) const PATH_MTU: u32 = 1 << 8;
-    pub(super) const TIMEOUT: u32 = 1 << 9;
-    pub(super) const RETRY_CNT: u32 = 1 << 10;
-    pub(super) const RNR_RETRY: u32 = 1 << 11;
-    pub(super) const RQ_PSN: u32 = 1 << 12;
-    pub(super) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
-    pub(super) const MIN_RNR_TIMER: u32 = 1 << 15;
-    pub(super) const SQ_PSN: u32 = 1 << 16;
-    pub(super) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-    pub(super) const DEST_QPN: u32 = 1 << 20;
-}
-
-/// States of verbs, by number, as the device has them.
-const STATES: [u8; 7] = [
-    state::RST,
-    state::INIT,
-    state::RTR,
-    state::RTS,
-    state::SQD,
-    state::SQER,
-    state::ERR,
-];
-
-fn verbs_state(device: u8) -> u8 {
-    let index = STATES.iter().position(|known| *known == device);
-    index
-        .and_then(|index| u8::try_from(index).ok())
-        .unwrap_or(6)
-}
-
-/// Attributes that a transition needs; None if there is no such transition (InfiniBand
-/// specification 11.2.5.2; the kernel's `qp_state_table`).
-fn needed(service: u8, from: u8, to: u8) -> Option<u32> {
-    use mask::{
-        ACCESS_FLAGS, AV, DEST_QPN, MAX_DEST_RD_ATOMIC, MAX_QP_RD_ATOMIC, MIN_RNR_TIMER, PATH_MTU,
-        PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN, SQ_PSN, TIMEOUT,
-    };
-    let connect = AV | PATH_MTU | DEST_QPN | RQ_PSN;
-    if service == SERVICE_DCT {
-        // mlx5_ib_modify_dct: it is not connected, and never sends.
-        return match (from, to) {
-            (_, state::RST | state::ERR) => Some(0),
-            (state::RST, state::INIT) => Some(PKEY_INDEX | PORT | ACCESS_FLAGS),
-            (state::INIT, state::RTR) => Some(AV | PATH_MTU | MIN_RNR_TIMER),
-            _ => None,
-        };
-    }
-    match (from, to) {
-        (_, state::RST | state::ERR) => Some(0),
-        (state::RST, state::INIT) => Some(match service {
-            service::UD => PKEY_INDEX | PORT | QKEY,
-            service::DCI => PKEY_INDEX | PORT,
-            _ => PKEY_INDEX | PORT | ACCESS_FLAGS,
-        }),
-        (state::INIT, state::RTR) => Some(match service {
-            service::UD => 0,
-            service::UC => connect,
-            service::DCI => PATH_MTU,
-            service::XRC => connect,
-            _ => connect | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-        }),
-        (state::RTR, state::RTS) => Some(match service {
-            SERVICE_XRC_TARGET => TIMEOUT | SQ_PSN,
-            service::RC | service::DCI | service::XRC => {
-                TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC
-            }
-            _ => SQ_PSN,
-        }),
-        (state::INIT, state::INIT)
-        | (state::RTS | state::SQD | state::SQER, state::RTS)
-        | (state::RTS | state::SQD, state::SQD) => Some(0),
-        _ => None,
-    }
-}
-
 /// `MODIFY_QP`; `input` begins with `struct ib_uverbs_modify_qp` at `at`.
 /// Returns the queue pair's number.
 pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
@@ -348,6 +269,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
     qps.owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
     let qp = qps.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
+    let wanted = relevant(qp.service, wanted);
     let has = |bit: u32| wanted & bit != 0;
     let state_of = |number: u8| {
         STATES
@@ -365,9 +287,8 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
     } else {
         qp.state
     };
-    let needs = needed(qp.service, from, to).ok_or(Errno(libc::EINVAL))?;
-    let port_is_wrong = has(mask::PORT) && input.u8(104) != 1;
-    if from != qp.state || needs & !wanted != 0 || port_is_wrong {
+    let possible = transition(qp.service, from, to).is_some_and(|needs| needs.met_by(wanted));
+    if from != qp.state || !possible || !are_in_range(input, wanted) {
         return Err(Errno(libc::EINVAL));
     }
     set_attributes(qp, fabric, input, wanted);
@@ -385,6 +306,25 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         }
     }
     Ok(slot + QPN_BASE)
+}
+
+fn verbs_state(device: u8) -> u8 {
+    let index = STATES.iter().position(|known| *known == device);
+    index
+        .and_then(|index| u8::try_from(index).ok())
+        .unwrap_or(6)
+}
+
+/// Checks the values that the device has limits for (mlx5/qp.c, `mlx5_ib_modify_qp`).
+fn are_in_range(input: Fields<'_>, wanted: u32) -> bool {
+    /// `enum ib_mtu`: 256 to 4096 bytes.
+    const MTUS: std::ops::RangeInclusive<u8> = 1..=5;
+    let has = |bit: u32| wanted & bit != 0;
+    (!has(mask::PORT) || input.u8(104) == 1)
+        && (!has(mask::PKEY_INDEX) || input.u16(92) < PKEY_TABLE_LEN)
+        && (!has(mask::PATH_MTU) || MTUS.contains(&input.u8(98)))
+        && (!has(mask::MAX_QP_RD_ATOMIC) || input.u8(101) <= RD_ATOMIC_MAX)
+        && (!has(mask::MAX_DEST_RD_ATOMIC) || input.u8(102) <= RD_ATOMIC_MAX)
 }
 
 /// Forgets everything that is posted; the rings start anew.
@@ -533,39 +473,4 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
         .u8(119, path.rnr_retry)
         .u8(122, u8::from(qp.signal_all));
     Ok(answer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(service: u8, from: u8, to: u8, attributes: u32, expect: bool) {
-        let possible = needed(service, from, to).is_some_and(|needs| needs & !attributes == 0);
-        assert_eq!(possible, expect, "{service} {from} {to} {attributes:x}");
-    }
-
-    #[test]
-    fn transitions() {
-        let init = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
-        check(service::RC, state::RST, state::INIT, init, true);
-        check(service::RC, state::RST, state::INIT, mask::PORT, false);
-        check(service::UD, state::RST, state::INIT, init, false);
-        check(service::RC, state::RST, state::RTR, u32::MAX, false);
-        check(service::UD, state::INIT, state::RTR, 0, true);
-        check(service::RC, state::RTR, state::RTS, mask::SQ_PSN, false);
-        check(service::UC, state::RTR, state::RTS, mask::SQ_PSN, true);
-        for from in STATES {
-            check(service::RC, from, state::ERR, 0, true);
-            check(service::RC, from, state::RST, 0, true);
-        }
-        check(service::RC, state::ERR, state::RTS, u32::MAX, false);
-        check(service::DCI, state::INIT, state::RTR, mask::PATH_MTU, true);
-        let timers = mask::TIMEOUT | mask::SQ_PSN;
-        check(SERVICE_XRC_TARGET, state::RTR, state::RTS, timers, true);
-        check(service::XRC, state::RTR, state::RTS, timers, false);
-        check(SERVICE_DCT, state::INIT, state::RTR, u32::MAX, true);
-        check(SERVICE_DCT, state::INIT, state::RTR, mask::PATH_MTU, false);
-        check(SERVICE_DCT, state::RTR, state::RTS, u32::MAX, false);
-    }
 }

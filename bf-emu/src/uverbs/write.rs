@@ -5,7 +5,7 @@ use super::context::identity;
 use super::cq::CQES_MAX;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
-use super::qp::QP_WRS_MAX;
+use super::qp::{QP_WRS_MAX, RD_ATOMIC_MAX};
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
 use super::{Call, Kind, channel, cq, memory, odp, qp, srq, xrcd};
 use crate::fabric::objects::ChannelKind;
@@ -131,9 +131,9 @@ fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
         .u32(76, CQES_MAX)
         .u32(80, count(MKEYS_MAX))
         .u32(84, count(PDS_MAX))
-        .u32(88, 16) // max_qp_rd_atom
+        .u32(88, u32::from(RD_ATOMIC_MAX)) // max_qp_rd_atom
         .u32(96, count(QPS_MAX) * 16) // max_res_rd_atom
-        .u32(100, 16) // max_qp_init_rd_atom
+        .u32(100, u32::from(RD_ATOMIC_MAX)) // max_qp_init_rd_atom
         .u32(108, 1) // atomic_cap: HCA
         .u32(120, count(MKEYS_MAX)) // max_mw
         .u32(144, u32::MAX >> 1) // max_ah

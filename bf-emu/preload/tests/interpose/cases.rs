@@ -10,6 +10,8 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::variants;
+
 /// One case.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -41,6 +43,11 @@ pub(crate) const ALL: &[Case] = &[
         a_device_is_a_character_device,
     ),
     case("old_programs_find_the_device", old_programs_find_the_device),
+    case("every_way_to_open", variants::every_way_to_open),
+    case("every_way_to_read", variants::every_way_to_read),
+    case("every_way_to_ask", variants::every_way_to_ask),
+    case("every_way_to_resolve", variants::every_way_to_resolve),
+    case("every_way_to_list", variants::every_way_to_list),
     case("opening_gives_contexts", opening_gives_contexts),
     case(
         "duplicates_are_the_device_too",
@@ -71,23 +78,27 @@ pub(crate) const ALL: &[Case] = &[
     },
 ];
 
-const UVERBS0: &CStr = c"/dev/infiniband/uverbs0";
+pub(crate) const UVERBS0: &CStr = c"/dev/infiniband/uverbs0";
 /// `RDMA_VERBS_IOCTL` (rdma/rdma_user_ioctl_cmds.h).
 const RDMA_VERBS_IOCTL: libc::c_ulong = 0xc018_1b01;
 
-fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
+pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    found: T,
+    expected: T,
+) -> Result<(), String> {
     if found == expected {
         return Ok(());
     }
     Err(format!("{what}: found {found:?}, expected {expected:?}"))
 }
 
-fn ok<T>(what: &str, result: io::Result<T>) -> Result<T, String> {
+pub(crate) fn ok<T>(what: &str, result: io::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
 /// The answer of a C call, or its errno.
-fn call(answer: c_int) -> io::Result<c_int> {
+pub(crate) fn call(answer: c_int) -> io::Result<c_int> {
     if answer == -1 {
         Err(io::Error::last_os_error())
     } else {
@@ -107,7 +118,7 @@ fn open_device() -> Result<OwnedFd, String> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn stat_of(fd: c_int) -> Result<libc::stat, String> {
+pub(crate) fn stat_of(fd: c_int) -> Result<libc::stat, String> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: there is room for the answer.
     ok("fstat", call(unsafe { libc::fstat(fd, stat.as_mut_ptr()) }))?;
@@ -115,7 +126,7 @@ fn stat_of(fd: c_int) -> Result<libc::stat, String> {
     Ok(unsafe { stat.assume_init() })
 }
 
-fn expect_device(what: &str, stat: &libc::stat, minor: u32) -> Result<(), String> {
+pub(crate) fn expect_device(what: &str, stat: &libc::stat, minor: u32) -> Result<(), String> {
     expect(what, stat.st_mode, libc::S_IFCHR | 0o666)?;
     expect(what, stat.st_rdev, libc::makedev(231, minor))
 }

@@ -3,6 +3,7 @@
 //! name of a case, that process.
 
 mod cases;
+mod variants;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
