@@ -402,8 +402,8 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
                 ]
             }
         };
-        // Rank 0 is asleep, or dead.
-        ranks.remove(0);
+        // Asleep, or dead; and kept so until the others have ended, for they would learn of its death as well.
+        let _rank_0 = ranks.remove(0);
         fail(ranks, &expect).with_context(|| format!("scheme {scheme}"))?;
         for (node, services) in farm.services.iter_mut().enumerate() {
             for (index, service) in services.iter_mut().enumerate() {
