@@ -288,7 +288,7 @@ fn service_killed(world: &World) -> Result<()> {
     // The line of titles: all are connected, and the first size has begun.
     job.hear("Avg Latency(us)")?;
     farm.services[1][0].group.kill();
-    let (code, said) = job.end(LIMIT)?;
+    let (code, said) = job.end(LIMIT, &["osu_alltoallv: rank "])?;
     ensure!(code == Some(1), "exit code {code:?}:\n{said}");
     ensure!(said.contains("osu_alltoallv: rank "), "no error:\n{said}");
     Ok(())

@@ -185,17 +185,17 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end; answers the exit code and what it said.
-    pub(crate) fn end(&mut self, limit: Duration) -> Result<(Option<i32>, String)> {
+    /// Waits for its end; answers the exit code and what it said, which has one of `words` unless something is wrong.
+    pub(crate) fn end(&mut self, limit: Duration, words: &[&str]) -> Result<(Option<i32>, String)> {
         let (status, timed_out) = self.group.wait(limit)?;
         if timed_out {
             bail!("it hangs: `{}`\n{}", self.shown, self.said());
         }
-        // The last words come out of the pipe a little later than the end.
+        // The last words may come out of the pipe later than the end.
         let mut said = self.said();
-        process::wait_until(Duration::from_secs(2), || {
-            let before = std::mem::replace(&mut said, self.said());
-            before == said && said.ends_with('\n')
+        process::wait_until(Duration::from_secs(5), || {
+            said = self.said();
+            words.iter().any(|word| said.contains(word))
         });
         Ok((status.code(), said))
     }
@@ -212,7 +212,7 @@ impl Process {
 fn succeed(ranks: Vec<Process>) -> Result<u64> {
     let mut verified = 0;
     for mut rank in ranks {
-        let (code, said) = rank.end(LIMIT)?;
+        let (code, said) = rank.end(LIMIT, &[" bytes verified"])?;
         ensure!(
             code == Some(0),
             "exit code {code:?}: `{}`\n{said}",
@@ -226,7 +226,7 @@ fn succeed(ranks: Vec<Process>) -> Result<u64> {
 /// All ranks end with code 1 and an error that has one of `expect`.
 fn fail(ranks: Vec<Process>, expect: &[&str]) -> Result<()> {
     for mut rank in ranks {
-        let (code, said) = rank.end(FAILURE_LIMIT)?;
+        let (code, said) = rank.end(FAILURE_LIMIT, expect)?;
         ensure!(
             code == Some(1) && expect.iter().any(|text| said.contains(text)),
             "exit code {code:?}, expected one of {expect:?}: `{}`\n{said}",
@@ -334,7 +334,7 @@ fn workers(world: &World) -> Result<()> {
     succeed(farm.job(2, &["--rounds", "5"], |_, _| ())?)?;
     let daemon = &mut farm.services[0][0];
     daemon.signal(libc::SIGTERM)?;
-    let (code, said) = daemon.end(LIMIT)?;
+    let (code, said) = daemon.end(LIMIT, &["listens on"])?;
     ensure!(code == Some(0), "exit code {code:?}:\n{said}");
 
     let daemon = &mut farm.services[1][0];
@@ -345,7 +345,7 @@ fn workers(world: &World) -> Result<()> {
     // SAFETY: kill(2) takes plain integers; the process is the daemon's, which has not waited for it.
     let killed = unsafe { libc::kill(first, libc::SIGKILL) };
     ensure!(killed == 0, "kill {first}");
-    let (code, said) = daemon.end(LIMIT)?;
+    let (code, said) = daemon.end(LIMIT, &["has ended"])?;
     ensure!(
         code == Some(1) && said.contains("service 0 has ended"),
         "exit code {code:?}:\n{said}"
