@@ -17,8 +17,11 @@ const TIMESTAMPS: u32 = 1 << 0;
 /// Flag of creation: `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u32 = 1 << 1;
 
-/// Flag of the driver that names the UAR page (`MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`). Padding to
-/// 128 bytes and time stamps of the day, which others ask for, are not advertised.
+/// Flag of the driver that wants entries of 128 bytes written whole
+/// (`MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD`), as they always are here.
+const DRIVER_PAD: u16 = 1 << 0;
+/// Flag of the driver that names the UAR page (`MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`). Time stamps
+/// of the day, which another asks for, are not advertised.
 const DRIVER_UAR_PAGE_INDEX: u16 = 1 << 1;
 
 /// Attributes of destruction.
@@ -39,8 +42,12 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if cqe == 0 || cqe > CQES_MAX || !matches!(cqe_size, 64 | 128) || driver.u8(20) != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    if !dbrec.is_multiple_of(8) || driver.u16(22) & !DRIVER_UAR_PAGE_INDEX != 0 {
+    let asked = driver.u16(22);
+    if !dbrec.is_multiple_of(8) || asked & !(DRIVER_PAD | DRIVER_UAR_PAGE_INDEX) != 0 {
         return Err(Errno(libc::EINVAL));
+    }
+    if asked & DRIVER_PAD != 0 && cqe_size != 128 {
+        return Err(Errno(libc::EOPNOTSUPP));
     }
     if ioctl.number32(create_cq::COMP_VECTOR).unwrap_or(0) >= COMP_VECTORS {
         return Err(Errno(libc::EINVAL));

@@ -169,10 +169,15 @@ fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
     Ok(answer)
 }
 
-/// `struct mlx5_ib_query_device_resp`: nothing beyond its length.
+/// `struct mlx5_ib_query_device_resp`: as long as there is room, and padded completions.
 fn query_device_driver(room: usize) -> Answer {
+    const FLAGS: usize = 60;
+    const CQE_128B_PAD: u32 = 1 << 1;
     let mut answer = Answer::new(room);
     answer.u32(4, count(room));
+    if room >= FLAGS + 4 {
+        answer.u32(FLAGS, CQE_128B_PAD);
+    }
     answer
 }
 
