@@ -20,7 +20,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   alltoallv  the offloaded alltoallv with temporary buffers in three schemes: target/bench/alltoallv.json, .svg
   check      the model against what alltoallv measured: target/bench/check.json
   cost       the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
-  device     latencies of the emulated device by stock perftest: target/bench/device.json
+  device     what the emulated device itself takes, by stock perftest and UCX: target/bench/device.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   pool       the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
 

@@ -1,9 +1,10 @@
-//! `cargo xtask bench device`: latencies of the emulated device by stock perftest, as `target/bench/device.json`.
+//! `cargo xtask bench device`: what the emulated device itself takes, by stock programs, as `target/bench/device.json`.
 //!
-//! Two processes on two cores, eight bytes, the doorbell trap. Times are this machine's: they are reported here and
-//! asserted nowhere.
+//! Two processes without a cost profile, in trap mode each on a core of its own. Times are this machine's, and of what
+//! else it does: the report has the load averages, each row is the best of [`ROUNDS`] runs, and nothing is asserted.
+//! What is wanted stands in docs/SPECIFICATION.md.
 
-use super::{build, build_preload, pool::State};
+use super::{build, pool::State};
 use crate::process::{Done, Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -15,18 +16,197 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// Twenty thousand round trips take a second; a machine that does other work, more.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 /// The client retries while the server is on its way to its port.
 const TRIES: usize = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
-/// Enough for a typical time that does not depend on the first ones.
-const ITERATIONS: &str = "20000";
+/// Runs of each row: other work on the machine can but make one worse.
+const ROUNDS: usize = 3;
+/// Pairs that are busy at once.
+const PAIRS: usize = 4;
+const MIB: f64 = 1_048_576.0;
 
-const PROGRAMS: [&str; 4] = [
-    "ib_write_lat",
-    "ib_read_lat",
-    "ib_send_lat",
-    "ib_atomic_lat",
+/// What a program prints its numbers with.
+#[derive(Clone, Copy)]
+enum Form {
+    /// Columns of perftest's line of results.
+    Perftest,
+    /// UCX's last line: iterations, median, average and overall time in us, ...
+    Ucx,
+}
+
+/// A program between two nodes.
+struct Run {
+    program: &'static str,
+    options: &'static [&'static str],
+    /// Transports of UCX, and with `cma` no device at all; None for a program on verbs.
+    transports: Option<&'static str>,
+    mode: &'static str,
+    /// It is one of several pairs.
+    crowded: bool,
+}
+
+/// A number of a run.
+struct Row {
+    name: &'static str,
+    run: Run,
+    form: Form,
+    column: usize,
+    /// From what is printed to the unit.
+    convert: fn(f64) -> f64,
+    unit: &'static str,
+    /// More is better.
+    more: bool,
+    wanted: &'static str,
+}
+
+impl Run {
+    /// The core of an end: the schedulers of machines that do other work put both on one, and take turns. Each side of
+    /// polling mode has two threads that spin; they go where there is room. None if there is only one core.
+    fn cpu(&self, function: &str) -> Option<usize> {
+        let cpus = allowed_cpus();
+        let place = usize::from(function != "node0.host");
+        let two = cpus.len() >= 2 && self.mode == "trap" && !self.crowded;
+        cpus.get(place).copied().filter(|_| two)
+    }
+}
+
+/// The cores that this process may use.
+fn allowed_cpus() -> Vec<usize> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    parse_cpus(list.unwrap_or_default())
+}
+
+/// A list as the kernel writes it: `0-2,7`.
+fn parse_cpus(list: &str) -> Vec<usize> {
+    let range = |part: &str| -> Option<std::ops::RangeInclusive<usize>> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+/// The same command on one core.
+fn pinned(command: &Command, cpu: usize) -> Command {
+    let mut pinned = Command::new("taskset");
+    pinned.arg("-c").arg(cpu.to_string());
+    pinned.arg(command.get_program()).args(command.get_args());
+    pinned
+}
+
+const fn verbs(program: &'static str, options: &'static [&'static str]) -> Run {
+    Run {
+        program,
+        options,
+        transports: None,
+        mode: "trap",
+        crowded: false,
+    }
+}
+
+const fn ucx(options: &'static [&'static str], transports: &'static str) -> Run {
+    Run {
+        program: "ucx_perftest",
+        options,
+        transports: Some(transports),
+        mode: "trap",
+        crowded: false,
+    }
+}
+
+/// The typical time of one of perftest's latency programs: bytes, iterations, minimum, maximum, typical, ...
+const fn latency(name: &'static str, run: Run, wanted: &'static str) -> Row {
+    Row {
+        name,
+        run,
+        form: Form::Perftest,
+        column: 4,
+        convert: |us| us,
+        unit: "us",
+        more: false,
+        wanted,
+    }
+}
+
+const EIGHT: &[&str] = &["-s", "8", "-n", "20000"];
+const GET: &[&str] = &["-t", "ucp_get", "-s", "1048576", "-n", "1000", "-w", "50"];
+const CMA: &str = "cma,sm,self,tcp";
+const DEVICE: &str = "rc_x,self";
+
+const ROWS: &[Row] = &[
+    latency(
+        "ib_write_lat, 8 B, typical",
+        verbs("ib_write_lat", EIGHT),
+        "<= 5",
+    ),
+    latency("ib_read_lat, 8 B, typical", verbs("ib_read_lat", EIGHT), ""),
+    latency("ib_send_lat, 8 B, typical", verbs("ib_send_lat", EIGHT), ""),
+    latency(
+        "ib_atomic_lat, 8 B, typical",
+        verbs("ib_atomic_lat", &["-n", "20000"]),
+        "",
+    ),
+    latency(
+        "ib_write_lat, 8 B, typical, polling mode",
+        Run {
+            mode: "polling",
+            ..verbs("ib_write_lat", &["-s", "8", "-n", "500"])
+        },
+        "",
+    ),
+    Row {
+        name: "ucp_put_lat, 8 B, median",
+        run: ucx(&["-t", "ucp_put_lat", "-n", "20000"], DEVICE),
+        form: Form::Ucx,
+        column: 1,
+        convert: |us| us,
+        unit: "us",
+        more: false,
+        wanted: "<= 5",
+    },
+    Row {
+        name: "ucp_get, 1 MiB, by the median",
+        run: ucx(GET, DEVICE),
+        form: Form::Ucx,
+        column: 1,
+        convert: |us| MIB / us,
+        unit: "MB/s",
+        more: true,
+        wanted: ">= 0.8 times the next row",
+    },
+    Row {
+        name: "the same by UCX's cma",
+        run: ucx(GET, CMA),
+        form: Form::Ucx,
+        column: 1,
+        convert: |us| MIB / us,
+        unit: "MB/s",
+        more: true,
+        wanted: "",
+    },
+    Row {
+        name: "ib_write_bw, 8 B, both directions",
+        run: verbs("ib_write_bw", &["-s", "8", "-n", "50000", "-b"]),
+        form: Form::Perftest,
+        column: 4,
+        convert: |millions| millions,
+        unit: "M/s",
+        more: true,
+        wanted: ">= 0.25",
+    },
+    Row {
+        name: "ib_write_bw, 8 B, one direction",
+        run: verbs("ib_write_bw", &["-s", "8", "-n", "50000"]),
+        form: Form::Perftest,
+        column: 4,
+        convert: |millions| millions,
+        unit: "M/s",
+        more: true,
+        wanted: "",
+    },
 ];
 
 /// Measures, writes `file`, and prints the rows.
@@ -40,76 +220,176 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let _ = fs::remove_file(file);
     build("bf-emu", "bf-emu")?;
     build_preload()?;
+    let before = load();
+    println!("load averages {before}");
     let mut rows = Vec::new();
-    for program in PROGRAMS {
-        let typical = measure(&env, program)?;
-        println!("{program:<16} {typical:>8.2} us typical");
-        rows.push(json!({ "name": program, "bytes": 8, "typical_us": typical }));
+    let mut add = |name: &str, measured: f64, unit: &str, wanted: &str| {
+        println!("{name:<42} {measured:>10.2} {unit:<5} {wanted}");
+        rows.push(json!({ "name": name, "measured": measured, "unit": unit, "wanted": wanted }));
+    };
+    for row in ROWS {
+        add(row.name, best(&env, row)?, row.unit, row.wanted);
     }
-    fs::write(
-        file,
-        format!("{:#}\n", json!({ "schema": 1, "rows": Value::from(rows) })),
-    )
-    .with_context(|| format!("cannot write {}", file.display()))?;
+    add(
+        "4 busy pairs on all cores, longest round trip",
+        longest_gap(&env)? / 1000.0,
+        "ms",
+        "<= 100",
+    );
+    let report = json!({
+        "schema": 2,
+        "load_before": before,
+        "load_after": load(),
+        "rows": Value::from(rows),
+    });
+    fs::write(file, format!("{report:#}\n"))
+        .with_context(|| format!("cannot write {}", file.display()))?;
     println!("\nwritten: {}", file.display());
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure(env: &setup::Env, program: &str) -> Result<f64> {
-    let state = State::new();
-    let port = free_port()?;
-    let end = |function: &str| {
+/// The machine's load averages of 1, 5 and 15 minutes: what else it did.
+fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn build_preload() -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["build", "--release", "--quiet", "-p", "bf-emu-preload"]);
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("`{}`: {status}", shown(&command));
+    }
+    Ok(())
+}
+
+fn best(env: &setup::Env, row: &Row) -> Result<f64> {
+    let mut best: Option<f64> = None;
+    for _ in 0..ROUNDS {
+        let state = State::new();
+        let output = Pair::start(env, &state, &row.run)?.finish()?;
+        let printed = number(&output, row.form, row.column)
+            .with_context(|| format!("{} printed no line of results:\n{output}", row.name))?;
+        let measured = (row.convert)(printed);
+        best = Some(match best {
+            Some(best) if row.more => best.max(measured),
+            Some(best) => best.min(measured),
+            None => measured,
+        });
+    }
+    best.context("no rounds")
+}
+
+/// The longest time in us that a message and its answer took when four pairs are busy at once. Of the
+/// rounds the best: what others do to the machine is not the device's.
+fn longest_gap(env: &setup::Env) -> Result<f64> {
+    const RUN: Run = Run {
+        crowded: true,
+        ..verbs("ib_write_lat", EIGHT)
+    };
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let state = State::new();
+        let pairs: Vec<Pair> = (0..PAIRS)
+            .map(|_| Pair::start(env, &state, &RUN))
+            .collect::<Result<_>>()?;
+        let mut longest: f64 = 0.0;
+        for pair in pairs {
+            let output = pair.finish()?;
+            let half = number(&output, Form::Perftest, 3)
+                .with_context(|| format!("no line of results:\n{output}"))?;
+            longest = longest.max(2.0 * half);
+        }
+        best = best.min(longest);
+    }
+    Ok(best)
+}
+
+/// Two ends of a program that run.
+struct Pair {
+    server: Running,
+    client: Running,
+    again: Command,
+}
+
+impl Pair {
+    fn start(env: &setup::Env, state: &State, run: &Run) -> Result<Self> {
+        let port = free_port()?;
+        let server = Running::spawn(&mut end(env, state, run, "node0.host", port))?;
+        let mut again = end(env, state, run, "node1.host", port);
+        again.arg("127.0.0.1");
+        let client = Running::spawn(&mut again)?;
+        Ok(Self {
+            server,
+            client,
+            again,
+        })
+    }
+
+    /// Waits for both ends, and gives what the client printed.
+    fn finish(self) -> Result<String> {
+        let Self {
+            server,
+            client,
+            mut again,
+        } = self;
+        let mut done: Done = client.wait(LIMIT)?;
+        // The server listens within a moment; until then the client is refused.
+        for _ in 0..TRIES {
+            if done.ok() || done.timed_out {
+                break;
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+            done = Running::spawn(&mut again)?.wait(LIMIT)?;
+        }
+        if !done.ok() {
+            bail!("`{}`: {}\n{}", shown(&again), done.verdict(), done.output);
+        }
+        let served = server.wait(LIMIT)?;
+        if !served.ok() {
+            bail!(
+                "the server of `{}`: {}\n{}",
+                shown(&again),
+                served.verdict(),
+                served.output
+            );
+        }
+        Ok(done.output)
+    }
+}
+
+fn end(env: &setup::Env, state: &State, run: &Run, function: &str, port: u16) -> Command {
+    let program = match run.transports {
+        Some(_) => env.ucx_tools_dir.join(run.program),
+        None => run.program.into(),
+    };
+    let mut command = if run.transports == Some(CMA) {
+        Command::new(program)
+    } else {
         let mut command = Command::new(workspace::target_dir().join("release/bf-emu"));
         command.arg("run").arg("--state").arg(state.path());
-        command.args(["--nodes", "2", "--as", function, "--", program]);
-        command.args([
-            "-F",
-            "-d",
-            "mlx5_0",
-            "-n",
-            ITERATIONS,
-            "-p",
-            &port.to_string(),
-        ]);
-        if program != "ib_atomic_lat" {
-            command.args(["-s", "8"]);
-        }
-        command.envs(env.for_verbs());
+        command.args(["--nodes", "2", "--mode", run.mode, "--as", function, "--"]);
+        command.arg(program);
         command
     };
-    let server = Running::spawn(&mut end("node0.host"))?;
-    let mut client = end("node1.host");
-    client.arg("127.0.0.1");
-    let mut last = None;
-    for _ in 0..TRIES {
-        let done = Running::spawn(&mut client)?.wait(LIMIT)?;
-        if done.ok() {
-            let served = server.wait(LIMIT)?;
-            if !served.ok() {
-                bail!(
-                    "the server of {program}: {}\n{}",
-                    served.verdict(),
-                    served.output
-                );
-            }
-            return typical(&done.output).with_context(|| {
-                format!(
-                    "`{}` printed no line of times:\n{}",
-                    shown(&client),
-                    done.output
-                )
-            });
-        }
-        last = Some(done);
-        // The server listens within a moment; until then the client is refused.
-        std::thread::sleep(BETWEEN_TRIES);
+    if let Some(cpu) = run.cpu(function) {
+        command = pinned(&command, cpu);
     }
-    let last: Option<Done> = last;
-    bail!(
-        "`{}` failed {TRIES} times, at last: {}",
-        shown(&client),
-        last.map_or_else(String::new, |done| done.output)
-    )
+    command.args(run.options).args(["-p", &port.to_string()]);
+    match run.transports {
+        None => {
+            command.args(["-F", "-d", "mlx5_0"]).envs(env.for_verbs());
+        }
+        Some(transports) => {
+            command.envs(env.for_ucx()).env("UCX_TLS", transports);
+            if transports != CMA {
+                command.env("UCX_NET_DEVICES", "mlx5_0:1");
+            }
+        }
+    }
+    command
 }
 
 /// A port that was free a moment ago, on the loopback interface.
@@ -118,17 +398,18 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// The typical time of perftest's line of results: bytes, iterations, minimum, maximum, typical, ...
-fn typical(output: &str) -> Option<f64> {
-    output.lines().find_map(|line| {
-        let numbers: Option<Vec<f64>> = line
-            .split_whitespace()
-            .map(|word| word.parse().ok())
-            .collect();
-        numbers
-            .filter(|numbers| numbers.len() >= 6)
-            .map(|numbers| numbers[4])
-    })
+/// A column of a program's line of results.
+fn number(output: &str, form: Form, column: usize) -> Option<f64> {
+    let numbers = |text: &str| -> Vec<f64> {
+        let words = text.split_whitespace();
+        words.map_while(|word| word.parse().ok()).collect()
+    };
+    // perftest prints the deviation of a run that was interrupted as "-nan", behind what is read here.
+    let line = output.lines().find_map(|line| match form {
+        Form::Perftest => Some(numbers(line)).filter(|numbers| numbers.len() >= 5),
+        Form::Ucx => Some(numbers(line.strip_prefix("Final:")?)),
+    })?;
+    line.get(column).copied().filter(|number| *number > 0.0)
 }
 
 #[cfg(test)]
@@ -136,11 +417,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_typical_time_is_read() {
-        let output = " #bytes #iterations t_min[usec] t_max[usec] t_typical[usec]\n\
-                      Conflicting CPU frequency values detected: 2.0 != 3.0\n\
-                       8       20000          5.38           43.44        5.54     5.62 0.81 6.88 18.73\n";
-        assert_eq!(typical(output), Some(5.54));
-        assert_eq!(typical("no numbers\n1 2 3\n"), None);
+    fn lists_of_cores() {
+        assert_eq!(parse_cpus("\t0-2,7\n"), [0, 1, 2, 7]);
+        assert_eq!(parse_cpus("\t5"), [5]);
+        assert_eq!(parse_cpus(""), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn numbers_are_read() {
+        let perftest = " #bytes #iterations t_min[usec] t_max[usec] t_typical[usec]\n\
+                        Conflicting CPU frequency values detected: 2.0 != 3.0\n\
+                         8       20000          5.38           43.44        5.54     \t5.62 -nan 6.88 18.73\n";
+        assert_eq!(number(perftest, Form::Perftest, 4), Some(5.54));
+        assert_eq!(number(perftest, Form::Perftest, 3), Some(43.44));
+        assert_eq!(number("no numbers\n1 2 3\n", Form::Perftest, 4), None);
+        let bandwidth = " 8          100000           0.00               0.87   \t\t   0.113873\n";
+        assert_eq!(number(bandwidth, Form::Perftest, 4), Some(0.113_873));
+        let ucx = "+---\nFinal:                 20000      7.868    17.858    25.430        0.43       0.30\n";
+        assert_eq!(number(ucx, Form::Ucx, 1), Some(7.868));
+        assert_eq!(number("Final: none", Form::Ucx, 1), None);
     }
 }
