@@ -4,6 +4,7 @@
     reason = "a command-line tool answers on standard output"
 )]
 
+mod aarch64;
 mod bench;
 mod bindgen;
 mod demo;
@@ -40,6 +41,8 @@ Usage: cargo xtask COMMAND [OPTIONS]
   install  the library and its commands, below a prefix
   dist     Debian packages of the library and of the emulator
   doctor   show what this machine has, lacks, and what to do about it
+  check-aarch64
+           everything compiles for the DPU's own processors
   tidy     the house rules that no other tool checks (part of test)
   bindgen  write or check the committed FFI bindings (maintainers)
 
@@ -63,6 +66,7 @@ fn dispatch() -> Result<ExitCode> {
     match command.as_str() {
         "bench" => bench::run(rest),
         "bindgen" => bindgen::run(rest),
+        "check-aarch64" => aarch64::run(rest),
         "demo" => demo::run(rest),
         "dist" => dist::run(rest),
         "doctor" => doctor::run(rest),

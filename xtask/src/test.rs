@@ -7,7 +7,7 @@ mod tally;
 
 use crate::bench::instructions;
 use crate::setup::{self, Env};
-use crate::{matrix, patch, process, suites, tidy, workspace};
+use crate::{aarch64, matrix, patch, process, suites, tidy, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
@@ -34,13 +34,15 @@ Runs all phases, or those named, in this order:
   matrix   the library in three of the stock UCX versions, by each door
   patches  the matrix with a patched UCX, where there is a tree of it (see cargo xtask patch)
   dist     the packages, checked and unpacked (see cargo xtask dist)
+  aarch64  everything compiles for it, where a compiler is named (see cargo xtask check-aarch64)
   demo     the main job in quick form
 
 Only if named:
   soak     processes killed 20,000 times over the emulated device (XGVMI_CRASH_KILLS says another number), for hours;
            after a build
 
-  --quick  without build, counts, loom, system, suites, matrix, patches, dist and demo
+  --quick  without build, counts, loom, system, suites, matrix, patches, dist, aarch64
+           and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
 
@@ -83,6 +85,7 @@ const PHASES: &[Phase] = &[
     phase("matrix", 900, false, cells),
     phase("patches", 600, false, patches),
     phase("dist", 300, false, packages),
+    phase("aarch64", 400, false, other_processor),
     phase("demo", 120, false, demo),
 ];
 
@@ -446,6 +449,16 @@ fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let mut command = Command::new(std::env::current_exe()?);
     Ok(vec![single(phase, world, command.arg("dist"))?])
+}
+
+/// Needs a compiler that the project's own toolchain does not bring.
+fn other_processor(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    if aarch64::named().is_none() {
+        let reason = format!("{} is not set", aarch64::ENV_RUSTC);
+        return Ok(vec![Case::skip("a compiler for aarch64", reason)]);
+    }
+    let mut command = Command::new(std::env::current_exe()?);
+    Ok(vec![single(phase, world, command.arg("check-aarch64"))?])
 }
 
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {

@@ -483,6 +483,7 @@ fn processor(what: Arithmetic, a: u64, b: u64, width: u8) -> (u64, u64) {
     (result, flags & ARITHMETIC)
 }
 
+#[cfg(target_arch = "x86_64")]
 fn edge() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
