@@ -106,6 +106,9 @@ impl Shelf {
     /// The key whose turn it is, to within a handful.
     #[inline]
     pub(crate) fn take(&self) -> Option<SlotId> {
+        if self.tray_keys == 0 {
+            return self.take_without_tray();
+        }
         let own = self.own_tray();
         if let Some(tray) = self.trays[own].claim()
             && let Some(found) = tray.take(self.order)
@@ -118,6 +121,9 @@ impl Shelf {
     /// Puts a key back.
     #[inline]
     pub(crate) fn put(&self, id: SlotId) {
+        if self.tray_keys == 0 {
+            return self.put_without_tray(id);
+        }
         if let Some(tray) = self.trays[self.own_tray()].claim()
             && tray.put(id, self.tray_keys)
         {
@@ -162,6 +168,9 @@ impl Shelf {
     #[cold]
     fn take_without_tray(&self) -> Option<SlotId> {
         let mut few = self.next()?;
+        self.marks
+            .idle_min
+            .fetch_min(self.queued(), Ordering::Relaxed);
         let found = few.take_first();
         if !few.is_empty() {
             self.count_in(&few);
@@ -174,12 +183,8 @@ impl Shelf {
     /// Puts a key, and a full tray's handful to the others.
     #[cold]
     fn make_room_and_put(&self, id: SlotId) {
-        let tray = match self.claim_any(self.own_tray()) {
-            Some(tray) if self.tray_keys > 0 => tray,
-            _ => {
-                self.marks.returned.fetch_add(1, Ordering::Relaxed);
-                return self.add(id);
-            }
+        let Some(tray) = self.claim_any(self.own_tray()) else {
+            return self.put_without_tray(id);
         };
         if tray.put(id, self.tray_keys) {
             return;
@@ -197,6 +202,12 @@ impl Shelf {
         }
         let has_room = tray.put(id, self.tray_keys);
         assert!(has_room, "an empty tray takes a key");
+    }
+
+    #[cold]
+    fn put_without_tray(&self, id: SlotId) {
+        self.marks.returned.fetch_add(1, Ordering::Relaxed);
+        self.add(id);
     }
 
     /// The tray, if it comes free within a short while.
@@ -288,11 +299,10 @@ impl Shelf {
             (sum.0 + taken, sum.1 + returned)
         });
         drop(claimed);
-        let beside = |count: &AtomicUsize| count.load(Ordering::Relaxed) as u64;
-        Traffic {
-            taken: sum.0 + beside(&self.marks.taken),
-            returned: sum.1 + beside(&self.marks.returned),
-        }
+        // Returns first: no more came back than went out.
+        let returned = sum.1 + self.marks.returned.load(Ordering::Relaxed) as u64;
+        let taken = sum.0 + self.marks.taken.load(Ordering::Relaxed) as u64;
+        Traffic { taken, returned }
     }
 
     #[inline]
