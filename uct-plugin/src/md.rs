@@ -158,9 +158,20 @@ impl Md {
         self.device.get_or_init(open).as_ref()
     }
 
+    /// Opens the pool and its work queue, so that the first export finds both.
+    fn get_ready(&self) {
+        if self.host().is_some()
+            && let Some(device) = self.device()
+        {
+            // An empty chain makes the queue. If it cannot be made, the first export tries again.
+            let _made = device.run(&[]);
+        }
+    }
+
     /// All keys of the pool, for importers to make their aliases ahead of time; `None` if it has
     /// none. Before, keys are created until the pool has `keys_min` of them, in use or not.
     pub(crate) fn announcement(&self, keys_min: u32) -> Option<Announcement> {
+        self.get_ready();
         let pool = self.host()?.pool();
         if !MkeyDevice::is_ours(&**self.device()?) {
             // A forked child: the keys are its parent's.
@@ -461,7 +472,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     if let Some(new) = &new
         && config::get().pool_init() > 0
     {
-        let _hooks = new.host();
+        new.get_ready();
     }
     let changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     if place_of(md.addr()).is_some() {

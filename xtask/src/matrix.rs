@@ -60,7 +60,7 @@ const FAULTS: [(&str, &str, &str); 6] = [
 ];
 
 /// All cells take two minutes on an idle machine, several times that on a busy one.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// One command of the emulator's; it answers in milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);

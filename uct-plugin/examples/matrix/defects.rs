@@ -64,6 +64,13 @@ pub(crate) const CASES: &[Case] = &[
         run: empty_import,
     },
     Case {
+        name: "D13 a new export beneath an import that is held ends the importer",
+        doors: BOTH,
+        fits: always,
+        failing: None,
+        run: replaced,
+    },
+    Case {
         name: "D24 small transfers from imported memory are copied",
         doors: &[Door::Absent, Door::Preload, Door::Module],
         fits: always,
@@ -360,6 +367,25 @@ fn panics(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Shows with the library as well: the assertion is UCP's, in its cache of imports.
+fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let mut pair = start(launch, ucx, door, &[])?;
+    pair.host.ask(&format!("map 1 {BYTES} 1 {ELSEWHERE}"))?;
+    pair.import(1)?;
+    pair.check(1, 1)?;
+    // The host gives the memory up and has other memory there; the DPU still holds the import.
+    pair.host.ask("unmap 1")?;
+    pair.host.ask("free 1")?;
+    pair.host.ask(&format!("map 2 {BYTES} 2 {ELSEWHERE}"))?;
+    if ucx.version.starts_with("1.19.") {
+        // FIXME: the import should end in an error, or succeed.
+        return must_fail(pair.import(2), "it died");
+    }
+    // Built without assertions, UCX replaces what it has.
+    pair.import(2)?;
+    pair.check(2, 2)
 }
 
 /// Where the host's memory is in [`copied`]: far from all that a loader or an allocator chooses.
