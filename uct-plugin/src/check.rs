@@ -2,6 +2,7 @@
 //! here costs one log line and leaves UCX as it was.
 
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 
 use xgvmi_pool::Lkey;
@@ -14,7 +15,7 @@ use crate::original::{Module, Originals};
 #[non_exhaustive]
 pub(crate) enum Refusal {
     /// The module does not show its operations table.
-    #[error("the mlx5 module does not export uct_ib_md_ops_devx_entry")]
+    #[error("the mlx5 module shows no operations table by uct_ib_md_ops_devx_entry")]
     NoTable,
     /// A slot holds neither UCX's function nor ours.
     #[error("slot {index} of the operations table holds {found:#x}, not {name}")]
@@ -75,14 +76,19 @@ pub(crate) fn table(
         .symbol(c"uct_ib_md_ops_devx_entry")
         .ok_or(Refusal::NoTable)?;
     let entry = entry.as_ptr().cast::<MdOpsEntry>();
-    // SAFETY: the symbol is a data object of the module and at least as large as its four words.
-    let ops = unsafe { (*entry).ops };
+    // Before 1.18 the object of that name had two words and not four, so that what is read here may
+    // be anything: it is read through the kernel, as what it points to.
+    let place = entry.wrapping_byte_add(offset_of!(MdOpsEntry, ops));
+    let ops = read_word(place.cast()).ok_or(Refusal::NoTable)?;
+    let ops = std::ptr::with_exposed_provenance_mut::<*mut c_void>(ops);
     if ops.is_null() || !ops.is_aligned() {
         return Err(Refusal::NoTable);
     }
-    // SAFETY: UCX's table is larger than the ten words that are read; it is written at load time
-    // only, apart from this library.
-    let slots = slot::ALL.map(|slot| unsafe { ops.add(slot.index).read() });
+    let mut slots = [std::ptr::null_mut(); 6];
+    for (found, slot) in slots.iter_mut().zip(slot::ALL) {
+        let word = read_word(ops.wrapping_add(slot.index).cast()).ok_or(Refusal::NoTable)?;
+        *found = std::ptr::with_exposed_provenance_mut(word);
+    }
     match judge(&slots, &originals.addresses(), ours)? {
         Slots::Ours => Ok(Table::Ours),
         Slots::Untouched => Ok(Table::Untouched(ops)),

@@ -81,6 +81,9 @@ fn check(said: &Said, plain: &Said, log: &[&str]) {
     assert!(as_expected, "{:#?} instead of {log:#?}", said.log);
 }
 
+/// What it says where the operations table is not to be found.
+const NO_TABLE: &str = "shows no operations table by uct_ib_md_ops_devx_entry";
+
 /// What the library says at the first export or import, since the module brings no libibverbs along.
 const NO_DEVICE: &str = "everything is left to UCX: libibverbs or libmlx5 is too old";
 
@@ -206,6 +209,8 @@ fn an_unexpected_ucx_is_left_alone() {
             "exported keys have 10 bytes, known are 6 and 14",
         ),
         ("-DWRONG_PD", "the protection domain of memory domain"),
+        ("-DOTHER_ENTRY=uct_ib_mlx5_devx_entry", NO_TABLE),
+        ("-DSHORT_ENTRY", NO_TABLE),
     ] {
         let module = bench.module("ucx", &[definition]);
         let plain = bench.run(&[&module], &[]);

@@ -176,11 +176,25 @@ static void *ops[16] = {
     other,
 };
 
+#ifdef OTHER_ENTRY
+#define uct_ib_md_ops_devx_entry OTHER_ENTRY
+#endif
+
+/* Before 1.18 it was shorter, and something else is behind it. */
+#ifdef SHORT_ENTRY
+struct {
+    const char *name;
+    void **ops;
+    void *something, *else_;
+} uct_ib_md_ops_devx_entry = {"fake", ops, NULL, (void*)0x12345678};
+#else
+
 struct {
     void *prev, *next;
     const char *name;
     void **ops;
 } uct_ib_md_ops_devx_entry = {NULL, NULL, "fake", ops};
+#endif
 
 md_t *fake_md_open(void)
 {
