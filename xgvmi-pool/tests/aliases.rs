@@ -68,6 +68,24 @@ fn an_alias_is_made_once_and_found_again() {
 }
 
 #[test]
+fn a_look_makes_no_alias_and_pins_one_that_is_there() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 1);
+    let map = map(&fabric, 1);
+    assert!(map.find(&keys[0]).is_none());
+    assert_eq!(fabric.counts().create_alias, 0);
+    assert_eq!(map.prepare(&keys).ready, 1);
+    let found = map.find(&keys[0]).expect("it was prepared");
+    assert_eq!(found.remote(), keys[0]);
+    let other_owner = RemoteKey {
+        owner: OwnerUuid::new(0xbbbb),
+        ..keys[0]
+    };
+    assert!(map.find(&other_owner).is_none());
+    assert_eq!(fabric.counts().create_alias, 1);
+}
+
+#[test]
 fn a_key_that_is_not_there_gives_an_error_and_leaves_nothing() {
     let fabric = SimFabric::new();
     let map = map(&fabric, 8);
