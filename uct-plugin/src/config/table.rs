@@ -88,7 +88,8 @@ pub(super) static OPTIONS: [Spec; 18] = [
         name: c"POOL_INIT",
         default: c"0",
         doc: c"Number of memory keys that are created when a memory domain is opened. Each takes\n\
-               hundreds of microseconds then instead of at the first export that needs it. A program\n\
+               hundreds of microseconds then instead of at the first export that needs it, and so does\n\
+               the queue by which keys are bound, which is made along with the first. A program\n\
                that announces its keys (xgvmi_announce) has 64 of them created then in any case.",
         offset: offset_of!(Raw, pool_init),
         kind: Kind::Uint {
