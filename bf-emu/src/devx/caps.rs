@@ -56,7 +56,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 51] = [
+const GENERAL: [(Field, u64); 50] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -84,7 +84,6 @@ const GENERAL: [(Field, u64); 51] = [
     (general::CQE_VERSION, 1),
     (general::COMPACT_ADDRESS_VECTOR, 1),
     (general::ATOMIC, 1),
-    (general::CQ_RESIZE, 1),
     (general::DCT, 1),
     (general::SCTR_DATA_CQE, 1),
     (general::LOG_MAX_RA_REQ_DC, 4),
