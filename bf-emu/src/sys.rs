@@ -440,18 +440,48 @@ pub fn now_ns() -> u64 {
 /// Waits until [`now_ns`] reaches `deadline_ns`: sleeps while there is long to go, then spins, as a
 /// sleep ends tens of microseconds late.
 pub fn wait_until(deadline_ns: u64) {
-    /// A sleep of a thread with the default timer slack ends up to this late.
-    const SLACK_NS: u64 = 60_000;
+    /// A processor that has gone idle takes up to this long to be back.
+    const IDLE_NS: u64 = 50_000;
     loop {
         let left = deadline_ns.saturating_sub(now_ns());
         if left == 0 {
             return;
         }
-        if left > SLACK_NS {
-            sleep(left - SLACK_NS);
+        if left > IDLE_NS {
+            sleep_closely(left - IDLE_NS);
         } else {
             std::hint::spin_loop();
         }
+    }
+}
+
+/// Sleeps for about `nanos`, and not the 50 us longer that the timer may make of it. The thread is
+/// the application's: it gets its timer slack back.
+fn sleep_closely(nanos: u64) {
+    let set = |slack_ns: u64| {
+        syscall!(
+            libc::SYS_prctl,
+            libc::PR_SET_TIMERSLACK,
+            slack_ns,
+            0u64,
+            0u64,
+            0u64
+        )
+    };
+    let slack = syscall!(
+        libc::SYS_prctl,
+        libc::PR_GET_TIMERSLACK,
+        0u64,
+        0u64,
+        0u64,
+        0u64
+    );
+    let _ = set(1);
+    sleep(nanos);
+    if let Ok(slack) = slack.map(u64::try_from)
+        && let Ok(slack) = slack
+    {
+        let _ = set(slack);
     }
 }
 
