@@ -3,6 +3,7 @@
 mod alltoallv;
 mod cost;
 mod device;
+mod library;
 mod pool;
 
 pub(crate) use pool::instructions;
@@ -21,6 +22,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   check      the model against what alltoallv measured: target/bench/check.json
   cost       the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
   device     what the emulated device itself takes, by stock perftest and UCX: target/bench/device.json
+  library    what having the library in a process costs: target/bench/library.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   pool       the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
 
@@ -32,11 +34,12 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 6] = [
+const JOBS: [(&str, Job); 7] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
     ("device", device),
+    ("library", library),
     ("model", model),
     ("pool", pool),
 ];
@@ -126,6 +129,10 @@ fn device(options: &[String]) -> Result<ExitCode> {
     device::run(options, &output("device.json"))
 }
 
+fn library(options: &[String]) -> Result<ExitCode> {
+    library::run(options, &output("library.json"))
+}
+
 fn pool(options: &[String]) -> Result<ExitCode> {
     pool::run(options, &output("pool.json"))
 }
@@ -145,11 +152,21 @@ fn build(package: &str, program: &str) -> Result<PathBuf> {
     Ok(workspace::target_dir().join("release").join(program))
 }
 
+/// Builds the library that UCX loads.
+fn build_library() -> Result<()> {
+    build_package("uct-plugin")
+}
+
 /// Builds the emulator's library, which programs run beneath.
 fn build_preload() -> Result<()> {
+    build_package("bf-emu-preload")
+}
+
+/// Builds all of a package, optimised.
+fn build_package(package: &str) -> Result<()> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
-    command.args(["build", "--release", "--quiet", "-p", "bf-emu-preload"]);
+    command.args(["build", "--release", "--quiet", "-p", package]);
     let status = command.status().context("cannot run cargo")?;
     if !status.success() {
         bail!("`{}`: {status}", process::shown(&command));

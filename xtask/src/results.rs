@@ -40,7 +40,7 @@ struct Section {
     body: fn(&Value) -> Result<String>,
 }
 
-const SECTIONS: [Section; 9] = [
+const SECTIONS: [Section; 10] = [
     Section {
         title: "The offloaded transfer",
         about: "Host A to host B by two DPUs, four processes, a fresh buffer in every iteration; times of a whole \
@@ -76,6 +76,14 @@ const SECTIONS: [Section; 9] = [
         file: "bench/pool.json",
         plot: None,
         body: pool,
+    },
+    Section {
+        title: "The library in a process",
+        about: "What it adds to the whole run of a program that it serves in nothing, and its size.",
+        command: "cargo xtask bench library",
+        file: "bench/library.json",
+        plot: None,
+        body: any_rows,
     },
     Section {
         title: "The emulated device",

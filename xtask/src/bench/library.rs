@@ -1,0 +1,99 @@
+//! `cargo xtask bench library`: what having the library in a process costs before it serves anything, as
+//! `target/bench/library.json`.
+//!
+//! A program runs with the library preloaded and without, turn about; the difference of the medians is the library's.
+
+use super::build_library;
+use crate::process;
+use crate::{setup, workspace};
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// A start takes milliseconds.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Runs of each program with the library and without: enough for a median, in a second or two.
+const RUNS: usize = 101;
+
+/// Measures, writes `file`, and prints the rows.
+pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
+    if let Some(option) = options.first() {
+        bail!("bench library takes no options, not '{option}'");
+    }
+    let env = setup::ensure()?;
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    // Another run's must not pass for this one's.
+    let _ = fs::remove_file(file);
+    build_library()?;
+    let library = workspace::target_dir().join("release/libuct_ib_mlx5_xgvmi.so");
+    let bytes = fs::metadata(&library)
+        .with_context(|| format!("looking at {}", library.display()))?
+        .len();
+    let mut without_ucx = Command::new("true");
+    without_ucx.env_clear();
+    let mut with_ucx = Command::new(env.ucx_tools_dir.join("ucx_info"));
+    with_ucx.arg("-v").envs(env.for_ucx());
+    let rows = [
+        (
+            "load, in a program without UCX",
+            added_us(&mut without_ucx, &library)? / 1e3,
+            "ms",
+            "<= 5",
+        ),
+        (
+            "load, in ucx_info",
+            added_us(&mut with_ucx, &library)? / 1e3,
+            "ms",
+            "<= 5",
+        ),
+        ("file", bytes as f64 / 1024.0, "KiB", "<= 2048"),
+    ];
+    for (name, value, unit, wanted) in &rows {
+        println!("{name:<32} {value:>9.2} {unit:<4} {wanted}");
+    }
+    let rows = rows.map(
+        |(name, value, unit, wanted)| json!({ "name": name, "value": value, "unit": unit, "wanted": wanted }),
+    );
+    let text = format!("{:#}\n", json!({ "schema": 1, "rows": rows }));
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("\nwritten: {}", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the library adds to a program's whole run, in microseconds.
+fn added_us(command: &mut Command, library: &Path) -> Result<f64> {
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        command.env_remove("LD_PRELOAD");
+        without.push(time_us(command)?);
+        command.env("LD_PRELOAD", library);
+        with.push(time_us(command)?);
+    }
+    Ok(median(&mut with) - median(&mut without))
+}
+
+fn time_us(command: &mut Command) -> Result<f64> {
+    let start = Instant::now();
+    process::stdout(command, LIMIT)?;
+    Ok(start.elapsed().as_secs_f64() * 1e6)
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_one() {
+        assert!((median(&mut [3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!(median(&mut []).is_nan());
+    }
+}
