@@ -350,6 +350,10 @@ fn cells(
         command.arg(format!("{name}={run} --state {dir} --as node0.{role} --"));
     }
     command.arg("--failing");
+    command.arg(format!(
+        "lowest={emulator} run --keys lowest --state {dir} --as node0.host --"
+    ));
+    command.arg("--failing");
     command.arg(format!("panic={}", built.panicking.display()));
     command.arg("--failing");
     command.arg(format!("counters={emulator} stats --json --state {dir}"));

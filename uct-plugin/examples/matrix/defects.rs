@@ -43,6 +43,13 @@ pub(crate) const CASES: &[Case] = &[
         run: leak,
     },
     Case {
+        name: "D7 a restarted exporter's key is taken for its predecessor's",
+        doors: BOTH,
+        fits: always,
+        failing: Some("lowest"),
+        run: restarted,
+    },
+    Case {
         name: "D8 and D14 what was imported is kept until the end",
         doors: BOTH,
         fits: always,
@@ -117,6 +124,17 @@ fn failing(launch: &Launch, name: &str, side: Side) -> Result<Launch, String> {
         Side::Dpu => launch.dpu.clone_from(command),
     }
     Ok(launch)
+}
+
+/// The host of such a pair.
+fn start_host(launch: &Launch, ucx: &Ucx, door: Door) -> Result<Peer, String> {
+    Peer::start(
+        launch,
+        ucx,
+        Side::Host,
+        door,
+        &[("UCX_HANDLE_ERRORS", "none")],
+    )
 }
 
 /// A pair of which a process that dies does so without a word: it is meant to.
@@ -239,6 +257,27 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         // FIXME: with the library, no more than UCX_XGVMI_ALIAS_MAX should be left.
         there if there == i64::from(IMPORTS) => Ok(()),
         there => Err(format!("{there} aliases are left of {IMPORTS}")),
+    }
+}
+
+/// The host ends, and another one gets the same key number. Keys of 1.18 do not say whose they are, with the library
+/// or without.
+fn restarted(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let launch = failing(launch, "lowest", Side::Host)?;
+    let mut pair = start(&launch, ucx, door, &[])?;
+    pair.share(1, BYTES)?;
+    pair.check(1, 1)?;
+    pair.dpu.ask("unmap 1")?;
+    let Pair { host, dpu } = pair;
+    host.log()?;
+    let host = start_host(&launch, ucx, door)?;
+    let mut pair = Pair { host, dpu };
+    pair.share(2, BYTES)?;
+    let checked = pair.check(2, 2);
+    match (ucx.version.starts_with("1.18"), checked) {
+        (true, Err(_)) | (false, Ok(())) => Ok(()),
+        (true, Ok(())) => Err("it does not show any more".to_owned()),
+        (false, Err(error)) => Err(error),
     }
 }
 
