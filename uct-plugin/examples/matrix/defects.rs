@@ -420,7 +420,7 @@ fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.host.ask("free 1")?;
     pair.host.ask(&format!("map 2 {BYTES} 2 {ELSEWHERE}"))?;
     if ucx.version.starts_with("1.19.") {
-        // FIXME: the import should end in an error, or succeed.
+        // It ought to end in an error, or succeed; no library can help, as the process is gone.
         return must_fail(pair.import(2), "it died");
     }
     // Built without assertions, UCX replaces what it has.
