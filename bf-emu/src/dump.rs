@@ -109,12 +109,19 @@ pub fn objects(fabric: &Fabric) -> Vec<Object> {
 }
 
 fn cq_fields(cq: &Cq) -> Fields {
-    Fields::default()
+    let fields = Fields::default()
         .with("entries", cq.ring.count)
         .with("produced", cq.produced)
         .with("consumed", cq.consumed)
         .with("armed", format_args!("{:?}", cq.armed))
-        .flag("overrun", cq.overrun)
+        .flag("overrun", cq.overrun);
+    if !cq.moderation.is_on() {
+        return fields;
+    }
+    fields
+        .with("event_after", cq.moderation.count)
+        .with("or_us", cq.moderation.period_us)
+        .flag("event_held", cq.window.due_ns != 0)
 }
 
 fn srq_fields(srq: &Srq) -> Fields {

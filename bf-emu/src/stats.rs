@@ -47,6 +47,7 @@ countable! {
         CreateCq = "create_cq",
         DestroyCq = "destroy_cq",
         ResizeCq = "resize_cq",
+        ModifyCq = "modify_cq",
         CreateQp = "create_qp",
         DestroyQp = "destroy_qp",
         ModifyQp = "modify_qp",

@@ -521,13 +521,13 @@ pub fn sleep(nanos: u64) {
     let _ = syscall!(libc::SYS_nanosleep, &raw const time, none);
 }
 
-/// Waits while `*word == expected`, at most `timeout_ns`; wakes early at times.
+/// Waits while `*word == expected`, a word that processes may share, at most `timeout_ns`; wakes early at times.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     let time = libc::timespec {
         tv_sec: i64::try_from(timeout_ns / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).unwrap_or(0),
     };
-    let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let op = libc::FUTEX_WAIT;
     let _ = syscall!(
         libc::SYS_futex,
         word.as_ptr(),
@@ -539,7 +539,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
 
 /// Wakes one waiter.
 pub fn futex_wake(word: &AtomicU32) {
-    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let op = libc::FUTEX_WAKE;
     let _ = syscall!(libc::SYS_futex, word.as_ptr(), op, 1);
 }
 

@@ -161,6 +161,11 @@ pub(crate) fn connect(a: &mut Agent, b: &mut Agent) -> Result<()> {
 }
 
 impl Answer {
+    /// What was said, and what came back.
+    pub(crate) fn new(command: String, line: String) -> Self {
+        Self { command, line }
+    }
+
     pub(crate) fn is_ok(&self) -> bool {
         self.line == "ok" || self.line.starts_with("ok ")
     }

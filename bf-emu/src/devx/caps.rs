@@ -56,7 +56,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 50] = [
+const GENERAL: [(Field, u64); 52] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -86,6 +86,8 @@ const GENERAL: [(Field, u64); 50] = [
     (general::ATOMIC, 1),
     (general::DCT, 1),
     (general::SCTR_DATA_CQE, 1),
+    (general::CQ_RESIZE, 1),
+    (general::CQ_MODERATION, 1),
     (general::LOG_MAX_RA_REQ_DC, 4),
     (general::LOG_MAX_RA_RES_DC, 4),
     (general::MAX_WQE_SZ_SQ_DC, 1024),

@@ -188,6 +188,7 @@ pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], room: usize) ->
             | opcode::TO_ERR_QP
             | opcode::TO_RST_QP,
         ) => qp::modify(call, slot, command, input, room),
+        (Kind::Cq, opcode::MODIFY_CQ) => cq::modify(call, slot, input, room),
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -202,6 +203,7 @@ pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> 
     let (kind, slot) = named(handle, input)?;
     let result = match (kind, command) {
         (Kind::Qp, opcode::QUERY_QP) => qp::query(call, slot, room),
+        (Kind::Cq, opcode::QUERY_CQ) => cq::query(call, slot, room),
         (Kind::Qp, opcode::QUERY_DCT) => dct::query(call, slot, room),
         (Kind::Mkey, opcode::QUERY_GENERAL_OBJECT) => xgvmi::query_object(call, slot, input, room),
         _ => {

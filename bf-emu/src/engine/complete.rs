@@ -6,10 +6,12 @@ use mlx5_prm::wqe::Ctrl;
 
 use super::event::{self, Event};
 use super::fault;
+use super::moderation::{self, Verdict};
 use super::receive::{self, low16};
 use super::scatter::Scattered;
+use super::tick;
 use crate::fabric::journal::{Record, Take, TakenFrom};
-use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription};
+use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
 use crate::stats::{Refusal, Work};
@@ -90,7 +92,7 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
     receive::count(locked, &record.take);
     let written = space.publish(record.address, &record.entry).is_ok();
     trace::completion(locked.fabric(), function, slot + NUMBER_BASE, &record.entry);
-    let mut wakes = false;
+    let mut verdict = None;
     let mut told = ((0, 0), Subscription::default());
     if let Some(cq) = locked.function(function).cqs.get_mut(slot)
         && written
@@ -98,19 +100,35 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
         cq.consumed = record.consumed;
         cq.produced = record.produced;
         let cqe = Cqe::parse(&record.entry);
-        wakes = match cq.armed {
+        let wakes = match cq.armed {
             Armed::No => false,
             Armed::Next => true,
             Armed::Solicited => cqe.solicited || cqe.is_error(),
         };
+        if wakes {
+            verdict = Some(moderation::entry(cq, cqe.solicited, sys::now_ns));
+        }
         told = ((cq.channel, cq.user_handle), cq.devx);
     }
-    if wakes {
+    if verdict == Some(Verdict::Tell) {
         wake(locked, (function, slot), told);
     } else {
         locked.common().journal.end();
     }
+    if verdict == Some(Verdict::Open)
+        && let Some(owner) = locked.peek(function).cqs.owner(slot)
+    {
+        tick::wake_of(locked.fabric(), owner.process);
+    }
     written
+}
+
+/// Tells the owner of a completion queue, who armed it and was not told when there was something.
+pub(super) fn tell_armed(locked: &mut Locked<'_>, function: usize, slot: u32) {
+    if let Some(cq) = locked.peek(function).cqs.get(slot) {
+        let told = ((cq.channel, cq.user_handle), cq.devx);
+        wake(locked, (function, slot), told);
+    }
 }
 
 /// Tells the owner of a completion queue, who armed it. The event is counted, and the journal closed,
@@ -123,6 +141,7 @@ fn wake(
     let about_to_send = |locked: &mut Locked<'_>, counts: bool| {
         if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
             cq.armed = Armed::No;
+            cq.window = Window::default();
             cq.events_sent = cq.events_sent.wrapping_add(u32::from(counts));
         }
         locked.common().journal.end();
@@ -192,6 +211,8 @@ pub(crate) fn resize(locked: &mut Locked<'_>, function: usize, slot: u32, ring: 
     if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
         cq.consumed = consumed;
         cq.produced = cq.produced.wrapping_add(1);
+        // The entry that says so is none that the owner is told of.
+        cq.window.from = cq.window.from.wrapping_add(1);
         cq.ring = ring;
     }
     true
@@ -258,11 +279,26 @@ pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, command: 
     let consumed = widen(&cq, command);
     // An entry that came before the arming counts, or the owner would sleep on it.
     let late = cq.produced != consumed;
-    let sent = late && event::completion(locked, function, (cq.channel, cq.user_handle), cq.devx);
+    let verdict = match locked.function(function).cqs.get_mut(slot) {
+        Some(cq) if late && cq.moderation.is_on() => {
+            moderation::armed_late(cq, consumed, sys::now_ns())
+        }
+        _ => Verdict::Tell,
+    };
+    let told = late && verdict == Verdict::Tell;
+    let sent = told && event::completion(locked, function, (cq.channel, cq.user_handle), cq.devx);
     if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
         cq.consumed = consumed;
-        cq.armed = if late { Armed::No } else { armed };
+        cq.armed = if told { Armed::No } else { armed };
         cq.events_sent = cq.events_sent.wrapping_add(u32::from(sent));
+        if told || !late {
+            cq.window = Window::default();
+        }
+    }
+    if verdict == Verdict::Open
+        && let Some(owner) = locked.peek(function).cqs.owner(slot)
+    {
+        tick::wake_of(locked.fabric(), owner.process);
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod execute;
 pub(crate) mod fault;
 pub(crate) mod link;
 pub(crate) mod list;
+pub(crate) mod moderation;
 mod peer;
 pub mod polling;
 pub(crate) mod receive;

@@ -1,11 +1,12 @@
 //! A thread that tries again what could not be done when its doorbell rang: a message whose
-//! receiver was not ready.
+//! receiver was not ready. It also sends the events that moderation holds back from its process.
 //!
 //! It sleeps while there is nothing to try. It is one per process, started with the first context,
 //! as a thread cannot be started in a signal handler; and it stands for the process's life.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use super::moderation;
 use crate::fabric::Fabric;
 use crate::sys;
 
@@ -16,7 +17,8 @@ const INTERVAL_NS: u64 = 50_000;
 const IDLE_NS: u64 = 100_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
-static WORD: AtomicU32 = AtomicU32::new(0);
+/// The word in the device's file that this process's thread sleeps on; null before the first one.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Starts the thread, if there is none yet. Not for signal handlers.
 ///
@@ -25,6 +27,9 @@ static WORD: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()> {
     if STARTED.swap(true, Ordering::AcqRel) {
         return Ok(());
+    }
+    if let Some(word) = word_of(fabric, process) {
+        WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
     // The thread holds all signals back, so that none of the application's handlers runs in it.
     let held = sys::SignalsHeld::new();
@@ -44,8 +49,27 @@ pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()
 
 /// Tells the thread that there is something to try. Async-signal-safe.
 pub(crate) fn wake() {
-    WORD.fetch_add(1, Ordering::Release);
-    sys::futex_wake(&WORD);
+    let word = WORD.load(Ordering::Acquire);
+    // SAFETY: null, or a word of a device that its process never unmaps.
+    if let Some(word) = unsafe { word.as_ref() } {
+        wake_at(word);
+    }
+}
+
+/// Tells the thread of another process, by its number on the device. Async-signal-safe.
+pub(super) fn wake_of(fabric: &Fabric, process: u32) {
+    if let Some(word) = word_of(fabric, process) {
+        wake_at(word);
+    }
+}
+
+fn word_of(fabric: &Fabric, process: u32) -> Option<&AtomicU32> {
+    fabric.tick(process.checked_sub(1)?)
+}
+
+fn wake_at(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::Release);
+    sys::futex_wake(word);
 }
 
 /// The child of a fork has no such thread.
@@ -58,11 +82,15 @@ fn run(fabric: &'static Fabric, process: u32) {
     if let Some(slot) = process.checked_sub(1) {
         fabric.live(slot);
     }
+    let Some(word) = word_of(fabric, process) else {
+        return;
+    };
     loop {
-        let seen = WORD.load(Ordering::Acquire);
+        let seen = word.load(Ordering::Acquire);
+        let next_ns = moderation::tell_due(&mut fabric.lock(), process).unwrap_or(u64::MAX);
         match try_all(fabric, process) {
             0 => sys::sleep(INTERVAL_NS),
-            left_ns => sys::futex_wait(&WORD, seen, left_ns.min(IDLE_NS)),
+            left_ns => sys::futex_wait(word, seen, left_ns.min(next_ns).min(IDLE_NS)),
         }
     }
 }

@@ -172,11 +172,15 @@ struct Head {
     repairs: AtomicU64,
     /// Faults in force: none is the case that must cost nothing.
     faults: AtomicU32,
+    /// Not 0 once a completion queue had moderation.
+    moderates: AtomicU32,
     profile_name: [u8; PROFILE_NAME_MAX],
     profile: ProfileTable,
     lock: SharedMutex,
     /// Held by a thread of each process for as long as its program runs.
     lives: [SharedMutex; PROCESSES_MAX],
+    /// Counts what that thread was woken for.
+    ticks: [AtomicU32; PROCESSES_MAX],
     identities: [Identity; FUNCTIONS_MAX],
     counters: [Counters; FUNCTIONS_MAX],
     ports: [Port; FUNCTIONS_MAX],
@@ -457,6 +461,17 @@ impl Fabric {
         self.head().faults.load(Ordering::Relaxed) != 0
     }
 
+    /// True if some completion queue has, or had, moderation.
+    #[must_use]
+    pub(crate) fn has_moderated(&self) -> bool {
+        self.head().moderates.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that a completion queue has moderation.
+    pub(crate) fn moderates(&self) {
+        self.head().moderates.store(1, Ordering::Relaxed);
+    }
+
     /// Index of the function of this name.
     #[must_use]
     pub fn function_index(&self, name: &str) -> Option<usize> {
@@ -552,6 +567,12 @@ impl Fabric {
             Some(life) => unsafe { life.init() },
             None => Ok(()),
         }
+    }
+
+    /// What the thread of the process in this slot sleeps on.
+    #[must_use]
+    pub(crate) fn tick(&self, slot: u32) -> Option<&AtomicU32> {
+        self.head().ticks.get(slot as usize)
     }
 
     /// Says that the process in this slot lives, until the calling thread ends.

@@ -297,6 +297,28 @@ pub enum Armed {
     Solicited,
 }
 
+/// How the events of a completion queue are held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Moderation {
+    /// Until so many entries were written.
+    pub count: u16,
+    /// Or until so many microseconds after the first of them.
+    pub period_us: u16,
+    /// But not behind an entry whose sender wants to be noticed.
+    pub solicited_breaks: bool,
+}
+
+/// An event that is held back. All zeroes is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Window {
+    /// When it is sent at the latest; 0 if there is none.
+    pub due_ns: u64,
+    /// Entries written before the first that it tells of.
+    pub from: u32,
+}
+
 /// A completion queue.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -321,6 +343,10 @@ pub struct Cq {
     pub async_events_sent: u32,
     /// Where DEVX events of it go.
     pub devx: Subscription,
+    /// The event that is held back now.
+    pub window: Window,
+    /// How events are held back.
+    pub moderation: Moderation,
     /// When to tell the owner.
     pub armed: Armed,
     /// Its owner takes care that it never overruns, and need not say how far he has read.

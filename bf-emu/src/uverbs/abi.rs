@@ -59,6 +59,7 @@ pub(crate) mod write {
     pub(crate) const EXTENDED: u32 = 0x8000_0000;
     pub(crate) const EX_QUERY_DEVICE: u32 = EXTENDED | QUERY_DEVICE;
     pub(crate) const EX_MODIFY_QP: u32 = EXTENDED | MODIFY_QP;
+    pub(crate) const EX_MODIFY_CQ: u32 = EXTENDED | 57;
 }
 
 /// Attributes of `INVOKE_WRITE`.

@@ -5,7 +5,7 @@ use super::context::COMP_VECTORS;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::{Call, Full, Kind, channel, number_of};
 use crate::engine::{self, polling};
-use crate::fabric::objects::{ChannelKind, Cq, Ring, Srq};
+use crate::fabric::objects::{ChannelKind, Cq, Moderation, Ring, Srq};
 use crate::stats::Command;
 use crate::sys::Errno;
 
@@ -109,6 +109,39 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .u32(0, cq.events_sent.wrapping_sub(completions))
         .u32(4, cq.async_events_sent.wrapping_sub(others));
     ioctl.answer(DESTROY_RESP, answer.as_slice())
+}
+
+/// `EX_MODIFY_CQ`: how the queue's events are held back (`ib_uverbs_ex_modify_cq`, `mlx5_ib_modify_cq`).
+pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
+    /// The one attribute that can be changed (`IB_CQ_MODERATE`).
+    const MODERATE: u32 = 1 << 0;
+    call.count(Command::ModifyCq);
+    // struct ib_uverbs_ex_modify_cq
+    let slot = Kind::Cq.slot(input.u32(0))?;
+    let (mask, count, period_us) = (input.u32(4), input.u16(8), input.u16(10));
+    if mask == 0 || input.u32(12) != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if mask > MODERATE {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if period_us > Moderation::PERIOD_US_MAX {
+        return Err(Errno(libc::EINVAL));
+    }
+    // The owner's thread sends what is held back.
+    call.process.start_tick()?;
+    let mut locked = call.lock();
+    let cqs = &locked.peek(call.function()).cqs;
+    let cq = cqs
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    let moderation = Moderation {
+        count,
+        period_us,
+        ..cq.moderation
+    };
+    engine::moderation::set(&mut locked, call.function(), slot, moderation);
+    Ok(())
 }
 
 /// `RESIZE_CQ`: from the next completion on, entries lie in another ring. The last entry of the old

@@ -9,7 +9,7 @@ use crate::fabric::objects::{ChannelKind, Subscription};
 use crate::sys::Errno;
 
 /// Number of the one event queue.
-const EQN: u32 = 1;
+pub(crate) const EQN: u32 = 1;
 /// Longest answer of a command.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 

@@ -25,6 +25,7 @@ mod xrcd;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub(crate) use devx::EQN;
 use ioctl::Ioctl;
 pub(crate) use ioctl::low32;
 pub(crate) use qp::{destination, reset};

@@ -8,7 +8,7 @@ use super::memory::REGION_BYTES_MAX;
 use super::qp::{QP_WRS_MAX, RD_ATOMIC_MAX};
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
 use super::{Call, Kind, channel, cq, memory, odp, qp, srq, xrcd};
-use crate::fabric::objects::ChannelKind;
+use crate::fabric::objects::{ChannelKind, Moderation};
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
 use crate::stats::Command;
 use crate::sys::Errno;
@@ -67,6 +67,7 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
             driver.u32(0, 16).u32(4, number);
             ioctl.answer(UHW_OUT, driver.as_slice())
         }
+        write::EX_MODIFY_CQ => cq::modify(call, input),
         write::OPEN_XRCD => answer(&xrcd::open(call, input)?),
         write::MODIFY_SRQ => srq::modify(call, input),
         write::QUERY_SRQ => answer(&srq::query(call, input)?),
@@ -90,6 +91,7 @@ fn lengths(command: u32) -> Option<(usize, usize)> {
         write::QUERY_QP => (16, 128),
         write::MODIFY_QP => (112, 0),
         write::EX_MODIFY_QP => (112, 8),
+        write::EX_MODIFY_CQ => (16, 0),
         write::OPEN_XRCD => (16, 4),
         write::MODIFY_SRQ => (16, 0),
         write::QUERY_SRQ => (16, 16),
@@ -165,6 +167,8 @@ fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
         .u64(208, u64::MAX) // timestamp_mask
         .u64(216, 1_000_000) // hca_core_clock, kHz: time stamps are nanoseconds
         .u64(224, u64::from(DEVICE_CAP_FLAGS)) // device_cap_flags_ex
+        .u16(280, Moderation::COUNT_MAX)
+        .u16(282, Moderation::PERIOD_US_MAX)
         .u32(296, odp::RELIABLE_CAPS); // xrc_odp_caps
     Ok(answer)
 }

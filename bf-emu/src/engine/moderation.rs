@@ -1,0 +1,206 @@
+//! Completion moderation: the event of a completion queue is held back until so many entries were
+//! written, or until so long after the first of them. The entries themselves are never delayed.
+//!
+//! A window opens with the first entry that the queue's owner is to be told of. Whoever writes the
+//! last entry that it waits for tells the owner; if none comes, the owner's own thread ([`super::tick`])
+//! does when the time is over. It is woken when the window opens, by whoever opens it; should that
+//! process die in between, the thread looks for itself ten times a second. A queue without moderation
+//! is not looked at by any of this.
+
+use super::{complete, tick};
+use crate::fabric::Locked;
+use crate::fabric::objects::{Armed, Cq, Moderation, Window};
+use crate::sys;
+
+impl Moderation {
+    /// Longest time that can be asked for, in microseconds: the field has 12 bits (PRM, completion
+    /// queue context; the kernel's `MLX5_MAX_CQ_PERIOD`).
+    pub const PERIOD_US_MAX: u16 = (1 << 12) - 1;
+    /// Most entries that can be asked for (the kernel's `MLX5_MAX_CQ_COUNT`).
+    pub const COUNT_MAX: u16 = u16::MAX;
+
+    /// True if events are held back. Of each value the PRM says that zero is no moderation; one entry
+    /// is never waited for.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.count > 1 && self.period_us != 0
+    }
+}
+
+/// What an entry means for the event of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The owner is told now.
+    Tell,
+    /// The owner is told later, and somebody looks after that.
+    Hold,
+    /// The owner is told later; its thread does not know yet.
+    Open,
+}
+
+/// What becomes of the event when an entry was written that the owner is to be told of. `solicited`
+/// says that its sender asked for that. Written down absolutely: doing it twice is like doing it once.
+pub(super) fn entry(cq: &mut Cq, solicited: bool, now_ns: impl Fn() -> u64) -> Verdict {
+    if !cq.moderation.is_on() || solicited && cq.moderation.solicited_breaks {
+        return Verdict::Tell;
+    }
+    let opens = cq.window.due_ns == 0;
+    if opens {
+        cq.window = Window {
+            due_ns: now_ns().saturating_add(period_ns(cq)).max(1),
+            from: cq.produced.wrapping_sub(1),
+        };
+    }
+    verdict(cq, opens)
+}
+
+/// What becomes of the event when the owner, who has read up to `consumed`, asks to be told and there
+/// are entries that it has not read.
+pub(super) fn armed_late(cq: &mut Cq, consumed: u32, now_ns: u64) -> Verdict {
+    if !cq.moderation.is_on() {
+        return Verdict::Tell;
+    }
+    let opens = cq.window.due_ns == 0;
+    let due_ns = match opens {
+        true => now_ns.saturating_add(period_ns(cq)).max(1),
+        false => cq.window.due_ns,
+    };
+    cq.window = Window {
+        due_ns,
+        from: consumed,
+    };
+    verdict(cq, opens)
+}
+
+fn verdict(cq: &Cq, opens: bool) -> Verdict {
+    let held = cq.produced.wrapping_sub(cq.window.from);
+    if held >= u32::from(cq.moderation.count) {
+        Verdict::Tell
+    } else if opens {
+        Verdict::Open
+    } else {
+        Verdict::Hold
+    }
+}
+
+fn period_ns(cq: &Cq) -> u64 {
+    u64::from(cq.moderation.period_us) * 1000
+}
+
+/// Changes how the events of a completion queue are held back. One that is held back now is told at
+/// once.
+pub(crate) fn set(locked: &mut Locked<'_>, function: usize, slot: u32, moderation: Moderation) {
+    if moderation.is_on() {
+        locked.fabric().moderates();
+    }
+    let cqs = &mut locked.function(function).cqs;
+    let owner = cqs.owner(slot);
+    let Some(cq) = cqs.get_mut(slot) else { return };
+    cq.moderation = moderation;
+    if cq.window.due_ns != 0 {
+        cq.window.due_ns = 1;
+        if let Some(owner) = owner {
+            tick::wake_of(locked.fabric(), owner.process);
+        }
+    }
+}
+
+/// Tells a process of its completion queues whose time is over. Returns the time until the next one's,
+/// if there is one.
+pub(super) fn tell_due(locked: &mut Locked<'_>, process: u32) -> Option<u64> {
+    if !locked.fabric().has_moderated() {
+        return None;
+    }
+    let now_ns = sys::now_ns();
+    let mut next_ns: Option<u64> = None;
+    for function in 0..locked.fabric().identities().len() {
+        let mut from = 0;
+        while let Some(slot) = locked.peek(function).cqs.next(from, |owner, cq| {
+            owner.process == process && cq.window.due_ns != 0
+        }) {
+            from = slot + 1;
+            let Some(cq) = locked.function(function).cqs.get_mut(slot) else {
+                continue;
+            };
+            if cq.window.due_ns > now_ns {
+                let left_ns = cq.window.due_ns - now_ns;
+                next_ns = Some(next_ns.map_or(left_ns, |next| next.min(left_ns)));
+                continue;
+            }
+            cq.window = Window::default();
+            if cq.armed != Armed::No {
+                complete::tell_armed(locked, function, slot);
+            }
+        }
+    }
+    next_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue with these values; then its entries, each with its time, and what becomes of the event.
+    #[track_caller]
+    fn check(count: u16, period_us: u16, entries: &[(u64, bool, Verdict)]) {
+        let mut cq = Cq {
+            moderation: Moderation {
+                count,
+                period_us,
+                solicited_breaks: true,
+            },
+            produced: u32::MAX - 1,
+            ..Cq::default()
+        };
+        for (now_ns, solicited, expect) in entries {
+            cq.produced = cq.produced.wrapping_add(1);
+            let verdict = entry(&mut cq, *solicited, || *now_ns);
+            assert_eq!(verdict, *expect, "{now_ns}: {cq:?}");
+            let again = entry(&mut cq, *solicited, || *now_ns);
+            let known = if verdict == Verdict::Open {
+                Verdict::Hold
+            } else {
+                verdict
+            };
+            assert_eq!(again, known, "a second time: {cq:?}");
+        }
+    }
+
+    #[test]
+    fn so_many_entries_or_a_solicited_one() {
+        use Verdict::{Hold, Open, Tell};
+        check(
+            3,
+            10,
+            &[(5, false, Open), (6, false, Hold), (9, false, Tell)],
+        );
+        check(3, 10, &[(5, false, Open), (6, true, Tell)]);
+        for (count, period_us) in [(0, 10), (1, 10), (3, 0)] {
+            check(count, period_us, &[(5, false, Tell)]);
+        }
+    }
+
+    #[test]
+    fn what_is_unread_when_it_is_armed_counts() {
+        let moderation = Moderation {
+            count: 4,
+            period_us: 7,
+            solicited_breaks: false,
+        };
+        for (unread, due_ns, expect) in [
+            (1, 0, (Verdict::Open, 8000)),
+            (3, 0, (Verdict::Open, 8000)),
+            (3, 4000, (Verdict::Hold, 4000)),
+            (4, 0, (Verdict::Tell, 8000)),
+        ] {
+            let mut cq = Cq {
+                produced: 10,
+                moderation,
+                window: Window { due_ns, from: 0 },
+                ..Cq::default()
+            };
+            let verdict = armed_late(&mut cq, 10 - unread, 1000);
+            assert_eq!((verdict, cq.window.due_ns), expect, "{unread}, {due_ns}");
+        }
+    }
+}
