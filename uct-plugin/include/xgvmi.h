@@ -45,6 +45,8 @@ struct xgvmi_stats {
     uint64_t aliases;         /* aliases that there are now */
     uint64_t imports;         /* imports served from the map of aliases */
     uint64_t imports_left;    /* imports left to UCX */
+    uint64_t imports_released; /* served imports that UCX has given back */
+    uint64_t exporters;       /* exporters that UCP has a cache of now */
 };
 
 /* Host: writes one message with all keys of all pools of this process, for its DPU to accept ahead of

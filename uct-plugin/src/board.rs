@@ -57,11 +57,13 @@ pub(crate) enum Event {
     Release,
     /// A released key may still work, and does so until UCX has freed the memory.
     ReleaseFailed,
+    /// A served import was given back.
+    ImportReleased,
 }
 
 impl Event {
     /// How many there are.
-    pub(crate) const COUNT: usize = 6;
+    pub(crate) const COUNT: usize = 7;
 
     /// Place among them.
     pub(crate) const fn place(self) -> usize {
@@ -70,7 +72,7 @@ impl Event {
 }
 
 /// Names of the slots' first words; the pool's and the map's follow.
-const OWN_NAMES: [&str; 8] = [
+const OWN_NAMES: [&str; 9] = [
     "gvmi",
     "renewed_ns",
     "exports",
@@ -79,6 +81,7 @@ const OWN_NAMES: [&str; 8] = [
     "imports_left",
     "releases",
     "releases_failed",
+    "imports_released",
 ];
 /// Word of the slot, behind the first, in which the monotonic time of the last renewal stands.
 const RENEWED: usize = 1;

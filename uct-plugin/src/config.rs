@@ -40,6 +40,7 @@ pub(crate) struct Options {
     poll_timeout: Duration,
     alias_max: u32,
     alias_ttl: Option<Duration>,
+    import_max: u32,
     access_key: AccessKey,
     seal: Seal,
 }
@@ -73,6 +74,11 @@ impl Options {
             keeper: self.refill && self.alias_ttl.is_some(),
             ..AliasPolicy::default()
         }
+    }
+
+    /// Imports of one exporter that UCP may keep: no more than there may be aliases.
+    pub(crate) fn imports_max(&self) -> u32 {
+        self.import_max.min(self.alias_max)
     }
 
     /// Numbers of the devices.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Once;
 
 use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{AliasRef, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
+use xgvmi_pool::{AliasError, AliasRef, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
 use crate::abi::{MdHandle, MemAttachParams, MemHandle, MemhHead, UcsStatus, memh_flags};
 use crate::board::Event;
@@ -13,7 +13,7 @@ use crate::check::KeyForm;
 use crate::md::{self, Md};
 use crate::memh::{IMPORTS, Import};
 use crate::original::Object;
-use crate::{log, panic};
+use crate::{log, panic, ucp};
 
 /// A memory handle of our own. UCX reads the head of it only; the spare part is as long as UCX's
 /// own structure was in any version, so that a field that UCX might read is there, and zero.
@@ -24,7 +24,7 @@ struct ImportedMemh {
 }
 
 /// The exporter of a key that does not say whose it is.
-const UNKNOWN: OwnerUuid = OwnerUuid::new(0);
+const UNKNOWN: OwnerUuid = OwnerUuid::UNKNOWN;
 
 /// `uct_ib_mlx5_devx_mem_t` without registrations has 104 bytes at most (1.18.1).
 const SPARE_BYTES: usize = 256 - size_of::<MemhHead>();
@@ -44,7 +44,7 @@ pub(crate) unsafe fn attach(
     let served = unsafe { md::get(object, md) }?;
     // SAFETY: by the contract of this function.
     let remote = unsafe { read_key(mkey_buffer, params) };
-    let Some(alias) = alias_of(&served, remote) else {
+    let Some(alias) = alias_of(&served, remote, mkey_buffer) else {
         served.count(Event::ImportLeft);
         return None;
     };
@@ -77,9 +77,26 @@ pub(crate) unsafe fn attach(
 }
 
 /// The alias of a key that its exporter keeps; `None` if UCX's own operation has to make one.
-fn alias_of(served: &Md, remote: RemoteKey) -> Option<AliasRef<Mlx5Device>> {
+fn alias_of(
+    served: &Md,
+    remote: RemoteKey,
+    mkey_buffer: *const c_void,
+) -> Option<AliasRef<Mlx5Device>> {
     if remote.mkey.tag() == Tag::UCX_POOLED {
-        return match served.dpu()?.attach(remote) {
+        let map = served.dpu()?;
+        // UCP knows whose it is where the key does not say it.
+        let owner = match remote.owner {
+            UNKNOWN => ucp::exporter_of(mkey_buffer).unwrap_or(UNKNOWN),
+            owner => owner,
+        };
+        let key = RemoteKey { owner, ..remote };
+        let attached = match map.attach(key) {
+            // Everything that is kept is in use. UCX's own operation would keep this one as well, for
+            // good; an alias that is not in the map goes with its import.
+            Err(AliasError::Full { .. }) => map.aliases().attach_alone(key),
+            attached => attached,
+        };
+        return match attached {
             Ok(alias) => Some(alias),
             Err(error) => {
                 log::diag!("import left to UCX: {error}");

@@ -39,6 +39,7 @@ mod numbers;
 mod original;
 mod panic;
 mod release;
+mod ucp;
 mod ucs_config;
 mod vfs;
 

@@ -20,7 +20,7 @@ use crate::check::{self, Adapter, KeyForm, MdFacts};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
 use crate::numbers::Numbers;
 use crate::original::Object;
-use crate::{chunks, config, import, log, panic, vfs};
+use crate::{chunks, config, import, log, panic, ucp, vfs};
 
 /// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
 /// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
@@ -222,6 +222,8 @@ impl Md {
             aliases: aliases.aliases,
             imports: count(Event::Import),
             imports_left: count(Event::ImportLeft),
+            imports_released: count(Event::ImportReleased),
+            exporters: 0,
         }
     }
 
@@ -347,7 +349,10 @@ pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
     PLACES.iter().take_while(used).find_map(|place| {
         let md = place.md.try_read().ok()?;
         let md = md.as_ref()?;
-        (Md::identity(md) == identity).then(|| md.numbers())
+        (Md::identity(md) == identity).then(|| Numbers {
+            exporters: ucp::exporters(),
+            ..md.numbers()
+        })
     })
 }
 
@@ -355,6 +360,7 @@ pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
 pub(crate) fn numbers() -> Numbers {
     let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
     each(|md| numbers = numbers.plus(md.numbers()));
+    numbers.exporters = ucp::exporters();
     numbers
 }
 
@@ -469,6 +475,9 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             None
         }
     };
+    if new.is_some() {
+        ucp::look_at(object);
+    }
     if let Some(new) = &new
         && config::get().pool_init() > 0
     {

@@ -58,6 +58,10 @@ numbers! {
         imports,
         /// Imports left to UCX.
         imports_left,
+        /// Served imports that UCX has given back.
+        imports_released,
+        /// Exporters that UCP has a cache of now, for all memory domains together.
+        exporters,
     }
 }
 

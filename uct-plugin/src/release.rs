@@ -18,7 +18,9 @@ pub(crate) unsafe fn dereg(params: &MemDeregParams, memh: MemHandle) -> Option<U
         return None;
     }
     let import = IMPORTS.remove(memh)?;
+    let md = import.md;
     drop(import);
+    md::count(md, Event::ImportReleased);
     // SAFETY: it was in the table, so it is one of ours; the caller gives it up.
     unsafe { import::free(memh) };
     // SAFETY: by the contract of this function.

@@ -88,6 +88,9 @@ enum Place<D: AliasDevice> {
 struct Entry<D: AliasDevice> {
     core: Arc<Core<D>>,
     key: RemoteKey,
+    /// Whose key it is: what the key says, or, where it says nothing, what the first one said that
+    /// asked for it by an owner.
+    owner: AtomicU64,
     alias: Alias,
     /// When it was made or last unpinned.
     used: AtomicU64,
@@ -141,7 +144,8 @@ impl<D: AliasDevice> AliasMap<D> {
     }
 
     /// The alias of a remote key: the one of the map, or a new one. An alias that the map has for
-    /// the same key of another owner is stale: it is replaced, and destroyed once nobody uses it.
+    /// the same key of another owner is stale: it is replaced, and destroyed once nobody uses it. One
+    /// whose owner is [unknown](OwnerUuid::UNKNOWN) is from now on this owner's.
     ///
     /// # Errors
     /// If the device cannot make the alias; if all aliases that the map may hold are in use; if
@@ -154,6 +158,20 @@ impl<D: AliasDevice> AliasMap<D> {
             Some(found) => Ok(found),
             None => self.inner.find_or_make(key, Room::Evict),
         }
+    }
+
+    /// An alias of its own for a remote key, which the map does not keep: it is destroyed with its
+    /// last reference. For when the map is full of aliases in use.
+    ///
+    /// # Errors
+    /// If the device cannot make the alias.
+    pub fn attach_alone(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+        let core = &self.inner.core;
+        if !core.device.is_ours() {
+            return Err(AliasError::Forked);
+        }
+        let _inside = core.gate.enter().ok_or(AliasError::Closed)?;
+        self.inner.create(key)
     }
 
     /// The alias of a remote key, if the map has it. Makes none and waits for none.
@@ -179,9 +197,14 @@ impl<D: AliasDevice> AliasMap<D> {
             if !self.inner.core.device.is_ours() {
                 return Err(AliasError::Forked);
             }
-            match self.inner.find(key) {
-                Some(_found) => Ok(()),
-                None => self.inner.find_or_make(*key, Room::Keep).map(drop),
+            // Of a key that does not say whose it is, any alias that is there will do.
+            let is_there = match key.owner {
+                OwnerUuid::UNKNOWN => self.inner.has(key),
+                _ => self.inner.find(key).is_some(),
+            };
+            match is_there {
+                true => Ok(()),
+                false => self.inner.find_or_make(*key, Room::Keep).map(drop),
             }
         };
         for result in spread(keys, self.inner.policy.threads, prepare) {
@@ -253,7 +276,10 @@ impl<D: AliasDevice> AliasRef<D> {
     /// What the alias stands for.
     #[must_use]
     pub fn remote(&self) -> RemoteKey {
-        self.entry.key
+        RemoteKey {
+            owner: self.entry.owner(),
+            ..self.entry.key
+        }
     }
 }
 
@@ -279,7 +305,7 @@ impl<D: AliasDevice> Inner<D> {
     fn find(&self, key: &RemoteKey) -> Option<AliasRef<D>> {
         let shard = read(self.shard(key.map_key()));
         match shard.get(&key.map_key()) {
-            Some(Place::Ready(entry)) if entry.key.owner == key.owner => {
+            Some(Place::Ready(entry)) if entry.is_of(key.owner) => {
                 self.core.counters.hits.one();
                 Some(AliasRef {
                     entry: CountedArc::clone(entry),
@@ -287,6 +313,12 @@ impl<D: AliasDevice> Inner<D> {
             }
             _ => None,
         }
+    }
+
+    /// True if there is an alias of the key, whoever its owner is.
+    fn has(&self, key: &RemoteKey) -> bool {
+        let shard = read(self.shard(key.map_key()));
+        matches!(shard.get(&key.map_key()), Some(Place::Ready(_)))
     }
 
     fn find_or_make(&self, key: RemoteKey, room: Room) -> Result<AliasRef<D>, AliasError> {
@@ -305,7 +337,7 @@ impl<D: AliasDevice> Inner<D> {
                     let limit = deadline.saturating_duration_since(Instant::now());
                     match flight.wait(limit) {
                         // The other thread may have made it for another owner of the same key.
-                        Some(Ok(made)) if made.entry.key.owner == key.owner => return Ok(made),
+                        Some(Ok(made)) if made.entry.is_of(key.owner) => return Ok(made),
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(error),
                         None => return Err(self.waited_too_long(&key)),
@@ -330,7 +362,7 @@ impl<D: AliasDevice> Inner<D> {
         let mut shard = write(self.shard(key.map_key()));
         match shard.entry(key.map_key()) {
             MapEntry::Occupied(mut place) => match place.get() {
-                Place::Ready(entry) if entry.key.owner == key.owner => {
+                Place::Ready(entry) if entry.is_of(key.owner) => {
                     self.core.counters.hits.one();
                     Claim::Found(AliasRef {
                         entry: CountedArc::clone(entry),
@@ -364,14 +396,33 @@ impl<D: AliasDevice> Inner<D> {
 
     /// Makes the alias that this thread has claimed, and tells those who wait for it.
     fn make(&self, key: RemoteKey, flight: &Arc<Making<D>>) -> Result<AliasRef<D>, AliasError> {
+        let result = self.create(key);
+        let mut shard = write(self.shard(key.map_key()));
+        // Only the claimer ends a claim, so the place is still there and still ours.
+        match &result {
+            Ok(made) => {
+                shard.insert(key.map_key(), Place::Ready(CountedArc::clone(&made.entry)));
+            }
+            Err(_) => {
+                shard.remove(&key.map_key());
+                self.shrink(1);
+            }
+        }
+        drop(shard);
+        flight.land(result.clone());
+        result
+    }
+
+    /// Makes an alias on the device. It is in no map yet.
+    fn create(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
         self.core.counters.misses.one();
-        let made = self.core.device.create_alias(&key, &self.policy.access_key);
-        let result = match made {
+        match self.core.device.create_alias(&key, &self.policy.access_key) {
             Ok(alias) => {
                 self.core.counters.creates.one();
                 let entry = Entry {
                     core: Arc::clone(&self.core),
                     key,
+                    owner: AtomicU64::new(key.owner.get()),
                     alias,
                     used: AtomicU64::new(self.core.tick()),
                     dead: AtomicBool::new(false),
@@ -388,21 +439,7 @@ impl<D: AliasDevice> Inner<D> {
                     source,
                 })
             }
-        };
-        let mut shard = write(self.shard(key.map_key()));
-        // Only the claimer ends a claim, so the place is still there and still ours.
-        match &result {
-            Ok(made) => {
-                shard.insert(key.map_key(), Place::Ready(CountedArc::clone(&made.entry)));
-            }
-            Err(_) => {
-                shard.remove(&key.map_key());
-                self.shrink(1);
-            }
         }
-        drop(shard);
-        flight.land(result.clone());
-        result
     }
 
     fn waited_too_long(&self, key: &RemoteKey) -> AliasError {
@@ -505,7 +542,7 @@ impl<D: AliasDevice> Inner<D> {
     fn reap(&self, owner: OwnerUuid) -> usize {
         let mut out = Vec::new();
         for shard in &self.shards {
-            let gone = |_: &u64, place: &mut Place<D>| matches!(place, Place::Ready(entry) if entry.key.owner == owner);
+            let gone = |_: &u64, place: &mut Place<D>| matches!(place, Place::Ready(entry) if entry.owner() == owner);
             out.extend(write(shard).extract_if(gone).map(|(_, place)| place));
         }
         self.shrink(out.len());
@@ -609,6 +646,26 @@ impl<D> Core<D> {
 }
 
 impl<D: AliasDevice> Entry<D> {
+    fn owner(&self) -> OwnerUuid {
+        OwnerUuid::new(self.owner.load(Ordering::Relaxed))
+    }
+
+    /// True if it is the owner's, as far as anybody can know: an alias whose owner is not known yet
+    /// becomes that of the first one who asks for it.
+    fn is_of(&self, owner: OwnerUuid) -> bool {
+        let unknown = OwnerUuid::UNKNOWN.get();
+        let (found, owner) = (self.owner.load(Ordering::Relaxed), owner.get());
+        if found == owner {
+            return true;
+        }
+        let take = |owner| {
+            let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
+            self.owner.compare_exchange(unknown, owner, from, to)
+        };
+        // Another thread may have been faster, for the same owner.
+        found == unknown && take(owner).map_or_else(|now| now == owner, |_unknown| true)
+    }
+
     /// Meaningful only under the lock of the shard that holds the entry.
     fn is_unpinned(entry: &CountedArc<Self>) -> bool {
         CountedArc::strong_count(entry) == 1

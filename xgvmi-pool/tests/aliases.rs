@@ -161,6 +161,41 @@ fn a_pinned_alias_stays() {
     assert!(fabric.objects(DPU) <= 2, "put out means destroyed");
 }
 
+#[test]
+fn beyond_a_full_map_an_alias_lasts_as_long_as_its_use() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 2);
+    let map = map(&fabric, 1);
+    let _pinned = map.attach(keys[0]).expect("an alias");
+    assert!(map.attach(keys[1]).is_err(), "the map is full");
+    let before = fabric.objects(DPU);
+    let alone = map.attach_alone(keys[1]).expect("an alias");
+    let (lkey, address) = (alone.lkey(), VirtAddr::new(0x1000));
+    assert!(fabric.reach(DPU, lkey, address, 0x1000).is_ok());
+    assert_eq!((map.len(), fabric.objects(DPU)), (1, before + 1));
+    drop(alone);
+    assert_eq!(fabric.objects(DPU), before);
+}
+
+/// Keys of UCX 1.18 do not say whose they are; who imports may know it by other ways.
+#[test]
+fn an_alias_of_unknown_owner_becomes_that_of_the_first_who_asks() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 1);
+    let map = map(&fabric, 8);
+    let of = |owner| RemoteKey { owner, ..keys[0] };
+    let unknown = of(OwnerUuid::UNKNOWN);
+    assert_eq!(map.prepare(&[unknown]).ready, 1);
+    let first = map.attach(of(OWNER)).expect("the alias that is there");
+    assert_eq!((first.remote(), map.stats().creates), (of(OWNER), 1));
+    // Announced again, it is still the same one.
+    assert_eq!(map.prepare(&[unknown]).ready, 1);
+    assert!(map.find(&of(OWNER)).is_some());
+    let other = map.attach(of(OwnerUuid::new(0xbbbb))).expect("a new alias");
+    assert_ne!(other.lkey(), first.lkey());
+    assert_eq!((map.stats().stale, map.stats().creates), (1, 2));
+}
+
 /// D7 and D8 of stock UCX: an exporter dies, its successor gets the same key number.
 #[test]
 fn the_alias_of_a_dead_owner_is_replaced_and_lives_while_in_use() {

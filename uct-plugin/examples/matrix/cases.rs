@@ -547,6 +547,8 @@ impl Stats {
                 _,
                 imports,
                 imports_left,
+                _,
+                _,
             ] => Ok(Self {
                 pool_in_use,
                 exports,

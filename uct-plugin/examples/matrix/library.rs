@@ -16,7 +16,7 @@ type InitFn = unsafe extern "C" fn(*mut c_void);
 type TextFn = unsafe extern "C" fn(*mut c_void) -> *const c_char;
 
 /// Numbers in the header's structure.
-const NUMBERS: usize = 14;
+const NUMBERS: usize = 16;
 
 /// Devices that an emulated adapter may have.
 const DEVICES: u32 = 8;

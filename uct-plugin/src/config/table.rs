@@ -34,6 +34,7 @@ pub(super) struct Raw {
     pub(super) poll_timeout: f64,
     pub(super) alias_max: c_uint,
     pub(super) alias_ttl: f64,
+    pub(super) import_max: c_uint,
     pub(super) key_file: *const c_char,
     pub(super) stats: c_int,
 }
@@ -68,7 +69,7 @@ static INVALIDATE: Words<4> = Words([
 ]);
 
 /// All options.
-pub(super) static OPTIONS: [Spec; 18] = [
+pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -220,6 +221,19 @@ pub(super) static OPTIONS: [Spec; 18] = [
         kind: Kind::Time,
     },
     Spec {
+        name: c"IMPORT_MAX",
+        default: c"1024",
+        doc: c"Maximal number of imports of one exporter that UCX keeps; UCX_XGVMI_ALIAS_MAX if that\n\
+               is less. Beyond it, UCX gives back what was not in use for the longest time. Its\n\
+               alias stays in the map, so that the next import of it costs no command. UCX itself\n\
+               keeps all of them, in use or not, until the context ends.",
+        offset: offset_of!(Raw, import_max),
+        kind: Kind::Uint {
+            min: 1,
+            max: ALIASES_MAX,
+        },
+    },
+    Spec {
         name: c"KEY_FILE",
         default: c"",
         doc: c"File with the secret of the job, at least 16 random characters, the same for all its\n\
@@ -259,6 +273,7 @@ impl Raw {
         poll_timeout: 5.0,
         alias_max: 65_536,
         alias_ttl: 0.0,
+        import_max: 1024,
         key_file: null(),
         stats: 1,
     };
@@ -322,6 +337,7 @@ mod tests {
         check(c"POOL_HIGH", raw.pool_high);
         check(c"BATCH", raw.batch);
         check(c"ALIAS_MAX", raw.alias_max);
+        check(c"IMPORT_MAX", raw.import_max);
         check_time(c"ALIAS_TTL", raw.alias_ttl);
         check_time(c"POOL_AGE", raw.pool_age);
         check_time(c"FULL_TIMEOUT", raw.full_timeout);

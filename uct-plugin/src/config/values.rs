@@ -63,6 +63,7 @@ impl Raw {
                 Self::DEFAULT.poll_timeout,
             ),
             alias_max: number(c"ALIAS_MAX", self.alias_max),
+            import_max: number(c"IMPORT_MAX", self.import_max),
             alias_ttl: (!ttl.is_zero()).then_some(ttl),
             access_key,
             seal,

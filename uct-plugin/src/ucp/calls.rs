@@ -1,0 +1,333 @@
+//! The slots by which a loaded object calls functions of others: the loader fills them by name. A
+//! function that is put there is called instead, by this object and nobody else.
+//!
+//! Read from the dynamic section, as `elf.h` and the ELF specification have it.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Objects that are looked for at a time. More than a few of one name in a process were never seen.
+const OBJECTS_MAX: usize = 8;
+
+/// Relocations of an object that are looked through; the largest libucp has some three thousand.
+const RELOCATIONS_MAX: usize = 1 << 20;
+
+/// `DT_*` of the dynamic section.
+mod tag {
+    pub(super) const NULL: isize = 0;
+    pub(super) const PLTRELSZ: isize = 2;
+    pub(super) const STRTAB: isize = 5;
+    pub(super) const SYMTAB: isize = 6;
+    pub(super) const RELA: isize = 7;
+    pub(super) const RELASZ: isize = 8;
+    pub(super) const STRSZ: isize = 10;
+    pub(super) const JMPREL: isize = 23;
+}
+
+/// Relocations that hold the address of a function: `R_*_GLOB_DAT` and `R_*_JUMP_SLOT`.
+#[cfg(target_arch = "x86_64")]
+const OF_FUNCTIONS: [u32; 2] = [6, 7];
+#[cfg(target_arch = "aarch64")]
+const OF_FUNCTIONS: [u32; 2] = [1025, 1026];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const OF_FUNCTIONS: [u32; 0] = [];
+
+/// `Elf64_Dyn`.
+#[repr(C)]
+struct Dyn {
+    tag: isize,
+    value: usize,
+}
+
+/// `Elf64_Sym`.
+#[repr(C)]
+struct Sym {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: usize,
+    size: usize,
+}
+
+/// `Elf64_Rela`.
+#[repr(C)]
+struct Rela {
+    offset: usize,
+    info: u64,
+    addend: isize,
+}
+
+/// Part of the address space, the end excluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    start: usize,
+    end: usize,
+}
+
+impl Range {
+    fn contains(self, address: usize) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+}
+
+/// A loaded object.
+#[derive(Debug)]
+pub(super) struct Object {
+    /// Where it is loaded.
+    pub(super) base: usize,
+    /// Name by which the loader knows it.
+    pub(super) path: CString,
+    dynamic: *const Dyn,
+    /// Its segments, and whether they can be written.
+    segments: Vec<(Range, bool)>,
+    /// What the loader has made read-only after it had filled it.
+    read_only: Option<Range>,
+}
+
+/// The loaded objects of this name: `libucp` is that of `libucp.so.0` and of `libucp-1a2b.so.0`.
+pub(super) fn objects(name: &'static str) -> Vec<Object> {
+    let mut search = Search {
+        name,
+        found: Vec::new(),
+    };
+    // SAFETY: the callback gets the search's address and uses it only during this call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+struct Search {
+    name: &'static str,
+    found: Vec<Object>,
+}
+
+/// One loaded object. The loader holds its lock, so nothing is opened here.
+unsafe extern "C" fn visit(
+    info: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    search: *mut c_void,
+) -> c_int {
+    // SAFETY: it is the search of `objects`, and nobody else has it now.
+    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: the loader gives a filled structure.
+    let info = unsafe { &*info };
+    if info.dlpi_name.is_null() || info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: the name is a string of the loader.
+    let path = unsafe { CStr::from_ptr(info.dlpi_name) };
+    if !is_named(path, search.name) {
+        return 0;
+    }
+    // SAFETY: the loader gives as many headers as it says.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let Ok(base) = usize::try_from(info.dlpi_addr) else {
+        return 0;
+    };
+    let mut object = Object {
+        base,
+        path: path.to_owned(),
+        dynamic: std::ptr::null(),
+        segments: Vec::new(),
+        read_only: None,
+    };
+    for header in headers {
+        let sizes = (header.p_vaddr.try_into(), header.p_memsz.try_into());
+        let (Ok(offset), Ok(bytes)) = sizes else {
+            continue;
+        };
+        let start = base.wrapping_add(offset);
+        let end = start.wrapping_add(bytes);
+        let range = Range { start, end };
+        match header.p_type {
+            libc::PT_DYNAMIC => object.dynamic = std::ptr::with_exposed_provenance(start),
+            libc::PT_LOAD => {
+                let is_writable = header.p_flags & libc::PF_W != 0;
+                object.segments.push((range, is_writable));
+            }
+            libc::PT_GNU_RELRO => object.read_only = Some(range),
+            _ => {}
+        }
+    }
+    if !object.dynamic.is_null() {
+        search.found.push(object);
+    }
+    c_int::from(search.found.len() == OBJECTS_MAX)
+}
+
+fn is_named(path: &CStr, name: &str) -> bool {
+    let path = path.to_bytes();
+    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    let rest = file.strip_prefix(name.as_bytes());
+    rest.is_some_and(|rest| matches!(rest.first(), Some(b'.' | b'-')))
+}
+
+impl Object {
+    /// True if the address is in the object.
+    pub(super) fn contains(&self, address: usize) -> bool {
+        let mut segments = self.segments.iter();
+        segments.any(|(range, _)| range.contains(address))
+    }
+
+    /// True if the bytes are in what the object has that cannot be written.
+    pub(super) fn holds(&self, bytes: &[u8]) -> bool {
+        let constant = |&&(_, is_writable): &&(Range, bool)| !is_writable;
+        self.segments.iter().filter(constant).any(|(range, _)| {
+            let start = std::ptr::with_exposed_provenance::<c_void>(range.start);
+            let (length, wanted) = (range.end - range.start, bytes.as_ptr().cast());
+            // SAFETY: the segment is mapped as long as the object is loaded, and does not change.
+            !unsafe { libc::memmem(start, length, wanted, bytes.len()) }.is_null()
+        })
+    }
+
+    /// The slot by which the object calls the function; `None` if it does not.
+    pub(super) fn slot(&self, function: &CStr) -> Option<Slot> {
+        let strings = self.pointer(tag::STRTAB)?;
+        let strings_length = self.number(tag::STRSZ)?;
+        let symbols = std::ptr::with_exposed_provenance::<Sym>(self.pointer(tag::SYMTAB)?);
+        let tables = [(tag::JMPREL, tag::PLTRELSZ), (tag::RELA, tag::RELASZ)];
+        for (table, length) in tables {
+            let (Some(table), Some(length)) = (self.pointer(table), self.number(length)) else {
+                continue;
+            };
+            let table = std::ptr::with_exposed_provenance::<Rela>(table);
+            let count = (length / size_of::<Rela>()).min(RELOCATIONS_MAX);
+            for at in 0..count {
+                // SAFETY: the loader has gone through the same table of the same length.
+                let relocation = unsafe { &*table.add(at) };
+                let kind = (relocation.info & 0xffff_ffff) as u32;
+                if !OF_FUNCTIONS.contains(&kind) {
+                    continue;
+                }
+                let symbol = (relocation.info >> 32) as usize;
+                // SAFETY: as above: a relocation's symbol is one of the table's.
+                let name = unsafe { (*symbols.add(symbol)).name } as usize;
+                let wanted = function.to_bytes_with_nul();
+                if name.saturating_add(wanted.len()) > strings_length {
+                    continue;
+                }
+                let found = std::ptr::with_exposed_provenance::<u8>(strings + name);
+                // SAFETY: the bytes are within the object's strings.
+                let found = unsafe { std::slice::from_raw_parts(found, wanted.len()) };
+                if found == wanted {
+                    let place = self.base.wrapping_add(relocation.offset);
+                    let place = std::ptr::with_exposed_provenance_mut(place);
+                    return NonNull::new(place).map(|place| Slot {
+                        place,
+                        is_read_only: self.read_only.is_some_and(|range| {
+                            // The loader protects whole pages only, the last one not.
+                            let end = range.end & !(page() - 1);
+                            (range.start..end).contains(&place.addr().get())
+                        }),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    fn number(&self, wanted: isize) -> Option<usize> {
+        let mut entry = self.dynamic;
+        loop {
+            // SAFETY: the section is closed by an entry of the type null.
+            match unsafe { ((*entry).tag, (*entry).value) } {
+                (tag::NULL, _) => return None,
+                (found, value) if found == wanted => return Some(value),
+                _ => {}
+            }
+            // SAFETY: the entry was not the last one.
+            entry = unsafe { entry.add(1) };
+        }
+    }
+
+    /// A number that is an address, in the object or already in the process.
+    fn pointer(&self, wanted: isize) -> Option<usize> {
+        let value = self.number(wanted)?;
+        let address = match value < self.base {
+            true => self.base + value,
+            false => value,
+        };
+        self.contains(address).then_some(address)
+    }
+}
+
+/// Where an object keeps the address of a function that it calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    place: NonNull<*mut c_void>,
+    is_read_only: bool,
+}
+
+impl Slot {
+    /// What is there: the function, or, before the first call, a piece of the object itself.
+    pub(super) fn get(self) -> *mut c_void {
+        // SAFETY: the place is a word of the object's, aligned, which the loader writes as a whole.
+        unsafe { AtomicPtr::from_ptr(self.place.as_ptr()) }.load(Ordering::Acquire)
+    }
+
+    /// Puts another function there. False if the place cannot be written.
+    pub(super) fn set(self, function: *mut c_void) -> bool {
+        let page_start = self.place.addr().get() & !(page() - 1);
+        let page_start = std::ptr::with_exposed_provenance_mut::<c_void>(page_start);
+        let protect = |protection| {
+            // SAFETY: the page is the object's own, and was readable and writable when it was filled.
+            unsafe { libc::mprotect(page_start, page(), protection) == 0 }
+        };
+        if self.is_read_only && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+            return false;
+        }
+        // SAFETY: as in `get`; a call that is under way meanwhile finds either function.
+        unsafe { AtomicPtr::from_ptr(self.place.as_ptr()) }.store(function, Ordering::Release);
+        if self.is_read_only {
+            // If it stays writable, nothing of ours depends on it.
+            let _as_before = protect(libc::PROT_READ);
+        }
+        true
+    }
+}
+
+fn page() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_known_by_its_file_name() {
+        for (path, expect) in [
+            (c"/usr/lib/libucp.so.0", true),
+            (c"libucp-e470a167.so.0.0.0", true),
+            (c"/opt/libucp_extra.so", false),
+            (c"/libucp.so.0/other.so", false),
+            (c"", false),
+        ] {
+            assert_eq!(is_named(path, "libucp"), expect, "{path:?}");
+        }
+    }
+
+    unsafe extern "C" fn seven() -> libc::pid_t {
+        7
+    }
+
+    /// Every Rust program has this library, which calls the C library.
+    #[test]
+    fn a_call_is_led_elsewhere_and_back() {
+        let objects = objects("libgcc_s");
+        let object = objects.first().expect("the library that unwinds");
+        let slot = object.slot(c"abort").expect("it can end the program");
+        let before = slot.get();
+        assert!(slot.set(seven as *mut c_void));
+        assert_eq!(slot.get(), seven as *mut c_void);
+        assert!(slot.set(before));
+        assert_eq!(slot.get(), before);
+        assert!(object.slot(c"no_such_function").is_none());
+        assert!(object.contains(object.base) && !object.contains(0));
+        assert!(object.holds(b"_Unwind_Resume\0"));
+        assert!(!object.holds(&[0xc7; 64]));
+    }
+}

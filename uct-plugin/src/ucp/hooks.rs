@@ -1,0 +1,284 @@
+//! The functions that UCP calls instead of UCX's own. Each copy of UCX has its own set of them,
+//! by which it is known who calls and whom the call is passed on to.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::rcache::{CreateFn, DestroyFn, GetFn, InvalidateFn, LookupFn, Params, Region};
+use super::wire::Head;
+use super::{CACHE_BYTES, CACHES, COPIES_MAX, IMPORT, Import, rcache};
+use crate::abi::UcsStatus;
+use crate::log;
+use crate::panic::{self, guard};
+
+/// `ucp_memh_exported_unpack` (`src/ucp/core/ucp_rkey.h:230` of v1.20.1): context, exported handle,
+/// and where its fields go, see [`Unpacked`].
+pub(super) type UnpackFn =
+    unsafe extern "C" fn(*mut c_void, *const c_void, *mut Unpacked) -> UcsStatus;
+
+/// Head of `ucp_unpacked_exported_memh_t` (`src/ucp/core/ucp_rkey.h:147` of v1.20.1).
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Unpacked {
+    flags: u16,
+    domains: u64,
+    kind: u32,
+    address: u64,
+    length: u64,
+    context: u64,
+    registration: u64,
+}
+
+/// The functions of one copy of UCX.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Originals {
+    pub(super) create: CreateFn,
+    pub(super) destroy: DestroyFn,
+    pub(super) unpack: UnpackFn,
+    pub(super) asserting: Option<Asserting>,
+}
+
+/// Those that are only needed where there is an assertion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asserting {
+    pub(super) get: GetFn,
+    pub(super) lookup: LookupFn,
+    pub(super) invalidate: InvalidateFn,
+}
+
+/// What goes into the slots of one copy of UCX.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entries {
+    pub(super) create: *mut c_void,
+    pub(super) destroy: *mut c_void,
+    pub(super) unpack: *mut c_void,
+    pub(super) get: *mut c_void,
+    pub(super) lookup: *mut c_void,
+}
+
+impl Entries {
+    fn of<const COPY: usize>() -> Self {
+        Self {
+            create: create::<COPY> as *mut c_void,
+            destroy: destroy::<COPY> as *mut c_void,
+            unpack: unpack::<COPY> as *mut c_void,
+            get: get::<COPY> as *mut c_void,
+            lookup: lookup::<COPY> as *mut c_void,
+        }
+    }
+}
+
+static COPIES: [OnceLock<Originals>; COPIES_MAX] = [const { OnceLock::new() }; COPIES_MAX];
+
+/// Set by the first import: before, no look-up of UCP's is one for an import.
+static IMPORTS: AtomicBool = AtomicBool::new(false);
+
+/// The functions for a copy of UCX with this number, that pass on to these; `None` if there are none
+/// left.
+pub(super) fn take(copy: usize, originals: Originals) -> Option<Entries> {
+    COPIES.get(copy)?.set(originals).ok()?;
+    match copy {
+        0 => Some(Entries::of::<0>()),
+        1 => Some(Entries::of::<1>()),
+        2 => Some(Entries::of::<2>()),
+        3 => Some(Entries::of::<3>()),
+        _ => None,
+    }
+}
+
+/// `ucs_rcache_create`: limits a cache of imports.
+unsafe extern "C" fn create<const COPY: usize>(
+    params: *const Params,
+    name: *const c_char,
+    stats: *mut c_void,
+    cache: *mut *mut c_void,
+) -> UcsStatus {
+    let Some(originals) = COPIES[COPY].get() else {
+        return UcsStatus::ERR_UNSUPPORTED;
+    };
+    let limit = || {
+        // SAFETY: UCX gives a name.
+        let exporter = rcache::exporter_of(unsafe { CStr::from_ptr(name) })?;
+        // SAFETY: UCX gives parameters, whose form was checked.
+        let params = unsafe { &*params };
+        Some((params.limited(super::regions_max())?, exporter))
+    };
+    let limited = match panic::is_broken() {
+        false => guard("ucs_rcache_create", limit).flatten(),
+        true => None,
+    };
+    let Some((limited, exporter)) = limited else {
+        // SAFETY: the arguments are those that UCX gave.
+        return unsafe { (originals.create)(params, name, stats, cache) };
+    };
+    // SAFETY: the arguments are those that UCX gave, but for the limit; UCX copies the parameters.
+    let status = unsafe { (originals.create)(&raw const limited, name, stats, cache) };
+    if status.is_ok() {
+        // SAFETY: the function succeeded, so it has written the cache.
+        let cache = unsafe { cache.read() };
+        let _noted = guard("ucs_rcache_create", || {
+            super::created(cache.addr(), exporter)
+        });
+    }
+    status
+}
+
+/// `ucs_rcache_destroy`: forgets the cache.
+unsafe extern "C" fn destroy<const COPY: usize>(cache: *mut c_void) {
+    let Some(originals) = COPIES[COPY].get() else {
+        return;
+    };
+    let _forgotten = guard("ucs_rcache_destroy", || super::destroyed(cache.addr()));
+    // SAFETY: the argument is what UCX gave.
+    unsafe { (originals.destroy)(cache) };
+}
+
+/// `ucp_memh_exported_unpack`: notes what is being imported.
+unsafe extern "C" fn unpack<const COPY: usize>(
+    context: *mut c_void,
+    buffer: *const c_void,
+    unpacked: *mut Unpacked,
+) -> UcsStatus {
+    let Some(originals) = COPIES[COPY].get() else {
+        return UcsStatus::ERR_UNSUPPORTED;
+    };
+    // SAFETY: the arguments are those that UCX gave.
+    let status = unsafe { (originals.unpack)(context, buffer, unpacked) };
+    IMPORT.set(None);
+    if !status.is_ok() || panic::is_broken() {
+        return status;
+    }
+    let note = || {
+        // SAFETY: UCP has just read it as an exported handle.
+        let head = unsafe { Head::read(buffer) };
+        // SAFETY: UCP has just written its fields, which are more than these.
+        let unpacked = unsafe { &*unpacked };
+        let seen = [head.address, head.length, head.context, head.registration];
+        let said = [
+            unpacked.address,
+            unpacked.length,
+            unpacked.context,
+            unpacked.registration,
+        ];
+        if seen != said {
+            static ONCE: std::sync::Once = std::sync::Once::new();
+            ONCE.call_once(|| log::diag!("an exported handle has a form that is not known"));
+            return;
+        }
+        IMPORTS.store(true, Ordering::Relaxed);
+        IMPORT.set(Some(Import {
+            buffer: buffer.addr(),
+            head,
+            is_looked_up: false,
+        }));
+    };
+    let _noted = guard("ucp_memh_exported_unpack", note);
+    status
+}
+
+/// `ucs_rcache_get`: notes of which export a region of a cache of imports is.
+unsafe extern "C" fn get<const COPY: usize>(
+    cache: *mut c_void,
+    address: *mut c_void,
+    length: usize,
+    alignment: usize,
+    prot: c_int,
+    argument: *mut c_void,
+    region: *mut *mut Region,
+) -> UcsStatus {
+    let Some(Originals {
+        asserting: Some(originals),
+        ..
+    }) = COPIES[COPY].get()
+    else {
+        return UcsStatus::ERR_UNSUPPORTED;
+    };
+    // SAFETY: the arguments are those that UCX gave.
+    let status =
+        unsafe { (originals.get)(cache, address, length, alignment, prot, argument, region) };
+    if !status.is_ok() || !IMPORTS.load(Ordering::Relaxed) || panic::is_broken() {
+        return status;
+    }
+    let note = || {
+        let import = IMPORT.get()?;
+        let mut caches = CACHES
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let found = caches.get_mut(&cache.addr())?;
+        // SAFETY: the function succeeded, so it has written the region, which the caller holds.
+        let region = unsafe { &*region.read() };
+        let is_this = found.exporter == import.head.context
+            && import.head.address == address.addr() as u64
+            && region.is_of(address.addr(), length);
+        if is_this {
+            if found.regions.len() > 2 * super::regions_max() {
+                // Nearly all of them are gone. What is not known is left to UCX.
+                found.regions.clear();
+            }
+            let at = std::ptr::from_ref(region).addr();
+            found.regions.insert(at, import.head.registration);
+        }
+        Some(())
+    };
+    let _noted = guard("ucs_rcache_get", note);
+    status
+}
+
+/// `ucs_pgtable_lookup`: what UCP must not find when it imports, it does not find. It holds its own
+/// lock meanwhile, as when it takes such a region out of the cache itself.
+unsafe extern "C" fn lookup<const COPY: usize>(
+    table: *const c_void,
+    address: usize,
+) -> *mut Region {
+    let Some(Originals {
+        asserting: Some(originals),
+        ..
+    }) = COPIES[COPY].get()
+    else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the arguments are those that UCX gave.
+    let region = unsafe { (originals.lookup)(table, address) };
+    if region.is_null() || !IMPORTS.load(Ordering::Relaxed) || panic::is_broken() {
+        return region;
+    }
+    let older = || {
+        let import = IMPORT.get()?;
+        if import.is_looked_up || import.head.address != address as u64 {
+            return None;
+        }
+        let mut caches = CACHES
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (at, cache) = caches.range_mut(..=table.addr()).next_back()?;
+        let is_of_cache = table.addr() - at < CACHE_BYTES;
+        if !is_of_cache || cache.exporter != import.head.context {
+            return None;
+        }
+        IMPORT.set(Some(Import {
+            is_looked_up: true,
+            ..import
+        }));
+        let registration = *cache.regions.get(&region.addr())?;
+        // SAFETY: the table has it, so it is live, and UCP's lock keeps it.
+        let is_held = unsafe { &*region }.is_held();
+        let is_older = is_held && registration != import.head.registration;
+        if !is_older {
+            return None;
+        }
+        cache.regions.remove(&region.addr());
+        Some(std::ptr::with_exposed_provenance_mut::<c_void>(*at))
+    };
+    let Some(Some(cache)) = guard("ucs_pgtable_lookup", older) else {
+        return region;
+    };
+    // SAFETY: the region is of this cache and in its table. Whoever holds it goes on doing so, and it
+    // goes with the last of them, as where UCP does this itself.
+    unsafe { (originals.invalidate)(cache, region, Some(released), std::ptr::null_mut()) };
+    log::debug!("an import of an older export is still held, the new one is imported beside it");
+    std::ptr::null_mut()
+}
+
+/// Nobody waits for the end of such a region.
+unsafe extern "C" fn released(_argument: *mut c_void) {}
