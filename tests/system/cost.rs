@@ -2,14 +2,17 @@
 
 use crate::harness::Case;
 use crate::world::{Room, World, free_port, succeed, succeed_pair};
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use std::fs;
+use std::path::Path;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("cost_table_measures_every_row", every_row),
         Case::new("cost_table_of_a_dpu_elsewhere", elsewhere),
         Case::new("a_pool_hit_needs_no_command", pool_hit),
+        Case::new("cost_table_sets_own_time_apart", own_time),
     ]
 }
 
@@ -83,5 +86,49 @@ fn pool_hit(world: &World) -> Result<()> {
         made == 1 && bound == REPEATS + 1,
         "{made} keys made and {bound} bound in {REPEATS} rounds and one more"
     );
+    Ok(())
+}
+
+/// The profile's time for a step is in that step and in no other; what the step takes without it is shown beside it.
+fn own_time(world: &World) -> Result<()> {
+    const PROFILE: &str = "source = \"a test\"\n[cost_ns]\numr_bind = 20000000\n";
+    const BIND_NS: f64 = 20e6;
+    let (free, slow) = (Room::new(world)?, Room::new(world)?);
+    let profile = slow.path().join("slow.toml");
+    fs::write(&profile, PROFILE)?;
+    let profile = profile.to_str().context("a path of UTF-8")?;
+    let (own, report) = (free.path().join("own.json"), slow.path().join("cost.json"));
+    let measure = |room: &Room<'_>, profile: &str, extra: &[&Path]| {
+        let options = ["--nodes", "2", "--profile", profile];
+        let mut command = room.command_with(&options, "node0.host", world.program("cost_table"));
+        command.args(["--approaches", "umr_pool_hit", "--sizes", "16K"]);
+        succeed(command.args(["--repeats", "5"]).args(extra))
+    };
+    measure(&free, "none", &[Path::new("-o"), &own])?;
+    measure(
+        &slow,
+        profile,
+        &[Path::new("--own"), &own, Path::new("-o"), &report],
+    )?;
+    let report: Value = serde_json::from_str(&fs::read_to_string(&report)?)?;
+    let rows = report["rows"].as_array().context("rows")?;
+    ensure!(rows.len() == 4, "{report:#}");
+    for row in rows {
+        let ns = |key: &str| {
+            row[key]
+                .as_f64()
+                .with_context(|| format!("{key} of {row:#}"))
+        };
+        ensure!(ns("own_ns")? > 0.0, "{row:#}");
+        if row["step"] == "host_umr_mkey_registration" {
+            // Never sooner, and the own time is that of the other run.
+            ensure!(
+                ns("least_ns")? >= BIND_NS && ns("own_ns")? < BIND_NS,
+                "{row:#}"
+            );
+        } else {
+            ensure!(ns("measured_ns")? < BIND_NS, "{row:#}");
+        }
+    }
     Ok(())
 }

@@ -61,8 +61,10 @@ const SECTIONS: [Section; 10] = [
     },
     Section {
         title: "What a key costs",
-        about: "Each step on the emulated device under the profile `bluefield3`, in us: measured, of that the \
-                emulator's and the program's own, the slides' time, and measured over the sum of the two.",
+        about: "Each step on the emulated device under the profile `bluefield3`, in us: measured; what the emulator and \
+                the program need themselves, measured with all other steps as they are and no time for this one; the \
+                slides' time; and measured over what was expected. The emulator works while the device's time runs, \
+                so that anything from the longer of the two to their sum is as expected: 1.00.",
         command: "cargo xtask bench cost",
         file: "bench/cost.json",
         plot: Some("bench/cost.svg"),

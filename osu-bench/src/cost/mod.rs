@@ -56,15 +56,19 @@ pub struct CostArgs {
     /// Times that each step is measured; the median is told.
     #[arg(long, default_value_t = 20, value_name = "N")]
     repeats: u32,
-    /// A report (json) of a run whose device took no time for anything: what programs and system need themselves. It
-    /// is shown apart, and expected beside the slides' time.
+    /// A report (json) with what each step takes where the device takes no time for it: what programs and system need
+    /// themselves. It is shown apart, and expected beside the slides' time. `cargo xtask bench cost` makes one.
     #[arg(long, value_name = "FILE")]
     own: Option<PathBuf>,
+    /// A report (json) of an earlier run with the same options: of each row, the better median of all runs counts. For
+    /// machines that do other work as well. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    best_of: Vec<PathBuf>,
     /// Write the result too; the suffix, json, csv, txt or svg, decides how. May be given several times.
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
     /// Serve aliases of this machine's function (--host) to a `cost_table` elsewhere, until its connection ends.
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["dpu", "own", "output"])]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["dpu", "own", "best_of", "output"])]
     serve: Option<String>,
 }
 
@@ -87,7 +91,12 @@ pub fn run(args: &CostArgs) -> Result<String> {
     if let Some(size) = args.sizes.iter().find(|size| **size > SIZE_MAX) {
         bail!("size {size} is above {SIZE_MAX} bytes (1 TiB)");
     }
-    let own = args.own.as_deref().map(read_own).transpose()?;
+    let own = args.own.as_deref().map(read_report).transpose()?;
+    let earlier: Vec<Document> = args
+        .best_of
+        .iter()
+        .map(|file| read_report(file))
+        .collect::<Result<_>>()?;
     let lib = Arc::new(Mlx5Lib::open().context("rdma-core is needed (libmlx5.so.1)")?);
     let host = Function::open(&lib, args.host.as_deref())?;
     if let Some(address) = &args.serve {
@@ -116,6 +125,9 @@ pub fn run(args: &CostArgs) -> Result<String> {
                 .with_context(|| format!("{} at {size} bytes", approach.name()))?;
             document.add(*approach, *size, &times);
         }
+    }
+    for earlier in &earlier {
+        document.keep_the_best(earlier)?;
     }
     if let Some(own) = own {
         document.set_apart(&own)?;
@@ -153,7 +165,7 @@ fn format_of(file: &Path) -> Result<Format> {
     }
 }
 
-fn read_own(file: &Path) -> Result<Document> {
+fn read_report(file: &Path) -> Result<Document> {
     let shown = || format!("reading {}", file.display());
     let bytes = fs::metadata(file).with_context(shown)?.len();
     ensure!(

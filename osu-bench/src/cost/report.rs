@@ -4,17 +4,20 @@ use super::measure::Times;
 use super::step::Approach;
 use crate::report::{format_size, parse_size};
 use crate::samples::Samples;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// The slides' table ("Cross-GVMI UMR Mkey Pool", UCF 2023), in nanoseconds.
 const SLIDES: &str = include_str!("../model/slides.csv");
 
+/// The form of `cost.json`, one more with each change of meaning. 1 compared with the sum of slide and own alone.
+const SCHEMA: u32 = 2;
+
 /// `cost.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// Always 1; a change of meaning makes it 2.
+    /// Always [`SCHEMA`].
     pub schema: u32,
     /// The host's device.
     pub host: String,
@@ -39,11 +42,13 @@ pub struct Row {
     pub measured_ns: f64,
     /// The shortest, in nanoseconds.
     pub least_ns: f64,
-    /// What the step takes on a device that takes no time itself, in nanoseconds, where that is known.
+    /// What the step takes where the device takes no time for it, but for all other steps, in nanoseconds, if that is
+    /// known: what program, system and an emulator need themselves.
     pub own_ns: Option<f64>,
     /// The slides' time, in nanoseconds, where they have one.
     pub slide_ns: Option<f64>,
-    /// `measured / (slide + own)`.
+    /// `measured_ns` as a multiple of what was expected. An emulator's work goes on while the device's time runs, so that
+    /// anything from the longer of slide and own up to their sum is as expected: 1.
     pub ratio: Option<f64>,
 }
 
@@ -60,7 +65,7 @@ impl Row {
 impl Document {
     pub(super) fn new(host: &str, dpu: Option<&str>) -> Self {
         Self {
-            schema: 1,
+            schema: SCHEMA,
             host: host.to_owned(),
             dpu: dpu.map(str::to_owned),
             rows: Vec::new(),
@@ -96,24 +101,41 @@ impl Document {
         }
     }
 
-    /// Sets apart what the steps take on a device that takes no time.
+    /// Sets apart what the steps take where the device takes no time for them.
     ///
     /// # Errors
     /// If the other run lacks a row of this one.
     pub(super) fn set_apart(&mut self, own: &Self) -> Result<()> {
         for row in &mut self.rows {
-            let found = own.rows.iter().find(|other| other.is(row));
-            ensure!(
-                found.is_some(),
-                "the other run has no {} of {} at {} bytes: measure the same there",
-                row.step,
-                row.approach,
-                row.size
-            );
-            row.own_ns = found.map(|found| found.measured_ns);
+            row.own_ns = Some(own.row_like(row)?.measured_ns);
             row.rate();
         }
         Ok(())
+    }
+
+    /// Takes over those medians of an earlier run that are better than this one's.
+    ///
+    /// # Errors
+    /// As [`Document::set_apart`].
+    pub(super) fn keep_the_best(&mut self, earlier: &Self) -> Result<()> {
+        for row in &mut self.rows {
+            let other = earlier.row_like(row)?;
+            row.measured_ns = row.measured_ns.min(other.measured_ns);
+            row.least_ns = row.least_ns.min(other.least_ns);
+            row.rate();
+        }
+        Ok(())
+    }
+
+    /// The row of the same step, approach and size.
+    fn row_like(&self, row: &Row) -> Result<&Row> {
+        let found = self.rows.iter().find(|other| other.is(row));
+        found.with_context(|| {
+            format!(
+                "the other run has no {} of {} at {} bytes: measure the same there",
+                row.step, row.approach, row.size
+            )
+        })
     }
 
     /// Sizes, in the order in which they were measured.
@@ -226,9 +248,13 @@ impl Document {
     }
 }
 
-/// How long a step took, as a multiple of what it should: the slides' time, and what it takes without the device's.
+/// How long a step took, as a multiple of the nearest time that it should take ([`Row::ratio`]).
 fn ratio(measured: Option<f64>, own: Option<f64>, slide: Option<f64>) -> Option<f64> {
-    Some(measured? / (slide? + own.unwrap_or(0.0)))
+    // A report that was read may hold anything.
+    let own = own.unwrap_or(0.0).max(0.0);
+    let (measured, slide) = (measured?, slide?);
+    let expected = measured.clamp(slide.max(own), slide + own);
+    Some(measured / expected)
 }
 
 fn write_row(
@@ -340,6 +366,36 @@ pub(super) mod tests {
         own.rows.pop();
         let error = document.set_apart(&own).expect_err("a row is missing");
         assert!(error.to_string().contains("umr_pool_hit"), "{error}");
+    }
+
+    #[test]
+    fn the_better_median_counts() {
+        let mut document = sample();
+        let mut earlier = sample();
+        earlier.rows[0].measured_ns /= 2.0;
+        earlier.rows[1].measured_ns *= 2.0;
+        document.keep_the_best(&earlier).expect("the same rows");
+        let ratios = [0, 1].map(|index| document.rows[index].ratio);
+        assert_eq!(ratios, [Some(1.0), Some(2.0)]);
+        earlier.rows.remove(0);
+        assert!(document.keep_the_best(&earlier).is_err());
+    }
+
+    #[test]
+    fn own_time_and_the_devices_may_overlap() {
+        let check = |measured, own, slide, expect: f64| {
+            let found = ratio(Some(measured), own, Some(slide)).expect("a slide");
+            assert!((found - expect).abs() < 1e-9, "{found}, not {expect}");
+        };
+        check(30.0, None, 10.0, 3.0);
+        check(9.0, Some(5.0), 10.0, 0.9);
+        check(10.0, Some(5.0), 10.0, 1.0);
+        check(15.0, Some(5.0), 10.0, 1.0);
+        check(30.0, Some(5.0), 10.0, 2.0);
+        // The longer one may be either.
+        check(5.5, Some(5.0), 1.0, 1.0);
+        check(4.0, Some(5.0), 1.0, 0.8);
+        assert_eq!(ratio(Some(1.0), Some(1.0), None), None);
     }
 
     #[test]

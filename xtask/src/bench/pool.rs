@@ -323,10 +323,12 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new() -> Self {
-        // In memory, where no disk writes it back.
-        let name = format!("xgvmi-bench-{}", std::process::id());
+        /// The directories are named after their process, so that what a bench that was killed has left can be told.
+        const PREFIX: &str = "xgvmi-bench";
+        let place = Path::new(process::ROOMS);
+        process::sweep(place, PREFIX);
         Self {
-            path: Path::new("/dev/shm").join(name),
+            path: place.join(format!("{PREFIX}-{}", std::process::id())),
         }
     }
 
