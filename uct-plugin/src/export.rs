@@ -14,7 +14,7 @@ use crate::chunks::Wanted;
 use crate::md::{self, Md};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS, Registration};
 use crate::original::Object;
-use crate::{check, log, panic};
+use crate::{check, log, memory, panic};
 
 /// What an importer needs to know of a key, as UCX packs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +131,11 @@ unsafe fn export(
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
 unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Option<(Mkey, Gvmi)> {
-    // SAFETY: by the contract of this function.
-    let export = unsafe { draw(served, memh, registration) };
+    let export = match memory::is_short() {
+        true => None,
+        // SAFETY: by the contract of this function.
+        false => unsafe { draw(served, memh, registration) },
+    };
     panic::here("a key is bound");
     served.count(match export {
         Some(_) => Event::Export,
@@ -149,8 +152,16 @@ unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Op
         registration.exported = match export {
             Some(export) => {
                 // Within the other lock, so that whoever reads the decision finds the key.
-                surplus = EXPORTS.insert(memh, export);
-                Exported::FromPool
+                match EXPORTS.insert(memh, export) {
+                    Ok(before) => {
+                        surplus = before;
+                        Exported::FromPool
+                    }
+                    Err(export) => {
+                        surplus = Some(export);
+                        Exported::Natively
+                    }
+                }
             }
             None => Exported::Natively,
         };

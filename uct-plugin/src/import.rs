@@ -13,7 +13,7 @@ use crate::check::KeyForm;
 use crate::md::{self, Md};
 use crate::memh::{IMPORTS, Import};
 use crate::original::Object;
-use crate::{log, panic, ucp};
+use crate::{log, memory, panic, ucp};
 
 /// A memory handle of our own. UCX reads the head of it only; the spare part is as long as UCX's
 /// own structure was in any version, so that a field that UCX might read is there, and zero.
@@ -44,14 +44,15 @@ pub(crate) unsafe fn attach(
     let served = unsafe { md::get(object, md) }?;
     // SAFETY: by the contract of this function.
     let remote = unsafe { read_key(mkey_buffer, params) };
-    let Some(alias) = alias_of(&served, remote, mkey_buffer) else {
+    let alias = match memory::is_short() {
+        true => None,
+        false => alias_of(&served, remote, mkey_buffer),
+    };
+    let Some(alias) = alias else {
         served.count(Event::ImportLeft);
         return None;
     };
     panic::here("an alias is pinned");
-    served.count(Event::Import);
-    served.expire_aliases();
-    warn_of_copies();
     let key = alias.lkey().raw();
     let head = MemhHead {
         lkey: key,
@@ -69,8 +70,20 @@ pub(crate) unsafe fn attach(
     };
     // The address is exposed because it is all that the table keeps.
     let _address = memh.expose_provenance();
-    // Nothing can have been there: the memory was free until now.
-    drop(IMPORTS.insert(memh.cast(), import));
+    match IMPORTS.insert(memh.cast(), import) {
+        // Nothing can have been there: the memory was free until now.
+        Ok(before) => drop(before),
+        Err(import) => {
+            drop(import);
+            // SAFETY: it was just allocated, and nobody has it.
+            unsafe { free(memh.cast()) };
+            served.count(Event::ImportLeft);
+            return None;
+        }
+    }
+    served.count(Event::Import);
+    served.expire_aliases();
+    warn_of_copies();
     // SAFETY: UCX gives a place for the handle.
     unsafe { memh_p.write(memh.cast()) };
     Some(UcsStatus::OK)

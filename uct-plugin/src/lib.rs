@@ -35,6 +35,7 @@ mod key_file;
 mod log;
 mod md;
 mod memh;
+mod memory;
 mod numbers;
 mod original;
 mod panic;
@@ -58,6 +59,8 @@ use panic::guard;
 static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
+    #[cfg(debug_assertions)]
+    memory::injected::arm();
     let _done = guard("the constructor", door::look_around);
 }
 
@@ -180,7 +183,12 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     // SAFETY: the arguments are those that UCX gave.
     let status = unsafe { (object.originals().mem_reg)(md, address, length, params, memh_p) };
     // SAFETY: the memory domain is of this object.
-    if status.is_ok() && object.serves() && unsafe { md::is_served(object, md) } {
+    if status.is_ok()
+        && object.serves()
+        && !memory::is_short()
+        // SAFETY: as above; the memory domain is of this object.
+        && unsafe { md::is_served(object, md) }
+    {
         // SAFETY: the operation succeeded, so it has written the handle.
         let memh = unsafe { memh_p.read() };
         let _noted = guard("mem_reg", || memh::note(md, memh, address.addr(), length));

@@ -11,7 +11,7 @@ use std::time::Instant;
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{
     AliasRef, AliasStats, Announcement, DpuHooks, HostHooks, MkeyDevice, Observer, OwnerUuid,
-    PoolEvent, PoolStats, RemoteKey,
+    PoolError, PoolEvent, PoolStats, RemoteKey,
 };
 
 use crate::abi::MdHandle;
@@ -20,7 +20,7 @@ use crate::check::{self, Adapter, KeyForm, MdFacts};
 use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
 use crate::numbers::Numbers;
 use crate::original::Object;
-use crate::{chunks, config, import, log, panic, ucp, vfs};
+use crate::{chunks, config, import, log, memory, panic, ucp, vfs};
 
 /// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
 /// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
@@ -35,6 +35,8 @@ pub(crate) struct Md {
     chunks: chunks::Place,
     device: OnceLock<Option<Arc<Mlx5Device>>>,
     host: OnceLock<Option<HostHooks<Mlx5Device>>>,
+    /// Held while the pool is opened.
+    opening: Mutex<()>,
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
     /// Number of the last announcement.
     announced: AtomicU64,
@@ -84,18 +86,28 @@ impl Md {
 
     /// The pool, opened at the first call; `None` if the device cannot be used so.
     pub(crate) fn host(&self) -> Option<&HostHooks<Mlx5Device>> {
-        let open = || match HostHooks::open_observed(
-            Arc::clone(self.device()?),
-            config::get().pool_policy(),
-            Observer::new(tell),
-        ) {
+        if let Some(host) = self.host.get() {
+            return host.as_ref();
+        }
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = self.host.get() {
+            return host.as_ref();
+        }
+        let device = Arc::clone(self.device()?);
+        let (policy, observer) = (config::get().pool_policy(), Observer::new(tell));
+        let host = match HostHooks::open_observed(device, policy, observer) {
             Ok(hooks) => Some(hooks),
+            // Another time there may be.
+            Err(error @ PoolError::NoMemory { .. }) => {
+                log::diag!("no memory key pool yet, exports are left to UCX: {error}");
+                return None;
+            }
             Err(error) => {
                 log::warning!("no memory key pool, exports are left to UCX: {error}");
                 None
             }
         };
-        self.host.get_or_init(open).as_ref()
+        self.host.get_or_init(|| host).as_ref()
     }
 
     /// The alias map, opened at the first call; `None` if the device cannot be used so.
@@ -445,7 +457,8 @@ unsafe fn look_at(object: &'static Object, md: MdHandle) -> bool {
 /// `md` must be an open memory domain of the object, and `attr` the attributes that its `md_query`
 /// has just filled.
 pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const c_void) {
-    if place_of(md.addr()).is_some() {
+    // Without memory it is looked at again when there is some, at the next registration.
+    if place_of(md.addr()).is_some() || memory::is_short() {
         return;
     }
     // SAFETY: by the contract of this function.
@@ -458,6 +471,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             chunks: chunks::Place::default(),
             device: OnceLock::new(),
             host: OnceLock::new(),
+            opening: Mutex::new(()),
             dpu: OnceLock::new(),
             announced: AtomicU64::new(0),
             looked: Mutex::new(None),
@@ -524,23 +538,27 @@ pub(crate) fn closing(md: MdHandle) {
     };
     let address = md.addr();
     let mut exports = 0_usize;
-    for (memh, registration) in REGISTRATIONS.take(|registration| registration.md == address) {
-        if registration.exported == Exported::FromPool {
-            exports += 1;
-            drop(EXPORTS.remove(std::ptr::with_exposed_provenance_mut(memh)));
-        }
-    }
-    let imports = IMPORTS.take(|import| import.md == address);
-    if exports + imports.len() > 0 {
-        log::debug!(
-            "{exports} exports and {} imports were still there",
-            imports.len()
-        );
-    }
-    for (memh, import) in imports {
-        drop(import);
-        // SAFETY: whatever was in the table was allocated by `import`, and it is there no more.
-        unsafe { import::free(std::ptr::with_exposed_provenance_mut(memh)) };
+    REGISTRATIONS.take(
+        |registration| registration.md == address,
+        |memh, registration| {
+            if registration.exported == Exported::FromPool {
+                exports += 1;
+                drop(EXPORTS.remove(std::ptr::with_exposed_provenance_mut(memh)));
+            }
+        },
+    );
+    let mut imports = 0_usize;
+    IMPORTS.take(
+        |import| import.md == address,
+        |memh, import| {
+            imports += 1;
+            drop(import);
+            // SAFETY: whatever was in the table was allocated by `import`, and it is there no more.
+            unsafe { import::free(std::ptr::with_exposed_provenance_mut(memh)) };
+        },
+    );
+    if exports + imports > 0 {
+        log::debug!("{exports} exports and {imports} imports were still there");
     }
     if let Some(md) = taken {
         vfs::remove(md.object, Md::identity(&md));

@@ -76,18 +76,22 @@ impl<V> Table<V> {
     }
 
     /// Sets what belongs to the handle. Gives back what belonged to it before, which the caller
-    /// lets go of without a lock.
+    /// lets go of without a lock; or, if there is no memory for more, the value.
     #[inline]
-    pub(crate) fn insert(&self, memh: MemHandle, value: V) -> Option<V> {
+    pub(crate) fn insert(&self, memh: MemHandle, value: V) -> Result<Option<V>, V> {
         let (address, hash) = (memh.addr(), mix(memh.addr()));
         let mut shard = self.shard(hash);
-        match shard.entry(hash, |entry| entry.0 == address, |entry| mix(entry.0)) {
+        if shard.try_reserve(1, |entry| mix(entry.0)).is_err() {
+            return Err(value);
+        }
+        let before = match shard.entry(hash, |entry| entry.0 == address, |entry| mix(entry.0)) {
             Entry::Occupied(mut entry) => Some(std::mem::replace(&mut entry.get_mut().1, value)),
             Entry::Vacant(entry) => {
                 entry.insert((address, value));
                 None
             }
-        }
+        };
+        Ok(before)
     }
 
     /// Takes what belongs to the handle.
@@ -107,14 +111,25 @@ impl<V> Table<V> {
         Some(look(&mut entry.1))
     }
 
-    /// Takes everything that is chosen, with the address of its handle.
-    pub(crate) fn take(&self, chosen: impl Fn(&V) -> bool) -> Vec<(usize, V)> {
-        let mut taken = Vec::new();
+    /// Takes everything that is chosen, and gives each with the address of its handle to `each`,
+    /// which runs without a lock. A few at a time, so that it takes little memory.
+    pub(crate) fn take(&self, chosen: impl Fn(&V) -> bool, mut each: impl FnMut(usize, V)) {
+        const AT_ONCE: usize = 32;
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            taken.extend(shard.extract_if(|entry| chosen(&entry.1)));
+            loop {
+                let taken: Vec<_> = {
+                    let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                    let chosen = shard.extract_if(|entry| chosen(&entry.1));
+                    chosen.take(AT_ONCE).collect()
+                };
+                if taken.is_empty() {
+                    break;
+                }
+                for (address, value) in taken {
+                    each(address, value);
+                }
+            }
         }
-        taken
     }
 
     #[inline]
@@ -135,7 +150,8 @@ pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize)
         length,
         exported,
     };
-    let before = REGISTRATIONS.insert(memh, registration);
+    // What finds no room is not known, and so left to UCX.
+    let before = REGISTRATIONS.insert(memh, registration).ok().flatten();
     if before.is_some_and(|before| before.exported == Exported::FromPool) {
         // An older handle at the same place was freed without this library's knowledge. Its key is
         // released with it.
@@ -167,9 +183,9 @@ mod tests {
         let table = Table::new();
         let memh = |at: usize| without_provenance_mut(0x7f00_0000_0000 + 64 * at);
         for at in 0..1000 {
-            assert_eq!(table.insert(memh(at), at), None);
+            assert_eq!(table.insert(memh(at), at), Ok(None));
         }
-        assert_eq!(table.insert(memh(7), 70), Some(7));
+        assert_eq!(table.insert(memh(7), 70), Ok(Some(7)));
         assert_eq!(
             table.with(memh(7), |value| std::mem::replace(value, 71)),
             Some(70)
@@ -177,11 +193,17 @@ mod tests {
         assert_eq!(table.with(memh(1000), |value| *value), None);
         assert_eq!(table.remove(memh(7)), Some(71));
         assert_eq!(table.remove(memh(7)), None);
-        let mut odd = table.take(|value| value % 2 == 1);
-        odd.sort_unstable();
+        let taken = |chosen: fn(&usize) -> bool| {
+            let mut taken = Vec::new();
+            table.take(chosen, |address, value| taken.push((address, value)));
+            taken.sort_unstable();
+            taken
+        };
+        let odd = taken(|value| value % 2 == 1);
         assert_eq!(odd.len(), 499);
         assert_eq!(odd[0], (memh(1).addr(), 1));
-        assert_eq!(table.take(|_| true).len(), 500);
+        assert_eq!(taken(|_| true).len(), 500);
+        assert!(taken(|_| true).is_empty());
     }
 
     #[test]

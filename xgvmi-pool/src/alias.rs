@@ -343,6 +343,7 @@ impl<D: AliasDevice> Inner<D> {
                         None => return Err(self.waited_too_long(&key)),
                     }
                 }
+                Claim::NoMemory => return Err(AliasError::NoMemory),
                 Claim::Full => {
                     if room == Room::Keep || !self.evict() {
                         self.core.counters.refusals.one();
@@ -360,6 +361,10 @@ impl<D: AliasDevice> Inner<D> {
     /// Decides, in one step for all threads, who makes the alias.
     fn claim(&self, key: &RemoteKey) -> Claim<D> {
         let mut shard = write(self.shard(key.map_key()));
+        // The table may be large, and grows here.
+        if shard.try_reserve(1).is_err() {
+            return Claim::NoMemory;
+        }
         match shard.entry(key.map_key()) {
             MapEntry::Occupied(mut place) => match place.get() {
                 Place::Ready(entry) if entry.is_of(key.owner) => {
@@ -520,6 +525,10 @@ impl<D: AliasDevice> Inner<D> {
                 {
                     let used = entry.used.load(Ordering::Relaxed);
                     if used <= last {
+                        if unpinned.try_reserve(1).is_err() {
+                            // Those that were found will do.
+                            return unpinned;
+                        }
                         unpinned.push((*map_key, used));
                     }
                 }
@@ -636,6 +645,8 @@ enum Claim<D: AliasDevice> {
     Join(Arc<Making<D>>),
     /// Nobody, until there is room.
     Full,
+    /// Nobody, until there is memory.
+    NoMemory,
 }
 
 impl<D> Core<D> {

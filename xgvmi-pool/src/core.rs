@@ -61,6 +61,19 @@ struct Room {
     names: Names,
 }
 
+/// Bytes that a pool takes for each key that it may have: a slot, its number, and a place in two queues.
+const BYTES_PER_KEY: usize = 176;
+/// And beside them.
+const BYTES_BESIDE: usize = 64 << 10;
+
+/// Asks for as much memory as a pool takes, because its parts are made by code that cannot be told no.
+fn ask_for_memory(mkeys_max: u32) -> Result<(), PoolError> {
+    let bytes = BYTES_BESIDE + BYTES_PER_KEY * mkeys_max as usize;
+    let no_memory = |_| PoolError::NoMemory { mkeys_max, bytes };
+    let mut trial: Vec<u8> = Vec::new();
+    trial.try_reserve_exact(bytes).map_err(no_memory)
+}
+
 impl<D: MkeyDevice> Core<D> {
     /// A pool without keys.
     pub(crate) fn new(
@@ -69,6 +82,7 @@ impl<D: MkeyDevice> Core<D> {
         observer: Option<Observer>,
     ) -> Result<Self, PoolError> {
         let policy = policy.checked(device.limits())?;
+        ask_for_memory(policy.mkeys_max)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let slots = Slots::new(policy.mkeys_max);
         // From the back, so that slot 0 is used first.

@@ -141,6 +141,14 @@ pub enum PoolError {
         /// What the device said.
         source: DeviceError,
     },
+    /// There is no memory for a pool of this size.
+    #[error("no memory for a pool of {mkeys_max} keys, {bytes} bytes")]
+    NoMemory {
+        /// Keys that the pool may have.
+        mkeys_max: u32,
+        /// Bytes that it takes.
+        bytes: usize,
+    },
     /// The pool was closed.
     #[error("the pool is closed")]
     Closed,
@@ -194,6 +202,9 @@ pub enum AliasError {
         /// The bound.
         aliases_max: u32,
     },
+    /// There is no memory for another alias in the map.
+    #[error("no memory for another alias in the map")]
+    NoMemory,
     /// Another thread makes the alias and did not come to an end in time.
     #[error("another thread's alias of {mkey:?} of {gvmi:?} was not ready within {limit:?}")]
     WaitedTooLong {

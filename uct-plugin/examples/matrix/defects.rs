@@ -101,6 +101,13 @@ pub(crate) const CASES: &[Case] = &[
         run: panics,
     },
     Case {
+        name: "survives without memory",
+        doors: &[Door::Preload],
+        fits: always,
+        failing: Some("panic"),
+        run: shortage,
+    },
+    Case {
         name: "survives a binding that never completes",
         doors: &[Door::Preload],
         fits: always,
@@ -405,6 +412,64 @@ const PLACES: [(Side, &str); 14] = [
     (Side::Dpu, "ucp_memh_exported_unpack"),
     (Side::Dpu, "ucs_rcache_destroy"),
 ];
+
+/// Which of the library's allocations fail, as its debug build takes it: one, each of some, and all from
+/// one on, at the start and in the middle of the work.
+const FAILING: [&str; 18] = [
+    "1+", "4+", "12+", "30+", "60+", "80+", "100+", "120+", "160+", "250+", "9", "33", "77", "/1",
+    "/2", "/3", "/7", "/20",
+];
+
+/// Without memory for the library UCX does everything, and every byte is right.
+fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let found = launch.failing.iter().find(|(has, _)| has == "panic");
+    let (_, file) = found.ok_or("no debug library")?;
+    let mut short = launch.clone();
+    short.library = file.join(" ").into();
+    let mut told = 0;
+    for (at, which) in FAILING.into_iter().enumerate() {
+        // Both sides have all of them, but not each in each UCX: that would take minutes.
+        let side = match (at + ucx.version.len() + usize::from(ucx.version.ends_with(".1"))) % 2 {
+            0 => Side::Host,
+            _ => Side::Dpu,
+        };
+        let start = |at| {
+            let variables: &[(&str, &str)] = &[("XGVMI_NO_MEMORY", which)];
+            match at == side {
+                true => Peer::start(&short, ucx, at, door, variables),
+                false => Peer::start(launch, ucx, at, door, &[]),
+            }
+        };
+        let name = |error| format!("allocations '{which}' of {side:?}: {error}");
+        let mut pair = Pair {
+            host: start(Side::Host).map_err(name)?,
+            dpu: start(Side::Dpu).map_err(name)?,
+        };
+        for round in 0..3 {
+            let ids = || (1..5).map(|id| 10 * round + id);
+            for id in ids() {
+                pair.share(id, BYTES).map_err(name)?;
+            }
+            for id in ids() {
+                pair.check(id, id).map_err(name)?;
+                pair.forget(id).map_err(name)?;
+            }
+        }
+        let logs = [
+            pair.dpu.log().map_err(name)?,
+            pair.host.log().map_err(name)?,
+        ];
+        let mut lines = logs.iter().flatten();
+        told += usize::from(lines.any(|line| line.contains("out of memory, exports and imports")));
+    }
+    // Some fail at the very end, where nothing is begun any more.
+    match told {
+        told if told > FAILING.len() / 2 => Ok(()),
+        told => Err(format!(
+            "only {told} processes found that there was no memory"
+        )),
+    }
+}
 
 /// A panic costs a line; from then on UCX does everything, and every byte is right.
 fn panics(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

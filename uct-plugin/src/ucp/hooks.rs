@@ -9,8 +9,8 @@ use super::rcache::{CreateFn, DestroyFn, GetFn, InvalidateFn, LookupFn, Params, 
 use super::wire::Head;
 use super::{CACHE_BYTES, CACHES, COPIES_MAX, IMPORT, Import, rcache};
 use crate::abi::UcsStatus;
-use crate::log;
 use crate::panic::{self, guard};
+use crate::{log, memory};
 
 /// `ucp_memh_exported_unpack` (`src/ucp/core/ucp_rkey.h:230` of v1.20.1): context, exported handle,
 /// and where its fields go, see [`Unpacked`].
@@ -104,7 +104,7 @@ unsafe extern "C" fn create<const COPY: usize>(
         let params = unsafe { &*params };
         Some((params.limited(super::regions_max())?, exporter))
     };
-    let limited = match panic::is_broken() {
+    let limited = match panic::is_broken() || memory::is_short() {
         false => guard("ucs_rcache_create", limit).flatten(),
         true => None,
     };
@@ -197,7 +197,8 @@ unsafe extern "C" fn get<const COPY: usize>(
     // SAFETY: the arguments are those that UCX gave.
     let status =
         unsafe { (originals.get)(cache, address, length, alignment, prot, argument, region) };
-    if !status.is_ok() || !IMPORTS.load(Ordering::Relaxed) || panic::is_broken() {
+    let is_noted = IMPORTS.load(Ordering::Relaxed) && !memory::is_short();
+    if !status.is_ok() || !is_noted || panic::is_broken() {
         return status;
     }
     let note = || {

@@ -1,0 +1,380 @@
+//! The library's memory. Where the system gives none, what is under way is finished with a reserve,
+//! and nothing new is begun: it is left to UCX until there is memory again.
+//!
+//! Without this the standard library would end the program, as it does when an allocation fails whose
+//! caller does not ask. Whatever can be large asks ([`Vec::try_reserve`] and the like) and takes no for
+//! an answer; for the rest the reserve is large enough. It is a part of the library's zeroed data, so
+//! that it takes no memory until it is used.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::UnsafeCell;
+use std::hint;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::log;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
+/// Bytes of the reserve: the largest thing that is made without asking is a pool of the default size,
+/// of which all parts together take 900 KiB. A pool asks for as much as it takes before it begins.
+const RESERVE_BYTES: usize = 2 << 20;
+/// Bytes of the smallest piece; each further kind of piece is twice as large as the one before.
+const PIECE_MIN: usize = 64;
+/// Bytes of the largest piece. Whoever wants more has asked.
+const PIECE_MAX: usize = 1 << 19;
+/// Kinds of pieces.
+const KINDS: usize = (PIECE_MAX / PIECE_MIN).ilog2() as usize + 1;
+/// Largest alignment that is kept: a page.
+const ALIGNMENT_MAX: usize = 4096;
+/// What is asked for to see whether there is memory again.
+const TRIAL_BYTES: usize = 64 << 10;
+/// How often the reserve's lock is tried. It is held for some nanoseconds; in a forked child whose
+/// parent held it, for ever.
+const TRIES_MAX: u32 = 1 << 20;
+
+/// Set when the system had no memory, until it has some again.
+static SHORT: AtomicBool = AtomicBool::new(false);
+
+/// True if nothing new should be begun.
+#[inline]
+pub(crate) fn is_short() -> bool {
+    SHORT.load(Ordering::Relaxed) && is_still_short()
+}
+
+#[cold]
+fn is_still_short() -> bool {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        log::warning!("out of memory, exports and imports are left to UCX until there is some");
+    }
+    let Ok(layout) = Layout::from_size_align(TRIAL_BYTES, PIECE_MIN) else {
+        return true;
+    };
+    if !RESERVE.is_half_free() {
+        return true;
+    }
+    // SAFETY: the layout's size is not zero.
+    let trial = unsafe { system(layout, false) };
+    if trial.is_null() {
+        return true;
+    }
+    // SAFETY: it was just given for this layout.
+    unsafe { System.dealloc(trial, layout) };
+    SHORT.store(false, Ordering::Relaxed);
+    false
+}
+
+/// The system's allocator with the reserve behind it.
+struct Allocator;
+
+/// Memory of the system's, unless a test wants there to be none.
+///
+/// # Safety
+/// As [`GlobalAlloc::alloc`].
+#[inline]
+unsafe fn system(layout: Layout, is_zeroed: bool) -> *mut u8 {
+    #[cfg(debug_assertions)]
+    if injected::fails() {
+        return null_mut();
+    }
+    match is_zeroed {
+        // SAFETY: by the contract of this function.
+        true => unsafe { System.alloc_zeroed(layout) },
+        // SAFETY: as above.
+        false => unsafe { System.alloc(layout) },
+    }
+}
+
+// SAFETY: every piece of memory is the system's allocator's or the reserve's, told apart by its
+// address, and goes back to where it came from. Nothing here allocates or unwinds.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: by the contract of this function.
+        let given = unsafe { system(layout, false) };
+        match given.is_null() {
+            true => RESERVE.take(layout),
+            false => given,
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: by the contract of this function.
+        let given = unsafe { system(layout, true) };
+        if !given.is_null() {
+            return given;
+        }
+        let given = RESERVE.take(layout);
+        if !given.is_null() {
+            // SAFETY: the piece is at least as large as the layout says.
+            unsafe { given.write_bytes(0, layout.size()) };
+        }
+        given
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, given: *mut u8, layout: Layout) {
+        if RESERVE.has(given) {
+            RESERVE.give_back(given, layout);
+        } else {
+            // SAFETY: by the contract of this function; it is the system's.
+            unsafe { System.dealloc(given, layout) };
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, given: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !RESERVE.has(given) && !is_made_to_fail() {
+            // SAFETY: by the contract of this function; it is the system's.
+            let grown = unsafe { System.realloc(given, layout, size) };
+            if !grown.is_null() {
+                return grown;
+            }
+        }
+        // SAFETY: by the contract of this function: the size, rounded up, fits.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        let moved = RESERVE.take(new);
+        if !moved.is_null() {
+            let kept = layout.size().min(size);
+            // SAFETY: both are as large as their layouts say, and the new one is nobody else's.
+            unsafe { moved.copy_from_nonoverlapping(given, kept) };
+            // SAFETY: by the contract of this function.
+            unsafe { self.dealloc(given, layout) };
+        }
+        moved
+    }
+}
+
+#[inline]
+fn is_made_to_fail() -> bool {
+    #[cfg(debug_assertions)]
+    return injected::fails();
+    #[cfg(not(debug_assertions))]
+    false
+}
+
+#[repr(align(4096))]
+struct Bytes(UnsafeCell<[u8; RESERVE_BYTES]>);
+
+/// Pieces in powers of two: cut from the front, and kept by kind when they come back.
+struct Reserve {
+    bytes: Bytes,
+    lock: AtomicBool,
+    cut: UnsafeCell<Cut>,
+}
+
+/// What was cut. Guarded by the reserve's lock.
+struct Cut {
+    /// Bytes from the front.
+    used: usize,
+    /// Bytes of these in use.
+    live: usize,
+    /// Of each kind, the piece that came back last.
+    back: [Option<NonNull<Piece>>; KINDS],
+}
+
+/// A piece that is not in use.
+struct Piece {
+    /// The one of its kind that came back before.
+    before: Option<NonNull<Piece>>,
+}
+
+const _: () = assert!(size_of::<Piece>() <= PIECE_MIN);
+
+// SAFETY: what it holds is only touched under its lock, and pieces are one owner's each.
+unsafe impl Sync for Reserve {}
+
+static RESERVE: Reserve = Reserve {
+    bytes: Bytes(UnsafeCell::new([0; RESERVE_BYTES])),
+    lock: AtomicBool::new(false),
+    cut: UnsafeCell::new(Cut {
+        used: 0,
+        live: 0,
+        back: [None; KINDS],
+    }),
+};
+
+/// Kind and bytes of the piece for a layout; `None` if there are none that large.
+fn kind(layout: Layout) -> Option<(usize, usize)> {
+    let wanted = layout.size().max(layout.align()).max(PIECE_MIN);
+    if wanted > PIECE_MAX || layout.align() > ALIGNMENT_MAX {
+        return None;
+    }
+    let bytes = wanted.next_power_of_two();
+    Some(((bytes / PIECE_MIN).ilog2() as usize, bytes))
+}
+
+impl Reserve {
+    /// A piece for the layout, null if there is none. From now on nothing new should be begun.
+    #[cold]
+    fn take(&self, layout: Layout) -> *mut u8 {
+        SHORT.store(true, Ordering::Relaxed);
+        let Some((kind, bytes)) = kind(layout) else {
+            return null_mut();
+        };
+        let piece = self.locked(|cut| {
+            if let Some(piece) = cut.back[kind] {
+                // SAFETY: a piece that came back holds its link, and nobody else has it.
+                cut.back[kind] = unsafe { piece.as_ref() }.before;
+                cut.live += bytes;
+                return piece.as_ptr().cast();
+            }
+            let start = cut.used.next_multiple_of(bytes.min(ALIGNMENT_MAX));
+            if start + bytes > RESERVE_BYTES {
+                return null_mut();
+            }
+            cut.used = start + bytes;
+            cut.live += bytes;
+            self.start().wrapping_add(start)
+        });
+        piece.unwrap_or_default()
+    }
+
+    /// Takes a piece back.
+    #[cold]
+    fn give_back(&self, given: *mut u8, layout: Layout) {
+        let (Some((kind, bytes)), Some(piece)) = (kind(layout), NonNull::new(given.cast())) else {
+            return;
+        };
+        // Without the lock it is lost, which is one piece.
+        let _kept = self.locked(|cut| {
+            let before = cut.back[kind];
+            // SAFETY: the piece is aligned to its kind and large enough, and its owner gave it up.
+            unsafe { piece.write(Piece { before }) };
+            cut.back[kind] = Some(piece);
+            cut.live -= bytes;
+        });
+    }
+
+    fn is_half_free(&self) -> bool {
+        self.locked(|cut| cut.live <= RESERVE_BYTES / 2)
+            .unwrap_or_default()
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.bytes.0.get().cast()
+    }
+
+    /// True if it is a piece of the reserve.
+    #[inline]
+    fn has(&self, given: *mut u8) -> bool {
+        given.addr().wrapping_sub(self.start().addr()) < RESERVE_BYTES
+    }
+
+    /// Does something under the lock; `None` if it is not to be had.
+    fn locked<R>(&self, work: impl FnOnce(&mut Cut) -> R) -> Option<R> {
+        for _ in 0..TRIES_MAX {
+            if !self.lock.swap(true, Ordering::Acquire) {
+                // SAFETY: whoever has the lock is alone.
+                let result = work(unsafe { &mut *self.cut.get() });
+                self.lock.store(false, Ordering::Release);
+                return Some(result);
+            }
+            hint::spin_loop();
+        }
+        None
+    }
+}
+
+/// Makes allocations fail on purpose: `XGVMI_NO_MEMORY` in the environment of a debug build. `7` is the
+/// seventh of the library's allocations, `7+` that and all that follow, `/7` each seventh. In the
+/// release library there is nothing of this.
+#[cfg(debug_assertions)]
+pub(crate) mod injected {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// The first that fails; zero: none.
+    static FIRST: AtomicU64 = AtomicU64::new(0);
+    /// And each one that follows at this distance; zero: none.
+    static EVERY: AtomicU64 = AtomicU64::new(0);
+    /// Allocations so far.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+
+    pub(crate) fn arm() {
+        let Ok(wanted) = std::env::var("XGVMI_NO_MEMORY") else {
+            return;
+        };
+        let number = |text: &str| text.parse().unwrap_or(0);
+        let (first, every) = match (wanted.strip_prefix('/'), wanted.strip_suffix('+')) {
+            (Some(every), _) => (number(every), number(every)),
+            (_, Some(first)) => (number(first), 1),
+            _ => (number(&wanted), 0),
+        };
+        COUNT.store(0, Ordering::Relaxed);
+        EVERY.store(every, Ordering::Relaxed);
+        FIRST.store(first, Ordering::Relaxed);
+    }
+
+    pub(super) fn fails() -> bool {
+        let first = FIRST.load(Ordering::Relaxed);
+        if first == 0 {
+            return false;
+        }
+        let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+        let every = EVERY.load(Ordering::Relaxed);
+        count == first || (count > first && every != 0 && (count - first).is_multiple_of(every))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static OWN: Reserve = Reserve {
+        bytes: Bytes(UnsafeCell::new([0; RESERVE_BYTES])),
+        lock: AtomicBool::new(false),
+        cut: UnsafeCell::new(Cut {
+            used: 0,
+            live: 0,
+            back: [None; KINDS],
+        }),
+    };
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).expect("a good layout")
+    }
+
+    #[test]
+    fn the_reserve_gives_pieces_that_do_not_meet_and_takes_them_back() {
+        let wanted = [
+            (1, 1),
+            (64, 64),
+            (65, 8),
+            (4096, 4096),
+            (100_000, 16),
+            (24, 8),
+        ];
+        for _round in 0..100 {
+            let mut given = Vec::new();
+            for (size, align) in wanted {
+                let piece = OWN.take(layout(size, align));
+                assert!(!piece.is_null() && OWN.has(piece) && !RESERVE.has(piece));
+                assert!(piece.addr().is_multiple_of(align));
+                given.push((piece.addr(), piece.addr() + size));
+                // SAFETY: the piece is as large as asked for.
+                unsafe { piece.write_bytes(0xff, size) };
+            }
+            let mut sorted = given.clone();
+            sorted.sort_unstable();
+            assert!(sorted.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+            for ((start, _), (size, align)) in given.into_iter().zip(wanted) {
+                OWN.give_back(
+                    std::ptr::with_exposed_provenance_mut(start),
+                    layout(size, align),
+                );
+            }
+        }
+        assert!(OWN.is_half_free());
+        assert!(OWN.take(layout(PIECE_MAX + 1, 8)).is_null());
+        assert!(OWN.take(layout(8, 8192)).is_null());
+        let mut large = 0;
+        while !OWN.take(layout(PIECE_MAX, 8)).is_null() {
+            large += 1;
+        }
+        assert!((2..=4).contains(&large), "{large}");
+        assert!(!OWN.is_half_free());
+    }
+}
