@@ -1,6 +1,8 @@
 //! The memory of the processes that use the device, as its DMA engine sees it: addresses of a
 //! process, never references.
 
+pub mod files;
+
 use crate::guard;
 use crate::sys::{self, Errno};
 
@@ -57,9 +59,37 @@ impl Space {
             return Ok(guard::read(address, bytes)?);
         }
         // SAFETY: the target is a slice of ours.
-        let done =
-            unsafe { sys::vm_read(self.pid, bytes.as_mut_ptr().addr(), address, bytes.len()) }?;
-        whole(done, bytes.len())
+        unsafe { read_foreign(self.pid, bytes.as_mut_ptr().addr(), address, bytes.len()) }
+    }
+
+    /// Reads an aligned word of 32 bits, big-endian, as one, and then other memory, which costs as much as
+    /// either of them where the kernel has to do it.
+    ///
+    /// # Errors
+    /// For each of the two, as [`Space::read`]. If the word is not there, nor is what is behind it.
+    pub fn read_behind_be32(
+        self,
+        word_at: u64,
+        address: u64,
+        bytes: &mut [u8],
+    ) -> (Result<u32>, Result<()>) {
+        if self.local {
+            return (self.read_be32(word_at), self.read(address, bytes));
+        }
+        let mut word = [0; 8];
+        let parts = [
+            (word.as_mut_ptr().addr(), word_at & !7, word.len()),
+            (bytes.as_mut_ptr().addr(), address, bytes.len()),
+        ];
+        // SAFETY: both targets are ours alone, the array and the slice.
+        match unsafe { sys::vm_read_two(self.pid, parts) } {
+            Ok(done) => {
+                let read = done.saturating_sub(word.len());
+                let word = whole(done.min(word.len()), word.len()).map(|()| half(word, word_at));
+                (word, whole(read, bytes.len()))
+            }
+            Err(errno) => (Err(errno.into()), Err(errno.into())),
+        }
     }
 
     /// Reads an aligned word of 32 bits, big-endian, as one.
@@ -75,13 +105,7 @@ impl Space {
             self.read(address & !7, &mut word)?;
             word
         };
-        let [a, b, c, d, e, f, g, h] = word;
-        let bytes = if address & 4 == 0 {
-            [a, b, c, d]
-        } else {
-            [e, f, g, h]
-        };
-        Ok(u32::from_be_bytes(bytes))
+        Ok(half(word, address))
     }
 
     /// Writes memory that the process gave to the device.
@@ -94,8 +118,7 @@ impl Space {
             return Ok(unsafe { guard::write(address, bytes) }?);
         }
         // SAFETY: as above.
-        let done = unsafe { sys::vm_write(self.pid, bytes.as_ptr().addr(), address, bytes.len()) }?;
-        whole(done, bytes.len())
+        unsafe { write_foreign(self.pid, bytes.as_ptr().addr(), address, bytes.len()) }
     }
 
     /// Writes an entry whose last byte gives it to its reader: that byte is written last.
@@ -118,6 +141,43 @@ impl Space {
         let done = unsafe { sys::vm_write_last_byte_last(self.pid, entry, address) }?;
         whole(done, entry.len())
     }
+}
+
+/// The half of an aligned word of 64 bits that `address` names.
+fn half([a, b, c, d, e, f, g, h]: [u8; 8], address: u64) -> u32 {
+    u32::from_be_bytes(match address & 4 {
+        0 => [a, b, c, d],
+        _ => [e, f, g, h],
+    })
+}
+
+/// Copies from another process.
+///
+/// # Safety
+/// As [`sys::vm_read`].
+unsafe fn read_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    if unsafe { files::read(pid, local, remote, length) } {
+        return Ok(());
+    }
+    // SAFETY: likewise.
+    whole(unsafe { sys::vm_read(pid, local, remote, length) }?, length)
+}
+
+/// Copies to another process.
+///
+/// # Safety
+/// As [`sys::vm_write`].
+unsafe fn write_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    if unsafe { files::write(pid, local, remote, length) } {
+        return Ok(());
+    }
+    // SAFETY: likewise.
+    whole(
+        unsafe { sys::vm_write(pid, local, remote, length) }?,
+        length,
+    )
 }
 
 fn whole(done: usize, asked: usize) -> Result<()> {
@@ -182,22 +242,22 @@ pub fn copy(
                 return Err(CopyError::Target(MemoryError::Fault));
             };
             // SAFETY: the local range was given to the device by a key of this process.
-            match unsafe { sys::vm_read(source.pid, local, source_at, length) } {
-                Ok(done) if done == length => Ok(()),
-                Err(Errno(libc::ESRCH)) => Err(CopyError::Source(MemoryError::Gone)),
-                _ => Err(blame(source, source_at, length)),
-            }
+            let read = unsafe { read_foreign(source.pid, local, source_at, length) };
+            read.map_err(|error| match error {
+                MemoryError::Gone => CopyError::Source(error),
+                MemoryError::Fault => blame(source, source_at, length),
+            })
         }
         (true, false) => {
             let Ok(local) = usize::try_from(source_at) else {
                 return Err(CopyError::Source(MemoryError::Fault));
             };
             // SAFETY: the remote range was given to the device by a key of its process.
-            match unsafe { sys::vm_write(target.pid, local, target_at, length) } {
-                Ok(done) if done == length => Ok(()),
-                Err(Errno(libc::ESRCH)) => Err(CopyError::Target(MemoryError::Gone)),
-                _ => Err(blame(source, source_at, length)),
-            }
+            let written = unsafe { write_foreign(target.pid, local, target_at, length) };
+            written.map_err(|error| match error {
+                MemoryError::Gone => CopyError::Target(error),
+                MemoryError::Fault => blame(source, source_at, length),
+            })
         }
         (false, false) => {
             // SAFETY: the lock is held, so no other thread of this process uses the buffer.

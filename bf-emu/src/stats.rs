@@ -116,7 +116,7 @@ countable! {
 
 /// The counters of one function, in shared memory. All zeroes at first.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Counters {
     commands: [AtomicU64; Command::ALL.len()],
     works: [AtomicU64; Work::ALL.len()],

@@ -1,6 +1,8 @@
 //! System calls, made directly: nothing here goes through an interposed libc symbol, allocates or
 //! takes a lock, so all of it may be used in the signal handler.
 
+pub(crate) mod path;
+
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -157,6 +159,33 @@ pub fn open(path: &CStr, flags: i32) -> Result<RawFd> {
     syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0).map(to_fd)
 }
 
+/// Another number for an open file, which a program that the process becomes does not get: the lowest
+/// that is free from `lowest` on.
+///
+/// # Errors
+/// The kernel's; EINVAL beyond what the process may have open.
+pub fn duplicate_from(fd: RawFd, lowest: u64) -> Result<RawFd> {
+    syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest).map(to_fd)
+}
+
+/// How many files this process may have open.
+#[must_use]
+pub fn files_max() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let no_new: *const libc::rlimit = std::ptr::null();
+    let _ = syscall!(
+        libc::SYS_prlimit64,
+        0,
+        libc::RLIMIT_NOFILE,
+        no_new,
+        &raw mut limit
+    );
+    limit.rlim_cur
+}
+
 /// Writes bytes to a file. Returns how many were taken.
 ///
 /// # Errors
@@ -211,6 +240,28 @@ pub fn pread(fd: RawFd, bytes: &mut [u8], offset: u64) -> Result<usize> {
         bytes.len(),
         offset
     )
+}
+
+/// As [`pread`], to an address.
+///
+/// # Errors
+/// The kernel's; EFAULT where `local` may not be written.
+///
+/// # Safety
+/// As [`vm_read`].
+pub unsafe fn pread_to(fd: RawFd, local: usize, length: usize, offset: u64) -> Result<usize> {
+    syscall!(libc::SYS_pread64, fd, local, length, offset)
+}
+
+/// As [`pwrite`], from an address.
+///
+/// # Errors
+/// The kernel's; EFAULT where `local` may not be read.
+///
+/// # Safety
+/// The file must be one that the caller may change there.
+pub unsafe fn pwrite_from(fd: RawFd, local: usize, length: usize, offset: u64) -> Result<usize> {
+    syscall!(libc::SYS_pwrite64, fd, local, length, offset)
 }
 
 /// Writes bytes to a file at an offset.
@@ -348,6 +399,31 @@ pub unsafe fn vm_read(pid: i32, local: usize, remote: u64, length: usize) -> Res
         1,
         remote.as_ptr(),
         1,
+        0
+    )
+}
+
+/// As [`vm_read`], of two parts, each (local, remote, length): the first one first. Returns the bytes
+/// copied, of both.
+///
+/// # Errors
+/// As [`vm_read`].
+///
+/// # Safety
+/// As [`vm_read`], for both.
+pub unsafe fn vm_read_two(pid: i32, parts: [(usize, u64, usize); 2]) -> Result<usize> {
+    let local = parts.map(|(local, _, length)| libc::iovec {
+        iov_base: local as *mut libc::c_void,
+        iov_len: length,
+    });
+    let remote = parts.map(|(_, remote, length)| iovec(remote, length));
+    syscall!(
+        libc::SYS_process_vm_readv,
+        pid,
+        local.as_ptr(),
+        2,
+        remote.as_ptr(),
+        2,
         0
     )
 }

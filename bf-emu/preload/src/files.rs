@@ -5,8 +5,8 @@
 use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use bf_emu::process;
 use bf_emu::sys::Errno;
+use bf_emu::{memory, process};
 
 use crate::next::next_or;
 use crate::{answer, device, enabled, guarded, signals};
@@ -152,6 +152,9 @@ fn duplicated(fd: c_int, new: c_int) {
 
 /// Tells the device that a number of one of its contexts is about to be closed.
 fn before_close(fd: c_int) {
+    if memory::files::may_be(fd) && is_owner() {
+        memory::files::closing(fd);
+    }
     if !is_watched(fd) || !is_owner() {
         return;
     }

@@ -10,7 +10,7 @@ use super::moderation::{self, Verdict};
 use super::receive::{self, low16};
 use super::scatter::Scattered;
 use super::tick;
-use crate::fabric::journal::{Record, Take, TakenFrom};
+use crate::fabric::journal::{Record, Take, TakenFrom, Written};
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
@@ -79,15 +79,15 @@ pub(crate) fn complete_scattered(
         address,
         entry,
     };
-    locked.common().journal.begin(record);
-    if carry_out(locked, space, &record) {
+    let written = locked.common().journal.begin(record);
+    if carry_out(locked, space, (written, &record)) {
         counters.completion();
     }
 }
 
 /// Does what is in the journal, and closes it. False if the entry could not be written. Doing it
 /// twice is like doing it once.
-fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
+fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written, &Record)) -> bool {
     let (function, slot) = (record.function as usize, record.slot);
     receive::count(locked, &record.take);
     let written = space.publish(record.address, &record.entry).is_ok();
@@ -111,9 +111,9 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
         told = ((cq.channel, cq.user_handle), cq.devx);
     }
     if verdict == Some(Verdict::Tell) {
-        wake(locked, (function, slot), told);
+        wake(locked, (function, slot), told, Some(journal));
     } else {
-        locked.common().journal.end();
+        locked.common().journal.end(journal);
     }
     if verdict == Some(Verdict::Open)
         && let Some(owner) = locked.peek(function).cqs.owner(slot)
@@ -127,16 +127,17 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, record: &Record) -> bool {
 pub(super) fn tell_armed(locked: &mut Locked<'_>, function: usize, slot: u32) {
     if let Some(cq) = locked.peek(function).cqs.get(slot) {
         let told = ((cq.channel, cq.user_handle), cq.devx);
-        wake(locked, (function, slot), told);
+        wake(locked, (function, slot), told, None);
     }
 }
 
-/// Tells the owner of a completion queue, who armed it. The event is counted, and the journal closed,
-/// when nothing is left but to write it.
+/// Tells the owner of a completion queue, who armed it. The event is counted, and its record in the
+/// journal closed, if there is one, when nothing is left but to write it.
 fn wake(
     locked: &mut Locked<'_>,
     (function, slot): (usize, u32),
     (channel, devx): ((u32, u64), Subscription),
+    journal: Option<Written>,
 ) {
     let about_to_send = |locked: &mut Locked<'_>, counts: bool| {
         if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
@@ -144,7 +145,9 @@ fn wake(
             cq.window = Window::default();
             cq.events_sent = cq.events_sent.wrapping_add(u32::from(counts));
         }
-        locked.common().journal.end();
+        if let Some(journal) = journal {
+            locked.common().journal.end(journal);
+        }
     };
     let sent = event::completion_counted(locked, function, channel, devx, about_to_send);
     if sent == Some(false)
@@ -156,15 +159,15 @@ fn wake(
 
 /// Brings to an end what the dead holder of the lock was doing to queues of others.
 pub(crate) fn recover(locked: &mut Locked<'_>) {
-    if let Some(record) = locked.common().journal.pending() {
+    if let Some((written, record)) = locked.common().journal.pending() {
         let cqs = &locked.peek(record.function as usize).cqs;
         let same = cqs.generation(record.slot) == Some(record.generation);
         let owner = cqs.owner(record.slot).filter(|_| same);
         match owner.and_then(|owner| locked.pid(owner.process)) {
             Some(pid) => {
-                carry_out(locked, Space::of(pid), &record);
+                carry_out(locked, Space::of(pid), (written, &record));
             }
-            None => locked.common().journal.end(),
+            None => locked.common().journal.end(written),
         }
     }
     for function in 0..locked.fabric().identities().len() {

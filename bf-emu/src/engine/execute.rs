@@ -120,9 +120,10 @@ impl Default for Outcome {
 
 /// Carries out the next posted entry of queue pair `qpn`.
 pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else {
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)) else {
         return Step::Idle;
     };
+    let qp = qp.as_poster();
     match qp.state {
         state::RTS => {}
         state::ERR => {
@@ -710,9 +711,10 @@ fn datagram(
     let Some(function) = destination(fabric, to) else {
         return dropped(locked);
     };
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(to.dqp)).copied() else {
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(to.dqp)) else {
         return dropped(locked);
     };
+    let qp = qp.as_peer();
     let peer = Poster {
         function,
         qpn: to.dqp,

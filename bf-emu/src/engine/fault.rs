@@ -114,10 +114,10 @@ pub(crate) fn hold(
 /// given out.
 pub(crate) fn waits(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
     let slot = qp_slot(qpn);
-    let Some(qp) = locked.peek(function).qps.get(slot).copied() else {
+    let Some(qp) = locked.peek(function).qps.get(slot) else {
         return false;
     };
-    let held = qp.held;
+    let (held, send_cq, user_index) = (qp.held, qp.send_cq, qp.user_index);
     if held.until_ns == 0 {
         return false;
     }
@@ -131,14 +131,14 @@ pub(crate) fn waits(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool 
     if held.signaled {
         let cqe = Cqe {
             opcode: cqe_opcode::REQ,
-            user_index: qp.user_index,
+            user_index,
             wqe_opcode: held.opcode,
             qpn,
             wqe_counter: held.index,
             byte_count: held.byte_count,
             ..Cqe::default()
         };
-        complete(locked, function, qp.send_cq, cqe);
+        complete(locked, function, send_cq, cqe);
     }
     false
 }

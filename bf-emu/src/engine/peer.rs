@@ -120,7 +120,7 @@ fn target(locked: &Locked<'_>, to: &AddressVector) -> Result<Poster, Fault> {
 
 fn lookup(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Poster, Fault> {
     let tables = locked.peek(function);
-    let qp = tables.qps.get(qp_slot(qpn)).copied().ok_or(NO_ANSWER)?;
+    let qp = tables.qps.get(qp_slot(qpn)).ok_or(NO_ANSWER)?.as_peer();
     let owner = tables.qps.owner(qp_slot(qpn)).ok_or(NO_ANSWER)?;
     locked.pid(owner.process).ok_or(NO_ANSWER)?;
     Ok(Poster {

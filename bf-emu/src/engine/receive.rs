@@ -73,12 +73,13 @@ pub(crate) fn next(
 }
 
 fn from_ring(space: Space, function: usize, qpn: u32, qp: &Qp) -> Result<Entry, NoEntry> {
-    if posted(space, qp)? == 0 {
+    if qp.rq.count == 0 || qp.state == state::RST {
         return Err(NoEntry::NotReady);
     }
     let mut bytes = [0; RECEIVE_BYTES_MAX];
     let length = entry_bytes(qp.rq.log_stride);
-    space.read(qp.rq.entry(qp.rq_done), &mut bytes[..length])?;
+    let entry = (qp.rq.entry(qp.rq_done), &mut bytes[..length]);
+    read_posted(space, (qp.dbrec, qp.rq_done), entry)?;
     let mut list = List::new(
         Side {
             function,
@@ -97,13 +98,11 @@ fn from_ring(space: Space, function: usize, qpn: u32, qp: &Qp) -> Result<Entry, 
 }
 
 fn from_shared(space: Space, side: Side, srq: &Srq) -> Result<Entry, NoEntry> {
-    if posted_shared(space, srq)? == 0 {
-        return Err(NoEntry::NotReady);
-    }
     let index = if srq.cyclic { srq.taken } else { srq.head };
     let mut bytes = [0; RECEIVE_BYTES_MAX];
     let length = entry_bytes(srq.ring.log_stride);
-    space.read(srq.ring.entry(index), &mut bytes[..length])?;
+    let entry = (srq.ring.entry(index), &mut bytes[..length]);
+    read_posted(space, (srq.dbrec, srq.taken), entry)?;
     let next = u32::from(u16::from_be_bytes([bytes[2], bytes[3]]));
     let mut list = List::new(side, Need::LocalWrite);
     let _ = list.scatter(&bytes[LINK_BYTES..length]);
@@ -113,6 +112,20 @@ fn from_shared(space: Space, side: Side, srq: &Srq) -> Result<Entry, NoEntry> {
         counter,
         next: Some(next),
     })
+}
+
+/// Reads the next entry of a queue, if its doorbell record says that there is one. Both are read at once,
+/// the record first: an entry that is read too early is not looked at.
+fn read_posted(
+    space: Space,
+    (dbrec, taken): (u64, u32),
+    (address, bytes): (u64, &mut [u8]),
+) -> Result<(), NoEntry> {
+    let (record, read) = space.read_behind_be32(dbrec, address, bytes);
+    if low16(record?) == low16(taken) {
+        return Err(NoEntry::NotReady);
+    }
+    Ok(read?)
 }
 
 fn entry_bytes(log_stride: u32) -> usize {
