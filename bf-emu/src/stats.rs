@@ -177,6 +177,18 @@ impl Counters {
         add(&self.completions, 1);
     }
 
+    /// Events told so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// Reads executed so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.works[Work::RdmaRead as usize].load(Ordering::Relaxed)
+    }
+
     /// Counts an event told to an application.
     pub fn event(&self) {
         add(&self.events, 1);

@@ -65,8 +65,15 @@ pub(crate) fn ring_send(fabric: &Fabric, function: usize, (context, qpn): (u32, 
         tick::wake();
         return true;
     }
+    let remote = remote_of(&locked, function, qpn);
+    // Who is told by an event is woken anyway, and a read concerns nobody at the other side.
+    let not_polled_for = || {
+        let events = remote.map(|(remote, _)| fabric.counters(remote).events());
+        (events, fabric.counters(function).reads())
+    };
+    let before = not_polled_for();
     let cost_ns = run_locked(&mut locked, function, qpn);
-    let in_the_way = stands_in_the_way(&mut locked, function, qpn);
+    let in_the_way = stands_in_the_way(&mut locked, function, qpn) && not_polled_for() == before;
     drop(locked);
     pay(start_ns, cost_ns);
     if in_the_way {
@@ -106,20 +113,22 @@ const ANSWERED_WITHIN: u32 = 8;
 static PEER_RANG: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU32 = AtomicU32::new(0);
 
+/// The other side of a connection: its function and queue pair.
+fn remote_of(locked: &Locked<'_>, function: usize, qpn: u32) -> Option<(usize, u32)> {
+    let qp = locked.peek(function).qps.get(qp_slot(qpn))?;
+    Some((qp.remote_function.checked_sub(1)? as usize, qp.remote_qpn))
+}
+
 /// True if the other side of a connection was last seen on this processor and takes turns with the
-/// poster: it waits for the poster, who is about to poll for its answer, to let it run. Remembers
-/// where the poster is.
+/// poster: it waits for the poster, who is about to poll for its answer, to let it run.
+/// Remembers where the poster is.
 fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
     let cpu = sys::cpu();
-    let qps = &locked.peek(function).qps;
-    let Some(qp) = qps.get(qp_slot(qpn)) else {
-        return false;
-    };
-    let (remote, remote_qpn) = (qp.remote_function.checked_sub(1), qp.remote_qpn);
+    let remote = remote_of(locked, function, qpn);
     let process = |owner: Option<Owner>| owner.and_then(|owner| owner.process.checked_sub(1));
-    let own = process(qps.owner(qp_slot(qpn)));
-    let peer = remote
-        .and_then(|remote| process(locked.peek(remote as usize).qps.owner(qp_slot(remote_qpn))));
+    let owner_of = |function, qpn| process(locked.peek(function).qps.owner(qp_slot(qpn)));
+    let own = owner_of(function, qpn);
+    let peer = remote.and_then(|(remote, remote_qpn)| owner_of(remote, remote_qpn));
     let processes = &mut locked.common().processes;
     // Written only when it changes: the peer reads it each time.
     if let Some(process) = own.and_then(|slot| processes.get_mut(slot))
@@ -132,8 +141,8 @@ fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool
     if same.is_none_or(|peer| peer.cpu != cpu) {
         return false;
     }
-    let rang = remote.map_or(0, |remote| {
-        locked.fabric().counters(remote as usize).doorbells()
+    let rang = remote.map_or(0, |(remote, _)| {
+        locked.fabric().counters(remote).doorbells()
     });
     if PEER_RANG.swap(rang, Ordering::Relaxed) == rang {
         UNANSWERED.fetch_add(1, Ordering::Relaxed) < ANSWERED_WITHIN

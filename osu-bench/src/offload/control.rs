@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Which of the frames, active messages and their order are understood. Each frame carries it, so that two versions
 /// find out whatever else has changed.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Most ranks of a job: lists of all of them go into one message.
 pub const RANKS_MAX: u32 = 1 << 16;

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Every rank is source and destination: HOST_ARRIVE tells both sides of its call, and HOST_FIN comes when both are
-//! over. DPU_RTS is one per source and receiving SP, with the blocks for all of that SP's ranks, zero-length ones
-//! included: a destination completes when it has heard from each of its sources. Blocks shorter than the service's
-//! `direct_min` travel in the messages.
+//! over. DPU_RTS has the blocks of one or several of an SP's ranks for all ranks of another, zero-length ones included: a
+//! destination completes when it has heard from each of its sources. One DPU_FIN answers all of it. Blocks shorter than
+//! the service's `direct_min` travel in the messages.
 //!
 //! Messages of different lengths may overtake each other; nothing here relies on their order.
 
@@ -132,13 +132,19 @@ pub(super) struct OfferedBlock {
     pub(super) length: u64,
 }
 
-/// Blocks of one source for the ranks of one SP.
+/// Blocks of some of an SP's ranks for the ranks of one SP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DpuRts {
     pub(super) collective: Collective,
     /// The offering SP's place in the table, and its number for the offer.
     pub(super) from: u32,
     pub(super) offer: u64,
+    pub(super) parts: Vec<RtsPart>,
+}
+
+/// Blocks of one source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RtsPart {
     pub(super) source: u32,
     /// What `ucp_rkey_pack` gave; empty when no block needs it.
     pub(super) rkey: Vec<u8>,
@@ -228,15 +234,17 @@ impl DpuRts {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         put_collective(&mut writer, self.collective);
-        writer.u32(self.from).u64(self.offer).u32(self.source);
-        writer.blob(&self.rkey);
-        writer.list(&self.blocks, |writer, block| {
-            writer
-                .u32(block.destination)
-                .u64(block.address)
-                .u64(block.length);
+        writer.u32(self.from).u64(self.offer);
+        writer.list(&self.parts, |writer, part| {
+            writer.u32(part.source).blob(&part.rkey);
+            writer.list(&part.blocks, |writer, block| {
+                writer
+                    .u32(block.destination)
+                    .u64(block.address)
+                    .u64(block.length);
+            });
+            writer.blob(&part.short);
         });
-        writer.blob(&self.short);
         writer.finish()
     }
 
@@ -246,16 +254,20 @@ impl DpuRts {
             collective: get_collective(&mut reader)?,
             from: reader.u32()?,
             offer: reader.u64()?,
-            source: reader.u32()?,
-            rkey: reader.blob()?.to_vec(),
-            blocks: reader.list(BLOCK_BYTES, |reader| {
-                Ok(OfferedBlock {
-                    destination: reader.u32()?,
-                    address: reader.u64()?,
-                    length: reader.u64()?,
+            parts: reader.list(PART_BYTES, |reader| {
+                Ok(RtsPart {
+                    source: reader.u32()?,
+                    rkey: reader.blob()?.to_vec(),
+                    blocks: reader.list(BLOCK_BYTES, |reader| {
+                        Ok(OfferedBlock {
+                            destination: reader.u32()?,
+                            address: reader.u64()?,
+                            length: reader.u64()?,
+                        })
+                    })?,
+                    short: reader.blob()?.to_vec(),
                 })
             })?,
-            short: reader.blob()?.to_vec(),
         };
         reader.end()?;
         Ok(rts)
@@ -315,6 +327,9 @@ impl HostFin {
 
 /// Of a block, on the wire.
 const BLOCK_BYTES: usize = 20;
+
+/// Of a part of an offer, at the least: its source and three lengths.
+const PART_BYTES: usize = 28;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
     writer.u32(collective.communicator).u32(collective.sequence);
@@ -408,14 +423,18 @@ mod tests {
             collective: COLLECTIVE,
             from: 1,
             offer: 77,
-            source: 9,
-            rkey: vec![9; 40],
-            blocks: vec![OfferedBlock {
-                destination: 4,
-                address: 0x1000,
-                length: 0,
-            }],
-            short: Vec::new(),
+            parts: [9, 10]
+                .map(|source| RtsPart {
+                    source,
+                    rkey: vec![9; 40],
+                    blocks: vec![OfferedBlock {
+                        destination: 4,
+                        address: 0x1000,
+                        length: 0,
+                    }],
+                    short: Vec::new(),
+                })
+                .to_vec(),
         };
         check(&rts, &rts.to_bytes(), DpuRts::parse);
         let fin = DpuFin { from: 2, offer: 77 };

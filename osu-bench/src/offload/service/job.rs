@@ -1,13 +1,13 @@
 //! One job at one SP: its UCX objects, and what is done with them as the ledger says.
 
-use super::ledger::{Action, Incoming, Ledger, Offer, OfferKey, Transfer};
+use super::ledger::{Action, Incoming, Ledger, Offer, OfferKey, Part, Transfer};
 use super::options::Credits;
 use crate::offload::control::{Hello, Scheme, Table};
 use crate::offload::error::{OffloadError, Result};
 use crate::offload::library::Library;
 use crate::offload::wire::{
     Block, Collective, Delivered, DpuFin, DpuRts, Export, From, HELLO_PADDING, HostArrive, HostFin,
-    Kind, OfferedBlock,
+    Kind, OfferedBlock, RtsPart,
 };
 use crate::ucp::{Context, Endpoint, ImportedMemory, Message, RemoteKey, Request, Worker};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -33,7 +33,8 @@ pub(super) struct Job {
     sends: Vec<Request>,
     /// Reads that wait for a credit.
     waiting: VecDeque<Transfer>,
-    keys: HashMap<OfferKey, RemoteKey>,
+    /// Of each offer to us, the sources' keys.
+    keys: HashMap<OfferKey, Vec<(u32, RemoteKey)>>,
     entered: HashMap<(Collective, u32), Entered>,
     ranks: BTreeMap<u32, Endpoint>,
     services: Vec<Endpoint>,
@@ -213,6 +214,19 @@ impl Job {
         Ok(busy)
     }
 
+    /// To be called when there is nothing to do: what was kept back for more to go with it goes; true if there was
+    /// anything.
+    pub(super) fn settle(&mut self) -> Result<bool> {
+        if let Some(shared) = &mut self.shared {
+            shared.ledger.settle();
+        }
+        let mut busy = false;
+        while self.act()? {
+            busy = true;
+        }
+        Ok(busy)
+    }
+
     /// Lets go of everything, operations under way included.
     pub(super) fn shut(mut self) {
         for endpoint in self.ranks.values().chain(&self.services) {
@@ -323,41 +337,46 @@ impl Job {
 
     /// Blocks are on offer to ranks of ours.
     fn offered(&mut self, rts: DpuRts) -> Result<()> {
-        let key = (rts.from, rts.offer);
-        if !rts.rkey.is_empty() {
-            let endpoint = self
-                .services
-                .get(rts.from as usize)
-                .ok_or_else(|| failed(format!("an offer of service {}", rts.from)))?;
-            // SAFETY: the offering SP sends what UCX packed, byte by byte; its UCX is of our version.
-            let remote = unsafe { RemoteKey::unpack(endpoint, &rts.rkey) }?;
-            self.keys.insert(key, remote);
-        }
-        let direct_min = self.direct_min;
-        let mut short = &rts.short[..];
-        let mut blocks = Vec::with_capacity(rts.blocks.len());
-        for block in &rts.blocks {
-            let mut data = Vec::new();
-            if block.length < direct_min {
-                let split = usize::try_from(block.length)
-                    .ok()
-                    .and_then(|length| short.split_at_checked(length));
-                let (head, rest) = split.ok_or_else(|| failed("an offer lacks bytes"))?;
-                data.extend_from_slice(head);
-                short = rest;
+        let offer = (rts.from, rts.offer);
+        let mut keys = Vec::new();
+        let mut blocks = Vec::new();
+        for part in &rts.parts {
+            if !part.rkey.is_empty() {
+                let endpoint = self
+                    .services
+                    .get(rts.from as usize)
+                    .ok_or_else(|| failed(format!("an offer of service {}", rts.from)))?;
+                // SAFETY: the offering SP sends what UCX packed, byte by byte; its UCX is of our version.
+                let remote = unsafe { RemoteKey::unpack(endpoint, &part.rkey) }?;
+                keys.push((part.source, remote));
             }
-            let incoming = Incoming {
-                offer: key,
-                source: rts.source,
-                address: block.address,
-                length: block.length,
-                data,
-            };
-            blocks.push((block.destination, incoming));
+            let mut short = &part.short[..];
+            for block in &part.blocks {
+                let mut data = Vec::new();
+                if block.length < self.direct_min {
+                    let split = usize::try_from(block.length)
+                        .ok()
+                        .and_then(|length| short.split_at_checked(length));
+                    let (head, rest) = split.ok_or_else(|| failed("an offer lacks bytes"))?;
+                    data.extend_from_slice(head);
+                    short = rest;
+                }
+                let incoming = Incoming {
+                    offer,
+                    source: part.source,
+                    address: block.address,
+                    length: block.length,
+                    data,
+                };
+                blocks.push((block.destination, incoming));
+            }
+        }
+        if !keys.is_empty() {
+            self.keys.insert(offer, keys);
         }
         let ledger = &mut self.shared()?.ledger;
         ledger
-            .offered(key, rts.collective, blocks)
+            .offered(offer, rts.collective, blocks)
             .map_err(|wrong| failed(wrong.to_string()))
     }
 
@@ -424,23 +443,39 @@ impl Job {
 
     fn offer(&mut self, offer: Offer) -> Result<()> {
         let me = self.shared()?.me;
-        let entered = self
-            .entered
-            .get(&(offer.collective, offer.source))
-            .ok_or_else(|| failed("an offer of a rank that has not entered"))?;
-        let base = entered.send.as_ref().map_or(0, |send| send.address);
-        let direct = offer.blocks.iter().any(|b| b.length >= self.direct_min);
+        let parts = offer
+            .parts
+            .into_iter()
+            .map(|part| self.part(offer.collective, part));
         let rts = DpuRts {
             collective: offer.collective,
             from: me,
             offer: offer.id,
-            source: offer.source,
+            parts: parts.collect::<Result<_>>()?,
+        };
+        if offer.to == me {
+            self.offered(rts)
+        } else {
+            self.tell_service(offer.to, Kind::DpuRts, rts.to_bytes())
+        }
+    }
+
+    /// One source's blocks, as its destinations' SP needs them.
+    fn part(&self, collective: Collective, part: Part) -> Result<RtsPart> {
+        let entered = self
+            .entered
+            .get(&(collective, part.source))
+            .ok_or_else(|| failed("an offer of a rank that has not entered"))?;
+        let base = entered.send.as_ref().map_or(0, |send| send.address);
+        let direct = part.blocks.iter().any(|b| b.length >= self.direct_min);
+        Ok(RtsPart {
+            source: part.source,
             rkey: if direct {
                 entered.rkey.clone()
             } else {
                 Vec::new()
             },
-            blocks: offer
+            blocks: part
                 .blocks
                 .iter()
                 .map(|block| OfferedBlock {
@@ -450,20 +485,16 @@ impl Job {
                     length: block.length,
                 })
                 .collect(),
-            short: offer.short,
-        };
-        if offer.to == me {
-            self.offered(rts)
-        } else {
-            self.tell_service(offer.to, Kind::DpuRts, rts.to_bytes())
-        }
+            short: part.short,
+        })
     }
 
     fn read(&self, transfer: &Transfer) -> Result<Request> {
         let lost = |what: &str| failed(format!("{}: a read without {what}", transfer.collective));
-        let key = self
-            .keys
-            .get(&transfer.offer)
+        let keys = self.keys.get(&transfer.offer).into_iter().flatten();
+        let (_, key) = keys
+            .into_iter()
+            .find(|(source, _)| *source == transfer.source)
             .ok_or_else(|| lost("its key"))?;
         let into = self
             .entered

@@ -6,6 +6,10 @@
 //! Send credits are counted per collective: an offer waits until its destinations have arrived, and with one budget for
 //! all of them, offers of a collective that nobody has entered yet could keep back those of another on which the
 //! others wait first. Within one collective all arrive in the end, whatever else waits.
+//!
+//! Blocks of several ranks for the same SP go in one offer, where they are there together: offers wait until all our
+//! ranks have entered the call, or [`Ledger::settle`] says that there is nothing else to do. Each message saved is one
+//! less to be sent, woken up for, and answered.
 
 use crate::offload::wire::{Block, Collective, Delivered};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -15,6 +19,11 @@ const PARTICIPANTS_MAX: usize = 1 << 16;
 
 /// Blocks on offer to ranks that have not arrived. Each source offers to each destination once per call.
 const PARKED_MAX: usize = 1 << 22;
+
+/// Blocks, and bytes of short ones, from which on an offer takes no more ranks': its message is long enough to be worth
+/// sending, and must not become much longer.
+const OFFER_BLOCKS: usize = 1 << 12;
+const OFFER_SHORT_BYTES: usize = 64 << 10;
 
 /// The rules' state.
 #[derive(Debug)]
@@ -30,7 +39,8 @@ pub(super) struct Ledger {
     parked_count: usize,
     /// Blocks of each offer to us that are not where they belong yet.
     incoming: HashMap<OfferKey, usize>,
-    outgoing: HashMap<u64, (Collective, u32)>,
+    /// Of each offer of ours, the call and the ranks whose blocks it has.
+    outgoing: HashMap<u64, (Collective, Vec<u32>)>,
     queues: HashMap<Collective, Queue>,
     next_offer: u64,
     actions: VecDeque<Action>,
@@ -65,17 +75,44 @@ struct Queue {
     in_flight: usize,
 }
 
-/// Blocks of one of our ranks for one SP's ranks.
+/// Blocks of some of our ranks for one SP's ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) to: u32,
     pub(super) id: u64,
     pub(super) collective: Collective,
+    pub(super) parts: Vec<Part>,
+}
+
+/// Blocks of one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
     pub(super) source: u32,
     /// `peer` is the destination; offsets are in the source's send buffer.
     pub(super) blocks: Vec<Block>,
     /// The bytes of the short ones.
     pub(super) short: Vec<u8>,
+}
+
+impl Queue {
+    /// Puts a rank's blocks for an SP into the offer to it that waits, or into one of their own.
+    fn add(&mut self, collective: Collective, to: u32, part: Part) {
+        let has_room = |offer: &&mut Offer| {
+            let parts = || offer.parts.iter();
+            offer.to == to
+                && parts().map(|part| part.blocks.len()).sum::<usize>() < OFFER_BLOCKS
+                && parts().map(|part| part.short.len()).sum::<usize>() < OFFER_SHORT_BYTES
+        };
+        match self.waiting.iter_mut().find(has_room) {
+            Some(offer) => offer.parts.push(part),
+            None => self.waiting.push_back(Offer {
+                to,
+                id: 0,
+                collective,
+                parts: vec![part],
+            }),
+        }
+    }
 }
 
 /// A block that is offered to one of our ranks.
@@ -220,17 +257,24 @@ impl Ledger {
                 return Err(wrong("it expects two blocks from one rank"));
             }
         }
-        let offers = self.group(collective, rank, sends, short).map_err(wrong)?;
+        let parts = self.group(rank, sends, short).map_err(wrong)?;
         let participant = Participant {
             receives_left: slots.len(),
             slots,
-            offers_left: offers.len(),
+            offers_left: parts.len(),
             short: Vec::new(),
         };
         self.participants.insert((collective, rank), participant);
         let queue = self.queues.entry(collective).or_default();
-        queue.waiting.extend(offers);
-        self.pump(collective);
+        for (to, part) in parts {
+            queue.add(collective, to, part);
+        }
+        // Every member is among those that are sent to.
+        let ours = sends.iter().map(|block| block.peer);
+        let mut ours = ours.filter(|peer| self.service_of(*peer) == Some(self.me));
+        if ours.all(|peer| self.participants.contains_key(&(collective, peer))) {
+            self.pump(collective);
+        }
         let parked = self.parked.remove(&(collective, rank)).unwrap_or_default();
         self.parked_count -= parked.len();
         for block in parked {
@@ -238,6 +282,15 @@ impl Ledger {
         }
         self.check_complete(collective, rank);
         Ok(())
+    }
+
+    /// There is nothing else to do: what waits for ranks that have not entered their call waits no longer.
+    pub(super) fn settle(&mut self) {
+        let waiting = |(_, queue): &(&Collective, &Queue)| !queue.waiting.is_empty();
+        let waiting = self.queues.iter().filter(waiting);
+        for collective in waiting.map(|(of, _)| *of).collect::<Vec<_>>() {
+            self.pump(collective);
+        }
     }
 
     /// Another SP, or this one, has offered blocks: of each the destination, and what [`Incoming`] says.
@@ -288,21 +341,23 @@ impl Ledger {
 
     /// SP `from` has taken all blocks of an offer of ours.
     pub(super) fn finished(&mut self, from: u32, offer: u64) -> Result<(), Wrong> {
-        let Some((collective, rank)) = self.outgoing.remove(&offer) else {
+        let Some((collective, ranks)) = self.outgoing.remove(&offer) else {
             return Err(Wrong::Service {
                 service: from,
                 offer,
                 what: "it was not on offer",
             });
         };
-        if let Some(participant) = self.participants.get_mut(&(collective, rank)) {
-            participant.offers_left -= 1;
-        }
         if let Some(queue) = self.queues.get_mut(&collective) {
             queue.in_flight -= 1;
         }
         self.pump(collective);
-        self.check_complete(collective, rank);
+        for rank in ranks {
+            if let Some(participant) = self.participants.get_mut(&(collective, rank)) {
+                participant.offers_left -= 1;
+            }
+            self.check_complete(collective, rank);
+        }
         Ok(())
     }
 
@@ -310,16 +365,15 @@ impl Ledger {
         self.service_of.get(rank as usize).copied()
     }
 
-    /// One offer for each SP that has a destination: ours first, then the others in turn, so that not all begin with
+    /// The blocks for each SP that has a destination: ours first, then the others in turn, so that not all begin with
     /// the same one.
     fn group(
         &self,
-        collective: Collective,
         source: u32,
         sends: &[Block],
         mut short: &[u8],
-    ) -> Result<Vec<Offer>, &'static str> {
-        let mut offers: BTreeMap<(bool, u32), Offer> = BTreeMap::new();
+    ) -> Result<Vec<(u32, Part)>, &'static str> {
+        let mut parts: BTreeMap<(bool, u32), Part> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         for block in sends {
             let to = self
@@ -328,27 +382,27 @@ impl Ledger {
             if !seen.insert(block.peer) {
                 return Err("it sends two blocks to one rank");
             }
-            let offer = offers.entry((to < self.me, to)).or_insert_with(|| Offer {
-                to,
-                id: 0,
-                collective,
+            let part = parts.entry((to < self.me, to)).or_insert_with(|| Part {
                 source,
                 blocks: Vec::new(),
                 short: Vec::new(),
             });
-            offer.blocks.push(*block);
+            part.blocks.push(*block);
             if block.length < self.direct_min {
                 // Below direct_min, so it fits.
                 let length = usize::try_from(block.length).map_err(|_| "a block is too long")?;
                 let (data, rest) = short
                     .split_at_checked(length)
                     .ok_or("bytes of a short block are missing")?;
-                offer.short.extend_from_slice(data);
+                part.short.extend_from_slice(data);
                 short = rest;
             }
         }
         if short.is_empty() {
-            Ok(offers.into_values().collect())
+            Ok(parts
+                .into_iter()
+                .map(|((_, to), part)| (to, part))
+                .collect())
         } else {
             Err("there are more bytes than short blocks")
         }
@@ -366,10 +420,11 @@ impl Ledger {
             offer.id = self.next_offer;
             self.next_offer += 1;
             queue.in_flight += 1;
-            self.outgoing.insert(offer.id, (collective, offer.source));
+            let sources = offer.parts.iter().map(|part| part.source).collect();
+            self.outgoing.insert(offer.id, (collective, sources));
             self.actions.push_back(Action::Offer(offer));
         }
-        if queue.in_flight == 0 {
+        if queue.in_flight == 0 && queue.waiting.is_empty() {
             self.queues.remove(&collective);
         }
     }

@@ -28,6 +28,8 @@ impl Draw {
 /// What is under way between the parties.
 #[derive(Debug)]
 enum Event {
+    /// An SP has nothing to do.
+    Settle(u32),
     Arrive(Collective, u32),
     Rts(Offer),
     Read(u32, Transfer),
@@ -72,6 +74,10 @@ impl World {
             completed: Vec::new(),
             seed,
         };
+        // One SP in two finds a moment of rest.
+        for at in (0..services).step_by(2) {
+            world.events.push(Event::Settle(at));
+        }
         for call in 0..calls {
             let call = Collective {
                 communicator: call % 2,
@@ -91,12 +97,24 @@ impl World {
     /// Every event in an order drawn from the seed, to the end.
     fn run(&mut self) -> Result<(), Wrong> {
         let mut draw = Draw(self.seed ^ 0xabcd);
-        while !self.events.is_empty() {
-            let index = draw.below(self.events.len());
-            let event = self.events.swap_remove(index);
+        while let Some(event) = self.next(&mut draw) {
             self.happen(event)?;
         }
         Ok(())
+    }
+
+    /// One of the events under way; when there is none, nobody has anything to do.
+    fn next(&mut self, draw: &mut Draw) -> Option<Event> {
+        if self.events.is_empty() {
+            for at in (0..).take(self.ledgers.len()) {
+                self.ledgers[at as usize].settle();
+                self.act(at);
+            }
+        }
+        if self.events.is_empty() {
+            return None;
+        }
+        Some(self.events.swap_remove(draw.below(self.events.len())))
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Wrong> {
@@ -110,7 +128,7 @@ impl World {
             }
             Event::Rts(offer) => {
                 let at = offer.to;
-                let from = self.service_of[offer.source as usize];
+                let from = self.service_of[offer.parts[0].source as usize];
                 let blocks = incoming((from, offer.id), &offer);
                 self.ledgers[at as usize].offered((from, offer.id), offer.collective, blocks)?;
                 at
@@ -121,6 +139,10 @@ impl World {
             }
             Event::Fin(at, from, id) => {
                 self.ledgers[at as usize].finished(from, id)?;
+                at
+            }
+            Event::Settle(at) => {
+                self.ledgers[at as usize].settle();
                 at
             }
         };
@@ -200,11 +222,10 @@ fn short_bytes(rank: u32, sends: &[Block]) -> Vec<u8> {
 }
 
 fn incoming(key: OfferKey, offer: &Offer) -> Vec<(u32, Incoming)> {
-    let mut short = &offer.short[..];
-    offer
-        .blocks
-        .iter()
-        .map(|block| {
+    let mut blocks = Vec::new();
+    for part in &offer.parts {
+        let mut short = &part.short[..];
+        for block in &part.blocks {
             let mut data = Vec::new();
             if block.length < DIRECT_MIN {
                 let (head, rest) = short.split_at(usize::try_from(block.length).expect("short"));
@@ -212,14 +233,15 @@ fn incoming(key: OfferKey, offer: &Offer) -> Vec<(u32, Incoming)> {
             }
             let incoming = Incoming {
                 offer: key,
-                source: offer.source,
+                source: part.source,
                 address: block.offset,
                 length: block.length,
                 data,
             };
-            (block.peer, incoming)
-        })
-        .collect()
+            blocks.push((block.peer, incoming));
+        }
+    }
+    blocks
 }
 
 #[test]
@@ -261,17 +283,17 @@ fn counts_that_disagree_are_found_in_any_order() {
         let sent = world.lengths[&(CALL, source, 0)] + 1;
         let mut found = None;
         let mut draw = Draw(seed);
-        while found.is_none() && !world.events.is_empty() {
-            let index = draw.below(world.events.len());
-            let mut event = world.events.swap_remove(index);
+        while found.is_none()
+            && let Some(mut event) = world.next(&mut draw)
+        {
             if let Event::Rts(offer) = &mut event
-                && offer.source == source
-                && let Some(block) = offer.blocks.iter_mut().find(|block| block.peer == 0)
+                && let Some(part) = offer.parts.iter_mut().find(|part| part.source == source)
+                && let Some(block) = part.blocks.iter_mut().find(|block| block.peer == 0)
             {
                 // As if the source had said so: bytes of a short one go along.
                 block.length += 1;
                 if block.length <= DIRECT_MIN {
-                    offer.short.push(source.to_le_bytes()[0]);
+                    part.short.push(source.to_le_bytes()[0]);
                 }
             }
             found = world.happen(event).err();
@@ -286,6 +308,45 @@ fn counts_that_disagree_are_found_in_any_order() {
             other => panic!("seed {seed}: {other:?}"),
         }
     }
+}
+
+/// Offers of SP 0 with two of four ranks, of which one after the other enters: who is in each, for whom.
+fn offers(credits: usize, settle_between: bool) -> Vec<(u32, Vec<u32>)> {
+    let mut ledger = Ledger::new(0, vec![0, 0, 1, 1], DIRECT_MIN, credits);
+    let blocks: Vec<Block> = (0..4)
+        .map(|peer| Block {
+            peer,
+            offset: 0,
+            length: DIRECT_MIN,
+        })
+        .collect();
+    let mut offers = Vec::new();
+    for rank in 0..2 {
+        ledger
+            .arrive(CALL, rank, &blocks, &blocks, &[])
+            .expect("valid");
+        if settle_between {
+            ledger.settle();
+        }
+        while let Some(action) = ledger.next() {
+            if let Action::Offer(offer) = action {
+                let sources = offer.parts.iter().map(|part| part.source).collect();
+                offers.push((offer.to, sources));
+            }
+        }
+    }
+    offers
+}
+
+#[test]
+fn ranks_that_enter_together_are_offered_together() {
+    assert_eq!(offers(4, false), [(0, vec![0, 1]), (1, vec![0, 1])]);
+    // Who came when there was nothing else to do did not wait.
+    let apart = [(0, vec![0]), (1, vec![0]), (0, vec![1]), (1, vec![1])];
+    assert_eq!(offers(4, true), apart);
+    // What waits for a credit is joined.
+    assert_eq!(offers(2, true), [(0, vec![0]), (1, vec![0])]);
+    assert_eq!(offers(1, true), [(0, vec![0])]);
 }
 
 /// What an SP with ranks 0 and 1, of which 1 is another SP's, says to an arrival.

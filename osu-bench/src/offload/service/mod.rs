@@ -51,8 +51,15 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 /// Failed jobs that are remembered, for those who come late.
 const FAILURES_MAX: usize = 64;
 
-/// Rounds of work between two looks at the sockets.
+/// Rounds of work between two looks at the clock.
 const BUSY_ROUNDS: u32 = 32;
+
+/// How often sockets are looked at while there is work: what they bring is no collective's, and can wait a moment.
+const SOCKETS_LOOK: Duration = Duration::from_millis(1);
+
+/// How often the core is offered to others before a sleep. Who else wants it may be about to send something, and a
+/// sleep and a wake-up cost several times as much as the offer; on a core of one's own the offers are over at once.
+const YIELDS: u32 = 2;
 
 /// The longest sleep: timers are looked at that often.
 const TICK: Duration = Duration::from_millis(500);
@@ -172,6 +179,8 @@ impl Service {
     /// When the loop itself fails. A job that fails is none of it.
     pub fn run(&mut self) -> Result<()> {
         let mut last_event = Instant::now();
+        let mut looked = last_event;
+        let mut yields = 0;
         loop {
             let mut busy = false;
             for _ in 0..BUSY_ROUNDS {
@@ -183,9 +192,25 @@ impl Service {
             let now = Instant::now();
             if busy {
                 last_event = now;
+                yields = 0;
             }
-            let spin = busy || now - last_event < self.options.spin;
-            let sleep = !spin && self.arm();
+            let spin = now - last_event < self.options.spin;
+            let sleep = if busy || spin {
+                false
+            } else if yields < YIELDS {
+                yields += 1;
+                std::thread::yield_now();
+                false
+            } else if self.settle() {
+                last_event = now;
+                yields = 0;
+                false
+            } else {
+                self.arm()
+            };
+            if !sleep && now - looked < SOCKETS_LOOK {
+                continue;
+            }
             let tick = if self.jobs.values().any(|entry| entry.suspect.is_some()) {
                 CAUSE_LIMIT / 4
             } else {
@@ -195,6 +220,7 @@ impl Service {
                 self.stop();
                 return Ok(());
             }
+            looked = Instant::now();
             if self.options.jobs.is_some_and(|jobs| self.ended >= jobs) && self.jobs.is_empty() {
                 self.stop();
                 return Ok(());
@@ -230,6 +256,23 @@ impl Service {
                     self.tell(connection, &Frame::Ready);
                 }
                 self.log(LogLevel::Info, format_args!("job {id}: ready"));
+            }
+        }
+        busy
+    }
+
+    /// Lets go what jobs have kept back for more to go with it; true if there was anything.
+    fn settle(&mut self) -> bool {
+        let mut busy = false;
+        for entry in self.jobs.values_mut() {
+            if entry.suspect.is_some() {
+                continue;
+            }
+            match entry.job.settle() {
+                Ok(happened) => busy |= happened,
+                Err(error) => {
+                    entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
+                }
             }
         }
         busy
