@@ -5,8 +5,10 @@ use crate::harness::Case;
 use crate::process::{self, Collected, Group};
 use crate::world::{LIMIT, Room, World, free_port};
 use anyhow::{Context, Result, bail, ensure};
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -32,9 +34,11 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("offload_service_stopped", |world| {
             killed(world, Victim::Stopped)
         }),
+        Case::new("offload_service_hangs", |world| killed(world, Victim::Hung)),
         Case::new("offload_rank_killed", |world| killed(world, Victim::Rank)),
         Case::new("offload_service_missing", service_missing),
         Case::new("offload_wrong_size_scheme_and_version", disagreements),
+        Case::new("offload_secret", secret),
     ]
 }
 
@@ -58,6 +62,18 @@ impl<'a> Farm<'a> {
         per_node: u32,
         options: &[&str],
     ) -> Result<Self> {
+        Self::with_each(world, scheme, per_node, |_, command| {
+            command.args(options);
+        })
+    }
+
+    /// `vary` changes the arguments of a node's SPs.
+    fn with_each(
+        world: &'a World,
+        scheme: &'static str,
+        per_node: u32,
+        vary: impl Fn(u32, &mut Command),
+    ) -> Result<Self> {
         let mut farm = Self {
             world,
             room: Room::new(world)?,
@@ -68,7 +84,8 @@ impl<'a> Farm<'a> {
             let mut services = Vec::new();
             for _ in 0..per_node {
                 let mut command = farm.command(&format!("node{node}.dpu"), "xgvmi-sp");
-                command.args(["--listen", "127.0.0.1:0"]).args(options);
+                command.args(["--listen", "127.0.0.1:0"]);
+                vary(node, &mut command);
                 services.push(Process::spawn(&mut command)?);
             }
             farm.services.push(services);
@@ -365,13 +382,18 @@ fn counts_disagree(world: &World) -> Result<()> {
 enum Victim {
     Service,
     Stopped,
+    /// A service that does nothing any more, and is there all the same.
+    Hung,
     Rank,
 }
 
 /// A process dies while the others are in a call that it is needed for.
 fn killed(world: &World, victim: Victim) -> Result<()> {
     for scheme in ["stock", "xgvmi"] {
-        let mut farm = Farm::new(world, scheme, 2)?;
+        // Long enough for a crowded machine, and not the twenty seconds that it is by default.
+        let limit = ["--silence-limit-s", "3"];
+        let limit: &[&str] = if victim == Victim::Hung { &limit } else { &[] };
+        let mut farm = Farm::with(world, scheme, 2, limit)?;
         let options = [
             "--rounds",
             "8",
@@ -394,6 +416,10 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
                 farm.services[1][0].signal(libc::SIGTERM)?;
                 ["was stopped", "was stopped"]
             }
+            Victim::Hung => {
+                farm.services[1][0].signal(libc::SIGSTOP)?;
+                ["nothing was heard of the service", "nothing was heard for"]
+            }
             Victim::Rank => {
                 ranks[0].group.kill();
                 [
@@ -407,7 +433,8 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
         fail(ranks, &expect).with_context(|| format!("scheme {scheme}"))?;
         for (node, services) in farm.services.iter_mut().enumerate() {
             for (index, service) in services.iter_mut().enumerate() {
-                let was_victim = victim != Victim::Rank && (node, index) == (1, 0);
+                let was_victim =
+                    !matches!(victim, Victim::Rank | Victim::Hung) && (node, index) == (1, 0);
                 ensure!(
                     was_victim || !service.group.has_ended(),
                     "service {index} of node {node} has ended:\n{}",
@@ -415,6 +442,68 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
                 );
             }
         }
+        if victim == Victim::Hung {
+            // It finds the job gone, and serves the next one.
+            farm.services[1][0].signal(libc::SIGCONT)?;
+            succeed(farm.job(2, &["--rounds", "2"], |_, _| ())?)
+                .with_context(|| format!("after the pause, scheme {scheme}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// With a secret, who has it is served, and nobody else; without one, who reaches more than this machine is warned.
+fn secret(world: &World) -> Result<()> {
+    let place = Room::new(world)?;
+    let file = |name: &str, text: &str| -> Result<String> {
+        let path = place.path().join(name);
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        Ok(path.display().to_string())
+    };
+    let one = file("one", "a secret of the test\n")?;
+    let other = file("other", "another of its secrets\n")?;
+    let with = |secret: &str| {
+        let secret = secret.to_owned();
+        move |_: u32, command: &mut Command| {
+            command.args(["--secret-file", &secret]);
+        }
+    };
+    let rounds = ["--rounds", "2"];
+    // The announced keys of scheme xgvmi make a long first message.
+    let farm = Farm::with_each(world, "xgvmi", 1, with(&one))?;
+    succeed(farm.job(1, &rounds, with(&one))?)?;
+    fail(
+        farm.job(1, &rounds, |_, _| ())?,
+        &["serves only who has its secret (--secret-file)"],
+    )?;
+    let expect = "its secret is not this service's";
+    fail(farm.job(1, &rounds, with(&other))?, &[expect])?;
+    succeed(farm.job(1, &rounds, with(&one))?)?;
+
+    // Services that do not trust each other, each with a rank that it trusts.
+    let each = |node: u32, command: &mut Command| {
+        command.args(["--secret-file", if node == 0 { &one } else { &other }]);
+    };
+    let farm = Farm::with_each(world, "stock", 1, each)?;
+    // The rank whose service was refused knows why; the other one only waits.
+    let limit = ["--rounds", "2", "--connect-limit-s", "5"];
+    fail(farm.job(1, &limit, each)?, &[expect])?;
+
+    let farm = Farm::new(world, "stock", 1)?;
+    let expect = "it has a secret, and this service none (--secret-file)";
+    fail(farm.job(1, &rounds, with(&one))?, &[expect])?;
+
+    for secret in [None, Some(&one)] {
+        let mut command = farm.command("node0.dpu", "xgvmi-sp");
+        command.args(["--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1"]);
+        if let Some(secret) = secret {
+            command.args(["--secret-file", secret]);
+        }
+        let mut service = Process::spawn(&mut command)?;
+        service.hear(" listens on ")?;
+        let warned = service.said().contains("warning: whoever reaches 0.0.0.0:");
+        ensure!(warned == secret.is_none(), "{}", service.said());
     }
     Ok(())
 }

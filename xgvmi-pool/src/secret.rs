@@ -104,6 +104,12 @@ impl Secret {
         }
     }
 
+    /// A key for something else of the same job, which `context` names as nothing else does.
+    #[must_use]
+    pub fn derive_key(&self, context: &str) -> [u8; 32] {
+        blake3::derive_key(context, &self.0)
+    }
+
     /// The job's access key.
     #[must_use]
     pub fn access_key(&self) -> AccessKey {

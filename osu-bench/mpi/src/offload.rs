@@ -114,6 +114,7 @@ impl Offload {
             connect_limit_s: offload.connect_limit_s,
             offload_limit_s: offload.limit_s,
             offload_spin_us: offload.spin_us,
+            secret_file: offload.secret.clone(),
             ucx_library: offload.ucx_library.clone(),
         };
         let client = Client::connect(

@@ -135,6 +135,8 @@ pub struct OffloadOptions {
     pub limit_s: Option<u64>,
     /// `--offload-spin-us`.
     pub spin_us: Option<u64>,
+    /// `--secret-file`.
+    pub secret: Option<PathBuf>,
     /// `--ucx-library`.
     pub ucx_library: Option<PathBuf>,
 }
@@ -274,6 +276,7 @@ impl Options {
             "--plot" => return store(&mut self.plot, value),
             "--plugin" => return store(&mut self.plugin, value),
             "--mpi-library" => return store(&mut self.mpi_library, value),
+            "--secret-file" => return store(&mut self.offload.secret, value),
             "--ucx-library" => return store(&mut self.offload.ucx_library, value),
             "--offload-config" => return store(&mut self.offload.config, value),
             _ => {}
@@ -493,7 +496,7 @@ const LONG: [(&str, char); 6] = [
 ];
 
 /// Ours.
-const OWN: [&str; 17] = [
+const OWN: [&str; 18] = [
     "backend",
     "scheme",
     "temp-buffers",
@@ -511,6 +514,7 @@ const OWN: [&str; 17] = [
     "connect-limit-s",
     "offload-limit-s",
     "offload-spin-us",
+    "secret-file",
 ];
 
 /// OSU's letters that mean something there and nothing here.

@@ -1,7 +1,8 @@
 //! What ranks and SPs say to each other over TCP: who they are, who else there is, and when something fails.
 //!
-//! Nothing of a collective goes this way. The connection stays open: its end without [`Frame::Bye`] is a death.
+//! Nothing of a collective goes this way. With a secret, whoever calls opens as [`super::secret`] describes. The connection stays open: its end without [`Frame::Bye`] is a death.
 
+use super::secret::{Nonce, Proof};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -59,6 +60,12 @@ impl fmt::Display for Scheme {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Frame {
+    /// Whoever calls, where there is a secret, first of all.
+    Open(Nonce),
+    /// SP to who called: prove it.
+    Challenge(Nonce),
+    /// Here is the proof; the other's answer is its own.
+    Proof(Proof),
     /// Rank to its SP, first of all.
     Hello(Hello),
     /// SP to rank: you are in.
@@ -99,6 +106,8 @@ pub(super) struct Welcome {
     pub(super) service: ServiceAddress,
     /// Blocks shorter than this travel in messages; the same for all SPs of a job.
     pub(super) direct_min: u64,
+    /// An SP that is silent for so long is dead; the same for all SPs of a job.
+    pub(super) silence_ms: u64,
     /// Announced keys that have an alias now.
     pub(super) accepted: u64,
 }

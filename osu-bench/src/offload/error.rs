@@ -42,6 +42,9 @@ pub enum OffloadError {
     /// The job has failed, here or elsewhere; every later call answers the same.
     #[error("{0}")]
     Failed(String),
+    /// The others have not been met in time: the cause is more likely what one of them has met.
+    #[error("{0}")]
+    Late(String),
     /// The way in which ranks tell each other who they are has failed.
     #[error("exchange between the ranks: {0}")]
     Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -15,6 +15,12 @@ const HEADER: usize = 12;
 /// The longest frame: a table of the most ranks and SPs, as JSON, is a few megabytes, announced keys are less.
 const FRAME_MAX: usize = 64 << 20;
 
+/// The longest frame of somebody who has to prove a secret first.
+const STRANGER_MAX: usize = 4 << 10;
+
+/// What a caller is told that says more, or anything else, before that.
+pub(super) const UNTRUSTED: &str = "this service serves only who has its secret (--secret-file)";
+
 /// Bytes that may wait for a peer that does not read; one that lets it come to this is gone.
 const OUTPUT_MAX: usize = 2 * FRAME_MAX;
 
@@ -29,6 +35,8 @@ pub(super) struct Link {
     output: Vec<u8>,
     closed: bool,
     closing: bool,
+    /// The longest frame that is taken.
+    frame_max: usize,
 }
 
 impl Link {
@@ -43,7 +51,13 @@ impl Link {
             output: Vec::new(),
             closed: false,
             closing: false,
+            frame_max: FRAME_MAX,
         })
+    }
+
+    /// Takes short frames only, or all: who is not trusted gets no memory.
+    pub(super) fn trust(&mut self, trusted: bool) {
+        self.frame_max = if trusted { FRAME_MAX } else { STRANGER_MAX };
     }
 
     /// Connects to `host:port`, again and again until `limit`: whoever is called may still be starting.
@@ -172,6 +186,9 @@ impl Link {
                 "a frame of {length} bytes; the most is {FRAME_MAX}"
             )));
         }
+        if length > self.frame_max {
+            return Err(invalid(UNTRUSTED.into()));
+        }
         let Some(body) = rest.get(..length) else {
             return Ok(None);
         };
@@ -183,7 +200,7 @@ impl Link {
     /// Reads what is there.
     fn fill(&mut self) -> io::Result<()> {
         let mut chunk = [0; 16 << 10];
-        while !self.closed && self.input.len() < HEADER + FRAME_MAX {
+        while !self.closed && self.input.len() < HEADER + self.frame_max {
             match self.stream.read(&mut chunk) {
                 Ok(0) => self.closed = true,
                 Ok(count) => self.input.extend_from_slice(&chunk[..count]),
@@ -323,6 +340,20 @@ mod tests {
         frame = [MAGIC, PROTOCOL.to_le_bytes(), u32::MAX.to_le_bytes()].concat();
         let message = refused(&frame);
         assert!(message.contains("the most is"), "{message}");
+    }
+
+    #[test]
+    fn strangers_get_no_memory() {
+        let (mut left, mut right) = pair();
+        right.trust(false);
+        left.send(&Frame::Ready).expect("sent");
+        assert_eq!(right.wait(LIMIT).expect("short"), Some(Frame::Ready));
+        let reason = "x".repeat(STRANGER_MAX);
+        left.send(&Frame::Abort { reason }).expect("sent");
+        let error = right.wait(LIMIT).unwrap_err().to_string();
+        assert_eq!(error, UNTRUSTED);
+        right.trust(true);
+        assert!(right.wait(LIMIT).expect("long").is_some());
     }
 
     #[test]

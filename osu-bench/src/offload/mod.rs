@@ -13,6 +13,7 @@ mod error;
 mod exchange;
 mod library;
 mod link;
+mod secret;
 mod service;
 mod wire;
 
@@ -24,6 +25,7 @@ pub use control::{PROTOCOL, RANKS_MAX, Scheme};
 pub use error::{OffloadError, Result};
 pub use exchange::{Exchange, TcpExchange};
 pub use library::LibraryStats;
+pub use secret::Secret;
 pub use service::{Credits, LogLevel, Service, ServiceArgs, ServiceOptions, supervise};
 
 /// Bits that no other process has.

@@ -31,6 +31,7 @@ Options of these programs:
   --connect-limit-s S, --offload-limit-s S
                             the longest that connecting, and a collective, may take (default 30 and 60)
   --offload-spin-us US      poll for so long before sleeping in a wait (default 0)
+  --secret-file FILE        the secret of the service processes, if they have one
   --plugin FILE             the library of scheme xgvmi (default: libuct_ib_mlx5_xgvmi.so beside this program)
   --ucx-library FILE        libucp of the offloaded collective (default: the loader's search)
   --temp-buffers KIND       none: one pair of buffers for all iterations, as OSU has it (default)

@@ -9,6 +9,7 @@ use crate::offload::error::{OffloadError, Result};
 use crate::offload::exchange::Exchange;
 use crate::offload::library::Library;
 use crate::offload::link::{Link, poll, pollfd};
+use crate::offload::secret::{Next, Secret};
 use crate::offload::service::settings;
 use crate::offload::wire::{From, HELLO_PADDING, Kind};
 use crate::ucp::{Context, Endpoint, Worker};
@@ -34,7 +35,15 @@ struct Introduction {
 }
 
 /// What each rank has met at its SP, or why it has not.
-type Met<T> = std::result::Result<T, String>;
+type Met<T> = std::result::Result<T, Unmet>;
+
+/// Why a rank has not met something.
+#[derive(Debug, Serialize, Deserialize)]
+struct Unmet {
+    reason: String,
+    /// It only waited for others.
+    late: bool,
+}
 
 /// What a rank has when its SP has taken it in. Fields go in this order.
 #[derive(Debug)]
@@ -106,6 +115,7 @@ pub(super) fn connect(
         communicators,
         limit: options.limit,
         spin: options.spin,
+        silence_max: Duration::from_millis(welcome.silence_ms),
         link_checked: Instant::now(),
         heard: Instant::now(),
         failed: None,
@@ -132,22 +142,32 @@ fn share<T: Serialize + DeserializeOwned>(exchange: &mut dyn Exchange, mine: &T)
 }
 
 fn met<T, U>(result: &Result<T>, of: impl Fn(&T) -> U) -> Met<U> {
-    result.as_ref().map(of).map_err(ToString::to_string)
+    result.as_ref().map(of).map_err(|error| Unmet {
+        reason: error.to_string(),
+        late: matches!(error, OffloadError::Late(_)),
+    })
 }
 
-/// Everybody's success, or the first one's failure.
+/// Everybody's success, or the failure of the first one that did more than wait for others.
 fn all<T>(results: Vec<Met<T>>) -> Result<Vec<T>> {
     let count = results.iter().filter(|result| result.is_err()).count();
-    (0..)
-        .zip(results)
-        .map(|(rank, result)| {
-            result.map_err(|reason| OffloadError::Connect {
-                rank,
-                reason,
-                count,
-            })
-        })
-        .collect()
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    for (rank, result) in (0..).zip(results) {
+        match result {
+            Ok(value) => found.push(value),
+            Err(unmet) => failed.push((rank, unmet)),
+        }
+    }
+    // Stable: among equals, the first rank stays first.
+    failed.sort_by_key(|(_, unmet)| unmet.late);
+    match failed.into_iter().next() {
+        None => Ok(found),
+        Some((rank, Unmet { reason, .. })) => Err(OffloadError::Connect {
+            rank,
+            reason,
+            count,
+        }),
+    }
 }
 
 /// Finds out about ranks that were started otherwise than rank 0.
@@ -211,15 +231,12 @@ fn admit(
             .map_err(|error| OffloadError::Failed(error.to_string()))?,
         _ => Vec::new(),
     };
-    let service = |error: io::Error| {
-        if error.kind() == io::ErrorKind::UnexpectedEof {
-            return OffloadError::Failed(format!("the service at {address} has hung up"));
-        }
-        OffloadError::Failed(format!("the service at {address}: {error}"))
-    };
     let mut link = Link::connect(address, options.connect_limit).map_err(|error| {
         OffloadError::Failed(format!("cannot reach the service at {address}: {error}"))
     })?;
+    if let Some(secret) = &options.secret {
+        introduce(&mut link, secret, options.connect_limit, address)?;
+    }
     link.send(&Frame::Hello(Hello {
         job,
         rank,
@@ -229,25 +246,10 @@ fn admit(
         address: worker.address()?,
         announcement,
     }))
-    .map_err(service)?;
-    let welcome = match link.wait(options.connect_limit).map_err(service)? {
-        Some(Frame::Welcome(welcome)) => welcome,
-        Some(Frame::Refused { reason } | Frame::Abort { reason }) => {
-            return Err(OffloadError::Failed(format!(
-                "the service at {address} refuses: {reason}"
-            )));
-        }
-        Some(frame) => {
-            return Err(OffloadError::Failed(format!(
-                "the service at {address} answers {frame:?}"
-            )));
-        }
-        None => {
-            return Err(OffloadError::Failed(format!(
-                "the service at {address} has not answered within {} s",
-                options.connect_limit.as_secs()
-            )));
-        }
+    .map_err(|error| lost(address, &error))?;
+    let welcome = match answer(&mut link, options.connect_limit, address)? {
+        Frame::Welcome(welcome) => welcome,
+        frame => return Err(strange(address, &frame)),
     };
     // SAFETY: the SP sends what Worker::address gave it, byte by byte; it has checked that its UCX is of our version.
     let endpoint = unsafe { worker.connect(&welcome.service.worker, address) }?;
@@ -257,6 +259,53 @@ fn admit(
         context,
         link,
         welcome,
+    })
+}
+
+/// Proves to an SP that this rank has the secret, and has it do the same.
+fn introduce(link: &mut Link, secret: &Secret, limit: Duration, address: &str) -> Result<()> {
+    let (mut calling, open) = secret
+        .call()
+        .map_err(|error| OffloadError::io("random number", error))?;
+    let mut next = Next::Send(open);
+    loop {
+        match next {
+            Next::Send(frame) => link.send(&frame).map_err(|error| lost(address, &error))?,
+            Next::Trusted => return Ok(()),
+        }
+        let frame = answer(link, limit, address)?;
+        next = match calling.hear(secret, &frame) {
+            Some(heard) => heard.map_err(|reason| {
+                OffloadError::Failed(format!("the service at {address}: {reason}"))
+            })?,
+            None => return Err(strange(address, &frame)),
+        };
+    }
+}
+
+/// What an SP answers, unless it refuses.
+fn answer(link: &mut Link, limit: Duration, address: &str) -> Result<Frame> {
+    match link.wait(limit).map_err(|error| lost(address, &error))? {
+        Some(Frame::Refused { reason } | Frame::Abort { reason }) => Err(OffloadError::Failed(
+            format!("the service at {address} refuses: {reason}"),
+        )),
+        Some(frame) => Ok(frame),
+        None => Err(OffloadError::Failed(format!(
+            "the service at {address} has not answered within {} s",
+            limit.as_secs()
+        ))),
+    }
+}
+
+fn strange(address: &str, frame: &Frame) -> OffloadError {
+    OffloadError::Failed(format!("the service at {address} answers {frame:?}"))
+}
+
+fn lost(address: &str, error: &io::Error) -> OffloadError {
+    OffloadError::Failed(if error.kind() == io::ErrorKind::UnexpectedEof {
+        format!("the service at {address} has hung up")
+    } else {
+        format!("the service at {address}: {error}")
     })
 }
 
@@ -279,14 +328,27 @@ fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
     let mut places: BTreeMap<u64, u32> = BTreeMap::new();
     let mut service_of = Vec::new();
     for (rank, welcome) in (0..).zip(welcomes) {
-        let first = welcomes[0].direct_min;
-        if welcome.direct_min != first {
-            return Err(OffloadError::Disagree {
-                what: "direct-min of the services",
-                rank,
-                theirs: welcome.direct_min.to_string(),
-                first: first.to_string(),
-            });
+        let first = &welcomes[0];
+        for (what, theirs, first) in [
+            (
+                "direct-min of the services",
+                welcome.direct_min,
+                first.direct_min,
+            ),
+            (
+                "silence-limit-s of the services, in ms",
+                welcome.silence_ms,
+                first.silence_ms,
+            ),
+        ] {
+            if theirs != first {
+                return Err(OffloadError::Disagree {
+                    what,
+                    rank,
+                    theirs: theirs.to_string(),
+                    first: first.to_string(),
+                });
+            }
         }
         let next = u32::try_from(services.len()).unwrap_or(u32::MAX);
         let place = *places.entry(welcome.service.unique).or_insert(next);
@@ -341,7 +403,7 @@ fn make_ready(
         admitted.link.flush().map_err(gone)?;
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(OffloadError::Failed(format!(
+            return Err(OffloadError::Late(format!(
                 "the service at {address} has not met all others within {} s",
                 options.connect_limit.as_secs()
             )));
@@ -356,4 +418,31 @@ fn make_ready(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_did_more_than_wait_is_named() {
+        let unmet = |late: bool| -> Met<()> {
+            let result: Result<()> = Err(if late {
+                OffloadError::Late("late".to_owned())
+            } else {
+                OffloadError::Failed("failed".to_owned())
+            });
+            met(&result, |()| ())
+        };
+        let check = |results: Vec<Met<()>>, expect: &str| {
+            let error = all(results).expect_err("one has failed").to_string();
+            assert_eq!(error, expect);
+        };
+        check(
+            vec![unmet(true), Ok(()), unmet(false), unmet(false)],
+            "rank 2: failed (and 2 ranks more)",
+        );
+        check(vec![Ok(()), unmet(true)], "rank 1: late");
+        assert!(all(vec![Met::Ok(())]).is_ok());
+    }
 }

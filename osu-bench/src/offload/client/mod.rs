@@ -28,11 +28,7 @@ const LIVE_MAX: usize = 1024;
 /// How often a program that only tests looks whether its SP is still there; it is a system call.
 const LINK_CHECK: Duration = Duration::from_millis(1);
 
-/// How long an SP may be silent, which beats every other second. One that opens UCX for another job, or makes aliases of
-/// announced keys, is silent for a fraction of a second; on a crowded machine, for some.
-const SILENCE_MAX: Duration = Duration::from_secs(20);
-
-/// The longest sleep in a wait, so that silence is noticed.
+/// The longest sleep in a wait, so that silence is noticed: SPs may be silent for a second at the least.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The longest wait for a goodbye to leave.
@@ -56,6 +52,8 @@ pub struct Client {
     communicators: HashMap<u32, Communicator>,
     limit: Duration,
     spin: Duration,
+    /// What the SP says of how long it may be silent.
+    silence_max: Duration,
     link_checked: Instant,
     heard: Instant,
     failed: Option<String>,
@@ -381,7 +379,7 @@ impl Client {
         };
         let silence = self.link_checked - self.heard;
         let reason = match taken {
-            Ok(None) if silence > SILENCE_MAX => format!(
+            Ok(None) if silence > self.silence_max => format!(
                 "nothing was heard of the service at {} for {} s",
                 self.service,
                 silence.as_secs()

@@ -2,6 +2,7 @@
 
 use crate::offload::control::Scheme;
 use crate::offload::error::{OffloadError, Result};
+use crate::offload::secret::Secret;
 use crate::offload::service::{read_toml, within};
 use clap::Args;
 use serde::Deserialize;
@@ -24,6 +25,8 @@ pub struct ClientOptions {
     pub limit: Duration,
     /// Poll for this long before sleeping in a wait.
     pub spin: Duration,
+    /// What the SPs must have as well.
+    pub secret: Option<Secret>,
     /// The libucp to use; the loader's search, or the program's own, without it.
     pub ucx_library: Option<PathBuf>,
 }
@@ -49,6 +52,9 @@ pub struct ClientArgs {
     /// Poll for this long before sleeping; costs a core [default: 0].
     #[arg(long, value_name = "US")]
     pub offload_spin_us: Option<u64>,
+    /// A file with the secret of the SPs, if they have one.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
     /// The libucp to use [default: the program's own, or the loader's search].
     #[arg(long, value_name = "FILE")]
     pub ucx_library: Option<PathBuf>,
@@ -64,6 +70,7 @@ struct ClientFile {
     connect_limit_s: Option<u64>,
     offload_limit_s: Option<u64>,
     offload_spin_us: Option<u64>,
+    secret_file: Option<PathBuf>,
     ucx_library: Option<PathBuf>,
 }
 
@@ -127,6 +134,12 @@ impl ClientArgs {
                 self.offload_spin_us.or(file.offload_spin_us).unwrap_or(0),
                 0..=1_000_000,
             )?),
+            secret: self
+                .secret_file
+                .or(file.secret_file)
+                .as_deref()
+                .map(Secret::read)
+                .transpose()?,
             ucx_library: self.ucx_library.or(file.ucx_library),
         })
     }

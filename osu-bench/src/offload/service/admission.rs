@@ -80,6 +80,7 @@ impl Service {
                 worker: entry.job.address()?,
             },
             direct_min: self.options.direct_min,
+            silence_ms: u64::try_from(self.options.silence_limit.as_millis()).unwrap_or(u64::MAX),
             accepted,
         };
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -139,9 +140,11 @@ impl Service {
             let name = format!("service {index} ({address})");
             let mut link = Link::connect(&address, DIAL_LIMIT)
                 .map_err(|error| OffloadError::Failed(format!("cannot reach {name}: {error}")))?;
-            link.send(&Frame::Peer(PeerHello { job: id, index: me }))
+            let purpose = Frame::Peer(PeerHello { job: id, index: me });
+            let trust = self
+                .call(&mut link, purpose)
                 .map_err(|error| OffloadError::Failed(format!("{name}: {error}")))?;
-            let connection = self.add(link, name, Role::Service { job: id, index });
+            let connection = self.add(link, name, Role::Service { job: id, index }, trust);
             if let Some(entry) = self.jobs.get_mut(&id) {
                 entry.services.insert(index, connection);
             }

@@ -8,6 +8,7 @@ mod job;
 mod ledger;
 mod options;
 mod signal;
+mod trust;
 mod workers;
 
 pub(super) use job::settings;
@@ -18,6 +19,7 @@ pub use workers::supervise;
 use super::control::{Frame, JobId};
 use super::error::{OffloadError, Result};
 use super::link::{Link, poll, pollfd};
+use super::secret::{Called, Calling};
 use job::Job;
 use signal::Signals;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,10 +35,9 @@ const JOBS_MAX: usize = 64;
 /// Most connections at once: the ranks and SPs of those jobs, and some that nobody knows yet.
 const CONNECTIONS_MAX: usize = 1 << 14;
 
-/// How often SPs tell each other that they live, and how long one may be silent: opening UCX, or making aliases of
-/// announced keys, takes an SP a fraction of a second.
-const BEAT: Duration = Duration::from_secs(2);
-const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Beats of an SP in the time for which it may be silent. Opening UCX, or making aliases of announced keys, takes an SP a
+/// fraction of a second; on a crowded machine, some.
+const BEATS: u32 = 10;
 
 /// The longest that a caller may take to say who it is, and that the last words of a connection may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -88,6 +89,20 @@ struct Connection {
     role: Role,
     since: Instant,
     heard: Instant,
+    trust: Trust,
+}
+
+/// How far two that need a secret have got.
+#[derive(Debug)]
+enum Trust {
+    /// The other side has it, or there is none.
+    Full,
+    /// The other side has called, and not proved anything.
+    None,
+    /// It has been asked to.
+    Asked(Called),
+    /// We have called, and say this when both have proved it.
+    Calling(Calling, Frame),
 }
 
 /// Who is at the other end.
@@ -143,6 +158,12 @@ impl Service {
             )));
         }
         let advertise = options.advertise.clone().unwrap_or(bound.to_string());
+        if options.secret.is_none() && !bound.ip().is_loopback() {
+            eprintln!(
+                "xgvmi-sp {advertise}: warning: whoever reaches {bound} is served: give --secret-file, unless the \
+                 network is the job's alone"
+            );
+        }
         let unique = super::random().map_err(|error| OffloadError::io("random number", error))?;
         #[expect(clippy::cast_possible_truncation, reason = "64 random bits of 128")]
         let unique = unique as u64;
@@ -214,7 +235,7 @@ impl Service {
             let tick = if self.jobs.values().any(|entry| entry.suspect.is_some()) {
                 CAUSE_LIMIT / 4
             } else {
-                TICK
+                TICK.min(self.options.silence_limit / BEATS)
             };
             if self.wait(if sleep { tick } else { Duration::ZERO })? {
                 self.stop();
@@ -343,15 +364,20 @@ impl Service {
                 continue;
             }
             match Link::new(stream) {
-                Ok(link) => {
-                    self.add(link, address.to_string(), Role::Caller);
+                Ok(mut link) => {
+                    let trust = match self.options.secret {
+                        Some(_) => Trust::None,
+                        None => Trust::Full,
+                    };
+                    link.trust(matches!(trust, Trust::Full));
+                    self.add(link, address.to_string(), Role::Caller, trust);
                 }
                 Err(error) => self.log(LogLevel::Error, format_args!("{address}: {error}")),
             }
         }
     }
 
-    fn add(&mut self, link: Link, name: String, role: Role) -> u64 {
+    fn add(&mut self, link: Link, name: String, role: Role, trust: Trust) -> u64 {
         let id = self.next_connection;
         self.next_connection += 1;
         let now = Instant::now();
@@ -361,6 +387,7 @@ impl Service {
             role,
             since: now,
             heard: now,
+            trust,
         };
         self.connections.insert(id, connection);
         id
@@ -387,10 +414,17 @@ impl Service {
     }
 
     fn hear(&mut self, id: u64, frame: Frame) {
-        let Some(connection) = self.connections.get(&id) else {
+        let Some(role) = self.connections.get(&id).map(|connection| connection.role) else {
             return;
         };
-        match (connection.role, frame) {
+        if let Some(frame) = self.get_acquainted(id, frame) {
+            self.take(id, role, frame);
+        }
+    }
+
+    /// A frame of somebody who may speak.
+    fn take(&mut self, id: u64, role: Role, frame: Frame) {
+        match (role, frame) {
             (Role::Caller, Frame::Hello(hello)) => {
                 if let Err(error) = self.admit(id, &hello) {
                     self.refuse(id, &error.to_string());
@@ -533,24 +567,25 @@ impl Service {
     /// Beats, and ends what has taken too long.
     fn keep_time(&mut self) {
         let now = Instant::now();
+        let silence_max = self.options.silence_limit;
         let late: Vec<u64> = self
             .connections
             .iter()
             .filter(|(_, connection)| match connection.role {
                 Role::Caller | Role::Leaving => now - connection.since > PATIENCE,
-                Role::Service { .. } => now - connection.heard > SILENCE_MAX,
+                Role::Service { .. } => now - connection.heard > silence_max,
                 Role::Rank { .. } => false,
             })
             .map(|(id, _)| *id)
             .collect();
         for id in late {
-            let silence = format!("nothing was heard for {} s", SILENCE_MAX.as_secs());
+            let silence = format!("nothing was heard for {} s", silence_max.as_secs());
             self.lose(id, &io::Error::other(silence));
         }
         let mut beats = Vec::new();
         let mut failed = Vec::new();
         for (id, entry) in &mut self.jobs {
-            if now - entry.beat > BEAT {
+            if now - entry.beat > silence_max / BEATS {
                 entry.beat = now;
                 beats.extend(entry.services.values().chain(entry.ranks.values()));
             }

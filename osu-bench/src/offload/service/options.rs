@@ -2,6 +2,7 @@
 
 use crate::offload::control::Scheme;
 use crate::offload::error::{OffloadError, Result};
+use crate::offload::secret::Secret;
 use crate::ucp::ImportedMemory;
 use clap::Args;
 use serde::Deserialize;
@@ -34,6 +35,10 @@ pub struct ServiceOptions {
     pub spin: Duration,
     /// The longest that a job may take to come together.
     pub setup_limit: Duration,
+    /// The longest that another SP may be silent, and ranks take this one to be alive without a word of it.
+    pub silence_limit: Duration,
+    /// What ranks and other SPs must have as well.
+    pub secret: Option<Secret>,
     /// The libucp to use; the loader's search without it.
     pub ucx_library: Option<PathBuf>,
     /// End after this many jobs.
@@ -101,6 +106,12 @@ pub struct ServiceArgs {
     /// The longest that a job may take to come together [default: 60].
     #[arg(long, value_name = "S")]
     pub setup_limit_s: Option<u64>,
+    /// An SP of which nothing is heard for so long is dead; the same at all SPs of a job [default: 20].
+    #[arg(long, value_name = "S")]
+    pub silence_limit_s: Option<u64>,
+    /// A file with a secret, 16 to 4096 bytes: only ranks and SPs that have it too are served [default: all are].
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
     /// The libucp to use [default: the loader's search].
     #[arg(long, value_name = "FILE")]
     pub ucx_library: Option<PathBuf>,
@@ -191,6 +202,17 @@ impl ServiceArgs {
                 self.setup_limit_s.or(file.setup_limit_s).unwrap_or(60),
                 1..=86_400,
             )?),
+            silence_limit: Duration::from_secs(within(
+                "silence-limit-s",
+                self.silence_limit_s.or(file.silence_limit_s).unwrap_or(20),
+                1..=3600,
+            )?),
+            secret: self
+                .secret_file
+                .or(file.secret_file)
+                .as_deref()
+                .map(Secret::read)
+                .transpose()?,
             ucx_library: self.ucx_library.or(file.ucx_library),
             jobs: self.jobs.or(file.jobs),
             workers,
@@ -329,6 +351,8 @@ mod tests {
         check(&["--workers", "0"], "workers is 0");
         check(&["--listen", "nowhere"], "'nowhere' is no ADDR:PORT");
         check(&["--spin-us", "1000001"], "spin-us");
+        check(&["--silence-limit-s", "0"], "silence-limit-s is 0");
+        check(&["--secret-file", "/nowhere"], "/nowhere");
         check(&["--config", "/nowhere.toml"], "/nowhere.toml");
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         writeln!(file, "recieves = 8").expect("written");
