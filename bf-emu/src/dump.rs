@@ -135,6 +135,7 @@ fn qp_fields(locked: &Locked<'_>, qp: &Qp) -> Fields {
     let fields = Fields::default()
         .with("service", service_name(qp.service))
         .with("state", state_name(qp.state))
+        .with("port", qp.port())
         .hex("pd", qp.pd + NUMBER_BASE)
         .hex("send_cq", qp.send_cq + NUMBER_BASE)
         .hex("recv_cq", qp.recv_cq + NUMBER_BASE)
@@ -145,6 +146,7 @@ fn qp_fields(locked: &Locked<'_>, qp: &Qp) -> Fields {
     let fields = match peer {
         Some(peer) => fields
             .with("peer", peer.name())
+            .with("peer_port", qp.remote_port.max(1))
             .hex("peer_qp", qp.remote_qpn),
         None => fields,
     };
@@ -245,8 +247,8 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "node0.dpu qp 0x48 pid gone service RC state RTS pd 0x10 send_cq 0x10 recv_cq 0x10 \
-                 sent 0 received 0 peer node0.host peer_qp 0x4a waits yes",
+                "node0.dpu qp 0x48 pid gone service RC state RTS port 1 pd 0x10 send_cq 0x10 recv_cq 0x10 \
+                 sent 0 received 0 peer node0.host peer_port 1 peer_qp 0x4a waits yes",
                 "node0.dpu mkey 0x60000 pid gone kind Alias origin Region pd 0x10 start 0x0 bytes \
                  4096 access 0x0 of node0.host of_index 0x602",
             ]

@@ -18,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::fabric::{Fabric, Place, PortState};
 use crate::profile::{Profile, ProfileError};
 use crate::sysfs;
 use crate::topology::{Topology, TopologyError, View};
@@ -319,6 +320,45 @@ impl StateDir {
         load_view(&self.path, as_list)
     }
 
+    /// Writes into every view what its ports are in.
+    ///
+    /// # Errors
+    /// [`StateError::Topology`] or [`StateError::Io`].
+    pub fn show_ports(&self, fabric: &Fabric, _lock: &StateLock) -> Result<(), StateError> {
+        let topology = self.topology()?;
+        let views = self.path.join(VIEWS);
+        let entries = match fs::read_dir(&views) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(StateError::io("reading", &views))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(StateError::io("reading", &views))?;
+            // What is not a view's directory is one that somebody was killed in the making of.
+            let Some(functions) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| topology.select(name).ok())
+            else {
+                continue;
+            };
+            for (index, spec) in functions.iter().enumerate() {
+                let Some(function) = fabric.function_index(&spec.name) else {
+                    continue;
+                };
+                for port in fabric.identities()[function].ports() {
+                    let dir = sysfs::port_dir(&spec.pci_bdf, index, port);
+                    let dir = entry.path().join(dir.trim_start_matches('/'));
+                    show_port(
+                        &entry.path(),
+                        &dir,
+                        fabric.port_state(Place { function, port }),
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the state and everything in it. Processes that still use it keep their mappings,
     /// but no new one can join them.
     ///
@@ -330,6 +370,20 @@ impl StateDir {
         fs::rename(&self.path, &doomed).map_err(StateError::io("removing", &self.path))?;
         fs::remove_dir_all(&doomed).map_err(StateError::io("removing", &doomed))
     }
+}
+
+/// Writes the files of a port that tell its state, each at once as a whole.
+fn show_port(view: &Path, dir: &Path, state: PortState) -> Result<(), StateError> {
+    for (name, text) in sysfs::state_files(state) {
+        let (path, draft) = (dir.join(name), with_suffix(view, name));
+        let text = format!("{text}\n");
+        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            continue;
+        }
+        fs::write(&draft, text).map_err(StateError::io("writing", &draft))?;
+        fs::rename(&draft, &path).map_err(StateError::io("writing", &path))?;
+    }
+    Ok(())
 }
 
 fn fill(dir: &Path, topology: &Topology, profile: &Profile) -> Result<(), StateError> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::fabric::{Fabric, FabricError};
+use crate::fabric::{Fabric, FabricError, Place};
 
 /// Defines an enum of countable things and their names in reports.
 macro_rules! countable {
@@ -233,6 +233,8 @@ pub struct FunctionStats {
     pub name: String,
     /// gvmi.
     pub vhca_id: u16,
+    /// Its ports, the first of them port 1.
+    pub ports: Vec<PortStats>,
     /// Commands, by name.
     pub commands: Counts,
     /// Work requests, by opcode.
@@ -259,6 +261,15 @@ pub struct FunctionStats {
     pub objects: Counts,
     /// Most objects that ever lived at once.
     pub objects_max: Counts,
+}
+
+/// A port of a function.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortStats {
+    /// Its LID.
+    pub lid: u16,
+    /// What it is in: "ACTIVE", "DOWN" or "INIT".
+    pub state: &'static str,
 }
 
 /// What the device did and has.
@@ -395,9 +406,21 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
             ),
         )
     };
+    let ports = identity.ports().map(|port| PortStats {
+        lid: identity.lid(port),
+        state: fabric
+            .port_state(Place {
+                function: index,
+                port,
+            })
+            .names()
+            .0,
+    });
+    let ports = ports.collect();
     FunctionStats {
         name: identity.name().to_owned(),
         vhca_id: identity.vhca_id,
+        ports,
         commands: counts(
             &mut Command::ALL.iter().map(|c| c.name()),
             &counters.commands,
@@ -430,7 +453,18 @@ impl fmt::Display for Stats {
             writeln!(f, "fault {fault}")?;
         }
         for function in &self.functions {
-            writeln!(f, "{}  vhca {}", function.name, function.vhca_id)?;
+            let ports: Vec<_> = function
+                .ports
+                .iter()
+                .map(|port| format!("lid {} {}", port.lid, port.state))
+                .collect();
+            writeln!(
+                f,
+                "{}  vhca {}  {}",
+                function.name,
+                function.vhca_id,
+                ports.join(", ")
+            )?;
             let line = |f: &mut fmt::Formatter<'_>, title: &str, counts: &Counts| {
                 let shown: Vec<_> = counts
                     .0

@@ -11,7 +11,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::topology::{FunctionSpec, guid_text};
+use crate::fabric::PortState;
+use crate::topology::{FunctionSpec, PortSpec, guid_text};
 
 /// Major number of the uverbs character devices (`IB_UVERBS_MAJOR`, drivers/infiniband/core/
 /// uverbs_main.c).
@@ -71,6 +72,25 @@ pub fn pci_dir(pci_bdf: &str) -> String {
     // `dddd:bb` are the first seven characters of a checked address; the bus is its own root.
     let root = pci_bdf.get(..7).unwrap_or(pci_bdf);
     format!("/sys/devices/pci{root}/{pci_bdf}")
+}
+
+/// The directory of a port of the function that a view has at `index`.
+#[must_use]
+pub fn port_dir(pci_bdf: &str, index: usize, port: u8) -> String {
+    format!("{}/infiniband/mlx5_{index}/ports/{port}", pci_dir(pci_bdf))
+}
+
+/// The files of a port that tell its state, and their texts.
+#[must_use]
+pub fn state_files(state: PortState) -> [(&'static str, String); 2] {
+    let (name, physical) = state.names();
+    [
+        ("state", format!("{}: {name}", state.code())),
+        (
+            "phys_state",
+            format!("{}: {physical}", state.physical_code()),
+        ),
+    ]
 }
 
 /// Everything that a view of `functions` sees, parents before children.
@@ -242,21 +262,24 @@ impl Tree {
         self.link(&format!("{dir}/device"), pci);
         self.link(&format!("{dir}/subsystem"), "/sys/class/infiniband");
         self.dir(&format!("{dir}/ports"));
-        self.port(&format!("{dir}/ports/1"), function);
+        for (index, port) in function.ports.iter().enumerate() {
+            self.port(&format!("{dir}/ports/{}", index + 1), port);
+        }
     }
 
-    fn port(&mut self, dir: &str, function: &FunctionSpec) {
+    fn port(&mut self, dir: &str, port: &PortSpec) {
         self.dir(dir);
+        let [state, physical] = state_files(PortState::Active);
         for (name, value) in [
             ("cap_mask", format!("{PORT_CAPABILITIES:#010x}")),
-            ("lid", format!("{:#x}", function.lid)),
+            ("lid", format!("{:#x}", port.lid)),
             ("lid_mask_count", "0".to_owned()),
             ("link_layer", "InfiniBand".to_owned()),
-            ("phys_state", "5: LinkUp".to_owned()),
+            physical,
             ("rate", "400 Gb/sec (4X NDR)".to_owned()),
             ("sm_lid", format!("{SM_LID:#x}")),
             ("sm_sl", "0".to_owned()),
-            ("state", "4: ACTIVE".to_owned()),
+            state,
         ] {
             self.file(&format!("{dir}/{name}"), value);
         }
@@ -269,11 +292,7 @@ impl Tree {
         self.dir(&pkeys);
         for index in 0..GID_TABLE_LEN {
             let gid = match index {
-                0 => format!(
-                    "{}:{}",
-                    guid_text(GID_PREFIX),
-                    guid_text(function.node_guid)
-                ),
+                0 => format!("{}:{}", guid_text(GID_PREFIX), guid_text(port.guid)),
                 _ => format!("{}:{}", guid_text(0), guid_text(0)),
             };
             self.file(&format!("{gids}/{index}"), gid);

@@ -13,11 +13,15 @@
 //! role = "host"                           # "host" or "dpu"
 //! name = "host"                           # default: the role
 //! vhca_id = 1
-//! lid = 1
+//! lid = 1                                 # of port 1
+//! ports = 1                               # 1 or 2
 //! node_guid = "02bf:0000:0000:0101"
 //! pci_device = 0xa2dc
 //! pci_bdf = "bf00:03:00.0"
 //! ```
+//!
+//! A function with `ports = 2` may also have `lid_2` and `port_guid_2`, the LID and the GUID of its second
+//! port. The first port's GUID is the function's `node_guid`.
 
 mod file;
 
@@ -33,6 +37,8 @@ use file::{RawNode, RawTopology, build, value_error};
 pub const FUNCTIONS_MAX: usize = 64;
 /// Most nodes in one fabric: each has at least one function.
 pub const NODES_MAX: usize = FUNCTIONS_MAX;
+/// Most ports of a function.
+pub const PORTS_MAX: usize = 2;
 /// Most functions that one process sees: more HCAs than any server carries, and few enough for
 /// every view's name to be a file name.
 pub const VIEW_FUNCTIONS_MAX: usize = 16;
@@ -88,12 +94,21 @@ pub struct FunctionSpec {
     pub sys_image_guid: u64,
     /// Unique over the fabric.
     pub node_guid: u64,
-    /// LID of its port 1: unique over the fabric, 1..=[`LID_MAX`].
-    pub lid: u16,
+    /// Its ports, the first of them port 1: at least one, at most [`PORTS_MAX`].
+    pub ports: Vec<PortSpec>,
     /// PCI device id (vendor is 0x15b3).
     pub pci_device: u16,
     /// PCI address, `dddd:bb:dd.f` in lower-case hexadecimal, unique over the fabric.
     pub pci_bdf: String,
+}
+
+/// A port of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Unique over the fabric, 1..=[`LID_MAX`].
+    pub lid: u16,
+    /// Unique over the fabric.
+    pub guid: u64,
 }
 
 /// A checked fabric: names, vHCA ids, LIDs, node GUIDs and PCI addresses are unique in it.
@@ -190,13 +205,21 @@ impl Topology {
     /// [`TopologyError::Value`] unless `nodes` is in 1..=32 (two functions each, at most
     /// [`FUNCTIONS_MAX`] functions).
     pub fn with_nodes(nodes: usize) -> Result<Self, TopologyError> {
+        Self::with_nodes_and_ports(nodes, 1)
+    }
+
+    /// As [`Topology::with_nodes`], with so many ports of each function.
+    ///
+    /// # Errors
+    /// As there, and unless `ports` is in 1..=[`PORTS_MAX`].
+    pub fn with_nodes_and_ports(nodes: usize, ports: usize) -> Result<Self, TopologyError> {
         let file = Path::new("--nodes");
         let most = FUNCTIONS_MAX / 2;
         if !(1..=most).contains(&nodes) {
             return Err(value_error(file, "nodes", nodes, format!("1..={most}")));
         }
         let raw = RawTopology {
-            node: (0..nodes).map(|_| RawNode::default()).collect(),
+            node: (0..nodes).map(|_| RawNode::with_ports(ports)).collect(),
         };
         build(file, raw)
     }
@@ -308,12 +331,12 @@ impl Topology {
                 node = Some(&function.node);
             }
             text.push_str(&format!(
-                "[[node.function]]\nrole = \"{}\"\nname = \"{}\"\nvhca_id = {}\nlid = {}\n\
+                "[[node.function]]\nrole = \"{}\"\nname = \"{}\"\nvhca_id = {}\n{}\
                  node_guid = \"{}\"\npci_device = {:#06x}\npci_bdf = \"{}\"\n\n",
                 function.role,
                 function.short_name(),
                 function.vhca_id,
-                function.lid,
+                function.ports_toml(),
                 guid_text(function.node_guid),
                 function.pci_device,
                 function.pci_bdf
@@ -331,6 +354,23 @@ impl Topology {
 }
 
 impl FunctionSpec {
+    /// What a topology file says of its ports.
+    fn ports_toml(&self) -> String {
+        let mut text = String::new();
+        for (index, port) in self.ports.iter().enumerate() {
+            text.push_str(&match index {
+                0 => format!("lid = {}\n", port.lid),
+                _ => format!(
+                    "ports = {0}\nlid_{0} = {1}\nport_guid_{0} = \"{2}\"\n",
+                    index + 1,
+                    port.lid,
+                    guid_text(port.guid)
+                ),
+            });
+        }
+        text
+    }
+
     /// The name without its node: "host".
     #[must_use]
     pub fn short_name(&self) -> &str {
@@ -394,8 +434,8 @@ mod tests {
         assert_eq!(host.sys_image_guid, dpu.sys_image_guid);
         assert_ne!(host.sys_image_guid, other.sys_image_guid);
         assert_ne!(host.node_guid, dpu.node_guid);
-        assert_eq!((host.vhca_id, host.lid), (1, 1));
-        assert_eq!((dpu.vhca_id, dpu.lid), (2, 2));
+        assert_eq!((host.vhca_id, host.ports[0].lid), (1, 1));
+        assert_eq!((dpu.vhca_id, dpu.ports[0].lid), (2, 2));
         assert_eq!(host.pci_bdf, "bf00:03:00.0");
         assert_eq!(dpu.pci_bdf, "bf00:03:00.1");
         assert_eq!(other.pci_bdf, "bf00:04:00.0");
@@ -425,12 +465,38 @@ mod tests {
         let [dpu, host] = topology.functions() else {
             panic!("{topology:?}");
         };
-        assert_eq!((dpu.name.as_str(), dpu.vhca_id, dpu.lid), ("a.dpu", 2, 1));
-        assert_eq!(
-            (host.name.as_str(), host.vhca_id, host.lid),
-            ("a.h-1", 1, 2)
-        );
+        assert_eq!((dpu.name.as_str(), dpu.vhca_id), ("a.dpu", 2));
+        assert_eq!(lids(&topology), [1, 2]);
+        assert_eq!((host.name.as_str(), host.vhca_id), ("a.h-1", 1));
         assert_eq!((host.pci_device, host.short_name()), (0xa2d6, "h-1"));
+    }
+
+    fn lids(topology: &Topology) -> Vec<u16> {
+        let ports = topology.functions().iter().flat_map(|f| &f.ports);
+        ports.map(|port| port.lid).collect()
+    }
+
+    #[test]
+    fn a_second_port_has_its_own_lid_and_guid() {
+        let topology = parse(
+            "[[node]]\n[[node.function]]\nrole = \"host\"\nports = 2\nlid_2 = 1\n\
+             [[node.function]]\nrole = \"dpu\"\n[[node.function]]\nrole = \"dpu\"\nname = \"d\"\n\
+             ports = 2\nport_guid_2 = \"0000:0000:0000:0007\"\n",
+        )
+        .unwrap();
+        assert_eq!(lids(&topology), [2, 1, 3, 4, 5]);
+        let [host, _, dpu] = topology.functions() else {
+            panic!("{topology:?}");
+        };
+        assert_eq!(host.ports[0].guid, host.node_guid);
+        assert_eq!(host.ports[1].guid, 0x02bf_0001_0000_0101);
+        assert_eq!(dpu.ports[1].guid, 7);
+        assert_eq!(
+            lids(&Topology::with_nodes_and_ports(1, 2).unwrap()),
+            [1, 2, 3, 4]
+        );
+        let message = Topology::with_nodes_and_ports(1, 3).unwrap_err();
+        assert!(message.to_string().contains("1..=2"), "{message}");
     }
 
     #[test]
@@ -467,6 +533,16 @@ mod tests {
                 &["function[0].lid is 49152", "1..=49151"],
             ),
             (one("lid = -1"), &["lid is -1"]),
+            (one("ports = 0"), &["function[0].ports is 0", "1..=2"]),
+            (one("lid_2 = 4"), &["ports is 1", "2, as there is"]),
+            (
+                one("ports = 2\nlid = 4\nlid_2 = 4"),
+                &["function[0].lid_2 is 4", "function[0].lid has"],
+            ),
+            (
+                one("ports = 2\nport_guid_2 = \"02bf:0000:0000:0101\""),
+                &["port_guid_2", "node_guid has"],
+            ),
             (
                 one("node_guid = \"0000:0000:0000:0000\""),
                 &["node_guid", "not zero"],
@@ -531,12 +607,14 @@ mod tests {
     proptest! {
         /// Writing a topology out and parsing it again changes nothing, and what must be unique is.
         #[test]
-        fn round_trip(shape in proptest::collection::vec(1_usize..6, 1..10)) {
+        fn round_trip(shape in proptest::collection::vec(1_usize..6, 1..10), ports in 1_usize..3) {
             let mut text = String::new();
             for functions in &shape {
                 text.push_str("[[node]]\n");
                 for f in 0..*functions {
-                    text.push_str(&format!("[[node.function]]\nrole = \"host\"\nname = \"f{f}\"\n"));
+                    text.push_str(&format!(
+                        "[[node.function]]\nrole = \"host\"\nname = \"f{f}\"\nports = {ports}\n"
+                    ));
                 }
             }
             let topology = parse(&text).unwrap();
@@ -546,7 +624,8 @@ mod tests {
                 functions.iter().map(key).collect::<BTreeSet<String>>().len()
             };
             prop_assert_eq!(distinct(|f| f.vhca_id.to_string()), functions.len());
-            prop_assert_eq!(distinct(|f| f.lid.to_string()), functions.len());
+            let lids: BTreeSet<u16> = lids(&topology).into_iter().collect();
+            prop_assert_eq!(lids.len(), functions.len() * ports);
             prop_assert_eq!(distinct(|f| f.pci_bdf.clone()), functions.len());
             prop_assert_eq!(distinct(|f| guid_text(f.node_guid)), functions.len());
             prop_assert_eq!(distinct(|f| guid_text(f.sys_image_guid)), shape.len());

@@ -227,6 +227,13 @@ static void do_connect(char **word)
 	answer("ok");
 }
 
+/* on SLOT PORT: paths of a queue pair name this port from now on. */
+static void do_on(char **word)
+{
+	ports[slot(word[1])] = (uint8_t)number(word[2]);
+	answer("ok");
+}
+
 /* ready SLOT: a queue pair of datagrams to RTS. */
 static void do_ready(char **word)
 {
@@ -528,6 +535,7 @@ static void obey(char **word)
 	else if (!strcmp(verb, "gids")) do_gids();
 	else if (!strcmp(verb, "qp")) do_qp(word);
 	else if (!strcmp(verb, "connect")) do_connect(word);
+	else if (!strcmp(verb, "on")) do_on(word);
 	else if (!strcmp(verb, "ready")) do_ready(word);
 	else if (!strcmp(verb, "put")) do_put(word);
 	else if (!strcmp(verb, "get")) do_get(word);

@@ -4,6 +4,7 @@ use crate::process;
 use crate::talk::Talk;
 use crate::world::{LIMIT, Room};
 use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -222,14 +223,19 @@ fn program() -> Result<PathBuf> {
     }
 }
 
-/// Compiles `programs/NAME.c`.
+/// Compiles `programs/NAME.c`, a program on libibverbs.
 pub(crate) fn compile(name: &str) -> Result<PathBuf> {
+    compile_with(name, &["-libverbs", "-lmlx5"])
+}
+
+/// Compiles `programs/NAME.c`.
+pub(crate) fn compile_with<S: AsRef<OsStr>>(name: &str, options: &[S]) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
     let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&binary)
         .arg(source);
-    process::stdout(cc.args(["-libverbs", "-lmlx5"]), LIMIT)?;
+    process::stdout(cc.args(options), LIMIT)?;
     Ok(binary)
 }

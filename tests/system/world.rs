@@ -17,6 +17,7 @@ pub(crate) struct World {
     bin: PathBuf,
     pub(crate) ucx_lib: PathBuf,
     pub(crate) ucx_tools: PathBuf,
+    pub(crate) ucx_include: PathBuf,
     /// Where libibverbs' packages lie unpacked, if they are not installed.
     verbs_root: Option<PathBuf>,
     /// For every program that uses libibverbs.
@@ -38,6 +39,7 @@ impl World {
             bin,
             ucx_lib: needed("XGVMI_TEST_UCX_LIB")?,
             ucx_tools: needed("XGVMI_TEST_UCX_TOOLS")?,
+            ucx_include: needed("XGVMI_TEST_UCX_INCLUDE")?,
             verbs_root: path("XGVMI_TEST_VERBS_ROOT"),
             verbs_env: verbs_env.collect(),
         };
@@ -145,7 +147,18 @@ impl<'a> Room<'a> {
 
     /// The same for a program on stock UCX.
     pub(crate) fn ucx_command(&self, function: &str, tool: &str) -> Command {
-        let mut command = self.command(function, self.world.ucx_tools.join(tool));
+        let tool = self.world.ucx_tools.join(tool);
+        self.ucx_command_with(&["--nodes", "2"], function, tool)
+    }
+
+    /// As [`Room::ucx_command`], of any program and with options of `bf-emu run`.
+    pub(crate) fn ucx_command_with(
+        &self,
+        options: &[&str],
+        function: &str,
+        program: impl AsRef<OsStr>,
+    ) -> Command {
+        let mut command = self.command_with(options, function, program);
         let mut libraries = self.world.ucx_lib.as_os_str().to_owned();
         if let Some((_, more)) = self
             .world

@@ -375,6 +375,7 @@ fn system_tests(world: &World) -> Result<Command> {
     command.env("XGVMI_TEST_BIN", artefacts);
     command.env("XGVMI_TEST_UCX_LIB", &env.ucx_lib_dir);
     command.env("XGVMI_TEST_UCX_TOOLS", &env.ucx_tools_dir);
+    command.env("XGVMI_TEST_UCX_INCLUDE", &env.ucx_include);
     if let Some(root) = &env.verbs_root {
         command.env("XGVMI_TEST_VERBS_ROOT", root);
     }

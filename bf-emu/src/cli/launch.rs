@@ -54,10 +54,14 @@ pub(super) fn env(args: &FabricArgs) -> Result<()> {
 
 /// The topology that `shape` asks for, if it asks for one.
 pub(super) fn asked_topology(shape: &ShapeArgs) -> Result<Option<Topology>> {
-    Ok(match (&shape.topology, shape.nodes) {
-        (Some(file), _) => Some(Topology::load(file)?),
-        (None, Some(nodes)) => Some(Topology::with_nodes(nodes)?),
-        (None, None) => None,
+    let ports = shape.ports.unwrap_or(1);
+    Ok(match (&shape.topology, shape.nodes, shape.ports) {
+        (Some(file), ..) => Some(Topology::load(file)?),
+        (None, None, None) => None,
+        (None, nodes, _) => {
+            let nodes = nodes.unwrap_or(NODES_DEFAULT);
+            Some(Topology::with_nodes_and_ports(nodes, ports)?)
+        }
     })
 }
 
@@ -85,13 +89,14 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
     if profile.is_some_and(|asked| asked.table() != has_profile.table()) {
         return Err(differs("profile").into());
     }
-    Fabric::create(
+    let fabric = Fabric::create(
         state.path(),
         &has_topology,
         has_profile.table(),
         has_profile.name(),
     )?;
     state.make_view(&args.view, &lock)?;
+    state.show_ports(&fabric, &lock)?;
 
     let mut variables = vec![
         (

@@ -2,6 +2,7 @@
 
 mod fault;
 mod launch;
+mod port;
 mod show;
 mod trace;
 
@@ -19,6 +20,7 @@ Examples:
   bf-emu run --nodes 2 --profile bluefield3 --as node0.host,node0.dpu -- ./program
   eval \"$(bf-emu env --as node0.host)\"
   bf-emu stats --json
+  bf-emu port node0.host 1 down
   bf-emu fault add node0.host command create_mkey nth 7 status LIMITS_EXCEEDED
 
 Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the program's own.";
@@ -74,6 +76,8 @@ enum Command {
         #[command(subcommand)]
         command: fault::FaultCommand,
     },
+    /// Let a port go down or come up, or tell of a change on it
+    Port(port::PortArgs),
     /// Remove the fabric; a later `run` makes a new one
     Reset {
         #[command(flatten)]
@@ -113,6 +117,9 @@ struct ShapeArgs {
     /// Take N nodes with one host and one DPU function each [default: 2]
     #[arg(long, value_name = "N")]
     nodes: Option<usize>,
+    /// Give each function N ports, 1 or 2 [default: 1]
+    #[arg(long, value_name = "N", conflicts_with = "topology")]
+    ports: Option<usize>,
 }
 
 #[derive(Args, Debug)]
@@ -149,6 +156,7 @@ impl Cli {
             Command::Trace(args) => trace::trace(&args),
             Command::Dump { state, form } => trace::dump(&state, &form),
             Command::Fault { command } => fault::act(&command),
+            Command::Port(args) => port::act(&args),
             Command::Reset { state, force } => show::reset(&state, force),
             Command::Topology { state, shape } => show::topology(&state, &shape),
         }
@@ -198,6 +206,12 @@ mod tests {
             ("fault add", false),
             ("fault list --json", true),
             ("fault clear 1 2", true),
+            ("port node0.host 2 down", true),
+            ("port node0 1 client-reregister", true),
+            ("port node0.host down", false),
+            ("port node0.host 1 sideways", false),
+            ("run --nodes 2 --ports 2 --as a.b -- x", true),
+            ("run --topology f --ports 2 --as a.b -- x", false),
             ("trace --json --follow", true),
             ("trace --on", true),
             ("trace --on --off", false),

@@ -25,7 +25,10 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     match get16(input, cmd::OP_MOD) >> 1 {
         page::GENERAL => {
             put(&GENERAL);
-            put(&[(general::VHCA_ID, u64::from(identity.vhca_id))]);
+            put(&[
+                (general::VHCA_ID, u64::from(identity.vhca_id)),
+                (general::NUM_PORTS, u64::from(*identity.ports().end())),
+            ]);
         }
         page::GENERAL_2 => put(&[
             (
@@ -56,7 +59,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 52] = [
+const GENERAL: [(Field, u64); 51] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -79,7 +82,6 @@ const GENERAL: [(Field, u64); 52] = [
     (general::GID_TABLE_SIZE, 0),
     (general::PKEY_TABLE_SIZE, 0),
     (general::PORT_TYPE, 0),
-    (general::NUM_PORTS, 1),
     (general::LOG_MAX_MSG, 30),
     (general::CQE_VERSION, 1),
     (general::COMPACT_ADDRESS_VECTOR, 1),

@@ -5,7 +5,7 @@ use mlx5_prm::qp::{dct, state};
 use mlx5_prm::umr::access;
 
 use super::qp::{check_scattered, scattered};
-use super::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot};
+use super::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot, ports};
 use crate::fabric::QPN_BASE;
 use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
 use crate::stats::Command;
@@ -22,6 +22,9 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         .into_iter()
         .filter(|(field, _)| field.is_set(input))
         .fold(0, |rights, (_, right)| rights | right);
+    if get8(input, dct::PORT) > ports(call)? {
+        return Err(BAD_PARAM);
+    }
     let owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());

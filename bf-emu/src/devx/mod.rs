@@ -16,7 +16,7 @@ use mlx5_prm::cmd::{self, opcode, status};
 use mlx5_prm::{Field, vport};
 
 use crate::engine::access::key_of;
-use crate::fabric::{Function, QPN_BASE};
+use crate::fabric::{Function, Place, QPN_BASE};
 use crate::stats::{Command, Refusal};
 use crate::sys::Errno;
 use crate::uverbs::{Call, Full, Kind, low32, number_of, slot_of_number};
@@ -129,7 +129,7 @@ pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
             // The port is not bonded.
             Ok(Output::new(cmd::HEADER_BYTES, room).done())
         }
-        opcode::QUERY_HCA_VPORT_CONTEXT => query_vport(call, room),
+        opcode::QUERY_HCA_VPORT_CONTEXT => query_vport(call, input, room),
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -237,22 +237,37 @@ fn named(handle: u32, input: &[u8]) -> std::result::Result<(Kind, u32), Errno> {
     }
 }
 
-/// `QUERY_HCA_VPORT_CONTEXT`.
-fn query_vport(call: &Call<'_>, room: usize) -> Result {
+/// How many ports the function has.
+fn ports(call: &Call<'_>) -> Result<u8> {
+    let identity = call.fabric().identity(call.function());
+    let identity = identity.ok_or(BAD_RESOURCE)?;
+    Ok(*identity.ports().end())
+}
+
+/// `QUERY_HCA_VPORT_CONTEXT`. The port is named where there are two of them only.
+fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     call.count(Command::Other);
     let identity = call
         .fabric()
         .identity(call.function())
         .ok_or(BAD_RESOURCE)?;
+    let port = get8(input, vport::PORT_NUM).max(1);
+    if !identity.ports().contains(&port) {
+        return Err(BAD_PARAM);
+    }
+    let state = call.fabric().port_state(Place {
+        function: call.function(),
+        port,
+    });
     let mut output = Output::new(vport::QUERY_OUT_BYTES, room);
     output
-        .set(vport::PORT_PHYSICAL_STATE, 5)
-        .set(vport::PORT_STATE, 4)
-        .set(vport::VPORT_STATE, 4)
+        .set(vport::PORT_PHYSICAL_STATE, u64::from(state.physical_code()))
+        .set(vport::PORT_STATE, u64::from(state.code()))
+        .set(vport::VPORT_STATE, u64::from(state.code()))
         .set(vport::SYSTEM_IMAGE_GUID, identity.sys_image_guid)
-        .set(vport::PORT_GUID, identity.node_guid)
+        .set(vport::PORT_GUID, identity.port_guid(port))
         .set(vport::NODE_GUID, identity.node_guid)
-        .set(vport::LID, u64::from(identity.lid))
+        .set(vport::LID, u64::from(identity.lid(port)))
         .set(vport::SM_LID, 1);
     Ok(output.done())
 }

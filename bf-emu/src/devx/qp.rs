@@ -5,7 +5,7 @@ use mlx5_prm::qp::{self, context, rq_type, service, state};
 use mlx5_prm::{Field, umr::access};
 
 use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
-use super::{cq_slot, get, get8, get16, in_umem, pd_slot};
+use super::{cq_slot, get, get8, get16, in_umem, pd_slot, ports};
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::engine::polling;
@@ -170,6 +170,7 @@ pub(super) fn modify(
 ) -> Result {
     call.count(Command::ModifyQp);
     let fabric = call.fabric();
+    let ports = ports(call)?;
     let mut locked = call.lock();
     let qps = &mut locked.function(call.function()).qps;
     qps.owned(slot, call.context.number).ok_or(MISSING)?;
@@ -191,13 +192,17 @@ pub(super) fn modify(
     if queue.state != from {
         return Err(BAD_STATE);
     }
+    if command == opcode::RST2INIT_QP && get8(input, field(context::PORT)) > ports {
+        return Err(BAD_PARAM);
+    }
     match to {
         state::RST => reset(queue),
         state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
         to => {
             set_attributes(queue, command, input);
             if command == opcode::INIT2RTR_QP {
-                queue.remote_function = destination(fabric, &queue.path);
+                let remote = destination(fabric, &queue.path);
+                queue.set_remote(remote);
             }
             queue.state = to;
             // From RTR it starts with its next doorbell: the record may still be of a life before a reset.

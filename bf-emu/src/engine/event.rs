@@ -1,7 +1,7 @@
 //! Events: what is written into the pipes that applications wait on.
 
-use crate::fabric::Locked;
 use crate::fabric::objects::{Channel, ChannelKind, Subscription};
+use crate::fabric::{Locked, Place, PortState};
 use crate::sys::{self, path::PathBuffer};
 
 /// Asynchronous events and their numbers, in verbs (`enum ibv_event_type`) and on the device.
@@ -40,6 +40,69 @@ impl Event {
     }
 }
 
+/// What happens on a port, and how its users are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortEvent {
+    /// It carries messages.
+    Active,
+    /// There is no link.
+    Down,
+    /// There is a link, and nothing more.
+    Initialized,
+    /// It has another LID.
+    LidChange,
+    /// It has other partition keys.
+    PkeyChange,
+    /// It has other addresses.
+    GidChange,
+    /// The subnet has another manager.
+    SmChange,
+    /// Whoever subscribed with the subnet manager is to do it again.
+    ClientReregister,
+}
+
+impl PortEvent {
+    /// A port is in this state now.
+    #[must_use]
+    pub fn of(state: PortState) -> Self {
+        match state {
+            PortState::Active => Self::Active,
+            PortState::Down => Self::Down,
+            PortState::Initializing => Self::Initialized,
+        }
+    }
+
+    /// Of verbs (`enum ibv_event_type`). Without a link and without a manager are the same
+    /// (mlx5/main.c, `handle_port_change`).
+    fn verbs_type(self) -> u32 {
+        match self {
+            Self::Active => 9,
+            Self::Down | Self::Initialized => 10,
+            Self::LidChange => 11,
+            Self::PkeyChange => 12,
+            Self::SmChange => 13,
+            Self::ClientReregister => 17,
+            Self::GidChange => 18,
+        }
+    }
+
+    /// Of the device (`mlx5/device.h`, MLX5_PORT_CHANGE_SUBTYPE_*); None for what is no event of it.
+    fn device_subtype(self) -> Option<u8> {
+        Some(match self {
+            Self::Down => 1,
+            Self::Active => 4,
+            Self::Initialized => 5,
+            Self::LidChange => 6,
+            Self::PkeyChange => 7,
+            Self::GidChange => 8,
+            Self::ClientReregister => 9,
+            Self::SmChange => return None,
+        })
+    }
+}
+
+/// Event type of a change of a port on the device.
+pub(crate) const DEVICE_TYPE_PORT: u8 = 0x09;
 /// Event type of a completion on the device.
 const DEVICE_TYPE_COMPLETION: u8 = 0;
 /// Bytes of an event queue entry, which follows the cookie where data was asked for.
@@ -60,7 +123,7 @@ pub(crate) fn completion(
         ChannelKind::Completion,
         &user_handle.to_ne_bytes(),
     );
-    devx_event(locked, function, devx, DEVICE_TYPE_COMPLETION);
+    devx_event(locked, function, devx, (DEVICE_TYPE_COMPLETION, 0, 0));
     sent
 }
 
@@ -74,7 +137,7 @@ pub(crate) fn completion_counted(
     devx: Subscription,
     about_to_send: impl FnOnce(&mut Locked<'_>, bool),
 ) -> Option<bool> {
-    devx_event(locked, function, devx, DEVICE_TYPE_COMPLETION);
+    devx_event(locked, function, devx, (DEVICE_TYPE_COMPLETION, 0, 0));
     let pipe = open(locked, function, channel, ChannelKind::Completion);
     about_to_send(locked, pipe.is_some());
     pipe.map(|pipe| pipe.write(locked, function, &user_handle.to_ne_bytes()))
@@ -92,11 +155,43 @@ pub(crate) fn asynchronous(
     bytes[..8].copy_from_slice(&user_handle.to_ne_bytes());
     bytes[8..12].copy_from_slice(&event.verbs_type().to_ne_bytes());
     let sent = send(locked, function, channel, ChannelKind::Async, &bytes);
-    devx_event(locked, function, devx, event.device_type());
+    devx_event(locked, function, devx, (event.device_type(), 0, 0));
     sent
 }
 
-fn devx_event(locked: &Locked<'_>, function: usize, wanted: Subscription, device_type: u8) {
+/// Tells everybody who has a function open of something on one of its ports.
+pub(crate) fn of_port(locked: &Locked<'_>, place: Place, event: PortEvent) {
+    let mut verbs = [0; 16];
+    verbs[..8].copy_from_slice(&u64::from(place.port).to_ne_bytes());
+    verbs[8..12].copy_from_slice(&event.verbs_type().to_ne_bytes());
+    for (slot, _, channel) in locked.peek(place.function).channels.iter() {
+        let number = slot + 1;
+        match channel.kind {
+            ChannelKind::Async => {
+                send(locked, place.function, number, ChannelKind::Async, &verbs);
+            }
+            ChannelKind::Devx => {
+                let wanted = Subscription {
+                    channel: number,
+                    ..channel.device
+                };
+                if let Some(subtype) = event.device_subtype() {
+                    let kind = (DEVICE_TYPE_PORT, subtype, place.port);
+                    devx_event(locked, place.function, wanted, kind);
+                }
+            }
+            ChannelKind::Completion | ChannelKind::DevxAnswers => {}
+        }
+    }
+}
+
+/// Sends an event of the device, if it is wanted: its type, its subtype, and its port or 0.
+fn devx_event(
+    locked: &Locked<'_>,
+    function: usize,
+    wanted: Subscription,
+    (device_type, subtype, port): (u8, u8, u8),
+) {
     if wanted.types >> (device_type & 31) & 1 == 0 {
         return;
     }
@@ -106,6 +201,9 @@ fn devx_event(locked: &Locked<'_>, function: usize, wanted: Subscription, device
     let mut bytes = [0; 8 + EQE_BYTES];
     bytes[..8].copy_from_slice(&wanted.cookie.to_ne_bytes());
     bytes[9] = device_type;
+    bytes[11] = subtype;
+    // `struct mlx5_eqe_port` begins at 32 and has the port in the upper half of its ninth byte.
+    bytes[8 + 32 + 8] = port << 4;
     let length = if channel.omit_data { 8 } else { bytes.len() };
     send(
         locked,

@@ -540,7 +540,7 @@ fn send(locked: &mut Locked<'_>, poster: &Poster, message: &Message) -> Result<O
 /// Where a message comes from: UCX answers a request of a DCI by it.
 fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
     let identity = locked.fabric().identity(poster.function);
-    identity.map_or(0, |identity| identity.lid)
+    identity.map_or(0, |identity| identity.lid(poster.qp.port()))
 }
 
 fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
@@ -708,15 +708,17 @@ fn datagram(
         Ok(sent)
     };
     let fabric = locked.fabric();
-    let Some(function) = destination(fabric, to) else {
+    let place = destination(fabric, to).filter(|to| fabric.connects(poster.place(), *to));
+    let Some(place) = place else {
         return dropped(locked);
     };
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(to.dqp)) else {
+    let qps = &locked.peek(place.function).qps;
+    let Some(qp) = qps.get(qp_slot(to.dqp)) else {
         return dropped(locked);
     };
     let qp = qp.as_peer();
     let peer = Poster {
-        function,
+        function: place.function,
         qpn: to.dqp,
         qp,
         address: None,
@@ -732,7 +734,7 @@ fn datagram(
     };
     let listens = qp.service == service::UD
         && matches!(qp.state, state::RTR | state::RTS | state::SQD | state::SQER)
-        && qp.qkey == qkey;
+        && (qp.qkey, qp.port()) == (qkey, place.port);
     if !listens {
         return dropped(locked);
     }
@@ -789,7 +791,7 @@ fn global_route(
     grh[6] = 0x1b;
     grh[7] = 0xff;
     if let Some(identity) = locked.fabric().identity(poster.function) {
-        grh[8..24].copy_from_slice(&identity.gid());
+        grh[8..24].copy_from_slice(&identity.gid(poster.qp.port()));
     }
     grh[24..].copy_from_slice(&to.dgid);
     grh

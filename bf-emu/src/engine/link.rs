@@ -1,10 +1,10 @@
 //! The link model: a message takes the time that the bandwidth of its ports and the latency of its
 //! way ask for, if the cost profile names them.
 //!
-//! Functions of one adapter share its port; ports are full-duplex and independent. A message occupies
+//! Functions of one adapter share its ports; ports are full-duplex and independent. A message occupies
 //! the outgoing side of one port and the incoming side of another for its length over the bandwidth,
-//! first come, first served, and arrives by the latency later. What stays within an adapter takes the
-//! same time and occupies no port. Requests of a queue follow each other without a gap, so that a
+//! first come, first served, and arrives by the latency later. What stays within a port of an adapter
+//! takes the same time and occupies none. Requests of a queue follow each other without a gap, so that a
 //! chain of them pays the latency once. Then the message is carried out, by the thread that has waited
 //! for it.
 
@@ -19,7 +19,7 @@ use super::list::List;
 use super::peer::destination;
 use super::work::{self, Operation};
 use crate::fabric::objects::Qp;
-use crate::fabric::{Fabric, Locked};
+use crate::fabric::{Fabric, Locked, Place};
 use crate::profile::CostKind;
 use crate::sys;
 
@@ -74,7 +74,7 @@ pub(super) fn arrives_at(
     };
     let transfer_ns = fabric.profile().cost_ns(CostKind::RdmaPerByte, length);
     let latency_ns = fabric.profile().cost_ns(CostKind::RdmaLatency, length);
-    let (out, into) = (fabric.port(from), fabric.port(to));
+    let (out, into) = (fabric.link(from), fabric.link(to));
     let left_at_ns = if std::ptr::eq(out, into) {
         from_ns.saturating_add(transfer_ns)
     } else {
@@ -89,13 +89,17 @@ pub(super) fn arrives_at(
     Some(arrives_at_ns)
 }
 
-/// From which function to which the data of a request goes, and how much. None for a request that
+/// From which port to which the data of a request goes, and how much. None for a request that
 /// does not leave, or that will be refused.
-fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(usize, usize, u64)> {
+fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(Place, Place, u64)> {
     let work = work::parse(bytes, qp.service).ok()?;
     let there = match &work.address {
         Some(to) if matches!(qp.service, service::UD | service::DCI) => destination(fabric, to)?,
-        _ => qp.remote_function.checked_sub(1)? as usize,
+        _ => qp.remote()?,
+    };
+    let here = Place {
+        function,
+        port: qp.port(),
     };
     let side = Side {
         function,
@@ -108,11 +112,11 @@ fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(usize
         Operation::Nop | Operation::Umr { .. } => None,
         Operation::Send { .. } | Operation::Write { .. } => {
             list.gather(data).ok()?;
-            Some((function, there, list.length()))
+            Some((here, there, list.length()))
         }
         Operation::Read { .. } | Operation::Atomic { .. } => {
             list.scatter(data).ok()?;
-            Some((there, function, list.length()))
+            Some((there, here, list.length()))
         }
     }
 }

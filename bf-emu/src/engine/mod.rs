@@ -15,7 +15,7 @@ pub(crate) mod access;
 mod atomic;
 pub(crate) mod complete;
 pub mod deferred;
-pub(crate) mod event;
+pub mod event;
 pub(crate) mod execute;
 pub(crate) mod fault;
 pub(crate) mod link;

@@ -8,7 +8,7 @@ use super::complete::{enter_error, qp_slot};
 use super::event::Event;
 use super::execute::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
-use crate::fabric::{Fabric, Locked, NUMBER_BASE};
+use crate::fabric::{Fabric, Locked, NUMBER_BASE, Place};
 
 /// A queue pair with where it is.
 #[derive(Clone, Copy)]
@@ -23,6 +23,14 @@ pub(super) struct Poster {
 }
 
 impl Poster {
+    /// The port that it sends by and is reached at.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            function: self.function,
+            port: self.qp.port(),
+        }
+    }
+
     pub(super) fn side(&self) -> Side {
         Side {
             function: self.function,
@@ -36,7 +44,7 @@ impl Poster {
 pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     match poster.address {
         Some(to) if poster.qp.service == service::DCI => {
-            let target = target(locked, &to)?;
+            let target = target(locked, poster.place(), &to)?;
             // The queue pair remembers where it last went, as a real one does while it is connected.
             if let Some(qp) = locked
                 .function(poster.function)
@@ -44,7 +52,7 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
                 .get_mut(qp_slot(poster.qpn))
             {
                 qp.remote_qpn = target.qpn;
-                qp.remote_function = u32::try_from(target.function + 1).unwrap_or(0);
+                qp.set_remote(Some(target.place()));
             }
             Ok(target)
         }
@@ -80,9 +88,9 @@ fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, 
 }
 
 fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
-    let function = poster.qp.remote_function.checked_sub(1).ok_or(NO_ANSWER)? as usize;
-    let peer = lookup(locked, function, poster.qp.remote_qpn)?;
-    let back = (peer.qp.remote_function as usize, peer.qp.remote_qpn);
+    let place = poster.qp.remote().ok_or(NO_ANSWER)?;
+    let peer = lookup(locked, (poster.place(), place), poster.qp.remote_qpn)?;
+    let back = (peer.qp.remote(), peer.qp.remote_qpn);
     let partner = match poster.qp.service {
         service::XRC => SERVICE_XRC_TARGET,
         same => same,
@@ -92,7 +100,7 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     }
     match peer.qp.state {
         state::RTR | state::RTS | state::SQD | state::SQER => {
-            if back == (poster.function + 1, poster.qpn) {
+            if back == (Some(poster.place()), poster.qpn) {
                 Ok(peer)
             } else {
                 Err(NO_ANSWER)
@@ -105,9 +113,9 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
 }
 
 /// The DCT that an address vector names. A wrong key is not answered.
-fn target(locked: &Locked<'_>, to: &AddressVector) -> Result<Poster, Fault> {
-    let function = destination(locked.fabric(), to).ok_or(NO_ANSWER)?;
-    let peer = lookup(locked, function, to.dqp)?;
+fn target(locked: &Locked<'_>, from: Place, to: &AddressVector) -> Result<Poster, Fault> {
+    let place = destination(locked.fabric(), to).ok_or(NO_ANSWER)?;
+    let peer = lookup(locked, (from, place), to.dqp)?;
     if peer.qp.service != SERVICE_DCT || peer.qp.dc_key != to.key {
         return Err(NO_ANSWER);
     }
@@ -118,13 +126,21 @@ fn target(locked: &Locked<'_>, to: &AddressVector) -> Result<Poster, Fault> {
     }
 }
 
-fn lookup(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Poster, Fault> {
-    let tables = locked.peek(function);
+/// The queue pair of this number behind a port, as it is reached from another: who is on the function's
+/// other port does not hear what comes by this one.
+fn lookup(locked: &Locked<'_>, (from, place): (Place, Place), qpn: u32) -> Result<Poster, Fault> {
+    if !locked.fabric().connects(from, place) {
+        return Err(SILENT);
+    }
+    let tables = locked.peek(place.function);
     let qp = tables.qps.get(qp_slot(qpn)).ok_or(NO_ANSWER)?.as_peer();
     let owner = tables.qps.owner(qp_slot(qpn)).ok_or(NO_ANSWER)?;
     locked.pid(owner.process).ok_or(NO_ANSWER)?;
+    if qp.port() != place.port {
+        return Err(NO_ANSWER);
+    }
     Ok(Poster {
-        function,
+        function: place.function,
         qpn,
         qp,
         address: None,
@@ -132,11 +148,11 @@ fn lookup(locked: &Locked<'_>, function: usize, qpn: u32) -> Result<Poster, Faul
     })
 }
 
-/// The function that an address vector leads to.
-pub(super) fn destination(fabric: &Fabric, to: &AddressVector) -> Option<usize> {
+/// The port that an address vector leads to.
+pub(super) fn destination(fabric: &Fabric, to: &AddressVector) -> Option<Place> {
     match to.dlid {
-        0 if to.grh => fabric.function_of_gid(&to.dgid),
-        lid => fabric.function_of_lid(lid),
+        0 if to.grh => fabric.port_of_gid(&to.dgid),
+        lid => fabric.port_of_lid(lid),
     }
 }
 

@@ -17,7 +17,7 @@ use super::access::key_of;
 use super::run;
 use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Qp, Ring, Target};
 use crate::fabric::table::Owner;
-use crate::fabric::{Fabric, QPN_BASE};
+use crate::fabric::{Fabric, Place, QPN_BASE};
 use crate::profile::ProfileTable;
 use crate::sys;
 use crate::topology::{Topology, VIEW_NAME_MAX};
@@ -52,6 +52,11 @@ struct Queue {
     posted: u16,
     received: u16,
     read: usize,
+}
+
+/// The first port of a function.
+fn place(function: usize) -> Place {
+    Place { function, port: 1 }
 }
 
 fn address(bytes: &[u8]) -> u64 {
@@ -214,7 +219,7 @@ impl World {
     fn connect(&self, a: &Queue, b: &Queue) {
         for (from, to) in [(a, b), (b, a)] {
             self.change(from, |qp| {
-                qp.remote_function = u32::try_from(to.function).unwrap() + 1;
+                qp.set_remote(Some(place(to.function)));
                 qp.remote_qpn = to.qpn;
             });
         }
@@ -555,7 +560,7 @@ fn an_alias_follows_its_key_through_bind_and_invalidate() {
     let (mut umr, _) = {
         let queue = world.queue(HOST);
         world.change(&queue, |qp| {
-            qp.remote_function = u32::try_from(HOST).unwrap() + 1;
+            qp.set_remote(Some(place(HOST)));
             qp.remote_qpn = QPN_BASE;
         });
         (queue, ())

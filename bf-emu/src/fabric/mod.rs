@@ -6,6 +6,7 @@ pub mod journal;
 pub mod klm;
 pub mod lock;
 pub mod objects;
+pub mod port;
 pub mod release;
 pub mod table;
 
@@ -21,14 +22,16 @@ use journal::Journal;
 use klm::Klms;
 use lock::{Holder, SharedMutex, Taken};
 use objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
+use port::PortStates;
+pub use port::{Identity, Place, PortState};
 use table::Table;
 
-use crate::engine::link::Port;
+use crate::engine::link;
 use crate::faults::{self, RULES_MAX, Rule, Rules};
 use crate::profile::ProfileTable;
 use crate::stats::Counters;
 use crate::sys::Errno;
-use crate::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, Topology};
+use crate::topology::{FUNCTIONS_MAX, PORTS_MAX, Topology};
 use crate::trace;
 
 /// Processes that may use the device at once.
@@ -59,51 +62,6 @@ pub const NUMBER_BASE: u32 = 0x10;
 const MAGIC: u64 = u64::from_be_bytes(*b"bf-emu\0\x01");
 const FILE_NAME: &str = "device";
 const PROFILE_NAME_MAX: usize = 64;
-
-/// What identifies a function to its users.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Identity {
-    name: [u8; NAME_MAX],
-    /// gvmi.
-    pub vhca_id: u16,
-    /// Local identifier of its port.
-    pub lid: u16,
-    /// PCI device id.
-    pub pci_device: u16,
-    /// Shared by the functions of one adapter.
-    pub sys_image_guid: u64,
-    /// Its own.
-    pub node_guid: u64,
-}
-
-impl Identity {
-    fn new(spec: &FunctionSpec) -> Self {
-        Self {
-            name: text_bytes(&spec.name),
-            vhca_id: spec.vhca_id,
-            lid: spec.lid,
-            pci_device: spec.pci_device,
-            sys_image_guid: spec.sys_image_guid,
-            node_guid: spec.node_guid,
-        }
-    }
-
-    /// Its name in the topology.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        text(&self.name)
-    }
-
-    /// GID 0 of its port: the default subnet prefix and the port's GUID, which is the node's.
-    #[must_use]
-    pub fn gid(&self) -> [u8; 16] {
-        let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&0xfe80_0000_0000_0000u64.to_be_bytes());
-        gid[8..].copy_from_slice(&self.node_guid.to_be_bytes());
-        gid
-    }
-}
 
 /// A name in a fixed array, cut where it does not fit.
 fn text_bytes<const N: usize>(text: &str) -> [u8; N] {
@@ -183,7 +141,8 @@ struct Head {
     ticks: [AtomicU32; PROCESSES_MAX],
     identities: [Identity; FUNCTIONS_MAX],
     counters: [Counters; FUNCTIONS_MAX],
-    ports: [Port; FUNCTIONS_MAX],
+    links: [[link::Port; PORTS_MAX]; FUNCTIONS_MAX],
+    port_states: PortStates,
     trace: trace::Ring,
 }
 
@@ -480,22 +439,6 @@ impl Fabric {
             .position(|identity| identity.name() == name)
     }
 
-    /// Index of the function with this LID.
-    #[must_use]
-    pub fn function_of_lid(&self, lid: u16) -> Option<usize> {
-        self.identities()
-            .iter()
-            .position(|identity| identity.lid == lid)
-    }
-
-    /// Index of the function with this GID.
-    #[must_use]
-    pub fn function_of_gid(&self, gid: &[u8; 16]) -> Option<usize> {
-        self.identities()
-            .iter()
-            .position(|identity| identity.gid() == *gid)
-    }
-
     /// Index of the function with this gvmi.
     #[must_use]
     pub fn function_of_vhca(&self, vhca_id: u16) -> Option<usize> {
@@ -508,18 +451,6 @@ impl Fabric {
     #[must_use]
     pub fn counters(&self, function: usize) -> &Counters {
         &self.head().counters[function.min(FUNCTIONS_MAX - 1)]
-    }
-
-    /// The port of a function: that of its adapter, which is known by its image.
-    #[must_use]
-    pub(crate) fn port(&self, function: usize) -> &Port {
-        let image = self.identity(function).map(|own| own.sys_image_guid);
-        let first = self
-            .identities()
-            .iter()
-            .position(|other| Some(other.sys_image_guid) == image);
-        // Cannot be outside: it is the place of an identity, of which there are as many.
-        &self.head().ports[first.unwrap_or(0)]
     }
 
     /// What happened lately. Not guarded by the lock.
@@ -757,8 +688,13 @@ mod tests {
         let fabric = Fabric::create(dir.path(), &two, &ProfileTable::NONE, "none").unwrap();
         assert_eq!(fabric.function_index("node1.dpu"), Some(3));
         let identity = fabric.identity(3).unwrap();
-        assert_eq!(fabric.function_of_lid(identity.lid), Some(3));
-        assert_eq!(fabric.function_of_gid(&identity.gid()), Some(3));
+        let place = Some(Place {
+            function: 3,
+            port: 1,
+        });
+        assert_eq!(fabric.port_of_lid(identity.lid(1)), place);
+        assert_eq!(fabric.port_of_gid(&identity.gid(1)), place);
+        assert_eq!((identity.lid(2), fabric.port_of_lid(0)), (0, None));
         Fabric::create(dir.path(), &two, &ProfileTable::NONE, "none").unwrap();
         let one = Topology::with_nodes(1).unwrap();
         let error = Fabric::create(dir.path(), &one, &ProfileTable::NONE, "none").unwrap_err();

@@ -3,6 +3,7 @@
 
 use mlx5_prm::xgvmi::ACCESS_KEY_BYTES;
 
+use super::Place;
 use super::klm::Run;
 
 /// How an mkey translates.
@@ -219,6 +220,8 @@ pub struct Qp {
     pub cs_req: u8,
     /// Up to so many bytes of a message to it lie in the completion's entry, likewise.
     pub cs_res: u8,
+    /// Connected: the port of the other side's function that the path leads to.
+    pub remote_port: u8,
 }
 
 /// A request that was carried out and completes later. Those behind it wait, as completions of one
@@ -278,6 +281,29 @@ impl Qp {
             user_handle: 0,
             ..*self
         }
+    }
+
+    /// The port that its requests leave by, and where it is reached.
+    #[must_use]
+    pub fn port(&self) -> u8 {
+        // Who never said one, by command, is on the first.
+        self.path.port.max(1)
+    }
+
+    /// Where its path leads; None for nowhere.
+    #[must_use]
+    pub fn remote(&self) -> Option<Place> {
+        Some(Place {
+            function: self.remote_function.checked_sub(1)? as usize,
+            port: self.remote_port.max(1),
+        })
+    }
+
+    /// Sets where its path leads.
+    pub fn set_remote(&mut self, remote: Option<Place>) {
+        let function = remote.and_then(|place| u32::try_from(place.function + 1).ok());
+        self.remote_function = function.unwrap_or(0);
+        self.remote_port = remote.map_or(0, |place| place.port);
     }
 
     /// When there is something to do on a queue pair that waits: in the past if nobody knows.
@@ -481,6 +507,8 @@ pub struct Channel {
     pub kind: ChannelKind,
     /// DEVX: events are the cookie alone.
     pub omit_data: bool,
+    /// DEVX: the events of the device as a whole that are wanted.
+    pub device: Subscription,
 }
 
 /// A process that uses the device.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{
     FUNCTIONS_MAX, FunctionSpec, LID_MAX, NAME_MAX, NODES_MAX, PCI_DEVICE_BLUEFIELD3, PCI_DOMAIN,
-    Role, Topology, TopologyError, VHCA_ID_MAX, guid_text,
+    PORTS_MAX, PortSpec, Role, Topology, TopologyError, VHCA_ID_MAX, guid_text,
 };
 
 /// First bus of the emulated functions; node `n` is on bus `PCI_BUS_FIRST + n`.
@@ -38,9 +38,26 @@ pub(super) struct RawFunction {
     name: Option<String>,
     vhca_id: Option<i64>,
     lid: Option<i64>,
+    ports: Option<i64>,
+    lid_2: Option<i64>,
+    port_guid_2: Option<String>,
     node_guid: Option<String>,
     pci_device: Option<i64>,
     pci_bdf: Option<String>,
+}
+
+impl RawNode {
+    /// A host and a DPU function with so many ports each.
+    pub(super) fn with_ports(ports: usize) -> Self {
+        let function = |role| RawFunction {
+            ports: Some(i64::try_from(ports).unwrap_or(i64::MAX)),
+            ..RawFunction::of(role)
+        };
+        RawNode {
+            function: Some(vec![function(Role::Host), function(Role::Dpu)]),
+            ..RawNode::default()
+        }
+    }
 }
 
 impl RawFunction {
@@ -50,6 +67,9 @@ impl RawFunction {
             name: None,
             vhca_id: None,
             lid: None,
+            ports: None,
+            lid_2: None,
+            port_guid_2: None,
             node_guid: None,
             pci_device: None,
             pci_bdf: None,
@@ -108,7 +128,7 @@ pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyE
 
     let all = || nodes.iter().flat_map(|(_, functions)| functions);
     let mut vhca_ids = Numbers::new(all().filter_map(|f| f.vhca_id));
-    let mut lids = Numbers::new(all().filter_map(|f| f.lid));
+    let mut lids = Numbers::new(all().flat_map(|f| [f.lid, f.lid_2]).flatten());
     let mut names = Unique::new(file);
     let mut node_names = Unique::new(file);
     let mut unique_vhca = Unique::new(file);
@@ -155,14 +175,24 @@ pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyE
                 VHCA_ID_MAX,
             )?;
             unique_vhca.add(key("vhca_id"), vhca_id.to_string())?;
-            let lid = checked_number(file, key("lid"), lids.pick(raw.lid), LID_MAX)?;
-            unique_lid.add(key("lid"), lid.to_string())?;
-
             let node_guid = match &raw.node_guid {
                 Some(text) => checked_guid(file, key("node_guid"), text)?,
                 None => default_guid(n, f),
             };
             unique_guid.add(key("node_guid"), guid_text(node_guid))?;
+            let mut ports = Vec::with_capacity(PORTS_MAX);
+            for port in checked_ports(file, &key, raw, node_guid)? {
+                let lid = checked_number(file, key(port.lid_key), lids.pick(port.lid), LID_MAX)?;
+                unique_lid.add(key(port.lid_key), lid.to_string())?;
+                // The first has the node's, which is checked.
+                if let Some(guid_key) = port.guid_key {
+                    unique_guid.add(key(guid_key), guid_text(port.guid))?;
+                }
+                ports.push(PortSpec {
+                    lid,
+                    guid: port.guid,
+                });
+            }
             let image = *sys_image_guid.get_or_insert(node_guid);
             if f == 0 {
                 unique_image.add(node_key("sys_image_guid"), guid_text(image))?;
@@ -187,13 +217,67 @@ pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyE
                 vhca_id,
                 sys_image_guid: image,
                 node_guid,
-                lid,
+                ports,
                 pci_device,
                 pci_bdf,
             });
         }
     }
     Ok(Topology { functions })
+}
+
+/// What is said of a port of a function, and by which keys.
+struct RawPort {
+    lid_key: &'static str,
+    lid: Option<i64>,
+    guid_key: Option<&'static str>,
+    guid: u64,
+}
+
+/// The ports that a function has.
+fn checked_ports(
+    file: &Path,
+    key: &dyn Fn(&str) -> String,
+    raw: &RawFunction,
+    node_guid: u64,
+) -> Result<Vec<RawPort>, TopologyError> {
+    let count = raw.ports.unwrap_or(1);
+    let first = RawPort {
+        lid_key: "lid",
+        lid: raw.lid,
+        guid_key: None,
+        guid: node_guid,
+    };
+    if count == 2 {
+        let guid = match &raw.port_guid_2 {
+            Some(text) => checked_guid(file, key("port_guid_2"), text)?,
+            None => second_guid(node_guid),
+        };
+        let second = RawPort {
+            lid_key: "lid_2",
+            lid: raw.lid_2,
+            guid_key: Some("port_guid_2"),
+            guid,
+        };
+        return Ok(vec![first, second]);
+    }
+    if count != 1 {
+        let allowed = format!("1..={PORTS_MAX}");
+        return Err(value_error(file, key("ports"), count, allowed));
+    }
+    if raw.lid_2.is_some() || raw.port_guid_2.is_some() {
+        let allowed = "2, as there is lid_2 or port_guid_2";
+        return Err(value_error(file, key("ports"), count, allowed));
+    }
+    Ok(vec![first])
+}
+
+/// GUID of a second port: the function's, with another number in the middle.
+fn second_guid(node_guid: u64) -> u64 {
+    match node_guid ^ 1 << 32 {
+        0 => u64::MAX,
+        guid => guid,
+    }
 }
 
 /// Hands out the smallest numbers from 1 that the file does not use itself.

@@ -8,7 +8,7 @@ use super::abi::devx;
 use super::ioctl::Ioctl;
 use super::{Call, Full};
 use crate::fabric::Locked;
-use crate::fabric::objects::{Channel, ChannelKind};
+use crate::fabric::objects::{Channel, ChannelKind, Subscription};
 use crate::sys::{self, Errno};
 
 /// Attribute of the asynchronous event file.
@@ -29,6 +29,7 @@ pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Res
         write_fd,
         kind,
         omit_data,
+        device: Subscription::default(),
     };
     let owner = call.owner()?;
     let inserted = call

@@ -5,6 +5,7 @@ use super::context::COMP_VECTORS;
 use super::ioctl::Ioctl;
 use super::{Call, Kind, channel, low32};
 use crate::devx::{self as commands, CommandError};
+use crate::engine::event::DEVICE_TYPE_PORT;
 use crate::fabric::objects::{ChannelKind, Subscription};
 use crate::sys::Errno;
 
@@ -139,9 +140,8 @@ pub(super) fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .filter(|event| *event < 32)
         .fold(0, |types, event| types | 1 << event);
     let cookie = ioctl.number(devx::EVENT_COOKIE).unwrap_or(0);
-    // Events of the device as a whole do not happen here: the port never goes down.
     let Ok(handle) = ioctl.number(devx::EVENT_OBJ_HANDLE) else {
-        return Ok(());
+        return subscribe_to_device(call, number, cookie, types);
     };
     let (kind, slot) = Kind::split(low32(handle))?;
     let mut locked = call.lock();
@@ -166,6 +166,31 @@ pub(super) fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         cookie,
         channel: number,
         types,
+    };
+    Ok(())
+}
+
+/// Events of the device as a whole: changes of its ports, and no others (`mlx5/devx.c`,
+/// `is_legacy_unaffiliated_event_num`).
+fn subscribe_to_device(
+    call: &Call<'_>,
+    channel: u32,
+    cookie: u64,
+    types: u32,
+) -> Result<(), Errno> {
+    if types != 1 << DEVICE_TYPE_PORT {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut locked = call.lock();
+    let channels = &mut locked.function(call.function()).channels;
+    let channel = channel
+        .checked_sub(1)
+        .and_then(|slot| channels.get_mut(slot))
+        .ok_or(Errno(libc::EBADF))?;
+    channel.device = Subscription {
+        cookie,
+        types,
+        channel: 0,
     };
     Ok(())
 }

@@ -1,8 +1,11 @@
 //! Queue pairs of verbs.
 
+use std::ops::RangeInclusive;
+
 use mlx5_prm::qp::{service, state};
 
 use super::abi::{UHW_IN, UHW_OUT, create_qp};
+use super::context::identity;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::rights;
 use super::transition::{STATES, mask, relevant, transition};
@@ -11,7 +14,7 @@ use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::engine::polling;
 use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
-use crate::fabric::{Fabric, Function, QPN_BASE};
+use crate::fabric::{Fabric, Function, Place, QPN_BASE};
 use crate::stats::Command;
 use crate::sys::Errno;
 use crate::sysfs::PKEY_TABLE_LEN;
@@ -21,6 +24,9 @@ pub(crate) const QP_WRS_MAX: u32 = 32768;
 
 /// Most reads and atomics of a queue pair at once, as the device tells its users.
 pub(crate) const RD_ATOMIC_MAX: u8 = 16;
+
+/// Where `struct ib_uverbs_modify_qp` has the port of its path.
+const DEST_PORT: usize = 31;
 
 /// No slot of any table.
 const NO_SLOT: u32 = u32::MAX;
@@ -263,6 +269,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
     call.count(Command::ModifyQp);
     let slot = Kind::Qp.slot(input.u32(64))?;
     let wanted = input.u32(68);
+    let ports = identity(call)?.ports();
     let mut locked = call.lock();
     let fabric = call.fabric();
     let qps = &mut locked.function(call.function()).qps;
@@ -288,7 +295,10 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         qp.state
     };
     let possible = transition(qp.service, from, to).is_some_and(|needs| needs.met_by(wanted));
-    if from != qp.state || !possible || !are_in_range(input, wanted) {
+    let in_range = are_in_range(input, wanted, &ports);
+    // The port of a path is the one that was chosen before (uverbs_cmd.c, `modify_qp`).
+    let same_port = !has(mask::AV) || to != state::RTR || input.u8(DEST_PORT) == qp.port();
+    if from != qp.state || !possible || !in_range || !same_port {
         return Err(Errno(libc::EINVAL));
     }
     set_attributes(qp, fabric, input, wanted);
@@ -316,11 +326,12 @@ fn verbs_state(device: u8) -> u8 {
 }
 
 /// Checks the values that the device has limits for (mlx5/qp.c, `mlx5_ib_modify_qp`).
-fn are_in_range(input: Fields<'_>, wanted: u32) -> bool {
+fn are_in_range(input: Fields<'_>, wanted: u32, ports: &RangeInclusive<u8>) -> bool {
     /// `enum ib_mtu`: 256 to 4096 bytes.
-    const MTUS: std::ops::RangeInclusive<u8> = 1..=5;
+    const MTUS: RangeInclusive<u8> = 1..=5;
     let has = |bit: u32| wanted & bit != 0;
-    (!has(mask::PORT) || input.u8(104) == 1)
+    (!has(mask::PORT) || ports.contains(&input.u8(104)))
+        && (!has(mask::AV) || ports.contains(&input.u8(DEST_PORT)))
         && (!has(mask::PKEY_INDEX) || input.u16(92) < PKEY_TABLE_LEN)
         && (!has(mask::PATH_MTU) || MTUS.contains(&input.u8(98)))
         && (!has(mask::MAX_QP_RD_ATOMIC) || input.u8(101) <= RD_ATOMIC_MAX)
@@ -340,7 +351,7 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.defer_until_ns = 0;
     qp.arrives_at_ns = 0;
     qp.left_at_ns = 0;
-    qp.remote_function = 0;
+    qp.set_remote(None);
     qp.remote_qpn = 0;
 }
 
@@ -356,7 +367,6 @@ fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) 
         path.traffic_class = input.u8(26);
         path.sl = input.u8(27);
         path.is_global = input.u8(30);
-        qp.remote_function = destination(fabric, path);
     }
     if has(mask::QKEY) {
         qp.qkey = input.u32(72);
@@ -391,18 +401,19 @@ fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) 
             *field = input.u8(at);
         }
     }
+    if has(mask::AV) {
+        let remote = destination(fabric, &qp.path);
+        qp.set_remote(remote);
+    }
 }
 
-/// The function that a path leads to, counted from 1; 0 for none.
-pub(crate) fn destination(fabric: &Fabric, path: &Path) -> u32 {
-    let function = if path.is_global != 0 && path.dlid == 0 {
-        fabric.function_of_gid(&path.dgid)
+/// The port that a path leads to.
+pub(crate) fn destination(fabric: &Fabric, path: &Path) -> Option<Place> {
+    if path.is_global != 0 && path.dlid == 0 {
+        fabric.port_of_gid(&path.dgid)
     } else {
-        fabric.function_of_lid(path.dlid)
-    };
-    function
-        .and_then(|index| u32::try_from(index + 1).ok())
-        .unwrap_or(0)
+        fabric.port_of_lid(path.dlid)
+    }
 }
 
 /// The access flags of verbs that a queue pair grants.

@@ -144,7 +144,7 @@ fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
         .u32(164, SRQ_SGES_MAX)
         .u16(168, PKEY_TABLE_LEN)
         .u8(170, 16) // local_ca_ack_delay
-        .u8(171, 1); // phys_port_cnt
+        .u8(171, *identity.ports().end()); // phys_port_cnt
     Ok(())
 }
 
@@ -189,11 +189,12 @@ fn create_ah(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
     // struct ib_uverbs_create_ah
     let pd = Kind::Pd.slot(input.u32(16))?;
     let (sgid_index, is_global, port) = (input.u8(44), input.u8(53), input.u8(54));
+    let ports = identity(call)?.ports();
     let locked = call.lock();
     let pds = &locked.peek(call.function()).pds;
     pds.owned(pd, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
-    if port != 1 || is_global != 0 && u16::from(sgid_index) >= GID_TABLE_LEN {
+    if !ports.contains(&port) || is_global != 0 && u16::from(sgid_index) >= GID_TABLE_LEN {
         return Err(Errno(libc::EINVAL));
     }
     let mut answer = Answer::new(4);

@@ -42,7 +42,7 @@ fn initiator(world: &World, function: usize) -> Queue {
 
 /// A compact address vector.
 fn vector(world: &World, to: &Queue, key: u64) -> Vec<u8> {
-    let lid = world.fabric.identity(to.function).unwrap().lid;
+    let lid = world.fabric.identity(to.function).unwrap().lid(1);
     let mut bytes = vec![0; AddressVector::COMPACT_BYTES];
     bytes[..8].copy_from_slice(&key.to_be_bytes());
     bytes[8..12].copy_from_slice(&to.qpn.to_be_bytes());
@@ -90,7 +90,7 @@ fn one_initiator_serves_many_targets() {
             (cqe_opcode::RESP_SEND, 32)
         );
         // The receiver answers by it.
-        let lid = world.fabric.identity(HOST).unwrap().lid;
+        let lid = world.fabric.identity(HOST).unwrap().lid(1);
         assert_eq!(got[0].slid, lid);
     }
 }
