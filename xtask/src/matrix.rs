@@ -24,7 +24,8 @@ them, by each door that the UCX has, over the emulated device. Every byte is ver
 (docs/DEFECTS.md) without the library, and that they are gone with it. Fetches what is not in the
 cache (150 MB for all versions).
 
-  --ucx VERSION   of these versions only; also more than one
+  --ucx VERSION   of these versions only; also more than one. `distribution` is the system's own UCX: if it is
+                  older than 1.18, the library must leave it alone
   --only WORDS    the cells whose name contains the words; also more than one
 
 Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or what failed.";
@@ -59,6 +60,9 @@ const FAULTS: [(&str, &str, &str); 6] = [
     ),
 ];
 
+/// How the system's own UCX is asked for.
+pub(crate) const DISTRIBUTION: &str = "distribution";
+
 /// All cells take two minutes on an idle machine, several times that on a busy one.
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -91,7 +95,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let _ = fs::remove_file(report());
     let env = setup::ensure()?;
     let built = Built::make()?;
-    let (there, missing) = fetch(&options.versions, &env)?;
+    let (mut there, missing) = fetch(&options.versions, &env)?;
+    if options.distribution {
+        match versions::distribution(&env)? {
+            Some((version, libraries)) => there.push((version.leak(), libraries)),
+            None => println!("the system has no UCX before 1.18, so that none is tried"),
+        }
+    }
     for (version, error) in &missing {
         println!("{version:<48} FAILED {error}");
     }
@@ -130,6 +140,7 @@ pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<
     let state = State::make(&built.emulator)?;
     let options = Options {
         versions: Vec::new(),
+        distribution: false,
         only: Vec::new(),
     };
     let there = [(version, libraries.to_owned())];
@@ -188,6 +199,8 @@ fn write(path: &Path, rows: &[Row]) -> Result<()> {
 #[derive(Debug)]
 struct Options {
     versions: Vec<&'static Version>,
+    /// The system's own UCX as well.
+    distribution: bool,
     only: Vec<String>,
 }
 
@@ -195,20 +208,28 @@ impl Options {
     /// `None` when help was asked for.
     fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
         use lexopt::prelude::{Long, Short, ValueExt as _};
-        let (mut versions, mut only) = (Vec::new(), Vec::new());
+        let (mut versions, mut only, mut distribution) = (Vec::new(), Vec::new(), false);
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             match argument {
-                Long("ucx") => versions.push(version(&parser.value()?.string()?)?),
+                Long("ucx") => match parser.value()?.string()?.as_str() {
+                    DISTRIBUTION => distribution = true,
+                    name => versions.push(version(name)?),
+                },
                 Long("only") => only.push(parser.value()?.string()?),
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!("{}; try: cargo xtask matrix --help", other.unexpected()),
             }
         }
-        if versions.is_empty() {
+        if versions.is_empty() && !distribution {
             versions.extend(VERSIONS);
+            distribution = true;
         }
-        Ok(Some(Self { versions, only }))
+        Ok(Some(Self {
+            versions,
+            distribution,
+            only,
+        }))
     }
 }
 

@@ -410,7 +410,7 @@ fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("matrix");
-    for version in MATRIX_VERSIONS {
+    for version in MATRIX_VERSIONS.into_iter().chain([matrix::DISTRIBUTION]) {
         command.args(["--ucx", version]);
     }
     for filter in &world.filters {

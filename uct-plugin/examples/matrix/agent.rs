@@ -65,7 +65,8 @@ struct Agent {
     contexts: HashMap<usize, Context>,
     current: usize,
     memory: HashMap<u32, Memory>,
-    loopback: Option<Loopback>,
+    /// A connection of each context, made when it is first needed.
+    loopbacks: HashMap<usize, Loopback>,
     /// Own memory where imported memory is in its exporter.
     decoys: Vec<Pages>,
     loaded: *mut c_void,
@@ -83,7 +84,7 @@ impl Agent {
             contexts: HashMap::new(),
             current: 0,
             memory: HashMap::new(),
-            loopback: None,
+            loopbacks: HashMap::new(),
             decoys: Vec::new(),
             loaded: null_mut(),
             libucp,
@@ -170,7 +171,15 @@ impl Agent {
                 let id = size(words)?;
                 self.context(id)
             }
+            "copy" => {
+                let file = PathBuf::from(words.next().ok_or("no file")?);
+                self.ucp = Ucp::load(Some(&file)).map_err(|error| error.to_string())?;
+                Ok(self.ucp.version().to_owned())
+            }
             "close" => {
+                if let Some(loopback) = self.loopbacks.remove(&self.current) {
+                    loopback.close();
+                }
                 let context = self.contexts.remove(&self.current).ok_or("no context")?;
                 context.close();
                 Ok(String::new())
@@ -296,16 +305,16 @@ impl Agent {
     }
 
     fn loopback(&mut self) -> Result<&Loopback, String> {
-        if self.loopback.is_none() {
-            self.loopback = Some(self.open_context()?.connect()?);
+        if !self.loopbacks.contains_key(&self.current) {
+            let loopback = self.open_context()?.connect()?;
+            self.loopbacks.insert(self.current, loopback);
         }
-        self.loopback
-            .as_ref()
-            .ok_or_else(|| "no connection".to_owned())
+        let loopback = self.loopbacks.get(&self.current);
+        loopback.ok_or_else(|| "no connection".to_owned())
     }
 
     fn close_all(&mut self) {
-        if let Some(loopback) = self.loopback.take() {
+        for (_id, loopback) in self.loopbacks.drain() {
             loopback.close();
         }
         for (_id, memory) in std::mem::take(&mut self.memory) {

@@ -20,8 +20,9 @@ pub(crate) struct Case {
 
 const ALL: &[Door] = &[Door::Preload, Door::Plugin, Door::Both, Door::Module];
 
-pub(crate) const fn always(_ucx: &Ucx) -> bool {
-    true
+/// Fits each UCX that the library knows.
+pub(crate) fn always(ucx: &Ucx) -> bool {
+    ucx.is_known()
 }
 
 /// All cases.
@@ -97,6 +98,13 @@ pub(crate) const CASES: &[Case] = &[
         run: contexts,
     },
     Case {
+        name: "two copies of UCX in one process",
+        doors: &[Door::Absent, Door::Preload],
+        fits: |ucx| ucx.version == FIRST_COPY,
+        failing: None,
+        run: copies,
+    },
+    Case {
         name: "numbers in xgvmi stat",
         doors: &[Door::Preload],
         fits: always,
@@ -127,7 +135,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "ordinary memory costs next to nothing more",
         doors: &[Door::Preload],
-        fits: |_ucx| cfg!(target_arch = "x86_64"),
+        fits: |ucx| ucx.is_known() && cfg!(target_arch = "x86_64"),
         failing: None,
         run: overhead,
     },
@@ -315,6 +323,74 @@ fn contexts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.forget(3)?;
     pair.forget(1)?;
     pair.end()
+}
+
+/// Of which the libraries have their plain names, and one of which they have other names: the loader
+/// takes two of one name for one.
+const FIRST_COPY: &str = "1.20.1";
+const SECOND_COPY: &str = "1.23.0";
+
+/// Each copy has a context on both sides, and each exports to each.
+fn copies(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    let second = launch.others.iter();
+    let second = second.clone().find(|other| other.version == SECOND_COPY);
+    let Some(second) = second else {
+        // Asked for one version only.
+        return Ok(());
+    };
+    let dirs = [&ucx.libraries, &second.libraries];
+    let dirs: Vec<_> = dirs
+        .into_iter()
+        .flatten()
+        .map(|dir| dir.display().to_string())
+        .collect();
+    let both = Ucx {
+        libraries: (!dirs.is_empty()).then(|| dirs.join(":").into()),
+        ..ucx.clone()
+    };
+    let mut pair = Pair::start(launch, &both, (door, door), &[])?;
+    for peer in [&mut pair.host, &mut pair.dpu] {
+        let version = peer.ask(&format!("copy {}", second.libucp.display()))?;
+        if version != SECOND_COPY {
+            return Err(format!("the second copy is UCX {version}"));
+        }
+    }
+    let mut id = 0;
+    for round in 0..3 {
+        for (host, dpu) in [(0, 0), (1, 1), (0, 1), (1, 0)] {
+            id += 1;
+            pair.host.ask(&format!("context {host}"))?;
+            pair.dpu.ask(&format!("context {dpu}"))?;
+            pair.share(id, 65_536 + 4096 * round)?;
+            pair.check(id, id)?;
+        }
+    }
+    for id in 1..=id {
+        // In the importer's context.
+        pair.dpu
+            .ask(&format!("context {}", u32::from(matches!(id % 4, 2 | 3))))?;
+        pair.check(id, id)?;
+        pair.forget(id)?;
+    }
+    if door != Door::Absent {
+        for (peer, is_host) in [(&mut pair.host, true), (&mut pair.dpu, false)] {
+            let stats = Stats::of(peer)?;
+            let (done, left) = match is_host {
+                true => (stats.exports, stats.exports_left),
+                false => (stats.imports, stats.imports_left),
+            };
+            if done < u64::from(id) || left != 0 {
+                return Err(format!("host: {is_host}, {stats:?}"));
+            }
+        }
+    }
+    let log = pair.dpu.log()?;
+    let led = "calls this library for its cache of imports";
+    let copies = log.iter().filter(|line| line.contains(led)).count();
+    if copies != if door == Door::Absent { 0 } else { 2 } {
+        return Err(format!("the caches of {copies} copies lead to the library"));
+    }
+    pair.host.end()
 }
 
 fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {

@@ -9,6 +9,7 @@ mod counters;
 mod defects;
 mod library;
 mod memory;
+mod older;
 mod peer;
 mod steps;
 mod stress;
@@ -78,6 +79,9 @@ fn main() -> ExitCode {
     if words.peek().is_some_and(|word| word == "agent") {
         return agent::main(words.nth(1).map(PathBuf::from));
     }
+    if words.peek().is_some_and(|word| word == "older") {
+        return older::main(words.nth(1).map(PathBuf::from));
+    }
     let arguments = match parse(words) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -110,7 +114,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Vec<Row> {
     let mut rows = Vec::new();
     for ucx in &arguments.versions {
-        for case in CASES.iter().chain(defects::CASES) {
+        for case in CASES.iter().chain(defects::CASES).chain(older::CASES) {
             for &door in case.doors {
                 let name = format!("{} {} {}", ucx.version, door.name(), case.name);
                 if !arguments.wants(&name) || !fits(case, door, ucx, arguments) {
@@ -154,10 +158,20 @@ fn fits(case: &Case, door: Door, ucx: &Ucx, arguments: &Arguments) -> bool {
 impl Ucx {
     /// Since 1.22, UCX loads what is in `UCX_PLUGIN_PATH`.
     fn has_plugin_path(&self) -> bool {
+        self.is_since((1, 22))
+    }
+
+    /// Before 1.18, the library stays out.
+    fn is_known(&self) -> bool {
+        self.is_since((1, 18))
+    }
+
+    fn is_since(&self, version: (u32, u32)) -> bool {
         let mut numbers = self.version.split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (1, 22),
-            _ => false,
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= version,
+            // The name of a tree that somebody builds.
+            _ => version <= (1, 18),
         }
     }
 }
@@ -194,6 +208,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         finds_modules,
         mended,
         failing,
+        others: versions.clone(),
     };
     if versions.is_empty() {
         return Err(missing("--ucx"));

@@ -75,6 +75,8 @@ pub(crate) struct Launch {
     pub(crate) mended: Vec<String>,
     /// Commands in place of `host` or `dpu`, with what goes wrong there.
     pub(crate) failing: Vec<(String, Vec<String>)>,
+    /// All copies of UCX that are there.
+    pub(crate) others: Vec<Ucx>,
 }
 
 /// On which function a process runs.
@@ -103,13 +105,15 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn start(
+    /// How a process is started that does what `mode` says.
+    pub(crate) fn command(
         launch: &Launch,
         ucx: &Ucx,
         side: Side,
         door: Door,
         variables: &[(&str, &str)],
-    ) -> Result<Self, String> {
+        mode: &str,
+    ) -> Result<Command, String> {
         let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
         let words = if side == Side::Host {
             &launch.host
@@ -148,14 +152,35 @@ impl Peer {
                 .args(["sh", "-c", PRELOAD, "sh"])
                 .arg(&launch.library);
         }
-        command.arg(own).arg("agent").arg(&ucx.libucp);
+        command.arg(own).arg(mode).arg(&ucx.libucp);
+        Ok(command)
+    }
+
+    /// Runs a process to its end: its lines, and whether it succeeded.
+    pub(crate) fn output(mut command: Command) -> Result<(Vec<String>, bool), String> {
+        command.stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output();
+        let output = output.map_err(|error| format!("{command:?}: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines = text.lines().map(str::to_owned).collect();
+        Ok((lines, output.status.success()))
+    }
+
+    pub(crate) fn start(
+        launch: &Launch,
+        ucx: &Ucx,
+        side: Side,
+        door: Door,
+        variables: &[(&str, &str)],
+    ) -> Result<Self, String> {
+        let mut command = Self::command(launch, ucx, side, door, variables, "agent")?;
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
         let mut child = command
             .spawn()
-            .map_err(|error| format!("{words:?}: {error}"))?;
+            .map_err(|error| format!("{command:?}: {error}"))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("a process without pipes".to_owned());
         };

@@ -2,7 +2,7 @@
 
 use crate::process;
 use crate::setup::cache::{Cache, key};
-use crate::setup::{Env, pins};
+use crate::setup::{Env, apt, pins};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -170,6 +170,44 @@ impl Wheel {
     }
 }
 
+/// The system's own UCX, if it is older than those that the library serves, with its version; installed where that is
+/// allowed.
+///
+/// # Errors
+/// It is there and does not say its version.
+pub(crate) fn distribution(env: &Env) -> Result<Option<(String, PathBuf)>> {
+    let libraries = PathBuf::from(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+    let libucp = libraries.join("libucp.so.0");
+    if !libucp.is_file() {
+        // Where it may not be installed, it is not tried.
+        let _installed = apt::try_install("libucx0").context("installing libucx0")?;
+    }
+    if !libucp.is_file() {
+        return Ok(None);
+    }
+    let mut ask = Command::new(env.venv.join("bin/python3"));
+    ask.args(["-c", SAY_VERSION]).arg(&libucp);
+    let version = process::stdout(&mut ask, QUESTION)?.trim().to_owned();
+    Ok(is_older(&version).then_some((version, libraries)))
+}
+
+/// Asks a libucp for its version.
+const SAY_VERSION: &str = "\
+import ctypes, sys
+ucp = ctypes.CDLL(sys.argv[1])
+ucp.ucp_get_version_string.restype = ctypes.c_char_p
+print(ucp.ucp_get_version_string().decode())
+";
+
+/// True for a UCX before 1.18.
+fn is_older(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < (1, 18),
+        _ => false,
+    }
+}
+
 /// The file of libucp, which some wheels give a name with a hash in it.
 pub(crate) fn libucp(libraries: &Path) -> Result<PathBuf> {
     entry_with_prefix(libraries, "libucp")
@@ -222,6 +260,19 @@ mod tests {
                 let is_hash = hash.len() == 64 && hash.bytes().all(|c| c.is_ascii_hexdigit());
                 assert!(is_hash && lock.contains(hash), "{lock}");
             }
+        }
+    }
+
+    #[test]
+    fn versions_are_numbers() {
+        for (version, expect) in [
+            ("1.13.1", true),
+            ("1.9.0", true),
+            ("1.18.0", false),
+            ("2.0", false),
+            ("", false),
+        ] {
+            assert_eq!(is_older(version), expect, "{version}");
         }
     }
 
