@@ -3,6 +3,8 @@
 
 pub mod files;
 
+use std::sync::atomic::{Ordering, fence};
+
 use crate::guard;
 use crate::sys::{self, Errno};
 
@@ -40,6 +42,10 @@ pub type Result<T> = std::result::Result<T, MemoryError>;
 /// system calls is small, short enough to live in a core's second-level cache.
 pub const CHUNK_BYTES: usize = 256 * 1024;
 
+/// Bytes that one system call copies become visible in the order of its vectors: on x86-64 stores, and
+/// loads, are seen in order. Elsewhere it takes a call for each, and a barrier between them.
+const COPIES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
+
 impl Space {
     /// The memory of process `pid`.
     #[must_use]
@@ -73,7 +79,8 @@ impl Space {
         address: u64,
         bytes: &mut [u8],
     ) -> (Result<u32>, Result<()>) {
-        if self.local {
+        if self.local || !COPIES_IN_ORDER {
+            // Reading the word orders it before what follows.
             return (self.read_be32(word_at), self.read(address, bytes));
         }
         let mut word = [0; 8];
@@ -92,7 +99,7 @@ impl Space {
         }
     }
 
-    /// Reads an aligned word of 32 bits, big-endian, as one.
+    /// Reads an aligned word of 32 bits, big-endian, as one. What is read after it is not older than it.
     ///
     /// # Errors
     /// As [`Space::read`].
@@ -105,6 +112,9 @@ impl Space {
             self.read(address & !7, &mut word)?;
             word
         };
+        // A doorbell record is read so, before the ring that it speaks of. On x86-64 loads are in order and
+        // this is nothing.
+        fence(Ordering::Acquire);
         Ok(half(word, address))
     }
 
@@ -129,13 +139,12 @@ impl Space {
         let Some((last, body)) = entry.split_last() else {
             return Ok(());
         };
-        if self.local {
+        if self.local || !COPIES_IN_ORDER {
             let last_at = address.wrapping_add(body.len() as u64);
-            // SAFETY: the entry lies in a ring that the process gave to the device.
-            unsafe { guard::write(address, body) }?;
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
-            // SAFETY: as above.
-            return Ok(unsafe { guard::write(last_at, &[*last]) }?);
+            self.write(address, body)?;
+            // The rest of the entry, and the message that it tells of, come first.
+            fence(Ordering::Release);
+            return self.write(last_at, &[*last]);
         }
         // SAFETY: as above.
         let done = unsafe { sys::vm_write_last_byte_last(self.pid, entry, address) }?;

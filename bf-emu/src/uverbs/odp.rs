@@ -60,21 +60,45 @@ pub(super) fn advise(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     }
     for entry in entries {
         let entry = Fields(entry);
-        let (address, length, lkey) = (entry.u64(0), entry.u32(8), entry.u32(12));
-        let [variant, ..] = lkey.to_le_bytes();
-        let mkey = slot_of(lkey)
-            .and_then(|slot| function.mkeys.get(slot))
-            .filter(|mkey| mkey.origin == MkeyOrigin::Region && mkey.on_demand)
-            .filter(|mkey| mkey.pd == pd && mkey.variant == variant)
-            .ok_or(Errno(libc::EINVAL))?;
-        if advice == PREFETCH_WRITE && mkey.access & access::LOCAL_WRITE == 0 {
-            return Err(Errno(libc::EPERM));
-        }
-        if !covers(mkey, address, u64::from(length)) {
-            return Err(Errno(libc::EFAULT));
-        }
+        let wanted = Wanted {
+            pd,
+            advice,
+            address: entry.u64(0),
+            length: entry.u32(8),
+            lkey: entry.u32(12),
+        };
+        let mkey = slot_of(wanted.lkey).and_then(|slot| function.mkeys.get(slot));
+        wanted.check(mkey.ok_or(Errno(libc::EINVAL))?)?;
     }
     Ok(())
+}
+
+/// One range of an advice.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    pd: u32,
+    advice: u64,
+    address: u64,
+    length: u32,
+    lkey: u32,
+}
+
+impl Wanted {
+    /// Whether the region in the key's slot may be advised of so.
+    fn check(self, mkey: &Mkey) -> Result<(), Errno> {
+        let [variant, ..] = self.lkey.to_le_bytes();
+        let on_demand = mkey.origin == MkeyOrigin::Region && mkey.on_demand;
+        if !on_demand || mkey.pd != self.pd || mkey.variant != variant {
+            return Err(Errno(libc::EINVAL));
+        }
+        if self.advice == PREFETCH_WRITE && mkey.access & access::LOCAL_WRITE == 0 {
+            return Err(Errno(libc::EPERM));
+        }
+        if !covers(mkey, self.address, u64::from(self.length)) {
+            return Err(Errno(libc::EFAULT));
+        }
+        Ok(())
+    }
 }
 
 fn covers(mkey: &Mkey, address: u64, length: u64) -> bool {
@@ -83,4 +107,129 @@ fn covers(mkey: &Mkey, address: u64, length: u64) -> bool {
         from.checked_add(length)
             .is_some_and(|behind| behind <= mkey.len)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREFETCH: u64 = 0;
+    const PREFETCH_NO_FAULT: u64 = 2;
+    const START: u64 = 0x10_0000;
+    const BYTES: u64 = 0x3000;
+
+    fn region() -> Mkey {
+        Mkey {
+            origin: MkeyOrigin::Region,
+            on_demand: true,
+            pd: 3,
+            variant: 0x5a,
+            access: access::LOCAL_READ | access::LOCAL_WRITE,
+            start: START,
+            len: BYTES,
+            ..Mkey::default()
+        }
+    }
+
+    /// Advice on all of [`region`].
+    const WHOLE: Wanted = Wanted {
+        pd: 3,
+        advice: PREFETCH,
+        address: START,
+        length: 0x3000,
+        lkey: 0x70_005a,
+    };
+
+    fn check(wanted: Wanted, mkey: Mkey, expect: Result<(), i32>) {
+        let answer = wanted.check(&mkey).map_err(|Errno(number)| number);
+        assert_eq!(answer, expect, "{wanted:x?} {mkey:x?}");
+    }
+
+    #[test]
+    fn advice_is_for_regions_on_demand_of_its_domain() {
+        for advice in [PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT] {
+            check(Wanted { advice, ..WHOLE }, region(), Ok(()));
+        }
+        let window = MkeyOrigin::Window;
+        for mkey in [
+            Mkey {
+                on_demand: false,
+                ..region()
+            },
+            Mkey {
+                origin: window,
+                ..region()
+            },
+            Mkey { pd: 4, ..region() },
+            Mkey {
+                variant: 0x5b,
+                ..region()
+            },
+        ] {
+            check(WHOLE, mkey, Err(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_written_is_not_prefetched_for_writing() {
+        let read_only = Mkey {
+            access: access::LOCAL_READ,
+            ..region()
+        };
+        for (advice, expect) in [
+            (PREFETCH, Ok(())),
+            (PREFETCH_WRITE, Err(libc::EPERM)),
+            (PREFETCH_NO_FAULT, Ok(())),
+        ] {
+            check(Wanted { advice, ..WHOLE }, read_only, expect);
+        }
+    }
+
+    #[test]
+    fn advice_stays_within_its_region() {
+        for (address, length, expect) in [
+            (START, 0, Ok(())),
+            (START + BYTES, 0, Ok(())),
+            (START + 1, 0x2fff, Ok(())),
+            (START - 1, 1, Err(libc::EFAULT)),
+            (START, 0x3001, Err(libc::EFAULT)),
+            (START + BYTES, 1, Err(libc::EFAULT)),
+            (START + 1, u32::MAX, Err(libc::EFAULT)),
+            (u64::MAX, u32::MAX, Err(libc::EFAULT)),
+        ] {
+            check(
+                Wanted {
+                    address,
+                    length,
+                    ..WHOLE
+                },
+                region(),
+                expect,
+            );
+        }
+        // Of all memory there is no end to go beyond, but that of addresses.
+        let all = Mkey {
+            start: 0,
+            len: ALL_BYTES,
+            ..region()
+        };
+        for (address, expect) in [
+            (ALL_BYTES - 0x3000, Ok(())),
+            (ALL_BYTES - 0x2fff, Err(libc::EFAULT)),
+        ] {
+            check(Wanted { address, ..WHOLE }, all, expect);
+        }
+    }
+
+    #[test]
+    fn all_of_memory_is_asked_for_in_one_way() {
+        for (start, length, expect) in [
+            (0, u64::MAX, true),
+            (0, u64::MAX - 1, false),
+            (0, 0, false),
+            (0x1000, u64::MAX, false),
+        ] {
+            assert_eq!(is_everything(start, length), expect, "{start:x} {length:x}");
+        }
+    }
 }
