@@ -19,6 +19,7 @@ mod offload;
 mod polling;
 mod pool;
 mod ports;
+mod privileged;
 mod refusals;
 mod rules;
 mod seen;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     cases.extend(deferred::cases());
     cases.extend(polling::cases());
     cases.extend(seen::cases());
+    cases.extend(privileged::cases());
     cases.extend(crash::cases());
     cases.extend(mpi::cases());
     harness::run(&cases)
