@@ -23,7 +23,7 @@ fields! {
     /// Capability mask of the port.
     CAP_MASK1 = 0x280, 32;
     /// Local identifier.
-    LID = 0x360, 16;
+    LID = 0x380, 16;
     /// LID of the subnet manager.
-    SM_LID = 0x380, 16;
+    SM_LID = 0x3a0, 16;
 }

@@ -19,6 +19,7 @@ use crate::engine::access::key_of;
 use crate::fabric::{Function, Place, QPN_BASE};
 use crate::stats::{Command, Refusal};
 use crate::sys::Errno;
+use crate::sysfs::{PORT_CAPABILITIES, SM_LID};
 use crate::uverbs::{Call, Full, Kind, low32, number_of, slot_of_number};
 
 /// Why a command did not happen.
@@ -268,7 +269,8 @@ fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
         .set(vport::PORT_GUID, identity.port_guid(port))
         .set(vport::NODE_GUID, identity.node_guid)
         .set(vport::LID, u64::from(identity.lid(port)))
-        .set(vport::SM_LID, 1);
+        .set(vport::CAP_MASK1, u64::from(PORT_CAPABILITIES))
+        .set(vport::SM_LID, u64::from(SM_LID));
     Ok(output.done())
 }
 

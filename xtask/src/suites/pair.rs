@@ -41,9 +41,20 @@ impl<'a> Room<'a> {
 
     /// `program` as it runs in `function`.
     pub(super) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
+        self.command_with(&["--nodes", "2"], function, program)
+    }
+
+    /// As [`Room::command`], with options of `bf-emu run`, the room's size among them.
+    pub(super) fn command_with(
+        &self,
+        options: &[&str],
+        function: &str,
+        program: impl AsRef<OsStr>,
+    ) -> Command {
         let mut command = self.emulator("run");
         command
-            .args(["--nodes", "2", "--as", function, "--"])
+            .args(options)
+            .args(["--as", function, "--"])
             .arg(program)
             .envs(self.world.env.for_verbs());
         command
