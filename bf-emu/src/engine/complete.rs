@@ -7,6 +7,7 @@ use mlx5_prm::wqe::Ctrl;
 use super::event::{self, Event};
 use super::fault;
 use super::moderation::{self, Verdict};
+use super::owed::{self, Object};
 use super::receive::{self, low16};
 use super::scatter::Scattered;
 use super::tick;
@@ -172,11 +173,12 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
     }
     for function in 0..locked.fabric().identities().len() {
         let mut from = 0;
-        let in_error = |qp: &Qp| qp.state == state::ERR;
+        let in_error = |qp: &Qp| qp.state == state::ERR || qp.owed != 0;
         while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| in_error(qp)) {
-            flush(locked, function, slot + QPN_BASE);
+            end(locked, function, slot + QPN_BASE);
             from = slot + 1;
         }
+        owed::recover(locked, function);
     }
 }
 
@@ -246,18 +248,16 @@ fn widen(cq: &Cq, counter: u32) -> u32 {
 }
 
 fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
-    let Some(cq) = locked.function(function).cqs.get_mut(slot) else {
-        return;
-    };
-    if std::mem::replace(&mut cq.overrun, true) {
+    let overrun = |cq: &Cq| cq.overrun;
+    if locked.peek(function).cqs.get(slot).is_none_or(overrun) {
         return;
     }
-    let (handle, devx) = ((cq.event_channel, cq.user_handle), cq.devx);
-    if event::asynchronous(locked, function, handle, devx, Event::CqError)
-        && let Some(cq) = locked.function(function).cqs.get_mut(slot)
-    {
-        cq.async_events_sent = cq.async_events_sent.wrapping_add(1);
+    let queue = Object::CompletionQueue(slot);
+    owed::owe(locked, function, queue, Event::CqError.bit());
+    if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
+        cq.overrun = true;
     }
+    owed::pay(locked, function, queue);
 }
 
 /// Arms a completion queue: the owner has read up to the counter in `command`, the arm word of the
@@ -351,38 +351,26 @@ pub(crate) fn enter_error(
     qpn: u32,
     event: Option<Event>,
 ) {
-    let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) else {
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)) else {
         return;
     };
     if matches!(qp.state, state::RST | state::ERR) {
         return;
     }
-    qp.state = state::ERR;
-    qp.pending = false;
-    flush(locked, function, qpn);
-    if let Some(event) = event {
-        tell(locked, function, qpn, event);
-    }
-    let shared = locked
-        .peek(function)
-        .qps
-        .get(qp_slot(qpn))
-        .is_some_and(|qp| qp.srq != 0);
-    if shared {
-        tell(locked, function, qpn, Event::LastWqe);
-    }
+    let last = if qp.srq != 0 { Event::LastWqe.bit() } else { 0 };
+    let events = event.map_or(0, Event::bit) | last;
+    owed::owe(locked, function, Object::QueuePair(qp_slot(qpn)), events);
+    end(locked, function, qpn);
 }
 
-fn tell(locked: &mut Locked<'_>, function: usize, qpn: u32, event: Event) {
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)).copied() else {
-        return;
-    };
-    let handle = (qp.event_channel, qp.user_handle);
-    if event::asynchronous(locked, function, handle, qp.devx, event)
-        && let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn))
-    {
-        qp.events_sent = qp.events_sent.wrapping_add(1);
+/// Brings a queue pair that may owe events for it into the error state.
+fn end(locked: &mut Locked<'_>, function: usize, qpn: u32) {
+    if let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) {
+        qp.state = state::ERR;
+        qp.pending = false;
     }
+    flush(locked, function, qpn);
+    owed::pay(locked, function, Object::QueuePair(qp_slot(qpn)));
 }
 
 /// Completes everything that is posted on a queue pair in error with a flush error.

@@ -16,6 +16,21 @@ pub(crate) enum Event {
 }
 
 impl Event {
+    /// In the order in which the owner of a queue is told of them.
+    pub(super) const ALL: [Self; 6] = [
+        Self::CqError,
+        Self::QpFatal,
+        Self::QpRequestError,
+        Self::QpAccessError,
+        Self::SrqLimit,
+        Self::LastWqe,
+    ];
+
+    /// The event in a set of them.
+    pub(super) const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
     fn verbs_type(self) -> u32 {
         match self {
             Self::CqError => 0,
@@ -143,19 +158,26 @@ pub(crate) fn completion_counted(
     pipe.map(|pipe| pipe.write(locked, function, &user_handle.to_ne_bytes()))
 }
 
-/// Tells of an asynchronous event of an object. Returns true if it went to the verbs channel.
-pub(crate) fn asynchronous(
-    locked: &Locked<'_>,
+/// Tells of an asynchronous event of an object. `about_to_send` is called when nothing is left but to
+/// write it, with whether its owner will acknowledge it. Returns whether it was taken; None if the owner
+/// has no channel of verbs.
+pub(super) fn asynchronous(
+    locked: &mut Locked<'_>,
     function: usize,
-    (channel, user_handle): (u32, u64),
-    devx: Subscription,
+    ((channel, user_handle), devx): ((u32, u64), Subscription),
     event: Event,
-) -> bool {
+    about_to_send: impl FnOnce(&mut Locked<'_>, bool),
+) -> Option<bool> {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&user_handle.to_ne_bytes());
     bytes[8..12].copy_from_slice(&event.verbs_type().to_ne_bytes());
-    let sent = send(locked, function, channel, ChannelKind::Async, &bytes);
-    devx_event(locked, function, devx, (event.device_type(), 0, 0));
+    let pipe = open(locked, function, channel, ChannelKind::Async);
+    let ready = devx_ready(locked, function, devx, (event.device_type(), 0, 0));
+    about_to_send(locked, pipe.is_some());
+    let sent = pipe.map(|pipe| pipe.write(locked, function, &bytes));
+    if let Some(ready) = ready {
+        ready.write(locked, function);
+    }
     sent
 }
 
@@ -186,32 +208,48 @@ pub(crate) fn of_port(locked: &Locked<'_>, place: Place, event: PortEvent) {
 }
 
 /// Sends an event of the device, if it is wanted: its type, its subtype, and its port or 0.
-fn devx_event(
+fn devx_event(locked: &Locked<'_>, function: usize, wanted: Subscription, kind: (u8, u8, u8)) {
+    if let Some(ready) = devx_ready(locked, function, wanted, kind) {
+        ready.write(locked, function);
+    }
+}
+
+/// An event of the device that is about to be sent.
+struct Ready {
+    pipe: Pipe,
+    bytes: [u8; 8 + EQE_BYTES],
+    length: usize,
+}
+
+impl Ready {
+    fn write(self, locked: &Locked<'_>, function: usize) {
+        let bytes = self.bytes.get(..self.length).unwrap_or(&self.bytes);
+        self.pipe.write(locked, function, bytes);
+    }
+}
+
+/// As [`devx_event`], but for the write.
+fn devx_ready(
     locked: &Locked<'_>,
     function: usize,
     wanted: Subscription,
     (device_type, subtype, port): (u8, u8, u8),
-) {
+) -> Option<Ready> {
     if wanted.types >> (device_type & 31) & 1 == 0 {
-        return;
+        return None;
     }
-    let Some(channel) = channel_of(locked, function, wanted.channel) else {
-        return;
-    };
+    let channel = channel_of(locked, function, wanted.channel)?;
     let mut bytes = [0; 8 + EQE_BYTES];
     bytes[..8].copy_from_slice(&wanted.cookie.to_ne_bytes());
     bytes[9] = device_type;
     bytes[11] = subtype;
     // `struct mlx5_eqe_port` begins at 32 and has the port in the upper half of its ninth byte.
     bytes[8 + 32 + 8] = port << 4;
-    let length = if channel.omit_data { 8 } else { bytes.len() };
-    send(
-        locked,
-        function,
-        wanted.channel,
-        ChannelKind::Devx,
-        &bytes[..length],
-    );
+    Some(Ready {
+        pipe: open(locked, function, wanted.channel, ChannelKind::Devx)?,
+        length: if channel.omit_data { 8 } else { bytes.len() },
+        bytes,
+    })
 }
 
 fn channel_of(locked: &Locked<'_>, function: usize, channel: u32) -> Option<Channel> {

@@ -21,6 +21,7 @@ pub(crate) mod fault;
 pub(crate) mod link;
 pub(crate) mod list;
 pub(crate) mod moderation;
+mod owed;
 mod peer;
 pub mod polling;
 pub(crate) mod receive;

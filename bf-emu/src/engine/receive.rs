@@ -3,11 +3,12 @@
 use mlx5_prm::qp::state;
 
 use super::access::{Need, Side};
-use super::event::{self, Event};
+use super::event::Event;
 use super::list::List;
+use super::owed::{self, Object};
 use crate::fabric::Locked;
 use crate::fabric::journal::{Take, TakenFrom};
-use crate::fabric::objects::{Qp, Srq, Subscription};
+use crate::fabric::objects::{Qp, Srq};
 use crate::memory::{MemoryError, Space};
 
 /// Most bytes of a receive entry: 32 octowords, as the device tells the kernel's users.
@@ -232,18 +233,12 @@ fn check_limit(locked: &mut Locked<'_>, function: usize, slot: u32) {
     if u32::from(left) >= srq.limit {
         return;
     }
-    let handle = (srq.event_channel, srq.user_handle);
-    let sent = event::asynchronous(
-        locked,
-        function,
-        handle,
-        Subscription::default(),
-        Event::SrqLimit,
-    );
+    let queue = Object::SharedQueue(slot);
+    owed::owe(locked, function, queue, Event::SrqLimit.bit());
     if let Some(srq) = locked.function(function).srqs.get_mut(slot) {
         srq.limit = 0;
-        srq.events_sent = srq.events_sent.wrapping_add(u32::from(sent));
     }
+    owed::pay(locked, function, queue);
 }
 
 /// The low half of a counter that runs on 16 bits in the rings.

@@ -220,6 +220,8 @@ pub struct Qp {
     pub cs_req: u8,
     /// Up to so many bytes of a message to it lie in the completion's entry, likewise.
     pub cs_res: u8,
+    /// Asynchronous events that the owner has not been told of yet, a bit for each.
+    pub owed: u8,
     /// Connected: the port of the other side's function that the path leads to.
     pub remote_port: u8,
 }
@@ -422,6 +424,8 @@ pub struct Cq {
     pub ignore_overrun: bool,
     /// An entry was lost for want of room.
     pub overrun: bool,
+    /// As [`Qp::owed`].
+    pub owed: u8,
     /// Made by a DEVX command.
     pub by_command: bool,
 }
@@ -456,6 +460,8 @@ pub struct Srq {
     pub events_sent: u32,
     /// Scatter entries of each receive entry.
     pub sge_max: u32,
+    /// As [`Qp::owed`].
+    pub owed: u8,
     /// The entries form a ring and not a list.
     pub cyclic: bool,
     /// Made by a DEVX command.

@@ -3,7 +3,10 @@
 
 use super::*;
 use crate::engine::complete::recover;
+use crate::engine::event::Event;
+use crate::engine::owed::{self, Object};
 use crate::fabric::journal::{Record, Take, TakenFrom};
+use crate::fabric::objects::{Channel, ChannelKind, Srq};
 
 fn completion(byte_count: u32) -> Cqe {
     Cqe {
@@ -110,6 +113,100 @@ fn a_queue_that_was_half_flushed_is_flushed() {
     let flushed = |cqe: &Cqe| cqe.syndrome == syndrome::WR_FLUSH_ERR;
     assert!(found.iter().all(flushed), "{found:?}");
     assert_eq!(counters(&world, &queue), (3, 3));
+}
+
+/// The read end of a new channel of asynchronous events, and its number, counted from 1.
+fn async_channel(world: &World, function: usize) -> (i32, u32) {
+    let (read_end, write_end) = sys::pipe(true).unwrap();
+    let channel = Channel {
+        kind: ChannelKind::Async,
+        write_fd: write_end,
+        ..Channel::default()
+    };
+    let mut locked = world.fabric.lock();
+    let channels = &mut locked.function(function).channels;
+    (read_end, channels.insert(world.owner, channel).unwrap() + 1)
+}
+
+/// The events of verbs that wait in a channel, by number, each with the object's name.
+fn events(read_end: i32) -> Vec<(u64, u32)> {
+    sys::set_nonblocking(read_end).unwrap();
+    let mut bytes = [0; 16];
+    let next = || {
+        (sys::read(read_end, &mut bytes) == Ok(16)).then(|| {
+            let name = u64::from_ne_bytes(*bytes.first_chunk().unwrap());
+            (name, u32::from_ne_bytes(*bytes[8..].first_chunk().unwrap()))
+        })
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn an_event_that_is_owed_is_sent_once_wherever_its_sender_died() {
+    const NAME: u64 = 0x1234;
+    // How much of it the dead one had done: written it down, changed the state, told the owner.
+    for made in 1..=3 {
+        let world = World::new();
+        let queue = world.queue(HOST);
+        let (read_end, channel) = async_channel(&world, HOST);
+        world.change(&queue, |qp| {
+            (qp.event_channel, qp.user_handle) = (channel, NAME);
+        });
+        let slot = queue.qpn - QPN_BASE;
+        let owed = Event::QpFatal.bit() | Event::LastWqe.bit();
+        let pair = Object::QueuePair(slot);
+        owed::owe(&mut world.fabric.lock(), HOST, pair, owed);
+        if made >= 2 {
+            world.change(&queue, |qp| qp.state = state::ERR);
+        }
+        if made >= 3 {
+            owed::pay(&mut world.fabric.lock(), HOST, pair);
+        }
+        for _ in 0..2 {
+            recover(&mut world.fabric.lock());
+        }
+        assert_eq!(world.state(&queue), state::ERR, "{made} made");
+        assert_eq!(events(read_end), [(NAME, 1), (NAME, 16)], "{made} made");
+        let locked = world.fabric.lock();
+        let qp = locked.peek(HOST).qps.get(slot).unwrap();
+        assert_eq!((qp.events_sent, qp.owed), (2, 0), "{made} made");
+    }
+}
+
+#[test]
+fn completion_queues_and_shared_queues_are_not_owed_events_for_long() {
+    let world = World::new();
+    let queue = world.queue(HOST);
+    let (read_end, channel) = async_channel(&world, HOST);
+    let cq = {
+        let locked = world.fabric.lock();
+        let qp = locked.peek(HOST).qps.get(queue.qpn - QPN_BASE);
+        qp.unwrap().send_cq
+    };
+    let mut locked = world.fabric.lock();
+    let tables = locked.function(HOST);
+    let queue = tables.cqs.get_mut(cq).unwrap();
+    (queue.event_channel, queue.user_handle) = (channel, 7);
+    let srq = Srq {
+        event_channel: channel,
+        user_handle: 8,
+        limit: 5,
+        ..Srq::default()
+    };
+    let srq = tables.srqs.insert(world.owner, srq).unwrap();
+    for (object, event) in [
+        (Object::CompletionQueue(cq), Event::CqError),
+        (Object::SharedQueue(srq), Event::SrqLimit),
+    ] {
+        owed::owe(&mut locked, HOST, object, event.bit());
+    }
+    recover(&mut locked);
+    recover(&mut locked);
+    assert_eq!(events(read_end), [(7, 0), (8, 15)]);
+    let tables = locked.peek(HOST);
+    let (cq, srq) = (tables.cqs.get(cq).unwrap(), tables.srqs.get(srq).unwrap());
+    assert_eq!((cq.async_events_sent, cq.owed, cq.overrun), (1, 0, true));
+    assert_eq!((srq.events_sent, srq.owed, srq.limit), (1, 0, 0));
 }
 
 #[test]

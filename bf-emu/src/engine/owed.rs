@@ -1,0 +1,120 @@
+//! Asynchronous events of queues: owed before they are sent. Whoever is killed in between leaves a debt, and the next
+//! holder of the device's lock pays it.
+//!
+//! An event that its owner acknowledges is counted, and owed no more, right before it is written: who is killed in the
+//! few instructions between loses it, and nobody is told twice.
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::event::{self, Event};
+use crate::fabric::Locked;
+use crate::fabric::objects::Subscription;
+
+/// What events are told of, by its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Object {
+    QueuePair(u32),
+    CompletionQueue(u32),
+    SharedQueue(u32),
+}
+
+/// What an object has of events.
+struct Account<'a> {
+    /// Bits of [`Event::bit`].
+    owed: &'a mut u8,
+    /// Events written to its channel of verbs.
+    sent: &'a mut u32,
+    handle: (u32, u64),
+    devx: Subscription,
+}
+
+fn account<'a>(locked: &'a mut Locked<'_>, function: usize, object: Object) -> Option<Account<'a>> {
+    let tables = locked.function(function);
+    Some(match object {
+        Object::QueuePair(slot) => {
+            let qp = tables.qps.get_mut(slot)?;
+            Account {
+                owed: &mut qp.owed,
+                sent: &mut qp.events_sent,
+                handle: (qp.event_channel, qp.user_handle),
+                devx: qp.devx,
+            }
+        }
+        Object::CompletionQueue(slot) => {
+            let cq = tables.cqs.get_mut(slot)?;
+            Account {
+                owed: &mut cq.owed,
+                sent: &mut cq.async_events_sent,
+                handle: (cq.event_channel, cq.user_handle),
+                devx: cq.devx,
+            }
+        }
+        Object::SharedQueue(slot) => {
+            let srq = tables.srqs.get_mut(slot)?;
+            Account {
+                owed: &mut srq.owed,
+                sent: &mut srq.events_sent,
+                handle: (srq.event_channel, srq.user_handle),
+                devx: Subscription::default(),
+            }
+        }
+    })
+}
+
+/// Writes down that the owner of an object is to be told of events; to be done before what they tell of.
+pub(super) fn owe(locked: &mut Locked<'_>, function: usize, object: Object, events: u8) {
+    if let Some(account) = account(locked, function, object) {
+        *account.owed |= events;
+        fence(Ordering::Release);
+    }
+}
+
+/// Tells the owner of an object of what he is owed.
+pub(super) fn pay(locked: &mut Locked<'_>, function: usize, object: Object) {
+    for event in Event::ALL {
+        let Some(account) = account(locked, function, object) else {
+            return;
+        };
+        if *account.owed & event.bit() == 0 {
+            continue;
+        }
+        let (handle, devx) = (account.handle, account.devx);
+        let change = |locked: &mut Locked<'_>, counts: bool| {
+            if let Some(account) = self::account(locked, function, object) {
+                *account.owed &= !event.bit();
+                *account.sent = account.sent.wrapping_add(u32::from(counts));
+            }
+        };
+        let sent = event::asynchronous(locked, function, (handle, devx), event, change);
+        if sent == Some(false)
+            && let Some(account) = self::account(locked, function, object)
+        {
+            *account.sent = account.sent.wrapping_sub(1);
+        }
+    }
+}
+
+/// Does and pays what dead holders of the lock have left of completion queues and shared queues. Those of queue
+/// pairs follow an error state that has to be entered first.
+pub(super) fn recover(locked: &mut Locked<'_>, function: usize) {
+    let mut from = 0;
+    while let Some(slot) = locked.peek(function).cqs.next(from, |_, cq| cq.owed != 0) {
+        if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
+            cq.overrun = true;
+        }
+        pay(locked, function, Object::CompletionQueue(slot));
+        from = slot + 1;
+    }
+    from = 0;
+    while let Some(slot) = locked
+        .peek(function)
+        .srqs
+        .next(from, |_, srq| srq.owed != 0)
+    {
+        if let Some(srq) = locked.function(function).srqs.get_mut(slot) {
+            srq.limit = 0;
+        }
+        pay(locked, function, Object::SharedQueue(slot));
+        from = slot + 1;
+    }
+}
