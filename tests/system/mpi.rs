@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("osu_ialltoallv", |world| {
             measured(world, "osu_ialltoallv", "-f -t 3 --temp-buffers mmap")
         }),
+        Case::new("osu_datatypes_and_in_place", datatypes),
         Case::new("osu_buffer_kinds", buffer_kinds),
         Case::new("osu_files", files),
         Case::new("osu_offload_ksm", |world| offloaded(world, "ksm")),
@@ -98,6 +99,45 @@ fn table(output: &str) -> Vec<Vec<&str>> {
         .filter(|line| line.starts_with(|first: char| first.is_ascii_digit()))
         .map(|line| line.split_whitespace().collect())
         .collect()
+}
+
+/// A table for each datatype, whole elements only, and in place: by MPI and by the service processes.
+fn datatypes(world: &World) -> Result<()> {
+    let headers = ["MPI_CHAR", "MPI_INT", "MPI_FLOAT"].map(|name| format!("# Datatype: {name}.\n"));
+    for (program, options) in [
+        ("osu_alltoallv", "-T all -f"),
+        ("osu_alltoallv", "-T all -l --temp-buffers mmap"),
+        ("osu_ialltoallv", "-T all -l"),
+    ] {
+        let mut command = alone(world, program, "2")?;
+        // 3 holds no int and no float; 6 and 12 one and three.
+        command.args(["-m", "3:12", "-i", "5", "-x", "1", "-c"]);
+        command.args(options.split_whitespace());
+        let output = succeed(&mut command)?;
+        let sizes: Vec<&str> = table(&output).iter().map(|row| row[0]).collect();
+        ensure!(
+            sizes == ["3", "6", "12", "6", "12", "6", "12"]
+                && headers
+                    .iter()
+                    .all(|header| output.contains(header.as_str()))
+                && output.matches(" Pass").count() == sizes.len(),
+            "{program} {options}:\n{output}"
+        );
+    }
+    let farm = Farm::new(world, "stock", 1)?;
+    let options = "-m 1024:4096 -i 5 -x 1 -c -u 1 -T mpi_float -l";
+    let output = succeed(&mut by_services(
+        world,
+        &farm,
+        "osu_alltoallv",
+        "stock",
+        options,
+    )?)?;
+    ensure!(
+        output.matches(" Pass").count() == 3,
+        "by the service processes:\n{output}"
+    );
+    Ok(())
 }
 
 /// The kinds of buffers that the other tests do not use, without the device.

@@ -2,7 +2,9 @@
 //!
 //! This file sets up, builds, and says what the schemes are; `xgvmi-demo orchestrate` does the rest.
 
+use crate::matrix::versions::{self, VERSIONS, Version};
 use crate::setup::Env;
+use crate::setup::cache::Cache;
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -26,8 +28,10 @@ Schemes: ksm    stock UCX that creates a key for each buffer (UCX_IB_XGVMI_UMR_E
   --schemes LIST     of these schemes only, as in ksm,xgvmi [default: ksm,stock,xgvmi]
   --sizes LIST       bytes per transfer, at least 16K [default: 16K,256K,1M,16M]
   --iterations N     counted iterations per scheme and size [default: by size]
+  --ucx VERSION      stock UCX of this version, fetched unless it is there [default: the pinned one]
 
-Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs.";
+Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs; with --ucx, below
+target/demo/ucx-VERSION.";
 
 /// The emulator's cost profile: times of the commands as the slides give them.
 const PROFILE: &str = "bluefield3";
@@ -50,16 +54,20 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let env = setup::ensure()?;
+    let libraries = match options.ucx {
+        Some(version) => version.ensure(&Cache::open()?, &env)?,
+        None => env.ucx_lib_dir.clone(),
+    };
     let built = build()?;
     let states = States::make(&built.emulator)?;
-    let mut command = orchestrate(&options, &env, &built, &states);
+    let mut command = orchestrate(&options, (&env, &libraries), &built, &states);
     let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
     let (status, timed_out) = orchestrator.wait(LIMIT)?;
     if timed_out {
         bail!(
             "the demo did not end within {} s and was stopped; see {}",
             LIMIT.as_secs(),
-            output_dir().join("logs").display()
+            options.output_dir().join("logs").display()
         );
     }
     // It has said what was wrong.
@@ -76,6 +84,7 @@ struct Options {
     schemes: Vec<Scheme>,
     sizes: Option<String>,
     iterations: Option<String>,
+    ucx: Option<&'static Version>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +124,7 @@ impl Options {
             schemes: Scheme::ALL.to_vec(),
             sizes: None,
             iterations: None,
+            ucx: None,
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
@@ -123,12 +133,30 @@ impl Options {
                 Long("schemes") => options.schemes = schemes(&parser.value()?.string()?)?,
                 Long("sizes") => options.sizes = Some(parser.value()?.string()?),
                 Long("iterations") => options.iterations = Some(parser.value()?.string()?),
+                Long("ucx") => options.ucx = Some(version(&parser.value()?.string()?)?),
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!("{}; try: cargo xtask demo --help", other.unexpected()),
             }
         }
         Ok(Some(options))
     }
+
+    fn output_dir(&self) -> PathBuf {
+        let usual = workspace::target_dir().join("demo");
+        match self.ucx {
+            // A report of another UCX must not pass for the usual one.
+            Some(version) => usual.join(format!("ucx-{}", version.name)),
+            None => usual,
+        }
+    }
+}
+
+fn version(name: &str) -> Result<&'static Version> {
+    let found = VERSIONS.iter().find(|version| version.name == name);
+    found.with_context(|| {
+        let names: Vec<&str> = VERSIONS.iter().map(|version| version.name).collect();
+        format!("no UCX '{name}'; there are {}", names.join(", "))
+    })
 }
 
 fn schemes(list: &str) -> Result<Vec<Scheme>> {
@@ -172,7 +200,12 @@ fn build() -> Result<Built> {
     })
 }
 
-fn orchestrate(options: &Options, env: &Env, built: &Built, states: &States) -> Command {
+fn orchestrate(
+    options: &Options,
+    (env, libraries): (&Env, &Path),
+    built: &Built,
+    states: &States,
+) -> Command {
     let mut command = Command::new(&built.demo);
     command.arg("orchestrate");
     for scheme in &options.schemes {
@@ -194,8 +227,8 @@ fn orchestrate(options: &Options, env: &Env, built: &Built, states: &States) -> 
     command.args(["--profile", PROFILE]);
     command
         .arg("--ucx-library")
-        .arg(env.ucx_lib_dir.join("libucp.so.0"));
-    command.arg("--output").arg(output_dir());
+        .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
+    command.arg("--output").arg(options.output_dir());
     command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
     if options.quick {
         command.arg("--quick");
@@ -212,14 +245,10 @@ fn orchestrate(options: &Options, env: &Env, built: &Built, states: &States) -> 
             command.env_remove(name);
         }
     }
-    command.envs(env.for_ucx());
+    command.envs(env.for_libraries(&[libraries.to_owned()]));
     command.env("UCX_TLS", "rc_x,self");
     command.env("UCX_NET_DEVICES", "mlx5_0:1");
     command
-}
-
-fn output_dir() -> PathBuf {
-    workspace::target_dir().join("demo")
 }
 
 /// The emulator's state directories, one per scheme so that each has devices and counters of its own; removed when
@@ -297,8 +326,16 @@ mod tests {
             schemes: Scheme::ALL.to_vec(),
             sizes: None,
             iterations: None,
+            ucx: None,
         };
         check(&[], default());
+        check(
+            &["--ucx", "1.18.1"],
+            Options {
+                ucx: Some(&VERSIONS[0]),
+                ..default()
+            },
+        );
         check(
             &["--quick", "--schemes", "xgvmi,ksm", "--sizes=16K"],
             Options {
@@ -320,6 +357,7 @@ mod tests {
         check(&["--fast"], "--fast");
         check(&["now"], "now");
         check(&["--schemes", "umem"], "no scheme 'umem'");
+        check(&["--ucx", "1.17.0"], "no UCX '1.17.0'; there are 1.18.1, ");
     }
 
     #[test]

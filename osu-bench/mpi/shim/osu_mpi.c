@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* A change of any signature below is another number; the programs refuse a library that is not theirs. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request is kept in 64 bits");
 
@@ -112,20 +112,41 @@ int osu_mpi_allgather(const void *in, void *out, int bytes)
     return MPI_Allgather(in, bytes, MPI_BYTE, out, bytes, MPI_BYTE, MPI_COMM_WORLD);
 }
 
-int osu_mpi_alltoallv(const void *send, const int *send_counts, const int *send_displs, void *receive,
+/* The datatypes by their numbers in the programs. Counts and displacements are in elements of them. */
+static MPI_Datatype datatype_of(int number)
+{
+    switch (number) {
+    case 1:
+        return MPI_INT;
+    case 2:
+        return MPI_FLOAT;
+    default:
+        return MPI_CHAR;
+    }
+}
+
+/* Without `send`, what is sent lies in place, where what comes will be. */
+static const void *sent(const void *send)
+{
+    return send != NULL ? send : MPI_IN_PLACE;
+}
+
+int osu_mpi_alltoallv(int type, const void *send, const int *send_counts, const int *send_displs, void *receive,
                       const int *receive_counts, const int *receive_displs)
 {
-    return MPI_Alltoallv(send, send_counts, send_displs, MPI_CHAR, receive, receive_counts, receive_displs, MPI_CHAR,
-                         MPI_COMM_WORLD);
+    MPI_Datatype datatype = datatype_of(type);
+    return MPI_Alltoallv(sent(send), send_counts, send_displs, datatype, receive, receive_counts, receive_displs,
+                         datatype, MPI_COMM_WORLD);
 }
 
 /* The buffers and the four arrays stay as they are until the request is done. */
-int osu_mpi_ialltoallv(const void *send, const int *send_counts, const int *send_displs, void *receive,
+int osu_mpi_ialltoallv(int type, const void *send, const int *send_counts, const int *send_displs, void *receive,
                        const int *receive_counts, const int *receive_displs, uint64_t *kept)
 {
+    MPI_Datatype datatype = datatype_of(type);
     MPI_Request request = MPI_REQUEST_NULL;
-    int rc = MPI_Ialltoallv(send, send_counts, send_displs, MPI_CHAR, receive, receive_counts, receive_displs, MPI_CHAR,
-                            MPI_COMM_WORLD, &request);
+    int rc = MPI_Ialltoallv(sent(send), send_counts, send_displs, datatype, receive, receive_counts, receive_displs,
+                            datatype, MPI_COMM_WORLD, &request);
     *kept = kept_of(request);
     return rc;
 }

@@ -9,6 +9,15 @@ use osu_bench::offload::Request;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
+/// Where the blocks that are sent lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// In the buffer to send.
+    Send,
+    /// In the one to receive, where what comes will be (MPI_IN_PLACE).
+    InPlace,
+}
+
 /// One of the two.
 #[derive(Debug)]
 pub enum Backend<'w> {
@@ -39,12 +48,18 @@ impl Backend<'_> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn alltoallv(&mut self, layout: &Rc<Layout>, mut pair: Pair) -> Result<Pair> {
+    pub fn alltoallv(
+        &mut self,
+        layout: &Rc<Layout>,
+        mut pair: Pair,
+        source: Source,
+    ) -> Result<Pair> {
         if let Self::Mpi(world) = self {
-            world.alltoallv(layout, pair.send.as_slice(), pair.receive.as_mut_slice())?;
+            let send = (source == Source::Send).then(|| pair.send.as_slice());
+            world.alltoallv(layout, send, pair.receive.as_mut_slice())?;
             return Ok(pair);
         }
-        let pending = self.start(layout, pair)?;
+        let pending = self.start(layout, pair, source)?;
         self.wait(pending)
     }
 
@@ -52,12 +67,19 @@ impl Backend<'_> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn start(&mut self, layout: &Rc<Layout>, mut pair: Pair) -> Result<Pending> {
+    pub fn start(
+        &mut self,
+        layout: &Rc<Layout>,
+        mut pair: Pair,
+        source: Source,
+    ) -> Result<Pending> {
         let (send, receive) = parts(&mut pair);
+        let send = (source == Source::Send).then_some(send);
         // Kept from here on, so that an error below does not release what was handed out.
         let kept = ManuallyDrop::new((pair, Rc::clone(layout)));
         let operation = match self {
             Self::Mpi(world) => {
+                let send = send.map(<*mut [u8]>::cast_const);
                 // SAFETY: both buffers and the layout are kept until the operation is done, and nobody can reach them
                 // meanwhile: `kept` is private and given back by wait() alone. Moving it does not move what it owns.
                 Started::Mpi(unsafe { world.start_alltoallv(&kept.1, send, receive) }?)

@@ -1,9 +1,10 @@
 //! Where the blocks of an alltoallv lie: counts and displacements per rank, checked before anybody follows them.
 
+use crate::datatype::Datatype;
 use anyhow::{Result, ensure};
 use std::ffi::c_int;
 
-/// One side's blocks, in bytes; one of each per rank.
+/// One side's blocks, in bytes or in elements; one of each per rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     /// How long each block is.
@@ -17,6 +18,9 @@ pub struct Blocks {
 pub struct Layout {
     send: Blocks,
     receive: Blocks,
+    /// The same in elements of the datatype: both sides, as they are equal.
+    elements: Blocks,
+    datatype: Datatype,
 }
 
 impl Blocks {
@@ -60,16 +64,25 @@ impl Blocks {
 }
 
 impl Layout {
-    /// Equal blocks of `size` bytes to and from each of `ranks`: what the benchmark does.
+    /// Equal blocks to and from each of `ranks`, of the elements that `size` bytes hold: what the benchmark does.
     ///
     /// # Errors
     /// See [`Blocks::equal`].
-    pub fn equal(ranks: usize, size: usize) -> Result<Self> {
-        let blocks = Blocks::equal(ranks, size)?;
+    pub fn equal(ranks: usize, size: usize, datatype: Datatype) -> Result<Self> {
+        let elements = size / datatype.bytes();
+        let blocks = Blocks::equal(ranks, elements * datatype.bytes())?;
         Ok(Self {
             send: blocks.clone(),
             receive: blocks,
+            elements: Blocks::equal(ranks, elements)?,
+            datatype,
         })
+    }
+
+    /// What MPI is told: both sides, and what they count.
+    #[must_use]
+    pub fn elements(&self) -> (&Blocks, Datatype) {
+        (&self.elements, self.datatype)
     }
 
     /// What is sent.
@@ -98,10 +111,22 @@ mod tests {
 
     #[test]
     fn blocks_lie_one_behind_the_other() {
-        let layout = Layout::equal(3, 100).unwrap();
+        let layout = Layout::equal(3, 100, Datatype::Char).unwrap();
         assert_eq!(layout.send().counts, [100; 3]);
         assert_eq!(layout.receive().displacements, [0, 100, 200]);
         layout.check(3, 300, 300).unwrap();
+    }
+
+    #[test]
+    fn whole_elements_are_moved() {
+        let layout = Layout::equal(2, 11, Datatype::Int).unwrap();
+        assert_eq!(layout.send().displacements, [0, 8]);
+        let (elements, datatype) = layout.elements();
+        assert_eq!(datatype, Datatype::Int);
+        assert_eq!(
+            (&elements.counts[..], &elements.displacements[..]),
+            (&[2, 2][..], &[0, 2][..])
+        );
     }
 
     #[test]
@@ -110,7 +135,7 @@ mod tests {
             let error = result.unwrap_err().to_string();
             assert!(error.contains(expect), "{error}");
         };
-        let layout = Layout::equal(2, 100).unwrap();
+        let layout = Layout::equal(2, 100, Datatype::Char).unwrap();
         refused(
             layout.check(2, 199, 200),
             "send of rank 1, 100 bytes at 100",
@@ -121,10 +146,13 @@ mod tests {
         negative.send.counts[0] = -1;
         refused(negative.check(2, 200, 200), "-1 bytes at 0");
         refused(
-            Layout::equal(8, 1 << 29).map(|_| ()),
+            Layout::equal(8, 1 << 29, Datatype::Char).map(|_| ()),
             "the largest size is 268435455",
         );
-        refused(Layout::equal(2, usize::MAX).map(|_| ()), "MPI counts bytes");
-        Layout::equal(8, (1 << 28) - 1).unwrap();
+        refused(
+            Layout::equal(2, usize::MAX, Datatype::Char).map(|_| ()),
+            "MPI counts bytes",
+        );
+        Layout::equal(8, (1 << 28) - 1, Datatype::Char).unwrap();
     }
 }

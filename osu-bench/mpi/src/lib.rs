@@ -6,11 +6,12 @@
 //!
 //! From the outside in: [`run`] is a whole run, [`options`] its command line, [`measure`] one message size on one rank,
 //! [`summary`] what all ranks saw of it, [`omb`] OSU's output, [`results`] the files, [`merge`] several runs. Beneath: [`backend`], [`offload`],
-//! [`buffers`], [`layout`], [`compute`], [`mpi`].
+//! [`buffers`], [`layout`], [`datatype`], [`compute`], [`mpi`].
 
 pub mod backend;
 pub mod buffers;
 pub mod compute;
+pub mod datatype;
 pub mod layout;
 pub mod measure;
 pub mod merge;

@@ -1,8 +1,9 @@
 //! One message size, measured on this rank: the loops of OSU's two benchmarks, with buffers from where they are wanted.
 
-use crate::backend::{Backend, Pending};
+use crate::backend::{Backend, Pending, Source};
 use crate::buffers::{Pair, Supply, TempBuffers};
 use crate::compute::Compute;
+use crate::datatype::Datatype;
 use crate::layout::Layout;
 use crate::mpi::World;
 use crate::offload::Counted;
@@ -75,6 +76,7 @@ struct Once {
 
 /// One size.
 struct Case {
+    /// Bytes of a block: as many whole elements as the size holds.
     size: usize,
     layout: Rc<Layout>,
     supply: Supply,
@@ -110,19 +112,19 @@ impl<'w> Bench<'w> {
         })
     }
 
-    /// Measures one size; all ranks do so together.
+    /// Measures one size of one datatype; all ranks do so together.
     ///
     /// # Errors
     /// The backend's, or the device's counters cannot be read.
-    pub fn size(&mut self, size: usize) -> Result<Seen> {
+    pub fn size(&mut self, size: usize, datatype: Datatype) -> Result<Seen> {
         let rounds = self.options.rounds(size);
         let supply = match self.lasting.take() {
             Some(supply) => supply,
             None => Supply::new(self.options.temp_buffers, size * self.world.size())?,
         };
         let mut case = Case {
-            size,
-            layout: Rc::new(Layout::equal(self.world.size(), size)?),
+            size: size / datatype.bytes() * datatype.bytes(),
+            layout: Rc::new(Layout::equal(self.world.size(), size, datatype)?),
             supply,
             iterations: rounds.iterations,
             warm_up: rounds.warm_up,
@@ -149,7 +151,7 @@ impl<'w> Bench<'w> {
     fn blocking(&mut self, case: &mut Case) -> Result<Seen> {
         let mut seen = self.pass(case, |bench, layout, pair| {
             let began = Instant::now();
-            let pair = bench.backend.alltoallv(layout, pair)?;
+            let pair = bench.backend.alltoallv(layout, pair, bench.source())?;
             let once = Once {
                 total: began.elapsed(),
                 ..Once::default()
@@ -165,7 +167,7 @@ impl<'w> Bench<'w> {
     fn non_blocking(&mut self, case: &mut Case) -> Result<Seen> {
         let alone = self.pass(case, |bench, layout, pair| {
             let began = Instant::now();
-            let pending = bench.backend.start(layout, pair)?;
+            let pending = bench.backend.start(layout, pair, bench.source())?;
             let pair = bench.backend.wait(pending)?;
             let once = Once {
                 total: began.elapsed(),
@@ -183,7 +185,7 @@ impl<'w> Bench<'w> {
         self.barrier()?;
         let mut seen = self.pass(case, |bench, layout, pair| {
             let began = Instant::now();
-            let mut pending = bench.backend.start(layout, pair)?;
+            let mut pending = bench.backend.start(layout, pair, bench.source())?;
             let init = began.elapsed();
             let computing = Instant::now();
             let test = bench.compute_and_test(target, &mut pending)?;
@@ -304,7 +306,8 @@ impl<'w> Bench<'w> {
         for _ in 0..self.options.validation_warm_up {
             self.barrier()?;
             if let Some(pair) = self.warm_up.take() {
-                self.warm_up = Some(self.backend.alltoallv(layout, pair)?);
+                // As OSU's: not in place, whatever the timed calls are.
+                self.warm_up = Some(self.backend.alltoallv(layout, pair, Source::Send)?);
             }
         }
         Ok(())
@@ -315,14 +318,26 @@ impl<'w> Bench<'w> {
         Pattern::new(&[self.sequence, size as u64, from as u64, to as u64])
     }
 
+    fn source(&self) -> Source {
+        if self.options.in_place {
+            Source::InPlace
+        } else {
+            Source::Send
+        }
+    }
+
     fn fill(&self, size: usize, pair: &mut Pair) {
         let ranks = self.world.size();
-        let blocks = pair.send.as_mut_slice().chunks_exact_mut(size);
+        // What an earlier iteration left must not pass for what this one brought.
+        pair.receive.as_mut_slice()[..size * ranks].fill(0xee);
+        let source = match self.source() {
+            Source::Send => &mut pair.send,
+            Source::InPlace => &mut pair.receive,
+        };
+        let blocks = source.as_mut_slice().chunks_exact_mut(size);
         for (to, block) in blocks.take(ranks).enumerate() {
             self.pattern(size, self.world.rank(), to).fill(block);
         }
-        // What an earlier iteration left must not pass for what this one brought.
-        pair.receive.as_mut_slice()[..size * ranks].fill(0xee);
     }
 
     fn wrong(&self, size: usize, pair: &Pair) -> u64 {

@@ -35,10 +35,16 @@ pub struct Merged {
 /// No run, or runs that are not comparable.
 pub fn merge(records: &[Record]) -> Result<Merged> {
     let first = records.first().context("no run")?;
+    let datatype = first
+        .rows
+        .first()
+        .map(|row| row.datatype)
+        .unwrap_or_default();
     let alike = |other: &&Record| {
         (other.ranks, &other.temp_buffers, &other.mpi, other.schema)
             == (first.ranks, &first.temp_buffers, &first.mpi, first.schema)
-            && other.time_alloc == first.time_alloc
+            && (other.time_alloc, other.in_place) == (first.time_alloc, first.in_place)
+            && other.rows.iter().all(|row| row.datatype == datatype)
     };
     if let Some(other) = records.iter().find(|record| !alike(record)) {
         bail!(
@@ -234,6 +240,7 @@ mod tests {
         Row {
             scheme: scheme.to_owned(),
             size,
+            datatype: crate::datatype::Datatype::Char,
             iterations: 50,
             first_us: p50 * 10.0,
             steady_us: Percentiles {
@@ -267,6 +274,7 @@ mod tests {
             scheme: rows[0].scheme.clone(),
             temp_buffers: "mmap".to_owned(),
             time_alloc: false,
+            in_place: false,
             rows,
         }
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The number that a library of ours answers; see `INTERFACE` in the C file.
-const INTERFACE: c_int = 1;
+const INTERFACE: c_int = 2;
 
 /// File name of the library beside the programs.
 const LIBRARY: &str = "libosu_mpi.so";
@@ -56,9 +56,11 @@ calls! {
     ibarrier: fn(*mut u64) -> c_int;
     reduce_sum: fn(*const f64, *mut f64, c_int) -> c_int;
     allgather: fn(*const c_void, *mut c_void, c_int) -> c_int;
-    alltoallv: fn(*const c_void, *const c_int, *const c_int, *mut c_void, *const c_int, *const c_int) -> c_int;
-    ialltoallv:
-        fn(*const c_void, *const c_int, *const c_int, *mut c_void, *const c_int, *const c_int, *mut u64) -> c_int;
+    alltoallv:
+        fn(c_int, *const c_void, *const c_int, *const c_int, *mut c_void, *const c_int, *const c_int) -> c_int;
+    ialltoallv: fn(
+        c_int, *const c_void, *const c_int, *const c_int, *mut c_void, *const c_int, *const c_int, *mut u64
+    ) -> c_int;
     test: fn(*mut u64, *mut c_int) -> c_int;
     wait: fn(*mut u64) -> c_int;
 }
@@ -221,28 +223,36 @@ impl World {
         Ok(all)
     }
 
-    /// MPI_Alltoallv of bytes.
+    /// MPI_Alltoallv; without `send` in place.
     ///
     /// # Errors
     /// A layout that leaves a buffer, or MPI's own error.
-    pub fn alltoallv(&self, layout: &Layout, send: &[u8], receive: &mut [u8]) -> Result<()> {
-        layout.check(self.size, send.len(), receive.len())?;
-        let (sent, received) = (layout.send(), layout.receive());
+    pub fn alltoallv(
+        &self,
+        layout: &Layout,
+        send: Option<&[u8]>,
+        receive: &mut [u8],
+    ) -> Result<()> {
+        let length = send.map_or(receive.len(), <[u8]>::len);
+        layout.check(self.size, length, receive.len())?;
+        let (elements, datatype) = layout.elements();
         // SAFETY: the layout has been checked: one count and displacement per rank, and every block is in its buffer.
+        // In elements they are the same blocks. A null pointer stands for MPI_IN_PLACE.
         let rc = unsafe {
             (self.calls.alltoallv)(
-                send.as_ptr().cast(),
-                sent.counts.as_ptr(),
-                sent.displacements.as_ptr(),
+                datatype as c_int,
+                send.map_or(std::ptr::null(), <[u8]>::as_ptr).cast(),
+                elements.counts.as_ptr(),
+                elements.displacements.as_ptr(),
                 receive.as_mut_ptr().cast(),
-                received.counts.as_ptr(),
-                received.displacements.as_ptr(),
+                elements.counts.as_ptr(),
+                elements.displacements.as_ptr(),
             )
         };
         self.check("MPI_Alltoallv", rc)
     }
 
-    /// MPI_Ialltoallv of bytes.
+    /// MPI_Ialltoallv; without `send` in place.
     ///
     /// # Errors
     /// A layout that leaves a buffer, or MPI's own error.
@@ -253,21 +263,23 @@ impl World {
     pub unsafe fn start_alltoallv(
         &self,
         layout: &Layout,
-        send: *const [u8],
+        send: Option<*const [u8]>,
         receive: *mut [u8],
     ) -> Result<Operation> {
-        layout.check(self.size, send.len(), receive.len())?;
-        let (sent, received) = (layout.send(), layout.receive());
+        let length = send.map_or(receive.len(), <*const [u8]>::len);
+        layout.check(self.size, length, receive.len())?;
+        let (elements, datatype) = layout.elements();
         let mut kept = 0;
         // SAFETY: as in alltoallv(); the caller keeps buffers and layout until the end.
         let rc = unsafe {
             (self.calls.ialltoallv)(
-                send.cast(),
-                sent.counts.as_ptr(),
-                sent.displacements.as_ptr(),
+                datatype as c_int,
+                send.map_or(std::ptr::null(), <*const [u8]>::cast),
+                elements.counts.as_ptr(),
+                elements.displacements.as_ptr(),
                 receive.cast(),
-                received.counts.as_ptr(),
-                received.displacements.as_ptr(),
+                elements.counts.as_ptr(),
+                elements.displacements.as_ptr(),
                 &raw mut kept,
             )
         };

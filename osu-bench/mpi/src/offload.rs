@@ -129,7 +129,7 @@ impl Offload {
         })
     }
 
-    /// Starts an alltoallv between all ranks.
+    /// Starts an alltoallv between all ranks; without `send` in place.
     ///
     /// # Errors
     /// A layout that leaves a buffer, or the client's own error.
@@ -140,19 +140,21 @@ impl Offload {
     pub unsafe fn start(
         &mut self,
         layout: &Rc<Layout>,
-        send: *mut [u8],
+        send: Option<*mut [u8]>,
         receive: *mut [u8],
     ) -> Result<Request> {
         let sizes = self.convert(layout)?;
-        // SAFETY: the caller's promise.
-        let request = unsafe {
-            self.client.alltoallv(
-                CommunicatorId::WORLD,
-                sizes.send.side(send),
-                sizes.receive.side(receive),
-            )
-        };
-        Ok(request?)
+        let (world, receive) = (CommunicatorId::WORLD, sizes.receive.side(receive));
+        Ok(match send {
+            Some(send) => {
+                // SAFETY: the caller's promise.
+                unsafe { self.client.alltoallv(world, sizes.send.side(send), receive) }?
+            }
+            None => {
+                // SAFETY: the caller's promise.
+                unsafe { self.client.alltoallv_in_place(world, receive) }?
+            }
+        })
     }
 
     /// Whether it is complete; moves things forward.

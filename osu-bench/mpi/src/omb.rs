@@ -3,6 +3,7 @@
 //! Widths and precision are OSU's: 10 characters for the size, 20 for each number, with two decimals, 12 for the
 //! iterations. The golden files in `tests/golden` are what OSU's own programs printed.
 
+use crate::datatype::Datatype;
 use crate::options::{Options, Program};
 use std::fmt::Write as _;
 
@@ -86,10 +87,19 @@ pub fn title(program: Program) -> String {
     format!("# OSU MPI {kind}All-to-Allv Personalized Exchange Latency Test v{VERSION}\n")
 }
 
-/// All lines above the first number.
+/// The lines above the first table.
 #[must_use]
-pub fn header(options: &Options, own: &[&str]) -> String {
-    let mut text = format!("\n{}", title(options.program));
+pub fn preamble(program: Program) -> String {
+    let mut text = format!("\n{}", title(program));
+    if program == Program::NonBlocking {
+        text.push_str("# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait\n\n");
+    }
+    text
+}
+
+/// The lines above a datatype's table.
+#[must_use]
+pub fn header(options: &Options, datatype: Datatype, own: &[&str]) -> String {
     let columns: &[&str] = match (options.program, options.full) {
         (Program::Blocking, false) => &["Avg Latency(us)"],
         (Program::Blocking, true) => &["Avg Latency(us)", "Min Latency(us)", "Max Latency(us)"],
@@ -108,10 +118,7 @@ pub fn header(options: &Options, own: &[&str]) -> String {
             "Overlap(%)",
         ],
     };
-    if options.program == Program::NonBlocking {
-        text.push_str("# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait\n\n");
-    }
-    text.push_str("# Datatype: MPI_CHAR.\n# Size    ");
+    let mut text = format!("# Datatype: {}.\n# Size    ", datatype.name());
     // Writing to a String cannot fail, here and below.
     for column in columns {
         let _ = write!(text, "{column:>20}");

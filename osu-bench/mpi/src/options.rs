@@ -4,6 +4,7 @@ mod help;
 mod values;
 
 use crate::buffers::TempBuffers;
+use crate::datatype::Datatype;
 use lexopt::prelude::{Long, Short, ValueExt as _};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -90,6 +91,10 @@ pub struct Options {
     pub validation_warm_up: usize,
     /// `-z`: percentiles of the mean over ranks, at most five.
     pub percentiles: Vec<u8>,
+    /// `-T`: a table for each.
+    pub datatypes: Vec<Datatype>,
+    /// `-l`: what is sent lies where what comes will be.
+    pub in_place: bool,
     /// `-t`: MPI_Test calls during the computation.
     pub test_calls: usize,
     /// `--backend`.
@@ -162,6 +167,9 @@ const LARGE_SIZE: usize = 8192;
 /// Most validation warm-up calls that OSU allows.
 const VALIDATION_WARM_UP_MAX: usize = 10;
 
+/// Most tables of a run: each datatype once, and once more for who names them all again.
+const DATATYPES_MAX: usize = 2 * Datatype::ALL.len();
+
 /// Most iterations, warm-ups and test calls: the times of all of them are kept, 8 bytes each.
 const COUNT_MAX: usize = 10_000_000;
 
@@ -186,6 +194,8 @@ impl Options {
             validate: false,
             validation_warm_up: 5,
             percentiles: Vec::new(),
+            datatypes: Vec::new(),
+            in_place: false,
             test_calls: 0,
             backend: BackendKind::Mpi,
             scheme: Scheme::Xgvmi,
@@ -241,6 +251,10 @@ impl Options {
                     options.percentiles = percentiles(list.as_deref())?;
                     continue;
                 }
+                Short('l') | Long("in-place") => {
+                    options.in_place = true;
+                    continue;
+                }
                 Long("time-alloc") => {
                     options.time_alloc = true;
                     continue;
@@ -263,6 +277,9 @@ impl Options {
                 )));
             };
             options.set(&name, value)?;
+        }
+        if options.datatypes.is_empty() {
+            options.datatypes.push(Datatype::default());
         }
         options.agree()?;
         Ok(Request::Run(Box::new(options)))
@@ -318,6 +335,17 @@ impl Options {
                     ));
                 }
                 self.validation_warm_up = calls;
+            }
+            // The arrays of computation on a GPU; without one OSU takes it for nothing as well.
+            "-a" => drop(number(1, "Invalid Device Array Size")?),
+            "-T" => {
+                let named = Datatype::named(&text).ok_or_else(|| {
+                    bad("Invalid datatype, there are MPI_CHAR, MPI_INT, MPI_FLOAT and all")
+                })?;
+                self.datatypes.extend(named);
+                if self.datatypes.len() > DATATYPES_MAX {
+                    return Err(bad("Too many datatypes"));
+                }
             }
             "-t" => self.test_calls = number(0, "Invalid Number of Probes")?,
             "--backend" => {
@@ -421,9 +449,11 @@ impl Options {
     pub fn shape(&self) -> String {
         let Self { small, large, .. } = self;
         format!(
-            "{}, sizes {}:{}, iterations {} and {}, warm-up {} and {}, validation {} with {} calls, test calls {}, \
+            "{}, datatypes {:?}, in place {}, sizes {}:{}, iterations {} and {}, warm-up {} and {}, validation {} with {} calls, test calls {}, \
              backend {:?}, scheme {}, buffers {}, barrier {:?}, counters {}",
             self.program.name(),
+            self.datatypes,
+            self.in_place,
             self.size_min,
             self.size_max,
             small.iterations,
@@ -486,13 +516,15 @@ enum Name {
 }
 
 /// OSU's long names, with their letters.
-const LONG: [(&str, char); 6] = [
+const LONG: [(&str, char); 8] = [
     ("message-size", 'm'),
     ("mem-limit", 'M'),
     ("iterations", 'i'),
     ("warmup", 'x'),
     ("validation-warmup", 'u'),
     ("num-test-calls", 't'),
+    ("array-size", 'a'),
+    ("type", 'T'),
 ];
 
 /// Ours.
@@ -517,27 +549,48 @@ const OWN: [&str; 18] = [
     "secret-file",
 ];
 
-/// OSU's letters that mean something there and nothing here.
-const ELSEWHERE: &str = "adDGIklPT";
+/// OSU's options of these two benchmarks that are not here, and why.
+const ELSEWHERE: [(char, &str, &str); 5] = [
+    ('D', "ddt", "Derived datatypes are not measured here"),
+    (
+        'G',
+        "graph",
+        "Graphs are drawn without gnuplot here: --plot FILE.svg",
+    ),
+    ('I', "session", "Sessions of MPI-4 are not used here"),
+    ('P', "papi", "Processor counters (PAPI) are not read here"),
+    (
+        'd',
+        "accelerator",
+        "Memory of accelerators (CUDA, ROCm, OpenACC) is not used here",
+    ),
+];
 
 impl Name {
     /// The one name under which an option is handled.
     fn canonical(self, program: Program) -> Result<String, BadUsage> {
         let letter = match self {
             Self::Letter(letter) => letter,
-            Self::Word(word) => match LONG.iter().find(|(name, _)| *name == word) {
-                Some((_, letter)) => *letter,
+            Self::Word(word) => match LONG
+                .iter()
+                .copied()
+                .chain(ELSEWHERE.map(|(letter, name, _)| (name, letter)))
+                .find(|(name, _)| *name == word)
+            {
+                Some((_, letter)) => letter,
                 None if OWN.contains(&word.as_str()) => return Ok(format!("--{word}")),
                 None => return Err(BadUsage(format!("Invalid option [--{word}]"))),
             },
         };
         match letter {
             't' if program == Program::Blocking => Err(BadUsage("Invalid option [-t]".to_owned())),
-            'm' | 'M' | 'i' | 'x' | 'u' | 't' => Ok(format!("-{letter}")),
-            other if ELSEWHERE.contains(other) => Err(BadUsage(format!(
-                "Option of OSU's that these programs do not have [-{other}]"
-            ))),
-            other => Err(BadUsage(format!("Invalid option [-{other}]"))),
+            'm' | 'M' | 'i' | 'x' | 'u' | 't' | 'a' | 'T' => Ok(format!("-{letter}")),
+            other => Err(BadUsage(
+                match ELSEWHERE.iter().find(|(known, ..)| *known == other) {
+                    Some((_, _, why)) => format!("{why} [-{other}]"),
+                    None => format!("Invalid option [-{other}]"),
+                },
+            )),
         }
     }
 }

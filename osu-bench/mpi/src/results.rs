@@ -1,5 +1,6 @@
 //! A run's results in files: JSON, CSV, and a plot.
 
+use crate::datatype::Datatype;
 use crate::options::Options;
 use crate::summary::Summary;
 use anyhow::{Context as _, Result};
@@ -33,6 +34,9 @@ pub struct Record {
     pub temp_buffers: String,
     /// Whether allocation and release are in the times.
     pub time_alloc: bool,
+    /// Whether what is sent lies where what comes will be.
+    #[serde(default)]
+    pub in_place: bool,
     /// One per size.
     pub rows: Vec<Row>,
 }
@@ -44,6 +48,9 @@ pub struct Row {
     pub scheme: String,
     /// Bytes to each rank.
     pub size: usize,
+    /// What MPI was told that they are.
+    #[serde(default)]
+    pub datatype: Datatype,
     /// Timed iterations.
     pub iterations: u64,
     /// The first iteration of this size in the process.
@@ -111,6 +118,7 @@ impl Record {
             scheme: options.label().to_owned(),
             temp_buffers: options.temp_buffers.to_string(),
             time_alloc: options.time_alloc,
+            in_place: options.in_place,
             rows: Vec::new(),
         }
     }
@@ -143,7 +151,8 @@ impl Record {
     pub fn csv(&self) -> String {
         let mut text = String::from(
             "scheme,size,iterations,first_us,p50_us,p99_us,average_us,least_us,greatest_us,alloc_us,free_us,\
-             pure_us,compute_us,overlap_percent,wrong_bytes,registration_us,host_hit_percent,alias_hit_percent\n",
+             pure_us,compute_us,overlap_percent,wrong_bytes,registration_us,host_hit_percent,alias_hit_percent,\
+             datatype\n",
         );
         for row in &self.rows {
             // Writing to a String cannot fail.
@@ -174,7 +183,7 @@ impl Record {
                     None => write!(text, ","),
                 };
             }
-            text.push('\n');
+            let _ = writeln!(text, ",{}", row.datatype.name());
         }
         text
     }

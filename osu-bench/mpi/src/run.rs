@@ -5,6 +5,7 @@
 //! waiting for it where they cannot be told.
 
 use crate::backend::Backend;
+use crate::datatype::Datatype;
 use crate::measure::Bench;
 use crate::mpi::{World, launcher_rank};
 use crate::offload::{self, Offload};
@@ -217,7 +218,7 @@ fn limit_sizes(options: &mut Options, ranks: usize) -> Result<Option<String>> {
             options.memory_max
         );
     }
-    crate::layout::Layout::equal(ranks, options.size_max)?;
+    crate::layout::Layout::equal(ranks, options.size_max, Datatype::Char)?;
     Ok(warning)
 }
 
@@ -272,22 +273,28 @@ fn connect_and_run(
         .collect();
     let mut record = Record::new(options, world.version(), world.size(), arguments);
     if first {
-        print(&omb::header(options, &own_columns(options)));
+        print(&omb::preamble(options.program));
     }
     let mut wrong_size = None;
-    for size in options.sizes() {
-        let seen = bench
-            .size(size)
-            .with_context(|| format!("message size {size}"))?;
-        let summary = Summary::gather(world, options, size, &seen)?;
-        record.push(&summary);
+    'tables: for datatype in options.datatypes.iter().copied() {
         if first {
-            print(&summary.print(options));
+            print(&omb::header(options, datatype, &own_columns(options)));
         }
-        // All ranks have the sum, and stop together.
-        if summary.wrong().is_some_and(|wrong| wrong > 0) {
-            wrong_size = Some(size);
-            break;
+        // Sizes below an element have no line.
+        for size in options.sizes().filter(|size| *size >= datatype.bytes()) {
+            let seen = bench
+                .size(size, datatype)
+                .with_context(|| format!("message size {size}"))?;
+            let summary = Summary::gather(world, options, (size, datatype), &seen)?;
+            record.push(&summary);
+            if first {
+                print(&summary.print(options));
+            }
+            // All ranks have the sum, and stop together.
+            if summary.wrong().is_some_and(|wrong| wrong > 0) {
+                wrong_size = Some(size);
+                break 'tables;
+            }
         }
     }
     bench.finish()?;

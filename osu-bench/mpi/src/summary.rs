@@ -1,5 +1,6 @@
 //! What all ranks saw at one size, brought together at rank 0.
 
+use crate::datatype::Datatype;
 use crate::measure::Seen;
 use crate::mpi::World;
 use crate::omb::{Figures, Latency, Line, Overlap};
@@ -14,6 +15,7 @@ use osu_bench::samples::Samples;
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     size: usize,
+    datatype: Datatype,
     iterations: usize,
     program: Option<Program>,
     /// Means over ranks.
@@ -36,7 +38,12 @@ impl Summary {
     ///
     /// # Errors
     /// MPI's.
-    pub fn gather(world: &World, options: &Options, size: usize, seen: &Seen) -> Result<Self> {
+    pub fn gather(
+        world: &World,
+        options: &Options,
+        (size, datatype): (usize, Datatype),
+        seen: &Seen,
+    ) -> Result<Self> {
         let counted = seen.counted.unwrap_or_default();
         #[expect(clippy::cast_precision_loss, reason = "counts, exact below 2^53")]
         let given: [f64; GIVEN] = [
@@ -93,6 +100,7 @@ impl Summary {
         let wrong = options.validate.then(|| sum(9) as u64);
         Ok(Self {
             size,
+            datatype,
             iterations: seen.times.len(),
             program: Some(options.program),
             mean: Seen {
@@ -205,6 +213,7 @@ impl Summary {
         Row {
             scheme,
             size: self.size,
+            datatype: self.datatype,
             iterations: self.iterations as u64,
             first_us: self.mean.first,
             steady_us: Percentiles {

@@ -1,6 +1,7 @@
 //! OSU's output to the letter: what OSU's own programs printed is parsed as their readers parse it, and printed again.
 
-use osu_mpi::omb::{Figures, Latency, Line, Overlap, header, line};
+use osu_mpi::datatype::Datatype;
+use osu_mpi::omb::{Figures, Latency, Line, Overlap, header, line, preamble};
 use osu_mpi::options::{Options, Program, Request};
 use std::ffi::OsString;
 
@@ -50,8 +51,21 @@ fn check(program: Program, arguments: &str, golden: &str) {
     let Ok(Request::Run(options)) = Options::parse(program, words) else {
         panic!("{arguments}");
     };
-    let table = parse(golden);
-    let mut printed = header(&options, &[]);
+    let mut printed = preamble(program);
+    // A table for each datatype, in their order.
+    let tables = golden.split("# Datatype: ").skip(1);
+    assert_eq!(tables.clone().count(), options.datatypes.len());
+    for (datatype, text) in options.datatypes.iter().zip(tables) {
+        printed += &header(&options, *datatype, &[]);
+        let (_, text) = text.split_once('\n').expect("a line of titles");
+        printed += &reprinted(program, &options, &parse(text));
+    }
+    assert_eq!(printed, golden, "{arguments}");
+}
+
+/// The lines of numbers.
+fn reprinted(program: Program, options: &Options, table: &Table) -> String {
+    let mut printed = String::new();
     for row in 0..table.rows.len() {
         let number = |title: &str| table.number(row, title);
         let tails: Vec<f64> = options
@@ -77,7 +91,7 @@ fn check(program: Program, arguments: &str, golden: &str) {
             }),
         };
         printed += &line(
-            &options,
+            options,
             &Line {
                 size: table.rows[row][0].parse().expect("a size"),
                 figures,
@@ -88,7 +102,7 @@ fn check(program: Program, arguments: &str, golden: &str) {
             },
         );
     }
-    assert_eq!(printed, golden, "{arguments}");
+    printed
 }
 
 #[test]
@@ -101,6 +115,14 @@ fn the_blocking_table_is_osus() {
         "-f -c -z50,90,99",
         include_str!("golden/alltoallv_full_validated_tail.txt"),
     );
+    check(
+        "-T all -m 2:16 -f -c",
+        include_str!("golden/alltoallv_types.txt"),
+    );
+    check(
+        "-l -m 2:16 -f -c",
+        include_str!("golden/alltoallv_in_place.txt"),
+    );
 }
 
 #[test]
@@ -112,13 +134,17 @@ fn the_non_blocking_table_is_osus() {
         include_str!("golden/ialltoallv_full_validated.txt"),
     );
     check("-c -z5,99", include_str!("golden/ialltoallv_tail.txt"));
+    check(
+        "-T mpi_int -T MPI_FLOAT -m 2:16",
+        include_str!("golden/ialltoallv_types.txt"),
+    );
 }
 
 #[test]
 fn our_columns_come_behind_osus() {
     let options = Options::new(Program::Blocking);
     let own = ["Alloc(us)", "Host Hit(%)"];
-    let mut text = header(&options, &own);
+    let mut text = header(&options, Datatype::Char, &own);
     text += &line(
         &options,
         &Line {

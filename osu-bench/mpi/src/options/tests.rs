@@ -34,6 +34,7 @@ fn defaults_are_those_of_osu() {
 fn options_are_read() {
     let check = |line: &str, change: &dyn Fn(&mut Options)| {
         let mut expect = Options::new(Program::NonBlocking);
+        expect.datatypes = vec![Datatype::Char];
         change(&mut expect);
         assert_eq!(options(Program::NonBlocking, line), expect, "{line}");
     };
@@ -51,6 +52,12 @@ fn options_are_read() {
     });
     check("-z", &|o| o.percentiles = vec![50, 90, 99]);
     check("-z5,100", &|o| o.percentiles = vec![5, 100]);
+    check("-T MPI_FLOAT -l -a 5", &|o| {
+        (o.datatypes, o.in_place) = (vec![Datatype::Float], true);
+    });
+    check("--type=all --in-place", &|o| {
+        (o.datatypes, o.in_place) = (Datatype::ALL.to_vec(), true);
+    });
     check("-t 9", &|o| o.test_calls = 9);
     // OSU takes its least limit instead of a lower one.
     check("-M 5", &|o| o.memory_max = 1 << 20);
@@ -112,7 +119,24 @@ fn what_is_not_understood_is_named() {
     check("-clog", "Validation takes no value here [-c log]");
     check(
         "-G tty",
-        "Option of OSU's that these programs do not have [-G]",
+        "Graphs are drawn without gnuplot here: --plot FILE.svg [-G]",
+    );
+    check(
+        "--accelerator cuda",
+        "Memory of accelerators (CUDA, ROCm, OpenACC) is not used here [-d]",
+    );
+    check("-D cont", "Derived datatypes are not measured here [-D]");
+    check("-I", "Sessions of MPI-4 are not used here [-I]");
+    // Of collectives that have a root.
+    check("-k rotate", "Invalid option [-k]");
+    check("-a 0", "Invalid Device Array Size [-a 0]");
+    check(
+        "-T MPI_DOUBLE",
+        "Invalid datatype, there are MPI_CHAR, MPI_INT, MPI_FLOAT and all [-T MPI_DOUBLE]",
+    );
+    check(
+        "-T all -T all -T mpi_int",
+        "Too many datatypes [-T mpi_int]",
     );
     check(
         "--temp-buffers ring:0",
