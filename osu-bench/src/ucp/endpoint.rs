@@ -10,9 +10,9 @@ use std::time::Duration;
 use ucx_sys::{
     UCP_AM_SEND_FLAG_EAGER, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
     UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
-    UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH, UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-    UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h, ucp_ep_params_t,
-    ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucs_status_t,
+    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH,
+    UCP_OP_ATTR_FIELD_MEMORY_TYPE, UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h,
+    ucp_ep_params_t, ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucs_status_t,
 };
 
 /// A connection. Clones share it; it is closed with [`Endpoint::close`], or when the last clone goes.
@@ -26,6 +26,8 @@ struct Inner {
     worker: Worker,
     handle: Cell<ucp_ep_h>,
     peer: String,
+    /// Without, UCX refuses to close at once.
+    handles_errors: bool,
     /// Written by UCX's error callback. Boxed, so that the callback's argument does not move.
     failure: Box<Cell<ucs_status_t>>,
 }
@@ -66,6 +68,7 @@ impl Endpoint {
                 worker: worker.clone(),
                 handle: Cell::new(handle),
                 peer: peer.to_owned(),
+                handles_errors: err_mode == UCP_ERR_HANDLING_MODE_PEER,
                 failure,
             }),
         })
@@ -200,6 +203,10 @@ impl Inner {
         if handle.is_null() {
             return None;
         }
+        if !self.handles_errors {
+            // It goes with its worker. An orderly close would wait for a peer that may not be there any more.
+            return None;
+        }
         let param = ucp_request_param_t {
             op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
             flags: UCP_EP_CLOSE_FLAG_FORCE,
@@ -217,6 +224,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Only on the way out of an error: the process is about to end, and waiting could hang it.
         drop(self.close());
+        if !self.handles_errors {
+            // Not closed before its worker is destroyed, until when UCX may call back: a few bytes stay for good.
+            let none = Box::new(Cell::new(UCS_OK));
+            Box::leak(std::mem::replace(&mut self.failure, none));
+        }
     }
 }
 
