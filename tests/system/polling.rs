@@ -1,7 +1,8 @@
 //! Polling mode: stock programs come to the same results, and nothing of them traps.
 
+use crate::agent::compile;
 use crate::harness::Case;
-use crate::world::{Room, World, free_port, succeed_pair};
+use crate::world::{Room, World, free_port, succeed, succeed_pair};
 use anyhow::{Result, ensure};
 use std::process::Command;
 
@@ -81,7 +82,21 @@ pub(crate) fn cases() -> Vec<Case> {
     let ucx = UCX
         .iter()
         .map(|row| Case::new(row.0, move |world| ucx(world, row.1, row.2)));
-    verbs.chain(ucx).collect()
+    let forks = ["trap", "polling", "deferred:3"].map(|mode| {
+        Case::new(format!("fork_poster_{mode}"), move |world| {
+            fork(world, mode)
+        })
+    });
+    verbs.chain(ucx).chain(forks).collect()
+}
+
+/// The child of a fork that rings its parent's queues is served in each mode, where an adapter can see what it posts.
+fn fork(world: &World, mode: &str) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut command = room.command("node0.host", compile("fork_poster")?);
+    let said = succeed(command.env(POLLING.0, mode))?;
+    ensure!(said.trim() == "ok 20", "{said}");
+    Ok(())
 }
 
 fn verbs(world: &World, row: &Program) -> Result<()> {
