@@ -15,7 +15,7 @@ use crate::fabric::{Fabric, Locked, NUMBER_BASE, QPN_BASE};
 pub struct Object {
     /// Name of its function.
     pub function: String,
-    /// "mkey", "qp", "cq", "srq", "umem", "pd" or "channel".
+    /// "mkey", "qp", "cq", "srq", "umem", "device_memory", "pd" or "channel".
     pub kind: &'static str,
     /// Its number on the device; an mkey's whole key.
     pub number: u32,
@@ -98,7 +98,11 @@ pub fn objects(fabric: &Fabric) -> Vec<Object> {
         for (slot, owner, umem) in tables.umems.iter() {
             let fields = Fields::default().hex("address", umem.address);
             let fields = fields.with("bytes", umem.length);
-            add("umem", slot + NUMBER_BASE, owner, fields);
+            let kind = match umem.device_page {
+                0 => "umem",
+                _ => "device_memory",
+            };
+            add(kind, slot + NUMBER_BASE, owner, fields);
         }
         for (slot, owner, mkey) in tables.mkeys.iter() {
             let key = key_of(slot, mkey.variant);

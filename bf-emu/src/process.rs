@@ -3,11 +3,15 @@
 //!
 //! What the signal handler needs is kept in arrays of atomics of fixed size.
 
+mod maps;
+
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use maps::Mapping;
 
 use crate::engine;
 use crate::engine::deferred::{ENV_MODE, Mode};
@@ -34,6 +38,10 @@ pub const ENV_AS: &str = "BFEMU_AS";
 const PAGE: usize = 4096;
 /// Size of the sparse file behind a context: room for every page that may be mapped of it.
 pub const CONTEXT_FILE_BYTES: u64 = 1 << 30;
+/// UAR pages from this one on lie so much further on, behind what the driver maps by command
+/// (`mlx5-abi.h`, `enum mlx5_ib_mmap_cmd`): the clock page and device memory.
+const UAR_PAGES_FIRST: u32 = 5 << 8;
+const UAR_PAGES_AWAY: u32 = (16 << 8) - UAR_PAGES_FIRST;
 const CONTEXT_FILE_NAME: &CStr = c"bf-emu-uverbs";
 const CONTEXT_MAGIC: u64 = u64::from_be_bytes(*b"bf-emu-c");
 
@@ -467,7 +475,7 @@ impl Process {
     pub fn ioctl(&self, fd: RawFd, request: u64, argument: usize) -> Result<i32, Errno> {
         let context = self.context_of(fd).ok_or(Errno(libc::ENOTTY))?;
         let _held = sys::SignalsHeld::new();
-        let answer = uverbs::ioctl(self, context, request, argument);
+        let answer = uverbs::ioctl(self, (context, fd), request, argument);
         engine::polling::changed();
         answer
     }
@@ -485,6 +493,7 @@ impl Process {
         }
         if ours {
             let _held = sys::SignalsHeld::new();
+            self.unmap_device_memory(context);
             self.fabric.lock().release_context(context.number);
         }
         for uar in self.uars.iter() {
@@ -496,6 +505,18 @@ impl Process {
             pages.retain(|(number, _, _)| *number != context.number);
         }
         entry.context.store(0, Ordering::Release);
+    }
+
+    /// Takes away the mappings that stand for device memory of a context and were made here.
+    fn unmap_device_memory(&self, context: Context) {
+        let process = self.number.load(Ordering::Acquire);
+        let locked = self.fabric.lock();
+        for (_, owner, memory) in locked.peek(context.function).umems.iter() {
+            let ours = (owner.process, owner.context) == (process, context.number);
+            if ours && memory.device_page != 0 {
+                uverbs::dm::unmap(memory);
+            }
+        }
     }
 
     /// True if another number of this process stands for the same open file.
@@ -516,6 +537,11 @@ impl Process {
     pub(crate) fn take_uar(&self, context: Context) -> Result<(u64, u32), Errno> {
         let entry = &self.contexts[context.slot];
         let page = entry.next_page.fetch_add(1, Ordering::Relaxed);
+        // Some numbers stand for other pages of the file.
+        let page = match page {
+            UAR_PAGES_FIRST.. => page + UAR_PAGES_AWAY,
+            _ => page,
+        };
         let offset = u64::from(page) * PAGE as u64;
         if offset >= CONTEXT_FILE_BYTES {
             return Err(Errno(libc::ENOMEM));
@@ -562,7 +588,7 @@ impl Process {
             let Some(context) = self.known_context(map.file) else {
                 continue;
             };
-            if !map.writable {
+            if !map.writable || uverbs::dm::is_device_memory(map.offset / PAGE as u64) {
                 continue;
             }
             // SAFETY: the range is a mapping of a file of ours, made by the driver for a UAR; the
@@ -719,59 +745,9 @@ const SEND_DOORBELL: usize = 0x800;
 /// Distance of the two alternating doorbell buffers.
 const BLUEFLAME_BYTES: usize = 0x100;
 
-/// A line of `/proc/self/maps`.
-struct Mapping {
-    start: usize,
-    end: usize,
-    offset: u64,
-    writable: bool,
-    file: FileId,
-}
-
-impl Mapping {
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let rights = fields.next()?;
-        let offset = fields.next()?;
-        let (major, minor) = fields.next()?.split_once(':')?;
-        let inode = fields.next()?.parse().ok()?;
-        let hex = |text: &str| u32::from_str_radix(text, 16).ok();
-        Some(Self {
-            start: usize::from_str_radix(start, 16).ok()?,
-            end: usize::from_str_radix(end, 16).ok()?,
-            offset: u64::from_str_radix(offset, 16).ok()?,
-            writable: rights.as_bytes().get(1) == Some(&b'w'),
-            file: FileId {
-                device: libc::makedev(hex(major)?, hex(minor)?),
-                inode,
-            },
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_maps() {
-        let line = "7f2000-7f3000 rw-s 00002000 00:01 1025   /memfd:bf-emu-uverbs (deleted)";
-        let map = Mapping::parse(line).unwrap();
-        assert_eq!(
-            (map.start, map.end, map.offset),
-            (0x7f2000, 0x7f3000, 0x2000)
-        );
-        assert!(map.writable);
-        assert_eq!(
-            map.file,
-            FileId {
-                device: libc::makedev(0, 1),
-                inode: 1025
-            }
-        );
-        assert!(Mapping::parse("7f2000-7f3000").is_none());
-    }
 
     /// A setuid program has no device, whatever its user's environment says.
     #[test]

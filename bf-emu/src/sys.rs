@@ -586,6 +586,30 @@ pub fn sleep_precisely() {
     }
 }
 
+/// Maps part of a file, shared with all who map it. Returns the address.
+///
+/// # Errors
+/// The kernel's.
+pub fn map_shared(fd: RawFd, offset: u64, length: u64) -> Result<u64> {
+    let anywhere: *mut u8 = std::ptr::null_mut();
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let mapped = syscall!(
+        libc::SYS_mmap,
+        anywhere,
+        length,
+        rights,
+        libc::MAP_SHARED,
+        fd,
+        offset
+    )?;
+    Ok(u64::try_from(mapped).unwrap_or(0))
+}
+
+/// Takes a mapping of [`map_shared`] away.
+pub fn unmap(address: u64, length: u64) {
+    let _ = syscall!(libc::SYS_munmap, address, length);
+}
+
 /// Sleeps for about `nanos`.
 pub fn sleep(nanos: u64) {
     let time = libc::timespec {

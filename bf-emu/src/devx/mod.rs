@@ -286,6 +286,7 @@ fn in_umem(
     let umem = function
         .umems
         .owned(slot, call.context.number)
+        .filter(|umem| umem.device_page == 0)
         .ok_or(BAD_RESOURCE)?;
     let end = offset.checked_add(length).ok_or(BAD_PARAM)?;
     if end > umem.length {

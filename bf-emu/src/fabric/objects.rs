@@ -80,6 +80,8 @@ pub struct Mkey {
     pub window_type_2: bool,
     /// A region whose pages are brought when they are used.
     pub on_demand: bool,
+    /// A region in device memory.
+    pub device_memory: bool,
     /// What an alias must present.
     pub access_key: [u8; ACCESS_KEY_BYTES],
 }
@@ -468,7 +470,7 @@ pub struct Srq {
     pub by_command: bool,
 }
 
-/// Memory that DEVX commands name.
+/// Memory that DEVX commands name, or device memory.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Umem {
@@ -476,6 +478,8 @@ pub struct Umem {
     pub address: u64,
     /// Bytes.
     pub length: u64,
+    /// Device memory: its first page among the context's, counted from 1; 0 of the owner's own memory.
+    pub device_page: u32,
 }
 
 /// A protection domain, or an XRC domain as one process has opened it.

@@ -21,6 +21,7 @@ pub(crate) mod object {
     pub(crate) const MR: u16 = 7;
     pub(crate) const MW: u16 = 8;
     pub(crate) const XRCD: u16 = 10;
+    pub(crate) const DM: u16 = 14;
     pub(crate) const ASYNC_EVENT: u16 = 16;
     pub(crate) const DEVX: u16 = DRIVER;
     pub(crate) const DEVX_OBJ: u16 = DRIVER + 1;
@@ -142,6 +143,38 @@ pub(crate) mod query_mr {
     pub(crate) const RESP_RKEY: u16 = 2;
     pub(crate) const RESP_LENGTH: u16 = 3;
     pub(crate) const RESP_IOVA: u16 = 4;
+}
+
+/// Attributes of device memory's allocation.
+pub(crate) mod alloc_dm {
+    use super::DRIVER;
+    pub(crate) const HANDLE: u16 = 0;
+    pub(crate) const LENGTH: u16 = 1;
+    pub(crate) const ALIGNMENT: u16 = 2;
+    pub(crate) const RESP_START_OFFSET: u16 = DRIVER;
+    pub(crate) const RESP_PAGE_INDEX: u16 = DRIVER + 1;
+    pub(crate) const TYPE: u16 = DRIVER + 2;
+}
+
+/// Attributes of device memory's query.
+pub(crate) mod query_dm {
+    use super::DRIVER;
+    pub(crate) const HANDLE: u16 = DRIVER;
+    pub(crate) const RESP_START_OFFSET: u16 = DRIVER + 1;
+    pub(crate) const RESP_PAGE_INDEX: u16 = DRIVER + 2;
+    pub(crate) const RESP_LENGTH: u16 = DRIVER + 3;
+}
+
+/// Attributes of the registration of device memory.
+pub(crate) mod reg_dm_mr {
+    pub(crate) const HANDLE: u16 = 0;
+    pub(crate) const OFFSET: u16 = 1;
+    pub(crate) const LENGTH: u16 = 2;
+    pub(crate) const PD_HANDLE: u16 = 3;
+    pub(crate) const ACCESS_FLAGS: u16 = 4;
+    pub(crate) const DM_HANDLE: u16 = 5;
+    pub(crate) const RESP_LKEY: u16 = 6;
+    pub(crate) const RESP_RKEY: u16 = 7;
 }
 
 /// Attributes of `UAR ALLOC`.

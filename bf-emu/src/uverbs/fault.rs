@@ -114,6 +114,7 @@ fn name(call: &Call<'_>, ioctl: &Ioctl) -> Option<Name> {
         (object::DEVICE, device::GET_CONTEXT) => Name::OpenContext,
         (object::ASYNC_EVENT, CREATE) => Name::CreateChannel,
         (object::PD, 0) => Name::DeallocPd,
+        (object::MR, 0) => Name::RegMr,
         (object::MR, 1) => Name::DeregMr,
         (object::MW, 0) => Name::DeallocMw,
         (object::CQ, CREATE) => Name::CreateCq,

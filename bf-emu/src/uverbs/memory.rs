@@ -17,17 +17,17 @@ use crate::sys::Errno;
 pub(crate) const REGION_BYTES_MAX: u64 = 1 << 46;
 
 /// Access flags of verbs (`enum ib_uverbs_access_flags`).
-mod flag {
-    pub(super) const LOCAL_WRITE: u32 = 1 << 0;
-    pub(super) const REMOTE_WRITE: u32 = 1 << 1;
-    pub(super) const REMOTE_READ: u32 = 1 << 2;
-    pub(super) const REMOTE_ATOMIC: u32 = 1 << 3;
-    pub(super) const MW_BIND: u32 = 1 << 4;
-    pub(super) const ZERO_BASED: u32 = 1 << 5;
-    pub(super) const ON_DEMAND: u32 = 1 << 6;
-    pub(super) const HUGETLB: u32 = 1 << 7;
+pub(super) mod flag {
+    pub(in crate::uverbs) const LOCAL_WRITE: u32 = 1 << 0;
+    pub(in crate::uverbs) const REMOTE_WRITE: u32 = 1 << 1;
+    pub(in crate::uverbs) const REMOTE_READ: u32 = 1 << 2;
+    pub(in crate::uverbs) const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub(in crate::uverbs) const MW_BIND: u32 = 1 << 4;
+    pub(in crate::uverbs) const ZERO_BASED: u32 = 1 << 5;
+    pub(in crate::uverbs) const ON_DEMAND: u32 = 1 << 6;
+    pub(in crate::uverbs) const HUGETLB: u32 = 1 << 7;
     /// Hints that a device may pass over.
-    pub(super) const OPTIONAL: u32 = 0x3ff0_0000;
+    pub(in crate::uverbs) const OPTIONAL: u32 = 0x3ff0_0000;
 }
 
 /// What verbs' access flags allow, as an mkey has it.
@@ -43,7 +43,7 @@ pub(super) fn rights(flags: u32) -> u8 {
     .fold(access::LOCAL_READ, |rights, (_, right)| rights | right)
 }
 
-fn check_flags(flags: u32) -> Result<(), Errno> {
+pub(super) fn check_flags(flags: u32) -> Result<(), Errno> {
     let known = flag::LOCAL_WRITE
         | flag::REMOTE_WRITE
         | flag::REMOTE_READ
@@ -128,7 +128,7 @@ fn is_kernels(mkey: &Mkey) -> bool {
 }
 
 /// Variant of the next key that the kernel makes.
-fn next_variant(locked: &mut Locked<'_>, function: usize) -> u8 {
+pub(super) fn next_variant(locked: &mut Locked<'_>, function: usize) -> u8 {
     let variant = &mut locked.function(function).next_variant;
     *variant = variant.wrapping_add(1);
     *variant
@@ -239,7 +239,7 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         .owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
     let mkey = function.mkeys.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
-    if mkey.origin != MkeyOrigin::Region {
+    if mkey.origin != MkeyOrigin::Region || mkey.device_memory {
         return Err(Errno(libc::EINVAL));
     }
     if what & TRANSLATION != 0 {
@@ -378,7 +378,11 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     check_mapped(address, length)?;
     call.costs(CostKind::UmemReg, length);
     let owner = call.owner()?;
-    let umems = Umem { address, length };
+    let umems = Umem {
+        address,
+        length,
+        device_page: 0,
+    };
     let slot = call
         .lock()
         .function(call.function())
@@ -396,6 +400,7 @@ pub(super) fn dereg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let umems = &mut locked.function(call.function()).umems;
     let umem = *umems
         .owned(slot, call.context.number)
+        .filter(|umem| umem.device_page == 0)
         .ok_or(Errno(libc::ENOENT))?;
     umems.remove(slot);
     call.costs(CostKind::UmemDereg, umem.length);

@@ -3,23 +3,25 @@
 //! not known.
 
 use super::abi::{
-    self, advise_mr, create_cq, create_qp, create_srq, device, devx, invoke, object as class,
-    query_mr, query_pd, uar, umem,
+    self, advise_mr, alloc_dm, create_cq, create_qp, create_srq, device, devx, invoke,
+    object as class, query_dm, query_mr, query_pd, reg_dm_mr, uar, umem,
 };
 use super::spec::{
     Known, Method, Run, answer, bytes, constant, flags, object, room, structure, value,
 };
-use super::{channel, context, cq, devx as raw, memory, odp, qp, srq, write, xrcd};
+use super::{channel, context, cq, devx as raw, dm, memory, odp, qp, srq, write, xrcd};
 
 /// Number of a core object's first methods.
 const CREATE: u16 = 0;
 const DESTROY: u16 = 1;
 /// Of objects that only have one.
 const ONLY: u16 = 0;
+const REG_DM_MR: u16 = 0;
 const ADVISE_MR: u16 = 2;
 const QUERY_MR: u16 = 3;
 const DRIVER_CREATE: u16 = abi::DRIVER;
 const DRIVER_DESTROY: u16 = abi::DRIVER + 1;
+const DRIVER_QUERY_DM: u16 = abi::DRIVER + 1;
 
 /// Bytes of `struct mlx5_ib_alloc_ucontext_resp` up to the field that a query must have room for.
 const UCONTEXT_BYTES: u16 = 72;
@@ -129,6 +131,46 @@ static METHODS: &[Method] = &[
     ),
     method(class::XRCD, ONLY, &DESTROYED, xrcd::close),
     method(class::AH, ONLY, &DESTROYED, context::destroy_ah),
+    method(
+        class::DM,
+        CREATE,
+        &[
+            object(alloc_dm::HANDLE),
+            value(alloc_dm::LENGTH, 8),
+            value(alloc_dm::ALIGNMENT, 4),
+            answer(alloc_dm::RESP_START_OFFSET, 8).optional(),
+            answer(alloc_dm::RESP_PAGE_INDEX, 2).optional(),
+            constant(alloc_dm::TYPE).optional(),
+        ],
+        dm::alloc,
+    ),
+    method(class::DM, DESTROY, &DESTROYED, dm::free),
+    method(
+        class::DM,
+        DRIVER_QUERY_DM,
+        &[
+            object(query_dm::HANDLE),
+            answer(query_dm::RESP_START_OFFSET, 8),
+            answer(query_dm::RESP_PAGE_INDEX, 2),
+            answer(query_dm::RESP_LENGTH, 8),
+        ],
+        dm::query,
+    ),
+    method(
+        class::MR,
+        REG_DM_MR,
+        &[
+            object(reg_dm_mr::HANDLE),
+            value(reg_dm_mr::OFFSET, 8),
+            value(reg_dm_mr::LENGTH, 8),
+            object(reg_dm_mr::PD_HANDLE),
+            flags(reg_dm_mr::ACCESS_FLAGS),
+            object(reg_dm_mr::DM_HANDLE),
+            answer(reg_dm_mr::RESP_LKEY, 4),
+            answer(reg_dm_mr::RESP_RKEY, 4),
+        ],
+        dm::reg_mr,
+    ),
     method(class::MR, DESTROY, &DESTROYED, memory::dereg_mr),
     method(
         class::MR,

@@ -10,6 +10,7 @@ pub(crate) mod clock;
 mod context;
 mod cq;
 mod devx;
+pub(crate) mod dm;
 mod fault;
 mod ioctl;
 mod memory;
@@ -23,6 +24,7 @@ mod write;
 mod xrcd;
 
 use std::cell::Cell;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) use devx::EQN;
@@ -54,10 +56,11 @@ pub(crate) enum Kind {
     Umem,
     Uar,
     Xrcd,
+    Dm,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Pd,
         Self::Cq,
         Self::Qp,
@@ -67,6 +70,7 @@ impl Kind {
         Self::Umem,
         Self::Uar,
         Self::Xrcd,
+        Self::Dm,
     ];
 
     /// The handle of an object in a context: its kind and its place in the table.
@@ -98,6 +102,8 @@ impl Kind {
 pub(crate) struct Call<'a> {
     pub(crate) process: &'a Process,
     pub(crate) context: Context,
+    /// The context's file.
+    pub(crate) fd: RawFd,
     cost_ns: Cell<u64>,
 }
 
@@ -217,7 +223,7 @@ pub(crate) fn slot_of_number(number: u32) -> Option<u32> {
 /// An ioctl on a uverbs device.
 pub(crate) fn ioctl(
     process: &Process,
-    context: Context,
+    (context, fd): (Context, RawFd),
     request: u64,
     argument: usize,
 ) -> Result<i32, Errno> {
@@ -232,6 +238,7 @@ pub(crate) fn ioctl(
     let call = Call {
         process,
         context,
+        fd,
         cost_ns: Cell::new(0),
     };
     let (ioctl, method) = match parse(argument) {

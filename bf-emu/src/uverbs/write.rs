@@ -7,7 +7,7 @@ use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
 use super::qp::{QP_WRS_MAX, RD_ATOMIC_MAX};
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
-use super::{Call, Kind, channel, cq, memory, odp, qp, srq, xrcd};
+use super::{Call, Kind, channel, cq, dm, memory, odp, qp, srq, xrcd};
 use crate::fabric::objects::{ChannelKind, Moderation};
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
 use crate::stats::Command;
@@ -169,6 +169,7 @@ fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
         .u64(224, u64::from(DEVICE_CAP_FLAGS)) // device_cap_flags_ex
         .u16(280, Moderation::COUNT_MAX)
         .u16(282, Moderation::PERIOD_US_MAX)
+        .u64(288, dm::BYTES_MAX) // max_dm_size
         .u32(296, odp::RELIABLE_CAPS); // xrc_odp_caps
     Ok(answer)
 }
