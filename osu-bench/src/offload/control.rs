@@ -3,6 +3,7 @@
 //! Nothing of a collective goes this way. With a secret, whoever calls opens as [`super::secret`] describes. The connection stays open: its end without [`Frame::Bye`] is a death.
 
 use super::secret::{Nonce, Proof};
+use super::wire::Export;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -98,6 +99,8 @@ pub(super) struct Hello {
     pub(super) address: Vec<u8>,
     /// The keys of its pool, as the library announces them; empty without it.
     pub(super) announcement: Vec<u8>,
+    /// The memory that it keeps for greetings.
+    pub(super) greeting: Export,
 }
 
 /// An SP that will serve.

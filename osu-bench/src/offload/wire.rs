@@ -19,6 +19,7 @@
 //! Messages of different lengths may overtake each other; nothing here relies on their order.
 
 use super::codec::{BadMessage, Reader, Writer};
+use serde::{Deserialize, Serialize};
 
 /// What a message says. The discriminants are UCP's active message identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +78,27 @@ impl std::fmt::Display for Collective {
 /// messages, some 10 MB of registered memory, at the first of them, which is then a hello and not the first collective.
 pub(super) const HELLO_PADDING: usize = 1024;
 
+/// Bytes of a greeting, which SPs read before the first collective. A rank keeps twice as many: to be read, and to be
+/// written to. Far above the lengths that UCX could copy with the CPU.
+pub(super) const GREETING_BYTES: u64 = 4096;
+
+/// A greeting on offer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Greeting {
+    /// What `ucp_rkey_pack` gave.
+    pub(super) rkey: Vec<u8>,
+    /// In the address space of the rank that keeps it.
+    pub(super) address: u64,
+}
+
+/// What both sides say first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) from: From,
+    /// From SP to SP.
+    pub(super) greeting: Option<Greeting>,
+}
+
 /// Says which side a HELLO comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
@@ -98,7 +120,7 @@ pub(super) struct Block {
 }
 
 /// A buffer that a rank has exported.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Export {
     /// Its first address, in the rank's address space.
     pub(super) address: u64,
@@ -179,25 +201,36 @@ pub(super) struct HostFin {
     pub(super) aliases: Option<(u64, u64)>,
 }
 
-impl From {
-    pub(super) fn to_bytes(self) -> Vec<u8> {
+impl Hello {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        match self {
-            Self::Rank(rank) => writer.u32(0).u32(rank),
-            Self::Service(index) => writer.u32(1).u32(index),
+        match self.from {
+            From::Rank(rank) => writer.u32(0).u32(rank),
+            From::Service(index) => writer.u32(1).u32(index),
         };
+        // An absent greeting is one without a key: UCX's are never empty.
+        let none = Greeting::default();
+        let greeting = self.greeting.as_ref().unwrap_or(&none);
+        writer.blob(&greeting.rkey).u64(greeting.address);
         writer.finish()
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("HELLO", bytes);
         let from = match (reader.u32()?, reader.u32()?) {
-            (0, rank) => Self::Rank(rank),
-            (1, index) => Self::Service(index),
+            (0, rank) => From::Rank(rank),
+            (1, index) => From::Service(index),
             _ => return Err(reader.fault("of an unknown sender")),
         };
+        let greeting = Greeting {
+            rkey: reader.blob()?.to_vec(),
+            address: reader.u64()?,
+        };
         reader.end()?;
-        Ok(from)
+        Ok(Self {
+            from,
+            greeting: (!greeting.rkey.is_empty()).then_some(greeting),
+        })
     }
 }
 
@@ -398,7 +431,14 @@ mod tests {
     #[test]
     fn messages_survive_the_wire() {
         for from in [From::Rank(7), From::Service(0)] {
-            check(&from, &from.to_bytes(), From::parse);
+            for address in [None, Some(1 << 47)] {
+                let greeting = address.map(|address| Greeting {
+                    rkey: vec![9; 40],
+                    address,
+                });
+                let hello = Hello { from, greeting };
+                check(&hello, &hello.to_bytes(), Hello::parse);
+            }
         }
         let block = |peer| Block {
             peer,

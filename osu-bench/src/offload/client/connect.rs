@@ -2,6 +2,7 @@
 //! each two. Whatever one rank meets, all ranks are told in the next exchange, and all fail alike.
 
 use super::{Client, ClientOptions, Numbers};
+use crate::buffer::Buffer;
 use crate::offload::control::{
     Frame, Hello, JobId, PROTOCOL, RANKS_MAX, Scheme, ServiceAddress, Table, Welcome,
 };
@@ -11,8 +12,10 @@ use crate::offload::library::Library;
 use crate::offload::link::{Link, poll, pollfd};
 use crate::offload::secret::{Next, Secret};
 use crate::offload::service::settings;
-use crate::offload::wire::{From, HELLO_PADDING, Kind};
-use crate::ucp::{Context, Endpoint, Worker};
+use crate::offload::wire::{
+    Export, From, GREETING_BYTES, HELLO_PADDING, Hello as HelloMessage, Kind,
+};
+use crate::ucp::{Context, Endpoint, MappedBuffer, Worker};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -50,6 +53,7 @@ struct Unmet {
 struct Admitted {
     endpoint: Endpoint,
     worker: Worker,
+    greeting: MappedBuffer,
     context: Context,
     link: Link,
     welcome: Welcome,
@@ -94,6 +98,7 @@ pub(super) fn connect(
     let Admitted {
         endpoint,
         worker,
+        greeting,
         context,
         link,
         welcome,
@@ -105,6 +110,7 @@ pub(super) fn connect(
         sends: Vec::new(),
         endpoint,
         worker,
+        _greeting: greeting,
         context,
         link,
         library: Library::find(),
@@ -231,6 +237,8 @@ fn admit(
             .map_err(|error| OffloadError::Failed(error.to_string()))?,
         _ => Vec::new(),
     };
+    // After the announcement: the key of this memory stays in use.
+    let (greeting, exported) = keep_greeting(&context)?;
     let mut link = Link::connect(address, options.connect_limit).map_err(|error| {
         OffloadError::Failed(format!("cannot reach the service at {address}: {error}"))
     })?;
@@ -245,6 +253,7 @@ fn admit(
         ucx_version: ucp.version().to_owned(),
         address: worker.address()?,
         announcement,
+        greeting: exported,
     }))
     .map_err(|error| lost(address, &error))?;
     let welcome = match answer(&mut link, options.connect_limit, address)? {
@@ -256,6 +265,7 @@ fn admit(
     Ok(Admitted {
         endpoint,
         worker,
+        greeting,
         context,
         link,
         welcome,
@@ -307,6 +317,20 @@ fn lost(address: &str, error: &io::Error) -> OffloadError {
     } else {
         format!("the service at {address}: {error}")
     })
+}
+
+/// The memory between which SPs try their ways out, see [`GREETING_BYTES`].
+fn keep_greeting(context: &Context) -> Result<(MappedBuffer, Export)> {
+    let length = usize::try_from(2 * GREETING_BYTES).unwrap_or(usize::MAX);
+    let buffer = Buffer::new(length)
+        .map_err(|error| OffloadError::io("memory for the services' greetings", error))?;
+    let greeting = MappedBuffer::new(context, buffer)?;
+    let exported = Export {
+        address: greeting.address(),
+        length: 2 * GREETING_BYTES,
+        packed: greeting.export()?.to_vec(),
+    };
+    Ok((greeting, exported))
 }
 
 /// A scheme is what was measured, not what was asked for.
@@ -380,7 +404,11 @@ fn make_ready(
         let frame = Frame::Table(table.clone());
         admitted.link.send(&frame).map_err(gone)?;
     }
-    let data = From::Rank(rank).to_bytes();
+    let data = HelloMessage {
+        from: From::Rank(rank),
+        greeting: None,
+    }
+    .to_bytes();
     let hello = admitted
         .endpoint
         .send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?;

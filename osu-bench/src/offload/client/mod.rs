@@ -15,7 +15,7 @@ use super::library::Library;
 use super::link::{Link, poll, pollfd};
 use super::wire::{Collective, HostFin, Kind};
 use crate::buffer::Buffer;
-use crate::ucp::{Context, Endpoint, MappedRange, Request as Operation, Worker};
+use crate::ucp::{Context, Endpoint, MappedBuffer, MappedRange, Request as Operation, Worker};
 use call::arguments;
 use std::collections::HashMap;
 use std::io;
@@ -43,6 +43,8 @@ pub struct Client {
     sends: Vec<Operation>,
     endpoint: Endpoint,
     worker: Worker,
+    /// What the SPs have tried their ways out with. Its key is in use until here, so that no call gets it.
+    _greeting: MappedBuffer,
     context: Context,
     link: Link,
     library: Option<Library>,

@@ -7,7 +7,7 @@ use crate::offload::control::{
 };
 use crate::offload::error::{OffloadError, Result};
 use crate::offload::link::Link;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 impl Service {
@@ -47,6 +47,7 @@ impl Service {
                 is_ready: false,
                 ranks: BTreeMap::new(),
                 services: BTreeMap::new(),
+                accepted: BTreeSet::new(),
                 beat: now,
                 suspect: None,
             };
@@ -113,6 +114,7 @@ impl Service {
             return self.refuse(id, &format!("service {} is here already", peer.index));
         }
         entry.services.insert(peer.index, id);
+        entry.accepted.insert(peer.index);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.name = format!("service {} ({})", peer.index, connection.name);
             connection.role = Role::Service {
@@ -120,6 +122,8 @@ impl Service {
                 index: peer.index,
             };
         }
+        // So that it knows that it was not refused.
+        self.tell(id, &Frame::Beat);
     }
 
     /// Takes a job's table and calls the SPs in it that are before us; the others call us.
@@ -161,12 +165,12 @@ impl Service {
 }
 
 impl Entry {
-    /// Whether all other SPs are connected.
+    /// Whether all other SPs are connected, and none refuses.
     pub(super) fn is_joined(&self) -> bool {
         self.job.table().is_some_and(|(me, table)| {
             (0..)
                 .take(table.services.len())
-                .all(|index| index == me || self.services.contains_key(&index))
+                .all(|index| index == me || self.accepted.contains(&index))
         })
     }
 
@@ -188,7 +192,7 @@ impl Entry {
                     .take(table.services.len())
                     .filter(|index| *index != me);
                 let unjoined: Vec<String> = others
-                    .filter(|index| !self.services.contains_key(index))
+                    .filter(|index| !self.accepted.contains(index))
                     .map(|index| index.to_string())
                     .collect();
                 format!(

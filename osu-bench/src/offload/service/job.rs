@@ -1,13 +1,15 @@
 //! One job at one SP: its UCX objects, and what is done with them as the ledger says.
 
+use super::greeting::Greetings;
 use super::ledger::{Action, Incoming, Ledger, Offer, OfferKey, Part, Transfer};
 use super::options::Credits;
-use crate::offload::control::{Hello, Scheme, Table};
+use crate::offload::control::Hello as Joining;
+use crate::offload::control::{Scheme, Table};
 use crate::offload::error::{OffloadError, Result};
 use crate::offload::library::Library;
 use crate::offload::wire::{
-    Block, Collective, Delivered, DpuFin, DpuRts, Export, From, HELLO_PADDING, HostArrive, HostFin,
-    Kind, OfferedBlock, RtsPart,
+    Block, Collective, Delivered, DpuFin, DpuRts, Export, From, Greeting, HELLO_PADDING, Hello,
+    HostArrive, HostFin, Kind, OfferedBlock, RtsPart,
 };
 use crate::ucp::{Context, Endpoint, ImportedMemory, Message, RemoteKey, Request, Worker};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -35,6 +37,7 @@ pub(super) struct Job {
     waiting: VecDeque<Transfer>,
     /// Of each offer to us, the sources' keys.
     keys: HashMap<OfferKey, Vec<(u32, RemoteKey)>>,
+    greetings: Greetings,
     entered: HashMap<(Collective, u32), Entered>,
     ranks: BTreeMap<u32, Endpoint>,
     services: Vec<Endpoint>,
@@ -64,16 +67,16 @@ struct Entered {
 
 /// A rank's buffer. What UCX has imported may be larger, and begin earlier.
 #[derive(Debug)]
-struct Imported {
-    memory: ImportedMemory,
-    address: u64,
+pub(super) struct Imported {
+    pub(super) memory: ImportedMemory,
+    pub(super) address: u64,
 }
 
 impl Job {
     /// Opens UCX for a job.
     pub(super) fn open(
         ucp: &'static Ucp,
-        hello: &Hello,
+        hello: &Joining,
         credits: Credits,
         direct_min: u64,
     ) -> Result<Self> {
@@ -89,6 +92,7 @@ impl Job {
             sends: Vec::new(),
             waiting: VecDeque::new(),
             keys: HashMap::new(),
+            greetings: Greetings::default(),
             entered: HashMap::new(),
             ranks: BTreeMap::new(),
             services: Vec::new(),
@@ -115,19 +119,22 @@ impl Job {
     }
 
     /// Connects to a rank that is to be served; answers how many of its announced keys have an alias now.
-    pub(super) fn admit(&mut self, hello: &Hello) -> Result<u64> {
+    pub(super) fn admit(&mut self, hello: &Joining) -> Result<u64> {
         // SAFETY: the rank sends what Worker::address gave it, byte by byte; its UCX is of our version.
         let endpoint = unsafe {
             self.worker
                 .connect(&hello.address, &format!("rank {}", hello.rank))
         }?;
         self.ranks.insert(hello.rank, endpoint);
-        match self.library {
+        let accepted = match self.library {
             Some(library) if !hello.announcement.is_empty() => library
                 .accept(&hello.announcement)
-                .map_err(|error| OffloadError::Failed(error.to_string())),
-            _ => Ok(0),
-        }
+                .map_err(|error| OffloadError::Failed(error.to_string()))?,
+            _ => 0,
+        };
+        self.greetings
+            .import(&self.context, hello.rank, &hello.greeting)?;
+        Ok(accepted)
     }
 
     /// Whether a rank is served here.
@@ -151,13 +158,15 @@ impl Job {
             let endpoint = unsafe { self.worker.connect_for_gets(&service.worker, &name) }?;
             self.services.push(endpoint);
         }
+        let greeting = self.greetings.ours()?;
         for (index, endpoint) in self.services.iter().enumerate() {
             if index != me as usize {
-                let data = From::Service(me).to_bytes();
-                let hello = endpoint.send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?;
+                let hello = say_hello(endpoint, From::Service(me), Some(greeting.clone()))?;
                 self.sends.push(hello);
             }
         }
+        self.greetings.offered(&self.services, me, greeting)?;
+        self.greetings.begin(&self.services)?;
         let ledger = Ledger::new(
             me,
             table.service_of.clone(),
@@ -175,7 +184,7 @@ impl Job {
             .map(|shared| (shared.me, &shared.table))
     }
 
-    /// Whether all ranks and SPs that we need have said hello over UCP.
+    /// Whether all ranks and SPs that we need have said hello over UCP, and the greetings are read.
     pub(super) fn is_connected(&self) -> bool {
         let Some((me, table)) = self.table() else {
             return false;
@@ -184,15 +193,15 @@ impl Job {
         let others = (0..).take(table.services.len()).filter(|i| *i != me);
         ours.chain(others.map(|index| (true, index)))
             .all(|peer| self.greeted.contains(&peer))
+            && self.greetings.are_read(table.services.len())
     }
 
     /// Says hello to our ranks over UCP, so that the first completion finds its way open.
     pub(super) fn greet_ranks(&mut self) -> Result<()> {
         let me = self.shared()?.me;
         for endpoint in self.ranks.values() {
-            let data = From::Service(me).to_bytes();
             self.sends
-                .push(endpoint.send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?);
+                .push(say_hello(endpoint, From::Service(me), None)?);
         }
         Ok(())
     }
@@ -207,7 +216,7 @@ impl Job {
             busy = true;
             self.receive(&message)?;
         }
-        busy |= self.reap()?;
+        busy |= self.reap()? | self.greetings.reap()?;
         while self.act()? {
             busy = true;
         }
@@ -238,7 +247,7 @@ impl Job {
             while self.worker.progress() {}
             self.reads.retain(|(request, _)| !ended(request));
             self.sends.retain(|request| !ended(request));
-            if self.reads.is_empty() && self.sends.is_empty() {
+            if self.greetings.shut() && self.reads.is_empty() && self.sends.is_empty() {
                 break;
             }
         }
@@ -249,10 +258,18 @@ impl Job {
         let bad = |error| OffloadError::message(peer, &error);
         match Kind::from_id(message.id) {
             Some(Kind::Hello) => {
-                match From::parse(&message.data).map_err(bad)? {
-                    From::Rank(rank) => self.greeted.insert((false, rank)),
-                    From::Service(index) => self.greeted.insert((true, index)),
-                };
+                let hello = Hello::parse(&message.data).map_err(bad)?;
+                match (hello.from, hello.greeting) {
+                    (From::Rank(rank), _) => {
+                        self.greeted.insert((false, rank));
+                    }
+                    (From::Service(index), greeting) => {
+                        self.greeted.insert((true, index));
+                        if let Some(greeting) = greeting {
+                            self.greetings.offered(&self.services, index, greeting)?;
+                        }
+                    }
+                }
                 Ok(())
             }
             Some(Kind::HostArrive) => self.arrive(&HostArrive::parse(&message.data).map_err(bad)?),
@@ -315,24 +332,9 @@ impl Job {
     }
 
     fn import(&self, export: Option<&Export>) -> Result<Option<Imported>> {
-        let Some(export) = export else {
-            return Ok(None);
-        };
-        // SAFETY: the rank sends what UCX packed, byte by byte; its UCX is of our version.
-        let memory = unsafe { ImportedMemory::new(&self.context, &export.packed) }?;
-        let end = |start: u64, length: u64| start.checked_add(length);
-        let inside = memory.address() <= export.address
-            && end(export.address, export.length) <= end(memory.address(), memory.length() as u64);
-        if !inside {
-            return Err(failed(format!(
-                "a rank has exported {memory} for its buffer {:#x}+{}",
-                export.address, export.length
-            )));
-        }
-        Ok(Some(Imported {
-            memory,
-            address: export.address,
-        }))
+        export
+            .map(|export| Imported::new(&self.context, export))
+            .transpose()
     }
 
     /// Blocks are on offer to ranks of ours.
@@ -568,6 +570,32 @@ impl Job {
     }
 }
 
+impl Imported {
+    pub(super) fn new(context: &Context, export: &Export) -> Result<Self> {
+        // SAFETY: the rank sends what UCX packed, byte by byte; its UCX is of our version.
+        let memory = unsafe { ImportedMemory::new(context, &export.packed) }?;
+        let end = |start: u64, length: u64| start.checked_add(length);
+        let inside = memory.address() <= export.address
+            && end(export.address, export.length) <= end(memory.address(), memory.length() as u64);
+        if !inside {
+            return Err(failed(format!(
+                "a rank has exported {memory} for its buffer {:#x}+{}",
+                export.address, export.length
+            )));
+        }
+        Ok(Self {
+            memory,
+            address: export.address,
+        })
+    }
+}
+
+/// Says hello over UCP, which opens the way.
+fn say_hello(endpoint: &Endpoint, from: From, greeting: Option<Greeting>) -> Result<Request> {
+    let data = Hello { from, greeting }.to_bytes();
+    Ok(endpoint.send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?)
+}
+
 impl Table {
     /// The ranks that an SP serves.
     pub(super) fn ranks_of(&self, service: u32) -> impl Iterator<Item = u32> + '_ {
@@ -628,6 +656,6 @@ fn check_blocks(
     }
 }
 
-fn failed(reason: impl Into<String>) -> OffloadError {
+pub(super) fn failed(reason: impl Into<String>) -> OffloadError {
     OffloadError::Failed(reason.into())
 }

@@ -4,6 +4,7 @@
 //! of a job is left when it is over. [`ledger`] has the rules, [`job`] the UCX objects, this file the connections.
 
 mod admission;
+mod greeting;
 mod job;
 mod ledger;
 mod options;
@@ -22,7 +23,7 @@ use super::link::{Link, poll, pollfd};
 use super::secret::{Called, Calling};
 use job::Job;
 use signal::Signals;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
@@ -131,6 +132,8 @@ struct Entry {
     /// Connections of ranks and of SPs that have not said goodbye.
     ranks: BTreeMap<u32, u64>,
     services: BTreeMap<u32, u64>,
+    /// SPs that have called us, or have answered our call with anything but a refusal.
+    accepted: BTreeSet<u32>,
     beat: Instant,
     /// UCX has failed, and why may be learnt until then.
     suspect: Option<(String, Instant)>,
@@ -449,7 +452,11 @@ impl Service {
                 }
                 self.leave(id);
             }
-            (Role::Service { .. }, Frame::Beat) => {}
+            (Role::Service { job, index }, Frame::Beat) => {
+                if let Some(entry) = self.jobs.get_mut(&job) {
+                    entry.accepted.insert(index);
+                }
+            }
             (
                 Role::Rank { job, .. } | Role::Service { job, .. },
                 Frame::Abort { reason } | Frame::Refused { reason },
