@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 const WORD: &str = "--generate";
@@ -15,12 +15,18 @@ const WORD: &str = "--generate";
 /// Writes the pages, if the program's arguments ask for them; its exit code then.
 #[must_use]
 pub fn asked<C: CommandFactory>() -> Option<ExitCode> {
+    asked_of(C::command)
+}
+
+/// As [`asked`], of a command that describes itself in another way.
+#[must_use]
+pub fn asked_of(command: impl Fn() -> Command) -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != WORD {
         return None;
     }
     Some(
-        match one(words).and_then(|dir| generate::<C>(Path::new(&dir))) {
+        match one(words).and_then(|dir| generate(&command(), Path::new(&dir))) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 // There is nobody left to tell if stderr is closed.
@@ -42,11 +48,11 @@ fn one(mut words: impl Iterator<Item = OsString>) -> io::Result<OsString> {
 ///
 /// # Errors
 /// A directory or file that cannot be made.
-pub fn generate<C: CommandFactory>(dir: &Path) -> io::Result<()> {
-    let name = C::command().get_name().to_owned();
+pub fn generate(command: &Command, dir: &Path) -> io::Result<()> {
+    let name = command.get_name().to_owned();
     let man = dir.join("man");
     fs::create_dir_all(&man)?;
-    clap_mangen::generate_to(C::command(), &man)?;
+    clap_mangen::generate_to(command.clone(), &man)?;
     for (shell, place) in [
         (Shell::Bash, "bash"),
         (Shell::Zsh, "zsh"),
@@ -54,7 +60,7 @@ pub fn generate<C: CommandFactory>(dir: &Path) -> io::Result<()> {
     ] {
         let place = dir.join(place);
         fs::create_dir_all(&place)?;
-        let made = clap_complete::generate_to(shell, &mut C::command(), &name, &place)?;
+        let made = clap_complete::generate_to(shell, &mut command.clone(), &name, &place)?;
         if shell == Shell::Bash {
             // Where bash loads completions on demand, they have the command's name.
             fs::rename(made, place.join(&name))?;
@@ -88,8 +94,8 @@ mod tests {
     #[test]
     fn all_pages_are_written_and_the_same_each_time() {
         let (once, again) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        generate::<Trial>(once.path()).unwrap();
-        generate::<Trial>(again.path()).unwrap();
+        generate(&Trial::command(), once.path()).unwrap();
+        generate(&Trial::command(), again.path()).unwrap();
         for (file, part) in [
             ("man/trial.1", "Tries things"),
             ("man/trial-look.1", "How closely"),

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: Debian packages of the library and of the emulator, checked, and tried from where they unpack.
+//! `cargo xtask dist`: Debian packages of the library, of what it is for, and of the emulator, checked, and tried from where they unpack.
 
 mod check;
 mod papers;
@@ -15,10 +15,11 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask dist [--output DIR]
 
-Builds two packages for this machine's architecture and puts them into DIR (target/dist):
+Builds three packages for this machine's architecture and puts them into DIR (target/dist):
 
-  xgvmi    the library in UCX's module directory and in one of its own, its commands, header, pkg-config file
-  bf-emu   the emulated device
+  xgvmi          the library in UCX's module directory and in one of its own, its command, header, pkg-config file
+  xgvmi-offload  service processes with a systemd unit and example configurations, OSU's benchmarks, cost table, model
+  bf-emu         the emulated device
 
 Each has manual pages, completions, licences and a changelog. Builds each twice and wants the same bytes, dated by
 SOURCE_DATE_EPOCH or else by the last commit; checks what is in them as lintian would; unpacks them and has stock UCX
@@ -174,10 +175,12 @@ fn try_out(packages: &[PathBuf], machine: &Machine, env: &Env) -> Result<()> {
             bail!("UCX with the installed library does not say '{sign}':\n{said}");
         }
     }
-    let mut xgvmi = Command::new(layout.at("bin/xgvmi"));
-    let version = process::stdout(xgvmi.arg("--version"), LIMIT)?;
-    if !version.contains(env!("CARGO_PKG_VERSION")) {
-        bail!("the installed xgvmi says: {version}");
+    for name in ["xgvmi", "xgvmi-sp", "cost_table"] {
+        let mut command = Command::new(layout.at("bin").join(name));
+        let version = process::stdout(command.arg("--version"), LIMIT)?;
+        if !version.contains(env!("CARGO_PKG_VERSION")) {
+            bail!("the installed {name} says: {version}");
+        }
     }
     Ok(())
 }

@@ -16,9 +16,13 @@ Builds the library and its commands, and puts below DIR:
   lib/ucx/                             links to it, for a UCX below the same prefix
   lib/pkgconfig/xgvmi.pc               where it is, for builds
   include/xgvmi.h                      what programs may ask of it
-  bin/                                 xgvmi, and xgvmi-sp, xgvmi-offload-check, osu-bench
+  bin/                                 xgvmi; xgvmi-sp, xgvmi-offload-check, osu_alltoallv, osu_ialltoallv, cost_table,
+                                       osu-bench
+  lib/systemd/system/xgvmi-sp.service  a unit for DPUs
+  share/xgvmi-offload/osu_mpi.c        what osu_alltoallv needs of an MPI, for that MPI's mpicc (see OSU.md)
   share/man, share/*completion*        the commands' pages and completions
   share/doc/xgvmi/                     options, hardware, defects, licences
+  share/doc/xgvmi-offload/             service processes, benchmarks, model, example configurations
 
 Files that are there are replaced at once, never written to, so that processes that use them go on.
 If DIR is UCX's own prefix and UCX is 1.22 or later, UCX loads the library by itself.";
@@ -31,11 +35,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     };
     let built = stage::build()?;
     let layout = Layout::prefix(&prefix);
-    stage::put(Part::Product, &built, &layout)?;
-    let documents = prefix.join("share/doc").join(Part::Product.package());
-    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
-        let text = fs::read_to_string(workspace::root().join(licence)).context(licence)?;
-        stage::text(&text, &documents.join(licence), 0o644)?;
+    for part in [Part::Product, Part::Offload] {
+        stage::put(part, &built, &layout)?;
+        let documents = prefix.join("share/doc").join(part.package());
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            let text = fs::read_to_string(workspace::root().join(licence)).context(licence)?;
+            stage::text(&text, &documents.join(licence), 0o644)?;
+        }
     }
     let plugins = layout.plugins();
     let plugins = plugins.display();

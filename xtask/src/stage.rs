@@ -20,19 +20,22 @@ const QUESTION: Duration = Duration::from_secs(30);
 /// What goes together: with an emulator nobody has to install, and without a product that knows of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The library and the commands about it.
+    /// The library and the command about it.
     Product,
+    /// What it is for: service processes, benchmarks, the model.
+    Offload,
     /// The emulated device.
     Emulator,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 2] = [Self::Product, Self::Emulator];
+    pub(crate) const ALL: [Self; 3] = [Self::Product, Self::Offload, Self::Emulator];
 
     /// Name of its package.
     pub(crate) const fn package(self) -> &'static str {
         match self {
             Self::Product => "xgvmi",
+            Self::Offload => "xgvmi-offload",
             Self::Emulator => "bf-emu",
         }
     }
@@ -40,7 +43,15 @@ impl Part {
     /// Its commands, which are programs of the build.
     pub(crate) const fn commands(self) -> &'static [&'static str] {
         match self {
-            Self::Product => &["xgvmi", "xgvmi-sp", "xgvmi-offload-check", "osu-bench"],
+            Self::Product => &["xgvmi"],
+            Self::Offload => &[
+                "xgvmi-sp",
+                "xgvmi-offload-check",
+                "osu_alltoallv",
+                "osu_ialltoallv",
+                "cost_table",
+                "osu-bench",
+            ],
             Self::Emulator => &["bf-emu"],
         }
     }
@@ -53,6 +64,7 @@ impl Part {
                 "docs/HARDWARE.md",
                 "docs/DEFECTS.md",
             ],
+            Self::Offload => &["docs/OFFLOAD.md", "docs/OSU.md", "docs/MODEL.md"],
             Self::Emulator => &["docs/EMULATION.md", "docs/FAULTS.md"],
         }
     }
@@ -146,6 +158,21 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             let pkgconfig = layout.at(layout.lib.join("pkgconfig/xgvmi.pc"));
             text(&pc(layout), &pkgconfig, 0o644)?;
         }
+        Part::Offload => {
+            let source = |name: &str| workspace::root().join("osu-bench").join(name);
+            let unit = fs::read_to_string(source("packaging/xgvmi-sp.service")).context("unit")?;
+            // systemd's own directory in a package; below another prefix a link to the file, or a copy, is made by hand.
+            let place = layout.at("lib/systemd/system/xgvmi-sp.service");
+            text(&unit_of(&unit, layout), &place, 0o644)?;
+            let examples = layout.at("share/doc").join(part.package()).join("examples");
+            for name in ["xgvmi-sp.toml", "offload.toml"] {
+                let example = source("packaging").join(name);
+                file(&example, &examples.join(name), 0o644)?;
+            }
+            // The one part that depends on which MPI it is: compiled by that MPI's mpicc.
+            let shim = layout.at("share").join(part.package()).join("osu_mpi.c");
+            file(&source("mpi/shim/osu_mpi.c"), &shim, 0o644)?;
+        }
         Part::Emulator => {
             let preload = "libbfemu_preload.so";
             // Beside the commands' directory, where the command looks for it.
@@ -164,6 +191,11 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
         file(&source, &documents.join(name), 0o644)?;
     }
     Ok(())
+}
+
+/// The unit with the places of this layout.
+fn unit_of(unit: &str, layout: &Layout) -> String {
+    unit.replace("/usr/", &format!("{}/", layout.used_as.display()))
 }
 
 /// The manual pages and completions that the command writes itself.
@@ -310,7 +342,13 @@ mod tests {
             debian.modules(),
             Path::new("/tmp-root/usr/lib/x86_64-linux-gnu/ucx")
         );
+        let unit = "ExecStart=/usr/bin/xgvmi-sp --config /etc/xgvmi-sp.toml";
+        assert_eq!(unit_of(unit, &debian), unit);
         let below = Layout::prefix(Path::new("/opt/x"));
+        assert_eq!(
+            unit_of(unit, &below),
+            "ExecStart=/opt/x/bin/xgvmi-sp --config /etc/xgvmi-sp.toml"
+        );
         assert!(pc(&below).contains("prefix=/opt/x\n"));
         assert_eq!(below.modules(), Path::new("/opt/x/lib/ucx"));
     }

@@ -5,7 +5,7 @@
 //! with the results. docs/OSU.md is the user's page.
 //!
 //! From the outside in: [`run`] is a whole run, [`options`] its command line, [`measure`] one message size on one rank,
-//! [`summary`] what all ranks saw of it, [`omb`] OSU's output, [`results`] the files, [`merge`] several runs. Beneath: [`backend`], [`offload`],
+//! [`summary`] what all ranks saw of it, [`omb`] OSU's output, [`pages`] the manual, [`results`] the files, [`merge`] several runs. Beneath: [`backend`], [`offload`],
 //! [`buffers`], [`layout`], [`datatype`], [`compute`], [`mpi`].
 
 pub mod backend;
@@ -19,6 +19,7 @@ pub mod mpi;
 pub mod offload;
 pub mod omb;
 pub mod options;
+pub mod pages;
 pub mod results;
 pub mod run;
 pub mod summary;

@@ -26,6 +26,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Runs the program in this process's environment.
 #[must_use]
 pub fn main(program: Program) -> ExitCode {
+    if let Some(code) = cli_pages::asked_of(|| crate::pages::command(program)) {
+        return code;
+    }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let request = Options::parse(program, arguments.clone());
     let library = match &request {

@@ -16,6 +16,9 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = cli_pages::asked::<Cli>() {
+        return code;
+    }
     match cost::run(&Cli::parse().args) {
         Ok(text) => {
             print!("{text}");

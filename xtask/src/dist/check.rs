@@ -120,6 +120,12 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
             wanted.push(format!("{lib}/pkgconfig/xgvmi.pc"));
             wanted.push("usr/include/xgvmi.h".to_owned());
         }
+        Part::Offload => {
+            wanted.push("usr/lib/systemd/system/xgvmi-sp.service".to_owned());
+            wanted.push("usr/share/xgvmi-offload/osu_mpi.c".to_owned());
+            wanted.push(format!("{doc}/examples/xgvmi-sp.toml"));
+            wanted.push(format!("{doc}/examples/offload.toml"));
+        }
         Part::Emulator => wanted.push("usr/lib/bf-emu/libbfemu_preload.so".to_owned()),
     }
     for name in part.commands() {

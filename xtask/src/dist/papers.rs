@@ -95,8 +95,16 @@ fn control(part: Part, machine: &Machine, kib: u64, libc: Option<(u32, u32)>) ->
             " A library that UCX loads as a module, or that is preloaded: memory keys that a\n \
              BlueField DPU may use come from a pool on the host, and their aliases from a\n \
              map on the DPU, so that temporary buffers cost no command of the firmware.\n \
-             With it come xgvmi, which shows what the library does and whether a machine\n \
-             can use it, and the programs of offloaded communication.\n",
+             With it comes xgvmi, which shows what the library does and whether a machine\n \
+             can use it.\n",
+        ),
+        Part::Offload => (
+            "collectives carried out by BlueField DPUs, and their benchmarks",
+            "xgvmi, ibverbs-providers, libibverbs1",
+            " Service processes for DPUs, which move the data of an alltoallv between the\n \
+             memories of hosts; OSU's alltoallv benchmarks with temporary buffers, for any\n \
+             MPI; a table of what memory keys cost on this machine; and a model of machines\n \
+             of any size. UCX is the one that is there.\n",
         ),
         Part::Emulator => (
             "emulated BlueField beneath unmodified rdma-core",
@@ -171,7 +179,8 @@ fn copyright(part: Part) -> Result<String> {
 /// Name, version and licence of the crates that a part's programs are linked from.
 fn crates(part: Part) -> Result<Vec<String>> {
     let packages: &[&str] = match part {
-        Part::Product => &["uct-plugin", "xgvmi-cli", "osu-bench"],
+        Part::Product => &["uct-plugin", "xgvmi-cli"],
+        Part::Offload => &["osu-bench", "osu-mpi"],
         Part::Emulator => &["bf-emu", "bf-emu-preload"],
     };
     let mut command = Command::new("cargo");

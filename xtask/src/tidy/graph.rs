@@ -22,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("osu-bench", &["cli-pages", "xgvmi-pool", "ucx-sys"]),
-    ("osu-mpi", &["osu-bench"]),
+    ("osu-mpi", &["cli-pages", "osu-bench"]),
     ("xgvmi-tests", &[]),
     ("xtask", &[]),
 ];

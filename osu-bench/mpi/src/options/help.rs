@@ -19,9 +19,8 @@ Options of OSU's micro-benchmarks:
   -z, --tail-lat            [P,P,..] percentiles of the mean over ranks, attached to the letter (default 50,90,99)
 ";
 
-const TEST_CALLS: &str = "\
-  -t, --num-test-calls      CALLS of MPI_Test during the computation (default 0)
-";
+const TEST_CALLS: &str =
+    "  -t, --num-test-calls      CALLS of MPI_Test during the computation (default 0)\n";
 
 const OWN: &str = "
 Options of these programs:
@@ -49,9 +48,7 @@ Options of these programs:
                             libosu_mpi.so beside this program)
 ";
 
-const COMPUTE: &str = "\
-  --compute loop|sleep      what stands for computation: OSU's loop, or sleep (default loop)
-";
+const COMPUTE: &str = "  --compute loop|sleep      what stands for computation: OSU's loop, or sleep (default loop)\n";
 
 /// The whole text.
 #[must_use]

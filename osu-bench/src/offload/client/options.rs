@@ -188,6 +188,16 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_valid() {
+        let example = file(include_str!("../../../packaging/offload.toml"));
+        let services = |node: &str| {
+            let options = args(&example, node).options(Scheme::Stock);
+            options.expect("valid").services.len()
+        };
+        assert_eq!((services("node0"), services("node7")), (4, 1));
+    }
+
+    #[test]
     fn what_cannot_be_right_is_named() {
         let check = |args: ClientArgs, expect: &str| {
             let error = args.options(Scheme::Stock).unwrap_err().to_string();

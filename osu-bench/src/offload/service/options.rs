@@ -363,6 +363,22 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_valid() {
+        let example = include_str!("../../../packaging/xgvmi-sp.toml");
+        let args: ServiceArgs = toml::from_str(example).expect("valid");
+        let options = args.options().expect("valid");
+        assert_eq!(
+            (options.listen.as_str(), options.workers),
+            ("192.168.100.2:7700", 4)
+        );
+        // What is commented out is valid too.
+        let all = example.replace("\n# ", "\n");
+        let named: Vec<&str> = all.lines().filter(|line| line.contains(" = ")).collect();
+        toml::from_str::<ServiceArgs>(&named.join("\n")).expect("valid");
+        assert_eq!(named.len(), 5);
+    }
+
+    #[test]
     fn ports_move_with_the_local_rank() {
         assert_eq!(shift_port("[::1]:7700", 3).expect("valid"), "[::1]:7703");
         assert!(shift_port("h:65535", 1).is_err());
