@@ -32,6 +32,7 @@ countable! {
         DestroyGeneralObject = "destroy_general_object",
         CreateCq = "create_cq",
         DestroyCq = "destroy_cq",
+        ModifyCq = "modify_cq",
         CreateQp = "create_qp",
         DestroyQp = "destroy_qp",
         ModifyQp = "modify_qp",

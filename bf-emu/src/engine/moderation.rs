@@ -8,8 +8,8 @@
 //! is not looked at by any of this.
 
 use super::{complete, tick};
-use crate::fabric::Locked;
 use crate::fabric::objects::{Armed, Cq, Moderation, Window};
+use crate::fabric::{Fabric, Locked};
 use crate::sys;
 
 impl Moderation {
@@ -107,13 +107,14 @@ pub(crate) fn set(locked: &mut Locked<'_>, function: usize, slot: u32, moderatio
 
 /// Tells a process of its completion queues whose time is over. Returns the time until the next one's,
 /// if there is one.
-pub(super) fn tell_due(locked: &mut Locked<'_>, process: u32) -> Option<u64> {
-    if !locked.fabric().has_moderated() {
+pub(super) fn tell_due(fabric: &Fabric, process: u32) -> Option<u64> {
+    if !fabric.has_moderated() {
         return None;
     }
+    let locked = &mut fabric.lock();
     let now_ns = sys::now_ns();
     let mut next_ns: Option<u64> = None;
-    for function in 0..locked.fabric().identities().len() {
+    for function in 0..fabric.identities().len() {
         let mut from = 0;
         while let Some(slot) = locked.peek(function).cqs.next(from, |owner, cq| {
             owner.process == process && cq.window.due_ns != 0

@@ -87,7 +87,7 @@ fn run(fabric: &'static Fabric, process: u32) {
     };
     loop {
         let seen = word.load(Ordering::Acquire);
-        let next_ns = moderation::tell_due(&mut fabric.lock(), process).unwrap_or(u64::MAX);
+        let next_ns = moderation::tell_due(fabric, process).unwrap_or(u64::MAX);
         match try_all(fabric, process) {
             0 => sys::sleep(INTERVAL_NS),
             left_ns => sys::futex_wait(word, seen, left_ns.min(next_ns).min(IDLE_NS)),

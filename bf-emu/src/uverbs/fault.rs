@@ -150,6 +150,7 @@ fn name_of_command(mailbox: &[u8]) -> Name {
         opcode::ALLOW_OTHER_VHCA_ACCESS => Name::AllowOtherVhcaAccess,
         opcode::CREATE_GENERAL_OBJECT => Name::CreateGeneralObject,
         opcode::CREATE_CQ => Name::CreateCq,
+        opcode::MODIFY_CQ => Name::ModifyCq,
         opcode::CREATE_QP => Name::CreateQp,
         opcode::CREATE_RMP => Name::CreateSrq,
         opcode::QUERY_QP => Name::QueryQp,
@@ -192,6 +193,7 @@ fn name_of_write(ioctl: &Ioctl) -> Option<Name> {
         write::REREG_MR => Name::ReregMr,
         write::ALLOC_MW => Name::AllocMw,
         write::CREATE_COMP_CHANNEL => Name::CreateChannel,
+        write::RESIZE_CQ | write::EX_MODIFY_CQ => Name::ModifyCq,
         write::QUERY_QP => Name::QueryQp,
         write::MODIFY_QP | write::EX_MODIFY_QP => {
             // struct ib_uverbs_modify_qp: attr_mask at 68, the state at 96.
