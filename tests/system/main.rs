@@ -26,6 +26,7 @@ mod seen;
 mod strict;
 mod talk;
 mod tools;
+mod trap;
 mod ucx;
 mod verbs;
 mod world;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
     cases.extend(moderation::cases());
     cases.extend(ports::cases());
     cases.extend(tools::cases());
+    cases.extend(trap::cases());
     cases.extend(pool::cases());
     cases.extend(offload::cases());
     cases.extend(cost::cases());

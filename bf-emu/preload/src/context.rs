@@ -77,6 +77,16 @@ pub(crate) fn low_half(context: &ucontext_t, register: u8) -> Option<u64> {
     Some(u64::from(a) | u64::from(b) << 32)
 }
 
+/// The saved floating-point and vector state, and which of its components there are; None where it is not in the
+/// form of XSAVE.
+pub(crate) fn saved_state(context: &ucontext_t) -> Option<(*const u8, u64)> {
+    /// XRSTOR wants it so.
+    const ALIGNMENT: usize = 64;
+    let vectors = Vectors::of(context).filter(|vectors| vectors.has_components())?;
+    let aligned = vectors.at.addr().is_multiple_of(ALIGNMENT);
+    aligned.then(|| (vectors.at.cast_const().cast(), vectors.word(COMPONENTS_AT)))
+}
+
 /// Takes a thread that is behind the first store of a copy, at `behind`, to behind its last one, all
 /// of them within `rest`.
 pub(crate) fn follow_copy(
@@ -119,6 +129,8 @@ struct Vectors {
 const MAGIC: (usize, u32) = (464, 0x4650_5853);
 /// Place of the number of bytes there are in all.
 const SIZE_AT: usize = 468;
+/// Place of the components that were saved, by number (`struct _fpx_sw_bytes`, `xfeatures`).
+const COMPONENTS_AT: usize = 472;
 /// Place of the components that are not in their initial state, by number.
 const IN_USE_AT: usize = 512;
 /// Number and place of the upper halves of ymm0 ... ymm15, 16 bytes each.

@@ -20,6 +20,7 @@ use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
 use crate::context::{self, go_on_at};
 use crate::next::{next, of_libc};
+use crate::resume::resume;
 use crate::signals::{self, Recorded};
 
 /// Smallest page of x86-64; an instruction is read across its end only if it has to be.
@@ -79,6 +80,10 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     // The interrupted code may be between a call and its look at errno.
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+    if served {
+        // SAFETY: the kernel's context of this handler, which has no stack of its own and is done.
+        unsafe { resume(&*context.cast::<ucontext_t>()) };
+    }
 }
 
 /// Deals with the fault if it is the device's.

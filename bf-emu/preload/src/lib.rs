@@ -8,7 +8,7 @@
 //! - [`names`]: calls that take a path and need nothing but another path.
 //! - [`open`], [`stat`]: calls that must present a uverbs device as a character device.
 //! - [`files`]: calls on open files: ioctl, close, dup.
-//! - [`signals`], [`fault`], [`context`]: the doorbell trap and its coexistence with the program's own handlers.
+//! - [`signals`], [`fault`], [`context`], [`resume`]: the doorbell trap and its coexistence with the program's own handlers.
 //!
 //! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`:
 //! the file behind a uverbs device is a memory file and serves them as it is.
@@ -26,6 +26,8 @@ mod files;
 mod names;
 mod next;
 mod open;
+#[cfg(target_arch = "x86_64")]
+mod resume;
 mod signals;
 mod stat;
 
