@@ -19,6 +19,10 @@ const RUNS: &[(&str, &str)] = &[
         "-m 64:131072 -i 5 -x 1 -c -u 1 --temp-buffers mmap",
     ),
     ("osu_ialltoallv", "-m 64:131072 -i 5 -x 1 -c -u 1 -t 2"),
+    (
+        "osu_ialltoallv",
+        "-m 64:131072 -i 5 -x 1 -c -u 1 -T mpi_float -l",
+    ),
 ];
 
 /// Sizes in a run above.
