@@ -140,8 +140,11 @@ pub(crate) fn remove() {
     if let Some(Some(board)) = BOARD.get()
         && !IS_CHILD.load(Ordering::Relaxed)
     {
-        // What cannot be removed now, the next process sweeps.
+        // What cannot be removed now, the next process sweeps. Here there is time for that.
         let _removed = fs::remove_file(&board.path);
+        if let Some(dir) = board.path.parent() {
+            sweep(dir);
+        }
     }
 }
 
@@ -217,7 +220,6 @@ impl Drop for Slot {
 impl Board {
     fn make(dir: &Path, user: u32) -> io::Result<Self> {
         own_directory(dir, user)?;
-        sweep(dir);
         let (file, path) = create(dir)?;
         let names = names();
         let version = env!("CARGO_PKG_VERSION");

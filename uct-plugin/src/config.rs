@@ -60,6 +60,7 @@ impl Options {
             invalidate: self.invalidate,
             batch_ops: self.batch,
             on_full: self.on_full,
+            trays: processors(),
             ..PoolPolicy::default()
         }
     }
@@ -85,6 +86,14 @@ impl Options {
     pub(crate) fn device(&self) -> Mlx5Options {
         Mlx5Options {
             poll_timeout: self.poll_timeout,
+            sq_wqebbs: match self.invalidate {
+                // UCX exports one by one, so that chains are short; a longer queue costs the first
+                // export the time to make it.
+                Invalidate::Strict => WQEBBS_WITHOUT_BATCHES,
+                _ => Mlx5Options::default().sq_wqebbs,
+            },
+            // UCX has asked the adapter, and says so of the memory domain.
+            is_known_to_cross: true,
             ..Mlx5Options::default()
         }
     }
@@ -103,6 +112,23 @@ impl Options {
     /// What the messages of the job's programs are sealed with.
     pub(crate) fn seal(&self) -> &Seal {
         &self.seal
+    }
+}
+
+/// Building blocks of a work queue without batches: room for 85 exports of as many threads.
+const WQEBBS_WITHOUT_BATCHES: u32 = 256;
+
+/// Processors that this process may use. The standard library reads files to know it better, which
+/// takes longer than the first export should; zero leaves it to that.
+fn processors() -> u32 {
+    // SAFETY: an all-zero set is a valid one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set has the size that is given.
+    let asked = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    match asked {
+        // SAFETY: the set was filled.
+        0 => u32::try_from(unsafe { libc::CPU_COUNT(&set) }).unwrap_or(0),
+        _ => 0,
     }
 }
 

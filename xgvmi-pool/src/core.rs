@@ -1,5 +1,6 @@
 //! What all handles of a pool share, and where its keys are: created, free, waited for, destroyed.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::keeper::Keeper;
 use crate::key::Gvmi;
 use crate::latency::Latencies;
 use crate::names::Names;
-use crate::policy::{OnFull, PoolPolicy};
+use crate::policy::{Invalidate, OnFull, PoolPolicy};
 use crate::shelf::Shelf;
 use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
@@ -54,11 +55,27 @@ pub(crate) struct Core<D: MkeyDevice> {
 /// What is left to create.
 #[derive(Debug)]
 struct Room {
-    /// Slots without a key.
-    vacant: Vec<SlotId>,
+    /// Slots that never had a key; the first is the next. A pool is opened within an export, so that
+    /// no list of them is written then.
+    unused: Range<u32>,
+    /// Slots that had one.
+    vacated: Vec<SlotId>,
     /// When a lowered cap may be tried again.
     retry_at: Option<Instant>,
     names: Names,
+}
+
+impl Room {
+    /// A slot without a key, the one that was vacated last before one that was never used.
+    fn take(&mut self) -> Option<SlotId> {
+        let vacated = self.vacated.pop();
+        vacated.or_else(|| self.unused.next().map(SlotId))
+    }
+
+    /// Slots without a key.
+    fn vacant(&self) -> usize {
+        self.vacated.len() + self.unused.len()
+    }
 }
 
 /// Bytes that a pool takes for each key that it may have: a slot, its number, and a place in two queues.
@@ -83,10 +100,11 @@ impl<D: MkeyDevice> Core<D> {
     ) -> Result<Self, PoolError> {
         let policy = policy.checked(device.limits())?;
         ask_for_memory(policy.mkeys_max)?;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let trays = match policy.trays {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            trays => trays as usize,
+        };
         let slots = Slots::new(policy.mkeys_max);
-        // From the back, so that slot 0 is used first.
-        let vacant = slots.ids().rev().collect();
         Ok(Self {
             spec: MkeySpec {
                 klm_entries: policy.klm_entries,
@@ -95,10 +113,15 @@ impl<D: MkeyDevice> Core<D> {
             gvmi: device.gvmi(),
             gate: Gate::new(),
             slots,
-            shelf: Shelf::new(policy.mkeys_max, policy.tray_keys, threads, policy.order),
-            pending: Queue::new(policy.mkeys_max as usize),
+            shelf: Shelf::new(policy.mkeys_max, policy.tray_keys, trays, policy.order),
+            pending: Queue::new(match policy.invalidate {
+                // Nothing waits.
+                Invalidate::Strict => 1,
+                Invalidate::Batched | Invalidate::Chained => policy.mkeys_max as usize,
+            }),
             room: Mutex::new(Room {
-                vacant,
+                unused: 0..policy.mkeys_max,
+                vacated: Vec::new(),
                 retry_at: None,
                 names: Names::default(),
             }),
@@ -299,20 +322,17 @@ impl<D: MkeyDevice> Core<D> {
             self.cap.store(self.policy.mkeys_max, Ordering::Relaxed);
         }
         let cap = self.cap();
-        match room.vacant.pop() {
-            Some(id) if live < cap => Ok(id),
-            Some(id) => {
-                room.vacant.push(id);
-                Err(PoolError::Full { mkeys_max: cap })
-            }
-            None => Err(PoolError::Full { mkeys_max: cap }),
-        }
+        let found = match live < cap {
+            true => room.take(),
+            false => None,
+        };
+        found.ok_or(PoolError::Full { mkeys_max: cap })
     }
 
     /// Gives the slot of a key that was not created back.
     fn not_created(&self, id: SlotId, error: DeviceError) -> PoolError {
         let mut room = lock(&self.room);
-        room.vacant.push(id);
+        room.vacated.push(id);
         if !error.is_limit() {
             return PoolError::Create(error);
         }
@@ -339,7 +359,7 @@ impl<D: MkeyDevice> Core<D> {
                 self.counters.destroys.one();
                 self.slots.advance(id, State::Unsure, State::Vacant);
                 let mut room = lock(&self.room);
-                room.vacant.push(id);
+                room.vacated.push(id);
                 room.names.destroyed(index);
                 drop(room);
                 if self.may_wait() && self.waiters.any() {
@@ -362,7 +382,7 @@ impl<D: MkeyDevice> Core<D> {
 
     fn live(&self, room: &Room) -> u32 {
         // Cannot be lost: there are no more slots than `mkeys_max`, which is u32.
-        self.policy.mkeys_max - u32::try_from(room.vacant.len()).unwrap_or(u32::MAX)
+        self.policy.mkeys_max - u32::try_from(room.vacant()).unwrap_or(u32::MAX)
     }
 
     /// Keys that the pool may have at present.

@@ -87,6 +87,9 @@ pub struct PoolPolicy {
     /// Keys that a group of threads keeps at hand, on each side of its tray. Default 8, at most 16;
     /// less in a small pool, and none with 0, which makes the order of reuse exact.
     pub tray_keys: u32,
+    /// Groups of threads, which is as many trays; rounded up to a power of two, at most 64. Default 0: as
+    /// many as the process has processors, which is asked for when the pool is opened.
+    pub trays: u32,
     /// KLM entries of each key. Default 16: regions up to 16 GiB, for 256 bytes of adapter memory a
     /// key; a device that can take fewer lowers it.
     pub klm_entries: u32,
@@ -117,6 +120,7 @@ impl Default for PoolPolicy {
             keeper: false,
             order: ReuseOrder::default(),
             tray_keys: 8,
+            trays: 0,
             klm_entries: 16,
             tag: Tag::UCX_POOLED,
             access_key: AccessKey::UCX_COMPATIBLE,

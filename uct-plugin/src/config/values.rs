@@ -148,9 +148,19 @@ mod tests {
     fn defaults_are_those_of_the_pool() {
         let options = Raw::DEFAULT.options();
         assert!(options.enable);
-        assert_eq!(options.pool_policy(), PoolPolicy::default());
+        let pool = options.pool_policy();
+        assert!(pool.trays > 0, "the processors are known");
+        assert_eq!(PoolPolicy { trays: 0, ..pool }, PoolPolicy::default());
         assert_eq!(options.alias_policy(), AliasPolicy::default());
-        assert_eq!(options.device(), Mlx5Options::default());
+        let device = options.device();
+        // What UCX has found out, and that it exports one by one.
+        assert!(device.is_known_to_cross && device.sq_wqebbs < Mlx5Options::default().sq_wqebbs);
+        let as_default = Mlx5Options {
+            is_known_to_cross: false,
+            sq_wqebbs: 1024,
+            ..device
+        };
+        assert_eq!(as_default, Mlx5Options::default());
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) struct Caps {
 /// Bytes of an answer: header and one page.
 const ANSWER_BYTES: usize = cmd::HEADER_BYTES + cap::PAGE_BYTES;
 
-/// Asks for the capabilities.
+/// Asks for the capabilities; whether keys can cross functions only if that is not known.
 ///
 /// # Errors
 /// If the function does not answer, or cannot open its keys to other functions.
@@ -32,9 +32,13 @@ const ANSWER_BYTES: usize = cmd::HEADER_BYTES + cap::PAGE_BYTES;
 pub(super) unsafe fn query(
     lib: &Mlx5Lib,
     context: NonNull<ibv_context>,
+    is_known_to_cross: bool,
 ) -> Result<Caps, DeviceError> {
     // SAFETY: the caller's promise.
     let page = unsafe { page(lib, context, cap::page::GENERAL) }?;
+    if is_known_to_cross {
+        return Ok(parse(&page));
+    }
     if !general::HCA_CAP_2.is_set(&page) {
         return Err(unsupported(
             "keys across functions (no second capability page)",
@@ -42,11 +46,12 @@ pub(super) unsafe fn query(
     }
     // SAFETY: the caller's promise.
     let page_2 = unsafe { self::page(lib, context, cap::page::GENERAL_2) }?;
-    parse(&page, &page_2)
+    check_crossing(&page_2)?;
+    Ok(parse(&page))
 }
 
-/// The capabilities that the two pages tell of. Stock UCX asks for the same bits of the second one.
-fn parse(page: &[u8], page_2: &[u8]) -> Result<Caps, DeviceError> {
+/// Whether keys can cross functions, by the second page. Stock UCX asks for the same bits.
+fn check_crossing(page_2: &[u8]) -> Result<(), DeviceError> {
     let objects = general_2::CROSS_VHCA_OBJECT_TO_OBJECT_SUPPORTED.get(page_2);
     if objects & u64::from(general_2::LOCAL_MKEY_TO_REMOTE_MKEY) == 0 {
         return Err(unsupported("aliases of another function's key"));
@@ -54,16 +59,21 @@ fn parse(page: &[u8], page_2: &[u8]) -> Result<Caps, DeviceError> {
     if general_2::ALLOWED_OBJECT_FOR_OTHER_VHCA_ACCESS.get(page_2) & general_2::MKEY_OBJECT == 0 {
         return Err(unsupported("opening a key to other functions"));
     }
+    Ok(())
+}
+
+/// What the first page tells.
+fn parse(page: &[u8]) -> Caps {
     let list = 1u32
         .checked_shl(number(general::LOG_MAX_KLM_LIST_SIZE, page))
         .unwrap_or(u32::MAX);
     let gvmi = u16::try_from(general::VHCA_ID.get(page)).unwrap_or(u16::MAX);
     let ports = u8::try_from(general::NUM_PORTS.get(page)).unwrap_or(u8::MAX);
-    Ok(Caps {
+    Caps {
         gvmi: Gvmi::new(gvmi),
         ports: ports.max(1),
         klm_entries_max: list.min(request_entries(number(general::MAX_WQE_SZ_SQ, page))),
-    })
+    }
 }
 
 /// Entries that one work request of at most `wqe_bytes` may write. The adapter may not say how long
@@ -133,7 +143,8 @@ mod tests {
             (general::MAX_WQE_SZ_SQ, wqe_bytes),
         ];
         let (page, page_2) = pages(&set, &[CROSS, ALLOW]);
-        let caps = parse(&page, &page_2).expect("it can");
+        check_crossing(&page_2).expect("it can");
+        let caps = parse(&page);
         assert_eq!(
             caps,
             Caps {
@@ -157,8 +168,8 @@ mod tests {
     #[test]
     fn a_function_that_cannot_cross_is_refused() {
         for set_2 in [&[CROSS][..], &[ALLOW], &[]] {
-            let (page, page_2) = pages(&[], set_2);
-            let error = parse(&page, &page_2).expect_err("it cannot");
+            let (_, page_2) = pages(&[], set_2);
+            let error = check_crossing(&page_2).expect_err("it cannot");
             assert!(matches!(error, DeviceError::Unsupported { .. }), "{error}");
         }
     }

@@ -35,6 +35,9 @@ pub struct Mlx5Options {
     /// How long a completion is waited for before the queue is given up. Default 5 s: a request
     /// takes a microsecond, but a stopped virtual machine takes seconds.
     pub poll_timeout: Duration,
+    /// The adapter is known to open keys to other functions and to make aliases of theirs, so that it
+    /// is not asked. Default: no.
+    pub is_known_to_cross: bool,
 }
 
 impl Default for Mlx5Options {
@@ -44,6 +47,7 @@ impl Default for Mlx5Options {
             gid_index: None,
             sq_wqebbs: 1024,
             poll_timeout: Duration::from_secs(5),
+            is_known_to_cross: false,
         }
     }
 }
@@ -103,7 +107,7 @@ impl Mlx5Device {
             what: format!("a page that is emptied on fork: {error}"),
         })?;
         // SAFETY: the caller's promise.
-        let caps = unsafe { caps::query(&lib, context) }?;
+        let caps = unsafe { caps::query(&lib, context, options.is_known_to_cross) }?;
         // SAFETY: the caller's promise.
         let pdn = unsafe { domain_number(&lib, pd) }?;
         let recipe = Recipe {
