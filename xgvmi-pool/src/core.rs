@@ -85,10 +85,20 @@ const BYTES_BESIDE: usize = 64 << 10;
 
 /// Asks for as much memory as a pool takes, because its parts are made by code that cannot be told no.
 fn ask_for_memory(mkeys_max: u32) -> Result<(), PoolError> {
-    let bytes = BYTES_BESIDE + BYTES_PER_KEY * mkeys_max as usize;
-    let no_memory = |_| PoolError::NoMemory { mkeys_max, bytes };
     let mut trial: Vec<u8> = Vec::new();
-    trial.try_reserve_exact(bytes).map_err(no_memory)
+    let asked = trial.try_reserve_exact(bytes_of(mkeys_max));
+    asked.map_err(|_| no_memory(mkeys_max))
+}
+
+const fn bytes_of(mkeys_max: u32) -> usize {
+    BYTES_BESIDE + BYTES_PER_KEY * mkeys_max as usize
+}
+
+const fn no_memory(mkeys_max: u32) -> PoolError {
+    PoolError::NoMemory {
+        mkeys_max,
+        bytes: bytes_of(mkeys_max),
+    }
 }
 
 impl<D: MkeyDevice> Core<D> {
@@ -104,7 +114,7 @@ impl<D: MkeyDevice> Core<D> {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             trays => trays as usize,
         };
-        let slots = Slots::new(policy.mkeys_max);
+        let slots = Slots::new(policy.mkeys_max).ok_or_else(|| no_memory(policy.mkeys_max))?;
         Ok(Self {
             spec: MkeySpec {
                 klm_entries: policy.klm_entries,

@@ -5,7 +5,7 @@
 //! before the device hands a stranger's memory out.
 
 use crate::key::Mkey;
-use crate::sync::{AtomicU8, AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub(crate) enum State {
 
 impl State {
     #[inline]
-    const fn of(byte: u8) -> Self {
-        match byte {
+    const fn of(word: u32) -> Self {
+        match word {
             0 => Self::Vacant,
             1 => Self::Free,
             2 => Self::Leased,
@@ -46,13 +46,20 @@ impl State {
     }
 }
 
-/// A cache line of its own, so that two threads with neighbouring keys do not meet.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Slot {
-    mkey: AtomicU32,
-    state: AtomicU8,
-}
+/// As far from its neighbours as a cache line is long, so that two threads with neighbouring keys do not
+/// meet. Plain words, all of which may be zero: then a pool's slots are memory that the system gives when
+/// it is used, as most of it never is.
+type Slot = [AtomicU32; 16];
+/// Which key it is.
+const MKEY: usize = 0;
+/// What state it is in.
+const STATE: usize = 1;
+
+// A slot of zeros is vacant.
+const _: () = assert!(State::Vacant as u32 == 0);
+// loom's words are larger than they are.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Slot>() == 64);
 
 #[cold]
 fn two_owners(id: SlotId, found: State, left: State) -> ! {
@@ -66,14 +73,15 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(crate) fn new(count: u32) -> Self {
-        let slot = |_| Slot {
-            mkey: AtomicU32::new(0),
-            state: AtomicU8::new(State::Vacant as u8),
-        };
-        Self {
-            slots: (0..count).map(slot).collect(),
-        }
+    /// As many vacant slots; `None` if there is no memory for them.
+    pub(crate) fn new(count: u32) -> Option<Self> {
+        #[cfg(not(loom))]
+        let slots = zerocopy::FromZeros::new_box_zeroed_with_elems(count as usize).ok()?;
+        #[cfg(loom)]
+        let slots = (0..count)
+            .map(|_| std::array::from_fn(|_| AtomicU32::new(0)))
+            .collect();
+        Some(Self { slots })
     }
 
     /// All slot numbers.
@@ -83,17 +91,17 @@ impl Slots {
     }
 
     pub(crate) fn state(&self, id: SlotId) -> State {
-        State::of(self.slot(id).state.load(Ordering::Acquire))
+        State::of(self.slot(id)[STATE].load(Ordering::Acquire))
     }
 
     /// The key in the slot. Meaningful to the slot's owner, and not in a vacant slot.
     pub(crate) fn mkey(&self, id: SlotId) -> Mkey {
-        Mkey::from_raw(self.slot(id).mkey.load(Ordering::Relaxed))
+        Mkey::from_raw(self.slot(id)[MKEY].load(Ordering::Relaxed))
     }
 
     /// Puts a new key into a vacant slot.
     pub(crate) fn fill(&self, id: SlotId, mkey: Mkey, state: State) {
-        self.slot(id).mkey.store(mkey.raw(), Ordering::Relaxed);
+        self.slot(id)[MKEY].store(mkey.raw(), Ordering::Relaxed);
         self.advance(id, State::Vacant, state);
     }
 
@@ -105,11 +113,11 @@ impl Slots {
     pub(crate) fn advance(&self, id: SlotId, from: State, to: State) {
         let slot = self.slot(id);
         // The owner alone writes, so load and store need not be one step.
-        let found = slot.state.load(Ordering::Relaxed);
-        if found != from as u8 {
+        let found = slot[STATE].load(Ordering::Relaxed);
+        if found != from as u32 {
             two_owners(id, State::of(found), from);
         }
-        slot.state.store(to as u8, Ordering::Release);
+        slot[STATE].store(to as u32, Ordering::Release);
     }
 
     #[inline]

@@ -3,18 +3,14 @@
 //! by a look at the count; what is merely shared is in an ordinary `Arc`.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
-};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Arc as CountedArc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence,
-};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Arc as CountedArc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -87,7 +83,13 @@ pub(crate) fn thread_number() -> usize {
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     #[cfg(not(loom))]
-    items: crossbeam_queue::ArrayQueue<T>,
+    first: crossbeam_queue::ArrayQueue<T>,
+    /// Room for all of it, made when there is more than a few. From then on everything goes there,
+    /// and what is in the first comes out before it.
+    #[cfg(not(loom))]
+    rest: std::sync::OnceLock<crossbeam_queue::ArrayQueue<T>>,
+    #[cfg(not(loom))]
+    capacity: usize,
     /// Crossbeam's queue is not made for loom; what is modelled is what we do with it.
     #[cfg(loom)]
     items: Mutex<std::collections::VecDeque<T>>,
@@ -95,25 +97,42 @@ pub(crate) struct Queue<T> {
 
 #[cfg(not(loom))]
 impl<T> Queue<T> {
+    /// A queue touches all of its memory when it is made, and most pools stay far below what they
+    /// may have: so many are made room for at first.
+    const FEW: usize = 64;
+
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            items: crossbeam_queue::ArrayQueue::new(capacity.max(1)),
+            first: crossbeam_queue::ArrayQueue::new(capacity.clamp(1, Self::FEW)),
+            rest: std::sync::OnceLock::new(),
+            capacity,
         }
     }
 
     pub(crate) fn push(&self, item: T) {
-        assert!(
-            self.items.push(item).is_ok(),
-            "more in a queue than there is"
-        );
+        let left = match self.rest.get() {
+            Some(rest) => rest.push(item),
+            // Whoever is late and pushes here while another thread makes the rest, is early in the
+            // order by that; nothing is lost, because this one is always looked into.
+            None => match self.first.push(item) {
+                Err(item) if self.capacity > Self::FEW => {
+                    let room = || crossbeam_queue::ArrayQueue::new(self.capacity);
+                    self.rest.get_or_init(room).push(item)
+                }
+                pushed => pushed,
+            },
+        };
+        assert!(left.is_ok(), "more in a queue than there is");
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
-        self.items.pop()
+        let rest = || self.rest.get()?.pop();
+        self.first.pop().or_else(rest)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.items.len()
+        let rest = self.rest.get().map(crossbeam_queue::ArrayQueue::len);
+        self.first.len() + rest.unwrap_or_default()
     }
 }
 
@@ -135,5 +154,56 @@ impl<T> Queue<T> {
 
     pub(crate) fn len(&self) -> usize {
         lock(&self.items).len()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_grows_once_and_keeps_its_order() {
+        let queue = Queue::new(1000);
+        for round in 0..3 {
+            for item in 0..1000 {
+                queue.push(1000 * round + item);
+            }
+            assert_eq!(queue.len(), 1000);
+            for item in 0..1000 {
+                assert_eq!(queue.pop(), Some(1000 * round + item));
+            }
+            assert_eq!((queue.pop(), queue.len()), (None, 0));
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_while_it_grows() {
+        const THREADS: usize = 4;
+        const ITEMS: usize = 200;
+        for _ in 0..50 {
+            let queue = Queue::new(THREADS * ITEMS);
+            let found = std::thread::scope(|scope| {
+                let work = |thread: usize| {
+                    let mut found = Vec::new();
+                    for item in 0..ITEMS {
+                        queue.push(thread * ITEMS + item);
+                        if item % 3 == 0 {
+                            found.extend(queue.pop());
+                        }
+                    }
+                    found
+                };
+                let threads: Vec<_> = (0..THREADS)
+                    .map(|thread| scope.spawn(move || work(thread)))
+                    .collect();
+                let joined = threads.into_iter().map(|thread| thread.join());
+                let mut found: Vec<_> = joined.flatten().flatten().collect();
+                found.extend(std::iter::from_fn(|| queue.pop()));
+                found
+            });
+            let mut found = found;
+            found.sort_unstable();
+            assert!(found.into_iter().eq(0..THREADS * ITEMS));
+        }
     }
 }

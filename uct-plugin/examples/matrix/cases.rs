@@ -126,6 +126,13 @@ pub(crate) const CASES: &[Case] = &[
         run: announced,
     },
     Case {
+        name: "the first export takes two commands more than stock's",
+        doors: &[Door::Preload],
+        fits: always,
+        failing: Some("counters"),
+        run: first_export,
+    },
+    Case {
         name: "it weighs little and has no threads",
         doors: &[Door::Preload],
         fits: always,
@@ -488,6 +495,28 @@ fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         pair.forget(id)?;
     }
     pair.end()
+}
+
+/// Commands of the first export, with an empty pool and no queue, and of the second.
+fn first_export(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+    const MORE_MAX: i64 = 2;
+    let counted = |door| -> Result<[i64; 2], String> {
+        let mut host = Peer::start(launch, ucx, Side::Host, door, &[])?;
+        let mut counts = [0; 2];
+        for (count, id) in counts.iter_mut().zip(1..) {
+            host.ask(&format!("map {id} 65536 {id}"))?;
+            let before = commands(launch)?;
+            host.ask(&format!("export {id}"))?;
+            *count = commands(launch)? - before;
+        }
+        host.log()?;
+        Ok(counts)
+    };
+    let (stock, ours) = (counted(Door::Absent)?, counted(door)?);
+    match stock[0] > 0 && ours[0] <= stock[0] + MORE_MAX && ours[1] <= stock[1] {
+        true => Ok(()),
+        false => Err(format!("{ours:?} commands, {stock:?} of stock UCX")),
+    }
 }
 
 /// Size of the file, memory of an idle process, and threads of one that has worked.
