@@ -36,8 +36,8 @@ const _: () = assert!(NODES == 2 && SERVICES_PER_NODE == 2);
 /// UCX registers each buffer twice on some processors, and once on others; here it is once, as in the table that the
 /// profile is made of.
 const ONE_REGISTRATION: (&str, &str) = ("UCX_IB_PCI_RELAXED_ORDERING", "n");
-/// So many iterations until every key of a pool has been met.
-const WARM_UP: &str = "10";
+/// So many iterations until every key of a pool has been met: 64 are announced, and each iteration takes two.
+const WARM_UP: &str = "34";
 /// One job: eight processes start on two cores, and iterations take milliseconds.
 const JOB_LIMIT: Duration = Duration::from_secs(120);
 /// Until a service process listens.
