@@ -5,7 +5,7 @@ pub(crate) mod path;
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// An error number of the kernel, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -514,20 +514,50 @@ pub fn now_ns() -> u64 {
 }
 
 /// Waits until [`now_ns`] reaches `deadline_ns`: sleeps while there is long to go, then spins, as a
-/// sleep ends tens of microseconds late.
+/// sleep ends late by what it takes a processor that has gone idle to be back.
 pub fn wait_until(deadline_ns: u64) {
-    /// A processor that has gone idle takes up to this long to be back.
-    const IDLE_NS: u64 = 50_000;
     loop {
-        let left = deadline_ns.saturating_sub(now_ns());
+        let now = now_ns();
+        let left = deadline_ns.saturating_sub(now);
         if left == 0 {
             return;
         }
-        if left > IDLE_NS {
-            sleep_closely(left - IDLE_NS);
+        let margin = LATENESS.margin_ns();
+        if left > margin {
+            sleep_closely(left - margin);
+            LATENESS.met(now_ns().saturating_sub(now + left - margin));
         } else {
             std::hint::spin_loop();
         }
+    }
+}
+
+static LATENESS: Lateness = Lateness(AtomicU64::new(Lateness::MAX_NS));
+
+/// How late sleeps end on this machine, some 5 to 50 us. Spinning longer than that takes time from others.
+struct Lateness(AtomicU64);
+
+impl Lateness {
+    /// More is somebody else who had the processor, and nothing that a longer spin would mend.
+    const MAX_NS: u64 = 50_000;
+
+    /// Notes how late a sleep was: a later one counts more than an earlier one.
+    fn met(&self, late_ns: u64) {
+        if late_ns > Self::MAX_NS {
+            return;
+        }
+        let known = self.0.load(Ordering::Relaxed);
+        let now = match late_ns.checked_sub(known) {
+            Some(more) => known + more / 4,
+            None => known - (known - late_ns) / 32,
+        };
+        self.0.store(now, Ordering::Relaxed);
+    }
+
+    /// When to end a sleep, before it is to end: an eighth more than known.
+    fn margin_ns(&self) -> u64 {
+        let known = self.0.load(Ordering::Relaxed);
+        (known + known / 8).min(Self::MAX_NS)
     }
 }
 
@@ -712,5 +742,27 @@ mod tests {
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, before) };
         close(write_end);
+    }
+
+    #[test]
+    fn a_wait_ends_earlier_by_what_sleeps_are_late() {
+        for (late_ns, least, most) in [
+            (5_000, 5_000, 7_000),
+            (24_000, 24_000, 29_000),
+            (50_000, 50_000, 50_000),
+            // Somebody else had the processor: nothing is learnt.
+            (9_000_000, 50_000, 50_000),
+        ] {
+            let lateness = Lateness(AtomicU64::new(Lateness::MAX_NS));
+            for _ in 0..1000 {
+                lateness.met(late_ns);
+            }
+            let margin = lateness.margin_ns();
+            assert!((least..=most).contains(&margin), "{late_ns}: {margin}");
+            for _ in 0..40 {
+                lateness.met(Lateness::MAX_NS);
+            }
+            assert_eq!(lateness.margin_ns(), Lateness::MAX_NS, "{late_ns}");
+        }
     }
 }
