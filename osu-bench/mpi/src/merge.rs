@@ -206,11 +206,16 @@ impl Merged {
                 .iter()
                 .find(|row| row.scheme == scheme && row.size == size)
         };
-        for ours in self.rows.iter().filter(|row| row.scheme == "xgvmi") {
+        for ours in self
+            .rows
+            .iter()
+            .filter(|row| row.scheme.starts_with("xgvmi"))
+        {
             if let Some(theirs) = find(other, ours.size) {
                 let _ = writeln!(
                     text,
-                    "xgvmi against {other}, {}: {:.2} times faster, the first iteration {:.2} times",
+                    "{} against {other}, {}: {:.2} times faster, the first iteration {:.2} times",
+                    ours.scheme,
                     report::format_size(ours.size),
                     theirs.steady_us.p50 / ours.steady_us.p50,
                     theirs.first_us / ours.first_us

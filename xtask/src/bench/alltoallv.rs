@@ -1,4 +1,4 @@
-//! `cargo xtask bench alltoallv`: the offloaded alltoallv with temporary buffers, three schemes taking turns, as
+//! `cargo xtask bench alltoallv`: the offloaded alltoallv with temporary buffers, its schemes taking turns, as
 //! `target/bench/alltoallv.json` and `.svg`.
 //!
 //! Two emulated nodes, each with four ranks on its host and two service processes on its DPU. Each run of a scheme at a
@@ -11,6 +11,7 @@ use crate::setup::{self, Env};
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::{Long, Short, ValueExt as _};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,7 +24,8 @@ Usage: cargo xtask bench alltoallv [-- OPTIONS]
   --sizes LIST      bytes to each rank [default: 1024 to 262144, doubling]
   --runs N          of each scheme at each size; figures are their median [default: 3]
   --iterations N    timed iterations of a run [default: 40]
-  --schemes LIST    of ksm, stock and xgvmi [default: all]";
+  --schemes LIST    of ksm, stock, xgvmi and xgvmi+batched, which is xgvmi with
+                    UCX_XGVMI_INVALIDATE=batched [default: all]";
 
 /// The emulator's cost profile: times of the commands as the slides give them.
 const PROFILE: &str = "bluefield3";
@@ -44,14 +46,66 @@ const JOB_LIMIT: Duration = Duration::from_secs(120);
 const SERVICE_LIMIT: Duration = Duration::from_secs(30);
 /// Sizes at which overlap is measured: large enough for a transfer to hide.
 const OVERLAP_SIZES: &str = "65536:1048576";
-const SCHEMES: [&str; 3] = ["ksm", "stock", "xgvmi"];
+/// What is measured: a scheme of the programs as it comes, or with options of the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Variant {
+    /// What the report calls it.
+    name: &'static str,
+    /// What the programs call it.
+    scheme: &'static str,
+    environment: &'static [(&'static str, &'static str)],
+}
+
+impl Variant {
+    const ALL: [Self; 4] = [
+        Self::plain("ksm"),
+        Self::plain("stock"),
+        Self::plain("xgvmi"),
+        Self {
+            name: "xgvmi+batched",
+            scheme: "xgvmi",
+            environment: &[("UCX_XGVMI_INVALIDATE", "batched")],
+        },
+    ];
+
+    const fn plain(scheme: &'static str) -> Self {
+        Self {
+            name: scheme,
+            scheme,
+            environment: &[],
+        }
+    }
+
+    fn named(text: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|known| known.name == text);
+        known.with_context(|| {
+            format!("no scheme '{text}'; there are ksm, stock, xgvmi and xgvmi+batched")
+        })
+    }
+
+    /// Gives the name to what the programs have reported in `file`.
+    fn label(self, file: &Path) -> Result<()> {
+        if self.name == self.scheme {
+            return Ok(());
+        }
+        let read = || format!("cannot read {}", file.display());
+        let text = fs::read(file).with_context(read)?;
+        let mut report: Value = serde_json::from_slice(&text).with_context(read)?;
+        report["scheme"] = self.name.into();
+        for row in report["rows"].as_array_mut().into_iter().flatten() {
+            row["scheme"] = self.name.into();
+        }
+        fs::write(file, report.to_string())
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     sizes: Vec<usize>,
     runs: usize,
     iterations: usize,
-    schemes: Vec<&'static str>,
+    schemes: Vec<Variant>,
 }
 
 impl Options {
@@ -61,7 +115,7 @@ impl Options {
             sizes: (10..=18).map(|power| 1 << power).collect(),
             runs: 3,
             iterations: 40,
-            schemes: SCHEMES.to_vec(),
+            schemes: Variant::ALL.to_vec(),
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
@@ -73,7 +127,9 @@ impl Options {
                 Long("sizes") => options.sizes = list(&parser.value()?.string()?, sizes)?,
                 Long("runs") => options.runs = parser.value()?.parse()?,
                 Long("iterations") => options.iterations = parser.value()?.parse()?,
-                Long("schemes") => options.schemes = list(&parser.value()?.string()?, scheme)?,
+                Long("schemes") => {
+                    options.schemes = list(&parser.value()?.string()?, Variant::named)?
+                }
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!(
                     "{}; try: cargo xtask bench alltoallv -- --help",
@@ -100,11 +156,6 @@ fn sizes(text: &str) -> Result<usize> {
         "size {size} is not from 1 to 64 MiB"
     );
     Ok(size)
-}
-
-fn scheme(text: &str) -> Result<&'static str> {
-    let known = SCHEMES.into_iter().find(|known| *known == text);
-    known.with_context(|| format!("no scheme '{text}'; there are ksm, stock and xgvmi"))
 }
 
 /// Measures, writes `file` and the plot beside it, and prints the table.
@@ -135,15 +186,15 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     let services = options
         .schemes
         .iter()
-        .map(|scheme| room.start(scheme))
+        .map(|variant| room.start(*variant))
         .collect::<Result<Vec<Services>>>()?;
     let mut runs = Vec::new();
     for (at, size) in options.sizes.iter().enumerate() {
         for round in 0..options.runs {
-            // Each scheme is first, second and third in turn.
+            // Each scheme comes first in turn.
             for index in 0..services.len() {
                 let services = &services[(index + round + at) % services.len()];
-                let output = parts.join(format!("{}-{size}-{round}.json", services.scheme));
+                let output = parts.join(format!("{}-{size}-{round}.json", services.variant.name));
                 let shape = format!(
                     "-m {size}:{size} -i {} -x {WARM_UP} --temp-buffers mmap",
                     options.iterations
@@ -155,7 +206,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
         }
     }
     for services in &services {
-        let output = parts.join(format!("{}-overlap.json", services.scheme));
+        let output = parts.join(format!("{}-overlap.json", services.variant.name));
         let shape = format!(
             "-m {OVERLAP_SIZES} -i {} -x {WARM_UP} --temp-buffers mmap --compute sleep",
             options.iterations
@@ -187,7 +238,7 @@ struct Room<'a> {
 
 /// The service processes of a scheme; ended when dropped.
 struct Services {
-    scheme: &'static str,
+    variant: Variant,
     /// Per node, as `--sp` takes them.
     addresses: Vec<String>,
     _running: Vec<Running>,
@@ -195,31 +246,32 @@ struct Services {
 
 impl Room<'_> {
     /// `program` on one function of a scheme's device.
-    fn place(&self, scheme: &str, function: &str, program: &str) -> Command {
+    fn place(&self, variant: Variant, function: &str, program: &str) -> Command {
         let mut command = Command::new(built("bf-emu"));
-        command.arg("run").arg("--state").arg(self.device(scheme));
+        command.arg("run").arg("--state").arg(self.device(variant));
         command.args(["--profile", PROFILE, "--nodes", &NODES.to_string()]);
         command.args(["--as", function, "--"]).arg(built(program));
         command
     }
 
     /// A device for each scheme, so that its counters are its own.
-    fn device(&self, scheme: &str) -> PathBuf {
-        self.state.path().join(scheme)
+    fn device(&self, variant: Variant) -> PathBuf {
+        self.state.path().join(variant.name)
     }
 
-    fn start(&self, scheme: &'static str) -> Result<Services> {
+    fn start(&self, variant: Variant) -> Result<Services> {
         let (mut addresses, mut running) = (Vec::new(), Vec::new());
         for node in 0..NODES {
             let mut of_node = Vec::new();
             for _ in 0..SERVICES_PER_NODE {
-                let mut command = self.place(scheme, &format!("node{node}.dpu"), "xgvmi-sp");
+                let mut command = self.place(variant, &format!("node{node}.dpu"), "xgvmi-sp");
                 command.args(["--listen", "127.0.0.1:0"]);
                 command.envs(self.env.for_ucx());
                 command.env("UCX_TLS", "rc_x,self");
                 command.env("UCX_NET_DEVICES", "mlx5_0:1");
                 command.env(ONE_REGISTRATION.0, ONE_REGISTRATION.1);
-                if scheme == "xgvmi" {
+                command.envs(variant.environment.iter().copied());
+                if variant.scheme == "xgvmi" {
                     command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
                 }
                 let mut service = Running::spawn(&mut command)?;
@@ -237,7 +289,7 @@ impl Room<'_> {
             addresses.push(of_node.join(","));
         }
         Ok(Services {
-            scheme,
+            variant,
             addresses,
             _running: running,
         })
@@ -252,10 +304,10 @@ impl Room<'_> {
             if node > 0 {
                 command.arg(":");
             }
-            let placed = self.place(services.scheme, &format!("node{node}.host"), program);
+            let placed = self.place(services.variant, &format!("node{node}.host"), program);
             command.args(["-np", RANKS_PER_NODE]);
             command.arg(placed.get_program()).args(placed.get_args());
-            command.args(["--backend", "offload", "--scheme", services.scheme]);
+            command.args(["--backend", "offload", "--scheme", services.variant.scheme]);
             command.args(["--sp", address, "--node", &format!("node{node}")]);
             // More ranks than cores: who waits must not take the core of who works.
             command.args(["--barrier", "sleep"]);
@@ -263,7 +315,7 @@ impl Room<'_> {
             command.arg("--json").arg(output);
             command.arg("--counters").arg(built("bf-emu"));
             command.args(["stats", "--json", "--state"]);
-            command.arg(self.device(services.scheme)).arg(";");
+            command.arg(self.device(services.variant)).arg(";");
         }
         command.envs(
             self.mpi
@@ -273,6 +325,7 @@ impl Room<'_> {
         );
         command.env("OSU_MPI_LIBRARY", self.library);
         command.env(ONE_REGISTRATION.0, ONE_REGISTRATION.1);
+        command.envs(services.variant.environment.iter().copied());
         // MPI itself keeps off the device, whose commands are counted.
         command.env("OMPI_MCA_pml", "ob1");
         command.env("OMPI_MCA_btl", "self,sm");
@@ -285,7 +338,7 @@ impl Room<'_> {
             done.verdict(),
             done.output
         );
-        Ok(())
+        services.variant.label(output)
     }
 }
 
@@ -335,7 +388,8 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(options.sizes, [1024, 16384, 262_144]);
-        assert_eq!(options.schemes, ["xgvmi", "ksm"]);
+        let names: Vec<&str> = options.schemes.iter().map(|scheme| scheme.name).collect();
+        assert_eq!(names, ["xgvmi", "ksm"]);
         assert_eq!((options.runs, options.iterations), (1, 5));
         assert!(parse("--help").unwrap().is_none());
         for bad in [
@@ -348,6 +402,19 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_report_gets_the_name_of_what_was_measured() {
+        let file = std::env::temp_dir().join(format!("xgvmi-label-{}.json", std::process::id()));
+        for (name, expect) in [("xgvmi", "xgvmi"), ("xgvmi+batched", "xgvmi+batched")] {
+            fs::write(&file, r#"{"scheme":"xgvmi","rows":[{"scheme":"xgvmi"}]}"#).unwrap();
+            Variant::named(name).unwrap().label(&file).unwrap();
+            let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+            assert_eq!(report["scheme"], expect);
+            assert_eq!(report["rows"][0]["scheme"], expect);
+        }
+        fs::remove_file(&file).unwrap();
     }
 
     #[test]
