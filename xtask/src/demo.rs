@@ -22,7 +22,8 @@ with a host and a DPU function each. Every byte is verified. Sets up and builds 
 
 Schemes: ksm    stock UCX that creates a key for each buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
          stock  stock UCX with its own pool of keys
-         xgvmi  stock UCX with this project's library in front (LD_PRELOAD)
+         xgvmi  stock UCX with this project's library in front (LD_PRELOAD), which makes its first keys when UCX
+                opens the device (UCX_XGVMI_POOL_INIT=8)
 
   --quick            fewer iterations: under 30 s once built
   --schemes LIST     of these schemes only, as in ksm,xgvmi [default: ksm,stock,xgvmi]
@@ -35,6 +36,9 @@ target/demo/ucx-VERSION.";
 
 /// The emulator's cost profile: times of the commands as the slides give them.
 const PROFILE: &str = "bluefield3";
+
+/// Of the pool, made before the first transfer: more than one has in use at a time.
+const KEYS_AT_OPEN: &str = "8";
 
 /// The whole run, beyond which something hangs: the demo takes less than a minute. The orchestrator stops first, since
 /// it can say where.
@@ -105,12 +109,15 @@ impl Scheme {
         }
     }
 
-    /// The environment variable that makes the difference.
-    fn environment(self, plugin: &Path) -> Option<(&'static str, OsString)> {
+    /// The environment variables that make the difference.
+    fn environment(self, plugin: &Path) -> Vec<(&'static str, OsString)> {
         match self {
-            Self::Ksm => Some(("UCX_IB_XGVMI_UMR_ENABLE", "n".into())),
-            Self::Stock => None,
-            Self::Xgvmi => Some(("LD_PRELOAD", plugin.into())),
+            Self::Ksm => vec![("UCX_IB_XGVMI_UMR_ENABLE", "n".into())],
+            Self::Stock => Vec::new(),
+            Self::Xgvmi => vec![
+                ("LD_PRELOAD", plugin.into()),
+                ("UCX_XGVMI_POOL_INIT", KEYS_AT_OPEN.into()),
+            ],
         }
     }
 }
@@ -210,7 +217,7 @@ fn orchestrate(
     command.arg("orchestrate");
     for scheme in &options.schemes {
         command.args(["--scheme", scheme.name()]);
-        if let Some((name, value)) = scheme.environment(&built.plugin) {
+        for (name, value) in scheme.environment(&built.plugin) {
             let mut setting = OsString::from(format!("{}:{name}=", scheme.name()));
             setting.push(value);
             command.arg("--env").arg(setting);

@@ -112,7 +112,7 @@ impl Check {
 
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "saved against a key per buffer, us per call ({} nodes, {} ranks and {} SPs each)\n{:<8} {:>9} {:>10} \
+            "saved against a key per buffer, us per call ({} nodes, {} ranks and {} SPs each)\n{:<13} {:>9} {:>10} \
              {:>10} {:>6}\n",
             self.nodes, self.ppn, self.sps, "scheme", "size", "measured", "predicted", "ratio"
         );
@@ -121,7 +121,7 @@ impl Check {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "{:<8} {size:>9} {:>10.0} {:>10.0} {:>6.2}",
+                "{:<13} {size:>9} {:>10.0} {:>10.0} {:>6.2}",
                 row.scheme, row.measured_saved_us, row.predicted_saved_us, row.ratio
             );
         }

@@ -6,7 +6,7 @@ use super::{Row, format_size};
 #[must_use]
 pub fn header() -> String {
     format!(
-        "{:<8} {:>9} {:>11} {:>11} {:>11} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
+        "{:<13} {:>9} {:>11} {:>11} {:>11} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
         "scheme",
         "size",
         "first (us)",
@@ -29,7 +29,7 @@ pub fn header() -> String {
 pub fn row(row: &Row) -> String {
     let counts = &row.commands_per_iteration;
     format!(
-        "{:<8} {:>9} {:>11.1} {:>11.1} {:>11.1} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
+        "{:<13} {:>9} {:>11.1} {:>11.1} {:>11.1} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
         row.scheme,
         format_size(row.size),
         row.first_us,
@@ -71,7 +71,7 @@ mod tests {
             "{text:#?}"
         );
         assert!(
-            text[3].starts_with("xgvmi       16 KiB       900.2       290.0       362.5     60")
+            text[3].starts_with("xgvmi            16 KiB       900.2       290.0       362.5     60")
         );
         assert!(text[3].ends_with("     2      0     21.50"));
     }
