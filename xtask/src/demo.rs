@@ -23,7 +23,7 @@ with a host and a DPU function each. Every byte is verified. Sets up and builds 
 Schemes: ksm    stock UCX that creates a key for each buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
          stock  stock UCX with its own pool of keys
          xgvmi  stock UCX with this project's library in front (LD_PRELOAD), which makes its first keys when UCX
-                opens the device (UCX_XGVMI_POOL_INIT=8)
+                opens the device (UCX_XGVMI_POOL_INIT=2)
 
   --quick            fewer iterations: under 30 s once built
   --schemes LIST     of these schemes only, as in ksm,xgvmi [default: ksm,stock,xgvmi]
@@ -37,8 +37,8 @@ target/demo/ucx-VERSION.";
 /// The emulator's cost profile: times of the commands as the slides give them.
 const PROFILE: &str = "bluefield3";
 
-/// Of the pool, made before the first transfer: more than one has in use at a time.
-const KEYS_AT_OPEN: &str = "8";
+/// Of the pool, made before the first transfer: one in use, and one that rests.
+const KEYS_AT_OPEN: &str = "2";
 
 /// The whole run, beyond which something hangs: the demo takes less than a minute. The orchestrator stops first, since
 /// it can say where.

@@ -512,6 +512,14 @@ fn panics(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     Ok(())
 }
 
+/// True if this UCX was built with the assertion that does not hold, as 1.19.0 is of the five.
+fn asserts(ucx: &Ucx) -> Result<bool, String> {
+    const SAYS: &[u8] = b"This may indicate that exported memory handle was destroyed";
+    let libucp = std::fs::read(&ucx.libucp)
+        .map_err(|error| format!("cannot read {}: {error}", ucx.libucp.display()))?;
+    Ok(libucp.windows(SAYS.len()).any(|part| part == SAYS))
+}
+
 /// The host gives memory up and exports other memory at its place, again and again, while the DPU still
 /// holds all its imports.
 fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
@@ -519,7 +527,7 @@ fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     for id in 1..4 {
         pair.host
             .ask(&format!("map {id} {BYTES} {id} {ELSEWHERE}"))?;
-        if id == 2 && door == Door::Absent && ucx.version.starts_with("1.19.") {
+        if id == 2 && door == Door::Absent && asserts(ucx)? {
             return must_fail(pair.import(id), "it died");
         }
         // Built without assertions, UCX replaces what it has.

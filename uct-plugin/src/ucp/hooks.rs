@@ -87,6 +87,11 @@ pub(super) fn take(copy: usize, originals: Originals) -> Option<Entries> {
     }
 }
 
+#[inline]
+fn asserting<const COPY: usize>() -> Option<&'static Asserting> {
+    COPIES[COPY].get()?.asserting.as_ref()
+}
+
 /// `ucs_rcache_create`: limits a cache of imports.
 unsafe extern "C" fn create<const COPY: usize>(
     params: *const Params,
@@ -177,7 +182,7 @@ unsafe extern "C" fn unpack<const COPY: usize>(
     status
 }
 
-/// `ucs_rcache_get`: notes of which export a region of a cache of imports is.
+/// `ucs_rcache_get`: notes of which export a region of a cache of imports is. Before the first import it is a jump.
 unsafe extern "C" fn get<const COPY: usize>(
     cache: *mut c_void,
     address: *mut c_void,
@@ -187,18 +192,34 @@ unsafe extern "C" fn get<const COPY: usize>(
     argument: *mut c_void,
     region: *mut *mut Region,
 ) -> UcsStatus {
-    let Some(Originals {
-        asserting: Some(originals),
-        ..
-    }) = COPIES[COPY].get()
-    else {
+    let Some(originals) = asserting::<COPY>() else {
+        return UcsStatus::ERR_UNSUPPORTED;
+    };
+    let function = match IMPORTS.load(Ordering::Relaxed) {
+        true => noted_get::<COPY>,
+        false => originals.get,
+    };
+    // SAFETY: the arguments are those that UCX gave.
+    unsafe { function(cache, address, length, alignment, prot, argument, region) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn noted_get<const COPY: usize>(
+    cache: *mut c_void,
+    address: *mut c_void,
+    length: usize,
+    alignment: usize,
+    prot: c_int,
+    argument: *mut c_void,
+    region: *mut *mut Region,
+) -> UcsStatus {
+    let Some(originals) = asserting::<COPY>() else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
     // SAFETY: the arguments are those that UCX gave.
     let status =
         unsafe { (originals.get)(cache, address, length, alignment, prot, argument, region) };
-    let is_noted = IMPORTS.load(Ordering::Relaxed) && !memory::is_short();
-    if !status.is_ok() || !is_noted || panic::is_broken() {
+    if !status.is_ok() || memory::is_short() || panic::is_broken() {
         return status;
     }
     let note = || {
@@ -227,21 +248,33 @@ unsafe extern "C" fn get<const COPY: usize>(
 }
 
 /// `ucs_pgtable_lookup`: what UCP must not find when it imports, it does not find. It holds its own
-/// lock meanwhile, as when it takes such a region out of the cache itself.
+/// lock meanwhile, as when it takes such a region out of the cache itself. Before the first import it is a jump.
 unsafe extern "C" fn lookup<const COPY: usize>(
     table: *const c_void,
     address: usize,
 ) -> *mut Region {
-    let Some(Originals {
-        asserting: Some(originals),
-        ..
-    }) = COPIES[COPY].get()
-    else {
+    let Some(originals) = asserting::<COPY>() else {
+        return std::ptr::null_mut();
+    };
+    let function = match IMPORTS.load(Ordering::Relaxed) {
+        true => filtered_lookup::<COPY>,
+        false => originals.lookup,
+    };
+    // SAFETY: the arguments are those that UCX gave.
+    unsafe { function(table, address) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn filtered_lookup<const COPY: usize>(
+    table: *const c_void,
+    address: usize,
+) -> *mut Region {
+    let Some(originals) = asserting::<COPY>() else {
         return std::ptr::null_mut();
     };
     // SAFETY: the arguments are those that UCX gave.
     let region = unsafe { (originals.lookup)(table, address) };
-    if region.is_null() || !IMPORTS.load(Ordering::Relaxed) || panic::is_broken() {
+    if region.is_null() || panic::is_broken() {
         return region;
     }
     let older = || {
