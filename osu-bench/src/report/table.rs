@@ -71,7 +71,8 @@ mod tests {
             "{text:#?}"
         );
         assert!(
-            text[3].starts_with("xgvmi            16 KiB       900.2       290.0       362.5     60")
+            text[3]
+                .starts_with("xgvmi            16 KiB       900.2       290.0       362.5     60")
         );
         assert!(text[3].ends_with("     2      0     21.50"));
     }
