@@ -7,19 +7,14 @@
  * as the process does: a peer that dies must not leave them out of step.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "agent.h"
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -57,23 +52,6 @@ static int light;    /* small messages only: what moves is little beside what is
 static pthread_t thread;
 static int running;
 static char verdict[256];
-
-static void answer(const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-	fflush(stdout);
-}
-
-static int failed(const char *what)
-{
-	answer("error %s: %s", what, strerror(errno));
-	return -1;
-}
 
 /* xorshift64* */
 static uint64_t any(void)
@@ -472,27 +450,19 @@ static int do_close(void)
 	return 0;
 }
 
+static void obey(char **word)
+{
+	if (!strcmp(word[0], "open") && word[2]) do_open(word);
+	else if (!strcmp(word[0], "qp")) do_qp();
+	else if (!strcmp(word[0], "connect") && word[4]) do_connect(word);
+	else if (!strcmp(word[0], "start")) do_start();
+	else if (!strcmp(word[0], "wait")) do_wait();
+	else if (!strcmp(word[0], "drain")) do_drain();
+	else if (!strcmp(word[0], "close")) do_close();
+	else answer("error no command '%s'", word[0]);
+}
+
 int main(void)
 {
-	char line[256];
-
-	while (fgets(line, sizeof(line), stdin)) {
-		char *word[8] = { NULL }, *rest = line;
-
-		for (int i = 0; i < 7; i++)
-			do
-				word[i] = strsep(&rest, " \n");
-			while (word[i] && !*word[i]);
-		if (!word[0])
-			continue;
-		if (!strcmp(word[0], "open") && word[2]) do_open(word);
-		else if (!strcmp(word[0], "qp")) do_qp();
-		else if (!strcmp(word[0], "connect") && word[4]) do_connect(word);
-		else if (!strcmp(word[0], "start")) do_start();
-		else if (!strcmp(word[0], "wait")) do_wait();
-		else if (!strcmp(word[0], "drain")) do_drain();
-		else if (!strcmp(word[0], "close")) do_close();
-		else answer("error no command '%s'", word[0]);
-	}
-	return 0;
+	return take_commands(obey);
 }

@@ -6,22 +6,15 @@
  * providers/mlx5/mlx5_ifc.h. Nothing of the project is used here.
  */
 #define _GNU_SOURCE
-#include <endian.h>
-#include <errno.h>
+#include "agent.h"
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum {
 	SLOTS = 8,         /* queue pairs */
-	WORDS = 12,        /* of a command */
 	DEPTH = 64,        /* requests of a queue; completions of one are never left unread */
 	WAIT_MS = 20000,   /* what takes longer is lost */
 	BYTES = 65536,     /* of memory */
@@ -45,68 +38,15 @@ static uint8_t ports[SLOTS];
 static struct mlx5dv_devx_event_channel *device_events;
 static struct timespec posted;
 
-static void answer(const char *format, ...)
+/* For functions without a result. */
+static void fail(const char *what)
 {
-	va_list args;
-
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-	fflush(stdout);
-}
-
-static void failed(const char *what)
-{
-	answer("error %s: %s", what, strerror(errno));
-}
-
-static uint64_t number(const char *word)
-{
-	char *end;
-	uint64_t value;
-
-	if (!word) {
-		answer("error a number is missing");
-		exit(2);
-	}
-	value = strtoull(word, &end, 0);
-	if (*end) {
-		answer("error not a number: '%s'", word);
-		exit(2);
-	}
-	return value;
+	failed(what);
 }
 
 static unsigned slot(const char *word)
 {
-	uint64_t value = number(word);
-
-	if (value >= SLOTS) {
-		answer("error no slot '%s'", word);
-		exit(2);
-	}
-	return (unsigned)value;
-}
-
-static void put16(uint8_t *at, uint16_t value)
-{
-	value = htobe16(value);
-	memcpy(at, &value, 2);
-}
-
-static void put32(uint8_t *at, uint32_t value)
-{
-	value = htobe32(value);
-	memcpy(at, &value, 4);
-}
-
-static uint32_t get32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, 4);
-	return be32toh(value);
+	return place(word, SLOTS);
 }
 
 /* open: the first device, a completion queue with a channel, memory. Answers what the device says of itself. */
@@ -117,20 +57,20 @@ static void do_open(void)
 	struct ibv_device_attr_ex attr;
 
 	if (!list || !list[0])
-		return failed("no device");
+		return fail("no device");
 	ctx = mlx5dv_open_device(list[0], &devx);
 	if (!ctx)
-		return failed("mlx5dv_open_device");
+		return fail("mlx5dv_open_device");
 	pd = ibv_alloc_pd(ctx);
 	channel = ibv_create_comp_channel(ctx);
 	memory = calloc(1, BYTES);
 	if (!pd || !channel || !memory)
-		return failed("ibv_alloc_pd");
+		return fail("ibv_alloc_pd");
 	cq = ibv_create_cq(ctx, 256, NULL, channel, 0);
 	mr = ibv_reg_mr(pd, memory, BYTES,
 			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
 	if (!cq || !mr || ibv_query_device_ex(ctx, NULL, &attr))
-		return failed("ibv_create_cq");
+		return fail("ibv_create_cq");
 	answer("ok ports=%u count=%u period=%u addr=%" PRIu64 " rkey=%u", attr.phys_port_cnt_ex,
 	       attr.cq_mod_caps.max_cq_count, attr.cq_mod_caps.max_cq_period, (uint64_t)(uintptr_t)memory, mr->rkey);
 }
@@ -146,12 +86,12 @@ static void do_port(char **word)
 
 	errno = ibv_query_port(ctx, n, &attr);
 	if (errno)
-		return failed("ibv_query_port");
+		return fail("ibv_query_port");
 	if (ibv_query_gid(ctx, n, 0, &gid) || ibv_query_pkey(ctx, n, 0, &pkey))
-		return failed("ibv_query_gid");
+		return fail("ibv_query_gid");
 	errno = ibv_query_gid_ex(ctx, n, 0, &entry, 0);
 	if (errno)
-		return failed("ibv_query_gid_ex");
+		return fail("ibv_query_gid_ex");
 	if (memcmp(&gid, &entry.gid, sizeof(gid)) || entry.port_num != n)
 		return answer("error the two ways to ask for a GID differ");
 	answer("ok state=%d phys=%u lid=%u pkey=%u gid=%" PRIu64, attr.state, attr.phys_state, attr.lid, be16toh(pkey),
@@ -166,7 +106,7 @@ static void do_gids(void)
 	unsigned sum = 0;
 
 	if (n < 0)
-		return failed("ibv_query_gid_table");
+		return fail("ibv_query_gid_table");
 	for (ssize_t i = 0; i < n; i++)
 		sum += entries[i].port_num;
 	answer("ok gids=%zd ports=%u", n, sum);
@@ -188,12 +128,12 @@ static void do_qp(char **word)
 
 	qps[s] = ibv_create_qp(pd, &init);
 	if (!qps[s])
-		return failed("ibv_create_qp");
+		return fail("ibv_create_qp");
 	ports[s] = attr.port_num;
 	errno = ibv_modify_qp(qps[s], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 						     (rc ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY));
 	if (errno)
-		return failed("ibv_modify_qp");
+		return fail("ibv_modify_qp");
 	answer("ok qpn=%u", qps[s]->qp_num);
 }
 
@@ -214,7 +154,7 @@ static void do_connect(char **word)
 			      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	if (errno)
-		return failed("RTR");
+		return fail("RTR");
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTS, .timeout = (uint8_t)number(word[5]), .retry_cnt = (uint8_t)number(word[6]),
 		.rnr_retry = 7, .max_rd_atomic = 16,
@@ -223,7 +163,7 @@ static void do_connect(char **word)
 			      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				      IBV_QP_MAX_QP_RD_ATOMIC);
 	if (errno)
-		return failed("RTS");
+		return fail("RTS");
 	answer("ok");
 }
 
@@ -245,7 +185,7 @@ static void do_ready(char **word)
 	if (!errno)
 		errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
 	if (errno)
-		return failed("ibv_modify_qp");
+		return fail("ibv_modify_qp");
 	answer("ok");
 }
 
@@ -293,14 +233,14 @@ static void do_post(char **word, enum ibv_wr_opcode opcode, int datagram)
 
 		wr[0].wr.ud.ah = ibv_create_ah(pd, &to);
 		if (!wr[0].wr.ud.ah)
-			return failed("ibv_create_ah");
+			return fail("ibv_create_ah");
 		wr[0].wr.ud.remote_qpn = (uint32_t)number(word[3]);
 		wr[0].wr.ud.remote_qkey = QKEY;
 	}
 	clock_gettime(CLOCK_MONOTONIC, &posted);
 	errno = ibv_post_send(qps[s], wr, &bad);
 	if (errno)
-		return failed("ibv_post_send");
+		return fail("ibv_post_send");
 	answer("ok");
 }
 
@@ -315,7 +255,7 @@ static void do_receive(char **word)
 	for (uint64_t left = number(word[2]); left; left--) {
 		errno = ibv_post_recv(qps[slot(word[1])], &wr, &bad);
 		if (errno)
-			return failed("ibv_post_recv");
+			return fail("ibv_post_recv");
 	}
 	answer("ok");
 }
@@ -359,7 +299,7 @@ static void do_arm(void)
 {
 	errno = ibv_req_notify_cq(cq, 0);
 	if (errno)
-		return failed("ibv_req_notify_cq");
+		return fail("ibv_req_notify_cq");
 	answer("ok");
 }
 
@@ -404,7 +344,7 @@ static void do_moderate(char **word)
 
 	errno = ibv_modify_cq(cq, &attr);
 	if (errno)
-		return failed("ibv_modify_cq");
+		return fail("ibv_modify_cq");
 	answer("ok");
 }
 
@@ -450,11 +390,11 @@ static void do_resize(char **word)
 
 	ring = aligned_alloc(4096, (bytes + 4095) & ~4095ul);
 	if (!ring)
-		return failed("aligned_alloc");
+		return fail("aligned_alloc");
 	memset(ring, 0xff, bytes);
 	umem = mlx5dv_devx_umem_reg(ctx, ring, bytes, IBV_ACCESS_LOCAL_WRITE);
 	if (!umem)
-		return failed("mlx5dv_devx_umem_reg");
+		return fail("mlx5dv_devx_umem_reg");
 	put16(in + 6, 1); /* resize */
 	in[CQC + 0x0c] = (uint8_t)log; /* the low five bits of a byte */
 	put32(in + 0x58, umem->umem_id);
@@ -491,7 +431,7 @@ static void do_async(void)
 	if (poll(&wanted, 1, WAIT_MS) != 1)
 		return answer("error no event");
 	if (ibv_get_async_event(ctx, &event))
-		return failed("ibv_get_async_event");
+		return fail("ibv_get_async_event");
 	ibv_ack_async_event(&event);
 	answer("ok event=%d port=%d", event.event_type, event.element.port_num);
 }
@@ -503,10 +443,10 @@ static void do_subscribe(char **word)
 
 	device_events = mlx5dv_devx_create_event_channel(ctx, 0);
 	if (!device_events)
-		return failed("mlx5dv_devx_create_event_channel");
+		return fail("mlx5dv_devx_create_event_channel");
 	errno = mlx5dv_devx_subscribe_devx_event(device_events, NULL, sizeof(wanted), wanted, number(word[1]));
 	if (errno)
-		return failed("mlx5dv_devx_subscribe_devx_event");
+		return fail("mlx5dv_devx_subscribe_devx_event");
 	answer("ok");
 }
 
@@ -521,7 +461,7 @@ static void do_changed(void)
 	if (poll(&wanted, 1, WAIT_MS) != 1)
 		return answer("error no event");
 	if (mlx5dv_devx_get_event(device_events, &event.head, sizeof(event)) < 0)
-		return failed("mlx5dv_devx_get_event");
+		return fail("mlx5dv_devx_get_event");
 	answer("ok cookie=%" PRIu64 " type=%u subtype=%u port=%u", (uint64_t)event.head.cookie, event.entry[1],
 	       event.entry[3], event.entry[0x28] >> 4);
 }
@@ -561,18 +501,5 @@ static void obey(char **word)
 
 int main(void)
 {
-	char line[4096];
-
-	while (fgets(line, sizeof(line), stdin)) {
-		char *word[WORDS + 1] = { NULL }, *rest = line;
-
-		for (int i = 0; i < WORDS; i++) {
-			do
-				word[i] = strsep(&rest, " \n");
-			while (word[i] && !*word[i]);
-		}
-		if (word[0])
-			obey(word);
-	}
-	return 0;
+	return take_commands(obey);
 }

@@ -6,18 +6,12 @@
  * about wire formats cannot cancel itself out. Command layouts: PRM as in rdma-core's providers/mlx5/mlx5_ifc.h.
  */
 #define _GNU_SOURCE
-#include <endian.h>
-#include <errno.h>
+#include "agent.h"
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <rdma/rdma_user_ioctl.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -27,7 +21,6 @@ enum {
 	POLL_LIMIT_S = 20, /* a completion that takes longer is lost */
 	KEY_BYTES = 32,  /* access key of ALLOW_OTHER_VHCA_ACCESS */
 	ATTRS = 8,       /* of a call into the kernel that is written out by hand */
-	WORDS = 48,      /* of a command */
 	RECEIVES = 16,   /* room in a receive queue */
 	OP_QUERY_HCA_CAP = 0x100,
 	OP_CREATE_MKEY = 0x200,
@@ -53,23 +46,6 @@ static struct mlx5dv_devx_obj *objs[SLOTS]; /* KSM mkeys and aliases */
 static struct ibv_qp *qps[SLOTS];
 static struct ibv_qp *umr_qp;
 
-static void answer(const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-	fflush(stdout);
-}
-
-static int failed(const char *what)
-{
-	answer("error %s: %s", what, strerror(errno));
-	return -1;
-}
-
 static int refused(const char *what, const uint8_t *out)
 {
 	uint32_t syndrome;
@@ -79,59 +55,9 @@ static int refused(const char *what, const uint8_t *out)
 	return -1;
 }
 
-static void put16(uint8_t *at, uint16_t value)
-{
-	value = htobe16(value);
-	memcpy(at, &value, 2);
-}
-
-static void put32(uint8_t *at, uint32_t value)
-{
-	value = htobe32(value);
-	memcpy(at, &value, 4);
-}
-
-static void put64(uint8_t *at, uint64_t value)
-{
-	value = htobe64(value);
-	memcpy(at, &value, 8);
-}
-
-static uint32_t get32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, 4);
-	return be32toh(value);
-}
-
-/* The slot that a command names, checked; exits on a bad one, which is a bug of the test. */
 static unsigned slot(const char *word)
 {
-	unsigned long value = word ? strtoul(word, NULL, 0) : SLOTS;
-
-	if (value >= SLOTS) {
-		answer("error no slot '%s'", word ? word : "");
-		exit(2);
-	}
-	return (unsigned)value;
-}
-
-static uint64_t number(const char *word)
-{
-	char *end;
-	uint64_t value;
-
-	if (!word) {
-		answer("error a number is missing");
-		exit(2);
-	}
-	value = strtoull(word, &end, 0);
-	if (*end) {
-		answer("error not a number: '%s'", word);
-		exit(2);
-	}
-	return value;
+	return place(word, SLOTS);
 }
 
 /* Waits for one completion on the only CQ; at most one request is ever in flight. */
@@ -976,18 +902,5 @@ static void obey(char **word)
 
 int main(void)
 {
-	char line[4096];
-
-	while (fgets(line, sizeof(line), stdin)) {
-		char *word[WORDS + 1] = { NULL }, *rest = line;
-
-		for (int i = 0; i < WORDS; i++) {
-			do
-				word[i] = strsep(&rest, " \n");
-			while (word[i] && !*word[i]);
-		}
-		if (word[0])
-			obey(word);
-	}
-	return 0;
+	return take_commands(obey);
 }
