@@ -4,33 +4,29 @@
 //! device: the processes are shown a kernel that has mlx5 devices, and what they post is executed
 //! by the posting thread itself, between the memories of the processes.
 //!
-//! - [`topology`], [`profile`], [`state`], [`sysfs`]: what the device is and how it is shown.
+//! Layers, from the bottom; each uses only those before it:
+//!
+//! - [`sys`], [`guard`], [`memory`], [`trap`]: the machine: system calls, memory of processes, trapped stores.
+//! - [`model`]: what the user asks for: topology, cost profile, faults.
 //! - [`fabric`]: the device as all processes share it, one file.
-//! - [`process`], [`uverbs`], [`devx`]: the kernel's side: contexts, ioctls, device commands.
 //! - [`engine`]: the adapter's side: doorbells, work requests, completions.
-//! - [`faults`]: what goes wrong on purpose; [`trace`]: what happened lately;
-//!   [`dump`]: what there is.
-//! - [`guard`], [`memory`], [`sys`], [`trap`]: the ground they stand on.
+//! - [`view`]: what a process sees of the device: state directory, sysfs, paths.
+//! - [`process`]: this process at the device: its contexts and doorbell pages.
+//! - `commands`: the kernel's side: ioctls and device commands.
+//! - [`report`]: counters and live objects, for the user.
 //!
 //! This library interposes nothing: that is the business of the crate in `preload/`.
 
-pub mod devx;
-pub mod dump;
+pub(crate) mod commands;
 pub mod engine;
 pub mod fabric;
-pub mod faults;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod guard;
 pub mod memory;
-pub mod paths;
+pub mod model;
 pub mod process;
-pub mod profile;
-pub mod state;
-pub mod stats;
+pub mod report;
 pub mod sys;
-pub mod sysfs;
-pub mod topology;
-pub mod trace;
 pub mod trap;
-pub mod uverbs;
+pub mod view;

@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 use arbitrary::Arbitrary;
 use bf_emu::fabric::Fabric;
 use bf_emu::process::{self, Process};
-use bf_emu::profile::Profile;
-use bf_emu::state::StateDir;
-use bf_emu::topology::Topology;
+use bf_emu::model::profile::Profile;
+use bf_emu::view::state::StateDir;
+use bf_emu::model::topology::Topology;
 
 /// `RDMA_VERBS_IOCTL`.
 const REQUEST: u64 = 0xc018_1b01;

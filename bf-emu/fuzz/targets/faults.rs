@@ -1,7 +1,7 @@
 //! Fault rules: any text is rules or an error, and rules say as text what they are.
 #![no_main]
 
-use bf_emu::faults::parse::{parse, text};
+use bf_emu::model::faults::parse::{parse, text};
 use libfuzzer_sys::fuzz_target;
 
 const FUNCTIONS: [&str; 2] = ["node0.host", "node0.dpu"];

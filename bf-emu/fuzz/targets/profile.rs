@@ -1,7 +1,7 @@
 //! Cost profiles: any text is a profile or an error, and a profile's times are within their limits.
 #![no_main]
 
-use bf_emu::profile::{COST_NS_MAX, CostKind, Profile};
+use bf_emu::model::profile::{COST_NS_MAX, CostKind, Profile};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (&str, u64)| {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use bf_emu::topology::Topology;
+use bf_emu::model::topology::Topology;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &str| {

@@ -37,9 +37,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use bf_emu::paths::{PathBuffer, Paths, Place};
+use bf_emu::process;
 use bf_emu::sys::{self, Errno};
-use bf_emu::{process, state};
+use bf_emu::view::paths::{PathBuffer, Paths, Place};
+use bf_emu::view::state;
 
 /// Whether the environment asks for devices. Found out at the first call, whoever makes it: other
 /// libraries' constructors run before ours.

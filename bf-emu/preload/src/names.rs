@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-use bf_emu::paths::{PATH_BYTES_MAX, Place};
+use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
 use libc::{DIR, FILE, size_t, ssize_t};
 
 use crate::next::next_or;

@@ -3,8 +3,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use bf_emu::paths::{PATH_BYTES_MAX, Place};
 use bf_emu::sys::Errno;
+use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
 use libc::mode_t;
 
 use crate::next::next_or;

@@ -3,9 +3,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use bf_emu::paths::{PATH_BYTES_MAX, Place};
 use bf_emu::process::CONTEXT_FILE_BYTES;
-use bf_emu::sysfs::{UVERBS_MAJOR, UVERBS_MINOR_BASE};
+use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
+use bf_emu::view::sysfs::{UVERBS_MAJOR, UVERBS_MINOR_BASE};
 use libc::{stat as Stat, statx as Statx};
 
 use crate::next::next_or;

@@ -4,9 +4,9 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use bf_emu::fabric::Fabric;
-use bf_emu::faults::{RULES_MAX, parse};
-use bf_emu::state::{StateDir, locate};
-use bf_emu::stats;
+use bf_emu::model::faults::{RULES_MAX, parse};
+use bf_emu::report::stats;
+use bf_emu::view::state::{StateDir, locate};
 use clap::Subcommand;
 
 use super::{FormArgs, StateArgs, print, show};

@@ -11,10 +11,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use bf_emu::engine::deferred::ENV_MODE;
 use bf_emu::fabric::Fabric;
+use bf_emu::model::profile::Profile;
+use bf_emu::model::topology::Topology;
 use bf_emu::process::ENV_KEYS;
-use bf_emu::profile::Profile;
-use bf_emu::state::{ENV_AS, ENV_STATE, StateDir, StateError, StateLock, locate};
-use bf_emu::topology::Topology;
+use bf_emu::view::state::{ENV_AS, ENV_STATE, StateDir, StateError, StateLock, locate};
 
 use super::{FabricArgs, ShapeArgs, print};
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use bf_emu::engine::event::PortEvent;
 use bf_emu::fabric::{Fabric, Identity, Place, PortState};
-use bf_emu::state::{StateDir, locate};
+use bf_emu::view::state::{StateDir, locate};
 use clap::{Args, ValueEnum};
 
 use super::StateArgs;

@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use bf_emu::fabric::{Fabric, FabricError};
-use bf_emu::state::{StateDir, StateError, locate};
-use bf_emu::stats;
+use bf_emu::report::stats;
+use bf_emu::view::state::{StateDir, StateError, locate};
 use serde::Serialize;
 
 use super::{ShapeArgs, StateArgs, launch, print};

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bf_emu::dump;
 use bf_emu::fabric::Fabric;
-use bf_emu::state::{StateDir, locate};
-use bf_emu::trace::Shown;
+use bf_emu::fabric::trace::Shown;
+use bf_emu::report::dump;
+use bf_emu::view::state::{StateDir, locate};
 use clap::Args;
 
 use super::{FormArgs, StateArgs, print, show};

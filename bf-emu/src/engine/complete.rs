@@ -13,11 +13,11 @@ use super::scatter::Scattered;
 use super::tick;
 use crate::fabric::journal::{Record, Take, TakenFrom, Written};
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
+use crate::fabric::trace;
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
-use crate::stats::{Refusal, Work};
+use crate::report::stats::{Refusal, Work};
 use crate::sys;
-use crate::trace;
 
 /// Slot of a queue pair number.
 pub(crate) fn qp_slot(qpn: u32) -> u32 {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::polling;
 use crate::fabric::Locked;
-use crate::faults::mixed;
+use crate::model::faults::mixed;
 use crate::sys;
 
 /// Environment variable that names the mode of a process: `trap`, `polling`, `deferred` or

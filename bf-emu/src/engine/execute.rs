@@ -20,10 +20,10 @@ use super::work::{self, Operation, WORK_BYTES_MAX, WorkError};
 use crate::fabric::Locked;
 use crate::fabric::journal::Take;
 use crate::fabric::objects::Ring;
+use crate::fabric::trace::What;
 use crate::memory::{MemoryError, Space};
-use crate::stats::{Refusal, Work};
+use crate::report::stats::{Refusal, Work};
 use crate::sys;
-use crate::trace::What;
 
 /// Longest message, as the port tells its users.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 30;

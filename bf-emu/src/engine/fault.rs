@@ -9,8 +9,8 @@ use super::deferred;
 use super::work::{self, Operation};
 use crate::fabric::Locked;
 use crate::fabric::objects::{Held, Qp};
-use crate::faults::{self, Action, Event, Request};
-use crate::stats::Refusal;
+use crate::model::faults::{self, Action, Event, Request};
+use crate::report::stats::Refusal;
 use crate::sys;
 
 /// What is to become of a request.

@@ -20,7 +20,7 @@ use super::peer::destination;
 use super::work::{self, Operation};
 use crate::fabric::objects::Qp;
 use crate::fabric::{Fabric, Locked, Place};
-use crate::profile::CostKind;
+use crate::model::profile::CostKind;
 use crate::sys;
 
 /// The two sides of a port. All zeroes is idle. Changed under the device's lock only.

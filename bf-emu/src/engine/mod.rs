@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
+use crate::fabric::trace::What;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 use crate::sys;
-use crate::trace::What;
 
 use complete::qp_slot;
 use execute::Step;

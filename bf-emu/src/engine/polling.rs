@@ -16,9 +16,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::fabric::trace::What;
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::memory::Space;
-use crate::trace::What;
 use crate::{guard, sys};
 
 /// Spinning goes on for so long after the last work.

@@ -18,9 +18,9 @@ use super::run;
 use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Qp, Ring, Target};
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, Place, QPN_BASE};
-use crate::profile::ProfileTable;
+use crate::model::profile::ProfileTable;
+use crate::model::topology::{Topology, VIEW_NAME_MAX};
 use crate::sys;
-use crate::topology::{Topology, VIEW_NAME_MAX};
 
 /// Functions of the fabric in use: host and DPU of one node, host of another.
 const HOST: usize = 0;

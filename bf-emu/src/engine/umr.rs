@@ -10,8 +10,8 @@ use super::work;
 use crate::fabric::Locked;
 use crate::fabric::klm::Run;
 use crate::fabric::objects::{MkeyKind, Qp};
-use crate::profile::CostKind;
-use crate::stats::Work;
+use crate::model::profile::CostKind;
+use crate::report::stats::Work;
 
 /// Why a UMR was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

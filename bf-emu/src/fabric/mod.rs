@@ -9,6 +9,7 @@ pub mod objects;
 pub mod port;
 pub mod release;
 pub mod table;
+pub mod trace;
 
 use std::fs::{File, OpenOptions};
 use std::marker::PhantomData;
@@ -27,12 +28,11 @@ pub use port::{Identity, Place, PortState};
 use table::Table;
 
 use crate::engine::link;
-use crate::faults::{self, RULES_MAX, Rule, Rules};
-use crate::profile::ProfileTable;
-use crate::stats::Counters;
+use crate::model::faults::{self, RULES_MAX, Rule, Rules};
+use crate::model::profile::ProfileTable;
+use crate::model::topology::{FUNCTIONS_MAX, PORTS_MAX, Topology};
+use crate::report::stats::Counters;
 use crate::sys::Errno;
-use crate::topology::{FUNCTIONS_MAX, PORTS_MAX, Topology};
-use crate::trace;
 
 /// Processes that may use the device at once.
 pub const PROCESSES_MAX: usize = 1024;

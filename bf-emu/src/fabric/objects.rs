@@ -533,5 +533,5 @@ pub struct Attached {
     /// The processor that it last rang a doorbell on.
     pub cpu: u32,
     /// What it sees, a comma list.
-    pub view: [u8; crate::topology::VIEW_NAME_MAX],
+    pub view: [u8; crate::model::topology::VIEW_NAME_MAX],
 }

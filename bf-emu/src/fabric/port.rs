@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::{Fabric, Locked};
 use crate::engine::event::{self, PortEvent};
 use crate::engine::link::Port;
-use crate::sysfs::GID_PREFIX;
-use crate::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, PORTS_MAX};
+use crate::model::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, PORTS_MAX};
+use crate::view::sysfs::GID_PREFIX;
 
 /// What identifies a function to its users.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use bf_emu::fabric::Fabric;
-use bf_emu::profile::Profile;
-use bf_emu::state::{ENV_AS, ENV_STATE, StateDir};
-use bf_emu::topology::Topology;
+use bf_emu::model::profile::Profile;
+use bf_emu::model::topology::Topology;
+use bf_emu::view::state::{ENV_AS, ENV_STATE, StateDir};
 
 const ENV_CASE: &str = "INTERPOSE_CASE";
 const VIEW: &str = "node0.host,node0.dpu";

@@ -1,7 +1,7 @@
 //! Requests that go wrong on purpose.
 
 use super::*;
-use crate::faults::parse::parse;
+use crate::model::faults::parse::parse;
 
 impl World {
     fn fault(&self, text: &str) {
@@ -112,7 +112,7 @@ fn rules_go_with_their_process() {
     let mut locked = world.fabric.lock();
     assert!(locked.arm_faults(world.owner.process, &rules));
     assert!(world.fabric.has_faults());
-    let many = vec![rules[0]; crate::faults::RULES_MAX];
+    let many = vec![rules[0]; crate::model::faults::RULES_MAX];
     assert!(!locked.arm_faults(0, &many));
     locked.release_process(world.owner.process);
     assert!(!world.fabric.has_faults());

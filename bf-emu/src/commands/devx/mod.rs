@@ -1,0 +1,318 @@
+//! Device commands: what firmware does with a mailbox.
+//!
+//! Each command is read from its mailbox, checked, and carried out on the tables; a refusal is a
+//! status and a syndrome, as firmware gives them.
+
+mod caps;
+mod cq;
+mod dct;
+mod known;
+mod mkey;
+mod qp;
+mod rmp;
+mod xgvmi;
+
+use mlx5_prm::cmd::{self, opcode, status};
+use mlx5_prm::{Field, vport};
+
+use crate::commands::uverbs::{Call, Full, Kind, low32, number_of, slot_of_number};
+use crate::engine::access::key_of;
+use crate::fabric::{Function, Place, QPN_BASE};
+use crate::report::stats::{Command, Refusal};
+use crate::sys::Errno;
+use crate::view::sysfs::{PORT_CAPABILITIES, SM_LID};
+
+/// Why a command did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandError {
+    /// The device refuses: status and syndrome.
+    Refused(u8, u32),
+    /// The kernel refuses before the device sees it.
+    Kernel(Errno),
+}
+
+impl From<Errno> for CommandError {
+    fn from(errno: Errno) -> Self {
+        Self::Kernel(errno)
+    }
+}
+
+/// Result of a command: its output mailbox.
+pub(crate) type Result<T = Vec<u8>> = std::result::Result<T, CommandError>;
+
+/// A command refers to something that is not there.
+const BAD_RESOURCE: CommandError = CommandError::Refused(status::BAD_RESOURCE, 0x1);
+/// A field has a value that the device does not take.
+const BAD_PARAM: CommandError = CommandError::Refused(status::BAD_PARAM, 0x2);
+/// A table is full.
+const NO_RESOURCES: CommandError = CommandError::Refused(status::LIMITS_EXCEEDED, 0x3);
+/// The answer to a table that is full.
+fn full(call: &Call<'_>, table: Full) -> CommandError {
+    call.tell_full(table);
+    NO_RESOURCES
+}
+
+/// The device does not know the command.
+const BAD_OP: CommandError = CommandError::Refused(status::BAD_OP, 0x4);
+/// An object is in a state in which the command does not apply.
+const BAD_STATE: CommandError = CommandError::Refused(status::BAD_RES_STATE, 0x5);
+
+/// A mailbox that is written.
+#[derive(Clone, Debug)]
+struct Output {
+    bytes: Vec<u8>,
+}
+
+impl Output {
+    /// An answer of `length` bytes, as far as the caller has room for it.
+    fn new(length: usize, room: usize) -> Self {
+        Self {
+            bytes: vec![0; length.min(room)],
+        }
+    }
+
+    fn set(&mut self, field: Field, value: u64) -> &mut Self {
+        // A field beyond the caller's room is not wanted.
+        let _ = field.set(&mut self.bytes, value);
+        self
+    }
+
+    fn done(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+/// The value of a field of up to 32 bits.
+fn get(input: &[u8], field: Field) -> u32 {
+    low32(field.get(input))
+}
+
+/// A field of up to 8 bits.
+fn get8(input: &[u8], field: Field) -> u8 {
+    u8::try_from(field.get(input)).unwrap_or(u8::MAX)
+}
+
+/// A field of up to 16 bits.
+fn get16(input: &[u8], field: Field) -> u16 {
+    u16::try_from(field.get(input)).unwrap_or(u16::MAX)
+}
+
+/// The command in a mailbox, if it may come by this call.
+fn opcode_of(call: &Call<'_>, by: known::Call, input: &[u8]) -> std::result::Result<u16, Errno> {
+    let opcode = get16(input, cmd::OPCODE);
+    if known::passes(by, opcode) {
+        Ok(opcode)
+    } else {
+        call.counters().refuse(Refusal::UnknownCommand);
+        Err(Errno(libc::EINVAL))
+    }
+}
+
+/// Counts what was refused, and passes it on.
+fn counted<T>(call: &Call<'_>, result: Result<T>) -> Result<T> {
+    if let Err(CommandError::Refused(status, _)) = result {
+        call.counters().refuse(match status {
+            status::BAD_OP => Refusal::UnknownCommand,
+            status::LIMITS_EXCEEDED => Refusal::TableFull,
+            _ => Refusal::BadCommand,
+        });
+    }
+    result
+}
+
+/// A command on the device itself.
+pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
+    let result = match opcode_of(call, known::Call::General, input)? {
+        opcode::QUERY_HCA_CAP => caps::query(call, input, room),
+        opcode::ALLOW_OTHER_VHCA_ACCESS => xgvmi::allow(call, input, room),
+        opcode::QUERY_LAG => {
+            call.count(Command::Other);
+            // The port is not bonded.
+            Ok(Output::new(cmd::HEADER_BYTES, room).done())
+        }
+        opcode::QUERY_HCA_VPORT_CONTEXT => query_vport(call, input, room),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
+    };
+    counted(call, result)
+}
+
+/// A command that makes an object. Returns its handle and the output.
+pub(crate) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+    let result = match opcode_of(call, known::Call::Create, input)? {
+        opcode::CREATE_MKEY => mkey::create(call, input, room),
+        opcode::CREATE_CQ => cq::create(call, input, room),
+        opcode::CREATE_QP => qp::create(call, input, room),
+        opcode::CREATE_DCT => dct::create(call, input, room),
+        opcode::CREATE_RMP => rmp::create(call, input, room),
+        opcode::CREATE_GENERAL_OBJECT => xgvmi::create_object(call, input, room),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
+    };
+    counted(call, result)
+}
+
+/// Destroys an object that a command made.
+pub(crate) fn destroy(call: &Call<'_>, handle: u32) -> std::result::Result<(), Errno> {
+    let (kind, slot) = Kind::split(handle)?;
+    let result = match kind {
+        Kind::Mkey => mkey::destroy(call, slot),
+        Kind::Cq => cq::destroy(call, slot),
+        Kind::Qp => qp::destroy(call, slot),
+        Kind::Srq => rmp::destroy(call, slot),
+        _ => Err(CommandError::Kernel(Errno(libc::ENOENT))),
+    };
+    match counted(call, result) {
+        Ok(()) => Ok(()),
+        Err(CommandError::Refused(..)) => Err(Errno(libc::EREMOTEIO)),
+        Err(CommandError::Kernel(errno)) => Err(errno),
+    }
+}
+
+/// A command that changes an object.
+pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
+    let command = opcode_of(call, known::Call::Modify, input)?;
+    let (kind, slot) = named(handle, input)?;
+    let result = match (kind, command) {
+        (
+            Kind::Qp,
+            opcode::RST2INIT_QP
+            | opcode::INIT2INIT_QP
+            | opcode::INIT2RTR_QP
+            | opcode::RTR2RTS_QP
+            | opcode::RTS2RTS_QP
+            | opcode::SQERR2RTS_QP
+            | opcode::TO_ERR_QP
+            | opcode::TO_RST_QP,
+        ) => qp::modify(call, slot, command, input, room),
+        (Kind::Cq, opcode::MODIFY_CQ) => cq::modify(call, slot, input, room),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
+    };
+    counted(call, result)
+}
+
+/// A command that asks about an object.
+pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
+    let command = opcode_of(call, known::Call::Query, input)?;
+    let (kind, slot) = named(handle, input)?;
+    let result = match (kind, command) {
+        (Kind::Qp, opcode::QUERY_QP) => qp::query(call, slot, room),
+        (Kind::Cq, opcode::QUERY_CQ) => cq::query(call, slot, room),
+        (Kind::Qp, opcode::QUERY_DCT) => dct::query(call, slot, room),
+        (Kind::Mkey, opcode::QUERY_GENERAL_OBJECT) => xgvmi::query_object(call, slot, input, room),
+        _ => {
+            call.count(Command::Other);
+            Err(BAD_OP)
+        }
+    };
+    counted(call, result)
+}
+
+/// The object that a call names by its handle, and the mailbox by its number: the kernel wants both
+/// to be the same (`devx_is_valid_obj_id`).
+fn named(handle: u32, input: &[u8]) -> std::result::Result<(Kind, u32), Errno> {
+    let (kind, slot) = Kind::split(handle)?;
+    let in_mailbox = match get16(input, cmd::OPCODE) {
+        opcode::QUERY_GENERAL_OBJECT | opcode::MODIFY_GENERAL_OBJECT => {
+            get(input, cmd::GENERAL_OBJECT_ID)
+        }
+        _ => get(input, cmd::OBJECT_NUMBER),
+    };
+    let number = match kind {
+        Kind::Qp => slot + QPN_BASE,
+        Kind::Mkey => key_of(slot, 0) >> 8,
+        Kind::Cq | Kind::Srq => number_of(slot),
+        _ => return Err(Errno(libc::ENOENT)),
+    };
+    if number == in_mailbox {
+        Ok((kind, slot))
+    } else {
+        Err(Errno(libc::EINVAL))
+    }
+}
+
+/// How many ports the function has.
+fn ports(call: &Call<'_>) -> Result<u8> {
+    let identity = call.fabric().identity(call.function());
+    let identity = identity.ok_or(BAD_RESOURCE)?;
+    Ok(*identity.ports().end())
+}
+
+/// `QUERY_HCA_VPORT_CONTEXT`. The port is named where there are two of them only.
+fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
+    call.count(Command::Other);
+    let identity = call
+        .fabric()
+        .identity(call.function())
+        .ok_or(BAD_RESOURCE)?;
+    let port = get8(input, vport::PORT_NUM).max(1);
+    if !identity.ports().contains(&port) {
+        return Err(BAD_PARAM);
+    }
+    let state = call.fabric().port_state(Place {
+        function: call.function(),
+        port,
+    });
+    let mut output = Output::new(vport::QUERY_OUT_BYTES, room);
+    output
+        .set(vport::PORT_PHYSICAL_STATE, u64::from(state.physical_code()))
+        .set(vport::PORT_STATE, u64::from(state.code()))
+        .set(vport::VPORT_STATE, u64::from(state.code()))
+        .set(vport::SYSTEM_IMAGE_GUID, identity.sys_image_guid)
+        .set(vport::PORT_GUID, identity.port_guid(port))
+        .set(vport::NODE_GUID, identity.node_guid)
+        .set(vport::LID, u64::from(identity.lid(port)))
+        .set(vport::CAP_MASK1, u64::from(PORT_CAPABILITIES))
+        .set(vport::SM_LID, u64::from(SM_LID));
+    Ok(output.done())
+}
+
+/// Address of `offset` in a umem of the caller, with room for `length` bytes behind it.
+fn in_umem(
+    call: &Call<'_>,
+    function: &Function,
+    number: u32,
+    offset: u64,
+    length: u64,
+) -> Result<u64> {
+    let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
+    let umem = function
+        .umems
+        .owned(slot, call.context.number)
+        .filter(|umem| umem.device_page == 0)
+        .ok_or(BAD_RESOURCE)?;
+    let end = offset.checked_add(length).ok_or(BAD_PARAM)?;
+    if end > umem.length {
+        return Err(BAD_PARAM);
+    }
+    // Cannot overflow: registration checked that the umem does not wrap.
+    Ok(umem.address + offset)
+}
+
+/// Slot of the protection domain of this number, if the caller may use it.
+fn pd_slot(call: &Call<'_>, function: &Function, number: u32) -> Result<u32> {
+    let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
+    function
+        .pds
+        .owned(slot, call.context.number)
+        .filter(|pd| pd.xrc_domain == 0)
+        .ok_or(BAD_RESOURCE)?;
+    Ok(slot)
+}
+
+/// Slot of the completion queue of this number, if the caller may use it.
+fn cq_slot(call: &Call<'_>, function: &Function, number: u32) -> Result<u32> {
+    let slot = slot_of_number(number).ok_or(BAD_RESOURCE)?;
+    function
+        .cqs
+        .owned(slot, call.context.number)
+        .ok_or(BAD_RESOURCE)?;
+    Ok(slot)
+}

@@ -1,0 +1,320 @@
+//! `CREATE_QP`, the transitions, `QUERY_QP`.
+
+use mlx5_prm::cmd::{self, opcode};
+use mlx5_prm::qp::{self, context, rq_type, service, state};
+use mlx5_prm::{Field, umr::access};
+
+use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
+use super::{cq_slot, get, get8, get16, in_umem, pd_slot, ports};
+use crate::commands::uverbs::{Call, Full, Kind, destination, number_of, reset, slot_of_number};
+use crate::engine;
+use crate::engine::complete::enter_error;
+use crate::engine::polling;
+use crate::fabric::objects::{Cq, Qp, Ring, SERVICE_DCT};
+use crate::fabric::{Function, QPN_BASE};
+use crate::report::stats::Command;
+use crate::sys::Errno;
+
+/// Bytes of a doorbell record.
+const DBREC_BYTES: u64 = 8;
+/// log2 of the bytes of a send building block.
+const LOG_WQEBB: u32 = 6;
+
+/// A field of the context, as it lies in a command.
+fn field(field: Field) -> Field {
+    field.within(qp::CONTEXT_AT)
+}
+
+const MISSING: CommandError = CommandError::Kernel(Errno(libc::ENOENT));
+
+pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+    call.count(Command::CreateQp);
+    call.process.close_uars()?;
+    let service = get8(input, field(context::ST));
+    if !matches!(
+        service,
+        service::RC | service::UC | service::UD | service::DCI
+    ) {
+        return Err(BAD_PARAM);
+    }
+    let owner = call.owner()?;
+    let mut locked = call.lock();
+    let function = locked.function(call.function());
+    let kind = get8(input, field(context::RQ_TYPE));
+    let srq = match kind {
+        rq_type::SRQ_RMP_XRC => {
+            let slot = slot_of_number(get(input, field(context::SRQN))).ok_or(BAD_PARAM)?;
+            function
+                .srqs
+                .owned(slot, call.context.number)
+                .ok_or(BAD_PARAM)?;
+            Some(slot)
+        }
+        rq_type::REGULAR | rq_type::ZERO_SIZE => None,
+        _ => return Err(BAD_PARAM),
+    };
+    // log_rq_stride counts from 16 bytes.
+    let rq_log_stride = get(input, field(context::LOG_RQ_STRIDE)) + 4;
+    let rq_count = match kind {
+        rq_type::REGULAR => 1u32 << get(input, field(context::LOG_RQ_SIZE)),
+        _ => 0,
+    };
+    let sq_count = if field(context::NO_SQ).is_set(input) {
+        0
+    } else {
+        1u32 << get(input, field(context::LOG_SQ_SIZE))
+    };
+    let rq_bytes = u64::from(rq_count) << rq_log_stride;
+    let bytes = rq_bytes + (u64::from(sq_count) << LOG_WQEBB);
+    let umem = get(input, qp::create::WQ_UMEM_ID);
+    let offset = qp::create::WQ_UMEM_OFFSET.get(input);
+    let base = in_umem(call, function, umem, offset, bytes)?;
+    let dbr_umem = get(input, field(context::DBR_UMEM_ID));
+    let dbr_offset = field(context::DBR_ADDR).get(input);
+    let queue = Qp {
+        sq: Ring {
+            base: base + rq_bytes,
+            count: sq_count,
+            log_stride: LOG_WQEBB,
+        },
+        rq: Ring {
+            base,
+            count: rq_count,
+            log_stride: rq_log_stride,
+        },
+        dbrec: in_umem(call, function, dbr_umem, dbr_offset, DBREC_BYTES)?,
+        pd: pd_slot(call, function, get(input, field(context::PD)))?,
+        send_cq: cq_slot(call, function, get(input, field(context::CQN_SND)))?,
+        recv_cq: cq_slot(call, function, get(input, field(context::CQN_RCV)))?,
+        srq: srq.map_or(0, |slot| slot + 1),
+        user_index: get(input, field(context::USER_INDEX)),
+        uar: get(input, field(context::UAR_PAGE)),
+        qkey: get(input, field(context::Q_KEY)),
+        service,
+        state: state::RST,
+        cs_req: scattered(field(context::CS_REQ), input, 0x10)?,
+        cs_res: scattered(field(context::CS_RES), input, 0)?,
+        by_command: true,
+        ..Qp::default()
+    };
+    check_scattered(function, queue.send_cq, queue.cs_req)?;
+    check_scattered(function, queue.recv_cq, queue.cs_res)?;
+    if sq_count != 0 {
+        polling::forget_rung(queue.dbrec);
+    }
+    let slot = function
+        .qps
+        .insert(owner, queue)
+        .ok_or_else(|| full(call, Full::Qps))?;
+    drop(locked);
+    call.process.start_tick()?;
+    let mut output = Output::new(cmd::HEADER_BYTES, room);
+    output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
+    Ok((Kind::Qp.handle(slot), output.done()))
+}
+
+/// Bytes that go into completions, of answers or of messages: 1 in the field is up to 32, 2 up to 64,
+/// and a requester has the same in the upper half.
+pub(super) fn scattered(field: Field, input: &[u8], upper: u32) -> Result<u8> {
+    match get(input, field) {
+        0 => Ok(0),
+        value if value == upper | 1 => Ok(32),
+        value if value == (upper * 2) | 2 => Ok(64),
+        _ => Err(BAD_PARAM),
+    }
+}
+
+/// Refuses more than the completion queue's entries have room for.
+pub(super) fn check_scattered(function: &Function, cq: u32, bytes: u8) -> Result<()> {
+    let is_wide = |cq: &Cq| cq.ring.log_stride == 7;
+    if bytes <= 32 || function.cqs.get(cq).is_some_and(is_wide) {
+        Ok(())
+    } else {
+        Err(BAD_PARAM)
+    }
+}
+
+pub(super) fn destroy(call: &Call<'_>, slot: u32) -> Result<()> {
+    call.count(Command::DestroyQp);
+    let mut locked = call.lock();
+    let qps = &mut locked.function(call.function()).qps;
+    if !qps
+        .owned(slot, call.context.number)
+        .ok_or(MISSING)?
+        .by_command
+    {
+        return Err(MISSING);
+    }
+    qps.remove(slot);
+    Ok(())
+}
+
+/// Bits of `opt_param_mask` (`mlx5_ifc.h`, MLX5_QP_OPTPAR_*).
+mod optional {
+    pub(super) const RRE: u32 = 1 << 1;
+    pub(super) const RAE: u32 = 1 << 2;
+    pub(super) const RWE: u32 = 1 << 3;
+    pub(super) const PKEY_INDEX: u32 = 1 << 4;
+    pub(super) const Q_KEY: u32 = 1 << 5;
+}
+
+/// `opt_param_mask` of the transitions.
+const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
+
+pub(super) fn modify(
+    call: &Call<'_>,
+    slot: u32,
+    command: u16,
+    input: &[u8],
+    room: usize,
+) -> Result {
+    call.count(Command::ModifyQp);
+    let fabric = call.fabric();
+    let ports = ports(call)?;
+    let mut locked = call.lock();
+    let qps = &mut locked.function(call.function()).qps;
+    qps.owned(slot, call.context.number).ok_or(MISSING)?;
+    let queue = qps.get_mut(slot).ok_or(MISSING)?;
+    if queue.service == SERVICE_DCT {
+        return Err(BAD_PARAM);
+    }
+    let (from, to) = match command {
+        opcode::RST2INIT_QP => (state::RST, state::INIT),
+        opcode::INIT2INIT_QP => (state::INIT, state::INIT),
+        opcode::INIT2RTR_QP => (state::INIT, state::RTR),
+        opcode::RTR2RTS_QP => (state::RTR, state::RTS),
+        opcode::RTS2RTS_QP => (state::RTS, state::RTS),
+        opcode::SQERR2RTS_QP => (state::SQER, state::RTS),
+        opcode::TO_ERR_QP => (queue.state, state::ERR),
+        opcode::TO_RST_QP => (queue.state, state::RST),
+        _ => return Err(super::BAD_OP),
+    };
+    if queue.state != from {
+        return Err(BAD_STATE);
+    }
+    if command == opcode::RST2INIT_QP && get8(input, field(context::PORT)) > ports {
+        return Err(BAD_PARAM);
+    }
+    match to {
+        state::RST => reset(queue),
+        state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
+        to => {
+            set_attributes(queue, command, input);
+            if command == opcode::INIT2RTR_QP {
+                let remote = destination(fabric, &queue.path);
+                queue.set_remote(remote);
+            }
+            queue.state = to;
+            // From RTR it starts with its next doorbell: the record may still be of a life before a reset.
+            let runs = to == state::RTS && from != state::RTR;
+            drop(locked);
+            if runs {
+                engine::run(fabric, call.function(), slot + QPN_BASE);
+            }
+        }
+    }
+    Ok(Output::new(cmd::HEADER_BYTES, room).done())
+}
+
+fn set_attributes(queue: &mut Qp, command: u16, input: &[u8]) {
+    let optional = get(input, OPT_PARAM_MASK);
+    let mut set_right = |always: bool, bit: u32, flag: Field, right: u8| {
+        if always || optional & bit != 0 {
+            queue.access &= !right;
+            if field(flag).is_set(input) {
+                queue.access |= right;
+            }
+        }
+    };
+    let first = command == opcode::RST2INIT_QP;
+    set_right(
+        first,
+        optional::RRE,
+        context::REMOTE_READ,
+        access::REMOTE_READ,
+    );
+    set_right(
+        first,
+        optional::RWE,
+        context::REMOTE_WRITE,
+        access::REMOTE_WRITE,
+    );
+    set_right(first, optional::RAE, context::REMOTE_ATOMIC, access::ATOMIC);
+    let path = &mut queue.path;
+    if first || optional & optional::PKEY_INDEX != 0 {
+        path.pkey_index = get16(input, field(context::PKEY_INDEX));
+    }
+    if first || optional & optional::Q_KEY != 0 {
+        queue.qkey = get(input, field(context::Q_KEY));
+    }
+    match command {
+        opcode::RST2INIT_QP => path.port = get8(input, field(context::PORT)),
+        opcode::INIT2RTR_QP => {
+            queue.remote_qpn = get(input, field(context::REMOTE_QPN));
+            path.path_mtu = get8(input, field(context::MTU));
+            path.dlid = get16(input, field(context::RLID));
+            path.is_global = get8(input, field(context::GRH));
+            path.sgid_index = get8(input, field(context::SRC_ADDR_INDEX));
+            path.hop_limit = get8(input, field(context::HOP_LIMIT));
+            path.sl = get8(input, field(context::SL));
+            path.dgid[..8].copy_from_slice(&field(context::RGID_HIGH).get(input).to_be_bytes());
+            path.dgid[8..].copy_from_slice(&field(context::RGID_LOW).get(input).to_be_bytes());
+            path.min_rnr_timer = get8(input, field(context::MIN_RNR_NAK));
+            path.max_dest_rd_atomic = 1 << get8(input, field(context::LOG_RRA_MAX));
+            path.rq_psn = get(input, field(context::NEXT_RCV_PSN));
+        }
+        opcode::RTR2RTS_QP => {
+            path.retry_count = get8(input, field(context::RETRY_COUNT));
+            path.rnr_retry = get8(input, field(context::RNR_RETRY));
+            path.timeout = get8(input, field(context::ACK_TIMEOUT));
+            path.max_rd_atomic = 1 << get8(input, field(context::LOG_SRA_MAX));
+            path.sq_psn = get(input, field(context::NEXT_SEND_PSN));
+        }
+        _ => {}
+    }
+}
+
+/// `QUERY_QP`, of queue pairs made by commands and by verbs.
+pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
+    call.count(Command::QueryQp);
+    let locked = call.lock();
+    let qps = &locked.peek(call.function()).qps;
+    let queue = qps.owned(slot, call.context.number).ok_or(MISSING)?;
+    let path = &queue.path;
+    let flag = |right: u8| u64::from(queue.access & right != 0);
+    let mut output = Output::new(qp::QUERY_OUT_BYTES, room);
+    let mut put = |name: Field, value: u64| {
+        output.set(field(name), value);
+    };
+    put(context::STATE, u64::from(queue.state));
+    put(context::ST, u64::from(queue.service));
+    put(context::PD, u64::from(number_of(queue.pd)));
+    put(context::MTU, u64::from(path.path_mtu));
+    put(context::USER_INDEX, u64::from(queue.user_index));
+    put(context::UAR_PAGE, u64::from(queue.uar));
+    put(context::REMOTE_QPN, u64::from(queue.remote_qpn));
+    put(context::RLID, u64::from(path.dlid));
+    put(context::PORT, u64::from(path.port));
+    put(context::PKEY_INDEX, u64::from(path.pkey_index));
+    put(context::CQN_SND, u64::from(number_of(queue.send_cq)));
+    put(context::CQN_RCV, u64::from(number_of(queue.recv_cq)));
+    put(context::REMOTE_READ, flag(access::REMOTE_READ));
+    put(context::REMOTE_WRITE, flag(access::REMOTE_WRITE));
+    put(context::REMOTE_ATOMIC, flag(access::ATOMIC));
+    put(context::RETRY_COUNT, u64::from(path.retry_count));
+    put(context::RNR_RETRY, u64::from(path.rnr_retry));
+    put(context::MIN_RNR_NAK, u64::from(path.min_rnr_timer));
+    put(context::NEXT_SEND_PSN, u64::from(path.sq_psn));
+    put(context::NEXT_RCV_PSN, u64::from(path.rq_psn));
+    put(context::Q_KEY, u64::from(queue.qkey));
+    put(
+        context::HW_SQ_WQEBB_COUNTER,
+        u64::from(queue.sq_done & 0xffff),
+    );
+    put(context::HW_RQ_COUNTER, u64::from(queue.rq_done));
+    if let Some(srq) = queue.srq.checked_sub(1) {
+        put(context::RQ_TYPE, u64::from(rq_type::SRQ_RMP_XRC));
+        put(context::SRQN, u64::from(number_of(srq)));
+    }
+    Ok(output.done())
+}

@@ -1,0 +1,190 @@
+//! Contexts: opening one, the port and its addresses, UAR pages.
+
+use super::abi::{self, uar};
+use super::ioctl::{Answer, Ioctl};
+use super::{Call, Kind};
+use crate::engine::execute::MESSAGE_BYTES_MAX;
+use crate::fabric::{Identity, Place};
+use crate::report::stats::Command;
+use crate::sys::Errno;
+use crate::view::sysfs::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};
+
+/// Interrupt vectors.
+pub(super) const COMP_VECTORS: u32 = 4;
+
+/// Attributes of the calls in this file.
+pub(super) mod attr {
+    pub(in crate::commands::uverbs) const NUM_COMP_VECTORS: u16 = 0;
+    pub(in crate::commands::uverbs) const CORE_SUPPORT: u16 = 1;
+    pub(in crate::commands::uverbs) const QUERY_CONTEXT_UCTX: u16 = 1 << 12;
+    pub(in crate::commands::uverbs) const PORT_NUM: u16 = 0;
+    pub(in crate::commands::uverbs) const PORT_RESP: u16 = 1;
+    pub(in crate::commands::uverbs) const GID_TABLE_ENTRY_SIZE: u16 = 0;
+    pub(in crate::commands::uverbs) const GID_TABLE_FLAGS: u16 = 1;
+    pub(in crate::commands::uverbs) const GID_TABLE_RESP_ENTRIES: u16 = 2;
+    pub(in crate::commands::uverbs) const GID_TABLE_RESP_COUNT: u16 = 3;
+    pub(in crate::commands::uverbs) const GID_PORT: u16 = 0;
+    pub(in crate::commands::uverbs) const GID_INDEX: u16 = 1;
+    pub(in crate::commands::uverbs) const GID_FLAGS: u16 = 2;
+    pub(in crate::commands::uverbs) const GID_RESP: u16 = 3;
+}
+
+pub(super) fn identity<'a>(call: &Call<'a>) -> Result<&'a Identity, Errno> {
+    call.process
+        .fabric()
+        .identity(call.function())
+        .ok_or(Errno(libc::ENODEV))
+}
+
+pub(super) fn get_context(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::OpenContext);
+    ioctl.answer(attr::NUM_COMP_VECTORS, &COMP_VECTORS.to_ne_bytes())?;
+    ioctl.answer(attr::CORE_SUPPORT, &1u64.to_ne_bytes())?;
+    ioctl.answer(abi::UHW_OUT, ucontext(call)?.as_slice())
+}
+
+pub(super) fn query_context(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    ioctl.answer(attr::NUM_COMP_VECTORS, &COMP_VECTORS.to_ne_bytes())?;
+    ioctl.answer(attr::CORE_SUPPORT, &1u64.to_ne_bytes())?;
+    ioctl.answer(attr::QUERY_CONTEXT_UCTX, ucontext(call)?.as_slice())
+}
+
+/// `struct mlx5_ib_alloc_ucontext_resp`.
+fn ucontext(call: &Call<'_>) -> Result<Answer, Errno> {
+    const BYTES: u32 = 80;
+    /// lkeys may carry another variant than the kernel gave (`mlx5dv_wr_mr_list` needs it).
+    const MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
+    /// CREATE_AH and QUERY_DEVICE have driver data.
+    const CMDS_SUPP_UHW: u8 = 3;
+    /// There is a clock page, see [`super::clock`].
+    const CLOCK_INFO_V1: u8 = 1 << 0;
+    let mut answer = Answer::new(BYTES as usize);
+    answer
+        .u32(0, 1 << 18) // qp_tab_size
+        .u32(4, 0) // bf_reg_size: every queue rings by words of 8 bytes
+        .u32(8, 0) // tot_bfregs: UAR pages are given out one by one
+        .u32(12, 64) // cache_line_size
+        .u16(16, 1024) // max_sq_desc_sz
+        .u16(18, 512) // max_rq_desc_sz
+        .u32(20, 32768) // max_send_wqebb
+        .u32(24, 32768) // max_recv_wr
+        .u32(28, 32767) // max_srq_recv_wr
+        .u16(32, u16::from(*identity(call)?.ports().end())) // num_ports
+        .u32(36, MASK_MKEY_UPDATE_TAG) // comp_mask
+        .u32(40, BYTES) // response_length
+        .u8(44, 1) // cqe_version
+        .u8(45, CMDS_SUPP_UHW)
+        .u8(47, CLOCK_INFO_V1)
+        .u32(56, 12) // log_uar_size
+        .u32(60, 1); // num_uars_per_page
+    Ok(answer)
+}
+
+/// Bytes of `struct ib_uverbs_query_port_resp_ex`.
+pub(super) const PORT_BYTES: u16 = 48;
+
+pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::QueryPort);
+    let number = ioctl.number(attr::PORT_NUM)?;
+    let identity = identity(call)?;
+    let port = u8::try_from(number)
+        .ok()
+        .filter(|port| identity.ports().contains(port))
+        .ok_or(Errno(libc::EINVAL))?;
+    let state = call.fabric().port_state(Place {
+        function: call.function(),
+        port,
+    });
+    let mut answer = Answer::new(PORT_BYTES.into());
+    answer
+        .u32(0, PORT_CAPABILITIES)
+        .u32(4, u32::try_from(MESSAGE_BYTES_MAX).unwrap_or(u32::MAX))
+        .u32(16, u32::from(GID_TABLE_LEN))
+        .u16(20, PKEY_TABLE_LEN)
+        .u16(22, identity.lid(port))
+        .u16(24, SM_LID)
+        .u8(26, state.code())
+        .u8(27, 5) // max_mtu: 4096
+        .u8(28, 5) // active_mtu: 4096
+        .u8(30, 4) // max_vl_num
+        .u8(32, 18) // subnet_timeout
+        .u8(34, 2) // active_width: 4X
+        .u8(35, 128) // active_speed: NDR
+        .u8(36, state.physical_code())
+        .u8(37, 1); // link_layer: InfiniBand
+    ioctl.answer(attr::PORT_RESP, answer.as_slice())
+}
+
+/// Bytes of `struct ib_uverbs_gid_entry`.
+pub(super) const GID_ENTRY_BYTES: u16 = 32;
+
+fn gid_entry(identity: &Identity, port: u8) -> Answer {
+    let mut answer = Answer::new(GID_ENTRY_BYTES.into());
+    answer.put(0, &identity.gid(port)).u32(20, u32::from(port));
+    answer
+}
+
+pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    ioctl.flags(attr::GID_TABLE_FLAGS, 0)?;
+    let entry_bytes = ioctl.number(attr::GID_TABLE_ENTRY_SIZE)?;
+    let entry_bytes = usize::try_from(entry_bytes).unwrap_or(usize::MAX);
+    let identity = identity(call)?;
+    let ports = identity.ports();
+    let count = usize::from(*ports.end());
+    if entry_bytes < usize::from(GID_ENTRY_BYTES)
+        || ioctl.room(attr::GID_TABLE_RESP_ENTRIES) / entry_bytes < count
+    {
+        return Err(Errno(libc::EINVAL));
+    }
+    // Their distance is the caller's, whose entries may be longer; no longer than the room.
+    let mut entries = vec![0; entry_bytes * count];
+    for (entry, port) in entries.chunks_exact_mut(entry_bytes).zip(ports) {
+        entry[..GID_ENTRY_BYTES.into()].copy_from_slice(gid_entry(identity, port).as_slice());
+    }
+    ioctl.answer(attr::GID_TABLE_RESP_ENTRIES, &entries)?;
+    ioctl.answer(attr::GID_TABLE_RESP_COUNT, &(count as u64).to_ne_bytes())
+}
+
+pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    ioctl.flags(attr::GID_FLAGS, 0)?;
+    let (port, index) = (
+        ioctl.number32(attr::GID_PORT)?,
+        ioctl.number32(attr::GID_INDEX)?,
+    );
+    let identity = identity(call)?;
+    let port = u8::try_from(port)
+        .ok()
+        .filter(|port| identity.ports().contains(port))
+        .ok_or(Errno(libc::EINVAL))?;
+    if index >= u32::from(GID_TABLE_LEN) {
+        return Err(Errno(libc::EINVAL));
+    }
+    if index != 0 {
+        return Err(Errno(libc::ENODATA));
+    }
+    ioctl.answer(attr::GID_RESP, gid_entry(identity, port).as_slice())
+}
+
+pub(super) fn alloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    // MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF and _NC
+    const TYPES: u64 = 2;
+    call.count(Command::AllocUar);
+    if ioctl.number(uar::TYPE)? >= TYPES {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let (offset, number) = call.process.take_uar(call.context)?;
+    ioctl.answer_handle(uar::HANDLE, u64::from(Kind::Uar.handle(number)))?;
+    ioctl.answer(uar::MMAP_OFFSET, &offset.to_ne_bytes())?;
+    ioctl.answer(uar::MMAP_LENGTH, &4096u32.to_ne_bytes())?;
+    ioctl.answer(uar::PAGE_ID, &number.to_ne_bytes())
+}
+
+pub(super) fn dealloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let number = Kind::Uar.slot(ioctl.number32(uar::HANDLE)?)?;
+    call.process.drop_uar(call.context, number)
+}
+
+/// Address handles are made in user space on an InfiniBand port; the kernel only counts them.
+pub(super) fn destroy_ah(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    Kind::Ah.slot(ioctl.number32(0)?).map(drop)
+}

@@ -1,0 +1,196 @@
+//! DEVX: raw device commands, passed on to [`crate::commands::devx`] and answered by it.
+
+use super::abi::devx;
+use super::context::COMP_VECTORS;
+use super::ioctl::Ioctl;
+use super::{Call, Kind, channel, low32};
+use crate::commands::devx::{self as commands, CommandError};
+use crate::engine::event::DEVICE_TYPE_PORT;
+use crate::fabric::objects::{ChannelKind, Subscription};
+use crate::sys::Errno;
+
+/// Number of the one event queue.
+pub(crate) const EQN: u32 = 1;
+/// Longest answer of a command.
+const OUTPUT_BYTES_MAX: usize = 16 * 1024;
+
+/// A command on the device itself.
+pub(super) fn general(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OTHER_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OTHER_CMD_OUT)?;
+    let result = commands::general(call, &input, room);
+    answer(ioctl, devx::OTHER_CMD_OUT, result)
+}
+
+pub(super) fn query_uar(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    // Pages are given out by the number that the device knows them by.
+    let number = ioctl.number32(devx::UAR_USER_IDX)?;
+    ioctl.answer(devx::UAR_DEV_IDX, &number.to_ne_bytes())
+}
+
+pub(super) fn query_eqn(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    if ioctl.number32(devx::EQN_VECTOR)? >= COMP_VECTORS {
+        return Err(Errno(libc::ENOENT));
+    }
+    ioctl.answer(devx::EQN_DEV, &EQN.to_ne_bytes())
+}
+
+/// A command that makes an object.
+pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
+    match commands::create(call, &input, room) {
+        Ok((handle, output)) => {
+            ioctl.answer_handle(devx::OBJ_HANDLE, u64::from(handle))?;
+            ioctl.answer(devx::OBJ_CMD_OUT, &output)
+        }
+        Err(error) => answer(ioctl, devx::OBJ_CMD_OUT, Err(error)),
+    }
+}
+
+pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    commands::destroy(call, ioctl.number32(devx::OBJ_HANDLE)?)
+}
+
+/// A command that changes an object.
+pub(super) fn modify(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
+    let result = commands::modify(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room);
+    answer(ioctl, devx::OBJ_CMD_OUT, result)
+}
+
+/// A command that asks about an object.
+pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
+    let result = commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room);
+    answer(ioctl, devx::OBJ_CMD_OUT, result)
+}
+
+/// As [`query`]; the answer goes into a channel, behind the number that the caller gave it.
+pub(super) fn query_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    /// What a packet of a pipe holds, without the number.
+    const ROOM_MAX: usize = 4096 - 8;
+    let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    let room = usize::try_from(ioctl.number(devx::ASYNC_OUT_LEN)?).unwrap_or(usize::MAX);
+    if !(mlx5_prm::cmd::HEADER_BYTES..=ROOM_MAX).contains(&room) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let fd = ioctl.file(devx::ASYNC_FD)?;
+    let mut output = match commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room) {
+        Ok(output) => output,
+        Err(CommandError::Refused(status, syndrome)) => refusal(status, syndrome).to_vec(),
+        Err(CommandError::Kernel(errno)) => return Err(errno),
+    };
+    output.resize(room, 0);
+    let mut event = ioctl.number(devx::ASYNC_WR_ID)?.to_ne_bytes().to_vec();
+    event.append(&mut output);
+    channel::answer(call, fd, &event)
+}
+
+fn room(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
+    let room = ioctl.room(attr);
+    if room > OUTPUT_BYTES_MAX {
+        Err(Errno(libc::EINVAL))
+    } else {
+        Ok(room)
+    }
+}
+
+/// Answers a command; a bad status goes out with the mailbox, as EREMOTEIO.
+pub(super) fn answer(
+    ioctl: &Ioctl,
+    attr: u16,
+    result: Result<Vec<u8>, CommandError>,
+) -> Result<(), Errno> {
+    match result {
+        Ok(output) => ioctl.answer(attr, &output),
+        Err(CommandError::Refused(status, syndrome)) => {
+            ioctl.answer(attr, &refusal(status, syndrome))?;
+            Err(Errno(libc::EREMOTEIO))
+        }
+        Err(CommandError::Kernel(errno)) => Err(errno),
+    }
+}
+
+/// The answer of a command that is refused.
+fn refusal(status: u8, syndrome: u32) -> [u8; mlx5_prm::cmd::HEADER_BYTES] {
+    let mut output = [0; mlx5_prm::cmd::HEADER_BYTES];
+    output[0] = status;
+    output[4..8].copy_from_slice(&syndrome.to_be_bytes());
+    output
+}
+
+pub(super) fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    if ioctl.has(devx::EVENT_FD_NUM) {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let fd = ioctl.file(devx::EVENT_FD_HANDLE)?;
+    let number = match channel::find(call, fd, ChannelKind::Devx) {
+        0 => return Err(Errno(libc::EBADF)),
+        number => number,
+    };
+    let list = ioctl.input(devx::EVENT_TYPE_LIST, 2)?;
+    let types = list
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|pair| u32::from(u16::from_ne_bytes(*pair)))
+        .filter(|event| *event < 32)
+        .fold(0, |types, event| types | 1 << event);
+    let cookie = ioctl.number(devx::EVENT_COOKIE).unwrap_or(0);
+    let Ok(handle) = ioctl.number(devx::EVENT_OBJ_HANDLE) else {
+        return subscribe_to_device(call, number, cookie, types);
+    };
+    let (kind, slot) = Kind::split(low32(handle))?;
+    let mut locked = call.lock();
+    let function = locked.function(call.function());
+    let context = call.context.number;
+    let wanted = match kind {
+        Kind::Cq if function.cqs.owned(slot, context).is_some() => {
+            function.cqs.get_mut(slot).map(|cq| &mut cq.devx)
+        }
+        Kind::Qp if function.qps.owned(slot, context).is_some() => {
+            function.qps.get_mut(slot).map(|qp| &mut qp.devx)
+        }
+        _ => None,
+    };
+    let wanted = wanted.ok_or(Errno(libc::EINVAL))?;
+    let types = if wanted.channel == number {
+        wanted.types | types
+    } else {
+        types
+    };
+    *wanted = Subscription {
+        cookie,
+        channel: number,
+        types,
+    };
+    Ok(())
+}
+
+/// Events of the device as a whole: changes of its ports, and no others (`mlx5/devx.c`,
+/// `is_legacy_unaffiliated_event_num`).
+fn subscribe_to_device(
+    call: &Call<'_>,
+    channel: u32,
+    cookie: u64,
+    types: u32,
+) -> Result<(), Errno> {
+    if types != 1 << DEVICE_TYPE_PORT {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut locked = call.lock();
+    let channels = &mut locked.function(call.function()).channels;
+    let channel = channel
+        .checked_sub(1)
+        .and_then(|slot| channels.get_mut(slot))
+        .ok_or(Errno(libc::EBADF))?;
+    channel.device = Subscription {
+        cookie,
+        types,
+        channel: 0,
+    };
+    Ok(())
+}

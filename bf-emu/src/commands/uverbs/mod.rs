@@ -1,0 +1,280 @@
+//! The kernel's side of a uverbs device: ioctls.
+//!
+//! [`ioctl`] copies a call in; one file per class of object carries it out under the device's lock.
+//! Answers and errors are those of the kernel (`drivers/infiniband/core/uverbs_*.c`): what it does
+//! not know is EPROTONOSUPPORT, on which libibverbs falls back to the older form of the command.
+
+mod abi;
+mod channel;
+pub(crate) mod clock;
+mod context;
+mod cq;
+mod devx;
+pub(crate) mod dm;
+mod fault;
+mod ioctl;
+mod memory;
+mod methods;
+mod odp;
+mod qp;
+mod spec;
+mod srq;
+mod transition;
+mod write;
+mod xrcd;
+
+use std::cell::Cell;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(crate) use devx::EQN;
+use ioctl::Ioctl;
+pub(crate) use ioctl::low32;
+pub(crate) use qp::{destination, reset};
+
+use crate::fabric::objects::Mkey;
+use crate::fabric::table::Owner;
+use crate::fabric::{
+    CHANNELS_MAX, CQS_MAX, Fabric, Function, Identity, Locked, MKEYS_MAX, NUMBER_BASE, PDS_MAX,
+    QPS_MAX, SRQS_MAX, UMEMS_MAX, klm,
+};
+use crate::model::profile::CostKind;
+use crate::process::{Context, KeyNumbers, Process};
+use crate::report::stats::{Command, Counters, Refusal};
+use crate::sys::{self, Errno};
+
+/// Kinds of objects in handles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Pd = 1,
+    Cq,
+    Qp,
+    Srq,
+    Ah,
+    Mkey,
+    Umem,
+    Uar,
+    Xrcd,
+    Dm,
+}
+
+impl Kind {
+    const ALL: [Self; 10] = [
+        Self::Pd,
+        Self::Cq,
+        Self::Qp,
+        Self::Srq,
+        Self::Ah,
+        Self::Mkey,
+        Self::Umem,
+        Self::Uar,
+        Self::Xrcd,
+        Self::Dm,
+    ];
+
+    /// The handle of an object in a context: its kind and its place in the table.
+    pub(crate) fn handle(self, slot: u32) -> u32 {
+        (self as u32) << 24 | slot & 0xff_ffff
+    }
+
+    /// The place that a handle of this kind names.
+    pub(crate) fn slot(self, handle: u32) -> Result<u32, Errno> {
+        if handle >> 24 == self as u32 {
+            Ok(handle & 0xff_ffff)
+        } else {
+            Err(Errno(libc::ENOENT))
+        }
+    }
+
+    /// Kind and place that a handle names.
+    pub(crate) fn split(handle: u32) -> Result<(Self, u32), Errno> {
+        let kind = Self::ALL
+            .into_iter()
+            .find(|kind| *kind as u32 == handle >> 24);
+        kind.map(|kind| (kind, handle & 0xff_ffff))
+            .ok_or(Errno(libc::ENOENT))
+    }
+}
+
+/// A call in progress: who makes it, on what, and how long hardware would take for it.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) context: Context,
+    /// The context's file.
+    pub(crate) fd: RawFd,
+    cost_ns: Cell<u64>,
+}
+
+impl Call<'_> {
+    pub(crate) fn fabric(&self) -> &'static Fabric {
+        self.process.fabric()
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'static> {
+        self.fabric().lock()
+    }
+
+    pub(crate) fn function(&self) -> usize {
+        self.context.function
+    }
+
+    pub(crate) fn counters(&self) -> &'static Counters {
+        self.fabric().counters(self.function())
+    }
+
+    /// Owner of what this call makes.
+    pub(crate) fn owner(&self) -> Result<Owner, Errno> {
+        Ok(Owner {
+            process: self.process.number()?,
+            context: self.context.number,
+        })
+    }
+
+    /// Counts a command.
+    pub(crate) fn count(&self, command: Command) {
+        self.counters().command(command);
+    }
+
+    /// Notes that hardware would take time for the call.
+    pub(crate) fn costs(&self, kind: CostKind, bytes: u64) {
+        let cost = self.fabric().profile().cost_ns(kind, bytes);
+        self.cost_ns.set(self.cost_ns.get().saturating_add(cost));
+    }
+
+    /// The answer to a table that is full.
+    pub(crate) fn full(&self, table: Full) -> Errno {
+        self.counters().refuse(Refusal::TableFull);
+        self.tell_full(table);
+        Errno(libc::ENOMEM)
+    }
+
+    /// Says, once in a process, that a table is full: an application only sees an errno.
+    pub(crate) fn tell_full(&self, table: Full) {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        if TOLD.fetch_or(1 << table as u32, Ordering::Relaxed) & 1 << table as u32 != 0 {
+            return;
+        }
+        let name = self.fabric().identity(self.function());
+        let name = name.map_or("?", Identity::name);
+        let (what, most) = table.limit();
+        let text = format!(
+            "bf-emu: {name} has its most {what}, {most} (docs/EMULATION.md, Limits): \
+             'bf-emu dump' shows whose they are\n"
+        );
+        let _ = sys::write(2, text.as_bytes());
+    }
+
+    /// Puts an mkey into its table.
+    pub(crate) fn insert_mkey(
+        &self,
+        function: &mut Function,
+        owner: Owner,
+        mkey: Mkey,
+    ) -> Option<u32> {
+        match self.process.key_numbers() {
+            KeyNumbers::Resting => function.mkeys.insert(owner, mkey),
+            KeyNumbers::Lowest => function.mkeys.insert_lowest(owner, mkey),
+        }
+    }
+}
+
+/// What a function can have no more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Full {
+    Pds,
+    Channels,
+    Cqs,
+    Srqs,
+    Qps,
+    Umems,
+    Mkeys,
+    Translations,
+}
+
+impl Full {
+    /// What it is, in words, and how many there can be.
+    fn limit(self) -> (&'static str, usize) {
+        match self {
+            Self::Pds => ("protection and XRC domains", PDS_MAX),
+            Self::Channels => ("channels", CHANNELS_MAX),
+            Self::Cqs => ("completion queues", CQS_MAX),
+            Self::Srqs => ("shared receive queues", SRQS_MAX),
+            Self::Qps => ("queue pairs", QPS_MAX),
+            Self::Umems => ("umems", UMEMS_MAX),
+            Self::Mkeys => ("mkeys", MKEYS_MAX),
+            Self::Translations => ("entries of indirect mkeys", klm::ENTRIES_MAX),
+        }
+    }
+}
+/// Number that the device gives to the object in `slot` of a table other than those of mkeys and
+/// queue pairs.
+pub(crate) fn number_of(slot: u32) -> u32 {
+    slot + NUMBER_BASE
+}
+
+/// Slot of such a number.
+pub(crate) fn slot_of_number(number: u32) -> Option<u32> {
+    number.checked_sub(NUMBER_BASE)
+}
+
+/// An ioctl on a uverbs device.
+pub(crate) fn ioctl(
+    process: &Process,
+    (context, fd): (Context, RawFd),
+    request: u64,
+    argument: usize,
+) -> Result<i32, Errno> {
+    if request != ioctl::RDMA_VERBS_IOCTL {
+        return Err(Errno(libc::ENOTTY));
+    }
+    let start_ns = if process.fabric().profile().is_free() {
+        0
+    } else {
+        sys::now_ns()
+    };
+    let call = Call {
+        process,
+        context,
+        fd,
+        cost_ns: Cell::new(0),
+    };
+    let (ioctl, method) = match parse(argument) {
+        Ok(parsed) => parsed,
+        Err(errno) => {
+            call.counters().refuse(refusal_of(errno));
+            return Err(errno);
+        }
+    };
+    let traced = fault::traced(&call, &ioctl);
+    let result = fault::inject(&call, &ioctl).unwrap_or_else(|| (method.run)(&call, &ioctl));
+    if matches!(result, Err(Errno(libc::EOPNOTSUPP))) {
+        call.counters().refuse(Refusal::UnknownIoctl);
+    }
+    let cost_ns = call.cost_ns.get();
+    if cost_ns != 0 {
+        sys::wait_until(start_ns.saturating_add(cost_ns));
+    }
+    if let Some(traced) = traced {
+        traced.end(&call, result);
+    }
+    result.map(|()| 0)
+}
+
+/// Copies a call in and checks it against what its method takes.
+fn parse(argument: usize) -> Result<(Ioctl, &'static spec::Method), Errno> {
+    let ioctl = Ioctl::read(argument)?;
+    let method = methods::find(ioctl.object, ioctl.method).ok_or(Errno(libc::EPROTONOSUPPORT))?;
+    method.check(&ioctl)?;
+    Ok((ioctl, method))
+}
+
+/// What a call counts as that is refused before it is carried out.
+fn refusal_of(errno: Errno) -> Refusal {
+    match errno {
+        Errno(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP) => Refusal::UnknownIoctl,
+        _ => Refusal::BadIoctl,
+    }
+}

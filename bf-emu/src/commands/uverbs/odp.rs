@@ -1,0 +1,235 @@
+//! Paging on demand: what is advertised of it, which registrations ask for it, and advice.
+//!
+//! The device follows addresses when it uses them, for every region; so a region on demand is one that
+//! need not be mapped when it is registered. A page that is not there when it is used is an error of the
+//! request, as on hardware when the kernel cannot bring it.
+
+use super::abi::advise_mr;
+use super::ioctl::{Fields, Ioctl};
+use super::{Call, Kind};
+use crate::engine::access::slot_of;
+use crate::fabric::objects::{Mkey, MkeyOrigin};
+use crate::report::stats::Command;
+use crate::sys::Errno;
+use mlx5_prm::umr::access;
+
+/// `enum ib_odp_general_cap_bits`: there is such a thing, and all of memory as one region.
+pub(super) const GENERAL_CAPS: u64 = 1 << 0 | 1 << 1;
+/// `enum ib_odp_transport_cap_bits`: send, receive, write, read, atomic, receive by a shared queue.
+pub(super) const RELIABLE_CAPS: u32 = 0x3f;
+/// Of datagrams the device can only wait for what it sends.
+pub(super) const DATAGRAM_CAPS: u32 = 1 << 0;
+
+/// Bytes of a region that stands for all memory of its process: all addresses that user space has.
+pub(super) const ALL_BYTES: u64 = 1 << 47;
+
+/// Bytes of `struct ib_uverbs_sge`.
+pub(super) const ENTRY_BYTES: u16 = 16;
+
+/// `enum ib_uverbs_advise_mr_advice` ends with the prefetch that brings no pages.
+const ADVICE_MAX: u64 = 2;
+const PREFETCH_WRITE: u64 = 1;
+/// Wait until it is done.
+const FLUSH: u32 = 1 << 0;
+
+/// Whether a registration on demand is for all memory (`ib_umem_odp_alloc_implicit`).
+pub(super) fn is_everything(start: u64, length: u64) -> bool {
+    start == 0 && length == u64::MAX
+}
+
+/// `ADVISE_MR`: checked as the driver does, and then there is nothing to do, as every page is brought
+/// when it is used.
+pub(super) fn advise(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::Other);
+    let pd = Kind::Pd.slot(ioctl.number32(advise_mr::PD_HANDLE)?)?;
+    let advice = ioctl.number(advise_mr::ADVICE)?;
+    ioctl.flags(advise_mr::FLAGS, FLUSH)?;
+    let list = ioctl.input(advise_mr::SGE_LIST, 0)?;
+    if advice > ADVICE_MAX {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let locked = call.lock();
+    let function = locked.peek(call.function());
+    function
+        .pds
+        .owned(pd, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    let entries = list.chunks_exact(usize::from(ENTRY_BYTES));
+    if !entries.remainder().is_empty() {
+        return Err(Errno(libc::EINVAL));
+    }
+    for entry in entries {
+        let entry = Fields(entry);
+        let wanted = Wanted {
+            pd,
+            advice,
+            address: entry.u64(0),
+            length: entry.u32(8),
+            lkey: entry.u32(12),
+        };
+        let mkey = slot_of(wanted.lkey).and_then(|slot| function.mkeys.get(slot));
+        wanted.check(mkey.ok_or(Errno(libc::EINVAL))?)?;
+    }
+    Ok(())
+}
+
+/// One range of an advice.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    pd: u32,
+    advice: u64,
+    address: u64,
+    length: u32,
+    lkey: u32,
+}
+
+impl Wanted {
+    /// Whether the region in the key's slot may be advised of so.
+    fn check(self, mkey: &Mkey) -> Result<(), Errno> {
+        let [variant, ..] = self.lkey.to_le_bytes();
+        let on_demand = mkey.origin == MkeyOrigin::Region && mkey.on_demand;
+        if !on_demand || mkey.pd != self.pd || mkey.variant != variant {
+            return Err(Errno(libc::EINVAL));
+        }
+        if self.advice == PREFETCH_WRITE && mkey.access & access::LOCAL_WRITE == 0 {
+            return Err(Errno(libc::EPERM));
+        }
+        if !covers(mkey, self.address, u64::from(self.length)) {
+            return Err(Errno(libc::EFAULT));
+        }
+        Ok(())
+    }
+}
+
+fn covers(mkey: &Mkey, address: u64, length: u64) -> bool {
+    // Neither sum can be wrong unnoticed: ranges of keys were checked when they were made.
+    address.checked_sub(mkey.start).is_some_and(|from| {
+        from.checked_add(length)
+            .is_some_and(|behind| behind <= mkey.len)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREFETCH: u64 = 0;
+    const PREFETCH_NO_FAULT: u64 = 2;
+    const START: u64 = 0x10_0000;
+    const BYTES: u64 = 0x3000;
+
+    fn region() -> Mkey {
+        Mkey {
+            origin: MkeyOrigin::Region,
+            on_demand: true,
+            pd: 3,
+            variant: 0x5a,
+            access: access::LOCAL_READ | access::LOCAL_WRITE,
+            start: START,
+            len: BYTES,
+            ..Mkey::default()
+        }
+    }
+
+    /// Advice on all of [`region`].
+    const WHOLE: Wanted = Wanted {
+        pd: 3,
+        advice: PREFETCH,
+        address: START,
+        length: 0x3000,
+        lkey: 0x70_005a,
+    };
+
+    fn check(wanted: Wanted, mkey: Mkey, expect: Result<(), i32>) {
+        let answer = wanted.check(&mkey).map_err(|Errno(number)| number);
+        assert_eq!(answer, expect, "{wanted:x?} {mkey:x?}");
+    }
+
+    #[test]
+    fn advice_is_for_regions_on_demand_of_its_domain() {
+        for advice in [PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT] {
+            check(Wanted { advice, ..WHOLE }, region(), Ok(()));
+        }
+        let window = MkeyOrigin::Window;
+        for mkey in [
+            Mkey {
+                on_demand: false,
+                ..region()
+            },
+            Mkey {
+                origin: window,
+                ..region()
+            },
+            Mkey { pd: 4, ..region() },
+            Mkey {
+                variant: 0x5b,
+                ..region()
+            },
+        ] {
+            check(WHOLE, mkey, Err(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_written_is_not_prefetched_for_writing() {
+        let read_only = Mkey {
+            access: access::LOCAL_READ,
+            ..region()
+        };
+        for (advice, expect) in [
+            (PREFETCH, Ok(())),
+            (PREFETCH_WRITE, Err(libc::EPERM)),
+            (PREFETCH_NO_FAULT, Ok(())),
+        ] {
+            check(Wanted { advice, ..WHOLE }, read_only, expect);
+        }
+    }
+
+    #[test]
+    fn advice_stays_within_its_region() {
+        for (address, length, expect) in [
+            (START, 0, Ok(())),
+            (START + BYTES, 0, Ok(())),
+            (START + 1, 0x2fff, Ok(())),
+            (START - 1, 1, Err(libc::EFAULT)),
+            (START, 0x3001, Err(libc::EFAULT)),
+            (START + BYTES, 1, Err(libc::EFAULT)),
+            (START + 1, u32::MAX, Err(libc::EFAULT)),
+            (u64::MAX, u32::MAX, Err(libc::EFAULT)),
+        ] {
+            check(
+                Wanted {
+                    address,
+                    length,
+                    ..WHOLE
+                },
+                region(),
+                expect,
+            );
+        }
+        // Of all memory there is no end to go beyond, but that of addresses.
+        let all = Mkey {
+            start: 0,
+            len: ALL_BYTES,
+            ..region()
+        };
+        for (address, expect) in [
+            (ALL_BYTES - 0x3000, Ok(())),
+            (ALL_BYTES - 0x2fff, Err(libc::EFAULT)),
+        ] {
+            check(Wanted { address, ..WHOLE }, all, expect);
+        }
+    }
+
+    #[test]
+    fn all_of_memory_is_asked_for_in_one_way() {
+        for (start, length, expect) in [
+            (0, u64::MAX, true),
+            (0, u64::MAX - 1, false),
+            (0, 0, false),
+            (0x1000, u64::MAX, false),
+        ] {
+            assert_eq!(is_everything(start, length), expect, "{start:x} {length:x}");
+        }
+    }
+}

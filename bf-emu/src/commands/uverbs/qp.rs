@@ -1,0 +1,487 @@
+//! Queue pairs of verbs.
+
+use std::ops::RangeInclusive;
+
+use mlx5_prm::qp::{service, state};
+
+use super::abi::{UHW_IN, UHW_OUT, create_qp};
+use super::context::identity;
+use super::ioctl::{Answer, Fields, Ioctl};
+use super::memory::rights;
+use super::transition::{STATES, mask, relevant, transition};
+use super::{Call, Full, Kind, channel, xrcd};
+use crate::engine;
+use crate::engine::complete::enter_error;
+use crate::engine::polling;
+use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
+use crate::fabric::{Fabric, Function, Place, QPN_BASE};
+use crate::report::stats::Command;
+use crate::sys::Errno;
+use crate::view::sysfs::PKEY_TABLE_LEN;
+
+/// Most entries of a queue, as the device tells its users.
+pub(crate) const QP_WRS_MAX: u32 = 32768;
+
+/// Most reads and atomics of a queue pair at once, as the device tells its users.
+pub(crate) const RD_ATOMIC_MAX: u8 = 16;
+
+/// Where `struct ib_uverbs_modify_qp` has the port of its path.
+const DEST_PORT: usize = 31;
+
+/// No slot of any table.
+const NO_SLOT: u32 = u32::MAX;
+
+/// Attributes of destruction.
+const DESTROY_HANDLE: u16 = 0;
+const DESTROY_RESP: u16 = 1;
+
+/// Types of queue pair (`enum ib_uverbs_qp_type`); the driver's own are told apart by its flags
+/// (`mlx5-abi.h`, MLX5_QP_FLAG_TYPE_*).
+fn service_of(qp_type: u64, driver_flags: u32) -> Result<u8, Errno> {
+    /// Raw packets and the GSI: known to the kernel, absent here.
+    const RAW_PACKET: u64 = 8;
+    match qp_type {
+        TYPE_DRIVER => match driver_flags & (driver_flag::TYPE_DCT | driver_flag::TYPE_DCI) {
+            driver_flag::TYPE_DCT => Ok(SERVICE_DCT),
+            driver_flag::TYPE_DCI => Ok(service::DCI),
+            _ => Err(Errno(libc::EINVAL)),
+        },
+        2 => Ok(service::RC),
+        3 => Ok(service::UC),
+        4 => Ok(service::UD),
+        9 => Ok(service::XRC),
+        10 => Ok(SERVICE_XRC_TARGET),
+        RAW_PACKET => Err(Errno(libc::EOPNOTSUPP)),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// Type of a queue pair that the driver's flags say more about (`IB_UVERBS_QPT_DRIVER`).
+const TYPE_DRIVER: u64 = 0xff;
+
+/// Flag of creation: every send completes with an entry (`IB_UVERBS_QP_CREATE_SQ_SIG_ALL`).
+const SQ_SIG_ALL: u32 = 1 << 12;
+
+/// Flag of creation, of datagrams: what is sent to many does not come back
+/// (`IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`). Nothing can be sent to many here.
+const NO_MULTICAST_LOOPBACK: u32 = 1 << 1;
+
+/// Bytes of `struct ib_uverbs_qp_cap`.
+pub(super) const CAP_BYTES: u16 = 20;
+
+/// Flags of the driver (`mlx5-abi.h`, `MLX5_QP_FLAG_*`). Signatures, tunnels, streams and others
+/// are not advertised.
+mod driver_flag {
+    pub(super) const SCATTER_CQE: u32 = 1 << 1;
+    pub(super) const BFREG_INDEX: u32 = 1 << 3;
+    pub(super) const TYPE_DCT: u32 = 1 << 4;
+    pub(super) const TYPE_DCI: u32 = 1 << 5;
+    pub(super) const ALLOW_SCATTER_CQE: u32 = 1 << 8;
+    pub(super) const UAR_PAGE_INDEX: u32 = 1 << 10;
+}
+
+fn check_driver_flags(qp_type: u64, flags: u32) -> Result<(), Errno> {
+    let types = match qp_type {
+        TYPE_DRIVER => driver_flag::TYPE_DCT | driver_flag::TYPE_DCI,
+        _ => 0,
+    };
+    let known = types
+        | driver_flag::SCATTER_CQE
+        | driver_flag::ALLOW_SCATTER_CQE
+        | driver_flag::BFREG_INDEX
+        | driver_flag::UAR_PAGE_INDEX;
+    // mlx5/qp.c, process_vendor_flags
+    match flags & !known {
+        0 => Ok(()),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::CreateQp);
+    call.process.close_uars()?;
+    if ioctl.has(create_qp::IND_TABLE_HANDLE) {
+        // There are no such tables.
+        return Err(Errno(libc::ENOENT));
+    }
+    if ioctl.has(create_qp::SOURCE_QPN) {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    // What the others ask for (`enum ib_uverbs_qp_create_flags`) is not advertised.
+    let create_flags = ioctl.flags(create_qp::FLAGS, SQ_SIG_ALL | NO_MULTICAST_LOOPBACK)?;
+    let caps = ioctl.input(create_qp::CAP, CAP_BYTES.into())?;
+    let caps = Fields(&caps);
+    // struct mlx5_ib_create_qp
+    let driver = ioctl.input(UHW_IN, 56)?;
+    let driver = Fields(&driver);
+    let qp_type = ioctl.number(create_qp::TYPE)?;
+    let driver_flags = driver.u32(28);
+    check_driver_flags(qp_type, driver_flags)?;
+    let service = service_of(qp_type, driver_flags)?;
+    if create_flags & NO_MULTICAST_LOOPBACK != 0 && service != service::UD {
+        return Err(Errno(libc::EINVAL));
+    }
+    let (buffer, dbrec) = (driver.u64(0), driver.u64(8));
+    let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
+    let power = |count: u32| count == 0 || count.is_power_of_two() && count <= QP_WRS_MAX;
+    if !power(sq_count) || !power(rq_count) || rq_shift > 12 || !dbrec.is_multiple_of(8) {
+        return Err(Errno(libc::EINVAL));
+    }
+    // What a queue pair of its type does without is no slot of any table.
+    let (sends, receives) = match service {
+        SERVICE_XRC_TARGET => (false, false),
+        service::XRC => (true, false),
+        _ => (true, true),
+    };
+    let named = |wanted: bool, kind: Kind, attr: u16| match wanted {
+        true => kind.slot(ioctl.number32(attr)?),
+        false => Ok(NO_SLOT),
+    };
+    let pd = named(sends, Kind::Pd, create_qp::PD_HANDLE)?;
+    let send_cq = named(sends, Kind::Cq, create_qp::SEND_CQ_HANDLE)?;
+    let recv_cq = named(receives, Kind::Cq, create_qp::RECV_CQ_HANDLE)?;
+    let xrc_domain = match service {
+        SERVICE_XRC_TARGET => xrcd::domain(call, ioctl.number32(create_qp::XRCD_HANDLE)?)?,
+        _ => 0,
+    };
+    let srq = match ioctl.number32(create_qp::SRQ_HANDLE) {
+        Ok(handle) => Some(Kind::Srq.slot(handle)?),
+        Err(_) => None,
+    };
+    let rq_bytes = u64::from(rq_count) << rq_shift;
+    if sends {
+        polling::forget_rung(dbrec);
+    }
+    let mut qp = Qp {
+        // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
+        sq: Ring {
+            base: buffer.wrapping_add(rq_bytes),
+            count: if sends { sq_count } else { 0 },
+            log_stride: 6,
+        },
+        rq: Ring {
+            base: buffer,
+            count: if receives { rq_count } else { 0 },
+            log_stride: rq_shift,
+        },
+        dbrec,
+        user_handle: ioctl.number(create_qp::USER_HANDLE)?,
+        pd,
+        send_cq,
+        recv_cq,
+        srq: srq.map_or(0, |slot| slot + 1),
+        user_index: driver.u32(32),
+        uar: driver.u32(36),
+        event_channel: channel::event_channel(call, ioctl, create_qp::EVENT_FD),
+        caps: QpCaps {
+            max_send_wr: caps.u32(0),
+            max_recv_wr: caps.u32(4),
+            max_send_sge: caps.u32(8),
+            max_recv_sge: caps.u32(12),
+            max_inline_data: caps.u32(16),
+        },
+        // Others have the address of a separate send ring there.
+        dc_key: if service == SERVICE_DCT {
+            driver.u64(40)
+        } else {
+            0
+        },
+        xrc_domain,
+        service,
+        state: state::RST,
+        signal_all: create_flags & SQ_SIG_ALL != 0,
+        ..Qp::default()
+    };
+    let owner = call.owner()?;
+    let mut locked = call.lock();
+    let function = locked.function(call.function());
+    (qp.cs_req, qp.cs_res) = scattered(function, &qp, driver_flags);
+    let context = call.context.number;
+    let senders = || {
+        function.pds.owned(pd, context).is_some() && function.cqs.owned(send_cq, context).is_some()
+    };
+    let there = (!sends || senders())
+        && (!receives || function.cqs.owned(recv_cq, context).is_some())
+        && srq.is_none_or(|srq| function.srqs.owned(srq, context).is_some());
+    if !there {
+        return Err(Errno(libc::ENOENT));
+    }
+    let slot = function.qps.insert(owner, qp);
+    drop(locked);
+    let slot = slot.ok_or_else(|| call.full(Full::Qps))?;
+    call.process.start_tick()?;
+    ioctl.answer_handle(create_qp::HANDLE, u64::from(Kind::Qp.handle(slot)))?;
+    let mut resp = Answer::new(CAP_BYTES.into());
+    resp.u32(0, qp.caps.max_send_wr)
+        .u32(4, qp.caps.max_recv_wr)
+        .u32(8, qp.caps.max_send_sge)
+        .u32(12, qp.caps.max_recv_sge)
+        .u32(16, qp.caps.max_inline_data);
+    ioctl.answer(create_qp::RESP_CAP, resp.as_slice())?;
+    ioctl.answer(create_qp::RESP_QP_NUM, &(slot + QPN_BASE).to_ne_bytes())?;
+    // struct mlx5_ib_create_qp_resp
+    ioctl.answer(UHW_OUT, Answer::new(40).u32(0, qp.uar).as_slice())
+}
+
+/// Bytes of an answer and of a message that go into completions: what the driver asks for, as far as
+/// the kernel grants it (mlx5/qp.c, `configure_requester_scat_cqe`, `configure_responder_scat_cqe`).
+fn scattered(function: &Function, qp: &Qp, driver_flags: u32) -> (u8, u8) {
+    if driver_flags & driver_flag::SCATTER_CQE == 0 {
+        return (0, 0);
+    }
+    let is_wide = |cq: u32| {
+        let cq = function.cqs.get(cq);
+        cq.is_some_and(|cq| cq.ring.log_stride == 7)
+    };
+    let request = match qp.service {
+        // An answer goes there only if all requests complete, or the application knows what it does.
+        _ if !qp.signal_all && driver_flags & driver_flag::ALLOW_SCATTER_CQE == 0 => 0,
+        service::RC | service::DCI if is_wide(qp.send_cq) => 64,
+        service::RC => 32,
+        _ => 0,
+    };
+    let response = match qp.service {
+        service::RC | service::UC | SERVICE_DCT if is_wide(qp.recv_cq) => 64,
+        service::RC | service::UC => 32,
+        _ => 0,
+    };
+    (request, response)
+}
+
+pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
+    call.count(Command::DestroyQp);
+    let slot = Kind::Qp.slot(ioctl.number32(DESTROY_HANDLE)?)?;
+    let mut locked = call.lock();
+    let qps = &locked.peek(call.function()).qps;
+    let qp = *qps
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    let unread = channel::forget(&locked, call.function(), qp.event_channel, qp.user_handle);
+    locked.function(call.function()).qps.remove(slot);
+    drop(locked);
+    let reported = qp.events_sent.wrapping_sub(unread);
+    ioctl.answer(DESTROY_RESP, &reported.to_ne_bytes())
+}
+
+/// `MODIFY_QP`; `input` begins with `struct ib_uverbs_modify_qp` at `at`.
+/// Returns the queue pair's number.
+pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
+    call.count(Command::ModifyQp);
+    let slot = Kind::Qp.slot(input.u32(64))?;
+    let wanted = input.u32(68);
+    let ports = identity(call)?.ports();
+    let mut locked = call.lock();
+    let fabric = call.fabric();
+    let qps = &mut locked.function(call.function()).qps;
+    qps.owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    let qp = qps.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
+    let wanted = relevant(qp.service, wanted);
+    let has = |bit: u32| wanted & bit != 0;
+    let state_of = |number: u8| {
+        STATES
+            .get(usize::from(number))
+            .copied()
+            .ok_or(Errno(libc::EINVAL))
+    };
+    let from = if has(mask::CUR_STATE) {
+        state_of(input.u8(97))?
+    } else {
+        qp.state
+    };
+    let to = if has(mask::STATE) {
+        state_of(input.u8(96))?
+    } else {
+        qp.state
+    };
+    let possible = transition(qp.service, from, to).is_some_and(|needs| needs.met_by(wanted));
+    let in_range = are_in_range(input, wanted, &ports);
+    // The port of a path is the one that was chosen before (uverbs_cmd.c, `modify_qp`).
+    let same_port = !has(mask::AV) || to != state::RTR || input.u8(DEST_PORT) == qp.port();
+    if from != qp.state || !possible || !in_range || !same_port {
+        return Err(Errno(libc::EINVAL));
+    }
+    set_attributes(qp, fabric, input, wanted);
+    match to {
+        state::RST => reset(qp),
+        state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
+        to => {
+            qp.state = to;
+            // From RTR it starts with its next doorbell: the record may still be of a life before a reset.
+            let runs = to == state::RTS && from != state::RTR;
+            drop(locked);
+            if runs {
+                engine::run(fabric, call.function(), slot + QPN_BASE);
+            }
+        }
+    }
+    Ok(slot + QPN_BASE)
+}
+
+fn verbs_state(device: u8) -> u8 {
+    let index = STATES.iter().position(|known| *known == device);
+    index
+        .and_then(|index| u8::try_from(index).ok())
+        .unwrap_or(6)
+}
+
+/// Checks the values that the device has limits for (mlx5/qp.c, `mlx5_ib_modify_qp`).
+fn are_in_range(input: Fields<'_>, wanted: u32, ports: &RangeInclusive<u8>) -> bool {
+    /// `enum ib_mtu`: 256 to 4096 bytes.
+    const MTUS: RangeInclusive<u8> = 1..=5;
+    let has = |bit: u32| wanted & bit != 0;
+    (!has(mask::PORT) || ports.contains(&input.u8(104)))
+        && (!has(mask::AV) || ports.contains(&input.u8(DEST_PORT)))
+        && (!has(mask::PKEY_INDEX) || input.u16(92) < PKEY_TABLE_LEN)
+        && (!has(mask::PATH_MTU) || MTUS.contains(&input.u8(98)))
+        && (!has(mask::MAX_QP_RD_ATOMIC) || input.u8(101) <= RD_ATOMIC_MAX)
+        && (!has(mask::MAX_DEST_RD_ATOMIC) || input.u8(102) <= RD_ATOMIC_MAX)
+}
+
+/// Forgets everything that is posted; the rings start anew.
+pub(crate) fn reset(qp: &mut Qp) {
+    qp.state = state::RST;
+    polling::forget_rung(qp.dbrec);
+    qp.sq_done = 0;
+    qp.rq_done = 0;
+    qp.give_up_at_ns = 0;
+    qp.retry_at_ns = 0;
+    qp.pending = false;
+    qp.held = Held::default();
+    qp.defer_until_ns = 0;
+    qp.arrives_at_ns = 0;
+    qp.left_at_ns = 0;
+    qp.set_remote(None);
+    qp.remote_qpn = 0;
+}
+
+fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) {
+    let has = |bit: u32| wanted & bit != 0;
+    let path = &mut qp.path;
+    if has(mask::AV) {
+        path.dgid = input.bytes16(0);
+        path.flow_label = input.u32(16);
+        path.dlid = input.u16(20);
+        path.sgid_index = input.u8(24);
+        path.hop_limit = input.u8(25);
+        path.traffic_class = input.u8(26);
+        path.sl = input.u8(27);
+        path.is_global = input.u8(30);
+    }
+    if has(mask::QKEY) {
+        qp.qkey = input.u32(72);
+    }
+    if has(mask::RQ_PSN) {
+        path.rq_psn = input.u32(76);
+    }
+    if has(mask::SQ_PSN) {
+        path.sq_psn = input.u32(80);
+    }
+    if has(mask::DEST_QPN) {
+        qp.remote_qpn = input.u32(84);
+    }
+    if has(mask::ACCESS_FLAGS) {
+        qp.access = rights(input.u32(88));
+    }
+    if has(mask::PKEY_INDEX) {
+        path.pkey_index = input.u16(92);
+    }
+    let bytes = [
+        (mask::PATH_MTU, 98, &mut path.path_mtu),
+        (mask::MAX_QP_RD_ATOMIC, 101, &mut path.max_rd_atomic),
+        (mask::MAX_DEST_RD_ATOMIC, 102, &mut path.max_dest_rd_atomic),
+        (mask::MIN_RNR_TIMER, 103, &mut path.min_rnr_timer),
+        (mask::PORT, 104, &mut path.port),
+        (mask::TIMEOUT, 105, &mut path.timeout),
+        (mask::RETRY_CNT, 106, &mut path.retry_count),
+        (mask::RNR_RETRY, 107, &mut path.rnr_retry),
+    ];
+    for (bit, at, field) in bytes {
+        if has(bit) {
+            *field = input.u8(at);
+        }
+    }
+    if has(mask::AV) {
+        let remote = destination(fabric, &qp.path);
+        qp.set_remote(remote);
+    }
+}
+
+/// The port that a path leads to.
+pub(crate) fn destination(fabric: &Fabric, path: &Path) -> Option<Place> {
+    if path.is_global != 0 && path.dlid == 0 {
+        fabric.port_of_gid(&path.dgid)
+    } else {
+        fabric.port_of_lid(path.dlid)
+    }
+}
+
+/// The access flags of verbs that a queue pair grants.
+fn access_flags(qp: &Qp) -> u32 {
+    use mlx5_prm::umr::access;
+    [
+        (access::LOCAL_WRITE, 1),
+        (access::REMOTE_WRITE, 2),
+        (access::REMOTE_READ, 4),
+        (access::ATOMIC, 8),
+    ]
+    .into_iter()
+    .filter(|(right, _)| qp.access & right != 0)
+    .fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// Scatter entries that fit into an entry of the receive ring.
+fn receive_sges(qp: &Qp) -> u32 {
+    match qp.rq.count {
+        0 => 0,
+        _ => (1 << (qp.rq.log_stride & 31)) / 16,
+    }
+}
+
+/// `QUERY_QP`.
+pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
+    call.count(Command::QueryQp);
+    let slot = Kind::Qp.slot(input.u32(8))?;
+    let locked = call.lock();
+    let qps = &locked.peek(call.function()).qps;
+    let qp = qps
+        .owned(slot, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    let path = &qp.path;
+    // struct ib_uverbs_query_qp_resp
+    let mut answer = Answer::new(128);
+    answer
+        .put(0, &path.dgid)
+        .u32(16, path.flow_label)
+        .u16(20, path.dlid)
+        .u8(24, path.sgid_index)
+        .u8(25, path.hop_limit)
+        .u8(26, path.traffic_class)
+        .u8(27, path.sl)
+        .u8(30, path.is_global)
+        .u8(31, path.port)
+        .u32(64, qp.caps.max_send_wr)
+        // The kernel tells what the ring holds, not what was asked for (mlx5_ib_query_qp).
+        .u32(68, qp.rq.count)
+        .u32(72, qp.caps.max_send_sge)
+        .u32(76, receive_sges(qp))
+        .u32(80, qp.caps.max_inline_data)
+        .u32(84, qp.qkey)
+        .u32(88, path.rq_psn)
+        .u32(92, path.sq_psn)
+        .u32(96, qp.remote_qpn)
+        .u32(100, access_flags(qp))
+        .u16(104, path.pkey_index)
+        .u8(108, verbs_state(qp.state))
+        .u8(109, verbs_state(qp.state))
+        .u8(110, path.path_mtu)
+        .u8(113, path.max_rd_atomic)
+        .u8(114, path.max_dest_rd_atomic)
+        .u8(115, path.min_rnr_timer)
+        .u8(116, path.port)
+        .u8(117, path.timeout)
+        .u8(118, path.retry_count)
+        .u8(119, path.rnr_retry)
+        .u8(122, u8::from(qp.signal_all));
+    Ok(answer)
+}

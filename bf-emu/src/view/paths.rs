@@ -1,0 +1,336 @@
+//! Which path of a process leads to the emulated device, and where it is kept instead. Pure: text
+//! in, text out, no allocation on a call.
+//!
+//! Only absolute paths are looked at. What a process reaches from there by openat on a directory,
+//! or through the symbolic links in it, stays in the tree by itself.
+
+use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::model::topology::View;
+use crate::view::sysfs::pci_dir;
+
+/// Longest path the kernel takes, with its NUL (`PATH_MAX`, linux/limits.h).
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// Room for one rewritten path.
+pub type PathBuffer = [u8; PATH_BYTES_MAX];
+
+/// Where a view's paths lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The directories that stand in for `/sys` and `/dev`, without a trailing slash.
+    sys: Vec<u8>,
+    dev: Vec<u8>,
+    /// Paths that are rewritten with all that is below them.
+    prefixes: Vec<Vec<u8>>,
+    devices: usize,
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// Nothing of the device: the path is to be used as it is.
+    Elsewhere,
+    /// Something of the tree, kept under this path.
+    Tree(&'a CStr),
+    /// A uverbs character device.
+    Uverbs {
+        /// Its number N in `/dev/infiniband/uverbsN`, which is the position in the view.
+        device: usize,
+        /// The file that lends it a name, an owner and a mode.
+        stand_in: &'a CStr,
+    },
+}
+
+impl Paths {
+    /// The paths of `view`.
+    #[must_use]
+    pub fn new(view: &View) -> Self {
+        let sys = view.sys_root.as_os_str().as_bytes().to_vec();
+        let dev = view.sys_root.with_file_name("dev");
+        let mut prefixes = vec![b"/dev/infiniband".to_vec()];
+        for function in &view.functions {
+            prefixes.push(pci_dir(&function.pci_bdf).into_bytes());
+            prefixes.push(format!("/sys/bus/pci/devices/{}", function.pci_bdf).into_bytes());
+        }
+        Paths {
+            sys,
+            dev: dev.as_os_str().as_bytes().to_vec(),
+            prefixes,
+            devices: view.functions.len(),
+        }
+    }
+
+    /// Whether [`Self::place`] of some view could be anything but [`Place::Elsewhere`]. It needs no
+    /// view, so that a process that never comes near a device need not read one.
+    #[must_use]
+    pub fn candidate(path: &[u8]) -> bool {
+        // Every prefix holds one of the two, and starts with /sys or /dev however it is spelt.
+        path.first() == Some(&b'/')
+            && matches!(path.get(1), Some(b's' | b'd' | b'/' | b'.'))
+            && (contains(path, b"infiniband") || contains(path, b"/pci"))
+    }
+
+    /// What `path` names, with the rewritten path in `buffer`.
+    ///
+    /// A rewritten path that does not fit a path's length counts as elsewhere.
+    #[must_use]
+    pub fn place<'a>(&self, path: &[u8], buffer: &'a mut PathBuffer) -> Place<'a> {
+        let mut spelling: PathBuffer = [0; PATH_BYTES_MAX];
+        let Some(path) = normalise(path, &mut spelling) else {
+            return Place::Elsewhere;
+        };
+        // Every class of InfiniBand is ours, also those that have no members here: a process must
+        // not see half of this machine's real devices.
+        let class = path.starts_with(b"/sys/class/infiniband");
+        if !class && !self.prefixes.iter().any(|prefix| is_below(path, prefix)) {
+            return Place::Elsewhere;
+        }
+        let (root, rest) = match path.strip_prefix(b"/sys") {
+            Some(rest) => (&self.sys, rest),
+            None => (&self.dev, path.strip_prefix(b"/dev").unwrap_or(path)),
+        };
+        let Some(rewritten) = join(root, rest, buffer) else {
+            return Place::Elsewhere;
+        };
+        match path
+            .strip_prefix(b"/dev/infiniband/uverbs")
+            .and_then(number)
+            .filter(|device| *device < self.devices)
+        {
+            Some(device) => Place::Uverbs {
+                device,
+                stand_in: rewritten,
+            },
+            None => Place::Tree(rewritten),
+        }
+    }
+
+    /// The name under which the process knows `path`, a path without symbolic links as realpath
+    /// gives it: its first `.1` bytes are to be replaced by `.0`. None if it is not in the tree.
+    #[must_use]
+    pub fn known_as(&self, path: &[u8]) -> Option<(&'static [u8], usize)> {
+        let roots: [(&'static [u8], &Vec<u8>); 2] = [(b"/sys", &self.sys), (b"/dev", &self.dev)];
+        roots
+            .into_iter()
+            .find(|(_, root)| is_below(path, root))
+            .map(|(name, root)| (name, root.len()))
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+fn is_below(path: &[u8], prefix: &[u8]) -> bool {
+    match path.strip_prefix(prefix) {
+        Some(rest) => rest.is_empty() || rest.starts_with(b"/"),
+        None => false,
+    }
+}
+
+/// A number as the kernel writes it: decimal, no sign, no leading zero.
+fn number(text: &[u8]) -> Option<usize> {
+    let plain =
+        text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text.first() != Some(&b'0'));
+    plain.then(|| std::str::from_utf8(text).ok()?.parse().ok())?
+}
+
+/// An absolute `path` without empty and "." components; a slash at the end stays. None if it is
+/// relative or too long. ".." stays as it is: what it means depends on symbolic links.
+fn normalise<'a>(path: &[u8], buffer: &'a mut PathBuffer) -> Option<&'a [u8]> {
+    if path.first() != Some(&b'/') {
+        return None;
+    }
+    let mut length = 0;
+    let mut append = |part: &[u8]| -> Option<()> {
+        buffer
+            .get_mut(length..length + part.len())?
+            .copy_from_slice(part);
+        length += part.len();
+        Some(())
+    };
+    let mut open = false;
+    for part in path.split(|byte| *byte == b'/') {
+        open = part.is_empty() || part == b".";
+        if !open {
+            append(b"/")?;
+            append(part)?;
+        }
+    }
+    if open {
+        append(b"/")?;
+    }
+    buffer.get(..length)
+}
+
+/// `root` and `rest` as one C string.
+fn join<'a>(root: &[u8], rest: &[u8], buffer: &'a mut PathBuffer) -> Option<&'a CStr> {
+    let length = root.len() + rest.len();
+    buffer.get_mut(..root.len())?.copy_from_slice(root);
+    buffer.get_mut(root.len()..length)?.copy_from_slice(rest);
+    *buffer.get_mut(length)? = 0;
+    CStr::from_bytes_with_nul(buffer.get(..=length)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::topology::Topology;
+    use proptest::prelude::*;
+    use std::path::PathBuf;
+
+    fn paths() -> Paths {
+        let functions = Topology::with_nodes(1)
+            .unwrap()
+            .select("node0.dpu,node0.host")
+            .unwrap();
+        Paths::new(&View {
+            functions,
+            sys_root: PathBuf::from("/s/views/v/sys"),
+        })
+    }
+
+    /// Checks where `path` leads: "" for elsewhere.
+    fn check(path: &str, expected: &str) {
+        let mut buffer = [0xff; PATH_BYTES_MAX];
+        let found = match paths().place(path.as_bytes(), &mut buffer) {
+            Place::Elsewhere => String::new(),
+            Place::Tree(path) => path.to_str().unwrap().to_owned(),
+            Place::Uverbs { device, stand_in } => {
+                format!("{device}:{}", stand_in.to_str().unwrap())
+            }
+        };
+        assert_eq!(found, expected, "{path}");
+        if !expected.is_empty() {
+            assert!(Paths::candidate(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn places() {
+        for (path, expected) in [
+            ("/sys/class/infiniband", "/s/views/v/sys/class/infiniband"),
+            ("/sys/class/infiniband/", "/s/views/v/sys/class/infiniband/"),
+            (
+                "/sys/class/infiniband_verbs/uverbs0/dev",
+                "/s/views/v/sys/class/infiniband_verbs/uverbs0/dev",
+            ),
+            (
+                "//sys/./class//infiniband/.",
+                "/s/views/v/sys/class/infiniband/",
+            ),
+            (
+                "/sys/class/infiniband_mad/abi_version",
+                "/s/views/v/sys/class/infiniband_mad/abi_version",
+            ),
+            (
+                "/sys/class/infiniband/mlx5_0/../mlx5_1",
+                "/s/views/v/sys/class/infiniband/mlx5_0/../mlx5_1",
+            ),
+            ("/sys/class/net", ""),
+            ("/sys/class", ""),
+            (
+                "/sys/devices/pcibf00:03/bf00:03:00.1/vendor",
+                "/s/views/v/sys/devices/pcibf00:03/bf00:03:00.1/vendor",
+            ),
+            (
+                "/sys/devices/pcibf00:03/bf00:03:00.0",
+                "/s/views/v/sys/devices/pcibf00:03/bf00:03:00.0",
+            ),
+            ("/sys/devices/pcibf00:03/bf00:03:00.01", ""),
+            ("/sys/devices/pcibf00:03/bf00:03:00.2", ""),
+            ("/sys/devices/pci0000:00/0000:00:01.0", ""),
+            (
+                "/sys/bus/pci/devices/bf00:03:00.0/numa_node",
+                "/s/views/v/sys/bus/pci/devices/bf00:03:00.0/numa_node",
+            ),
+            ("/sys/bus/pci/devices/0000:00:01.0", ""),
+            ("/sys/bus/pci/devices", ""),
+            ("/dev/infiniband", "/s/views/v/dev/infiniband"),
+            (
+                "/dev/infiniband/rdma_cm",
+                "/s/views/v/dev/infiniband/rdma_cm",
+            ),
+            (
+                "/dev/infiniband/uverbs0",
+                "0:/s/views/v/dev/infiniband/uverbs0",
+            ),
+            (
+                "/dev//infiniband/uverbs1",
+                "1:/s/views/v/dev/infiniband/uverbs1",
+            ),
+            (
+                "/dev/infiniband/uverbs2",
+                "/s/views/v/dev/infiniband/uverbs2",
+            ),
+            (
+                "/dev/infiniband/uverbs01",
+                "/s/views/v/dev/infiniband/uverbs01",
+            ),
+            ("/dev/infiniband/uverbs", "/s/views/v/dev/infiniband/uverbs"),
+            (
+                "/dev/infiniband/uverbs+1",
+                "/s/views/v/dev/infiniband/uverbs+1",
+            ),
+            ("/dev/null", ""),
+            ("sys/class/infiniband", ""),
+            ("/srv/sys/class/infiniband", ""),
+            ("", ""),
+        ] {
+            check(path, expected);
+        }
+    }
+
+    #[test]
+    fn most_paths_are_no_candidates() {
+        for path in [
+            "/etc/passwd",
+            "/sys/devices/system/cpu/online",
+            "/dev/shm/x",
+            "infiniband",
+            "",
+            "/",
+        ] {
+            assert!(!Paths::candidate(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_too_long_is_elsewhere() {
+        check(&format!("/sys/class/infiniband/{}", "x".repeat(4096)), "");
+        check(&format!("/sys/class/infiniband/{}", "x".repeat(4070)), "");
+    }
+
+    #[test]
+    fn real_paths_get_their_names_back() {
+        for (path, expected) in [
+            ("/s/views/v/sys/class", Some("/sys/class")),
+            ("/s/views/v/sys", Some("/sys")),
+            ("/s/views/v/dev/infiniband", Some("/dev/infiniband")),
+            ("/s/views/v/system", None),
+            ("/s/views", None),
+        ] {
+            let found = paths().known_as(path.as_bytes());
+            let found = found
+                .map(|(name, cut)| format!("{}{}", str::from_utf8(name).unwrap(), &path[cut..]));
+            assert_eq!(found.as_deref(), expected, "{path}");
+        }
+    }
+
+    proptest! {
+        /// Any path leads elsewhere or below the roots, and only candidates lead anywhere.
+        #[test]
+        fn any_path(path in "(/|/sys|/dev|/class|/infiniband|/uverbs|/pci|/\\.|[0-9]|\\.\\.|.){0,12}") {
+            let mut buffer = [0; PATH_BYTES_MAX];
+            match paths().place(path.as_bytes(), &mut buffer) {
+                Place::Elsewhere => {}
+                Place::Tree(found) | Place::Uverbs { stand_in: found, .. } => {
+                    prop_assert!(found.to_bytes().starts_with(b"/s/views/v/"));
+                    prop_assert!(Paths::candidate(path.as_bytes()));
+                }
+            }
+        }
+    }
+}
