@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Both devices are functions of one adapter, opened by this process. COUNTERS is a command that prints the device's
-//! counters (see `osu_bench::counters`). Prints one line a measurement, `NAME NUMBER`; times are in nanoseconds, each
+//! counters (see `bench_report::counters`). Prints one line a measurement, `NAME NUMBER`; times are in nanoseconds, each
 //! of the best of several runs, as other work on the machine can but add to them.
 //!
 //! What `ucp_mem_map` and its like take for themselves and for the registration under the key is taken off: an export
@@ -16,13 +16,13 @@
 #![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
 use anyhow::{Context as _, Result, bail, ensure};
-use osu_bench::buffer::Buffer;
-use osu_bench::counters::Counters;
-use osu_bench::ucp::{Context, ExportedMemh, ImportedMemory, MappedBuffer};
+use bench_report::counters::Counters;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
+use xgvmi_ucp::buffer::Buffer;
+use xgvmi_ucp::{Context, ExportedMemh, ImportedMemory, MappedBuffer};
 
 /// Buffers that are exported one after the other, and then released.
 const BUFFERS: usize = 64;

@@ -84,10 +84,10 @@ fn output(name: &str) -> PathBuf {
 }
 
 fn model(options: &[String]) -> Result<ExitCode> {
-    let program = build("osu-bench", "osu-bench")?;
+    let program = build("scale-model", "xgvmi-model")?;
     let file = output("model.json");
     let mut command = Command::new(program);
-    command.arg("model").arg("--sweep");
+    command.arg("--sweep");
     for output in [&file, &file.with_extension("svg")] {
         command.arg("--output").arg(output);
     }
@@ -112,9 +112,9 @@ fn check(options: &[String]) -> Result<ExitCode> {
             measured.display()
         );
     }
-    let program = build("osu-bench", "osu-bench")?;
+    let program = build("scale-model", "xgvmi-model")?;
     let mut command = Command::new(program);
-    command.arg("model").args(alltoallv::MACHINE);
+    command.args(alltoallv::MACHINE);
     command.arg("--check").arg(measured);
     command.arg("--output").arg(output("check.json"));
     command.args(options);

@@ -17,7 +17,7 @@ Builds the library and its commands, and puts below DIR:
   lib/pkgconfig/xgvmi.pc               where it is, for builds
   include/xgvmi.h                      what programs may ask of it
   bin/                                 xgvmi; xgvmi-sp, xgvmi-offload-check, osu_alltoallv, osu_ialltoallv, cost_table,
-                                       osu-bench
+                                       xgvmi-model
   lib/systemd/system/xgvmi-sp.service  a unit for DPUs
   share/xgvmi-offload/osu_mpi.c        what osu_alltoallv needs of an MPI, for that MPI's mpicc (see OSU.md)
   share/man, share/*completion*        the commands' pages and completions

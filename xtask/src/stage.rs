@@ -50,7 +50,7 @@ impl Part {
                 "osu_alltoallv",
                 "osu_ialltoallv",
                 "cost_table",
-                "osu-bench",
+                "xgvmi-model",
             ],
             Self::Emulator => &["bf-emu"],
         }
@@ -159,19 +159,22 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             text(&pc(layout), &pkgconfig, 0o644)?;
         }
         Part::Offload => {
-            let source = |name: &str| workspace::root().join("osu-bench").join(name);
-            let unit = fs::read_to_string(source("packaging/xgvmi-sp.service")).context("unit")?;
+            let source = workspace::root().join("xgvmi-offload/packaging");
+            let unit = fs::read_to_string(source.join("xgvmi-sp.service")).context("unit")?;
             // systemd's own directory in a package; below another prefix a link to the file, or a copy, is made by hand.
             let place = layout.at("lib/systemd/system/xgvmi-sp.service");
             text(&unit_of(&unit, layout), &place, 0o644)?;
             let examples = layout.at("share/doc").join(part.package()).join("examples");
             for name in ["xgvmi-sp.toml", "offload.toml"] {
-                let example = source("packaging").join(name);
-                file(&example, &examples.join(name), 0o644)?;
+                file(&source.join(name), &examples.join(name), 0o644)?;
             }
             // The one part that depends on which MPI it is: compiled by that MPI's mpicc.
             let shim = layout.at("share").join(part.package()).join("osu_mpi.c");
-            file(&source("mpi/shim/osu_mpi.c"), &shim, 0o644)?;
+            file(
+                &workspace::root().join("osu-bench/mpi/shim/osu_mpi.c"),
+                &shim,
+                0o644,
+            )?;
         }
         Part::Emulator => {
             let preload = "libbfemu_preload.so";

@@ -5,9 +5,9 @@ use crate::layout::Layout;
 use crate::mpi::{Operation, World};
 use crate::offload::{Counted, Offload, parts};
 use anyhow::{Result, bail};
-use osu_bench::offload::Request;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
+use xgvmi_offload::Request;
 
 /// Where the blocks that are sent lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 //! pins glibc's threshold, which would otherwise rise above the buffer's size after its first release.
 
 use anyhow::{Context as _, Result, bail};
-use osu_bench::buffer::Buffer;
 use std::fmt;
 use std::ptr::NonNull;
 use std::str::FromStr;
+use xgvmi_ucp::buffer::Buffer;
 
 /// Where the buffers of an iteration come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

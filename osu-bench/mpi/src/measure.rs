@@ -9,11 +9,11 @@ use crate::mpi::World;
 use crate::offload::Counted;
 use crate::options::{BarrierKind, Options, Program};
 use anyhow::Result;
-use osu_bench::counters::Counters;
-use osu_bench::pattern::Pattern;
+use bench_report::counters::Counters;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use xgvmi_ucp::pattern::Pattern;
 
 /// What runs the sizes of a benchmark, one after the other.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use crate::results::{Record, Row, plotted};
 use anyhow::{Context as _, Result, bail};
-use osu_bench::counters::CommandsPerIteration;
+use bench_report::counters::CommandsPerIteration;
 use osu_bench::report::{self, Percentiles};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -191,7 +191,7 @@ impl Merged {
                     text,
                     "{}, {}: computation hides {:.1} % of {:.1} us",
                     row.scheme,
-                    report::format_size(row.size),
+                    bench_report::format_size(row.size),
                     overlap.percent,
                     overlap.pure_us
                 );
@@ -216,7 +216,7 @@ impl Merged {
                     text,
                     "{} against {other}, {}: {:.2} times faster, the first iteration {:.2} times",
                     ours.scheme,
-                    report::format_size(ours.size),
+                    bench_report::format_size(ours.size),
                     theirs.steady_us.p50 / ours.steady_us.p50,
                     theirs.first_us / ours.first_us
                 );

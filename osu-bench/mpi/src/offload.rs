@@ -1,19 +1,19 @@
-//! The offloaded backend: the collective is carried out by service processes on the DPUs (`osu_bench::offload`).
+//! The offloaded backend: the collective is carried out by service processes on the DPUs (`xgvmi_offload`).
 
 use crate::buffers::Pair;
 use crate::layout::{Blocks, Layout};
 use crate::mpi::World;
 use crate::options::{Options, Scheme};
 use anyhow::{Context as _, Result};
-use osu_bench::offload::{
-    Client, ClientArgs, CommunicatorId, Exchange, Memory, Request, Scheme as ClientScheme, Side,
-};
 use std::error::Error;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
+use xgvmi_offload::{
+    Client, ClientArgs, CommunicatorId, Exchange, Memory, Request, Scheme as ClientScheme, Side,
+};
 
 /// The library of scheme xgvmi, as cargo builds it.
 const PLUGIN: &str = "libuct_ib_mlx5_xgvmi.so";

@@ -125,7 +125,7 @@ pub struct Options {
     pub offload: OffloadOptions,
 }
 
-/// What the offloaded backend is told: the options of the same names of `osu_bench::offload::ClientArgs`.
+/// What the offloaded backend is told: the options of the same names of `xgvmi_offload::ClientArgs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OffloadOptions {
     /// `--sp`: those of this rank's node.

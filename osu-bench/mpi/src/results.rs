@@ -4,7 +4,7 @@ use crate::datatype::Datatype;
 use crate::options::Options;
 use crate::summary::Summary;
 use anyhow::{Context as _, Result};
-use osu_bench::counters::CommandsPerIteration;
+use bench_report::counters::CommandsPerIteration;
 use osu_bench::report::{self, Percentiles};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;

@@ -7,9 +7,9 @@ use crate::omb::{Figures, Latency, Line, Overlap};
 use crate::options::{BackendKind, Options, Program};
 use crate::results::{OffloadRow, OverlapRow, Row};
 use anyhow::Result;
-use osu_bench::counters::CommandsPerIteration;
+use bench_report::Samples;
+use bench_report::counters::CommandsPerIteration;
 use osu_bench::report::Percentiles;
-use osu_bench::samples::Samples;
 
 /// One size, over all ranks.
 #[derive(Debug, Clone, Default)]

@@ -2,10 +2,11 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
 use anyhow::{Context as _, Result, bail};
+use bench_report::parse_size;
 use clap::{Args, Parser, Subcommand};
 use osu_bench::demo::orchestrate::{self, Case, Effort, Plan, Scheme, Template};
 use osu_bench::demo::{Place, ProcessOptions, Role, Side, serve};
-use osu_bench::report::{self, parse_size};
+use osu_bench::report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -170,7 +171,7 @@ fn plan(args: OrchestrateArgs) -> Result<Plan> {
 
 /// A size that the device alone can move (see `ImportedMemory::ACCESS_MIN`).
 fn parse_transfer_size(text: &str) -> Result<usize, String> {
-    let min = osu_bench::ucp::ImportedMemory::ACCESS_MIN;
+    let min = xgvmi_ucp::ImportedMemory::ACCESS_MIN;
     parse_size(text).and_then(|size| {
         if size < min {
             Err(format!("{size} bytes; the least is {min}"))

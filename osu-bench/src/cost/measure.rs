@@ -2,7 +2,6 @@
 
 use super::peer::Dpu;
 use super::step::{Approach, Step};
-use crate::buffer::Buffer;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +11,7 @@ use xgvmi_pool::{
     AccessKey, Gvmi, HostHooks, Invalidate, MkeyDevice, OwnerUuid, PoolPolicy, Region, RemoteKey,
     UmrOp,
 };
+use xgvmi_ucp::buffer::Buffer;
 
 /// Times of the steps that were taken, in nanoseconds, a list for each.
 #[derive(Debug, Default)]

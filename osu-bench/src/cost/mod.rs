@@ -20,8 +20,8 @@ pub use peer::serve;
 pub use report::{Document, Row};
 pub use step::{Approach, Step};
 
-use crate::report::parse_size;
 use anyhow::{Context as _, Result, bail, ensure};
+use bench_report::parse_size;
 use clap::Args;
 use measure::Bench;
 use peer::Dpu;

@@ -1,8 +1,8 @@
 //! What one buffer costs over its size, one line per approach: solid measured, dotted the slides.
 
 use super::report::{Document, Row};
-use crate::svg::{self, COLOURS, DrawResult, Page, bounds, format_time, power_of};
 use anyhow::Result;
+use bench_report::svg::{self, COLOURS, DrawResult, Page, bounds, format_time, power_of};
 use plotters::prelude::*;
 
 pub(super) fn render(document: &Document) -> Result<String> {

@@ -1,15 +1,12 @@
-//! What was measured, beside the slides: text for the eye, JSON, and the CSV that `osu-bench model --costs` reads.
+//! What was measured, beside the slides: text for the eye, JSON, and the CSV that `xgvmi-model --costs` reads.
 
 use super::measure::Times;
 use super::step::Approach;
-use crate::report::{format_size, parse_size};
-use crate::samples::Samples;
 use anyhow::{Context as _, Result};
+use bench_report::{Samples, format_size, parse_size};
+use scale_model::SLIDES;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-
-/// The slides' table ("Cross-GVMI UMR Mkey Pool", UCF 2023), in nanoseconds.
-const SLIDES: &str = include_str!("../model/slides.csv");
 
 /// The form of `cost.json`, one more with each change of meaning. 1 compared with the sum of slide and own alone.
 const SCHEMA: u32 = 2;
@@ -215,7 +212,7 @@ impl Document {
     }
 
     /// The measured medians, less the own part, as `approach,step,ns_SIZE,...`: the form of the slides' table, which
-    /// `osu-bench model --costs` reads.
+    /// `xgvmi-model --costs` reads.
     #[must_use]
     pub fn csv(&self) -> String {
         let sizes = self.sizes();
@@ -327,7 +324,7 @@ pub(super) fn slides() -> Vec<Slide> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::CostTable;
+    use scale_model::CostTable;
 
     /// All steps at two sizes, each twice the slides'.
     pub(in super::super) fn sample() -> Document {

@@ -3,8 +3,8 @@
 use super::control::{Batch, Outcome, Place};
 use super::session::Session;
 use super::wire::{Header, Kind};
-use crate::ucp::{Endpoint, ImportedMemory, RemoteKey};
 use anyhow::{Context as _, Result};
+use xgvmi_ucp::{Endpoint, ImportedMemory, RemoteKey};
 
 /// DPU A: turns host A's export into a key that DPU B can read with.
 pub(super) fn offer(session: &Session<'_>, batch: &Batch) -> Result<Outcome> {

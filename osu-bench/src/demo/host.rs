@@ -3,11 +3,11 @@
 use super::control::{Batch, Outcome, Place};
 use super::session::Session;
 use super::wire::{Header, Kind};
-use crate::buffer::Buffer;
-use crate::pattern::Pattern;
-use crate::ucp::MappedBuffer;
 use anyhow::{Context as _, Result};
 use std::time::Instant;
+use xgvmi_ucp::MappedBuffer;
+use xgvmi_ucp::buffer::Buffer;
+use xgvmi_ucp::pattern::Pattern;
 
 /// Host A: fills the buffer, and keeps the time.
 ///

@@ -3,13 +3,13 @@
 use super::control::{Batch, Channel, Command, Outcome, Place, Reply};
 use super::session::Session;
 use super::{dpu, host};
-use crate::ucp::Waiter;
 use anyhow::{Context as _, Result};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 use ucx_sys::Ucp;
+use xgvmi_ucp::Waiter;
 
 /// What a process is told when it starts.
 #[derive(Debug, Clone)]

@@ -2,11 +2,11 @@
 
 use super::control::{Place, Role};
 use super::wire::{Header, Kind};
-use crate::ucp::{Context, Endpoint, Waiter, Worker};
 use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use ucx_sys::Ucp;
+use xgvmi_ucp::{Context, Endpoint, Waiter, Worker};
 
 /// The longest wait for a message or an operation. The slowest, the transfer of 1 GiB on an emulated device, takes a
 /// second; whatever takes this long has failed.
@@ -106,7 +106,7 @@ impl<'a> Session<'a> {
     }
 
     /// Waits for an operation.
-    pub(super) fn finish(&self, request: crate::ucp::Request) -> Result<()> {
+    pub(super) fn finish(&self, request: xgvmi_ucp::Request) -> Result<()> {
         Ok(request.wait(self.waiter, STEP_LIMIT)?)
     }
 

@@ -18,7 +18,7 @@
 //! A completion reaches a host only when its DPU has given the import back: until then the host may not let go of the
 //! buffer.
 
-use crate::ucp::Message;
+use xgvmi_ucp::Message;
 
 /// What a message says. The discriminants are UCP's active message identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

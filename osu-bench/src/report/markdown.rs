@@ -1,7 +1,8 @@
 //! `report.md`: the run for readers, with the definitions its numbers rest on.
 
 use super::table::count;
-use super::{Report, Row, format_size};
+use super::{Report, Row};
+use bench_report::format_size;
 use std::fmt::Write as _;
 
 pub(super) fn render(report: &Report) -> String {

@@ -2,17 +2,15 @@
 
 mod markdown;
 mod plot;
-mod size;
 mod table;
 
-use crate::counters::CommandsPerIteration;
 use anyhow::{Context as _, Result};
+use bench_report::counters::CommandsPerIteration;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
 pub use plot::plot;
-pub use size::{format_size, parse_size};
 pub use table::{header, row};
 
 /// A run of the demo: the whole of `report.json`.

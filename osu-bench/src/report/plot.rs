@@ -3,8 +3,8 @@
 //! Solid: steady median, with a whisker up to the 99th percentile. Dotted, hollow: the first iteration.
 
 use super::{Report, Row, unique};
-use crate::svg::{self, COLOURS, Chart, DrawResult, Page, bounds, format_time, power_of};
 use anyhow::{Result, anyhow};
+use bench_report::svg::{self, COLOURS, Chart, DrawResult, Page, bounds, format_time, power_of};
 use plotters::prelude::*;
 
 pub(super) fn render(report: &Report) -> Result<String> {

@@ -1,6 +1,7 @@
 //! The table on standard output: fixed columns, one row as soon as it is measured.
 
-use super::{Row, format_size};
+use super::Row;
+use bench_report::format_size;
 
 /// The column titles.
 #[must_use]

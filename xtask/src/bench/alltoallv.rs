@@ -361,6 +361,7 @@ fn build() -> Result<()> {
         "bf-emu",
         "bf-emu-preload",
         "uct-plugin",
+        "xgvmi-offload",
         "osu-bench",
         "osu-mpi",
     ] {

@@ -21,8 +21,34 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
-    ("osu-bench", &["cli-pages", "xgvmi-pool", "ucx-sys"]),
-    ("osu-mpi", &["cli-pages", "osu-bench"]),
+    ("xgvmi-ucp", &["ucx-sys"]),
+    (
+        "xgvmi-offload",
+        &["cli-pages", "ucx-sys", "xgvmi-pool", "xgvmi-ucp"],
+    ),
+    ("bench-report", &[]),
+    ("scale-model", &["bench-report", "cli-pages"]),
+    (
+        "osu-bench",
+        &[
+            "bench-report",
+            "cli-pages",
+            "scale-model",
+            "ucx-sys",
+            "xgvmi-pool",
+            "xgvmi-ucp",
+        ],
+    ),
+    (
+        "osu-mpi",
+        &[
+            "bench-report",
+            "cli-pages",
+            "osu-bench",
+            "xgvmi-offload",
+            "xgvmi-ucp",
+        ],
+    ),
     ("xgvmi-tests", &[]),
     ("xtask", &[]),
 ];

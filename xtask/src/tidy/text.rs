@@ -6,12 +6,16 @@ use super::Tree;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product: they meet the emulator only at the kernel's interface.
-const PRODUCT: [&str; 6] = [
+const PRODUCT: [&str; 10] = [
     "mlx5dv-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
     "uct-plugin/",
     "xgvmi-cli/",
+    "xgvmi-ucp/",
+    "xgvmi-offload/",
+    "bench-report/",
+    "scale-model/",
     "osu-bench/",
 ];
 

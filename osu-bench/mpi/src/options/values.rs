@@ -1,7 +1,7 @@
 //! Values of options: numbers that are wholly numbers, within limits.
 
 use super::BadUsage;
-use osu_bench::report::parse_size;
+use bench_report::parse_size;
 use std::ffi::OsStr;
 
 /// MPI counts bytes with an int, so no block is longer.

@@ -1,8 +1,8 @@
 //! Command lines: the launcher that puts a process on a function, and the command that reads counters.
 
-use crate::counters::Counters;
 use crate::demo::{Place, Role, Side};
 use anyhow::{Context as _, Result, bail};
+use bench_report::counters::Counters;
 use std::process::{Command, Stdio};
 
 /// A command line with blanks: `{scheme}`, `{node}` (0 is side A, 1 is side B) and `{role}` (`host` or `dpu`).

@@ -12,10 +12,11 @@ mod progress;
 
 use super::Place;
 use super::control::{Batch, Command, Outcome, Reply};
-use crate::counters::Counters;
-use crate::report::{Percentiles, Report, Row, format_size};
-use crate::samples::Samples;
+use crate::report::{Percentiles, Report, Row};
 use anyhow::{Context as _, Result, bail};
+use bench_report::Samples;
+use bench_report::counters::Counters;
+use bench_report::format_size;
 use group::Group;
 pub use launch::Template;
 pub use plan::{Case, Effort, Plan, Scheme};

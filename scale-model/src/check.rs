@@ -1,0 +1,185 @@
+//! The model against measured runs: what a pool saved, and what the model says that it saves.
+//!
+//! Differences between schemes of one run are compared and not times, because what the programs, the emulator and two
+//! busy cores take for themselves is in each scheme's time alike and cancels out. What does not cancel is the part of
+//! it that only a scheme with more commands pays.
+
+use super::config::Config;
+use super::costs::CostTable;
+use super::predict::Extent;
+use super::scheme::Scheme;
+use super::sweep;
+use anyhow::{Context as _, Result, ensure};
+use bench_report::format_size;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// The part of `alltoallv.json` that is compared.
+#[derive(Debug, Deserialize)]
+struct Measured {
+    rows: Vec<MeasuredRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MeasuredRow {
+    scheme: String,
+    size: u64,
+    steady_us: Steady,
+}
+
+#[derive(Debug, Deserialize)]
+struct Steady {
+    p50: f64,
+}
+
+/// `check.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Check {
+    /// Always 1; a change of meaning makes it 2.
+    schema: u32,
+    nodes: u32,
+    ppn: u32,
+    sps: u32,
+    rows: Vec<CheckRow>,
+}
+
+/// A scheme with a pool against a key per buffer, at one size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct CheckRow {
+    scheme: String,
+    size: u64,
+    /// Median of a measured call with a key per buffer, less that of the scheme.
+    measured_saved_us: f64,
+    /// The same, predicted.
+    predicted_saved_us: f64,
+    /// Measured over predicted.
+    ratio: f64,
+}
+
+impl Check {
+    /// Compares every scheme and size of a measured run with the model of the same machine.
+    ///
+    /// # Errors
+    /// If the text is no such run, or has nothing to compare.
+    pub(super) fn of(text: &str, machine: &Config, table: &CostTable) -> Result<Self> {
+        let measured: Measured = serde_json::from_str(text).context("a measured alltoallv")?;
+        let base = Scheme::Ksm.to_string();
+        let time = |scheme: &str, size: u64| {
+            let rows = measured.rows.iter();
+            rows.filter(|row| row.scheme == scheme && row.size == size)
+                .map(|row| row.steady_us.p50)
+                .next()
+        };
+        let mut rows = Vec::new();
+        for row in measured.rows.iter().filter(|row| row.scheme != base) {
+            let Some(indirection) = time(&base, row.size) else {
+                continue;
+            };
+            // An option of the library, behind a plus, is nothing that the model has a step for.
+            let name = row
+                .scheme
+                .split_once('+')
+                .map_or(&*row.scheme, |(name, _)| name);
+            let scheme: Scheme = name.parse().map_err(anyhow::Error::msg)?;
+            let config = Config {
+                block_bytes: row.size,
+                ..machine.clone()
+            };
+            let points = sweep::points(&[config], &[scheme], table, Extent::OneNode, |_, _| {})?;
+            let point = points.first().context("the model predicts nothing")?;
+            let measured_saved_us = indirection - row.steady_us.p50;
+            let predicted_saved_us = point.indirection.us - point.prediction.us;
+            rows.push(CheckRow {
+                scheme: row.scheme.clone(),
+                size: row.size,
+                measured_saved_us,
+                predicted_saved_us,
+                ratio: measured_saved_us / predicted_saved_us,
+            });
+        }
+        ensure!(
+            !rows.is_empty(),
+            "the run has no scheme beside {base}, or no {base} at its sizes"
+        );
+        Ok(Self {
+            schema: 1,
+            nodes: machine.nodes,
+            ppn: machine.ppn,
+            sps: machine.sps,
+            rows,
+        })
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "saved against a key per buffer, us per call ({} nodes, {} ranks and {} SPs each)\n{:<13} {:>9} {:>10} \
+             {:>10} {:>6}\n",
+            self.nodes, self.ppn, self.sps, "scheme", "size", "measured", "predicted", "ratio"
+        );
+        for row in &self.rows {
+            let size = usize::try_from(row.size).map_or_else(|_| row.size.to_string(), format_size);
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "{:<13} {size:>9} {:>10.0} {:>10.0} {:>6.2}",
+                row.scheme, row.measured_saved_us, row.predicted_saved_us, row.ratio
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Config {
+        Config {
+            nodes: 2,
+            ppn: 4,
+            sps: 2,
+            ..Config::slides(1, Scheme::Ksm)
+        }
+    }
+
+    fn check(text: &str) -> Result<Check> {
+        Check::of(text, &machine(), &CostTable::slides()?)
+    }
+
+    #[test]
+    fn what_was_saved_is_compared_with_the_model() {
+        let run = r#"{"rows":[
+            {"scheme":"ksm","size":16384,"steady_us":{"p50":5000.0}},
+            {"scheme":"xgvmi","size":16384,"steady_us":{"p50":2000.0}},
+            {"scheme":"xgvmi+batched","size":16384,"steady_us":{"p50":1900.0}},
+            {"scheme":"stock","size":1024,"steady_us":{"p50":2000.0}}]}"#;
+        let check = check(run).expect("a run");
+        let [row, with_option] = check.rows.as_slice() else {
+            panic!("{check:?}");
+        };
+        let same = (with_option.predicted_saved_us - row.predicted_saved_us).abs() < 1e-9;
+        assert!(same && with_option.scheme == "xgvmi+batched", "{check:?}");
+        assert_eq!((row.scheme.as_str(), row.size), ("xgvmi", 16384));
+        assert!((row.measured_saved_us - 3000.0).abs() < 1e-9);
+        // Two aliases for each of two ranks are made and unmade by an SP: more than a millisecond.
+        assert!(
+            (1000.0..5000.0).contains(&row.predicted_saved_us),
+            "{row:?}"
+        );
+        assert!((row.ratio - 3000.0 / row.predicted_saved_us).abs() < 1e-9);
+        assert!(check.text().contains("16 KiB"), "{}", check.text());
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused() {
+        for wrong in [
+            "",
+            "{}",
+            r#"{"rows":[]}"#,
+            r#"{"rows":[{"scheme":"ksm","size":1,"steady_us":{"p50":1.0}}]}"#,
+            r#"{"rows":[{"scheme":"ksm","size":1,"steady_us":{"p50":1.0}},{"scheme":"x","size":1,"steady_us":{"p50":1.0}}]}"#,
+        ] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `xgvmi-model`: options, and what they print or write.
+
+use super::check::Check;
+use super::config::{Assumptions, Config};
+use super::costs::CostTable;
+use super::predict::Extent;
+use super::report::Document;
+use super::scheme::Scheme;
+use super::sweep;
+use anyhow::{Context as _, Result, bail};
+use bench_report::parse_size;
+use clap::{Args, ValueEnum};
+use std::fs;
+use std::io::{IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Predicts an offloaded alltoallv with temporary buffers on any number of nodes.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// Nodes.
+    #[arg(long, default_value_t = 32)]
+    nodes: u32,
+    /// Ranks per node.
+    #[arg(long, default_value_t = 32)]
+    ppn: u32,
+    /// Service processes per node's DPU.
+    #[arg(long, default_value_t = 4)]
+    sps: u32,
+    /// Bytes per block.
+    #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "8K,16K,32K,64K,128K,256K,512K,1M")]
+    sizes: Vec<usize>,
+    /// Schemes: free, umem, ksm, umr, stock, xgvmi, or xgvmi less what it does (xgvmi-announce-batch-chain)
+    /// [default: all, and xgvmi less each].
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    schemes: Vec<Scheme>,
+    /// Speed of each node's port, in Gb/s.
+    #[arg(long, default_value_t = 400.0)]
+    link_gbps: f64,
+    /// One way, from adapter to adapter.
+    #[arg(long, default_value_t = 600, value_name = "NS")]
+    latency_ns: u64,
+    /// DPU_RTS that an SP may have unanswered.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    send_credits: u32,
+    /// RDMA READs that an SP may have in flight.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    receive_credits: u32,
+    /// Commands that a function's firmware works on at a time [default: as many as are given].
+    #[arg(long, value_name = "N")]
+    command_lanes: Option<u32>,
+    /// The SP's work per message, as a multiple of UCX's own estimate.
+    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    software_factor: f64,
+    /// Ranks enter a call up to this much later than the first.
+    #[arg(long, default_value_t = 0, value_name = "NS")]
+    skew_ns: u64,
+    /// Of the skew.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Calls after the first that the time is the mean of.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    iterations: u32,
+    /// A cost table in place of the slides': approach,step,ns_SIZE,...
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// What is simulated: one node that stands for all, every node, or a ring of 64 nodes and what each more adds.
+    #[arg(long, value_enum, default_value_t = ExtentName::OneNode)]
+    extent: ExtentName,
+    /// Predict the whole grid, 2 to 16,384 nodes, 1 to 16 SPs, in place of one machine.
+    #[arg(long)]
+    sweep: bool,
+    /// Compare with a measured run in place of predicting alone: alltoallv.json of the same nodes, ranks and SPs. Of the
+    /// outputs, json is written.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "sensitivity"])]
+    check: Option<PathBuf>,
+    /// Show what becomes of the slides' figures when one input changes.
+    #[arg(long)]
+    sensitivity: bool,
+    /// Write the result too; the suffix, json, csv or svg, decides how. May be given several times.
+    #[arg(short, long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ExtentName {
+    OneNode,
+    Full,
+    Ring,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Csv,
+    Svg,
+}
+
+/// Predicts what the options ask for, and returns the text to print.
+///
+/// # Errors
+/// An option out of its range, a cost table that is none, a file that cannot be read or written.
+pub fn run(args: &ModelArgs) -> Result<String> {
+    // Before minutes of work, not after.
+    let formats: Vec<Format> = args
+        .output
+        .iter()
+        .map(|file| format_of(file))
+        .collect::<Result<_>>()?;
+    let table = match &args.costs {
+        Some(file) => {
+            CostTable::parse(&read(file)?).with_context(|| format!("reading {}", file.display()))?
+        }
+        None => CostTable::slides()?,
+    };
+    let base = base(args);
+    if let Some(file) = &args.check {
+        let measured =
+            fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        let check = Check::of(&measured, &base, &table)
+            .with_context(|| format!("comparing with {}", file.display()))?;
+        for (output, format) in args.output.iter().zip(formats) {
+            if format != Format::Json {
+                bail!("{}: a comparison is written as json", output.display());
+            }
+            save(output, &(serde_json::to_string_pretty(&check)? + "\n"))?;
+        }
+        return Ok(check.text());
+    }
+    let (machines, extent) = if args.sweep {
+        (sweep::grid(), Extent::SWEEP)
+    } else {
+        (machines(args, &base)?, extent(args.extent))
+    };
+    let schemes = if !args.schemes.is_empty() {
+        args.schemes.clone()
+    } else if args.sweep {
+        sweep::schemes()
+    } else {
+        [Scheme::TABLE.as_slice(), &Scheme::FEATURES].concat()
+    };
+    let shown = args.sweep && std::io::stderr().is_terminal();
+    let points = sweep::points(&machines, &schemes, &table, extent, |done, all| {
+        if shown {
+            eprint!("\r{done} of {all} machines");
+        }
+    })?;
+    if shown {
+        eprintln!();
+    }
+    let variations = if args.sensitivity || args.sweep {
+        sweep::sensitivity(&base, &table)?
+    } else {
+        Vec::new()
+    };
+    let costs = args.costs.as_ref().map_or_else(
+        || "slides, \"Cross-GVMI UMR Mkey Pool\", UCF 2023".to_owned(),
+        |file| file.display().to_string(),
+    );
+    let document = Document::new(costs, &points, &variations);
+    for (file, format) in args.output.iter().zip(formats) {
+        write(file, format, &document)?;
+    }
+    let mut text = document.table();
+    if !variations.is_empty() {
+        text.push('\n');
+        text.push_str(&document.sensitivity_table());
+    }
+    Ok(text)
+}
+
+fn base(args: &ModelArgs) -> Config {
+    Config {
+        nodes: args.nodes,
+        ppn: args.ppn,
+        sps: args.sps,
+        link_gbps: args.link_gbps,
+        latency_ns: args.latency_ns,
+        send_credits: args.send_credits,
+        receive_credits: args.receive_credits,
+        skew_ns: args.skew_ns,
+        seed: args.seed,
+        iterations: args.iterations,
+        assumptions: Assumptions {
+            command_lanes: args.command_lanes,
+            software_factor: args.software_factor,
+            ..Assumptions::default()
+        },
+        ..Config::slides(1, Scheme::Ksm)
+    }
+}
+
+fn machines(args: &ModelArgs, base: &Config) -> Result<Vec<Config>> {
+    args.sizes
+        .iter()
+        .map(|size| {
+            Ok(Config {
+                block_bytes: u64::try_from(*size)?,
+                ..base.clone()
+            })
+        })
+        .collect()
+}
+
+fn extent(name: ExtentName) -> Extent {
+    match name {
+        ExtentName::OneNode => Extent::OneNode,
+        ExtentName::Full => Extent::Full,
+        ExtentName::Ring => Extent::SWEEP,
+    }
+}
+
+fn format_of(file: &Path) -> Result<Format> {
+    match file.extension().and_then(|suffix| suffix.to_str()) {
+        Some("json") => Ok(Format::Json),
+        Some("csv") => Ok(Format::Csv),
+        Some("svg") => Ok(Format::Svg),
+        _ => bail!("{}: the suffix must be json, csv or svg", file.display()),
+    }
+}
+
+/// At most one byte more than a table may have: the rest is not needed to refuse it.
+fn read(file: &Path) -> Result<String> {
+    let mut text = String::new();
+    let opened = fs::File::open(file).with_context(|| format!("opening {}", file.display()))?;
+    opened
+        .take(super::costs::FILE_BYTES_MAX as u64 + 1)
+        .read_to_string(&mut text)
+        .with_context(|| format!("reading {}", file.display()))?;
+    Ok(text)
+}
+
+fn write(file: &Path, format: Format, document: &Document) -> Result<()> {
+    let text = match format {
+        Format::Json => serde_json::to_string_pretty(document)? + "\n",
+        Format::Csv => document.csv(),
+        Format::Svg => super::plot::render(document)?,
+    };
+    save(file, &text)
+}
+
+fn save(file: &Path, text: &str) -> Result<()> {
+    if let Some(directory) = file.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}

@@ -1,0 +1,275 @@
+//! One call, from its arguments to its end.
+
+use super::types::{CommunicatorId, Memory, Request, Side};
+use super::{Client, LIVE_MAX, Live};
+use crate::error::{OffloadError, Result};
+use crate::wire::{Block, Collective, Export, HostArrive, HostFin, Kind};
+use std::rc::Rc;
+use std::time::Instant;
+use xgvmi_ucp::MappedRange;
+use xgvmi_ucp::buffer::Buffer;
+
+impl Client {
+    /// # Safety
+    /// As [`Client::alltoallv`]; `copy` is the send buffer if it is ours.
+    pub(super) unsafe fn begin(
+        &mut self,
+        communicator: CommunicatorId,
+        send: Side<'_>,
+        receive: Side<'_>,
+        copy: Option<Buffer>,
+    ) -> Result<Request> {
+        self.check()?;
+        if self.live.len() >= LIVE_MAX {
+            return Err(arguments(format!(
+                "{LIVE_MAX} calls under way are the most"
+            )));
+        }
+        let group = self
+            .communicators
+            .get(&communicator.0)
+            .ok_or_else(|| arguments(format!("there is no communicator {}", communicator.0)))?;
+        let members = Rc::clone(&group.members);
+        let sends = blocks("send", &members, &send)?;
+        let receives = blocks("receive", &members, &receive)?;
+        check_apart(&receives)?;
+        let collective = Collective {
+            communicator: communicator.0,
+            sequence: group.next,
+        };
+        let mut mapped = Vec::new();
+        // SAFETY: the caller's promise.
+        let send_memory = unsafe { self.export(&send, &mut mapped) }?;
+        // SAFETY: the same.
+        let receive_memory = unsafe { self.export(&receive, &mut mapped) }?;
+        // SAFETY: the same; blocks() has seen that each is inside.
+        let short = unsafe { self.short_blocks(&send) };
+        let arrive = HostArrive {
+            collective,
+            rank: self.rank,
+            send_memory,
+            receive_memory,
+            sends,
+            receives,
+            short,
+        };
+        let (start, length) = receive.memory.range();
+        let live = Live {
+            is_done: false,
+            mapped,
+            receive: start,
+            receive_length: length,
+            copy,
+        };
+        self.live.insert(collective, live);
+        if let Some(group) = self.communicators.get_mut(&communicator.0) {
+            group.next = group.next.wrapping_add(1);
+        }
+        let data = arrive.to_bytes();
+        match self
+            .endpoint
+            .send(Kind::HostArrive as u16, Vec::new(), data)
+        {
+            Ok(request) => self.sends.push(request),
+            Err(error) => return Err(self.fail(error.to_string(), true)),
+        }
+        self.progress()?;
+        Ok(Request { collective })
+    }
+
+    /// Registers one side's memory if a block of it is long enough to be read by the device.
+    ///
+    /// # Safety
+    /// As [`Client::alltoallv`].
+    pub(super) unsafe fn export(
+        &mut self,
+        side: &Side<'_>,
+        mapped: &mut Vec<MappedRange>,
+    ) -> Result<Option<Export>> {
+        if side.counts.iter().all(|count| *count < self.direct_min) {
+            return Ok(None);
+        }
+        let (start, length) = side.memory.range();
+        let packed = match side.memory {
+            Memory::Registered(registered) => registered.packed.clone(),
+            Memory::Temporary { .. } => {
+                // SAFETY: the caller's promise.
+                let (range, packed) = unsafe { self.map(start, length) }?;
+                mapped.push(range);
+                packed
+            }
+        };
+        Ok(Some(Export {
+            address: start.addr() as u64,
+            length: length as u64,
+            packed,
+        }))
+    }
+
+    /// # Safety
+    /// As [`MappedRange::new`].
+    pub(super) unsafe fn map(
+        &mut self,
+        start: *mut u8,
+        length: usize,
+    ) -> Result<(MappedRange, Vec<u8>)> {
+        let begin = Instant::now();
+        // SAFETY: the caller's promise.
+        let range = unsafe { MappedRange::new(&self.context, start, length) }?;
+        let packed = range.export()?.to_vec();
+        self.numbers.registration += begin.elapsed();
+        self.numbers.registrations += 1;
+        Ok((range, packed))
+    }
+
+    /// # Safety
+    /// Each block of `side` is inside its memory, which can be read.
+    pub(super) unsafe fn short_blocks(&self, side: &Side<'_>) -> Vec<u8> {
+        let (start, _) = side.memory.range();
+        let mut short = Vec::new();
+        for (count, displacement) in side.counts.iter().zip(side.displacements) {
+            if *count > 0 && *count < self.direct_min {
+                // SAFETY: inside, see above.
+                let block = unsafe { start.add(*displacement) };
+                // SAFETY: readable, and nobody writes to it during the call.
+                short.extend_from_slice(unsafe { std::slice::from_raw_parts(block, *count) });
+            }
+        }
+        short
+    }
+
+    /// A call is over: put the short blocks where they belong, and give the registrations back.
+    pub(super) fn finish(&mut self, fin: HostFin) -> Result<()> {
+        let wrong = |what| OffloadError::Failed(format!("{}: {what}", fin.collective));
+        let live = self
+            .live
+            .get_mut(&fin.collective)
+            .filter(|live| !live.is_done)
+            .ok_or_else(|| wrong("completed by the service, but not under way"))?;
+        for block in &fin.short {
+            let at = usize::try_from(block.offset).unwrap_or(usize::MAX);
+            if at
+                .checked_add(block.data.len())
+                .is_none_or(|end| end > live.receive_length)
+            {
+                return Err(wrong("a block outside the receive buffer"));
+            }
+            // SAFETY: inside the buffer, which is the call's until now.
+            let to = unsafe { live.receive.add(at) };
+            // SAFETY: that many bytes on both sides; a message is not in the receive buffer.
+            unsafe { std::ptr::copy_nonoverlapping(block.data.as_ptr(), to, block.data.len()) };
+        }
+        let start = Instant::now();
+        for range in live.mapped.drain(..) {
+            range.unmap()?;
+        }
+        live.copy = None;
+        live.is_done = true;
+        self.numbers.deregistration += start.elapsed();
+        self.numbers.calls += 1;
+        self.numbers.aliases = fin.aliases;
+        Ok(())
+    }
+}
+
+/// One side's blocks, each inside its memory.
+fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
+    let (_, length) = of.memory.range();
+    if of.counts.len() != members.len() || of.displacements.len() != members.len() {
+        return Err(arguments(format!(
+            "{} {side} counts and {} displacements for {} members",
+            of.counts.len(),
+            of.displacements.len(),
+            members.len()
+        )));
+    }
+    members
+        .iter()
+        .zip(of.counts.iter().zip(of.displacements))
+        .map(|(peer, (count, displacement))| {
+            let inside = displacement.checked_add(*count).is_some_and(|end| end <= length);
+            if *count > 0 && !inside {
+                return Err(arguments(format!(
+                    "the {side} block of rank {peer}, {count} bytes at {displacement}, is not in a buffer of {length} \
+                     bytes"
+                )));
+            }
+            Ok(Block {
+                peer: *peer,
+                offset: *displacement as u64,
+                length: *count as u64,
+            })
+        })
+        .collect()
+}
+
+/// Receive blocks must not overlap: which one would win is anybody's guess.
+fn check_apart(blocks: &[Block]) -> Result<()> {
+    let filled = || blocks.iter().filter(|block| block.length > 0);
+    let apart = |a: &Block, b: &Block| a.offset + a.length <= b.offset;
+    // In most programs they are in order already.
+    if filled().zip(filled().skip(1)).all(|(a, b)| apart(a, b)) {
+        return Ok(());
+    }
+    let mut sorted: Vec<&Block> = filled().collect();
+    sorted.sort_unstable_by_key(|block| block.offset);
+    match sorted.windows(2).find(|pair| !apart(pair[0], pair[1])) {
+        None => Ok(()),
+        Some(pair) => Err(arguments(format!(
+            "the receive blocks of ranks {} and {} overlap",
+            pair[0].peer, pair[1].peer
+        ))),
+    }
+}
+
+pub(super) fn arguments(text: String) -> OffloadError {
+    OffloadError::Arguments(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the checks say to blocks (count, displacement) of a buffer of 100 bytes.
+    fn check(sides: &[(usize, usize)], expect: Option<&str>) {
+        let (counts, displacements): (Vec<_>, Vec<_>) = sides.iter().copied().unzip();
+        let side = Side {
+            memory: Memory::Temporary {
+                start: std::ptr::null_mut(),
+                length: 100,
+            },
+            counts: &counts,
+            displacements: &displacements,
+        };
+        let answer = blocks("receive", &[5, 6, 7], &side).and_then(|blocks| check_apart(&blocks));
+        match (answer, expect) {
+            (Ok(()), None) => {}
+            (Err(error), Some(expect)) => {
+                let error = error.to_string();
+                assert!(error.contains(expect), "{error}");
+            }
+            (answer, expect) => panic!("{sides:?}: {answer:?}, expected {expect:?}"),
+        }
+    }
+
+    #[test]
+    fn blocks_lie_in_the_buffer_and_apart() {
+        check(&[(10, 0), (10, 10), (80, 20)], None);
+        check(&[(10, 90), (0, usize::MAX), (10, 0)], None);
+        check(&[(10, 50), (10, 0), (10, 40)], None);
+        check(&[(10, 0), (10, 9), (0, 0)], Some("ranks 5 and 6 overlap"));
+        check(&[(50, 50), (1, 0), (10, 41)], Some("ranks 7 and 5 overlap"));
+        check(
+            &[(10, 91), (0, 0), (0, 0)],
+            Some("receive block of rank 5, 10 bytes at 91"),
+        );
+        check(
+            &[(0, 0), (1, usize::MAX), (0, 0)],
+            Some("is not in a buffer of 100 bytes"),
+        );
+        check(
+            &[(0, 0), (0, 0)],
+            Some("2 receive counts and 2 displacements for 3 members"),
+        );
+    }
+}

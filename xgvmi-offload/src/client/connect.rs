@@ -1,0 +1,474 @@
+//! From ranks that know nothing of each other to a client that can be used: three exchanges, with a service met between
+//! each two. Whatever one rank meets, all ranks are told in the next exchange, and all fail alike.
+
+use super::{Client, ClientOptions, Numbers};
+use crate::control::{
+    Frame, Hello, JobId, PROTOCOL, RANKS_MAX, Scheme, ServiceAddress, Table, Welcome,
+};
+use crate::error::{OffloadError, Result};
+use crate::exchange::Exchange;
+use crate::library::Library;
+use crate::link::{Link, poll, pollfd};
+use crate::secret::{Next, Secret};
+use crate::service::settings;
+use crate::wire::{Export, From, GREETING_BYTES, HELLO_PADDING, Hello as HelloMessage, Kind};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+use std::io;
+use std::time::{Duration, Instant};
+use ucx_sys::Ucp;
+use xgvmi_ucp::buffer::Buffer;
+use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
+
+/// What each rank says first.
+#[derive(Debug, Serialize, Deserialize)]
+struct Introduction {
+    protocol: u32,
+    rank: u32,
+    size: u32,
+    scheme: Scheme,
+    node: String,
+    services: Vec<String>,
+    /// Rank 0's names the job.
+    job: JobId,
+}
+
+/// What each rank has met at its SP, or why it has not.
+type Met<T> = std::result::Result<T, Unmet>;
+
+/// Why a rank has not met something.
+#[derive(Debug, Serialize, Deserialize)]
+struct Unmet {
+    reason: String,
+    /// It only waited for others.
+    late: bool,
+}
+
+/// What a rank has when its SP has taken it in. Fields go in this order.
+#[derive(Debug)]
+struct Admitted {
+    endpoint: Endpoint,
+    worker: Worker,
+    greeting: MappedBuffer,
+    context: Context,
+    link: Link,
+    welcome: Welcome,
+}
+
+pub(super) fn connect(
+    options: &ClientOptions,
+    rank: u32,
+    size: u32,
+    exchange: &mut dyn Exchange,
+) -> Result<Client> {
+    let start = Instant::now();
+    let me = Introduction {
+        protocol: PROTOCOL,
+        rank,
+        size,
+        scheme: options.scheme,
+        node: options.node.clone(),
+        services: options.services.clone(),
+        job: JobId(crate::random().map_err(|e| OffloadError::io("random number", e))?),
+    };
+    let ranks: Vec<Introduction> = share(exchange, &me)?;
+    agree(&ranks)?;
+    let job = ranks.first().map_or(me.job, |first| first.job);
+    let local = ranks
+        .iter()
+        .take(rank as usize)
+        .filter(|other| other.node == me.node && other.services == me.services)
+        .count();
+    let address = &options.services[local % options.services.len()];
+
+    let admitted = admit(options, job, rank, size, address);
+    let admitted_all = share(exchange, &met(&admitted, |a| a.welcome.clone()))?;
+    let welcomes = all(admitted_all)?;
+    let mut admitted = admitted?;
+    let table = tabulate(&welcomes)?;
+
+    let made_ready = make_ready(options, &mut admitted, rank, address, &table);
+    all(share(exchange, &met(&made_ready, |()| ()))?)?;
+    made_ready?;
+
+    let Admitted {
+        endpoint,
+        worker,
+        greeting,
+        context,
+        link,
+        welcome,
+    } = admitted;
+    let mut communicators = HashMap::new();
+    communicators.insert(0, super::Communicator::new((0..size).collect()));
+    Ok(Client {
+        live: HashMap::new(),
+        sends: Vec::new(),
+        endpoint,
+        worker,
+        _greeting: greeting,
+        context,
+        link,
+        library: Library::find(),
+        service: address.clone(),
+        rank,
+        direct_min: usize::try_from(welcome.direct_min)
+            .map_err(|_| OffloadError::Failed("direct_min does not fit".to_owned()))?,
+        communicators,
+        limit: options.limit,
+        spin: options.spin,
+        silence_max: Duration::from_millis(welcome.silence_ms),
+        link_checked: Instant::now(),
+        heard: Instant::now(),
+        failed: None,
+        numbers: Numbers {
+            connect: start.elapsed(),
+            announced_aliases: welcome.accepted,
+            ..Numbers::default()
+        },
+    })
+}
+
+fn share<T: Serialize + DeserializeOwned>(exchange: &mut dyn Exchange, mine: &T) -> Result<Vec<T>> {
+    let bytes = serde_json::to_vec(mine).map_err(|error| OffloadError::Exchange(error.into()))?;
+    let all = exchange.allgather(&bytes).map_err(OffloadError::Exchange)?;
+    all.iter()
+        .map(|one| serde_json::from_slice(one))
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|error| {
+            OffloadError::Exchange(
+                format!("a rank of another version of this program, or no rank at all: {error}")
+                    .into(),
+            )
+        })
+}
+
+fn met<T, U>(result: &Result<T>, of: impl Fn(&T) -> U) -> Met<U> {
+    result.as_ref().map(of).map_err(|error| Unmet {
+        reason: error.to_string(),
+        late: matches!(error, OffloadError::Late(_)),
+    })
+}
+
+/// Everybody's success, or the failure of the first one that did more than wait for others.
+fn all<T>(results: Vec<Met<T>>) -> Result<Vec<T>> {
+    let count = results.iter().filter(|result| result.is_err()).count();
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    for (rank, result) in (0..).zip(results) {
+        match result {
+            Ok(value) => found.push(value),
+            Err(unmet) => failed.push((rank, unmet)),
+        }
+    }
+    // Stable: among equals, the first rank stays first.
+    failed.sort_by_key(|(_, unmet)| unmet.late);
+    match failed.into_iter().next() {
+        None => Ok(found),
+        Some((rank, Unmet { reason, .. })) => Err(OffloadError::Connect {
+            rank,
+            reason,
+            count,
+        }),
+    }
+}
+
+/// Finds out about ranks that were started otherwise than rank 0.
+fn agree(ranks: &[Introduction]) -> Result<()> {
+    let Some(first) = ranks.first() else {
+        return Err(OffloadError::Exchange("there is no rank".into()));
+    };
+    for (place, rank) in (0..).zip(ranks) {
+        let same = |what, theirs: &dyn Debug, expected: &dyn Debug| {
+            let (theirs, first) = (format!("{theirs:?}"), format!("{expected:?}"));
+            if theirs == first {
+                return Ok(());
+            }
+            Err(OffloadError::Disagree {
+                what,
+                rank: place,
+                theirs,
+                first,
+            })
+        };
+        same(
+            "version of the offload's protocol",
+            &rank.protocol,
+            &first.protocol,
+        )?;
+        same("number of ranks", &rank.size, &first.size)?;
+        same("scheme", &rank.scheme, &first.scheme)?;
+        if rank.rank != place {
+            return Err(OffloadError::Arguments(format!(
+                "the exchange answers for rank {} in place {place}",
+                rank.rank
+            )));
+        }
+    }
+    if first.size as usize != ranks.len() || first.size > RANKS_MAX {
+        return Err(OffloadError::Arguments(format!(
+            "the number of ranks is given as {}, and {} take part (the most is {RANKS_MAX})",
+            first.size,
+            ranks.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Opens UCX and asks the SP in.
+fn admit(
+    options: &ClientOptions,
+    job: JobId,
+    rank: u32,
+    size: u32,
+    address: &str,
+) -> Result<Admitted> {
+    check_library(options.scheme)?;
+    let ucp = Ucp::load(options.ucx_library.as_deref())
+        .map_err(|error| OffloadError::Options(error.to_string()))?;
+    let context = Context::with_settings(ucp, "offload", settings(options.scheme))?;
+    let worker = context.worker(Kind::COUNT)?;
+    let announcement = match Library::find() {
+        Some(library) if options.scheme == Scheme::Xgvmi => library
+            .announce()
+            .map_err(|error| OffloadError::Failed(error.to_string()))?,
+        _ => Vec::new(),
+    };
+    // After the announcement: the key of this memory stays in use.
+    let (greeting, exported) = keep_greeting(&context)?;
+    let mut link = Link::connect(address, options.connect_limit).map_err(|error| {
+        OffloadError::Failed(format!("cannot reach the service at {address}: {error}"))
+    })?;
+    if let Some(secret) = &options.secret {
+        introduce(&mut link, secret, options.connect_limit, address)?;
+    }
+    link.send(&Frame::Hello(Hello {
+        job,
+        rank,
+        size,
+        scheme: options.scheme,
+        ucx_version: ucp.version().to_owned(),
+        address: worker.address()?,
+        announcement,
+        greeting: exported,
+    }))
+    .map_err(|error| lost(address, &error))?;
+    let welcome = match answer(&mut link, options.connect_limit, address)? {
+        Frame::Welcome(welcome) => welcome,
+        frame => return Err(strange(address, &frame)),
+    };
+    // SAFETY: the SP sends what Worker::address gave it, byte by byte; it has checked that its UCX is of our version.
+    let endpoint = unsafe { worker.connect(&welcome.service.worker, address) }?;
+    Ok(Admitted {
+        endpoint,
+        worker,
+        greeting,
+        context,
+        link,
+        welcome,
+    })
+}
+
+/// Proves to an SP that this rank has the secret, and has it do the same.
+fn introduce(link: &mut Link, secret: &Secret, limit: Duration, address: &str) -> Result<()> {
+    let (mut calling, open) = secret
+        .call()
+        .map_err(|error| OffloadError::io("random number", error))?;
+    let mut next = Next::Send(open);
+    loop {
+        match next {
+            Next::Send(frame) => link.send(&frame).map_err(|error| lost(address, &error))?,
+            Next::Trusted => return Ok(()),
+        }
+        let frame = answer(link, limit, address)?;
+        next = match calling.hear(secret, &frame) {
+            Some(heard) => heard.map_err(|reason| {
+                OffloadError::Failed(format!("the service at {address}: {reason}"))
+            })?,
+            None => return Err(strange(address, &frame)),
+        };
+    }
+}
+
+/// What an SP answers, unless it refuses.
+fn answer(link: &mut Link, limit: Duration, address: &str) -> Result<Frame> {
+    match link.wait(limit).map_err(|error| lost(address, &error))? {
+        Some(Frame::Refused { reason } | Frame::Abort { reason }) => Err(OffloadError::Failed(
+            format!("the service at {address} refuses: {reason}"),
+        )),
+        Some(frame) => Ok(frame),
+        None => Err(OffloadError::Failed(format!(
+            "the service at {address} has not answered within {} s",
+            limit.as_secs()
+        ))),
+    }
+}
+
+fn strange(address: &str, frame: &Frame) -> OffloadError {
+    OffloadError::Failed(format!("the service at {address} answers {frame:?}"))
+}
+
+fn lost(address: &str, error: &io::Error) -> OffloadError {
+    OffloadError::Failed(if error.kind() == io::ErrorKind::UnexpectedEof {
+        format!("the service at {address} has hung up")
+    } else {
+        format!("the service at {address}: {error}")
+    })
+}
+
+/// The memory between which SPs try their ways out, see [`GREETING_BYTES`].
+fn keep_greeting(context: &Context) -> Result<(MappedBuffer, Export)> {
+    let length = usize::try_from(2 * GREETING_BYTES).unwrap_or(usize::MAX);
+    let buffer = Buffer::new(length)
+        .map_err(|error| OffloadError::io("memory for the services' greetings", error))?;
+    let greeting = MappedBuffer::new(context, buffer)?;
+    let exported = Export {
+        address: greeting.address(),
+        length: 2 * GREETING_BYTES,
+        packed: greeting.export()?.to_vec(),
+    };
+    Ok((greeting, exported))
+}
+
+/// A scheme is what was measured, not what was asked for.
+fn check_library(scheme: Scheme) -> Result<()> {
+    match (scheme, Library::is_loaded()) {
+        (Scheme::Xgvmi, false) => Err(OffloadError::Options(
+            "scheme xgvmi, but libuct_ib_mlx5_xgvmi.so.0 is not in this process: set LD_PRELOAD to it".to_owned(),
+        )),
+        (Scheme::Stock | Scheme::Ksm, true) => Err(OffloadError::Options(format!(
+            "scheme {scheme}, but libuct_ib_mlx5_xgvmi.so.0 is in this process"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The table that all ranks make alike: SPs in the order of the first rank that each serves.
+fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
+    let mut services: Vec<ServiceAddress> = Vec::new();
+    let mut places: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut service_of = Vec::new();
+    for (rank, welcome) in (0..).zip(welcomes) {
+        let first = &welcomes[0];
+        for (what, theirs, first) in [
+            (
+                "direct-min of the services",
+                welcome.direct_min,
+                first.direct_min,
+            ),
+            (
+                "silence-limit-s of the services, in ms",
+                welcome.silence_ms,
+                first.silence_ms,
+            ),
+        ] {
+            if theirs != first {
+                return Err(OffloadError::Disagree {
+                    what,
+                    rank,
+                    theirs: theirs.to_string(),
+                    first: first.to_string(),
+                });
+            }
+        }
+        let next = u32::try_from(services.len()).unwrap_or(u32::MAX);
+        let place = *places.entry(welcome.service.unique).or_insert(next);
+        if place == next {
+            services.push(welcome.service.clone());
+        }
+        service_of.push(place);
+    }
+    Ok(Table {
+        services,
+        service_of,
+    })
+}
+
+/// Tells the SP about the others, and waits until it has met them.
+fn make_ready(
+    options: &ClientOptions,
+    admitted: &mut Admitted,
+    rank: u32,
+    address: &str,
+    table: &Table,
+) -> Result<()> {
+    let gone = |error: io::Error| {
+        OffloadError::Failed(format!("the service at {address} is gone: {error}"))
+    };
+    // One rank's word is enough for an SP.
+    let mine = table.service_of.get(rank as usize);
+    if table.service_of.iter().position(|of| Some(of) == mine) == Some(rank as usize) {
+        let frame = Frame::Table(table.clone());
+        admitted.link.send(&frame).map_err(gone)?;
+    }
+    let data = HelloMessage {
+        from: From::Rank(rank),
+        greeting: None,
+    }
+    .to_bytes();
+    let hello = admitted
+        .endpoint
+        .send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?;
+    let end = Instant::now() + options.connect_limit;
+    let (mut ready, mut greeted, mut sent) = (false, false, false);
+    while !(ready && greeted && sent) {
+        while admitted.worker.progress() {}
+        greeted |= admitted
+            .worker
+            .take(|m| m.id == Kind::Hello as u16)?
+            .is_some();
+        sent = sent || hello.test()?;
+        match admitted.link.take().map_err(gone)? {
+            Some(Frame::Ready) => ready = true,
+            Some(Frame::Abort { reason } | Frame::Refused { reason }) => {
+                return Err(OffloadError::Failed(reason));
+            }
+            Some(_) | None => {}
+        }
+        admitted.link.flush().map_err(gone)?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(OffloadError::Late(format!(
+                "the service at {address} has not met all others within {} s",
+                options.connect_limit.as_secs()
+            )));
+        }
+        if !(ready && greeted && sent) && admitted.worker.arm()? {
+            let mut fds = [
+                pollfd(admitted.worker.event_fd(), libc::POLLIN),
+                admitted.link.pollfd(),
+            ];
+            poll(&mut fds, Some(left.min(Duration::from_millis(100))))
+                .map_err(|error| OffloadError::io("poll", error))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_did_more_than_wait_is_named() {
+        let unmet = |late: bool| -> Met<()> {
+            let result: Result<()> = Err(if late {
+                OffloadError::Late("late".to_owned())
+            } else {
+                OffloadError::Failed("failed".to_owned())
+            });
+            met(&result, |()| ())
+        };
+        let check = |results: Vec<Met<()>>, expect: &str| {
+            let error = all(results).expect_err("one has failed").to_string();
+            assert_eq!(error, expect);
+        };
+        check(
+            vec![unmet(true), Ok(()), unmet(false), unmet(false)],
+            "rank 2: failed (and 2 ranks more)",
+        );
+        check(vec![Ok(()), unmet(true)], "rank 1: late");
+        assert!(all(vec![Met::Ok(())]).is_ok());
+    }
+}

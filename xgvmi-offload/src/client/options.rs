@@ -1,0 +1,215 @@
+//! What a rank is told about the services: flags over a file over defaults.
+
+use crate::control::Scheme;
+use crate::error::{OffloadError, Result};
+use crate::secret::Secret;
+use crate::service::{read_toml, within};
+use clap::Args;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a client needs to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// `host:port` of the SPs of this rank's node; rank `i` of the node is served by number `i` modulo their count.
+    pub services: Vec<String>,
+    /// The node's name: ranks with the same name and the same SPs are of one node.
+    pub node: String,
+    /// How keys are made; must be the same everywhere.
+    pub scheme: Scheme,
+    /// The longest that connecting may take.
+    pub connect_limit: Duration,
+    /// The longest that a collective may take.
+    pub limit: Duration,
+    /// Poll for this long before sleeping in a wait.
+    pub spin: Duration,
+    /// What the SPs must have as well.
+    pub secret: Option<Secret>,
+    /// The libucp to use; the loader's search, or the program's own, without it.
+    pub ucx_library: Option<PathBuf>,
+}
+
+/// The flags, to be flattened into a program's own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct ClientArgs {
+    /// An SP of this rank's node; several are shared by the node's ranks.
+    #[arg(long = "sp", value_name = "ADDR:PORT", value_delimiter = ',')]
+    pub services: Vec<String>,
+    /// This rank's node, as the file names it [default: the host name].
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// A file that names the SPs of all nodes, and other options.
+    #[arg(long, value_name = "FILE.toml")]
+    pub offload_config: Option<PathBuf>,
+    /// The longest that connecting to the SPs may take [default: 30].
+    #[arg(long, value_name = "S")]
+    pub connect_limit_s: Option<u64>,
+    /// The longest that an offloaded collective may take [default: 60].
+    #[arg(long, value_name = "S")]
+    pub offload_limit_s: Option<u64>,
+    /// Poll for this long before sleeping; costs a core [default: 0].
+    #[arg(long, value_name = "US")]
+    pub offload_spin_us: Option<u64>,
+    /// A file with the secret of the SPs, if they have one.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// The libucp to use [default: the program's own, or the loader's search].
+    #[arg(long, value_name = "FILE")]
+    pub ucx_library: Option<PathBuf>,
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct ClientFile {
+    /// For nodes that are not named.
+    sp: Vec<String>,
+    nodes: BTreeMap<String, Node>,
+    connect_limit_s: Option<u64>,
+    offload_limit_s: Option<u64>,
+    offload_spin_us: Option<u64>,
+    secret_file: Option<PathBuf>,
+    ucx_library: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Node {
+    sp: Vec<String>,
+}
+
+/// Most SPs of a node: a DPU has some ten cores.
+const SERVICES_MAX: usize = 256;
+
+impl ClientArgs {
+    /// Reads the file, if there is one, and checks everything.
+    ///
+    /// # Errors
+    /// [`OffloadError::Options`], which names the option, or the file and the line.
+    pub fn options(self, scheme: Scheme) -> Result<ClientOptions> {
+        let file: ClientFile = self
+            .offload_config
+            .as_deref()
+            .map(read_toml)
+            .transpose()?
+            .unwrap_or_default();
+        let node = self.node.map_or_else(host_name, Ok)?;
+        let services = if self.services.is_empty() {
+            file.nodes
+                .get(&node)
+                .map_or(file.sp, |named| named.sp.clone())
+        } else {
+            self.services
+        };
+        if services.is_empty() {
+            return Err(OffloadError::Options(format!(
+                "no services are known for node '{node}': give --sp ADDR:PORT, or --offload-config with `sp` or \
+                 `[nodes.{node}]`"
+            )));
+        }
+        within("the number of services", services.len(), 1..=SERVICES_MAX)?;
+        let seconds = |name, flag: Option<u64>, file: Option<u64>, default| {
+            within(name, flag.or(file).unwrap_or(default), 1..=86_400).map(Duration::from_secs)
+        };
+        Ok(ClientOptions {
+            services,
+            node,
+            scheme,
+            connect_limit: seconds(
+                "connect-limit-s",
+                self.connect_limit_s,
+                file.connect_limit_s,
+                30,
+            )?,
+            limit: seconds(
+                "offload-limit-s",
+                self.offload_limit_s,
+                file.offload_limit_s,
+                60,
+            )?,
+            spin: Duration::from_micros(within(
+                "offload-spin-us",
+                self.offload_spin_us.or(file.offload_spin_us).unwrap_or(0),
+                0..=1_000_000,
+            )?),
+            secret: self
+                .secret_file
+                .or(file.secret_file)
+                .as_deref()
+                .map(Secret::read)
+                .transpose()?,
+            ucx_library: self.ucx_library.or(file.ucx_library),
+        })
+    }
+}
+
+fn host_name() -> Result<String> {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .map_err(|error| OffloadError::io("the host's name", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(text.as_bytes()).expect("written");
+        file
+    }
+
+    fn args(file: &tempfile::NamedTempFile, node: &str) -> ClientArgs {
+        ClientArgs {
+            offload_config: Some(file.path().to_owned()),
+            node: Some(node.to_owned()),
+            ..ClientArgs::default()
+        }
+    }
+
+    #[test]
+    fn a_node_finds_its_services() {
+        let file = file("sp = ['a:1']\noffload-limit-s = 5\n[nodes.n1]\nsp = ['b:1', 'b:2']\n");
+        let check = |args: ClientArgs, expect: &[&str]| {
+            let options = args.options(Scheme::Stock).expect("valid");
+            assert_eq!(options.services, expect);
+            assert_eq!(options.limit, Duration::from_secs(5));
+        };
+        check(args(&file, "n0"), &["a:1"]);
+        check(args(&file, "n1"), &["b:1", "b:2"]);
+        let flags = ClientArgs {
+            services: vec!["c:1".to_owned()],
+            ..args(&file, "n1")
+        };
+        check(flags, &["c:1"]);
+    }
+
+    #[test]
+    fn the_example_is_valid() {
+        let example = file(include_str!("../../packaging/offload.toml"));
+        let services = |node: &str| {
+            let options = args(&example, node).options(Scheme::Stock);
+            options.expect("valid").services.len()
+        };
+        assert_eq!((services("node0"), services("node7")), (4, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_named() {
+        let check = |args: ClientArgs, expect: &str| {
+            let error = args.options(Scheme::Stock).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        check(args(&file(""), "n7"), "no services are known for node 'n7'");
+        check(args(&file("spp = []"), "n"), "spp");
+        let valid = file("sp = ['a:1']");
+        let limit = ClientArgs {
+            connect_limit_s: Some(0),
+            ..args(&valid, "n")
+        };
+        check(limit, "connect-limit-s is 0");
+    }
+}

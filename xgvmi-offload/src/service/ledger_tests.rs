@@ -1,0 +1,422 @@
+//! The ledgers of a whole job against a plain model: whatever the order of events, every block arrives where it
+//! belongs, every rank completes once, and nothing is left.
+
+use super::{Action, Incoming, Ledger, Offer, OfferKey, Transfer, Wrong};
+use crate::wire::{Block, Collective};
+use std::collections::{BTreeMap, BTreeSet};
+
+const DIRECT_MIN: u64 = 512;
+
+const CALL: Collective = Collective {
+    communicator: 0,
+    sequence: 0,
+};
+
+/// Numbers from a seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(self.0 >> 33).expect("31 bits") % limit
+    }
+}
+
+/// What is under way between the parties.
+#[derive(Debug)]
+enum Event {
+    /// An SP has nothing to do.
+    Settle(u32),
+    Arrive(Collective, u32),
+    Rts(Offer),
+    Read(u32, Transfer),
+    Fin(u32, u32, u64),
+}
+
+struct World {
+    service_of: Vec<u32>,
+    ledgers: Vec<Ledger>,
+    credits: usize,
+    events: Vec<Event>,
+    /// Length of the block of each call, source and destination.
+    lengths: BTreeMap<(Collective, u32, u32), u64>,
+    moved: BTreeSet<(Collective, u32, u32)>,
+    completed: Vec<(Collective, u32)>,
+    seed: u64,
+}
+
+impl World {
+    fn new(seed: u64, calls: u32) -> Self {
+        let mut draw = Draw(seed);
+        let ranks = u32::try_from(1 + draw.below(7)).expect("small");
+        let services = u32::try_from(1 + draw.below(4)).expect("small").min(ranks);
+        // The first ranks are one of each SP, so that none is without.
+        let service_of: Vec<u32> = (0..ranks)
+            .map(|rank| {
+                let any = u32::try_from(draw.below(services as usize)).expect("small");
+                if rank < services { rank } else { any }
+            })
+            .collect();
+        let credits = 1 + draw.below(4);
+        let ledgers = (0..services)
+            .map(|me| Ledger::new(me, service_of.clone(), DIRECT_MIN, credits))
+            .collect();
+        let mut world = Self {
+            service_of,
+            ledgers,
+            credits,
+            events: Vec::new(),
+            lengths: BTreeMap::new(),
+            moved: BTreeSet::new(),
+            completed: Vec::new(),
+            seed,
+        };
+        // One SP in two finds a moment of rest.
+        for at in (0..services).step_by(2) {
+            world.events.push(Event::Settle(at));
+        }
+        for call in 0..calls {
+            let call = Collective {
+                communicator: call % 2,
+                sequence: call / 2,
+            };
+            for source in 0..ranks {
+                world.events.push(Event::Arrive(call, source));
+                for destination in 0..ranks {
+                    let length = [0, 1, 511, 512, 100_000][draw.below(5)];
+                    world.lengths.insert((call, source, destination), length);
+                }
+            }
+        }
+        world
+    }
+
+    /// Every event in an order drawn from the seed, to the end.
+    fn run(&mut self) -> Result<(), Wrong> {
+        let mut draw = Draw(self.seed ^ 0xabcd);
+        while let Some(event) = self.next(&mut draw) {
+            self.happen(event)?;
+        }
+        Ok(())
+    }
+
+    /// One of the events under way; when there is none, nobody has anything to do.
+    fn next(&mut self, draw: &mut Draw) -> Option<Event> {
+        if self.events.is_empty() {
+            for at in (0..).take(self.ledgers.len()) {
+                self.ledgers[at as usize].settle();
+                self.act(at);
+            }
+        }
+        if self.events.is_empty() {
+            return None;
+        }
+        Some(self.events.swap_remove(draw.below(self.events.len())))
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Wrong> {
+        let at = match event {
+            Event::Arrive(call, rank) => {
+                let at = self.service_of[rank as usize];
+                let (sends, receives) = self.sides(call, rank);
+                let short = short_bytes(rank, &sends);
+                self.ledgers[at as usize].arrive(call, rank, &sends, &receives, &short)?;
+                at
+            }
+            Event::Rts(offer) => {
+                let at = offer.to;
+                let from = self.service_of[offer.parts[0].source as usize];
+                let blocks = incoming((from, offer.id), &offer);
+                self.ledgers[at as usize].offered((from, offer.id), offer.collective, blocks)?;
+                at
+            }
+            Event::Read(at, transfer) => {
+                self.ledgers[at as usize].transferred(&transfer);
+                at
+            }
+            Event::Fin(at, from, id) => {
+                self.ledgers[at as usize].finished(from, id)?;
+                at
+            }
+            Event::Settle(at) => {
+                self.ledgers[at as usize].settle();
+                at
+            }
+        };
+        self.act(at);
+        Ok(())
+    }
+
+    fn act(&mut self, at: u32) {
+        while let Some(action) = self.ledgers[at as usize].next() {
+            match action {
+                Action::Offer(offer) => self.events.push(Event::Rts(offer)),
+                Action::Transfer(transfer) => {
+                    let key = (transfer.collective, transfer.source, transfer.destination);
+                    assert_eq!(self.lengths[&key], transfer.length, "seed {}", self.seed);
+                    assert_eq!(transfer.to, offset(transfer.source), "seed {}", self.seed);
+                    assert_eq!(
+                        transfer.from,
+                        offset(transfer.destination),
+                        "seed {}",
+                        self.seed
+                    );
+                    assert!(self.moved.insert(key), "moved twice, seed {}", self.seed);
+                    self.events.push(Event::Read(at, transfer));
+                }
+                Action::Finish((from, id)) => self.events.push(Event::Fin(from, at, id)),
+                Action::Complete {
+                    collective,
+                    rank,
+                    short,
+                } => {
+                    for block in short {
+                        let source = u32::from(block.data[0]);
+                        let key = (collective, source, rank);
+                        assert_eq!(block.offset, offset(source), "seed {}", self.seed);
+                        assert_eq!(self.lengths[&key], block.data.len() as u64);
+                        assert!(self.moved.insert(key), "moved twice, seed {}", self.seed);
+                    }
+                    self.completed.push((collective, rank));
+                }
+            }
+        }
+        for (call, queue) in &self.ledgers[at as usize].queues {
+            let on_offer = self.ledgers[at as usize].outgoing.values();
+            let count = on_offer.filter(|(of, _)| of == call).count();
+            assert_eq!(queue.in_flight, count, "seed {}", self.seed);
+            assert!(count <= self.credits, "seed {}", self.seed);
+        }
+    }
+
+    fn sides(&self, call: Collective, rank: u32) -> (Vec<Block>, Vec<Block>) {
+        let ranks = u32::try_from(self.service_of.len()).expect("few");
+        let side = |length: &dyn Fn(u32) -> u64| {
+            (0..ranks)
+                .map(|peer| Block {
+                    peer,
+                    offset: offset(peer),
+                    length: length(peer),
+                })
+                .collect()
+        };
+        (
+            side(&|peer| self.lengths[&(call, rank, peer)]),
+            side(&|peer| self.lengths[&(call, peer, rank)]),
+        )
+    }
+}
+
+fn offset(peer: u32) -> u64 {
+    u64::from(peer) * 1_000_000
+}
+
+/// Each short block's bytes name its source.
+fn short_bytes(rank: u32, sends: &[Block]) -> Vec<u8> {
+    let short = sends.iter().filter(|block| block.length < DIRECT_MIN);
+    let length: u64 = short.map(|block| block.length).sum();
+    vec![rank.to_le_bytes()[0]; usize::try_from(length).expect("few")]
+}
+
+fn incoming(key: OfferKey, offer: &Offer) -> Vec<(u32, Incoming)> {
+    let mut blocks = Vec::new();
+    for part in &offer.parts {
+        let mut short = &part.short[..];
+        for block in &part.blocks {
+            let mut data = Vec::new();
+            if block.length < DIRECT_MIN {
+                let (head, rest) = short.split_at(usize::try_from(block.length).expect("short"));
+                (data, short) = (head.to_vec(), rest);
+            }
+            let incoming = Incoming {
+                offer: key,
+                source: part.source,
+                address: block.offset,
+                length: block.length,
+                data,
+            };
+            blocks.push((block.peer, incoming));
+        }
+    }
+    blocks
+}
+
+#[test]
+fn whatever_the_order_all_blocks_arrive_and_nothing_is_left() {
+    for seed in 0..400 {
+        let calls = 1 + u32::try_from(seed % 4).expect("small");
+        let mut world = World::new(seed, calls);
+        world
+            .run()
+            .unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let ranks = world.service_of.len();
+        world.completed.sort_unstable();
+        world.completed.dedup();
+        assert_eq!(world.completed.len(), ranks * calls as usize, "seed {seed}");
+        let filled = world.lengths.values().filter(|length| **length > 0).count();
+        assert_eq!(world.moved.len(), filled, "seed {seed}");
+        for ledger in &world.ledgers {
+            assert!(ledger.participants.is_empty(), "seed {seed}");
+            assert!(
+                ledger.parked.is_empty() && ledger.parked_count == 0,
+                "seed {seed}"
+            );
+            assert!(
+                ledger.incoming.is_empty() && ledger.outgoing.is_empty(),
+                "seed {seed}"
+            );
+            assert!(ledger.queues.is_empty(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn counts_that_disagree_are_found_in_any_order() {
+    for seed in 0..200 {
+        let mut world = World::new(seed, 1);
+        // Rank 0 expects a byte less from itself or another than is sent.
+        let source = u32::try_from(seed).expect("small")
+            % u32::try_from(world.service_of.len()).expect("few");
+        let sent = world.lengths[&(CALL, source, 0)] + 1;
+        let mut found = None;
+        let mut draw = Draw(seed);
+        while found.is_none()
+            && let Some(mut event) = world.next(&mut draw)
+        {
+            if let Event::Rts(offer) = &mut event
+                && let Some(part) = offer.parts.iter_mut().find(|part| part.source == source)
+                && let Some(block) = part.blocks.iter_mut().find(|block| block.peer == 0)
+            {
+                // As if the source had said so: bytes of a short one go along.
+                block.length += 1;
+                if block.length <= DIRECT_MIN {
+                    part.short.push(source.to_le_bytes()[0]);
+                }
+            }
+            found = world.happen(event).err();
+        }
+        match found {
+            Some(Wrong::Counts {
+                sent: told,
+                destination: 0,
+                source_rank,
+                ..
+            }) => assert_eq!((source_rank, told), (source, sent), "seed {seed}"),
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+}
+
+/// Offers of SP 0 with two of four ranks, of which one after the other enters: who is in each, for whom.
+fn offers(credits: usize, settle_between: bool) -> Vec<(u32, Vec<u32>)> {
+    let mut ledger = Ledger::new(0, vec![0, 0, 1, 1], DIRECT_MIN, credits);
+    let blocks: Vec<Block> = (0..4)
+        .map(|peer| Block {
+            peer,
+            offset: 0,
+            length: DIRECT_MIN,
+        })
+        .collect();
+    let mut offers = Vec::new();
+    for rank in 0..2 {
+        ledger
+            .arrive(CALL, rank, &blocks, &blocks, &[])
+            .expect("valid");
+        if settle_between {
+            ledger.settle();
+        }
+        while let Some(action) = ledger.next() {
+            if let Action::Offer(offer) = action {
+                let sources = offer.parts.iter().map(|part| part.source).collect();
+                offers.push((offer.to, sources));
+            }
+        }
+    }
+    offers
+}
+
+#[test]
+fn ranks_that_enter_together_are_offered_together() {
+    assert_eq!(offers(4, false), [(0, vec![0, 1]), (1, vec![0, 1])]);
+    // Who came when there was nothing else to do did not wait.
+    let apart = [(0, vec![0]), (1, vec![0]), (0, vec![1]), (1, vec![1])];
+    assert_eq!(offers(4, true), apart);
+    // What waits for a credit is joined.
+    assert_eq!(offers(2, true), [(0, vec![0]), (1, vec![0])]);
+    assert_eq!(offers(1, true), [(0, vec![0])]);
+}
+
+/// What an SP with ranks 0 and 1, of which 1 is another SP's, says to an arrival.
+fn arrive(rank: u32, sends: &[(u32, u64)], receives: &[u32], short: usize) -> Result<(), String> {
+    let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
+    let block = |peer, length| Block {
+        peer,
+        offset: 0,
+        length,
+    };
+    let sends: Vec<Block> = sends
+        .iter()
+        .map(|(peer, length)| block(*peer, *length))
+        .collect();
+    let receives: Vec<Block> = receives.iter().map(|peer| block(*peer, 0)).collect();
+    ledger
+        .arrive(CALL, rank, &sends, &receives, &vec![0; short])
+        .map_err(|wrong| wrong.to_string())
+}
+
+#[test]
+fn an_arrival_that_makes_no_sense_is_refused() {
+    let check = |answer: Result<(), String>, expect: &str| {
+        let error = answer.unwrap_err();
+        assert!(error.contains(expect), "{error}");
+    };
+    assert_eq!(arrive(0, &[(0, 3), (1, 600)], &[0, 1], 3), Ok(()));
+    check(arrive(1, &[], &[], 0), "not this service's");
+    check(arrive(7, &[], &[], 0), "not this service's");
+    check(arrive(0, &[(2, 0)], &[], 0), "a rank that is not there");
+    check(
+        arrive(0, &[(1, 0), (1, 0)], &[], 0),
+        "two blocks to one rank",
+    );
+    check(arrive(0, &[], &[1, 1], 0), "two blocks from one rank");
+    check(
+        arrive(0, &[(0, 3)], &[0], 2),
+        "bytes of a short block are missing",
+    );
+    check(
+        arrive(0, &[(0, 3)], &[0], 4),
+        "more bytes than short blocks",
+    );
+}
+
+#[test]
+fn an_offer_that_makes_no_sense_is_refused() {
+    let check = |ledger: &mut Ledger, key, to: &[u32], expect: &str| {
+        let block = Incoming {
+            offer: key,
+            source: 1,
+            address: 0,
+            length: 0,
+            data: Vec::new(),
+        };
+        let blocks = to.iter().map(|to| (*to, block.clone())).collect();
+        let error = ledger.offered(key, CALL, blocks).unwrap_err().to_string();
+        assert!(error.contains(expect), "{error}");
+    };
+    let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
+    check(&mut ledger, (1, 0), &[], "nothing is on offer");
+    check(&mut ledger, (1, 0), &[0, 1], "a rank of another service");
+    let error = ledger.finished(1, 5).unwrap_err().to_string();
+    assert!(error.contains("not on offer"), "{error}");
+    // A rank that expects nothing from the source.
+    let receives = [Block {
+        peer: 0,
+        offset: 0,
+        length: 0,
+    }];
+    ledger.arrive(CALL, 0, &[], &receives, &[]).expect("valid");
+    check(&mut ledger, (1, 1), &[0], "expects nothing from it");
+}

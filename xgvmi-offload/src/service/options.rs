@@ -1,0 +1,386 @@
+//! How an SP is started: flags over a file over defaults.
+
+use crate::control::Scheme;
+use crate::error::{OffloadError, Result};
+use crate::secret::Secret;
+use clap::Args;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use xgvmi_ucp::ImportedMemory;
+
+/// Work that one SP has under way at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credits {
+    /// DPU_RTS without an answer, in each collective.
+    pub sends: usize,
+    /// RDMA READs, in all of them together.
+    pub receives: usize,
+}
+
+/// What an SP is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceOptions {
+    /// `host:port` to listen on; port 0 takes a free one.
+    pub listen: String,
+    /// `host:port` under which other SPs find this one; where it listens, if that is a single address.
+    pub advertise: Option<String>,
+    /// How keys are made; `None` takes that of each job.
+    pub scheme: Option<Scheme>,
+    /// Work under way.
+    pub credits: Credits,
+    /// Blocks shorter than this travel in messages, in bytes.
+    pub direct_min: u64,
+    /// Poll for this long after the last event before sleeping.
+    pub spin: Duration,
+    /// The longest that a job may take to come together.
+    pub setup_limit: Duration,
+    /// The longest that another SP may be silent, and ranks take this one to be alive without a word of it.
+    pub silence_limit: Duration,
+    /// What ranks and other SPs must have as well.
+    pub secret: Option<Secret>,
+    /// The libucp to use; the loader's search without it.
+    pub ucx_library: Option<PathBuf>,
+    /// End after this many jobs.
+    pub jobs: Option<u64>,
+    /// SPs that this process is to run; more than one are processes of their own, see [`super::supervise`].
+    pub workers: u16,
+    /// What to tell.
+    pub log: LogLevel,
+}
+
+/// How much an SP tells on standard error.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Failures only.
+    Error,
+    /// Jobs that come and go as well.
+    #[default]
+    Info,
+    /// Ranks and other SPs as well.
+    Debug,
+}
+
+/// The flags. Each has its namesake in the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct ServiceArgs {
+    /// A file with any of these options, as `direct-min = 512`; flags override it.
+    #[arg(long, value_name = "FILE.toml")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Where ranks and other SPs connect [default: 127.0.0.1:7700].
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// Where other SPs find this one, if it listens on a wildcard or behind another name.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub advertise: Option<String>,
+    /// Add the launcher's local rank (Open MPI, MPICH, Slurm) to the port: one command line for all SPs of a DPU.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub port_by_local_rank: Option<bool>,
+    /// Run this many SPs, at --listen's port and the following ones, under one daemon [default: 1].
+    #[arg(long, value_name = "K")]
+    pub workers: Option<u16>,
+    /// Which of them this is; given by the daemon.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub worker_index: Option<u16>,
+    /// Serve jobs of this scheme only [default: any].
+    #[arg(long)]
+    pub scheme: Option<Scheme>,
+    /// Offers (DPU_RTS) without an answer in each collective [default: 4].
+    #[arg(long, value_name = "N")]
+    pub sends: Option<usize>,
+    /// RDMA READs under way [default: 4].
+    #[arg(long, value_name = "N")]
+    pub receives: Option<usize>,
+    /// Shorter blocks travel in messages; at least 256 [default: 512].
+    #[arg(long, value_name = "BYTES")]
+    pub direct_min: Option<u64>,
+    /// Poll for this long before sleeping; costs a core [default: 0].
+    #[arg(long, value_name = "US")]
+    pub spin_us: Option<u64>,
+    /// The longest that a job may take to come together [default: 60].
+    #[arg(long, value_name = "S")]
+    pub setup_limit_s: Option<u64>,
+    /// An SP of which nothing is heard for so long is dead; the same at all SPs of a job [default: 20].
+    #[arg(long, value_name = "S")]
+    pub silence_limit_s: Option<u64>,
+    /// A file with a secret, 16 to 4096 bytes: only ranks and SPs that have it too are served [default: all are].
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// The libucp to use [default: the loader's search].
+    #[arg(long, value_name = "FILE")]
+    pub ucx_library: Option<PathBuf>,
+    /// End after this many jobs [default: never].
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<u64>,
+    /// What to tell on standard error [default: info].
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<LogLevel>,
+}
+
+/// The longest polling that makes sense: a second.
+const SPIN_US_MAX: u64 = 1_000_000;
+
+/// The longest block that may travel in messages: beyond, copying costs more than anything that it avoids.
+const DIRECT_MIN_MAX: u64 = 64 << 10;
+
+/// Most credits of a kind: as good as none, and far below what UCX queues.
+const CREDITS_MAX: usize = 4096;
+
+/// Most SPs under one daemon: a DPU has some ten cores.
+const WORKERS_MAX: u16 = 256;
+
+/// What launchers call the number of a process on its node.
+const LOCAL_RANKS: [&str; 4] = [
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PMIX_LOCAL_RANK",
+    "SLURM_LOCALID",
+];
+
+impl ServiceArgs {
+    /// Reads the file, if there is one, and checks everything.
+    ///
+    /// # Errors
+    /// [`OffloadError::Options`], which names the option, or the file and the line.
+    pub fn options(self) -> Result<ServiceOptions> {
+        let file: Self = self
+            .config
+            .as_deref()
+            .map(read_toml)
+            .transpose()?
+            .unwrap_or_default();
+        let mut listen = self
+            .listen
+            .or(file.listen)
+            .unwrap_or_else(|| "127.0.0.1:7700".to_owned());
+        let mut advertise = self.advertise.or(file.advertise);
+        let workers = within(
+            "workers",
+            self.workers.or(file.workers).unwrap_or(1),
+            1..=WORKERS_MAX,
+        )?;
+        let mut shift = self.worker_index.unwrap_or(0);
+        if self.port_by_local_rank.or(file.port_by_local_rank) == Some(true) {
+            shift = local_rank()?
+                .checked_mul(workers)
+                .and_then(|first| first.checked_add(shift))
+                .ok_or_else(|| OffloadError::Options("beyond port 65535".to_owned()))?;
+        }
+        if shift > 0 {
+            listen = shift_port(&listen, shift)?;
+            advertise = advertise.map(|a| shift_port(&a, shift)).transpose()?;
+        }
+        // Each of several workers takes the place of one.
+        let workers = if self.worker_index.is_some() {
+            1
+        } else {
+            workers
+        };
+        let credits = Credits {
+            sends: self.sends.or(file.sends).unwrap_or(4),
+            receives: self.receives.or(file.receives).unwrap_or(4),
+        };
+        let options = ServiceOptions {
+            listen,
+            advertise,
+            scheme: self.scheme.or(file.scheme),
+            credits,
+            direct_min: self.direct_min.or(file.direct_min).unwrap_or(512),
+            spin: Duration::from_micros(within(
+                "spin-us",
+                self.spin_us.or(file.spin_us).unwrap_or(0),
+                0..=SPIN_US_MAX,
+            )?),
+            setup_limit: Duration::from_secs(within(
+                "setup-limit-s",
+                self.setup_limit_s.or(file.setup_limit_s).unwrap_or(60),
+                1..=86_400,
+            )?),
+            silence_limit: Duration::from_secs(within(
+                "silence-limit-s",
+                self.silence_limit_s.or(file.silence_limit_s).unwrap_or(20),
+                1..=3600,
+            )?),
+            secret: self
+                .secret_file
+                .or(file.secret_file)
+                .as_deref()
+                .map(Secret::read)
+                .transpose()?,
+            ucx_library: self.ucx_library.or(file.ucx_library),
+            jobs: self.jobs.or(file.jobs),
+            workers,
+            log: self.log.or(file.log).unwrap_or_default(),
+        };
+        within("sends", options.credits.sends, 1..=CREDITS_MAX)?;
+        within("receives", options.credits.receives, 1..=CREDITS_MAX)?;
+        let least = ImportedMemory::DEVICE_ACCESS_MIN as u64;
+        within("direct-min", options.direct_min, least..=DIRECT_MIN_MAX)?;
+        within("jobs", options.jobs.unwrap_or(1), 1..=u64::MAX)?;
+        port_of(&options.listen)?;
+        if let Some(advertise) = &options.advertise {
+            port_of(advertise)?;
+        }
+        Ok(options)
+    }
+}
+
+/// A file of options.
+pub(crate) fn read_toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| OffloadError::io(format!("reading {}", path.display()), error))?;
+    toml::from_str(&text)
+        .map_err(|error| OffloadError::Options(format!("{}: {error}", path.display())))
+}
+
+/// A number with limits.
+pub(crate) fn within<T: PartialOrd + std::fmt::Display + Copy>(
+    name: &str,
+    value: T,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<T> {
+    if range.contains(&value) {
+        Ok(value)
+    } else {
+        Err(OffloadError::Options(format!(
+            "{name} is {value}; it must be from {} to {}",
+            range.start(),
+            range.end()
+        )))
+    }
+}
+
+fn local_rank() -> Result<u16> {
+    LOCAL_RANKS
+        .iter()
+        .find_map(|name| std::env::var(name).ok()?.parse().ok())
+        .ok_or_else(|| {
+            OffloadError::Options(format!(
+                "port-by-local-rank: the launcher has set none of {}",
+                LOCAL_RANKS.join(", ")
+            ))
+        })
+}
+
+fn shift_port(address: &str, by: u16) -> Result<String> {
+    let (host, port) = port_of(address)?;
+    if port == 0 {
+        // Any free one, and so another for each.
+        return Ok(address.to_owned());
+    }
+    let port = port.checked_add(by).ok_or_else(|| {
+        OffloadError::Options(format!("'{address}' and {by} more: beyond port 65535"))
+    })?;
+    Ok(format!("{host}:{port}"))
+}
+
+fn port_of(address: &str) -> Result<(&str, u16)> {
+    address
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse().ok()?)))
+        .ok_or_else(|| OffloadError::Options(format!("'{address}' is no ADDR:PORT")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::io::Write as _;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ServiceArgs,
+    }
+
+    fn options(arguments: &[&str]) -> Result<ServiceOptions> {
+        let words = std::iter::once("sp").chain(arguments.iter().copied());
+        Cli::try_parse_from(words)
+            .expect("known flags")
+            .args
+            .options()
+    }
+
+    #[test]
+    fn flags_override_the_file_and_the_file_the_defaults() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, "receives = 8\nsends = 2\nscheme = 'xgvmi'").expect("written");
+        let path = file.path().to_str().expect("UTF-8");
+        let found = options(&["--config", path, "--sends", "3"]).expect("valid");
+        assert_eq!(
+            found.credits,
+            Credits {
+                sends: 3,
+                receives: 8
+            }
+        );
+        assert_eq!(found.scheme, Some(Scheme::Xgvmi));
+        let worker = options(&["--workers", "3", "--worker-index", "2"]).expect("valid");
+        assert_eq!(
+            (worker.listen.as_str(), worker.workers),
+            ("127.0.0.1:7702", 1)
+        );
+        let default = options(&[]).expect("valid");
+        assert_eq!(
+            default.credits,
+            Credits {
+                sends: 4,
+                receives: 4
+            }
+        );
+        assert_eq!(
+            (default.listen.as_str(), default.direct_min),
+            ("127.0.0.1:7700", 512)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_named() {
+        let check = |arguments: &[&str], expect: &str| {
+            let error = options(arguments).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        check(&["--sends", "0"], "sends is 0; it must be from 1 to 4096");
+        check(&["--direct-min", "255"], "direct-min is 255");
+        check(&["--workers", "0"], "workers is 0");
+        check(&["--listen", "nowhere"], "'nowhere' is no ADDR:PORT");
+        check(&["--spin-us", "1000001"], "spin-us");
+        check(&["--silence-limit-s", "0"], "silence-limit-s is 0");
+        check(&["--secret-file", "/nowhere"], "/nowhere");
+        check(&["--config", "/nowhere.toml"], "/nowhere.toml");
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, "recieves = 8").expect("written");
+        check(
+            &["--config", file.path().to_str().expect("UTF-8")],
+            "recieves",
+        );
+    }
+
+    #[test]
+    fn the_example_is_valid() {
+        let example = include_str!("../../packaging/xgvmi-sp.toml");
+        let args: ServiceArgs = toml::from_str(example).expect("valid");
+        let options = args.options().expect("valid");
+        assert_eq!(
+            (options.listen.as_str(), options.workers),
+            ("192.168.100.2:7700", 4)
+        );
+        // What is commented out is valid too.
+        let all = example.replace("\n# ", "\n");
+        let named: Vec<&str> = all.lines().filter(|line| line.contains(" = ")).collect();
+        toml::from_str::<ServiceArgs>(&named.join("\n")).expect("valid");
+        assert_eq!(named.len(), 5);
+    }
+
+    #[test]
+    fn ports_move_with_the_local_rank() {
+        assert_eq!(shift_port("[::1]:7700", 3).expect("valid"), "[::1]:7703");
+        assert!(shift_port("h:65535", 1).is_err());
+    }
+}
