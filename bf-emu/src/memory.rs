@@ -206,27 +206,33 @@ pub enum CopyError {
     Target(MemoryError),
 }
 
-/// A buffer for data between two foreign processes. There is one per process, and the device's lock
-/// is held while it is in use.
+/// Proof that no other thread of this process moves data between two foreign processes now.
+///
+/// # Safety
+/// While a value of the type lives, no other one does in this process.
+pub unsafe trait Exclusive {}
+
+/// A buffer for data between two foreign processes. There is one per process, and its user holds an
+/// [`Exclusive`].
 #[derive(Debug)]
 pub struct Bounce {
     bytes: std::cell::UnsafeCell<[u8; CHUNK_BYTES]>,
 }
 
-// SAFETY: used only under the device's lock, by one thread of this process at a time.
+// SAFETY: used only with an `Exclusive`, by one thread of this process at a time.
 unsafe impl Sync for Bounce {}
 
 static BOUNCE: Bounce = Bounce {
     bytes: std::cell::UnsafeCell::new([0; CHUNK_BYTES]),
 };
 
-/// Moves at most [`CHUNK_BYTES`] from one process's memory to another's. The device's lock must be
-/// held: witnessed by the argument.
+/// Moves at most [`CHUNK_BYTES`] from one process's memory to another's. The device's lock is the proof
+/// that the caller is alone.
 ///
 /// # Errors
 /// Which side failed, and how. Bytes before the failure may have been moved.
 pub fn copy(
-    _lock: &crate::fabric::Locked<'_>,
+    _alone: &impl Exclusive,
     from: (Space, u64),
     to: (Space, u64),
     length: usize,
@@ -269,7 +275,7 @@ pub fn copy(
             })
         }
         (false, false) => {
-            // SAFETY: the lock is held, so no other thread of this process uses the buffer.
+            // SAFETY: no other thread of this process uses the buffer: `Exclusive`.
             let bytes = unsafe { &mut *BOUNCE.bytes.get() };
             let bytes = &mut bytes[..length];
             source.read(source_at, bytes).map_err(CopyError::Source)?;

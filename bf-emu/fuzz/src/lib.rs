@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
 use arbitrary::Arbitrary;
-use bf_emu::fabric::Fabric;
+use bf_emu::engine;
 use bf_emu::process::{self, Process};
 use bf_emu::model::profile::Profile;
 use bf_emu::view::state::StateDir;
@@ -196,8 +196,7 @@ fn process() -> &'static Process {
         let state = StateDir::create(&dir.path().join("state"), &topology, &profile);
         let state = state.expect("a device");
         let lock = state.lock().expect("a lock");
-        let (table, name) = (profile.table(), profile.name());
-        let fabric = Fabric::create(state.path(), &topology, table, name);
+        let fabric = engine::create(state.path(), &topology, &profile);
         drop(fabric.expect("a fabric"));
         state.make_view("node0.host", &lock).expect("a view");
         drop(lock);

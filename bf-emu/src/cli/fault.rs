@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
+use bf_emu::engine;
 use bf_emu::fabric::Fabric;
 use bf_emu::model::faults::{RULES_MAX, parse};
 use bf_emu::report::stats;
@@ -50,7 +51,7 @@ pub(super) fn act(command: &FaultCommand) -> Result<()> {
 
 fn open(args: &StateArgs) -> Result<Fabric> {
     let state = StateDir::open(&locate(args.state.as_deref()))?;
-    Ok(Fabric::open(state.path())?)
+    Ok(engine::open(state.path())?)
 }
 
 fn add(args: &StateArgs, words: &[String]) -> Result<()> {

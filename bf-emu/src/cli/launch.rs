@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use bf_emu::engine::deferred::ENV_MODE;
-use bf_emu::fabric::Fabric;
+use bf_emu::engine::{self, deferred::ENV_MODE};
 use bf_emu::model::profile::Profile;
 use bf_emu::model::topology::Topology;
 use bf_emu::process::ENV_KEYS;
@@ -89,12 +88,7 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
     if profile.is_some_and(|asked| asked.table() != has_profile.table()) {
         return Err(differs("profile").into());
     }
-    let fabric = Fabric::create(
-        state.path(),
-        &has_topology,
-        has_profile.table(),
-        has_profile.name(),
-    )?;
+    let fabric = engine::create(state.path(), &has_topology, &has_profile)?;
     state.make_view(&args.view, &lock)?;
     state.show_ports(&fabric, &lock)?;
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use bf_emu::engine::event::PortEvent;
+use bf_emu::engine::{self, port};
 use bf_emu::fabric::{Fabric, Identity, Place, PortState};
 use bf_emu::view::state::{StateDir, locate};
 use clap::{Args, ValueEnum};
@@ -64,14 +65,14 @@ pub(super) fn act(args: &PortArgs) -> Result<()> {
     let state = StateDir::open(&locate(args.state.state.as_deref()))?;
     // Until the views show what is so, no other view is made.
     let lock = state.lock()?;
-    let fabric = Fabric::open(state.path())?;
+    let fabric = engine::open(state.path())?;
     for place in places(&fabric, &args.function, args.port)? {
         match args.change.effect() {
             Ok(to) => {
-                fabric.lock().set_port_state(place, to);
+                port::set_state(&mut fabric.lock(), place, to);
                 state.show_ports(&fabric, &lock)?;
             }
-            Err(event) => fabric.lock().tell_of_port(place, event),
+            Err(event) => port::tell(&fabric.lock(), place, event),
         }
     }
     Ok(())

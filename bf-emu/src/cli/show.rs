@@ -3,7 +3,8 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
-use bf_emu::fabric::{Fabric, FabricError};
+use bf_emu::engine;
+use bf_emu::fabric::FabricError;
 use bf_emu::report::stats;
 use bf_emu::view::state::{StateDir, StateError, locate};
 use serde::Serialize;
@@ -130,7 +131,7 @@ fn processes(state: &StateDir) -> Result<Vec<ProcessInfo>> {
     if !state.device_path().exists() {
         return Ok(Vec::new());
     }
-    let fabric = Fabric::open(state.path())?;
+    let fabric = engine::open(state.path())?;
     let functions = fabric.identities().len();
     let mut locked = fabric.lock();
     locked.sweep();

@@ -4,9 +4,10 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bf_emu::engine;
 use bf_emu::fabric::Fabric;
-use bf_emu::fabric::trace::Shown;
 use bf_emu::report::dump;
+use bf_emu::report::trace::Shown;
 use bf_emu::view::state::{StateDir, locate};
 use clap::Args;
 
@@ -39,7 +40,7 @@ pub(super) struct TraceArgs {
 
 fn open(args: &StateArgs) -> Result<Fabric> {
     let state = StateDir::open(&locate(args.state.as_deref()))?;
-    Ok(Fabric::open(state.path())?)
+    Ok(engine::open(state.path())?)
 }
 
 /// Turns the trace on or off, or shows it.

@@ -4,8 +4,9 @@
 use mlx5_prm::mkey::{Klm, QPN_ANY};
 use mlx5_prm::umr::access;
 
+use crate::fabric::Locked;
+use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{Mkey, MkeyKind};
-use crate::fabric::{Locked, MKEY_BASE};
 use crate::memory::Space;
 
 /// Keys that may lie behind one another: an alias, a window or UMR key, a KSM key, the memory.
@@ -89,16 +90,6 @@ pub(crate) struct Piece {
     pub address: u64,
     /// Bytes.
     pub length: u64,
-}
-
-/// Splits a key as work requests carry it.
-pub(crate) fn slot_of(key: u32) -> Option<u32> {
-    (key >> 8).checked_sub(MKEY_BASE)
-}
-
-/// The key that names a slot, with a variant.
-pub(crate) fn key_of(slot: u32, variant: u8) -> u32 {
-    (slot + MKEY_BASE) << 8 | u32::from(variant)
 }
 
 /// Where the first bytes of `length` at `address` behind `key` lie: a piece of 1 to `length` bytes.

@@ -11,18 +11,13 @@ use super::owed::{self, Object};
 use super::receive::{self, low16};
 use super::scatter::Scattered;
 use super::tick;
+use crate::fabric::counters::{Refusal, Work};
 use crate::fabric::journal::{Record, Take, TakenFrom, Written};
+use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
-use crate::fabric::trace;
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
-use crate::report::stats::{Refusal, Work};
 use crate::sys;
-
-/// Slot of a queue pair number.
-pub(crate) fn qp_slot(qpn: u32) -> u32 {
-    qpn.wrapping_sub(QPN_BASE)
-}
 
 /// Writes an entry into completion queue `slot`, and tells its owner if that was asked for.
 pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, cqe: Cqe) {
@@ -92,7 +87,8 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
     let (function, slot) = (record.function as usize, record.slot);
     receive::count(locked, &record.take);
     let written = space.publish(record.address, &record.entry).is_ok();
-    trace::completion(locked.fabric(), function, slot + NUMBER_BASE, &record.entry);
+    let trace = locked.fabric().trace();
+    trace.completion(function, slot + NUMBER_BASE, &record.entry);
     let mut verdict = None;
     let mut told = ((0, 0), Subscription::default());
     if let Some(cq) = locked.function(function).cqs.get_mut(slot)

@@ -5,9 +5,9 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::umr::access;
 use mlx5_prm::wqe::{AddressVector, Ctrl, RemoteAddress, WQEBB_BYTES};
 
-use super::access::{Need, key_of, slot_of};
+use super::access::Need;
 use super::atomic;
-use super::complete::{complete_scattered, enter_error, fail, flush, qp_slot, space_of_qp};
+use super::complete::{complete_scattered, enter_error, fail, flush, space_of_qp};
 use super::event::Event;
 use super::fault::{self, Verdict};
 use super::link;
@@ -18,11 +18,12 @@ use super::scatter::Scattered;
 use super::umr;
 use super::work::{self, Operation, WORK_BYTES_MAX, WorkError};
 use crate::fabric::Locked;
+use crate::fabric::counters::{Refusal, Work};
 use crate::fabric::journal::Take;
+use crate::fabric::numbers::{key_of, qp_slot, slot_of};
 use crate::fabric::objects::Ring;
 use crate::fabric::trace::What;
 use crate::memory::{MemoryError, Space};
-use crate::report::stats::{Refusal, Work};
 use crate::sys;
 
 /// Longest message, as the port tells its users.

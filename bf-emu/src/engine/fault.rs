@@ -4,13 +4,15 @@ use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::umr::mask;
 use mlx5_prm::wqe::Ctrl;
 
-use super::complete::{complete, qp_slot};
+use super::complete::complete;
 use super::deferred;
 use super::work::{self, Operation};
 use crate::fabric::Locked;
+use crate::fabric::counters::Refusal;
+use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Held, Qp};
-use crate::model::faults::{self, Action, Event, Request};
-use crate::report::stats::Refusal;
+use crate::fabric::rules;
+use crate::model::faults::{Action, Event, Request};
 use crate::sys;
 
 /// What is to become of a request.
@@ -56,7 +58,7 @@ fn struck(
     let owner = locked.peek(function).qps.owner(qp_slot(qpn));
     let process = owner.map_or(0, |owner| owner.process);
     let rules = &mut locked.common().faults;
-    let Some(action) = faults::decide(rules, function, process, Event::Request(request)) else {
+    let Some(action) = rules::decide(rules, function, process, Event::Request(request)) else {
         return Verdict::Go;
     };
     locked.fabric().counters(function).refuse(Refusal::Injected);

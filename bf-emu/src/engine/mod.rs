@@ -24,6 +24,7 @@ pub(crate) mod moderation;
 mod owed;
 mod peer;
 pub mod polling;
+pub mod port;
 pub(crate) mod receive;
 pub(crate) mod scatter;
 #[cfg(test)]
@@ -32,16 +33,36 @@ pub(crate) mod tick;
 pub(crate) mod umr;
 pub(crate) mod work;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::fabric::numbers::qp_slot;
 use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
 use crate::fabric::trace::What;
-use crate::fabric::{Fabric, Locked, NUMBER_BASE};
+use crate::fabric::{Fabric, FabricError, Locked, NUMBER_BASE};
+use crate::model::profile::Profile;
+use crate::model::topology::Topology;
 use crate::sys;
 
-use complete::qp_slot;
 use execute::Step;
+
+/// Opens the device in directory `state`.
+///
+/// # Errors
+/// There is none, or it is of another version.
+pub fn open(state: &Path) -> Result<Fabric, FabricError> {
+    Fabric::open(state, complete::recover)
+}
+
+/// Makes the device of a topology in directory `state`, or checks that the one there is the same.
+///
+/// # Errors
+/// The file cannot be made, or describes another device.
+pub fn create(state: &Path, topology: &Topology, profile: &Profile) -> Result<Fabric, FabricError> {
+    let profile = (profile.table(), profile.name());
+    Fabric::create(state, topology, profile, complete::recover)
+}
 
 /// Entries of one queue that are carried out before others may use the device.
 const ENTRIES_PER_TURN: u32 = 16;

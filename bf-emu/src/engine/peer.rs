@@ -4,9 +4,10 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
 use super::access::Side;
-use super::complete::{enter_error, qp_slot};
+use super::complete::enter_error;
 use super::event::Event;
 use super::execute::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
+use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::{Fabric, Locked, NUMBER_BASE, Place};
 

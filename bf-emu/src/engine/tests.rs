@@ -13,12 +13,12 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::umr::{UmrContext, UmrCtrl, access, flag, mask};
 use mlx5_prm::wqe::{Ctrl, Data, INVALID_LKEY, RemoteAddress, opcode};
 
-use super::access::key_of;
 use super::run;
+use crate::fabric::numbers::{key_of, slot_of};
 use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Qp, Ring, Target};
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, Place, QPN_BASE};
-use crate::model::profile::ProfileTable;
+use crate::model::profile::Profile;
 use crate::model::topology::{Topology, VIEW_NAME_MAX};
 use crate::sys;
 
@@ -67,7 +67,8 @@ impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let topology = Topology::with_nodes(2).unwrap();
-        let fabric = Fabric::create(dir.path(), &topology, &ProfileTable::NONE, "none").unwrap();
+        let profile = Profile::load("none").unwrap();
+        let fabric = super::create(dir.path(), &topology, &profile).unwrap();
         let me = Attached {
             pid: sys::pid(),
             start_time: crate::fabric::release::start_time(sys::pid()).unwrap(),
@@ -145,7 +146,7 @@ impl World {
     }
 
     fn alias(&self, function: usize, of: usize, key: u32) -> u32 {
-        let index = super::access::slot_of(key).unwrap();
+        let index = slot_of(key).unwrap();
         let generation = self.fabric.lock().peek(of).mkeys.generation(index).unwrap();
         let target = Target {
             function: u32::try_from(of).unwrap(),
@@ -481,7 +482,7 @@ fn a_key_that_does_not_open_moves_nothing() {
         ("one byte above", |_, key, bytes| (key, address(bytes) + 1)),
         ("a range that wraps", |_, key, _| (key, u64::MAX - 7)),
         ("another domain", |world, key, bytes| {
-            let slot = super::access::slot_of(key).unwrap();
+            let slot = slot_of(key).unwrap();
             world
                 .fabric
                 .lock()
@@ -638,7 +639,7 @@ fn an_alias_follows_its_key_through_bind_and_invalidate() {
     assert_eq!(target, [second, first.clone()].concat());
 
     // The key's number comes again: the old alias does not open the new key.
-    let slot = super::access::slot_of(key).unwrap();
+    let slot = slot_of(key).unwrap();
     assert!(world.fabric.lock().function(HOST).remove_mkey(slot));
     let again = world.region(HOST, &first, ALL_RIGHTS);
     assert_eq!(again >> 8, key >> 8);

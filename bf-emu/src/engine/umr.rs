@@ -4,14 +4,15 @@ use mlx5_prm::mkey::{KLM_BYTES, Klm};
 use mlx5_prm::umr::{UmrContext, UmrCtrl, flag, mask};
 use mlx5_prm::wqe::Data;
 
-use super::access::{Need, Side, slot_of};
+use super::access::{Need, Side};
 use super::list::{List, transfer};
 use super::work;
 use crate::fabric::Locked;
+use crate::fabric::counters::Work;
 use crate::fabric::klm::Run;
+use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{MkeyKind, Qp};
 use crate::model::profile::CostKind;
-use crate::report::stats::Work;
 
 /// Why a UMR was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

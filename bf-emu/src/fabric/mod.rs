@@ -2,12 +2,16 @@
 //!
 //! The file is sparse: a table costs memory only for the slots that were ever used.
 
+pub mod counters;
 pub mod journal;
 pub mod klm;
+pub(crate) mod link;
 pub mod lock;
+pub mod numbers;
 pub mod objects;
 pub mod port;
 pub mod release;
+pub mod rules;
 pub mod table;
 pub mod trace;
 
@@ -19,19 +23,21 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use counters::Counters;
 use journal::Journal;
 use klm::Klms;
 use lock::{Holder, SharedMutex, Taken};
+pub use numbers::{MKEY_BASE, NUMBER_BASE, QPN_BASE};
 use objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
 use port::PortStates;
 pub use port::{Identity, Place, PortState};
+use rules::Rules;
 use table::Table;
 
-use crate::engine::link;
-use crate::model::faults::{self, RULES_MAX, Rule, Rules};
+use crate::memory::Exclusive;
+use crate::model::faults::{RULES_MAX, Rule};
 use crate::model::profile::ProfileTable;
 use crate::model::topology::{FUNCTIONS_MAX, PORTS_MAX, Topology};
-use crate::report::stats::Counters;
 use crate::sys::Errno;
 
 /// Processes that may use the device at once.
@@ -50,14 +56,6 @@ pub const UMEMS_MAX: usize = 64 * 1024;
 pub const PDS_MAX: usize = 4 * 1024;
 /// Channels of one function.
 pub const CHANNELS_MAX: usize = 4 * 1024;
-
-/// Numbers of objects start here, as on an adapter whose firmware keeps the first ones. They are
-/// the same for every function: nothing may take a number for unique in the fabric.
-pub const MKEY_BASE: u32 = 0x600;
-/// First queue pair number.
-pub const QPN_BASE: u32 = 0x48;
-/// First number of the other objects.
-pub const NUMBER_BASE: u32 = 0x10;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"bf-emu\0\x01");
 const FILE_NAME: &str = "device";
@@ -201,12 +199,17 @@ pub enum FabricError {
     },
 }
 
+/// Ends what a process that died with the lock was doing to queues of others. Called with the lock held
+/// and the tables repaired. Async-signal-safe.
+pub type Recovery = fn(&mut Locked<'_>);
+
 /// The mapped device.
 #[derive(Debug)]
 pub struct Fabric {
     base: NonNull<u8>,
     bytes: usize,
     path: PathBuf,
+    recovery: Recovery,
 }
 
 // SAFETY: the mapping stays until drop and belongs to no thread; its contents are reached through
@@ -224,19 +227,19 @@ impl Drop for Fabric {
 
 impl Fabric {
     /// Makes the device of a topology in directory `state`, or checks that the one there is the
-    /// same.
+    /// same. `recovery` is the engine's part of a repair: see `engine::create`.
     ///
     /// # Errors
     /// The file cannot be made, or describes another device.
     pub fn create(
         state: &Path,
         topology: &Topology,
-        profile: &ProfileTable,
-        profile_name: &str,
+        (profile, profile_name): (&ProfileTable, &str),
+        recovery: Recovery,
     ) -> Result<Self, FabricError> {
         let path = state.join(FILE_NAME);
         if path.exists() {
-            let fabric = Self::open(state)?;
+            let fabric = Self::open(state, recovery)?;
             fabric.check_same(topology, profile, profile_name)?;
             return Ok(fabric);
         }
@@ -262,7 +265,7 @@ impl Fabric {
                 path: draft.clone(),
                 source,
             })?;
-        let fabric = Self::map(&file, bytes, path.clone())?;
+        let fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
         // SAFETY: the file is new and has no name that others know: this process alone sees the
         // head, and all zeroes is a valid one.
         let head = unsafe { fabric.base.cast::<Head>().as_mut() };
@@ -290,11 +293,12 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Opens the device in directory `state`.
+    /// Opens the device in directory `state`. `recovery` is the engine's part of a repair: see
+    /// `engine::open`.
     ///
     /// # Errors
     /// There is none, or it is of another version.
-    pub fn open(state: &Path) -> Result<Self, FabricError> {
+    pub fn open(state: &Path, recovery: Recovery) -> Result<Self, FabricError> {
         let path = state.join(FILE_NAME);
         let io = |call, source| FabricError::Io {
             call,
@@ -311,7 +315,7 @@ impl Fabric {
         if bytes < HEAD_BYTES + COMMON_BYTES {
             return Err(FabricError::Layout { path });
         }
-        let fabric = Self::map(&file, bytes, path.clone())?;
+        let fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
         let head = fabric.head();
         let functions = head.functions as usize;
         let same = head.magic == MAGIC
@@ -325,7 +329,11 @@ impl Fabric {
         }
     }
 
-    fn map(file: &File, bytes: usize, path: PathBuf) -> Result<Self, FabricError> {
+    fn map(
+        file: &File,
+        bytes: usize,
+        (path, recovery): (PathBuf, Recovery),
+    ) -> Result<Self, FabricError> {
         // The interposed mmap of the process may be hooked by others: ask the kernel.
         // SAFETY: a new shared mapping of a file that we have open, at an address of the kernel's
         // choice.
@@ -344,7 +352,12 @@ impl Fabric {
             .ok()
             .and_then(|base| NonNull::new(base as *mut u8))
         {
-            Some(base) => Ok(Self { base, bytes, path }),
+            Some(base) => Ok(Self {
+                base,
+                bytes,
+                path,
+                recovery,
+            }),
             None => Err(FabricError::Io {
                 call: "map",
                 path,
@@ -536,7 +549,7 @@ impl Fabric {
         };
         if taken == Taken::OwnerDied {
             self.head().repairs.fetch_add(1, Ordering::Relaxed);
-            locked.repair();
+            locked.recover();
         }
         locked
     }
@@ -557,6 +570,9 @@ impl Drop for Locked<'_> {
     }
 }
 
+// SAFETY: one thread at a time holds the lock.
+unsafe impl Exclusive for Locked<'_> {}
+
 impl<'a> Locked<'a> {
     /// The device.
     #[must_use]
@@ -576,7 +592,7 @@ impl<'a> Locked<'a> {
         unsafe { self.fabric.head().lock.unlock() };
         if self.fabric.head().lock.lock() == Taken::OwnerDied {
             self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
-            self.repair();
+            self.recover();
         }
     }
 
@@ -587,8 +603,14 @@ impl<'a> Locked<'a> {
         crate::sys::wait_until(until_ns);
         if self.fabric.head().lock.lock() == Taken::OwnerDied {
             self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
-            self.repair();
+            self.recover();
         }
+    }
+
+    /// Puts right what a holder of the lock left that died in the middle of a change.
+    fn recover(&mut self) {
+        self.repair();
+        (self.fabric.recovery)(self);
     }
 
     /// What every function shares.
@@ -639,7 +661,7 @@ impl<'a> Locked<'a> {
         }
         for rule in rules {
             // Cannot fail: there is room.
-            let _ = faults::arm(table, process, *rule);
+            let _ = rules::arm(table, process, *rule);
         }
         self.count_faults();
         true
@@ -681,11 +703,13 @@ impl<'a> Locked<'a> {
 mod tests {
     use super::*;
 
+    const PROFILE: (&ProfileTable, &str) = (&ProfileTable::NONE, "none");
+
     #[test]
     fn a_device_is_made_once_and_checked_after() {
         let dir = tempfile::tempdir().unwrap();
         let two = Topology::with_nodes(2).unwrap();
-        let fabric = Fabric::create(dir.path(), &two, &ProfileTable::NONE, "none").unwrap();
+        let fabric = Fabric::create(dir.path(), &two, PROFILE, |_| {}).unwrap();
         assert_eq!(fabric.function_index("node1.dpu"), Some(3));
         let identity = fabric.identity(3).unwrap();
         let place = Some(Place {
@@ -695,9 +719,9 @@ mod tests {
         assert_eq!(fabric.port_of_lid(identity.lid(1)), place);
         assert_eq!(fabric.port_of_gid(&identity.gid(1)), place);
         assert_eq!((identity.lid(2), fabric.port_of_lid(0)), (0, None));
-        Fabric::create(dir.path(), &two, &ProfileTable::NONE, "none").unwrap();
+        Fabric::create(dir.path(), &two, PROFILE, |_| {}).unwrap();
         let one = Topology::with_nodes(1).unwrap();
-        let error = Fabric::create(dir.path(), &one, &ProfileTable::NONE, "none").unwrap_err();
+        let error = Fabric::create(dir.path(), &one, PROFILE, |_| {}).unwrap_err();
         assert!(error.to_string().contains("bf-emu reset"), "{error}");
     }
 
@@ -706,7 +730,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for bytes in [0, 5, HEAD_BYTES + COMMON_BYTES] {
             std::fs::write(dir.path().join(FILE_NAME), vec![0xffu8; bytes]).unwrap();
-            let error = Fabric::open(dir.path()).unwrap_err();
+            let error = Fabric::open(dir.path(), |_| {}).unwrap_err();
             assert!(
                 matches!(error, FabricError::Layout { .. }),
                 "{bytes}: {error}"
@@ -719,7 +743,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
         let topology = Topology::with_nodes(4).unwrap();
-        let fabric = Fabric::create(dir.path(), &topology, &ProfileTable::NONE, "none").unwrap();
+        let fabric = Fabric::create(dir.path(), &topology, PROFILE, |_| {}).unwrap();
         let mut locked = fabric.lock();
         for function in 0..8 {
             assert_eq!(locked.function(function).mkeys.live(), 0);

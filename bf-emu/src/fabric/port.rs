@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::link::Port;
 use super::{Fabric, Locked};
-use crate::engine::event::{self, PortEvent};
-use crate::engine::link::Port;
+use crate::model::adapter::GID_PREFIX;
 use crate::model::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, PORTS_MAX};
-use crate::view::sysfs::GID_PREFIX;
 
 /// What identifies a function to its users.
 #[derive(Clone, Copy, Debug)]
@@ -216,13 +215,12 @@ impl Fabric {
 }
 
 impl Locked<'_> {
-    /// Changes the state of a port, and tells all who have its function open. Nothing happens if it
-    /// is in that state.
-    pub fn set_port_state(&mut self, place: Place, state: PortState) {
+    /// Changes the state of a port. Returns whether it was in another one.
+    pub(crate) fn put_port_state(&mut self, place: Place, state: PortState) -> bool {
         let before = self.fabric().port_state(place);
         let states = &self.fabric().head().port_states;
         let Some(slot) = states.state(place) else {
-            return;
+            return false;
         };
         slot.store(state as u32, Ordering::Relaxed);
         let all = states.states.iter().flatten();
@@ -230,13 +228,6 @@ impl Locked<'_> {
         // Cannot be cut: there are at most 128 ports.
         let away = u32::try_from(away.count()).unwrap_or(u32::MAX);
         states.away.store(away, Ordering::Relaxed);
-        if state != before {
-            event::of_port(self, place, PortEvent::of(state));
-        }
-    }
-
-    /// Tells all who have a function open of something that happened on one of its ports.
-    pub fn tell_of_port(&self, place: Place, event: PortEvent) {
-        event::of_port(self, place, event);
+        state != before
     }
 }

@@ -115,9 +115,6 @@ impl Locked<'_> {
             }
         }
         self.sweep();
-        // What the dead one was about to tell others is told, and what it left half flushed is
-        // flushed: the living must not wait for it.
-        crate::engine::complete::recover(self);
     }
 }
 

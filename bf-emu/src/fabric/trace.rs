@@ -7,14 +7,10 @@
 //! one record that is never shown. A writer that sleeps while the ring goes round once, 65,536
 //! records, and then goes on can leave a record mixed of two; this is a log and not an account.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use mlx5_prm::cqe::{self, Cqe};
-use mlx5_prm::wqe::opcode;
-use serde::Serialize;
+use mlx5_prm::cqe::{CQE_BYTES, Cqe};
 
-use crate::fabric::Fabric;
 use crate::model::faults::Call;
 use crate::sys;
 
@@ -124,6 +120,23 @@ impl Ring {
         if self.is_on() {
             self.put(sys::now_ns(), sys::pid(), function, what);
         }
+    }
+
+    /// Writes the record of a completion queue entry, if records are kept. Async-signal-safe.
+    pub(crate) fn completion(&self, function: usize, cqn: u32, entry: &[u8; CQE_BYTES]) {
+        if !self.is_on() {
+            return;
+        }
+        let cqe = Cqe::parse(entry);
+        let what = What::Completion {
+            cqn,
+            qpn: cqe.qpn,
+            opcode: cqe.opcode,
+            index: cqe.wqe_counter,
+            syndrome: if cqe.is_error() { cqe.syndrome } else { 0 },
+            bytes: cqe.byte_count,
+        };
+        self.write(function, what);
     }
 
     fn put(&self, time_ns: u64, pid: i32, function: usize, what: What) {
@@ -268,189 +281,6 @@ fn decode(words: &[u64; WORDS]) -> Option<(i32, usize, What)> {
     Some((pid, function, what))
 }
 
-/// Notes a completion.
-pub(crate) fn completion(fabric: &Fabric, function: usize, cqn: u32, entry: &[u8; cqe::CQE_BYTES]) {
-    if !fabric.trace().is_on() {
-        return;
-    }
-    let cqe = Cqe::parse(entry);
-    let what = What::Completion {
-        cqn,
-        qpn: cqe.qpn,
-        opcode: cqe.opcode,
-        index: cqe.wqe_counter,
-        syndrome: if cqe.is_error() { cqe.syndrome } else { 0 },
-        bytes: cqe.byte_count,
-    };
-    fabric.trace().write(function, what);
-}
-
-/// A record as it is shown, with names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Shown {
-    /// Its number, from 1: a gap is what was overwritten.
-    pub number: u64,
-    /// Monotonic time of the machine, in nanoseconds.
-    pub time_ns: u64,
-    /// The process.
-    pub pid: i32,
-    /// Name of the function.
-    pub function: String,
-    /// "call", "doorbell", "request" or "completion".
-    pub kind: &'static str,
-    /// Name of the call, or opcode.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<&'static str>,
-    /// Queue pair.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub qpn: Option<u32>,
-    /// Completion queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cqn: Option<u32>,
-    /// Number of the entry in its queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub index: Option<u16>,
-    /// Bytes that were moved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
-    /// errno of a call, syndrome of a request or completion; 0 for success.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<u32>,
-    /// Time that a call took, in nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub took_ns: Option<u64>,
-}
-
-impl Shown {
-    /// A record with the names of the functions.
-    #[must_use]
-    pub fn new(record: &Record, functions: &[&str]) -> Self {
-        let function = functions.get(record.function).copied().unwrap_or("?");
-        let mut shown = Self {
-            number: record.number,
-            time_ns: record.time_ns,
-            pid: record.pid,
-            function: function.to_owned(),
-            kind: "doorbell",
-            name: None,
-            qpn: None,
-            cqn: None,
-            index: None,
-            bytes: None,
-            error: None,
-            took_ns: None,
-        };
-        match record.what {
-            What::Call {
-                call,
-                errno,
-                took_ns,
-            } => {
-                shown.kind = "call";
-                shown.name = Some(call.name());
-                shown.error = Some(errno.unsigned_abs());
-                shown.took_ns = Some(took_ns);
-            }
-            What::Doorbell { qpn } => shown.qpn = Some(qpn),
-            What::Request {
-                qpn,
-                opcode,
-                index,
-                syndrome,
-                bytes,
-            } => {
-                shown.kind = "request";
-                shown.name = Some(request_name(opcode));
-                shown.qpn = Some(qpn);
-                shown.index = Some(index);
-                shown.bytes = Some(bytes);
-                shown.error = Some(u32::from(syndrome));
-            }
-            What::Completion {
-                cqn,
-                qpn,
-                opcode,
-                index,
-                syndrome,
-                bytes,
-            } => {
-                shown.kind = "completion";
-                shown.name = Some(completion_name(opcode));
-                shown.qpn = Some(qpn);
-                shown.cqn = Some(cqn);
-                shown.index = Some(index);
-                shown.bytes = Some(u64::from(bytes));
-                shown.error = Some(u32::from(syndrome));
-            }
-        }
-        shown
-    }
-}
-
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, nanos) = (self.time_ns / 1_000_000_000, self.time_ns % 1_000_000_000);
-        write!(
-            f,
-            "{seconds}.{nanos:09} {} {} {}",
-            self.function, self.pid, self.kind
-        )?;
-        if let Some(name) = self.name {
-            write!(f, " {name}")?;
-        }
-        if let Some(cqn) = self.cqn {
-            write!(f, " cq {cqn:#x}")?;
-        }
-        if let Some(qpn) = self.qpn {
-            write!(f, " qp {qpn:#x}")?;
-        }
-        if let Some(index) = self.index {
-            write!(f, " index {index}")?;
-        }
-        if let Some(bytes) = self.bytes {
-            write!(f, " bytes {bytes}")?;
-        }
-        if let Some(took_ns) = self.took_ns {
-            write!(f, " took {}.{:03} us", took_ns / 1000, took_ns % 1000)?;
-        }
-        match (self.error, self.kind) {
-            (None, _) => Ok(()),
-            (Some(0), _) => write!(f, " ok"),
-            (Some(errno), "call") => write!(f, " errno {errno}"),
-            (Some(syndrome), _) => write!(f, " syndrome {syndrome:#04x}"),
-        }
-    }
-}
-
-fn request_name(code: u8) -> &'static str {
-    match code {
-        opcode::NOP => "nop",
-        opcode::SEND => "send",
-        opcode::SEND_IMM => "send_imm",
-        opcode::SEND_INVAL => "send_inval",
-        opcode::RDMA_WRITE => "rdma_write",
-        opcode::RDMA_WRITE_IMM => "rdma_write_imm",
-        opcode::RDMA_READ => "rdma_read",
-        opcode::ATOMIC_CS => "atomic_cs",
-        opcode::ATOMIC_FA => "atomic_fa",
-        opcode::UMR => "umr",
-        _ => "other",
-    }
-}
-
-fn completion_name(code: u8) -> &'static str {
-    match code {
-        cqe::opcode::REQ => "requester",
-        cqe::opcode::RESP_WR_IMM => "responder_write_imm",
-        cqe::opcode::RESP_SEND => "responder_send",
-        cqe::opcode::RESP_SEND_IMM => "responder_send_imm",
-        cqe::opcode::RESP_SEND_INV => "responder_send_inval",
-        cqe::opcode::REQ_ERR => "requester_error",
-        cqe::opcode::RESP_ERR => "responder_error",
-        _ => "other",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -522,51 +352,6 @@ mod tests {
             }
         });
         assert_eq!(ring.since(0).count(), 15_000);
-    }
-
-    #[test]
-    fn records_are_shown_with_names() {
-        let record = |what| Record {
-            number: 1,
-            time_ns: 5_000_000_042,
-            pid: 7,
-            function: 1,
-            what,
-        };
-        for (what, expect) in [
-            (DOORBELL, "5.000000042 b 7 doorbell qp 0x48"),
-            (
-                What::Call {
-                    call: Call::CreateMkey,
-                    errno: 121,
-                    took_ns: 1_500,
-                },
-                "5.000000042 b 7 call create_mkey took 1.500 us errno 121",
-            ),
-            (
-                What::Request {
-                    qpn: 0x48,
-                    opcode: opcode::RDMA_WRITE,
-                    index: 9,
-                    syndrome: 0,
-                    bytes: 4096,
-                },
-                "5.000000042 b 7 request rdma_write qp 0x48 index 9 bytes 4096 ok",
-            ),
-            (
-                What::Completion {
-                    cqn: 0x10,
-                    qpn: 0x48,
-                    opcode: cqe::opcode::REQ_ERR,
-                    index: 9,
-                    syndrome: 6,
-                    bytes: 0,
-                },
-                "5.000000042 b 7 completion requester_error cq 0x10 qp 0x48 index 9 bytes 0 syndrome 0x06",
-            ),
-        ] {
-            assert_eq!(Shown::new(&record(what), &["a", "b"]).to_string(), expect);
-        }
     }
 
     fn any_what() -> impl Strategy<Value = What> {

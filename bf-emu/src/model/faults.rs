@@ -1,17 +1,14 @@
 //! Faults on purpose: rules that say which command or work request is to go wrong, and how.
 //!
 //! A rule counts the events that it speaks of, and strikes by number or by a seeded chance, so that
-//! a run with the same rules and the same events fails in the same places. Rules live in the device
-//! file: those of `bf-emu fault` are for every process, those of [`ENV_FAULTS`] for the process that
-//! has them in its environment, and go with it. The grammar is in [`parse`], and in docs/FAULTS.md.
-//!
-//! What strikes is decided here; how a command or a request then fails is the business of
-//! `uverbs::fault` and `engine::fault`.
+//! a run with the same rules and the same events fails in the same places. The grammar is in [`parse`],
+//! and in docs/FAULTS.md. The rules in force lie in the device file (`fabric::rules`): those of
+//! `bf-emu fault` are for every process, those of [`ENV_FAULTS`] for the process that has them in its
+//! environment, and go with it.
 
 pub mod parse;
 
-use crate::fabric::table::{Owner, Table};
-use crate::report::stats::countable;
+use super::names::countable;
 
 /// Environment variable with rules for the process, or with `@FILE` that has them.
 pub const ENV_FAULTS: &str = "BFEMU_FAULTS";
@@ -138,7 +135,7 @@ pub enum When {
 }
 
 impl When {
-    fn strikes(self, number: u64) -> bool {
+    pub(crate) fn strikes(self, number: u64) -> bool {
         match self {
             Self::Always => true,
             Self::Nth(nth) => number == nth,
@@ -213,114 +210,9 @@ pub struct Rule {
     pub action: Action,
 }
 
-/// A rule in force.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Armed {
-    /// The rule.
-    pub rule: Rule,
-    /// Events that it spoke of.
-    pub seen: u64,
-    /// Events that it struck.
-    pub struck: u64,
-}
-
-/// The rules in force. The owner's process is the one for which a rule holds; 0 for all.
-pub type Rules = Table<Armed, RULES_MAX>;
-
-/// Puts a rule in force, for one process or, with 0, for all. Returns its number; None if there are
-/// [`RULES_MAX`] already.
-pub fn arm(rules: &mut Rules, process: u32, rule: Rule) -> Option<u32> {
-    let owner = Owner {
-        process,
-        context: 0,
-    };
-    let armed = Armed {
-        rule,
-        seen: 0,
-        struck: 0,
-    };
-    rules.insert(owner, armed)
-}
-
-/// Counts an event with every rule that speaks of it. Returns what the first one that strikes asks
-/// for.
-pub fn decide(rules: &mut Rules, function: usize, process: u32, happens: Event) -> Option<Action> {
-    let mut action = None;
-    let mut from = 0;
-    while let Some(index) = rules.next(from, |owner, armed| {
-        let here = armed.rule.function == 0 || armed.rule.function as usize == function + 1;
-        let ours = owner.process == 0 || owner.process == process;
-        here && ours && armed.rule.event.means(happens)
-    }) {
-        from = index + 1;
-        let Some(armed) = rules.get_mut(index) else {
-            continue;
-        };
-        armed.seen = armed.seen.saturating_add(1);
-        let left = armed.rule.times == 0 || armed.struck < armed.rule.times;
-        if action.is_none() && left && armed.rule.when.strikes(armed.seen) {
-            armed.struck += 1;
-            action = Some(armed.rule.action);
-        }
-    }
-    action
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn rule(event: Event, when: When) -> Rule {
-        Rule {
-            function: 0,
-            event,
-            when,
-            times: 0,
-            action: Action::Vanish,
-        }
-    }
-
-    fn rules(armed: &[(u32, Rule)]) -> Box<Rules> {
-        // SAFETY: all zeroes is an empty table.
-        let mut rules: Box<Rules> = unsafe { Box::new_zeroed().assume_init() };
-        for (process, rule) in armed {
-            arm(&mut rules, *process, *rule).unwrap();
-        }
-        rules
-    }
-
-    const MKEY: Event = Event::Call(Call::CreateMkey);
-
-    #[test]
-    fn rules_strike_by_number() {
-        let struck = |when, times| {
-            let mut rules = rules(&[(
-                0,
-                Rule {
-                    times,
-                    ..rule(MKEY, when)
-                },
-            )]);
-            (1..=12)
-                .filter(|_| decide(&mut rules, 0, 1, MKEY).is_some())
-                .collect::<Vec<u64>>()
-        };
-        for (when, times, expect) in [
-            (When::Always, 3, &[1, 2, 3][..]),
-            (When::Nth(7), 0, &[7]),
-            (When::Every(4), 0, &[4, 8, 12]),
-            (When::Every(4), 2, &[4, 8]),
-            (When::After(10), 0, &[11, 12]),
-        ] {
-            assert_eq!(struck(when, times), expect, "{when:?}");
-        }
-        let chance = |of_2_32, seed| struck(When::Chance { of_2_32, seed }, 0);
-        assert_eq!(chance(0, 1), []);
-        assert_eq!(chance(1 << 32, 1).len(), 12);
-        assert_eq!(chance(1 << 31, 5), chance(1 << 31, 5));
-        assert_ne!(chance(1 << 31, 5), chance(1 << 31, 6));
-    }
 
     #[test]
     fn a_chance_is_met_about_as_often_as_it_says() {
@@ -330,42 +222,5 @@ mod tests {
         };
         let struck = (1..=100_000).filter(|number| when.strikes(*number)).count();
         assert!((9_500..10_500).contains(&struck), "{struck}");
-    }
-
-    #[test]
-    fn rules_hold_where_and_for_whom_they_are_made() {
-        let there = Rule {
-            function: 2,
-            ..rule(MKEY, When::Always)
-        };
-        let mut rules = rules(&[
-            (7, there),
-            (0, rule(Event::Request(Request::Umr), When::Always)),
-        ]);
-        for (function, process, event, strikes) in [
-            (1, 7, MKEY, true),
-            (0, 7, MKEY, false),
-            (1, 8, MKEY, false),
-            (1, 7, Event::Call(Call::CreateQp), false),
-            (0, 1, Event::Request(Request::UmrBind), true),
-            (3, 9, Event::Request(Request::UmrInvalidate), true),
-            (3, 9, Event::Request(Request::Send), false),
-        ] {
-            let action = decide(&mut rules, function, process, event);
-            assert_eq!(action.is_some(), strikes, "{function} {process} {event:?}");
-        }
-    }
-
-    #[test]
-    fn one_event_is_struck_once_and_counted_by_all() {
-        let late = Rule {
-            action: Action::Late { ns: 1 },
-            ..rule(MKEY, When::Nth(1))
-        };
-        let mut rules = rules(&[(0, late), (0, rule(MKEY, When::Nth(1)))]);
-        assert_eq!(decide(&mut rules, 0, 1, MKEY), Some(Action::Late { ns: 1 }));
-        let seen: Vec<_> = rules.iter().map(|(_, _, armed)| armed.seen).collect();
-        assert_eq!(seen, [1, 1]);
-        assert_eq!(decide(&mut rules, 0, 1, MKEY), None);
     }
 }

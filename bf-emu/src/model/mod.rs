@@ -1,5 +1,7 @@
-//! What the user asks for: the fabric's topology, its cost profile, and the faults to inject.
+//! What is modelled: the adapter, the fabric's topology, its cost profile, and the faults to inject.
 
+pub mod adapter;
 pub mod faults;
+pub(crate) mod names;
 pub mod profile;
 pub mod topology;

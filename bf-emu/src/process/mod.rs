@@ -245,7 +245,7 @@ fn faults_do_not_fit() -> String {
 
 impl Process {
     fn attach(state: &std::path::Path, view: &str) -> Result<Self, Box<dyn std::error::Error>> {
-        let fabric = Fabric::open(state)?;
+        let fabric = engine::open(state)?;
         let view = state::load_view(state, view)?;
         let mut functions = Vec::new();
         for spec in &view.functions {

@@ -5,7 +5,7 @@ use std::fmt;
 use mlx5_prm::qp::{service, state};
 use serde::Serialize;
 
-use crate::engine::access::key_of;
+use crate::fabric::numbers::key_of;
 use crate::fabric::objects::{Cq, Mkey, MkeyKind, Qp, Srq};
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE, QPN_BASE};
@@ -213,15 +213,17 @@ fn state_name(code: u8) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine;
     use crate::fabric::objects::Target;
-    use crate::model::profile::ProfileTable;
+    use crate::model::profile::Profile;
     use crate::model::topology::Topology;
 
     #[test]
     fn objects_are_shown_with_names() {
         let dir = tempfile::tempdir().unwrap();
         let topology = Topology::with_nodes(1).unwrap();
-        let fabric = Fabric::create(dir.path(), &topology, &ProfileTable::NONE, "none").unwrap();
+        let profile = Profile::load("none").unwrap();
+        let fabric = engine::create(dir.path(), &topology, &profile).unwrap();
         let mut locked = fabric.lock();
         let owner = Owner::default();
         let tables = locked.function(1);

@@ -1,4 +1,5 @@
-//! Reports for the user: counters and live objects.
+//! Reports for the user: counters, live objects, and what happened lately.
 
 pub mod dump;
 pub mod stats;
+pub mod trace;

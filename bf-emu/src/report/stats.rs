@@ -1,7 +1,4 @@
-//! What the device counts, and how it is shown.
-//!
-//! Counters are exact: one is added where the thing happens, by whoever makes it happen. They are
-//! what tests and benchmarks rely on where times are noisy.
+//! The report of what the device counted and has: `bf-emu stats`.
 
 use std::fmt;
 use std::path::Path;
@@ -9,201 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use crate::engine;
+use crate::fabric::counters::{Command, Refusal, Work};
 use crate::fabric::{Fabric, FabricError, Place};
-
-/// Defines an enum of countable things and their names in reports.
-macro_rules! countable {
-    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        $vis enum $name { $($(#[$vmeta])* $variant,)* }
-
-        impl $name {
-            /// Every one, in order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// Its name in reports.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $text,)* }
-            }
-        }
-    };
-}
-
-pub(crate) use countable;
-
-countable! {
-    /// Commands to the device: DEVX commands and the verbs that a kernel turns into commands.
-    #[expect(missing_docs, reason = "the names say it all")]
-    pub enum Command {
-        QueryHcaCap = "query_hca_cap",
-        CreateMkey = "create_mkey",
-        DestroyMkey = "destroy_mkey",
-        AllowOtherVhcaAccess = "allow_other_vhca_access",
-        CreateAlias = "create_alias",
-        DestroyAlias = "destroy_alias",
-        CreateCq = "create_cq",
-        DestroyCq = "destroy_cq",
-        ResizeCq = "resize_cq",
-        ModifyCq = "modify_cq",
-        CreateQp = "create_qp",
-        DestroyQp = "destroy_qp",
-        ModifyQp = "modify_qp",
-        QueryQp = "query_qp",
-        CreateSrq = "create_srq",
-        DestroySrq = "destroy_srq",
-        RegMr = "reg_mr",
-        DeregMr = "dereg_mr",
-        ReregMr = "rereg_mr",
-        AllocMw = "alloc_mw",
-        DeallocMw = "dealloc_mw",
-        AllocPd = "alloc_pd",
-        DeallocPd = "dealloc_pd",
-        UmemReg = "umem_reg",
-        UmemDereg = "umem_dereg",
-        AllocUar = "alloc_uar",
-        QueryPort = "query_port",
-        QueryDevice = "query_device",
-        OpenContext = "open_context",
-        Other = "other",
-    }
-}
-
-countable! {
-    /// Work requests executed, by opcode.
-    #[expect(missing_docs, reason = "the names say it all")]
-    pub enum Work {
-        Nop = "nop",
-        Send = "send",
-        SendInvalidate = "send_invalidate",
-        RdmaWrite = "rdma_write",
-        RdmaRead = "rdma_read",
-        Atomic = "atomic",
-        UmrBind = "umr_bind",
-        UmrInvalidate = "umr_invalidate",
-        Receive = "receive",
-        Flushed = "flushed",
-    }
-}
-
-countable! {
-    /// Requests that were refused.
-    #[expect(missing_docs, reason = "the names say it all")]
-    pub enum Refusal {
-        UnknownIoctl = "unknown_ioctl",
-        BadIoctl = "bad_ioctl",
-        UnknownCommand = "unknown_command",
-        UnknownWork = "unknown_work",
-        BadCommand = "bad_command",
-        TableFull = "table_full",
-        LocalLength = "local_length",
-        LocalOperation = "local_operation",
-        LocalProtection = "local_protection",
-        LocalAccess = "local_access",
-        WindowBind = "window_bind",
-        RemoteInvalidRequest = "remote_invalid_request",
-        RemoteAccess = "remote_access",
-        RemoteOperation = "remote_operation",
-        RetryExceeded = "retry_exceeded",
-        ReceiverNotReady = "receiver_not_ready",
-        Dropped = "dropped",
-        CqOverrun = "cq_overrun",
-        Injected = "injected",
-    }
-}
-
-/// The counters of one function, in shared memory. All zeroes at first.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub struct Counters {
-    commands: [AtomicU64; Command::ALL.len()],
-    works: [AtomicU64; Work::ALL.len()],
-    refusals: [AtomicU64; Refusal::ALL.len()],
-    traps: AtomicU64,
-    doorbells: AtomicU64,
-    arms: AtomicU64,
-    completions: AtomicU64,
-    events: AtomicU64,
-    bytes: AtomicU64,
-    link_ns: AtomicU64,
-}
-
-fn add(counter: &AtomicU64, amount: u64) {
-    // Relaxed: a counter says how often, not in what order.
-    counter.fetch_add(amount, Ordering::Relaxed);
-}
-
-impl Counters {
-    /// Counts a command.
-    pub fn command(&self, command: Command) {
-        add(&self.commands[command as usize], 1);
-    }
-
-    /// Counts an executed work request.
-    pub fn work(&self, work: Work) {
-        add(&self.works[work as usize], 1);
-    }
-
-    /// Counts a refusal.
-    pub fn refuse(&self, refusal: Refusal) {
-        add(&self.refusals[refusal as usize], 1);
-    }
-
-    /// Counts a store that trapped.
-    pub fn trap(&self) {
-        add(&self.traps, 1);
-    }
-
-    /// Counts a doorbell of a send queue.
-    pub fn doorbell(&self) {
-        add(&self.doorbells, 1);
-    }
-
-    /// Doorbells of send queues so far.
-    #[must_use]
-    pub fn doorbells(&self) -> u64 {
-        self.doorbells.load(Ordering::Relaxed)
-    }
-
-    /// Counts a completion queue armed.
-    pub fn arm(&self) {
-        add(&self.arms, 1);
-    }
-
-    /// Counts a completion queue entry.
-    pub fn completion(&self) {
-        add(&self.completions, 1);
-    }
-
-    /// Events told so far.
-    #[must_use]
-    pub fn events(&self) -> u64 {
-        self.events.load(Ordering::Relaxed)
-    }
-
-    /// Reads executed so far.
-    #[must_use]
-    pub fn reads(&self) -> u64 {
-        self.works[Work::RdmaRead as usize].load(Ordering::Relaxed)
-    }
-
-    /// Counts an event told to an application.
-    pub fn event(&self) {
-        add(&self.events, 1);
-    }
-
-    /// Counts time for which a message occupied the link.
-    pub fn link(&self, nanos: u64) {
-        add(&self.link_ns, nanos);
-    }
-
-    /// Counts payload moved by the function's work requests.
-    pub fn payload(&self, bytes: u64) {
-        add(&self.bytes, bytes);
-    }
-}
 
 /// A named list of counts, in the order of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -309,7 +114,7 @@ pub struct FaultStats {
 /// # Errors
 /// There is no device, or it is of another version.
 pub fn collect(state: &Path) -> Result<Stats, FabricError> {
-    let fabric = Fabric::open(state)?;
+    let fabric = engine::open(state)?;
     // What the dead have left is not there any more, though nobody came across it yet.
     fabric.lock().sweep();
     let functions = (0..fabric.identities().len()).map(|index| function_stats(&fabric, index));

@@ -8,7 +8,7 @@ mod variants;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use bf_emu::fabric::Fabric;
+use bf_emu::engine;
 use bf_emu::model::profile::Profile;
 use bf_emu::model::topology::Topology;
 use bf_emu::view::state::{ENV_AS, ENV_STATE, StateDir};
@@ -60,7 +60,7 @@ fn make_state(path: &Path) {
     let topology = Topology::with_nodes(1).expect("one node is allowed");
     let profile = Profile::load("none").expect("built in");
     let state = StateDir::create(path, &topology, &profile).expect("a new state");
-    Fabric::create(path, &topology, profile.table(), profile.name()).expect("a new device");
+    engine::create(path, &topology, &profile).expect("a new device");
     let lock = state.lock().expect("the lock of a new state");
     state.make_view(VIEW, &lock).expect("a new view");
 }

@@ -6,8 +6,8 @@ use mlx5_prm::{Field, cmd};
 use super::{BAD_PARAM, Output, Result, get16};
 use crate::commands::uverbs::Call;
 use crate::engine::access::DEPTH_MAX;
+use crate::fabric::counters::Command;
 use crate::fabric::klm;
-use crate::report::stats::Command;
 
 /// Words of four bytes and of eight.
 const ATOMIC_SIZES: u64 = 4 | 8;

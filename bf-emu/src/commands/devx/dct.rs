@@ -6,10 +6,11 @@ use mlx5_prm::umr::access;
 
 use super::qp::{check_scattered, scattered};
 use super::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot, ports};
-use crate::commands::uverbs::{Call, Full, Kind, number_of, slot_of_number};
+use crate::commands::uverbs::{Call, Full, Kind};
 use crate::fabric::QPN_BASE;
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
-use crate::report::stats::Command;
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateQp);

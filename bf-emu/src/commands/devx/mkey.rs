@@ -7,10 +7,10 @@ use mlx5_prm::{Field, cmd};
 use super::{BAD_PARAM, BAD_RESOURCE, CommandError, Output, Result, full};
 use super::{get, get8, in_umem, pd_slot};
 use crate::commands::uverbs::{Call, Full, Kind};
-use crate::engine::access::key_of;
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::key_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin};
 use crate::model::profile::CostKind;
-use crate::report::stats::Command;
 use crate::sys::Errno;
 
 /// Where the context lies in the command, in bytes.

@@ -15,12 +15,12 @@ mod xgvmi;
 use mlx5_prm::cmd::{self, opcode, status};
 use mlx5_prm::{Field, vport};
 
-use crate::commands::uverbs::{Call, Full, Kind, low32, number_of, slot_of_number};
-use crate::engine::access::key_of;
+use crate::commands::uverbs::{Call, Full, Kind, low32};
+use crate::fabric::counters::{Command, Refusal};
+use crate::fabric::numbers::{key_of, number_of, slot_of_number};
 use crate::fabric::{Function, Place, QPN_BASE};
-use crate::report::stats::{Command, Refusal};
+use crate::model::adapter::{PORT_CAPABILITIES, SM_LID};
 use crate::sys::Errno;
-use crate::view::sysfs::{PORT_CAPABILITIES, SM_LID};
 
 /// Why a command did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,13 +6,14 @@ use mlx5_prm::{Field, umr::access};
 
 use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
 use super::{cq_slot, get, get8, get16, in_umem, pd_slot, ports};
-use crate::commands::uverbs::{Call, Full, Kind, destination, number_of, reset, slot_of_number};
+use crate::commands::uverbs::{Call, Full, Kind, destination, reset};
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::engine::polling;
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Cq, Qp, Ring, SERVICE_DCT};
 use crate::fabric::{Function, QPN_BASE};
-use crate::report::stats::Command;
 use crate::sys::Errno;
 
 /// Bytes of a doorbell record.

@@ -6,10 +6,10 @@ use mlx5_prm::{cmd, umr::access};
 
 use super::{BAD_PARAM, BAD_RESOURCE, BAD_STATE, Output, Result, full, get, get16, pd_slot};
 use crate::commands::uverbs::{Call, Full, Kind};
-use crate::engine::access::slot_of;
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Target};
 use crate::model::profile::CostKind;
-use crate::report::stats::Command;
 
 fn access_key(input: &[u8], at: usize) -> Result<[u8; ACCESS_KEY_BYTES]> {
     let bytes = input.get(at..at + ACCESS_KEY_BYTES).ok_or(BAD_PARAM)?;
@@ -101,7 +101,7 @@ pub(super) fn create_object(call: &Call<'_>, input: &[u8], room: usize) -> Resul
 }
 
 fn fill(output: &mut Output, slot: u32, vhca_id: u16, target: u32) {
-    let index = |slot: u32| u64::from(crate::engine::access::key_of(slot, 0) >> 8);
+    let index = |slot: u32| u64::from(crate::fabric::numbers::key_of(slot, 0) >> 8);
     output
         .set(cmd::GENERAL_OBJECT_ID, index(slot))
         .set(alias::VHCA_ID, u64::from(vhca_id))

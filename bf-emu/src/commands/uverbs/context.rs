@@ -4,10 +4,10 @@ use super::abi::{self, uar};
 use super::ioctl::{Answer, Ioctl};
 use super::{Call, Kind};
 use crate::engine::execute::MESSAGE_BYTES_MAX;
+use crate::fabric::counters::Command;
 use crate::fabric::{Identity, Place};
-use crate::report::stats::Command;
+use crate::model::adapter::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};
 use crate::sys::Errno;
-use crate::view::sysfs::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};
 
 /// Interrupt vectors.
 pub(super) const COMP_VECTORS: u32 = 4;

@@ -3,10 +3,11 @@
 use super::abi::{UHW_IN, UHW_OUT, create_cq};
 use super::context::COMP_VECTORS;
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Full, Kind, channel, number_of};
+use super::{Call, Full, Kind, channel};
 use crate::engine::{self, polling};
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::number_of;
 use crate::fabric::objects::{ChannelKind, Cq, Moderation, Ring, Srq};
-use crate::report::stats::Command;
 use crate::sys::Errno;
 
 /// Most entries of a completion queue, as the device tells its users.

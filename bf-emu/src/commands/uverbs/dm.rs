@@ -7,10 +7,10 @@ use super::abi::{alloc_dm, query_dm, reg_dm_mr};
 use super::ioctl::Ioctl;
 use super::memory::{flag, next_variant, rights};
 use super::{Call, Full, Kind};
-use crate::engine::access::key_of;
 use crate::fabric::Function;
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::key_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Umem};
-use crate::report::stats::Command;
 use crate::sys::{self, Errno};
 
 use mlx5_prm::mkey::QPN_ANY;

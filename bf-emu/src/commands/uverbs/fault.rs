@@ -7,10 +7,11 @@ use super::devx as commands;
 use super::ioctl::{Fields, Ioctl};
 use super::{Call, Kind};
 use crate::commands::devx::CommandError;
+use crate::fabric::counters::Refusal;
 use crate::fabric::objects::MkeyKind;
+use crate::fabric::rules;
 use crate::fabric::trace::What;
-use crate::model::faults::{self, Action, Call as Name, Event};
-use crate::report::stats::Refusal;
+use crate::model::faults::{Action, Call as Name, Event};
 use crate::sys::{self, Errno};
 
 /// Asks the rules about a call. Some: it is answered so, and nothing is done.
@@ -22,7 +23,7 @@ pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>
     let process = call.owner().ok()?.process;
     let mut locked = call.lock();
     let rules = &mut locked.common().faults;
-    let action = faults::decide(rules, call.function(), process, Event::Call(name))?;
+    let action = rules::decide(rules, call.function(), process, Event::Call(name))?;
     drop(locked);
     call.counters().refuse(Refusal::Injected);
     match action {

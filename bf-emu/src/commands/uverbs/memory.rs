@@ -5,12 +5,12 @@ use mlx5_prm::umr::access;
 
 use super::abi::{query_mr, query_pd, umem};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Full, Kind, number_of, odp};
-use crate::engine::access::key_of;
+use super::{Call, Full, Kind, odp};
 use crate::fabric::Locked;
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::{key_of, number_of};
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Pd, Umem};
 use crate::model::profile::CostKind;
-use crate::report::stats::Command;
 use crate::sys::Errno;
 
 /// Longest region, in bytes.

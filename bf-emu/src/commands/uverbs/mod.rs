@@ -32,15 +32,15 @@ use ioctl::Ioctl;
 pub(crate) use ioctl::low32;
 pub(crate) use qp::{destination, reset};
 
+use crate::fabric::counters::{Command, Counters, Refusal};
 use crate::fabric::objects::Mkey;
 use crate::fabric::table::Owner;
 use crate::fabric::{
-    CHANNELS_MAX, CQS_MAX, Fabric, Function, Identity, Locked, MKEYS_MAX, NUMBER_BASE, PDS_MAX,
-    QPS_MAX, SRQS_MAX, UMEMS_MAX, klm,
+    CHANNELS_MAX, CQS_MAX, Fabric, Function, Identity, Locked, MKEYS_MAX, PDS_MAX, QPS_MAX,
+    SRQS_MAX, UMEMS_MAX, klm,
 };
 use crate::model::profile::CostKind;
 use crate::process::{Context, KeyNumbers, Process};
-use crate::report::stats::{Command, Counters, Refusal};
 use crate::sys::{self, Errno};
 
 /// Kinds of objects in handles.
@@ -209,17 +209,6 @@ impl Full {
         }
     }
 }
-/// Number that the device gives to the object in `slot` of a table other than those of mkeys and
-/// queue pairs.
-pub(crate) fn number_of(slot: u32) -> u32 {
-    slot + NUMBER_BASE
-}
-
-/// Slot of such a number.
-pub(crate) fn slot_of_number(number: u32) -> Option<u32> {
-    number.checked_sub(NUMBER_BASE)
-}
-
 /// An ioctl on a uverbs device.
 pub(crate) fn ioctl(
     process: &Process,

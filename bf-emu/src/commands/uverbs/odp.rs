@@ -7,9 +7,9 @@
 use super::abi::advise_mr;
 use super::ioctl::{Fields, Ioctl};
 use super::{Call, Kind};
-use crate::engine::access::slot_of;
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{Mkey, MkeyOrigin};
-use crate::report::stats::Command;
 use crate::sys::Errno;
 use mlx5_prm::umr::access;
 

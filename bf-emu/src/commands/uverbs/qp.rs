@@ -13,11 +13,11 @@ use super::{Call, Full, Kind, channel, xrcd};
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::engine::polling;
+use crate::fabric::counters::Command;
 use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::{Fabric, Function, Place, QPN_BASE};
-use crate::report::stats::Command;
+use crate::model::adapter::PKEY_TABLE_LEN;
 use crate::sys::Errno;
-use crate::view::sysfs::PKEY_TABLE_LEN;
 
 /// Most entries of a queue, as the device tells its users.
 pub(crate) const QP_WRS_MAX: u32 = 32768;

@@ -2,9 +2,10 @@
 
 use super::abi::{UHW_IN, UHW_OUT, create_srq};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Full, Kind, channel, number_of, xrcd};
+use super::{Call, Full, Kind, channel, xrcd};
+use crate::fabric::counters::Command;
+use crate::fabric::numbers::number_of;
 use crate::fabric::objects::{Ring, Srq};
-use crate::report::stats::Command;
 use crate::sys::Errno;
 
 /// Most entries of a shared receive queue, as the device tells its users.

@@ -8,11 +8,11 @@ use super::memory::REGION_BYTES_MAX;
 use super::qp::{QP_WRS_MAX, RD_ATOMIC_MAX};
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
 use super::{Call, Kind, channel, cq, dm, memory, odp, qp, srq, xrcd};
+use crate::fabric::counters::Command;
 use crate::fabric::objects::{ChannelKind, Moderation};
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
-use crate::report::stats::Command;
+use crate::model::adapter::{FIRMWARE, GID_TABLE_LEN, HW_REV, PKEY_TABLE_LEN};
 use crate::sys::Errno;
-use crate::view::sysfs::{FIRMWARE, GID_TABLE_LEN, HW_REV, PKEY_TABLE_LEN};
 
 /// Longest structure of these commands.
 const INPUT_BYTES: usize = 192;

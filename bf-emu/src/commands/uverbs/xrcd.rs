@@ -2,8 +2,8 @@
 
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::{Call, Full, Kind};
+use crate::fabric::counters::Command;
 use crate::fabric::objects::Pd;
-use crate::report::stats::Command;
 use crate::sys::{self, Errno};
 
 /// `OPEN_XRCD`.

@@ -47,7 +47,7 @@ fn a_failed_binding_binds_nothing() {
         &world.bind(&mut a, key, 7, &[klm], 0, 64),
         syndrome::MW_BIND_ERR,
     );
-    let slot = super::super::access::slot_of(key).unwrap();
+    let slot = slot_of(key).unwrap();
     let locked = world.fabric.lock();
     assert!(locked.peek(HOST).mkeys.get(slot).unwrap().free);
 }

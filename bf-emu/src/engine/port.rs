@@ -1,0 +1,17 @@
+//! Changes of ports, and the events that tell their users.
+
+use super::event::{self, PortEvent};
+use crate::fabric::{Locked, Place, PortState};
+
+/// Changes the state of a port, and tells all processes that have its function open. A port that is in
+/// that state already stays as it is, without an event.
+pub fn set_state(locked: &mut Locked<'_>, place: Place, state: PortState) {
+    if locked.put_port_state(place, state) {
+        event::of_port(locked, place, PortEvent::of(state));
+    }
+}
+
+/// Tells all processes that have a function open of an event on one of its ports.
+pub fn tell(locked: &Locked<'_>, place: Place, event: PortEvent) {
+    event::of_port(locked, place, event);
+}

@@ -1,0 +1,179 @@
+//! Counters of a function, in shared memory.
+//!
+//! They are exact: the code that does a thing counts it. Tests and benchmarks rely on them where times
+//! are noisy.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::model::names::countable;
+
+countable! {
+    /// Commands to the device: DEVX commands and the verbs that a kernel turns into commands.
+    #[expect(missing_docs, reason = "the names say it all")]
+    pub enum Command {
+        QueryHcaCap = "query_hca_cap",
+        CreateMkey = "create_mkey",
+        DestroyMkey = "destroy_mkey",
+        AllowOtherVhcaAccess = "allow_other_vhca_access",
+        CreateAlias = "create_alias",
+        DestroyAlias = "destroy_alias",
+        CreateCq = "create_cq",
+        DestroyCq = "destroy_cq",
+        ResizeCq = "resize_cq",
+        ModifyCq = "modify_cq",
+        CreateQp = "create_qp",
+        DestroyQp = "destroy_qp",
+        ModifyQp = "modify_qp",
+        QueryQp = "query_qp",
+        CreateSrq = "create_srq",
+        DestroySrq = "destroy_srq",
+        RegMr = "reg_mr",
+        DeregMr = "dereg_mr",
+        ReregMr = "rereg_mr",
+        AllocMw = "alloc_mw",
+        DeallocMw = "dealloc_mw",
+        AllocPd = "alloc_pd",
+        DeallocPd = "dealloc_pd",
+        UmemReg = "umem_reg",
+        UmemDereg = "umem_dereg",
+        AllocUar = "alloc_uar",
+        QueryPort = "query_port",
+        QueryDevice = "query_device",
+        OpenContext = "open_context",
+        Other = "other",
+    }
+}
+
+countable! {
+    /// Work requests executed, by opcode.
+    #[expect(missing_docs, reason = "the names say it all")]
+    pub enum Work {
+        Nop = "nop",
+        Send = "send",
+        SendInvalidate = "send_invalidate",
+        RdmaWrite = "rdma_write",
+        RdmaRead = "rdma_read",
+        Atomic = "atomic",
+        UmrBind = "umr_bind",
+        UmrInvalidate = "umr_invalidate",
+        Receive = "receive",
+        Flushed = "flushed",
+    }
+}
+
+countable! {
+    /// Requests that were refused.
+    #[expect(missing_docs, reason = "the names say it all")]
+    pub enum Refusal {
+        UnknownIoctl = "unknown_ioctl",
+        BadIoctl = "bad_ioctl",
+        UnknownCommand = "unknown_command",
+        UnknownWork = "unknown_work",
+        BadCommand = "bad_command",
+        TableFull = "table_full",
+        LocalLength = "local_length",
+        LocalOperation = "local_operation",
+        LocalProtection = "local_protection",
+        LocalAccess = "local_access",
+        WindowBind = "window_bind",
+        RemoteInvalidRequest = "remote_invalid_request",
+        RemoteAccess = "remote_access",
+        RemoteOperation = "remote_operation",
+        RetryExceeded = "retry_exceeded",
+        ReceiverNotReady = "receiver_not_ready",
+        Dropped = "dropped",
+        CqOverrun = "cq_overrun",
+        Injected = "injected",
+    }
+}
+
+/// The counters of one function, in shared memory. All zeroes at first.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Counters {
+    pub(crate) commands: [AtomicU64; Command::ALL.len()],
+    pub(crate) works: [AtomicU64; Work::ALL.len()],
+    pub(crate) refusals: [AtomicU64; Refusal::ALL.len()],
+    pub(crate) traps: AtomicU64,
+    pub(crate) doorbells: AtomicU64,
+    pub(crate) arms: AtomicU64,
+    pub(crate) completions: AtomicU64,
+    pub(crate) events: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) link_ns: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, amount: u64) {
+    // Relaxed: a counter says how often, not in what order.
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Counts a command.
+    pub fn command(&self, command: Command) {
+        add(&self.commands[command as usize], 1);
+    }
+
+    /// Counts an executed work request.
+    pub fn work(&self, work: Work) {
+        add(&self.works[work as usize], 1);
+    }
+
+    /// Counts a refusal.
+    pub fn refuse(&self, refusal: Refusal) {
+        add(&self.refusals[refusal as usize], 1);
+    }
+
+    /// Counts a store that trapped.
+    pub fn trap(&self) {
+        add(&self.traps, 1);
+    }
+
+    /// Counts a doorbell of a send queue.
+    pub fn doorbell(&self) {
+        add(&self.doorbells, 1);
+    }
+
+    /// Doorbells of send queues so far.
+    #[must_use]
+    pub fn doorbells(&self) -> u64 {
+        self.doorbells.load(Ordering::Relaxed)
+    }
+
+    /// Counts a completion queue armed.
+    pub fn arm(&self) {
+        add(&self.arms, 1);
+    }
+
+    /// Counts a completion queue entry.
+    pub fn completion(&self) {
+        add(&self.completions, 1);
+    }
+
+    /// Events told so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// Reads executed so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.works[Work::RdmaRead as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts an event told to an application.
+    pub fn event(&self) {
+        add(&self.events, 1);
+    }
+
+    /// Counts time for which a message occupied the link.
+    pub fn link(&self, nanos: u64) {
+        add(&self.link_ns, nanos);
+    }
+
+    /// Counts payload moved by the function's work requests.
+    pub fn payload(&self, bytes: u64) {
+        add(&self.bytes, bytes);
+    }
+}
