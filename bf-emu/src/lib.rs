@@ -17,7 +17,8 @@
 //!
 //! This library interposes nothing: that is the business of the crate in `preload/`.
 
-pub(crate) mod commands;
+pub(crate) mod bits;
+pub mod commands;
 pub mod engine;
 pub mod fabric;
 #[cfg(feature = "fuzzing")]

@@ -127,7 +127,7 @@ impl Device {
             words[1] = data;
         }
         let argument = frame.as_mut_ptr().expose_provenance();
-        let done = self.process.ioctl(self.fd, REQUEST, argument).is_ok();
+        let done = bf_emu::commands::ioctl(self.process, self.fd, REQUEST, argument).is_ok();
         done.then(|| frame[3..].iter().skip(1).step_by(2).copied().collect())
     }
 

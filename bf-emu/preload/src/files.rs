@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use bf_emu::sys::Errno;
-use bf_emu::{memory, process};
+use bf_emu::{commands, memory, process};
 
 use crate::next::next_or;
 use crate::{answer, device, enabled, guarded, signals};
@@ -35,7 +35,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
                 signals::before_first_doorbell();
                 watch(fd);
             }
-            Some(device.ioctl(fd, request, argument))
+            Some(commands::ioctl(device, fd, request, argument))
         });
         if let Some(result) = result {
             return answer(result);

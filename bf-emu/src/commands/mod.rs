@@ -1,4 +1,8 @@
 //! The kernel's side of the device: the calls of a process, and the device commands in them.
 
-pub(crate) mod devx;
-pub(crate) mod uverbs;
+mod call;
+mod devx;
+mod queue_pair;
+mod uverbs;
+
+pub use uverbs::ioctl;

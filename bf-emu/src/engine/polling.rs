@@ -16,6 +16,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::bits::low16;
 use crate::fabric::trace::What;
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::memory::Space;
@@ -256,7 +257,7 @@ impl Watch {
                     qpn: slot + QPN_BASE,
                     generation: tables.qps.generation(slot).unwrap_or(0),
                     record_at: qp.dbrec.wrapping_add(SECOND_WORD),
-                    seen: super::receive::low16(qp.sq_done),
+                    seen: low16(qp.sq_done),
                 };
                 let same = |old: &&Send| {
                     (old.function, old.qpn, old.generation)

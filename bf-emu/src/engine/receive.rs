@@ -6,6 +6,7 @@ use super::access::{Need, Side};
 use super::event::Event;
 use super::list::List;
 use super::owed::{self, Object};
+use crate::bits::low16;
 use crate::fabric::Locked;
 use crate::fabric::journal::{Take, TakenFrom};
 use crate::fabric::objects::{Qp, Srq};
@@ -239,10 +240,4 @@ fn check_limit(locked: &mut Locked<'_>, function: usize, slot: u32) {
         srq.limit = 0;
     }
     owed::pay(locked, function, queue);
-}
-
-/// The low half of a counter that runs on 16 bits in the rings.
-pub(crate) fn low16(counter: u32) -> u16 {
-    let [.., a, b] = counter.to_be_bytes();
-    u16::from_be_bytes([a, b])
 }

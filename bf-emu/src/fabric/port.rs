@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::link::Port;
+use super::objects::Path;
 use super::{Fabric, Locked};
 use crate::model::adapter::GID_PREFIX;
 use crate::model::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, PORTS_MAX};
@@ -172,6 +173,16 @@ impl Fabric {
     #[must_use]
     pub fn port_of_gid(&self, gid: &[u8; 16]) -> Option<Place> {
         self.find_port(|identity, port| identity.gid(port) == *gid)
+    }
+
+    /// The port that a queue pair's path leads to.
+    #[must_use]
+    pub(crate) fn port_of_path(&self, path: &Path) -> Option<Place> {
+        if path.is_global != 0 && path.dlid == 0 {
+            self.port_of_gid(&path.dgid)
+        } else {
+            self.port_of_lid(path.dlid)
+        }
     }
 
     fn find_port(&self, is_it: impl Fn(&Identity, u8) -> bool) -> Option<Place> {

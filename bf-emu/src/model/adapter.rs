@@ -21,3 +21,5 @@ pub const PKEY_TABLE_LEN: u16 = 128;
 pub const PKEY_DEFAULT: u16 = 0xffff;
 /// Subnet prefix of GID 0: the link-local one, as before a subnet manager sets another.
 pub const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
+/// Number of the one event queue.
+pub const EQN: u32 = 1;

@@ -3,6 +3,8 @@
 //!
 //! What the signal handler needs is kept in arrays of atomics of fixed size.
 
+mod clock;
+pub(crate) mod device_memory;
 mod maps;
 
 use std::ffi::CStr;
@@ -13,7 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use maps::Mapping;
 
-use crate::commands::uverbs;
 use crate::engine;
 use crate::engine::deferred::{ENV_MODE, Mode};
 use crate::fabric::objects::Attached;
@@ -343,7 +344,7 @@ impl Process {
         self.start_tick()?;
         let fd = sys::memfd(CONTEXT_FILE_NAME, cloexec, CONTEXT_FILE_BYTES)?;
         let number = self.fabric.next_context();
-        let made = uverbs::clock::put(fd).and_then(|()| self.describe(fd, number, device));
+        let made = clock::put(fd).and_then(|()| self.describe(fd, number, device));
         let made = made.and_then(|()| {
             self.register(
                 fd,
@@ -412,7 +413,7 @@ impl Process {
     }
 
     /// The context behind a file, which may have been inherited or received.
-    fn context_of(&self, fd: RawFd) -> Option<Context> {
+    pub(crate) fn context_of(&self, fd: RawFd) -> Option<Context> {
         let id = sys::file_id(fd).ok()?;
         if let Some(context) = self.known_context(id) {
             return Some(context);
@@ -468,18 +469,6 @@ impl Process {
         )
     }
 
-    /// An ioctl on a context.
-    ///
-    /// # Errors
-    /// What the kernel would answer.
-    pub fn ioctl(&self, fd: RawFd, request: u64, argument: usize) -> Result<i32, Errno> {
-        let context = self.context_of(fd).ok_or(Errno(libc::ENOTTY))?;
-        let _held = sys::SignalsHeld::new();
-        let answer = uverbs::ioctl(self, (context, fd), request, argument);
-        engine::polling::changed();
-        answer
-    }
-
     /// A file of this process is about to be closed. The last one of a context takes its objects
     /// with it, unless they belong to a parent.
     pub fn closing(&self, fd: RawFd) {
@@ -514,7 +503,7 @@ impl Process {
         for (_, owner, memory) in locked.peek(context.function).umems.iter() {
             let ours = (owner.process, owner.context) == (process, context.number);
             if ours && memory.device_page != 0 {
-                uverbs::dm::unmap(memory);
+                device_memory::unmap(memory);
             }
         }
     }
@@ -588,7 +577,7 @@ impl Process {
             let Some(context) = self.known_context(map.file) else {
                 continue;
             };
-            if !map.writable || uverbs::dm::is_device_memory(map.offset / PAGE as u64) {
+            if !map.writable || device_memory::contains(map.offset / PAGE as u64) {
                 continue;
             }
             // SAFETY: the range is a mapping of a file of ours, made by the driver for a UAR; the

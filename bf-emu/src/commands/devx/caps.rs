@@ -4,7 +4,7 @@ use mlx5_prm::cap::{self, atomic, general, general_2, page};
 use mlx5_prm::{Field, cmd};
 
 use super::{BAD_PARAM, Output, Result, get16};
-use crate::commands::uverbs::Call;
+use crate::commands::call::Call;
 use crate::engine::access::DEPTH_MAX;
 use crate::fabric::counters::Command;
 use crate::fabric::klm;

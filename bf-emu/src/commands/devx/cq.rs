@@ -3,12 +3,13 @@
 use mlx5_prm::{cmd, cq};
 
 use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full, get, get16, in_umem};
-use crate::commands::uverbs::{Call, EQN, Full, Kind};
+use crate::commands::call::{Call, Full, Kind};
 use crate::engine::{complete, moderation, polling};
 use crate::fabric::Function;
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::number_of;
 use crate::fabric::objects::{Armed, Cq, Moderation, Ring};
+use crate::model::adapter::EQN;
 use crate::sys::Errno;
 
 /// Bytes of a doorbell record.

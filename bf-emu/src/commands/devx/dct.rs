@@ -6,7 +6,7 @@ use mlx5_prm::umr::access;
 
 use super::qp::{check_scattered, scattered};
 use super::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot, ports};
-use crate::commands::uverbs::{Call, Full, Kind};
+use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::QPN_BASE;
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::{number_of, slot_of_number};

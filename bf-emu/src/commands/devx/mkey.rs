@@ -6,7 +6,7 @@ use mlx5_prm::{Field, cmd};
 
 use super::{BAD_PARAM, BAD_RESOURCE, CommandError, Output, Result, full};
 use super::{get, get8, in_umem, pd_slot};
-use crate::commands::uverbs::{Call, Full, Kind};
+use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::key_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin};

@@ -15,7 +15,8 @@ mod xgvmi;
 use mlx5_prm::cmd::{self, opcode, status};
 use mlx5_prm::{Field, vport};
 
-use crate::commands::uverbs::{Call, Full, Kind, low32};
+use crate::bits::low32;
+use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::{Command, Refusal};
 use crate::fabric::numbers::{key_of, number_of, slot_of_number};
 use crate::fabric::{Function, Place, QPN_BASE};

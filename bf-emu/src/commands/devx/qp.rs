@@ -6,7 +6,8 @@ use mlx5_prm::{Field, umr::access};
 
 use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
 use super::{cq_slot, get, get8, get16, in_umem, pd_slot, ports};
-use crate::commands::uverbs::{Call, Full, Kind, destination, reset};
+use crate::commands::call::{Call, Full, Kind};
+use crate::commands::queue_pair::reset;
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::engine::polling;
@@ -202,7 +203,7 @@ pub(super) fn modify(
         to => {
             set_attributes(queue, command, input);
             if command == opcode::INIT2RTR_QP {
-                let remote = destination(fabric, &queue.path);
+                let remote = fabric.port_of_path(&queue.path);
                 queue.set_remote(remote);
             }
             queue.state = to;

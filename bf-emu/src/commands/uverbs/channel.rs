@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::abi::devx;
 use super::ioctl::Ioctl;
-use super::{Call, Full};
+use crate::commands::call::{Call, Full};
 use crate::fabric::Locked;
 use crate::fabric::objects::{Channel, ChannelKind, Subscription};
 use crate::sys::{self, Errno};

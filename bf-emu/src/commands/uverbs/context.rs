@@ -2,7 +2,7 @@
 
 use super::abi::{self, uar};
 use super::ioctl::{Answer, Ioctl};
-use super::{Call, Kind};
+use crate::commands::call::{Call, Kind};
 use crate::engine::execute::MESSAGE_BYTES_MAX;
 use crate::fabric::counters::Command;
 use crate::fabric::{Identity, Place};

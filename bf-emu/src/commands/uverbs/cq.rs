@@ -1,9 +1,10 @@
 //! Completion queues of verbs.
 
 use super::abi::{UHW_IN, UHW_OUT, create_cq};
+use super::channel;
 use super::context::COMP_VECTORS;
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Full, Kind, channel};
+use crate::commands::call::{Call, Full, Kind};
 use crate::engine::{self, polling};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::number_of;

@@ -1,16 +1,17 @@
 //! DEVX: raw device commands, passed on to [`crate::commands::devx`] and answered by it.
 
 use super::abi::devx;
+use super::channel;
 use super::context::COMP_VECTORS;
 use super::ioctl::Ioctl;
-use super::{Call, Kind, channel, low32};
+use crate::bits::low32;
+use crate::commands::call::{Call, Kind};
 use crate::commands::devx::{self as commands, CommandError};
 use crate::engine::event::DEVICE_TYPE_PORT;
 use crate::fabric::objects::{ChannelKind, Subscription};
+use crate::model::adapter::EQN;
 use crate::sys::Errno;
 
-/// Number of the one event queue.
-pub(crate) const EQN: u32 = 1;
 /// Longest answer of a command.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 

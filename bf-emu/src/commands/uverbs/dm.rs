@@ -6,31 +6,20 @@
 use super::abi::{alloc_dm, query_dm, reg_dm_mr};
 use super::ioctl::Ioctl;
 use super::memory::{flag, next_variant, rights};
-use super::{Call, Full, Kind};
+use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::Function;
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::key_of;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Umem};
+use crate::process::device_memory::{PAGE_BYTES, PAGE_FIRST, PAGES, pages, unmap};
 use crate::sys::{self, Errno};
 
 use mlx5_prm::mkey::QPN_ANY;
 
 /// Device memory of one context, in bytes: what a BlueField-3 gives to one allocation at most.
 pub(super) const BYTES_MAX: u64 = PAGES as u64 * PAGE_BYTES;
-/// Its pages.
-const PAGES: usize = 32;
-/// Bytes of a page.
-const PAGE_BYTES: u64 = 4096;
-/// Where the driver maps the first: command 8 of its mmap offsets, in pages (`MLX5_IB_MMAP_DEVICE_MEM`,
-/// at bit 8).
-const PAGE_FIRST: u64 = 8 << 8;
 /// Largest alignment that can be asked for, as a power of two: where an allocation begins.
 const LOG_ALIGN_MAX: u32 = 12;
-
-/// True of a page of a context's file that is device memory.
-pub(crate) fn is_device_memory(page: u64) -> bool {
-    (PAGE_FIRST..PAGE_FIRST + PAGES as u64).contains(&page)
-}
 
 pub(super) fn alloc(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::Other);
@@ -63,11 +52,6 @@ pub(super) fn alloc(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer_handle(alloc_dm::HANDLE, u64::from(Kind::Dm.handle(slot)))?;
     ioctl.answer(alloc_dm::RESP_START_OFFSET, &0u64.to_ne_bytes())?;
     ioctl.answer(alloc_dm::RESP_PAGE_INDEX, &page.to_ne_bytes())
-}
-
-/// Pages that so many bytes take.
-fn pages(length: u64) -> u64 {
-    length.div_ceil(PAGE_BYTES)
 }
 
 /// The first of so many pages in a row that nobody has in a context.
@@ -126,11 +110,6 @@ pub(super) fn free(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         unmap(&memory);
     }
     Ok(())
-}
-
-/// Takes the device's own mapping away.
-pub(crate) fn unmap(memory: &Umem) {
-    sys::unmap(memory.address, pages(memory.length) * PAGE_BYTES);
 }
 
 /// Where the memory lies, for who imports it.

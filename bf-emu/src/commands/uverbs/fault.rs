@@ -5,7 +5,7 @@ use mlx5_prm::cmd::{self, opcode, status};
 use super::abi::{self, device, devx, invoke, object, write};
 use super::devx as commands;
 use super::ioctl::{Fields, Ioctl};
-use super::{Call, Kind};
+use crate::commands::call::{Call, Kind};
 use crate::commands::devx::CommandError;
 use crate::fabric::counters::Refusal;
 use crate::fabric::objects::MkeyKind;

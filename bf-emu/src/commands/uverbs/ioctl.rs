@@ -1,6 +1,7 @@
 //! The frame of `RDMA_VERBS_IOCTL`: a header and attributes, copied in, checked, and answered where
 //! the caller asked for it (`rdma_user_ioctl_cmds.h`, `struct ib_uverbs_ioctl_hdr`).
 
+use crate::bits::low32;
 use crate::guard;
 use crate::sys::Errno;
 
@@ -214,12 +215,6 @@ fn parse_attr(bytes: &[u8; ATTR_BYTES], at: u64) -> Attr {
         data: u64::from_ne_bytes(data),
         at,
     }
-}
-
-/// The low half of a number.
-pub(crate) fn low32(number: u64) -> u32 {
-    let [.., a, b, c, d] = number.to_be_bytes();
-    u32::from_be_bytes([a, b, c, d])
 }
 
 /// A structure of the kernel's interface, read field by field at its offsets: native order, zero

@@ -5,7 +5,8 @@ use mlx5_prm::umr::access;
 
 use super::abi::{query_mr, query_pd, umem};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Full, Kind, odp};
+use super::odp;
+use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::Locked;
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::{key_of, number_of};

@@ -6,7 +6,7 @@
 
 use super::abi::advise_mr;
 use super::ioctl::{Fields, Ioctl};
-use super::{Call, Kind};
+use crate::commands::call::{Call, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{Mkey, MkeyOrigin};

@@ -9,13 +9,15 @@ use super::context::identity;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::rights;
 use super::transition::{STATES, mask, relevant, transition};
-use super::{Call, Full, Kind, channel, xrcd};
+use super::{channel, xrcd};
+use crate::commands::call::{Call, Full, Kind};
+use crate::commands::queue_pair::reset;
 use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::engine::polling;
 use crate::fabric::counters::Command;
-use crate::fabric::objects::{Held, Path, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
-use crate::fabric::{Fabric, Function, Place, QPN_BASE};
+use crate::fabric::objects::{Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
+use crate::fabric::{Fabric, Function, QPN_BASE};
 use crate::model::adapter::PKEY_TABLE_LEN;
 use crate::sys::Errno;
 
@@ -338,23 +340,6 @@ fn are_in_range(input: Fields<'_>, wanted: u32, ports: &RangeInclusive<u8>) -> b
         && (!has(mask::MAX_DEST_RD_ATOMIC) || input.u8(102) <= RD_ATOMIC_MAX)
 }
 
-/// Forgets everything that is posted; the rings start anew.
-pub(crate) fn reset(qp: &mut Qp) {
-    qp.state = state::RST;
-    polling::forget_rung(qp.dbrec);
-    qp.sq_done = 0;
-    qp.rq_done = 0;
-    qp.give_up_at_ns = 0;
-    qp.retry_at_ns = 0;
-    qp.pending = false;
-    qp.held = Held::default();
-    qp.defer_until_ns = 0;
-    qp.arrives_at_ns = 0;
-    qp.left_at_ns = 0;
-    qp.set_remote(None);
-    qp.remote_qpn = 0;
-}
-
 fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) {
     let has = |bit: u32| wanted & bit != 0;
     let path = &mut qp.path;
@@ -402,17 +387,8 @@ fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) 
         }
     }
     if has(mask::AV) {
-        let remote = destination(fabric, &qp.path);
+        let remote = fabric.port_of_path(&qp.path);
         qp.set_remote(remote);
-    }
-}
-
-/// The port that a path leads to.
-pub(crate) fn destination(fabric: &Fabric, path: &Path) -> Option<Place> {
-    if path.is_global != 0 && path.dlid == 0 {
-        fabric.port_of_gid(&path.dgid)
-    } else {
-        fabric.port_of_lid(path.dlid)
     }
 }
 

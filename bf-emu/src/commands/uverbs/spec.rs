@@ -4,8 +4,9 @@
 //! An attribute that is not known is passed over, unless the caller insists on it; one that is known
 //! comes once and has its form; one that is needed is there.
 
+use super::abi;
 use super::ioctl::{Attr, F_MANDATORY, Ioctl};
-use super::{Call, abi};
+use crate::commands::call::Call;
 use crate::guard;
 use crate::sys::Errno;
 

@@ -2,7 +2,8 @@
 
 use super::abi::{UHW_IN, UHW_OUT, create_srq};
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Full, Kind, channel, xrcd};
+use super::{channel, xrcd};
+use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::number_of;
 use crate::fabric::objects::{Ring, Srq};

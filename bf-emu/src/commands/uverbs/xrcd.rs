@@ -1,7 +1,7 @@
 //! Domains of extended reliable connections: shared by all who open the same file.
 
 use super::ioctl::{Answer, Fields, Ioctl};
-use super::{Call, Full, Kind};
+use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::objects::Pd;
 use crate::sys::{self, Errno};

@@ -4,7 +4,6 @@
 use std::os::fd::RawFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::ioctl::Answer;
 use crate::sys::{self, Errno};
 
 /// Where the driver maps the page: command 7 of its mmap offsets, in pages
@@ -17,25 +16,30 @@ const BYTES: usize = 56;
 
 /// Puts the page into a context's file. Time stamps are nanoseconds of the monotonic clock, so that
 /// one pair of readings serves for as long as nobody sets the time of day.
-pub(crate) fn put(fd: RawFd) -> Result<(), Errno> {
+pub(super) fn put(fd: RawFd) -> Result<(), Errno> {
     let day_ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_nanos());
     let nsec = u64::try_from(day_ns).unwrap_or(u64::MAX);
     let info = info(nsec, sys::now_ns());
     // A file in memory takes all of it or nothing.
-    sys::pwrite(fd, info.as_slice(), PAGE * PAGE_BYTES).map(drop)
+    sys::pwrite(fd, &info, PAGE * PAGE_BYTES).map(drop)
 }
 
 /// The time of day `nsec` when the device's clock showed `cycles`, which are nanoseconds.
-fn info(nsec: u64, cycles: u64) -> Answer {
-    let mut info = Answer::new(BYTES);
-    info.u64(8, nsec)
-        .u64(16, cycles)
-        .u32(32, 1) // mult
-        .u32(36, 0) // shift
-        .u64(40, u64::MAX) // mask
-        .u64(48, u64::MAX); // overflow_period
+fn info(nsec: u64, cycles: u64) -> [u8; BYTES] {
+    const NSEC: usize = 8;
+    const CYCLES: usize = 16;
+    const MULT: usize = 32;
+    const MASK: usize = 40;
+    const OVERFLOW_PERIOD: usize = 48;
+    // The sign of the sequence lock, the fraction and the shift are 0.
+    let mut info = [0; BYTES];
+    info[NSEC..][..8].copy_from_slice(&nsec.to_ne_bytes());
+    info[CYCLES..][..8].copy_from_slice(&cycles.to_ne_bytes());
+    info[MULT..][..4].copy_from_slice(&1u32.to_ne_bytes());
+    info[MASK..][..8].copy_from_slice(&u64::MAX.to_ne_bytes());
+    info[OVERFLOW_PERIOD..][..8].copy_from_slice(&u64::MAX.to_ne_bytes());
     info
 }
 
@@ -48,8 +52,7 @@ mod tests {
     #[test]
     fn layout() {
         let info = info(0x0102, 0x0304);
-        let bytes = info.as_slice();
-        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        let word = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().unwrap());
         let words = [word(0), word(8), word(16), word(24), word(32), word(40)];
         assert_eq!(words, [0, 0x0102, 0x0304, 0, 1, u64::MAX]);
     }

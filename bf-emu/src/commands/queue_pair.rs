@@ -1,0 +1,23 @@
+//! What verbs and device commands do to a queue pair alike.
+
+use mlx5_prm::qp::state;
+
+use crate::engine::polling;
+use crate::fabric::objects::{Held, Qp};
+
+/// Forgets everything that is posted; the rings start anew.
+pub(crate) fn reset(qp: &mut Qp) {
+    qp.state = state::RST;
+    polling::forget_rung(qp.dbrec);
+    qp.sq_done = 0;
+    qp.rq_done = 0;
+    qp.give_up_at_ns = 0;
+    qp.retry_at_ns = 0;
+    qp.pending = false;
+    qp.held = Held::default();
+    qp.defer_until_ns = 0;
+    qp.arrives_at_ns = 0;
+    qp.left_at_ns = 0;
+    qp.set_remote(None);
+    qp.remote_qpn = 0;
+}
