@@ -5,10 +5,10 @@ use mlx5_prm::wqe::RemoteAddress;
 
 use super::access::{Need, resolve};
 use super::event::Event;
-use super::execute::{
+use super::list::{List, transfer};
+use super::outcome::{
     Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, REMOTE_ACCESS, REMOTE_INVALID,
 };
-use super::list::{List, transfer};
 use super::peer::{Poster, fail_peer, peer, permits};
 use super::scatter::Scattered;
 use super::work::{Atomic, AtomicKind};

@@ -5,12 +5,11 @@ use mlx5_prm::qp::state;
 use mlx5_prm::wqe::Ctrl;
 
 use super::event::{self, Event};
-use super::fault;
 use super::moderation::{self, Verdict};
 use super::owed::{self, Object};
 use super::receive;
 use super::scatter::Scattered;
-use super::tick;
+use super::wake;
 use crate::bits::low16;
 use crate::fabric::counters::{Refusal, Work};
 use crate::fabric::journal::{Record, Take, TakenFrom, Written};
@@ -116,7 +115,7 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
     if verdict == Some(Verdict::Open)
         && let Some(owner) = locked.peek(function).cqs.owner(slot)
     {
-        tick::wake_of(locked.fabric(), owner.process);
+        wake::wake_of(locked.fabric(), owner.process);
     }
     written
 }
@@ -298,7 +297,7 @@ pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, command: 
     if verdict == Verdict::Open
         && let Some(owner) = locked.peek(function).cqs.owner(slot)
     {
-        tick::wake_of(locked.fabric(), owner.process);
+        wake::wake_of(locked.fabric(), owner.process);
     }
 }
 
@@ -378,7 +377,7 @@ pub(crate) fn flush(locked: &mut Locked<'_>, function: usize, qpn: u32) {
 
 fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     let slot = qp_slot(qpn);
-    if let Some(ctrl) = fault::give_up(locked, function, qpn) {
+    if let Some(ctrl) = give_up_held(locked, function, qpn) {
         let syndrome = syndrome::WR_FLUSH_ERR;
         send_error(locked, (function, qpn), &ctrl, syndrome, Take::default());
     }
@@ -410,6 +409,19 @@ fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
         let take = taken(TakenFrom::Send, function, slot, done);
         send_error(locked, (function, qpn), &ctrl, syndrome::WR_FLUSH_ERR, take);
     }
+}
+
+/// Takes the completion that is kept back from a queue pair whose requests are flushed: what to
+/// complete in error, if the poster is to know.
+fn give_up_held(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Option<Ctrl> {
+    let qp = locked.function(function).qps.get_mut(qp_slot(qpn))?;
+    let held = std::mem::take(&mut qp.held);
+    (held.until_ns != 0).then(|| Ctrl {
+        index: held.index,
+        opcode: held.opcode,
+        qpn,
+        ..Ctrl::default()
+    })
 }
 
 fn flush_receives(locked: &mut Locked<'_>, function: usize, qpn: u32) {

@@ -144,16 +144,3 @@ pub(crate) fn waits(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool 
     }
     false
 }
-
-/// Takes the completion that is kept back from a queue pair whose requests are flushed: what to
-/// complete in error, if the poster is to know.
-pub(crate) fn give_up(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Option<Ctrl> {
-    let qp = locked.function(function).qps.get_mut(qp_slot(qpn))?;
-    let held = std::mem::take(&mut qp.held);
-    (held.until_ns != 0).then(|| Ctrl {
-        index: held.index,
-        opcode: held.opcode,
-        qpn,
-        ..Ctrl::default()
-    })
-}

@@ -7,10 +7,9 @@
 //! process die in between, the thread looks for itself ten times a second. A queue without moderation
 //! is not looked at by any of this.
 
-use super::{complete, tick};
-use crate::fabric::objects::{Armed, Cq, Moderation, Window};
-use crate::fabric::{Fabric, Locked};
-use crate::sys;
+use super::wake;
+use crate::fabric::Locked;
+use crate::fabric::objects::{Cq, Moderation, Window};
 
 impl Moderation {
     /// Longest time that can be asked for, in microseconds: the field has 12 bits (PRM, completion
@@ -100,41 +99,9 @@ pub(crate) fn set(locked: &mut Locked<'_>, function: usize, slot: u32, moderatio
     if cq.window.due_ns != 0 {
         cq.window.due_ns = 1;
         if let Some(owner) = owner {
-            tick::wake_of(locked.fabric(), owner.process);
+            wake::wake_of(locked.fabric(), owner.process);
         }
     }
-}
-
-/// Tells a process of its completion queues whose time is over. Returns the time until the next one's,
-/// if there is one.
-pub(super) fn tell_due(fabric: &Fabric, process: u32) -> Option<u64> {
-    if !fabric.has_moderated() {
-        return None;
-    }
-    let locked = &mut fabric.lock();
-    let now_ns = sys::now_ns();
-    let mut next_ns: Option<u64> = None;
-    for function in 0..fabric.identities().len() {
-        let mut from = 0;
-        while let Some(slot) = locked.peek(function).cqs.next(from, |owner, cq| {
-            owner.process == process && cq.window.due_ns != 0
-        }) {
-            from = slot + 1;
-            let Some(cq) = locked.function(function).cqs.get_mut(slot) else {
-                continue;
-            };
-            if cq.window.due_ns > now_ns {
-                let left_ns = cq.window.due_ns - now_ns;
-                next_ns = Some(next_ns.map_or(left_ns, |next| next.min(left_ns)));
-                continue;
-            }
-            cq.window = Window::default();
-            if cq.armed != Armed::No {
-                complete::tell_armed(locked, function, slot);
-            }
-        }
-    }
-    next_ns
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use mlx5_prm::wqe::AddressVector;
 use super::access::Side;
 use super::complete::enter_error;
 use super::event::Event;
-use super::execute::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
+use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::{Fabric, Locked, NUMBER_BASE, Place};

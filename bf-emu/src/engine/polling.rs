@@ -1,50 +1,23 @@
-//! Polling mode: a thread of each process looks at the doorbell records of its queues, and stores to
-//! doorbell pages are stores like any other.
-//!
-//! Posting then costs what it costs on hardware, and work goes on beside its poster; where processors
-//! are few, the trap is faster, because nobody has to be scheduled for it. A library writes the
-//! doorbell record before it rings, so the record alone tells what is posted (PRM, "Posting a Work
-//! Request to Work Queue") and, of a completion queue, what is armed.
+//! Polling mode of a process, and its doorbell records as far as the mode needs them marked. The thread
+//! that looks at them is in [`super::poller`].
 //!
 //! Records are the library's; two values that no library writes tell what has not been written since:
 //! the upper half of a send record, which a device ignores, is all ones from the making or reset of
 //! its queue to the first post, and an arm record is all ones until it is armed.
-//!
-//! The thread spins while there is work and for a moment after. Then it sleeps, for longer and longer
-//! up to [`SLEEP_NS_MAX`]: so long can the first doorbell after a pause take. Where spinning does not
-//! pay, because others want the processor, it sleeps between all rounds for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::bits::low16;
-use crate::fabric::trace::What;
-use crate::fabric::{Fabric, QPN_BASE};
 use crate::memory::Space;
 use crate::{guard, sys};
 
-/// Spinning goes on for so long after the last work.
-const LINGER_NS: u64 = 100_000;
-/// A round that comes so late was kept from its processor: spinning takes time from those who would
-/// post.
-const CROWDED_AFTER_NS: u64 = 300_000;
-/// Then there is no spinning for so long.
-const CROWDED_NS: u64 = 50_000_000;
-/// Shortest sleep. With the system's own delay it takes three times as long.
-const SLEEP_NS_MIN: u64 = 10_000;
-/// Longest sleep.
-pub const SLEEP_NS_MAX: u64 = 1_000_000;
-/// Sleeps are as long as this part of the time without work.
-const SLEEP_PART: u64 = 16;
-
 /// Upper half of a send record that is not written yet.
-const NOT_RUNG: u16 = 0xffff;
+pub(super) const NOT_RUNG: u16 = 0xffff;
 /// Arm record that is not written yet.
-const NOT_ARMED: u32 = u32::MAX;
+pub(super) const NOT_ARMED: u32 = u32::MAX;
 /// Place of the send counter, and of the arm word, in their doorbell records.
-const SECOND_WORD: u64 = 4;
+pub(super) const SECOND_WORD: u64 = 4;
 
 static ON: AtomicBool = AtomicBool::new(false);
-static STARTED: AtomicBool = AtomicBool::new(false);
 /// Counts the calls that may have made, changed or removed a queue of this process.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
@@ -58,14 +31,14 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
+/// Number of such calls so far.
+pub(super) fn changes() -> u32 {
+    CHANGES.load(Ordering::Acquire)
+}
+
 /// A call may have made, changed or removed a queue.
 pub(crate) fn changed() {
     CHANGES.fetch_add(1, Ordering::Release);
-}
-
-/// The child of a fork has no such thread.
-pub(crate) fn after_fork_in_child() {
-    STARTED.store(false, Ordering::Release);
 }
 
 /// Marks the send record of a queue of this process as not written: the queue is new, or was reset.
@@ -86,7 +59,7 @@ pub(crate) fn forget_armed(dbrec: u64) {
 }
 
 /// A word of this process, whole: its writer may be at it.
-fn word(at: u64) -> Option<u32> {
+pub(super) fn word(at: u64) -> Option<u32> {
     Space::of(sys::pid()).read_be32(at).ok()
 }
 
@@ -94,246 +67,4 @@ fn put(at: u64, value: u32) {
     // SAFETY: a doorbell record that this process has given to the device, in a call that it is in. One
     // that is not there is found out when it is read.
     let _ = unsafe { guard::write(at, &value.to_be_bytes()) };
-}
-
-/// Starts the thread, if this process polls and has none yet. Not for signal handlers.
-///
-/// # Errors
-/// The operating system gives no thread.
-pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()> {
-    if !is_on() || STARTED.swap(true, Ordering::AcqRel) {
-        return Ok(());
-    }
-    // The thread holds all signals back, so that none of the application's handlers runs in it.
-    let held = sys::SignalsHeld::new();
-    let thread = std::thread::Builder::new()
-        .name("bf-emu-poll".to_owned())
-        .stack_size(128 * 1024)
-        .spawn(move || run(Watch::new(fabric, process)));
-    drop(held);
-    thread.map(drop).inspect_err(|_| {
-        STARTED.store(false, Ordering::Release);
-    })
-}
-
-fn run(mut watch: Watch) {
-    sys::sleep_precisely();
-    let mut pace = Pace::default();
-    let mut now_ns = sys::now_ns();
-    loop {
-        let worked = watch.round();
-        let before_ns = now_ns;
-        now_ns = sys::now_ns();
-        match pace.next(before_ns, now_ns, worked) {
-            0 => sys::yield_now(),
-            sleep_ns => {
-                sys::sleep(sleep_ns);
-                // The sleep's own length says nothing about others.
-                now_ns = sys::now_ns();
-            }
-        }
-    }
-}
-
-/// When to spin and when to sleep.
-#[derive(Debug, Default)]
-struct Pace {
-    worked_at_ns: u64,
-    crowded_until_ns: u64,
-}
-
-impl Pace {
-    /// How long to sleep after a round that began at `before_ns` and ended at `now_ns`; 0 for not at
-    /// all.
-    fn next(&mut self, before_ns: u64, now_ns: u64, worked: bool) -> u64 {
-        if worked {
-            self.worked_at_ns = now_ns;
-            return 0;
-        }
-        // An empty round takes a microsecond or two; this one was interrupted.
-        if now_ns.saturating_sub(before_ns) > CROWDED_AFTER_NS {
-            self.crowded_until_ns = now_ns.saturating_add(CROWDED_NS);
-        }
-        let idle_ns = now_ns.saturating_sub(self.worked_at_ns);
-        if idle_ns < LINGER_NS && now_ns >= self.crowded_until_ns {
-            return 0;
-        }
-        (idle_ns / SLEEP_PART).clamp(SLEEP_NS_MIN, SLEEP_NS_MAX)
-    }
-}
-
-/// A send queue that is watched.
-#[derive(Clone, Copy, Debug)]
-struct Send {
-    function: usize,
-    qpn: u32,
-    generation: u32,
-    record_at: u64,
-    seen: u16,
-}
-
-/// A completion queue that is watched.
-#[derive(Clone, Copy, Debug)]
-struct Arm {
-    function: usize,
-    slot: u32,
-    generation: u32,
-    record_at: u64,
-    seen: u32,
-}
-
-/// The queues of this process.
-struct Watch {
-    fabric: &'static Fabric,
-    process: u32,
-    changes: Option<u32>,
-    sends: Vec<Send>,
-    arms: Vec<Arm>,
-}
-
-impl Watch {
-    fn new(fabric: &'static Fabric, process: u32) -> Self {
-        Self {
-            fabric,
-            process,
-            changes: None,
-            sends: Vec::new(),
-            arms: Vec::new(),
-        }
-    }
-
-    /// Looks at every queue once, and does what is asked for. True if there was something.
-    fn round(&mut self) -> bool {
-        let changes = CHANGES.load(Ordering::Acquire);
-        if self.changes != Some(changes) {
-            self.changes = Some(changes);
-            self.look_anew();
-        }
-        let mut worked = false;
-        for send in &mut self.sends {
-            let Some(record) = word(send.record_at) else {
-                continue;
-            };
-            let [high @ .., a, b] = record.to_be_bytes();
-            let posted = u16::from_be_bytes([a, b]);
-            if posted == send.seen || u16::from_be_bytes(high) == NOT_RUNG {
-                continue;
-            }
-            send.seen = posted;
-            worked = true;
-            self.fabric.counters(send.function).doorbell();
-            let what = What::Doorbell { qpn: send.qpn };
-            self.fabric.trace().write(send.function, what);
-            super::run(self.fabric, send.function, send.qpn);
-        }
-        for arm in &mut self.arms {
-            match word(arm.record_at) {
-                Some(record) if record != arm.seen && record != NOT_ARMED => {
-                    arm.seen = record;
-                    worked = true;
-                    super::arm(self.fabric, arm.function, arm.slot, Some(record));
-                }
-                _ => {}
-            }
-        }
-        worked
-    }
-
-    /// Finds the queues that there are now. What was seen of those that stay is kept.
-    fn look_anew(&mut self) {
-        let (sends, arms) = (
-            std::mem::take(&mut self.sends),
-            std::mem::take(&mut self.arms),
-        );
-        for function in 0..self.fabric.identities().len() {
-            let locked = self.fabric.lock();
-            let tables = locked.peek(function);
-            for (slot, owner, qp) in tables.qps.iter() {
-                if owner.process != self.process || qp.sq.count == 0 {
-                    continue;
-                }
-                let mut send = Send {
-                    function,
-                    qpn: slot + QPN_BASE,
-                    generation: tables.qps.generation(slot).unwrap_or(0),
-                    record_at: qp.dbrec.wrapping_add(SECOND_WORD),
-                    seen: low16(qp.sq_done),
-                };
-                let same = |old: &&Send| {
-                    (old.function, old.qpn, old.generation)
-                        == (send.function, send.qpn, send.generation)
-                };
-                // After a reset it starts anew, and so does what was seen.
-                if let Some(old) = sends.iter().find(same)
-                    && qp.sq_done != 0
-                {
-                    send.seen = old.seen;
-                }
-                self.sends.push(send);
-            }
-            for (slot, owner, cq) in tables.cqs.iter() {
-                let wants_events = cq.channel != 0 || cq.devx.channel != 0;
-                if owner.process != self.process || !wants_events {
-                    continue;
-                }
-                let generation = tables.cqs.generation(slot).unwrap_or(0);
-                let old = arms.iter().find(|old| {
-                    (old.function, old.slot, old.generation) == (function, slot, generation)
-                });
-                self.arms.push(Arm {
-                    function,
-                    slot,
-                    generation,
-                    record_at: cq.dbrec.wrapping_add(SECOND_WORD),
-                    seen: old.map_or(NOT_ARMED, |old| old.seen),
-                });
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rounds of a microsecond without work: how long each sleep is.
-    fn sleeps(pace: &mut Pace, from_ns: u64, rounds: usize) -> Vec<u64> {
-        let mut now_ns = from_ns;
-        let mut sleeps = Vec::new();
-        for _ in 0..rounds {
-            let sleep_ns = pace.next(now_ns, now_ns + 1000, false);
-            now_ns += 1000 + sleep_ns;
-            sleeps.push(sleep_ns);
-        }
-        sleeps
-    }
-
-    #[test]
-    fn it_spins_for_a_moment_and_then_sleeps_longer_and_longer() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.next(0, 1_000_000, true), 0);
-        let sleeps = sleeps(&mut pace, 1_000_000, 400);
-        assert!(sleeps[..99].iter().all(|sleep| *sleep == 0), "{sleeps:?}");
-        assert!(sleeps[100] >= SLEEP_NS_MIN);
-        assert!(sleeps.is_sorted());
-        assert_eq!(sleeps.last(), Some(&SLEEP_NS_MAX));
-    }
-
-    #[test]
-    fn where_others_want_the_processor_it_does_not_spin() {
-        let mut pace = Pace::default();
-        let start_ns = 1_000_000_000;
-        assert_eq!(pace.next(start_ns, start_ns, true), 0);
-        // A round that was interrupted for three milliseconds.
-        let late_ns = start_ns + 3_000_000;
-        assert!(pace.next(start_ns, late_ns, false) >= SLEEP_NS_MIN);
-        // Work is done, but there is no spinning after it.
-        assert_eq!(pace.next(late_ns, late_ns + 1000, true), 0);
-        let next_ns = pace.next(late_ns + 1000, late_ns + 2000, false);
-        assert_eq!(next_ns, SLEEP_NS_MIN);
-        // Until it is over.
-        let over_ns = late_ns + CROWDED_NS + 1;
-        assert_eq!(pace.next(over_ns, over_ns, true), 0);
-        assert_eq!(pace.next(over_ns, over_ns + 1000, false), 0);
-    }
 }

@@ -4,10 +4,11 @@
 //! It sleeps while there is nothing to try. It is one per process, started with the first context,
 //! as a thread cannot be started in a signal handler; and it stands for the process's life.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::moderation;
-use crate::fabric::Fabric;
+use super::{complete, doorbell, wake};
+use crate::fabric::objects::{Armed, Window};
+use crate::fabric::{Fabric, QPN_BASE};
 use crate::sys;
 
 /// Time between tries: short against a receiver's own delays (10 us to 655 ms), long enough that
@@ -17,9 +18,6 @@ const INTERVAL_NS: u64 = 50_000;
 const IDLE_NS: u64 = 100_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// The word in the device's file that this process's thread sleeps on; null before the first one.
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-
 /// Starts the thread, if there is none yet. Not for signal handlers.
 ///
 /// # Errors
@@ -28,9 +26,7 @@ pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()
     if STARTED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    if let Some(word) = word_of(fabric, process) {
-        WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Release);
-    }
+    wake::sleeps_on(fabric, process);
     // The thread holds all signals back, so that none of the application's handlers runs in it.
     let held = sys::SignalsHeld::new();
     let thread = std::thread::Builder::new()
@@ -47,31 +43,6 @@ pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()
     }
 }
 
-/// Tells the thread that there is something to try. Async-signal-safe.
-pub(crate) fn wake() {
-    let word = WORD.load(Ordering::Acquire);
-    // SAFETY: null, or a word of a device that its process never unmaps.
-    if let Some(word) = unsafe { word.as_ref() } {
-        wake_at(word);
-    }
-}
-
-/// Tells the thread of another process, by its number on the device. Async-signal-safe.
-pub(super) fn wake_of(fabric: &Fabric, process: u32) {
-    if let Some(word) = word_of(fabric, process) {
-        wake_at(word);
-    }
-}
-
-fn word_of(fabric: &Fabric, process: u32) -> Option<&AtomicU32> {
-    fabric.tick(process.checked_sub(1)?)
-}
-
-fn wake_at(word: &AtomicU32) {
-    word.fetch_add(1, Ordering::Release);
-    sys::futex_wake(word);
-}
-
 /// The child of a fork has no such thread.
 pub(crate) fn after_fork_in_child() {
     STARTED.store(false, Ordering::Release);
@@ -82,12 +53,12 @@ fn run(fabric: &'static Fabric, process: u32) {
     if let Some(slot) = process.checked_sub(1) {
         fabric.live(slot);
     }
-    let Some(word) = word_of(fabric, process) else {
+    let Some(word) = wake::word_of(fabric, process) else {
         return;
     };
     loop {
         let seen = word.load(Ordering::Acquire);
-        let next_ns = moderation::tell_due(fabric, process).unwrap_or(u64::MAX);
+        let next_ns = tell_due(fabric, process).unwrap_or(u64::MAX);
         match try_all(fabric, process) {
             0 => sys::sleep(INTERVAL_NS),
             left_ns => sys::futex_wait(word, seen, left_ns.min(next_ns).min(IDLE_NS)),
@@ -119,7 +90,7 @@ fn try_all(fabric: &Fabric, process: u32) -> u64 {
                 Some(0) => {}
                 None => continue,
             }
-            super::run(fabric, function, slot + crate::fabric::QPN_BASE);
+            doorbell::run(fabric, function, slot + QPN_BASE);
             left_ns = left_ns.min(left_ns_of(fabric, function, slot).unwrap_or(u64::MAX));
         }
     }
@@ -132,4 +103,36 @@ fn left_ns_of(fabric: &Fabric, function: usize, slot: u32) -> Option<u64> {
     let qp = locked.peek(function).qps.get(slot)?;
     qp.pending
         .then(|| qp.due_ns().saturating_sub(sys::now_ns()))
+}
+
+/// Tells a process of its completion queues whose time is over. Returns the time until the next one's,
+/// if there is one.
+fn tell_due(fabric: &Fabric, process: u32) -> Option<u64> {
+    if !fabric.has_moderated() {
+        return None;
+    }
+    let locked = &mut fabric.lock();
+    let now_ns = sys::now_ns();
+    let mut next_ns: Option<u64> = None;
+    for function in 0..fabric.identities().len() {
+        let mut from = 0;
+        while let Some(slot) = locked.peek(function).cqs.next(from, |owner, cq| {
+            owner.process == process && cq.window.due_ns != 0
+        }) {
+            from = slot + 1;
+            let Some(cq) = locked.function(function).cqs.get_mut(slot) else {
+                continue;
+            };
+            if cq.window.due_ns > now_ns {
+                let left_ns = cq.window.due_ns - now_ns;
+                next_ns = Some(next_ns.map_or(left_ns, |next| next.min(left_ns)));
+                continue;
+            }
+            cq.window = Window::default();
+            if cq.armed != Armed::No {
+                complete::tell_armed(locked, function, slot);
+            }
+        }
+    }
+    next_ns
 }

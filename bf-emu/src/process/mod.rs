@@ -713,7 +713,7 @@ impl Process {
         sys::forget_pid();
         self.number.store(0, Ordering::Release);
         engine::tick::after_fork_in_child();
-        engine::polling::after_fork_in_child();
+        engine::poller::after_fork_in_child();
         // SAFETY: this call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     }
@@ -722,7 +722,7 @@ impl Process {
     pub(crate) fn start_tick(&self) -> Result<(), Errno> {
         let number = self.number()?;
         engine::tick::start(self.fabric, number)
-            .and_then(|()| engine::polling::start(self.fabric, number))
+            .and_then(|()| engine::poller::start(self.fabric, number))
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
     }
 }

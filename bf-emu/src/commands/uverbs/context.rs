@@ -3,7 +3,7 @@
 use super::abi::{self, uar};
 use super::ioctl::{Answer, Ioctl};
 use crate::commands::call::{Call, Kind};
-use crate::engine::execute::MESSAGE_BYTES_MAX;
+use crate::engine::message::MESSAGE_BYTES_MAX;
 use crate::fabric::counters::Command;
 use crate::fabric::{Identity, Place};
 use crate::model::adapter::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};

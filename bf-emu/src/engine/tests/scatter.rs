@@ -1,7 +1,7 @@
 //! Data in completions, masked atomics of both widths, and receivers that are not ready.
 
 use super::*;
-use crate::engine::execute::{Step, step};
+use crate::engine::step::{Step, step};
 
 /// Lets completions of a queue be 128 bytes wide. Its ring is as long as before: half as many fit.
 fn widen(world: &World, queue: &Queue) {

@@ -1,0 +1,219 @@
+//! A doorbell: what is posted on a send queue is carried out, or a completion queue is armed.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::step::{self, Step};
+use super::{complete, deferred, wake};
+use crate::fabric::numbers::qp_slot;
+use crate::fabric::release::start_time;
+use crate::fabric::table::Owner;
+use crate::fabric::trace::What;
+use crate::fabric::{Fabric, Locked, NUMBER_BASE};
+use crate::sys;
+
+/// Entries of one queue that are carried out before others may use the device.
+const ENTRIES_PER_TURN: u32 = 16;
+
+/// The doorbell of send queue `qpn` rang, by a user of `context`. False if the context has no such
+/// queue, and then nothing is done.
+pub(crate) fn ring_send(fabric: &Fabric, function: usize, (context, qpn): (u32, u32)) -> bool {
+    let start_ns = now_if_it_counts(fabric);
+    let mut locked = fabric.lock();
+    if locked
+        .peek(function)
+        .qps
+        .owned(qp_slot(qpn), context)
+        .is_none()
+    {
+        return false;
+    }
+    fabric.counters(function).doorbell();
+    fabric.trace().write(function, What::Doorbell { qpn });
+    if deferred::postpone(&mut locked, function, qp_slot(qpn)) {
+        drop(locked);
+        wake::wake();
+        return true;
+    }
+    let remote = remote_of(&locked, function, qpn);
+    // Who is told by an event is woken anyway, and a read concerns nobody at the other side.
+    let not_polled_for = || {
+        let events = remote.map(|(remote, _)| fabric.counters(remote).events());
+        (events, fabric.counters(function).reads())
+    };
+    let before = not_polled_for();
+    let cost_ns = run_locked(&mut locked, function, qpn);
+    let in_the_way = stands_in_the_way(&mut locked, function, qpn) && not_polled_for() == before;
+    drop(locked);
+    pay(start_ns, cost_ns);
+    if in_the_way {
+        sys::yield_now();
+    }
+    true
+}
+
+/// Carries out what is posted on queue pair `qpn`.
+pub(crate) fn run(fabric: &Fabric, function: usize, qpn: u32) {
+    let start_ns = now_if_it_counts(fabric);
+    let mut locked = fabric.lock();
+    let cost_ns = run_locked(&mut locked, function, qpn);
+    drop(locked);
+    pay(start_ns, cost_ns);
+}
+
+fn now_if_it_counts(fabric: &Fabric) -> u64 {
+    if fabric.profile().is_free() {
+        0
+    } else {
+        sys::now_ns()
+    }
+}
+
+/// Waits for what is left of the time that hardware would have taken.
+fn pay(start_ns: u64, cost_ns: u64) {
+    if cost_ns != 0 {
+        sys::wait_until(start_ns.saturating_add(cost_ns));
+    }
+}
+
+/// Doorbells after which a peer that has not rung one itself does not wait for the poster.
+const ANSWERED_WITHIN: u32 = 8;
+/// Doorbells of the last peer's function, when this process last looked, and own ones since they
+/// changed. Of several peers at once this tells nothing; then one yields too often or too seldom.
+static PEER_RANG: AtomicU64 = AtomicU64::new(0);
+static UNANSWERED: AtomicU32 = AtomicU32::new(0);
+
+/// The other side of a connection: its function and queue pair.
+fn remote_of(locked: &Locked<'_>, function: usize, qpn: u32) -> Option<(usize, u32)> {
+    let qp = locked.peek(function).qps.get(qp_slot(qpn))?;
+    Some((qp.remote_function.checked_sub(1)? as usize, qp.remote_qpn))
+}
+
+/// True if the other side of a connection was last seen on this processor and takes turns with the
+/// poster: it waits for the poster, who is about to poll for its answer, to let it run.
+/// Remembers where the poster is.
+fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
+    let cpu = sys::cpu();
+    let remote = remote_of(locked, function, qpn);
+    let process = |owner: Option<Owner>| owner.and_then(|owner| owner.process.checked_sub(1));
+    let owner_of = |function, qpn| process(locked.peek(function).qps.owner(qp_slot(qpn)));
+    let own = owner_of(function, qpn);
+    let peer = remote.and_then(|(remote, remote_qpn)| owner_of(remote, remote_qpn));
+    let processes = &mut locked.common().processes;
+    // Written only when it changes: the peer reads it each time.
+    if let Some(process) = own.and_then(|slot| processes.get_mut(slot))
+        && process.cpu != cpu
+    {
+        process.cpu = cpu;
+    }
+    let same = peer.filter(|peer| Some(*peer) != own);
+    let same = same.and_then(|slot| processes.get(slot));
+    if same.is_none_or(|peer| peer.cpu != cpu) {
+        return false;
+    }
+    let rang = remote.map_or(0, |(remote, _)| {
+        locked.fabric().counters(remote).doorbells()
+    });
+    if PEER_RANG.swap(rang, Ordering::Relaxed) == rang {
+        UNANSWERED.fetch_add(1, Ordering::Relaxed) < ANSWERED_WITHIN
+    } else {
+        UNANSWERED.store(0, Ordering::Relaxed);
+        true
+    }
+}
+
+/// As [`run`]; returns the time that hardware would have taken, in nanoseconds.
+fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
+    let thread = locked.thread();
+    let slot = qp_slot(qpn);
+    let qps = &mut locked.function(function).qps;
+    let generation = qps.generation(slot);
+    let Some(qp) = qps.get_mut(slot) else {
+        return 0;
+    };
+    if qp.busy != 0 && is_thread(qp.busy) {
+        // Another thread is at it, or this one in the middle of a pause, and looks again.
+        qp.rang = true;
+        return 0;
+    }
+    qp.busy = thread;
+    if qp.defer_until_ns != 0 {
+        qp.defer_until_ns = 0;
+    }
+    let mut cost_ns = 0u64;
+    let mut turn = 0;
+    loop {
+        let step = step::step(locked, function, qpn);
+        let qps = &mut locked.function(function).qps;
+        if qps.generation(slot) != generation {
+            // Destroyed in a pause.
+            return cost_ns;
+        }
+        let Some(qp) = qps.get_mut(slot) else {
+            return cost_ns;
+        };
+        match step {
+            Step::Done { cost_ns: more } => {
+                cost_ns = cost_ns.saturating_add(more);
+                turn += 1;
+                if deferred::leaves_the_rest() {
+                    qp.busy = 0;
+                    qp.rang = false;
+                    deferred::postpone(locked, function, slot);
+                    return cost_ns;
+                }
+                if turn == ENTRIES_PER_TURN {
+                    turn = 0;
+                    locked.pause();
+                }
+            }
+            // The queue pair is this thread's meanwhile: who else comes leaves word in `rang`.
+            Step::OnItsWay { until_ns } => locked.pause_until(until_ns),
+            Step::Idle if qp.rang => qp.rang = false,
+            Step::Idle => {
+                qp.busy = 0;
+                if qp.left_at_ns != 0 {
+                    qp.left_at_ns = 0;
+                }
+                return cost_ns;
+            }
+            Step::Wait => {
+                qp.busy = 0;
+                qp.rang = false;
+                qp.pending = true;
+                wake::wake();
+                return cost_ns;
+            }
+        }
+    }
+}
+
+/// False if the thread is gone: a child of a fork that was killed while it executed a queue of its
+/// parent. Asked only where two threads meet.
+fn is_thread(thread: u32) -> bool {
+    i32::try_from(thread).is_ok_and(|thread| start_time(thread).is_some())
+}
+
+/// The doorbell of completion queue `cqn` rang, by a user of `context`: it wants to be told.
+/// `command` is the arm word, if the store shows it; it also lies in the doorbell record.
+pub(crate) fn ring_arm(
+    fabric: &Fabric,
+    function: usize,
+    (context, cqn): (u32, u32),
+    command: Option<u32>,
+) {
+    let Some(slot) = cqn.checked_sub(NUMBER_BASE) else {
+        return;
+    };
+    let locked = fabric.lock();
+    let owned = locked.peek(function).cqs.owned(slot, context).is_some();
+    drop(locked);
+    if owned {
+        arm(fabric, function, slot, command);
+    }
+}
+
+pub(super) fn arm(fabric: &Fabric, function: usize, slot: u32, command: Option<u32>) {
+    let mut locked = fabric.lock();
+    fabric.counters(function).arm();
+    complete::arm(&mut locked, function, slot, command);
+}

@@ -1,0 +1,273 @@
+//! Messages to the other end of a connection: send, RDMA write and RDMA read.
+
+use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode, syndrome};
+use mlx5_prm::qp::service;
+use mlx5_prm::umr::access;
+use mlx5_prm::wqe::RemoteAddress;
+
+use super::access::Need;
+use super::complete::complete_scattered;
+use super::event::Event;
+use super::list::{Failure, List, transfer, transfer_at_once};
+use super::outcome::{
+    Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, Outcome, REMOTE_ACCESS, REMOTE_INVALID,
+    REMOTE_OPERATION, Reason,
+};
+use super::peer::{Poster, fail_peer, peer, permits};
+use super::receive::{self, Entry, NoEntry};
+use super::scatter::Scattered;
+use crate::fabric::Locked;
+use crate::fabric::counters::{Refusal, Work};
+use crate::fabric::numbers::{key_of, slot_of};
+
+/// Longest message, as the port tells its users.
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
+
+/// What is sent, and how the receiver is to be told.
+pub(super) struct Message {
+    pub(super) list: List,
+    pub(super) imm: Option<u32>,
+    pub(super) invalidate: Option<u32>,
+    pub(super) solicited: bool,
+}
+
+/// Drops what an unreliable service may drop; hands on the error of a reliable one.
+fn or_drop(
+    locked: &Locked<'_>,
+    poster: &Poster,
+    bytes: u64,
+    fault: Fault,
+) -> Result<Outcome, Fault> {
+    if poster.qp.service == service::UC {
+        locked
+            .fabric()
+            .counters(poster.function)
+            .refuse(Refusal::Dropped);
+        return Ok(Outcome::of(bytes));
+    }
+    Err(fault)
+}
+
+pub(super) fn length_of(list: &List, max: u64) -> Result<u64, Fault> {
+    let length = list.length();
+    if length <= max {
+        Ok(length)
+    } else {
+        Err(LOCAL_LENGTH)
+    }
+}
+
+pub(super) fn send(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    message: &Message,
+) -> Result<Outcome, Fault> {
+    let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
+    let peer = match peer(locked, poster) {
+        Ok(peer) => peer,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    let entry = match next_entry(locked, &peer) {
+        Ok(entry) => entry,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    if length > entry.list.length() {
+        refuse_message(locked, &peer, &entry, syndrome::LOCAL_LENGTH_ERR);
+        return or_drop(locked, poster, length, REMOTE_INVALID);
+    }
+    if let Some(key) = message.invalidate
+        && !invalidate(locked, &peer, key)
+    {
+        fail_peer(locked, &peer, Event::QpAccessError);
+        return Err(REMOTE_ACCESS);
+    }
+    // Until it is taken, an entry of a shared queue is the next one for all its queue pairs.
+    let transfer = match peer.qp.srq {
+        0 => transfer,
+        _ => transfer_at_once,
+    };
+    let moved = if Scattered::fits(peer.qp.cs_res, length) {
+        Scattered::take(locked, &message.list, (peer.qp.cs_res, length))
+    } else {
+        transfer(locked, &message.list, (&entry.list, 0), length).map(|()| Scattered::NONE)
+    };
+    let scattered = match moved {
+        Ok(scattered) => scattered,
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Target) => {
+            refuse_message(locked, &peer, &entry, syndrome::LOCAL_PROT_ERR);
+            return or_drop(locked, poster, length, REMOTE_OPERATION);
+        }
+    };
+    let opcode = match (message.imm, message.invalidate) {
+        (_, Some(_)) => cqe_opcode::RESP_SEND_INV,
+        (Some(_), None) => cqe_opcode::RESP_SEND_IMM,
+        (None, None) => cqe_opcode::RESP_SEND,
+    };
+    let cqe = Cqe {
+        opcode,
+        imm: message.imm.or(message.invalidate).unwrap_or(0),
+        byte_count: u32::try_from(length).unwrap_or(u32::MAX),
+        solicited: message.solicited,
+        slid: lid(locked, poster),
+        ..Cqe::default()
+    };
+    received(locked, &peer, &entry, (cqe, &scattered));
+    Ok(Outcome::of(length))
+}
+
+/// Where a message comes from: UCX answers a request of a DCI by it.
+pub(super) fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
+    let identity = locked.fabric().identity(poster.function);
+    identity.map_or(0, |identity| identity.lid(poster.qp.port()))
+}
+
+pub(super) fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
+    receive::next(locked, peer.function, (peer.qpn, &peer.qp)).map_err(|none| match none {
+        NoEntry::NotReady => Fault::NotYet(Reason::NotReady(peer.qp.path.min_rnr_timer)),
+        NoEntry::Broken(_) => NO_ANSWER,
+    })
+}
+
+/// Takes a receive entry and completes it.
+pub(super) fn received(
+    locked: &mut Locked<'_>,
+    peer: &Poster,
+    entry: &Entry,
+    (cqe, scattered): (Cqe, &Scattered),
+) {
+    let take = receive::taking(locked, peer.function, (peer.qpn, &peer.qp), entry);
+    locked.fabric().counters(peer.function).work(Work::Receive);
+    let cqe = Cqe {
+        user_index: peer.qp.user_index,
+        qpn: peer.qpn,
+        wqe_counter: entry.counter,
+        ..cqe
+    };
+    let queue = (peer.function, peer.qp.recv_cq);
+    complete_scattered(locked, queue, (cqe, scattered), take);
+    receive::taken(locked, &take);
+}
+
+/// Completes a receive entry in error and brings its queue pair into the error state.
+fn refuse_message(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome: u8) {
+    let cqe = Cqe {
+        opcode: cqe_opcode::RESP_ERR,
+        syndrome,
+        ..Cqe::default()
+    };
+    received(locked, peer, entry, (cqe, &Scattered::NONE));
+    fail_peer(locked, peer, Event::QpFatal);
+}
+
+/// Invalidates a key of the receiver on the sender's behalf.
+fn invalidate(locked: &mut Locked<'_>, peer: &Poster, key: u32) -> bool {
+    let mkeys = &mut locked.function(peer.function).mkeys;
+    let Some(slot) = slot_of(key) else {
+        return false;
+    };
+    let Some(mkey) = mkeys.get_mut(slot) else {
+        return false;
+    };
+    let ours = key_of(slot, mkey.variant) == key && mkey.pd == peer.qp.pd && !mkey.free;
+    let open = mkey.window_type_2 || mkey.remote_invalidate;
+    if ours && open {
+        mkey.free = true;
+    }
+    ours && open
+}
+
+pub(super) fn write(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    message: &Message,
+    remote: RemoteAddress,
+) -> Result<Outcome, Fault> {
+    let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
+    let peer = match peer(locked, poster) {
+        Ok(peer) => peer,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    if !permits(&peer, access::REMOTE_WRITE) {
+        fail_peer(locked, &peer, Event::QpRequestError);
+        return or_drop(locked, poster, length, REMOTE_INVALID);
+    }
+    let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
+        Ok(entry) => entry,
+        Err(fault) => return or_drop(locked, poster, length, fault),
+    };
+    let to = List::of_key(
+        peer.side(),
+        Need::RemoteWrite,
+        remote.rkey,
+        remote.address,
+        length,
+    );
+    // As in `send`.
+    let transfer = match (&entry, peer.qp.srq) {
+        (Some(_), 1..) => transfer_at_once,
+        _ => transfer,
+    };
+    match transfer(locked, &message.list, (&to, 0), length) {
+        Ok(()) => {}
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Target) => {
+            if poster.qp.service == service::RC {
+                fail_peer(locked, &peer, Event::QpAccessError);
+            }
+            return or_drop(locked, poster, length, REMOTE_ACCESS);
+        }
+    }
+    if let (Some(imm), Some(entry)) = (message.imm, entry) {
+        let cqe = Cqe {
+            opcode: cqe_opcode::RESP_WR_IMM,
+            imm,
+            byte_count: u32::try_from(length).unwrap_or(u32::MAX),
+            solicited: message.solicited,
+            slid: lid(locked, poster),
+            ..Cqe::default()
+        };
+        received(locked, &peer, &entry, (cqe, &Scattered::NONE));
+    }
+    Ok(Outcome::of(length))
+}
+
+pub(super) fn read(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    (list, limit): (&List, u8),
+    remote: RemoteAddress,
+) -> Result<Outcome, Fault> {
+    let length = length_of(list, MESSAGE_BYTES_MAX)?;
+    let peer = peer(locked, poster)?;
+    if !permits(&peer, access::REMOTE_READ) {
+        fail_peer(locked, &peer, Event::QpRequestError);
+        return Err(REMOTE_INVALID);
+    }
+    let from = List::of_key(
+        peer.side(),
+        Need::RemoteRead,
+        remote.rkey,
+        remote.address,
+        length,
+    );
+    let moved = if Scattered::fits(limit, length) {
+        Scattered::take(locked, &from, (limit, length))
+    } else {
+        transfer(locked, &from, (list, 0), length).map(|()| Scattered::NONE)
+    };
+    match moved {
+        Ok(scattered) => Ok(Outcome {
+            scattered,
+            ..Outcome::of(length)
+        }),
+        Err(Failure::SourceGone) => Err(NO_ANSWER),
+        Err(Failure::Source) => {
+            fail_peer(locked, &peer, Event::QpAccessError);
+            Err(REMOTE_ACCESS)
+        }
+        Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION),
+    }
+}

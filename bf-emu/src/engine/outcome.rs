@@ -1,0 +1,87 @@
+//! What became of an entry of a send queue: what it did, or why it did not succeed.
+
+use mlx5_prm::cqe::syndrome;
+
+use super::scatter::Scattered;
+use crate::fabric::counters::Refusal;
+
+/// Why an entry did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It completes in error.
+    Error(u8, Refusal),
+    /// The other side is not ready, or does not answer: with this error if that stays so.
+    NotYet(Reason),
+}
+
+/// Why the other side is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// It has no receive entry, and asks to be tried again after this delay (a code).
+    NotReady(u8),
+    /// It does not answer yet.
+    Silent,
+    /// It will never answer.
+    Gone,
+}
+
+impl Reason {
+    /// The error if that stays so.
+    pub(super) fn error(self) -> (u8, Refusal) {
+        match self {
+            Self::NotReady(_) => (syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady),
+            Self::Silent | Self::Gone => {
+                (syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded)
+            }
+        }
+    }
+}
+
+pub(super) const LOCAL_LENGTH: Fault =
+    Fault::Error(syndrome::LOCAL_LENGTH_ERR, Refusal::LocalLength);
+pub(super) const LOCAL_OPERATION: Fault =
+    Fault::Error(syndrome::LOCAL_QP_OP_ERR, Refusal::LocalOperation);
+pub(super) const LOCAL_PROTECTION: Fault =
+    Fault::Error(syndrome::LOCAL_PROT_ERR, Refusal::LocalProtection);
+pub(super) const WINDOW_BIND: Fault = Fault::Error(syndrome::MW_BIND_ERR, Refusal::WindowBind);
+pub(super) const REMOTE_ACCESS: Fault =
+    Fault::Error(syndrome::REMOTE_ACCESS_ERR, Refusal::RemoteAccess);
+pub(super) const REMOTE_INVALID: Fault = Fault::Error(
+    syndrome::REMOTE_INVAL_REQ_ERR,
+    Refusal::RemoteInvalidRequest,
+);
+pub(super) const REMOTE_OPERATION: Fault =
+    Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
+pub(super) const NO_ANSWER: Fault = Fault::NotYet(Reason::Gone);
+pub(super) const SILENT: Fault = Fault::NotYet(Reason::Silent);
+
+/// What a successful entry did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    /// That it moved.
+    pub(super) bytes: u64,
+    /// Nanoseconds that hardware would have taken.
+    pub(super) cost_ns: u64,
+    /// What of it lies in the completion.
+    pub(super) scattered: Scattered,
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            cost_ns: 0,
+            scattered: Scattered::NONE,
+        }
+    }
+}
+
+impl Outcome {
+    /// Of a request that moved this many bytes.
+    pub(super) fn of(bytes: u64) -> Self {
+        Self {
+            bytes,
+            ..Self::default()
+        }
+    }
+}

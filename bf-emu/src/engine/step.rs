@@ -1,0 +1,261 @@
+//! The next entry of a send queue: read, waited for, carried out and completed.
+
+use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
+use mlx5_prm::qp::state;
+use mlx5_prm::wqe::{Ctrl, WQEBB_BYTES};
+
+use super::complete::{complete_scattered, enter_error, fail, flush, space_of_qp};
+use super::event::Event;
+use super::execute::execute;
+use super::fault::{self, Verdict};
+use super::link;
+use super::outcome::{Fault, LOCAL_OPERATION, Outcome, Reason};
+use super::peer::Poster;
+use super::work::WORK_BYTES_MAX;
+use crate::bits::low16;
+use crate::fabric::Locked;
+use crate::fabric::counters::Refusal;
+use crate::fabric::journal::Take;
+use crate::fabric::numbers::qp_slot;
+use crate::fabric::objects::Ring;
+use crate::fabric::trace::What;
+use crate::memory::{MemoryError, Space};
+use crate::sys;
+
+/// What became of a queue pair's next entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// There is none.
+    Idle,
+    /// It was carried out, or failed; hardware would have taken so long.
+    Done {
+        /// Nanoseconds.
+        cost_ns: u64,
+    },
+    /// Its message is on the link.
+    OnItsWay {
+        /// When it has arrived.
+        until_ns: u64,
+    },
+    /// The other side is not ready: try again.
+    Wait,
+}
+
+/// Carries out the next posted entry of queue pair `qpn`.
+pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)) else {
+        return Step::Idle;
+    };
+    let qp = qp.as_poster();
+    match qp.state {
+        state::RTS => {}
+        state::ERR => {
+            flush(locked, function, qpn);
+            return Step::Idle;
+        }
+        _ => return Step::Idle,
+    }
+    if fault::waits(locked, function, qpn) {
+        return Step::Wait;
+    }
+    if qp.retry_at_ns != 0 && qp.retry_at_ns > sys::now_ns() {
+        return Step::Wait;
+    }
+    let Some(space) = space_of_qp(locked, function, qpn) else {
+        return Step::Idle;
+    };
+    let Ok(record) = space.read_be32(qp.dbrec.wrapping_add(4)) else {
+        return Step::Idle;
+    };
+    let posted = low16(record).wrapping_sub(low16(qp.sq_done));
+    if posted == 0 || qp.sq.count == 0 {
+        return Step::Idle;
+    }
+    let mut bytes = [0; WORK_BYTES_MAX];
+    let read = read_entry(space, &qp.sq, qp.sq_done, &mut bytes);
+    let ctrl = Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]));
+    // A record that claims more than the ring holds, or an entry that cannot be read or is for
+    // another queue, is the poster's own fault.
+    let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
+    if sound && let Some(until_ns) = link::arrives_at(locked, (function, qpn), &qp, &bytes) {
+        return Step::OnItsWay { until_ns };
+    }
+    let poster = Poster {
+        function,
+        qpn,
+        qp,
+        address: None,
+        xrc_srq: None,
+    };
+    let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
+    // Data goes into a completion only if there will be one, and now.
+    let limit = match verdict {
+        Verdict::Go if ctrl.is_signaled() => qp.cs_req,
+        _ => 0,
+    };
+    let result = match verdict {
+        Verdict::QpError => {
+            enter_error(locked, function, qpn, Some(Event::QpFatal));
+            return Step::Done { cost_ns: 0 };
+        }
+        Verdict::Fail(syndrome) => Err(Fault::Error(syndrome, Refusal::Injected)),
+        Verdict::Go | Verdict::Hold(_) if sound => execute(locked, &poster, &bytes, limit),
+        Verdict::Go | Verdict::Hold(_) => Err(LOCAL_OPERATION),
+    };
+    if let Err(Fault::NotYet(reason)) = result
+        && !give_up(locked, &poster, reason)
+    {
+        return Step::Wait;
+    }
+    advance(locked, &poster, ctrl.wqebbs());
+    trace(locked, &poster, &ctrl, &result);
+    match result {
+        Ok(outcome) => {
+            locked.fabric().counters(function).payload(outcome.bytes);
+            if let Verdict::Hold(until_ns) = verdict {
+                fault::hold(locked, (function, qpn), &ctrl, outcome.bytes, until_ns);
+            } else if ctrl.is_signaled() {
+                let cqe = Cqe {
+                    opcode: cqe_opcode::REQ,
+                    user_index: qp.user_index,
+                    wqe_opcode: ctrl.opcode,
+                    qpn,
+                    wqe_counter: ctrl.index,
+                    byte_count: u32::try_from(outcome.bytes).unwrap_or(u32::MAX),
+                    ..Cqe::default()
+                };
+                let completion = (cqe, &outcome.scattered);
+                let take = Take::default();
+                complete_scattered(locked, (function, qp.send_cq), completion, take);
+            }
+            Step::Done {
+                cost_ns: outcome.cost_ns,
+            }
+        }
+        Err(fault) => {
+            let error = match fault {
+                Fault::Error(syndrome, refusal) => (syndrome, refusal),
+                Fault::NotYet(reason) => reason.error(),
+            };
+            fail(locked, function, qpn, &ctrl, error);
+            Step::Done { cost_ns: 0 }
+        }
+    }
+}
+
+/// Notes what became of a request, if there is a trace.
+fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outcome, Fault>) {
+    let trace = locked.fabric().trace();
+    if !trace.is_on() {
+        return;
+    }
+    let (syndrome, bytes) = match *result {
+        Ok(outcome) => (0, outcome.bytes),
+        Err(Fault::Error(syndrome, _)) => (syndrome, 0),
+        Err(Fault::NotYet(reason)) => (reason.error().0, 0),
+    };
+    let what = What::Request {
+        qpn: poster.qpn,
+        opcode: ctrl.opcode,
+        index: ctrl.index,
+        syndrome,
+        bytes,
+    };
+    trace.write(poster.function, what);
+}
+
+/// Copies an entry out of its ring, whose end it may run over.
+fn read_entry(
+    space: Space,
+    sq: &Ring,
+    done: u32,
+    bytes: &mut [u8; WORK_BYTES_MAX],
+) -> Result<(), MemoryError> {
+    space.read(sq.entry(done), &mut bytes[..WQEBB_BYTES])?;
+    let ctrl = Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]));
+    let blocks = u32::from(ctrl.wqebbs());
+    if blocks == 1 {
+        return Ok(());
+    }
+    let before_end = sq.count - (done & sq.count.wrapping_sub(1));
+    let first = blocks.min(before_end) as usize * WQEBB_BYTES;
+    let whole = blocks as usize * WQEBB_BYTES;
+    if first > WQEBB_BYTES {
+        let next = sq.entry(done).wrapping_add(WQEBB_BYTES as u64);
+        space.read(next, &mut bytes[WQEBB_BYTES..first])?;
+    }
+    if whole > first {
+        space.read(sq.base, &mut bytes[first..whole])?;
+    }
+    Ok(())
+}
+
+fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {
+    if let Some(qp) = locked
+        .function(poster.function)
+        .qps
+        .get_mut(qp_slot(poster.qpn))
+    {
+        qp.sq_done = qp.sq_done.wrapping_add(u32::from(blocks));
+        qp.give_up_at_ns = 0;
+        qp.retry_at_ns = 0;
+        qp.pending = false;
+        if qp.arrives_at_ns != 0 {
+            qp.arrives_at_ns = 0;
+        }
+    }
+}
+
+/// How long a receiver that is not ready wants to be left alone, by the code of its `min_rnr_timer`.
+fn rnr_delay_ns(timer: u8) -> u64 {
+    RNR_DELAYS_10US[usize::from(timer & 31)] * 10_000
+}
+
+/// These delays in units of 10 us (InfiniBand specification, table 45).
+const RNR_DELAYS_10US: [u64; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+/// `rnr_retry` that stands for "without end".
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// A peer that is gone is waited for no longer than this: long enough that what other peers have
+/// still sent is seen before its error, as on hardware, and short against the seconds that retry
+/// timers take there, of which nobody learns anything.
+const GONE_PATIENCE_NS: u64 = 50_000_000;
+
+/// True if the other side was waited for as long as the queue pair's attributes say.
+fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
+    let now = sys::now_ns();
+    let path = poster.qp.path;
+    // 4.096 us * 2^timeout per try; a code of zero waits without end.
+    let retries = match path.timeout & 31 {
+        0 => u64::MAX,
+        code => (4096 << code) * (u64::from(path.retry_count) + 1),
+    };
+    let patience = match reason {
+        Reason::NotReady(_) if path.rnr_retry >= RNR_RETRY_FOREVER => u64::MAX,
+        Reason::NotReady(timer) => rnr_delay_ns(timer) * u64::from(path.rnr_retry),
+        Reason::Silent => retries,
+        Reason::Gone => retries.min(GONE_PATIENCE_NS),
+    };
+    let Some(qp) = locked
+        .function(poster.function)
+        .qps
+        .get_mut(qp_slot(poster.qpn))
+    else {
+        return true;
+    };
+    if let Reason::NotReady(timer) = reason {
+        qp.retry_at_ns = now.saturating_add(rnr_delay_ns(timer));
+    }
+    if patience == u64::MAX {
+        return false;
+    }
+    let end = now.saturating_add(patience).max(1);
+    // One who was waited for may go: the shorter patience counts from then on.
+    if qp.give_up_at_ns == 0 || end < qp.give_up_at_ns {
+        qp.give_up_at_ns = end;
+    }
+    now >= qp.give_up_at_ns
+}

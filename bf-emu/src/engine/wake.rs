@@ -1,0 +1,42 @@
+//! Wakes the thread of a process that looks after what could not be done at once ([`super::tick`]).
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::fabric::Fabric;
+use crate::sys;
+
+/// The word in the device's file that this process's thread sleeps on; null before the first one.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Notes the word that this process's thread sleeps on, before the thread starts.
+pub(super) fn sleeps_on(fabric: &'static Fabric, process: u32) {
+    if let Some(word) = word_of(fabric, process) {
+        WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Release);
+    }
+}
+
+/// Tells the thread that there is something to try. Async-signal-safe.
+pub(super) fn wake() {
+    let word = WORD.load(Ordering::Acquire);
+    // SAFETY: null, or a word of a device that its process never unmaps.
+    if let Some(word) = unsafe { word.as_ref() } {
+        wake_at(word);
+    }
+}
+
+/// Tells the thread of another process, by its number on the device. Async-signal-safe.
+pub(super) fn wake_of(fabric: &Fabric, process: u32) {
+    if let Some(word) = word_of(fabric, process) {
+        wake_at(word);
+    }
+}
+
+/// The word that the thread of a process sleeps on, by the process's number on the device.
+pub(super) fn word_of(fabric: &Fabric, process: u32) -> Option<&AtomicU32> {
+    fabric.tick(process.checked_sub(1)?)
+}
+
+fn wake_at(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::Release);
+    sys::futex_wake(word);
+}
