@@ -1,7 +1,7 @@
 //! The library's options, from the page that the library writes from its own table.
 
 /// The page.
-const PAGE: &str = include_str!("../../uct-plugin/OPTIONS.md");
+const PAGE: &str = include_str!("../../docs/OPTIONS.md");
 
 /// One option.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ mod tests {
         let invalidate = find("UCX_XGVMI_INVALIDATE").expect("an option");
         assert_eq!(invalidate.takes, "strict, batched, chained");
         assert_eq!(invalidate.default, "strict");
-        assert!(invalidate.help.starts_with("When the memory key"));
+        assert!(invalidate.help.starts_with("When to invalidate"));
         assert_eq!(find("UCX_XGVMI_KEY_FILE").expect("an option").default, "");
         assert_eq!(find("UCX_XGVMI_STATS").expect("an option").default, "y");
     }

@@ -28,7 +28,7 @@ fn exit_codes_are_0_1_and_2() {
     let dir = dir.path().to_string_lossy();
     check(&["--version"], 0, env!("CARGO_PKG_VERSION"));
     check(&["info", "-c"], 0, "UCX_XGVMI_POOL_MAX=4096\n");
-    check(&["info", "-f"], 0, "# Maximal number of memory keys");
+    check(&["info", "-f"], 0, "# Maximum number of memory keys");
     check(&["info", "--ucx", "/none"], 0, "cannot open /none");
     check(&["stat", "--dir", &dir], 0, "no process uses the library");
     check(&["stat", "--dir", &dir, "--json"], 0, r#"{"processes":[]}"#);

@@ -5,6 +5,7 @@
 
 mod machine;
 mod table;
+mod timeline;
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
@@ -161,6 +162,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
             fs::copy(&plot, &copy).with_context(|| format!("copying {}", plot.display()))?;
         }
     }
+    draw_timeline(&target, &plots, &mut missing)?;
     let file = docs.join("RESULTS.md");
     fs::write(&file, page).with_context(|| format!("writing {}", file.display()))?;
     for command in missing {
@@ -168,6 +170,27 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     }
     println!("written: {}", file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Draws README's picture, if there are reports of both the demo and the cost of a key.
+fn draw_timeline(target: &Path, plots: &Path, missing: &mut Vec<&'static str>) -> Result<()> {
+    let report = |file: &str| -> Result<Option<Value>> {
+        let path = target.join(file);
+        let Ok(json) = fs::read_to_string(&path) else {
+            return Ok(None);
+        };
+        let report = serde_json::from_str(&json);
+        report
+            .map(Some)
+            .with_context(|| format!("reading {}", path.display()))
+    };
+    let (Some(cost), Some(demo)) = (report("bench/cost.json")?, report("demo/report.json")?) else {
+        missing.push("cargo xtask bench cost and cargo xtask demo, for README's time line");
+        return Ok(());
+    };
+    let path = plots.join("transfer.svg");
+    fs::write(&path, timeline::draw(&cost, &demo)?)
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 /// File name of a section's plot: that of its report.

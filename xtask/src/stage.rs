@@ -59,11 +59,7 @@ impl Part {
     /// What is to be read, by its place in the workspace.
     pub(crate) const fn documents(self) -> &'static [&'static str] {
         match self {
-            Self::Product => &[
-                "uct-plugin/OPTIONS.md",
-                "docs/HARDWARE.md",
-                "docs/DEFECTS.md",
-            ],
+            Self::Product => &["docs/OPTIONS.md", "docs/HARDWARE.md", "docs/DEFECTS.md"],
             Self::Offload => &["docs/OFFLOAD.md", "docs/OSU.md", "docs/MODEL.md"],
             Self::Emulator => &["docs/EMULATION.md", "docs/FAULTS.md"],
         }

@@ -40,6 +40,7 @@ const RULES: &[(&str, Rule)] = &[
         text::exports,
     ),
     ("links in the documents lead somewhere", docs::links),
+    ("each page is in the book", docs::book),
     ("each promise has its test", docs::promises),
 ];
 

@@ -1,5 +1,5 @@
-//! The table of the options: names, defaults, what they are for, and where their values go. UCX's
-//! parser, `ucx_info -c` and `OPTIONS.md` have it all from here.
+//! The option table: names, defaults, descriptions and storage offsets. UCX's parser, `ucx_info -c`
+//! and `docs/OPTIONS.md` use this table.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::mem::offset_of;
@@ -7,11 +7,11 @@ use std::ptr::null;
 
 use crate::ucs_config::{Kind, Option as Spec, Words};
 
-/// Largest pool, as `xgvmi-pool` has it.
+/// Largest pool. `xgvmi-pool` has the same limit.
 const MKEYS_MAX: u32 = 1 << 20;
-/// Largest map, likewise.
+/// Largest alias map. `xgvmi-pool` has the same limit.
 const ALIASES_MAX: u32 = 1 << 22;
-/// Longest batch, likewise.
+/// Longest batch. `xgvmi-pool` has the same limit.
 const BATCH_MAX: u32 = 1 << 14;
 
 /// The options' values, in the types that UCX's parsers write.
@@ -39,7 +39,7 @@ pub(super) struct Raw {
     pub(super) stats: c_int,
 }
 
-/// UCX's names of its log levels, after one of our own for "as UCX".
+/// UCX's names of its log levels. The first entry, "auto", is ours and means UCX_LOG_LEVEL.
 static LOG_LEVELS: Words<14> = Words([
     c"auto".as_ptr(),
     c"fatal".as_ptr(),
@@ -73,25 +73,25 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
-        doc: c"Serve exported and imported memory keys from the pool and the alias map.\n\
-               Otherwise everything is left to UCX.",
+        doc: c"Serve exports from the key pool and imports from the alias map.\n\
+               With n, UCX handles all exports and imports itself.",
         offset: offset_of!(Raw, enable),
         kind: Kind::Bool,
     },
     Spec {
         name: c"LOG_LEVEL",
         default: c"auto",
-        doc: c"Log level of the pool and the alias map; \"auto\" is the one of UCX_LOG_LEVEL.",
+        doc: c"Log level of the pool and the alias map. \"auto\" uses UCX_LOG_LEVEL.",
         offset: offset_of!(Raw, log_level),
         kind: Kind::Word(&LOG_LEVELS.0),
     },
     Spec {
         name: c"POOL_INIT",
         default: c"0",
-        doc: c"Number of memory keys that are created when a memory domain is opened. Each takes\n\
-               hundreds of microseconds then instead of at the first export that needs it, and so does\n\
-               the queue by which keys are bound, which is made along with the first. A program\n\
-               that announces its keys (xgvmi_announce) has 64 of them created then in any case.",
+        doc: c"Number of memory keys to create when a memory domain opens. Each key takes hundreds\n\
+               of microseconds. Keys that are not created here are created by the exports that first\n\
+               need them. The first key also creates the queue pair for UMR. A program that announces\n\
+               its keys (xgvmi_announce) always starts with at least 64 keys.",
         offset: offset_of!(Raw, pool_init),
         kind: Kind::Uint {
             min: 0,
@@ -101,7 +101,7 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"POOL_MAX",
         default: c"4096",
-        doc: c"Maximal number of memory keys in the pool of one memory domain.",
+        doc: c"Maximum number of memory keys in the pool of one memory domain.",
         offset: offset_of!(Raw, pool_max),
         kind: Kind::Uint {
             min: 1,
@@ -111,7 +111,7 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"POOL_LOW",
         default: c"0",
-        doc: c"Number of free memory keys below which UCX_XGVMI_REFILL creates more.",
+        doc: c"UCX_XGVMI_REFILL creates keys when fewer keys than this are free.",
         offset: offset_of!(Raw, pool_low),
         kind: Kind::Uint {
             min: 0,
@@ -121,8 +121,8 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"POOL_HIGH",
         default: c"256",
-        doc: c"Number of free memory keys up to which UCX_XGVMI_REFILL creates, and beyond which it\n\
-               destroys those that were not needed for UCX_XGVMI_POOL_AGE.",
+        doc: c"UCX_XGVMI_REFILL creates keys until this number is free. It destroys free keys above\n\
+               this number that nothing has used for UCX_XGVMI_POOL_AGE.",
         offset: offset_of!(Raw, pool_high),
         kind: Kind::Uint {
             min: 0,
@@ -132,61 +132,63 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"POOL_AGE",
         default: c"60s",
-        doc: c"Time for which a free memory key must not have been needed to be destroyed.",
+        doc: c"Idle time after which UCX_XGVMI_REFILL may destroy a free memory key.",
         offset: offset_of!(Raw, pool_age),
         kind: Kind::Time,
     },
     Spec {
         name: c"REFILL",
         default: c"n",
-        doc: c"Create and destroy memory keys in the background, in one thread for each pool, and\n\
-               destroy aliases for UCX_XGVMI_ALIAS_TTL, in one thread for each map.",
+        doc: c"Create and destroy memory keys in the background, with one thread per pool, and destroy\n\
+               aliases after UCX_XGVMI_ALIAS_TTL, with one thread per alias map.",
         offset: offset_of!(Raw, refill),
         kind: Kind::Bool,
     },
     Spec {
         name: c"POOL_ORDER",
         default: c"fifo",
-        doc: c"Which free memory key is bound next:\n \
-               - fifo: the one that was released longest ago, so that a peer that kept a key meets\n   \
-                 an invalid one for as long as there are others\n \
-               - lifo: the one that was released last, which the adapter may still have at hand,\n   \
-                 and by which a peer that kept it reaches the next buffer",
+        doc: c"Order in which free memory keys are bound again:\n \
+               - fifo: the key released first. A peer that still holds a released key gets an access\n   \
+               error as long as other keys are free.\n \
+               - lifo: the key released last. It is more likely to be in the adapter's cache. A peer\n   \
+               that still holds it can access the next buffer.",
         offset: offset_of!(Raw, pool_order),
         kind: Kind::Word(&POOL_ORDER.0),
     },
     Spec {
         name: c"ON_FULL",
         default: c"fallback",
-        doc: c"What an export does when all UCX_XGVMI_POOL_MAX memory keys are in use:\n \
-               - fallback: take UCX's own path\n \
-               - wait: wait for a key, first come first served, and then take UCX's own path",
+        doc: c"Action of an export when all UCX_XGVMI_POOL_MAX memory keys are in use:\n \
+               - fallback: let UCX export the buffer without the pool.\n \
+               - wait: wait for a key in order of arrival, for at most UCX_XGVMI_FULL_TIMEOUT. Then\n   \
+               act as fallback.",
         offset: offset_of!(Raw, on_full),
         kind: Kind::Word(&ON_FULL.0),
     },
     Spec {
         name: c"FULL_TIMEOUT",
         default: c"100ms",
-        doc: c"Time for which UCX_XGVMI_ON_FULL=wait waits.",
+        doc: c"Maximum wait of an export with UCX_XGVMI_ON_FULL=wait.",
         offset: offset_of!(Raw, full_timeout),
         kind: Kind::Time,
     },
     Spec {
         name: c"INVALIDATE",
         default: c"strict",
-        doc: c"When the memory key of deregistered memory stops to work:\n \
-               - strict: before the deregistration\n \
-               - batched: UCX_XGVMI_BATCH keys together\n \
-               - chained: together with the next export\n\
-               In the last two, a peer that kept the key can reach the memory until its\n\
-               registration is gone, so that only a peer that is trusted may have it.",
+        doc: c"When to invalidate the memory key of deregistered memory:\n \
+               - strict: before the deregistration.\n \
+               - batched: when UCX_XGVMI_BATCH keys wait for it.\n \
+               - chained: together with the next export.\n\
+               With batched and chained, a peer that still holds the key can access the memory until\n\
+               the memory registration ends. Use them only if all peers are trusted.",
         offset: offset_of!(Raw, invalidate),
         kind: Kind::Word(&INVALIDATE.0),
     },
     Spec {
         name: c"BATCH",
         default: c"64",
-        doc: c"Maximal number of memory keys that wait for their invalidation, unless it is strict.",
+        doc: c"Maximum number of memory keys that wait for invalidation, unless UCX_XGVMI_INVALIDATE\n\
+               is strict.",
         offset: offset_of!(Raw, batch),
         kind: Kind::Uint {
             min: 1,
@@ -196,16 +198,16 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"POLL_TIMEOUT",
         default: c"5s",
-        doc: c"Time after which a work request that was not completed is given up. Its queue is\n\
-               replaced, and the export takes UCX's own path.",
+        doc: c"Maximum wait for the completion of a UMR work request. After it the library replaces the\n\
+               queue pair and lets UCX export the buffer.",
         offset: offset_of!(Raw, poll_timeout),
         kind: Kind::Time,
     },
     Spec {
         name: c"ALIAS_MAX",
         default: c"65536",
-        doc: c"Maximal number of aliases of imported memory keys in one memory domain. Beyond it,\n\
-               the alias that was not used for the longest time gives way.",
+        doc: c"Maximum number of aliases of imported memory keys in one memory domain. When the limit\n\
+               is reached, the library evicts the least recently used alias.",
         offset: offset_of!(Raw, alias_max),
         kind: Kind::Uint {
             min: 1,
@@ -215,18 +217,18 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"ALIAS_TTL",
         default: c"0s",
-        doc: c"Time for which an alias must not have been in use to be destroyed, at an import or,\n\
-               with UCX_XGVMI_REFILL, in the background. 0: never, unless another one needs room.",
+        doc: c"Idle time after which an alias is destroyed. This happens at an import or, with\n\
+               UCX_XGVMI_REFILL, in the background. 0: only eviction destroys aliases.",
         offset: offset_of!(Raw, alias_ttl),
         kind: Kind::Time,
     },
     Spec {
         name: c"IMPORT_MAX",
         default: c"1024",
-        doc: c"Maximal number of imports of one exporter that UCX keeps; UCX_XGVMI_ALIAS_MAX if that\n\
-               is less. Beyond it, UCX gives back what was not in use for the longest time. Its\n\
-               alias stays in the map, so that the next import of it costs no command. UCX itself\n\
-               keeps all of them, in use or not, until the context ends.",
+        doc: c"Maximum number of imports of one exporter that UCX keeps. UCX_XGVMI_ALIAS_MAX limits it\n\
+               as well. When the limit is reached, UCX releases the least recently used import. Its alias\n\
+               stays in the map, so the next import of the same key issues no command. Without the\n\
+               library, UCX keeps all imports until the context is destroyed.",
         offset: offset_of!(Raw, import_max),
         kind: Kind::Uint {
             min: 1,
@@ -236,25 +238,25 @@ pub(super) static OPTIONS: [Spec; 19] = [
     Spec {
         name: c"KEY_FILE",
         default: c"",
-        doc: c"File with the secret of the job, at least 16 random characters, the same for all its\n\
-               processes and readable by its user alone. The access key of the memory keys is made\n\
-               from it, and the seal of announcements. Without it, the access key is the one that UCX has built in and everybody\n\
-               knows. With it, only peers that have it can import, which excludes those without\n\
-               this library; what takes UCX's own path is exported under UCX's key all the same.",
+        doc: c"File with the secret of the job: at least 16 random characters, the same for all processes\n\
+               of the job, readable only by its owner. The library derives the access key of memory keys and\n\
+               the authentication code of announcements from it. Without the file, the access key is the\n\
+               public constant of UCX. With it, only peers that have the secret can import, so peers without\n\
+               this library cannot. Buffers that UCX exports itself still use the constant of UCX.",
         offset: offset_of!(Raw, key_file),
         kind: Kind::String,
     },
     Spec {
         name: c"STATS",
         default: c"y",
-        doc: c"Show the numbers of this process to xgvmi stat, in a file of some 16 KiB below\n\
-               /dev/shm/xgvmi-<user id> that no other user can read.",
+        doc: c"Publish the counters of this process for xgvmi stat, in a file of about 16 KiB below\n\
+               /dev/shm/xgvmi-<user id>. Only the same user can read it.",
         offset: offset_of!(Raw, stats),
         kind: Kind::Bool,
     },
 ];
 
-/// The values when UCX's parser is not there. A test compares them with [`OPTIONS`].
+/// The values that apply when UCX's parser is absent. A test compares them with [`OPTIONS`].
 impl Raw {
     pub(super) const DEFAULT: Self = Self {
         enable: 1,
@@ -364,13 +366,13 @@ mod tests {
         assert!(last + bytes <= size_of::<Raw>());
     }
 
-    /// What `OPTIONS.md` is to hold.
+    /// The expected text of `docs/OPTIONS.md`.
     fn page() -> String {
         let mut page = String::from(
             "# Options\n\n\
-             Set them in the environment or in `ucx.conf`; `ucx_info -c` shows their values. This page\n\
-             is written from the table in `src/config/table.rs`: run the tests of the crate with\n\
-             `XGVMI_BLESS=1` after a change there.\n",
+             Set the options in the environment or in `ucx.conf`. `ucx_info -c` prints their values. This\n\
+             page is generated from `uct-plugin/src/config/table.rs`: after a change there, run\n\
+             `XGVMI_BLESS=1 cargo test -p uct-plugin`.\n",
         );
         for option in &OPTIONS {
             let kind = match option.kind {
@@ -405,7 +407,7 @@ mod tests {
 
     #[test]
     fn the_page_is_up_to_date() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("OPTIONS.md");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPTIONS.md");
         let page = page();
         if env::var_os("XGVMI_BLESS").is_some() {
             fs::write(&path, &page).expect("the page is written");
@@ -413,7 +415,7 @@ mod tests {
         let found = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             found == page,
-            "{} is old: run with XGVMI_BLESS=1",
+            "{} is out of date: run the test with XGVMI_BLESS=1",
             path.display()
         );
     }

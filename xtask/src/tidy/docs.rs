@@ -1,8 +1,10 @@
-//! Rules about the documents: links lead somewhere, and each promise names a test that exists.
+//! Rules about the documents: each link has a target, each page is in the book, and each promise names an existing test.
 
 use super::{Source, Tree};
 
 const SPECIFICATION: &str = "docs/SPECIFICATION.md";
+/// mdBook's table of contents.
+const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// Relative links and pictures in Markdown must name a file or directory of the tree.
 pub(super) fn links(tree: &Tree) -> Vec<String> {
@@ -46,6 +48,19 @@ pub(super) fn promises(tree: &Tree) -> Vec<String> {
             .collect();
         (!absent.is_empty()).then(|| format!("no such test: {}", absent.join(", ")))
     })
+}
+
+/// Each page below `docs` must be in mdBook's table of contents. mdBook does not build the others.
+pub(super) fn book(tree: &Tree) -> Vec<String> {
+    let Some(summary) = tree.get(SUMMARY) else {
+        return vec![format!("{SUMMARY} is absent")];
+    };
+    let listed: Vec<&str> = summary.text.lines().flat_map(targets).collect();
+    tree.markdown()
+        .filter_map(|file| file.path.strip_prefix("docs/"))
+        .filter(|page| *page != "SUMMARY.md" && !listed.contains(page))
+        .map(|page| format!("{SUMMARY} does not list {page}"))
+        .collect()
 }
 
 fn exists(tree: &Tree, holder: &str) -> bool {
@@ -118,6 +133,19 @@ mod tests {
             ("xtask/src/main.rs", ""),
         ]);
         assert_eq!(links(&tree), ["docs/A.md:3: leads nowhere: gone.md"]);
+    }
+
+    #[test]
+    fn a_page_outside_the_book_is_found() {
+        let summary = "# Summary\n\n- [A](A.md)\n";
+        let tree = planted(&[
+            ("README.md", ""),
+            ("docs/SUMMARY.md", summary),
+            ("docs/A.md", ""),
+            ("docs/B.md", ""),
+        ]);
+        assert_eq!(book(&tree), ["docs/SUMMARY.md does not list B.md"]);
+        assert_eq!(book(&planted(&[])), ["docs/SUMMARY.md is absent"]);
     }
 
     #[test]
