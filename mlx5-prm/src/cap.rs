@@ -13,6 +13,7 @@ pub mod page {
     pub const GENERAL: u16 = 0x00;
     pub const ODP: u16 = 0x02;
     pub const ATOMIC: u16 = 0x03;
+    pub const ROCE: u16 = 0x04;
     pub const GENERAL_2: u16 = 0x20;
 }
 
@@ -85,6 +86,26 @@ pub mod general {
         NUM_OF_UARS_PER_PAGE = 0x520, 32;
         CROSSING_VHCA_MKEY = 0x5b2, 1;
     }
+}
+
+/// Fields of the page of RoCE.
+#[expect(missing_docs, reason = "the PRM's own names say it all")]
+pub mod roce {
+    use super::fields;
+    fields! {
+        L3_TYPE = 0x08c, 4;
+        ROCE_VERSION = 0x098, 8;
+        R_ROCE_DEST_UDP_PORT = 0x0b0, 16;
+        R_ROCE_MAX_SRC_UDP_PORT = 0x0c0, 16;
+        R_ROCE_MIN_SRC_UDP_PORT = 0x0d0, 16;
+        ROCE_ADDRESS_TABLE_SIZE = 0x0f0, 16;
+    }
+    /// `L3_TYPE`: IPv4 and IPv6.
+    pub const L3_IPV4: u64 = 1 << 1;
+    pub const L3_IPV6: u64 = 1 << 2;
+    /// `ROCE_VERSION`: v1 and v2.
+    pub const VERSION_1: u64 = 1 << 0;
+    pub const VERSION_2: u64 = 1 << 2;
 }
 
 /// Fields of the second general page.

@@ -80,10 +80,14 @@ pub mod context {
         ACK_TIMEOUT = 0x100, 5;
         SRC_ADDR_INDEX = 0x108, 8;
         HOP_LIMIT = 0x118, 8;
+        TCLASS = 0x124, 8;
+        FLOW_LABEL = 0x12c, 20;
         RGID_HIGH = 0x140, 64;
         RGID_LOW = 0x180, 64;
         SL = 0x1e4, 4;
         PORT = 0x1e8, 8;
+        RMAC_HIGH = 0x1f0, 16;
+        RMAC_LOW = 0x200, 32;
         LOG_SRA_MAX = 0x388, 3;
         RETRY_COUNT = 0x38d, 3;
         RNR_RETRY = 0x390, 3;
@@ -134,5 +138,7 @@ pub mod dct {
         MTU = 0x1c5, 3;
         PORT = 0x1c8, 8;
         PKEY_INDEX = 0x1d0, 16;
+        MY_ADDR_INDEX = 0x1e8, 8;
+        HOP_LIMIT = 0x1f8, 8;
     }
 }

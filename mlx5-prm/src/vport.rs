@@ -8,6 +8,8 @@ pub const QUERY_OUT_BYTES: usize = 0x210;
 fields! {
     /// In the command: the port, from 1, of a function with two.
     PORT_NUM = 0x04c, 4;
+    /// Each message must have a global route.
+    GRH_REQUIRED = 0x183, 1;
     /// Physical state: 5 is link up.
     PORT_PHYSICAL_STATE = 0x190, 4;
     /// State: 4 is active.

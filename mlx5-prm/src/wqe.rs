@@ -222,8 +222,18 @@ pub struct AddressVector {
     pub extended: bool,
     /// Destination LID.
     pub dlid: u16,
-    /// A global route follows in the second half.
+    /// A global route follows in the second half. Reserved on Ethernet, where there always is one.
     pub grh: bool,
+    /// Index of the sender's GID, of an extended vector.
+    pub sgid_index: u8,
+    /// Flow label of the global route, 20 bits.
+    pub flow_label: u32,
+    /// Traffic class of the global route.
+    pub tclass: u8,
+    /// Hop limit of the global route.
+    pub hop_limit: u8,
+    /// Destination MAC, on Ethernet.
+    pub rmac: [u8; 6],
     /// Destination GID, of an extended vector.
     pub dgid: [u8; 16],
 }
@@ -244,12 +254,20 @@ impl AddressVector {
         let dqp = be32(&whole[8..12]);
         let mut dgid = [0; 16];
         dgid.copy_from_slice(&whole[32..48]);
+        let mut rmac = [0; 6];
+        rmac.copy_from_slice(&whole[20..26]);
+        let route = be32(&whole[28..32]);
         Self {
             key: be64(&whole[..8]),
             dqp: dqp & 0xff_ffff,
             extended: dqp >> 31 == 1,
             dlid: u16::from_be_bytes([whole[14], whole[15]]),
-            grh: be32(&whole[28..32]) >> 30 & 1 == 1,
+            grh: route >> 30 & 1 == 1,
+            sgid_index: whole[28] << 4 | whole[29] >> 4,
+            flow_label: route & 0xf_ffff,
+            tclass: whole[26],
+            hop_limit: whole[27],
+            rmac,
             dgid,
         }
     }

@@ -53,15 +53,17 @@ pub(super) fn env(args: &FabricArgs) -> Result<()> {
 
 /// The topology that `shape` asks for, if it asks for one.
 pub(super) fn asked_topology(shape: &ShapeArgs) -> Result<Option<Topology>> {
-    let ports = shape.ports.unwrap_or(1);
-    Ok(match (&shape.topology, shape.nodes, shape.ports) {
-        (Some(file), ..) => Some(Topology::load(file)?),
-        (None, None, None) => None,
-        (None, nodes, _) => {
-            let nodes = nodes.unwrap_or(NODES_DEFAULT);
-            Some(Topology::with_nodes_and_ports(nodes, ports)?)
-        }
-    })
+    if let Some(file) = &shape.topology {
+        return Ok(Some(Topology::load(file)?));
+    }
+    if (shape.nodes, shape.ports, shape.link) == (None, None, None) {
+        return Ok(None);
+    }
+    let nodes = shape.nodes.unwrap_or(NODES_DEFAULT);
+    let (ports, link) = (shape.ports.unwrap_or(1), shape.link.unwrap_or_default());
+    Topology::with_nodes_and_ports(nodes, ports, link)
+        .map(Some)
+        .map_err(Into::into)
 }
 
 /// The topology of a fabric for which nothing is said.

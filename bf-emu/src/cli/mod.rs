@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use bf_emu::engine::deferred::Mode;
+use bf_emu::model::address::Link;
 use bf_emu::process::KeyNumbers;
 use clap::{Args, Parser, Subcommand};
 
@@ -120,6 +121,10 @@ struct ShapeArgs {
     /// Give each function N ports, 1 or 2 [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "topology")]
     ports: Option<usize>,
+    /// What the ports are connected to: infiniband; infiniband-grh, where each message needs a global
+    /// route, as on a port that functions share; ethernet, with RoCE v1 and v2 [default: infiniband]
+    #[arg(long, value_name = "LINK", conflicts_with = "topology", value_parser = link_named)]
+    link: Option<Link>,
 }
 
 #[derive(Args, Debug)]
@@ -143,6 +148,12 @@ struct FabricArgs {
     /// The functions to see, in this order: node0.host or node0.host,node0.dpu
     #[arg(long = "as", value_name = "FUNCTIONS")]
     view: String,
+}
+
+/// The link of this name.
+fn link_named(name: &str) -> std::result::Result<Link, String> {
+    let names: Vec<_> = Link::ALL.into_iter().map(Link::name).collect();
+    Link::named(name).ok_or_else(|| format!("there are {}", names.join(", ")))
 }
 
 impl Cli {
@@ -212,6 +223,11 @@ mod tests {
             ("port node0.host 1 sideways", false),
             ("run --nodes 2 --ports 2 --as a.b -- x", true),
             ("run --topology f --ports 2 --as a.b -- x", false),
+            ("run --link ethernet --as a.b -- x", true),
+            ("env --link infiniband-grh --as a.b", true),
+            ("topology --link infiniband", true),
+            ("run --link token-ring --as a.b -- x", false),
+            ("run --topology f --link ethernet --as a.b -- x", false),
             ("trace --json --follow", true),
             ("trace --on", true),
             ("trace --on --off", false),

@@ -1,22 +1,19 @@
-//! Datagrams: a message to any queue pair that listens, with its global route header in front.
+//! Datagrams: a message to any queue pair that listens, with its header in front.
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
+use super::header::{self, HEADER_BYTES};
 use super::list::{Failure, List, transfer};
 use super::message::{Message, length_of, lid, next_entry, received};
-use super::outcome::{Fault, LOCAL_PROTECTION, Outcome};
+use super::outcome::{Fault, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome};
 use super::peer::{Poster, destination};
 use super::scatter::Scattered;
 use crate::fabric::Locked;
 use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
-
-/// Longest datagram: one packet of the largest MTU.
-pub(crate) const DATAGRAM_BYTES_MAX: u64 = 4096;
-/// Bytes in front of each received datagram, for its global route.
-const GRH_BYTES: usize = 40;
+use crate::model::address::mtu_bytes;
 
 pub(super) fn datagram(
     locked: &mut Locked<'_>,
@@ -24,7 +21,10 @@ pub(super) fn datagram(
     message: &Message,
     to: &AddressVector,
 ) -> Result<Outcome, Fault> {
-    let length = length_of(&message.list, DATAGRAM_BYTES_MAX)?;
+    let own = locked.fabric().identity(poster.function);
+    // One packet.
+    let mtu = own.map_or(0, |own| mtu_bytes(own.active_mtu(poster.qp.port())));
+    let length = length_of(&message.list, mtu)?;
     let sent = Outcome::of(length);
     let dropped = |locked: &Locked<'_>| {
         locked
@@ -34,7 +34,13 @@ pub(super) fn datagram(
         Ok(sent)
     };
     let fabric = locked.fabric();
-    let place = destination(fabric, to).filter(|to| fabric.connects(poster.place(), *to));
+    let from = poster.place();
+    let link = fabric.link_of(from);
+    if link.is_ethernet() && !to.extended {
+        // Without a global route there is no address.
+        return Err(LOCAL_OPERATION);
+    }
+    let place = destination(fabric, from, to).filter(|to| fabric.connects(from, *to));
     let Some(place) = place else {
         return dropped(locked);
     };
@@ -67,13 +73,16 @@ pub(super) fn datagram(
     let Ok(entry) = next_entry(locked, &peer) else {
         return dropped(locked);
     };
-    let skip = GRH_BYTES as u64;
+    let skip = HEADER_BYTES as u64;
     if length + skip > entry.list.length() {
         return dropped(locked);
     }
-    if to.grh {
-        let grh = global_route(locked, poster, to, length);
-        let from = List::of_bytes(poster.side(), &grh);
+    let own = locked.fabric().gid_entry(from, to.sgid_index);
+    let mut rx_flags = 0;
+    if let Some(own) = own.filter(|_| to.grh || link.is_ethernet()) {
+        let (bytes, flags) = header::header(own, to, length, message.imm.is_some());
+        rx_flags = flags;
+        let from = List::of_bytes(poster.side(), &bytes);
         if transfer(locked, &from, (&entry.list, 0), skip).is_err() {
             return dropped(locked);
         }
@@ -94,31 +103,9 @@ pub(super) fn datagram(
         solicited: message.solicited,
         src_qpn: poster.qpn,
         slid: lid(locked, poster),
-        // Bits 28 and 29 of flags_rqpn: a global route is there.
-        rx_flags: if to.grh { 0x10 } else { 0 },
+        rx_flags,
         ..Cqe::default()
     };
     received(locked, &peer, &entry, (cqe, &Scattered::NONE));
     Ok(sent)
-}
-
-/// The global route header that a receiver sees.
-fn global_route(
-    locked: &Locked<'_>,
-    poster: &Poster,
-    to: &AddressVector,
-    length: u64,
-) -> [u8; GRH_BYTES] {
-    let mut grh = [0; GRH_BYTES];
-    grh[0] = 0x60;
-    // Payload, base and datagram headers, invariant check.
-    let payload = u16::try_from(length + 24).unwrap_or(u16::MAX);
-    grh[4..6].copy_from_slice(&payload.to_be_bytes());
-    grh[6] = 0x1b;
-    grh[7] = 0xff;
-    if let Some(identity) = locked.fabric().identity(poster.function) {
-        grh[8..24].copy_from_slice(&identity.gid(poster.qp.port()));
-    }
-    grh[24..].copy_from_slice(&to.dgid);
-    grh
 }

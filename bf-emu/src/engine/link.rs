@@ -64,13 +64,15 @@ pub(super) fn arrives_at(
 /// does not leave, or that will be refused.
 fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(Place, Place, u64)> {
     let work = work::parse(bytes, qp.service).ok()?;
-    let there = match &work.address {
-        Some(to) if matches!(qp.service, service::UD | service::DCI) => destination(fabric, to)?,
-        _ => qp.remote()?,
-    };
     let here = Place {
         function,
         port: qp.port(),
+    };
+    let there = match &work.address {
+        Some(to) if matches!(qp.service, service::UD | service::DCI) => {
+            destination(fabric, here, to)?
+        }
+        _ => qp.remote()?,
     };
     let side = Side {
         function,

@@ -20,6 +20,7 @@ mod doorbell;
 pub mod event;
 mod execute;
 mod fault;
+mod header;
 mod link;
 mod list;
 pub(crate) mod message;

@@ -9,7 +9,9 @@ use super::event::Event;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
+use crate::fabric::route::Route;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE, Place};
+use crate::model::address::Mac;
 
 /// A queue pair with where it is.
 #[derive(Clone, Copy)]
@@ -96,7 +98,10 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
         service::XRC => SERVICE_XRC_TARGET,
         same => same,
     };
-    if peer.qp.service != partner {
+    // A queue pair does not hear another version of RoCE than the one it speaks.
+    let speaks = peer.qp.path.gid_type == poster.qp.path.gid_type;
+    let is_up = !matches!(peer.qp.state, state::RST | state::INIT);
+    if peer.qp.service != partner || is_up && !speaks {
         return Err(NO_ANSWER);
     }
     match peer.qp.state {
@@ -115,7 +120,7 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
 
 /// The DCT that an address vector names. A wrong key is not answered.
 fn target(locked: &Locked<'_>, from: Place, to: &AddressVector) -> Result<Poster, Fault> {
-    let place = destination(locked.fabric(), to).ok_or(NO_ANSWER)?;
+    let place = destination(locked.fabric(), from, to).ok_or(NO_ANSWER)?;
     let peer = lookup(locked, (from, place), to.dqp)?;
     if peer.qp.service != SERVICE_DCT || peer.qp.dc_key != to.key {
         return Err(NO_ANSWER);
@@ -149,12 +154,16 @@ fn lookup(locked: &Locked<'_>, (from, place): (Place, Place), qpn: u32) -> Resul
     })
 }
 
-/// The port that an address vector leads to.
-pub(super) fn destination(fabric: &Fabric, to: &AddressVector) -> Option<Place> {
-    match to.dlid {
-        0 if to.grh => fabric.port_of_gid(&to.dgid),
-        lid => fabric.port_of_lid(lid),
-    }
+/// The port that an address vector leads to, in a request that leaves `from`.
+pub(super) fn destination(fabric: &Fabric, from: Place, to: &AddressVector) -> Option<Place> {
+    let route = Route {
+        lid: to.dlid,
+        grh: to.grh,
+        dgid: to.dgid,
+        sgid_index: to.sgid_index,
+        mac: Mac(to.rmac),
+    };
+    fabric.destination(from, &route)
 }
 
 /// True if the peer lets the other side do this.

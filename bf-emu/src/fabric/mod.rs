@@ -11,6 +11,7 @@ pub mod numbers;
 pub mod objects;
 pub mod port;
 pub mod release;
+pub mod route;
 pub mod rules;
 pub mod table;
 pub mod trace;

@@ -5,6 +5,7 @@ use mlx5_prm::xgvmi::ACCESS_KEY_BYTES;
 
 use super::Place;
 use super::klm::Run;
+use crate::model::address::{GidType, Mac};
 
 /// How an mkey translates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -355,6 +356,10 @@ pub struct Path {
     pub timeout: u8,
     pub retry_count: u8,
     pub rnr_retry: u8,
+    /// What carries its messages.
+    pub gid_type: GidType,
+    /// MAC of the destination, on Ethernet.
+    pub mac: Mac,
 }
 
 /// When a completion queue wants to tell its owner.

@@ -3,10 +3,14 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::link::Port;
-use super::objects::Path;
 use super::{Fabric, Locked};
-use crate::model::adapter::GID_PREFIX;
-use crate::model::topology::{FUNCTIONS_MAX, FunctionSpec, NAME_MAX, PORTS_MAX};
+use crate::model::address::{
+    self, ADDRESSES_MAX, Gid, GidEntry, GidType, Link, Mac, infiniband_gid,
+};
+use crate::model::topology::{
+    FUNCTIONS_MAX, FunctionSpec, NAME_MAX, NDEV_NAME_MAX, PORTS_MAX, PortSpec,
+};
+use crate::sys;
 
 /// What identifies a function to its users.
 #[derive(Clone, Copy, Debug)]
@@ -20,29 +24,87 @@ pub struct Identity {
     pub pci_device: u16,
     /// How many ports it has.
     ports: u8,
-    lids: [u16; PORTS_MAX],
     /// Shared by the functions of one adapter.
     pub sys_image_guid: u64,
     /// Its own.
     pub node_guid: u64,
-    guids: [u64; PORTS_MAX],
+    port: [PortIdentity; PORTS_MAX],
+}
+
+/// What identifies a port.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct PortIdentity {
+    guid: u64,
+    lid: u16,
+    /// MTU of the network device.
+    mtu: u16,
+    link: Link,
+    mac: Mac,
+    addresses: u8,
+    address: [Gid; ADDRESSES_MAX],
+    ndev: [u8; NDEV_NAME_MAX + 1],
+}
+
+impl PortIdentity {
+    /// A port that a function does not have.
+    const ABSENT: Self = Self {
+        guid: 0,
+        lid: 0,
+        mtu: 0,
+        link: Link::Infiniband,
+        mac: Mac([0; 6]),
+        addresses: 0,
+        address: [[0; 16]; ADDRESSES_MAX],
+        ndev: [0; NDEV_NAME_MAX + 1],
+    };
+
+    fn new(spec: &PortSpec) -> Self {
+        let mut address = [[0; 16]; ADDRESSES_MAX];
+        let gids = spec.address_gids();
+        for (to, from) in address.iter_mut().zip(&gids) {
+            *to = *from;
+        }
+        let ethernet = spec.ethernet.as_ref();
+        Self {
+            guid: spec.guid,
+            lid: spec.lid,
+            mtu: ethernet.map_or(0, |port| port.mtu),
+            link: spec.link,
+            mac: ethernet.map(|port| port.mac).unwrap_or_default(),
+            // Cannot be cut: there are at most `ADDRESSES_MAX`.
+            addresses: u8::try_from(gids.len()).unwrap_or(0),
+            address,
+            ndev: super::text_bytes(ethernet.map_or("", |port| &port.ndev)),
+        }
+    }
+
+    /// The GIDs of an Ethernet port's IP addresses.
+    fn addresses(&self) -> &[Gid] {
+        self.address.get(..self.addresses.into()).unwrap_or(&[])
+    }
+
+    /// True if an Ethernet port has this GID. It has each for all versions of RoCE.
+    fn has_roce(&self, gid: &Gid) -> bool {
+        let own = || self.addresses().contains(gid) || self.mac.link_local() == *gid;
+        self.link.is_ethernet() && own()
+    }
 }
 
 impl Identity {
     pub(super) fn new(spec: &FunctionSpec) -> Self {
-        let (mut lids, mut guids) = ([0; PORTS_MAX], [0; PORTS_MAX]);
-        for (index, port) in spec.ports.iter().enumerate().take(PORTS_MAX) {
-            (lids[index], guids[index]) = (port.lid, port.guid);
+        let mut port = [PortIdentity::ABSENT; PORTS_MAX];
+        for (to, spec) in port.iter_mut().zip(&spec.ports) {
+            *to = PortIdentity::new(spec);
         }
         Self {
             name: super::text_bytes(&spec.name),
             vhca_id: spec.vhca_id,
             pci_device: spec.pci_device,
             ports: u8::try_from(spec.ports.len()).unwrap_or(1),
-            lids,
             sys_image_guid: spec.sys_image_guid,
             node_guid: spec.node_guid,
-            guids,
+            port,
         }
     }
 
@@ -58,32 +120,98 @@ impl Identity {
         1..=self.ports
     }
 
-    /// Local identifier of a port; 0, which is nobody's, of one that it does not have.
+    fn port(&self, port: u8) -> &PortIdentity {
+        let index = usize::from(port).checked_sub(1);
+        let port = index.and_then(|index| self.port.get(index));
+        port.unwrap_or(&PortIdentity::ABSENT)
+    }
+
+    /// Local identifier of a port; 0, which is nobody's, on Ethernet and of one that it does not have.
     #[must_use]
     pub fn lid(&self, port: u8) -> u16 {
-        at(&self.lids, port)
+        self.port(port).lid
     }
 
     /// GUID of a port.
     #[must_use]
     pub fn port_guid(&self, port: u8) -> u64 {
-        at(&self.guids, port)
+        self.port(port).guid
     }
 
-    /// GID 0 of a port: the default subnet prefix and the port's GUID.
+    /// What a port is connected to.
     #[must_use]
-    pub fn gid(&self, port: u8) -> [u8; 16] {
-        let mut gid = [0; 16];
-        gid[..8].copy_from_slice(&GID_PREFIX.to_be_bytes());
-        gid[8..].copy_from_slice(&self.port_guid(port).to_be_bytes());
-        gid
+    pub fn link(&self, port: u8) -> Link {
+        self.port(port).link
+    }
+
+    /// MAC of an Ethernet port.
+    #[must_use]
+    pub fn mac(&self, port: u8) -> Option<Mac> {
+        let port = self.port(port);
+        port.link.is_ethernet().then_some(port.mac)
+    }
+
+    /// `enum ib_mtu` of the largest packet that a port carries.
+    #[must_use]
+    pub fn active_mtu(&self, port: u8) -> u8 {
+        /// 4096 bytes.
+        const INFINIBAND: u8 = 5;
+        let port = self.port(port);
+        match port.link {
+            Link::Ethernet => address::roce_mtu(port.mtu),
+            Link::Infiniband | Link::InfinibandGrh => INFINIBAND,
+        }
+    }
+
+    /// Name of the network device of an Ethernet port; empty on InfiniBand.
+    #[must_use]
+    pub fn ndev(&self, port: u8) -> NdevName {
+        NdevName(self.port(port).ndev)
+    }
+
+    /// An entry of a port's GID table, if there is something in it.
+    #[must_use]
+    pub fn gid_entry(&self, port: u8, index: usize) -> Option<GidEntry> {
+        let port = self.port(port);
+        match port.link {
+            Link::Ethernet => address::roce_entry(port.mac, port.addresses(), index),
+            Link::Infiniband | Link::InfinibandGrh => (index == 0).then_some(GidEntry {
+                gid: infiniband_gid(port.guid),
+                kind: GidType::Infiniband,
+            }),
+        }
+    }
+
+    /// The entries of a port's GID table that are not empty, with their places.
+    pub fn gid_entries(&self, port: u8) -> impl Iterator<Item = (usize, GidEntry)> + '_ {
+        let indices = 0..usize::from(self.link(port).gid_table_len());
+        indices.filter_map(move |index| Some((index, self.gid_entry(port, index)?)))
+    }
+
+    /// GID 0 of a port; zeroes of one that it does not have.
+    #[must_use]
+    pub fn gid(&self, port: u8) -> Gid {
+        let entry = self.gid_entry(port, 0);
+        entry.map(|entry| entry.gid).unwrap_or_default()
     }
 }
 
-fn at<T: Copy + Default>(values: &[T; PORTS_MAX], port: u8) -> T {
-    let index = usize::from(port).checked_sub(1);
-    let value = index.and_then(|index| values.get(index));
-    value.copied().unwrap_or_default()
+/// Name of a network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NdevName([u8; NDEV_NAME_MAX + 1]);
+
+impl NdevName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        super::text(&self.0)
+    }
+
+    /// Its index on this machine; 0 if there is no such device.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        sys::interface_index(&self.0)
+    }
 }
 
 /// A port of the fabric: a function and the number of its port, from 1.
@@ -163,26 +291,46 @@ impl PortStates {
 }
 
 impl Fabric {
-    /// The port with this LID.
+    /// The InfiniBand port with this LID.
     #[must_use]
     pub fn port_of_lid(&self, lid: u16) -> Option<Place> {
         self.find_port(|identity, port| lid != 0 && identity.lid(port) == lid)
     }
 
-    /// The port with this GID.
+    /// The InfiniBand port with this GID.
     #[must_use]
-    pub fn port_of_gid(&self, gid: &[u8; 16]) -> Option<Place> {
-        self.find_port(|identity, port| identity.gid(port) == *gid)
+    pub fn port_of_gid(&self, gid: &Gid) -> Option<Place> {
+        let entry = GidEntry {
+            gid: *gid,
+            kind: GidType::Infiniband,
+        };
+        self.find_port(|identity, port| identity.gid_entry(port, 0) == Some(entry))
     }
 
-    /// The port that a queue pair's path leads to.
+    /// The Ethernet port that has this GID.
     #[must_use]
-    pub(crate) fn port_of_path(&self, path: &Path) -> Option<Place> {
-        if path.is_global != 0 && path.dlid == 0 {
-            self.port_of_gid(&path.dgid)
-        } else {
-            self.port_of_lid(path.dlid)
-        }
+    pub fn port_of_roce(&self, gid: &Gid) -> Option<Place> {
+        self.find_port(|identity, port| identity.port(port).has_roce(gid))
+    }
+
+    /// MAC of an Ethernet port.
+    #[must_use]
+    pub fn mac_of(&self, place: Place) -> Option<Mac> {
+        self.identity(place.function)?.mac(place.port)
+    }
+
+    /// What a port is connected to.
+    #[must_use]
+    pub fn link_of(&self, place: Place) -> Link {
+        let identity = self.identity(place.function);
+        identity.map_or(Link::default(), |identity| identity.link(place.port))
+    }
+
+    /// An entry of a port's GID table.
+    #[must_use]
+    pub fn gid_entry(&self, place: Place, index: u8) -> Option<GidEntry> {
+        let identity = self.identity(place.function)?;
+        identity.gid_entry(place.port, usize::from(index))
     }
 
     fn find_port(&self, is_it: impl Fn(&Identity, u8) -> bool) -> Option<Place> {

@@ -1,6 +1,7 @@
 //! What is modelled: the adapter, the fabric's topology, its cost profile, and the faults to inject.
 
 pub mod adapter;
+pub mod address;
 pub mod faults;
 pub(crate) mod names;
 pub mod profile;

@@ -13,24 +13,32 @@
 //! role = "host"                           # "host" or "dpu"
 //! name = "host"                           # default: the role
 //! vhca_id = 1
-//! lid = 1                                 # of port 1
 //! ports = 1                               # 1 or 2
+//! link = "infiniband"                     # or "infiniband-grh", or "ethernet"
+//! lid = 1                                 # not on Ethernet
+//! mac = "02:bf:00:00:01:01"               # these four on Ethernet only
+//! addresses = ["127.66.1.1", "fd00:bf::1:1"]
+//! ndev = "lo"                             # network device of this machine
+//! mtu = 1500                              # of the network device
 //! node_guid = "02bf:0000:0000:0101"
 //! pci_device = 0xa2dc
 //! pci_bdf = "bf00:03:00.0"
 //! ```
 //!
-//! A function with `ports = 2` may also have `lid_2` and `port_guid_2`, the LID and the GUID of its second
-//! port. The first port's GUID is the function's `node_guid`.
+//! A function with `ports = 2` may also have `link_2`, `lid_2`, `mac_2`, `addresses_2`, `ndev_2`, `mtu_2` and
+//! `port_guid_2`, which say the same of its second port. The first port's GUID is the function's `node_guid`.
 
 mod file;
+mod port;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::address::Link;
 use file::{RawNode, RawTopology, build, value_error};
+pub use port::{EthernetSpec, MTU_DEFAULT, NDEV_DEFAULT, NDEV_NAME_MAX};
 
 /// Most functions in one fabric. The device file holds one block of tables per function, and its
 /// size is fixed when it is made.
@@ -103,15 +111,19 @@ pub struct FunctionSpec {
 }
 
 /// A port of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// Unique over the fabric, 1..=[`LID_MAX`].
+    /// What it is connected to.
+    pub link: Link,
+    /// Unique over the fabric, 1..=[`LID_MAX`]; 0 on Ethernet.
     pub lid: u16,
     /// Unique over the fabric.
     pub guid: u64,
+    /// What only an Ethernet port has.
+    pub ethernet: Option<EthernetSpec>,
 }
 
-/// A checked fabric: names, vHCA ids, LIDs, node GUIDs and PCI addresses are unique in it.
+/// A checked fabric: names, vHCA ids, LIDs, GUIDs, PCI, MAC and IP addresses are unique in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     functions: Vec<FunctionSpec>,
@@ -205,21 +217,27 @@ impl Topology {
     /// [`TopologyError::Value`] unless `nodes` is in 1..=32 (two functions each, at most
     /// [`FUNCTIONS_MAX`] functions).
     pub fn with_nodes(nodes: usize) -> Result<Self, TopologyError> {
-        Self::with_nodes_and_ports(nodes, 1)
+        Self::with_nodes_and_ports(nodes, 1, Link::default())
     }
 
-    /// As [`Topology::with_nodes`], with so many ports of each function.
+    /// As [`Topology::with_nodes`], with so many ports of each function, all connected to a `link`.
     ///
     /// # Errors
     /// As there, and unless `ports` is in 1..=[`PORTS_MAX`].
-    pub fn with_nodes_and_ports(nodes: usize, ports: usize) -> Result<Self, TopologyError> {
+    pub fn with_nodes_and_ports(
+        nodes: usize,
+        ports: usize,
+        link: Link,
+    ) -> Result<Self, TopologyError> {
         let file = Path::new("--nodes");
         let most = FUNCTIONS_MAX / 2;
         if !(1..=most).contains(&nodes) {
             return Err(value_error(file, "nodes", nodes, format!("1..={most}")));
         }
         let raw = RawTopology {
-            node: (0..nodes).map(|_| RawNode::with_ports(ports)).collect(),
+            node: (0..nodes)
+                .map(|_| RawNode::with_ports(ports, link))
+                .collect(),
         };
         build(file, raw)
     }
@@ -356,19 +374,9 @@ impl Topology {
 impl FunctionSpec {
     /// What a topology file says of its ports.
     fn ports_toml(&self) -> String {
-        let mut text = String::new();
-        for (index, port) in self.ports.iter().enumerate() {
-            text.push_str(&match index {
-                0 => format!("lid = {}\n", port.lid),
-                _ => format!(
-                    "ports = {0}\nlid_{0} = {1}\nport_guid_{0} = \"{2}\"\n",
-                    index + 1,
-                    port.lid,
-                    guid_text(port.guid)
-                ),
-            });
-        }
-        text
+        let ports = self.ports.iter().enumerate();
+        let ports: String = ports.map(|(index, port)| port.to_toml(index)).collect();
+        format!("ports = {}\n{ports}", self.ports.len())
     }
 
     /// The name without its node: "host".
@@ -492,10 +500,10 @@ mod tests {
         assert_eq!(host.ports[1].guid, 0x02bf_0001_0000_0101);
         assert_eq!(dpu.ports[1].guid, 7);
         assert_eq!(
-            lids(&Topology::with_nodes_and_ports(1, 2).unwrap()),
+            lids(&Topology::with_nodes_and_ports(1, 2, Link::Infiniband).unwrap()),
             [1, 2, 3, 4]
         );
-        let message = Topology::with_nodes_and_ports(1, 3).unwrap_err();
+        let message = Topology::with_nodes_and_ports(1, 3, Link::Infiniband).unwrap_err();
         assert!(message.to_string().contains("1..=2"), "{message}");
     }
 

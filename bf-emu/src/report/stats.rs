@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::engine;
 use crate::fabric::counters::{Command, Refusal, Work};
 use crate::fabric::{Fabric, FabricError, Place};
+use crate::model::address::Link;
 
 /// A named list of counts, in the order of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +72,9 @@ pub struct FunctionStats {
 /// A port of a function.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortStats {
-    /// Its LID.
+    /// What it is connected to.
+    pub link: Link,
+    /// Its LID; 0 on Ethernet.
     pub lid: u16,
     /// What it is in: "ACTIVE", "DOWN" or "INIT".
     pub state: &'static str,
@@ -212,6 +215,7 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
         )
     };
     let ports = identity.ports().map(|port| PortStats {
+        link: identity.link(port),
         lid: identity.lid(port),
         state: fabric
             .port_state(Place {

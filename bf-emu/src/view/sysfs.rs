@@ -12,10 +12,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::fabric::PortState;
-use crate::model::adapter::{
-    BOARD_ID, FIRMWARE, GID_PREFIX, GID_TABLE_LEN, HW_REV, PCI_VENDOR, PKEY_DEFAULT,
-    PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID,
-};
+use crate::model::adapter::{BOARD_ID, FIRMWARE, HW_REV, PCI_VENDOR, PKEY_DEFAULT, SM_LID};
+use crate::model::address::{GidEntry, GidType, Link, gid_text, infiniband_gid, roce_entry};
 use crate::model::topology::{FunctionSpec, PortSpec, guid_text};
 
 /// Major number of the uverbs character devices (`IB_UVERBS_MAJOR`, drivers/infiniband/core/
@@ -253,37 +251,64 @@ impl Tree {
     fn port(&mut self, dir: &str, port: &PortSpec) {
         self.dir(dir);
         let [state, physical] = state_files(PortState::Active);
+        let (layer, sm_lid) = match port.link {
+            Link::Ethernet => ("Ethernet", 0),
+            Link::Infiniband | Link::InfinibandGrh => ("InfiniBand", SM_LID),
+        };
         for (name, value) in [
-            ("cap_mask", format!("{PORT_CAPABILITIES:#010x}")),
+            ("cap_mask", format!("{:#010x}", port.link.capabilities())),
             ("lid", format!("{:#x}", port.lid)),
             ("lid_mask_count", "0".to_owned()),
-            ("link_layer", "InfiniBand".to_owned()),
+            ("link_layer", layer.to_owned()),
             physical,
             ("rate", "400 Gb/sec (4X NDR)".to_owned()),
-            ("sm_lid", format!("{SM_LID:#x}")),
+            ("sm_lid", format!("{sm_lid:#x}")),
             ("sm_sl", "0".to_owned()),
             state,
         ] {
             self.file(&format!("{dir}/{name}"), value);
         }
-        let gids = format!("{dir}/gids");
-        let types = format!("{dir}/gid_attrs/types");
+        self.gids(dir, port);
         let pkeys = format!("{dir}/pkeys");
-        self.dir(&gids);
-        self.dir(&format!("{dir}/gid_attrs"));
-        self.dir(&types);
         self.dir(&pkeys);
-        for index in 0..GID_TABLE_LEN {
-            let gid = match index {
-                0 => format!("{}:{}", guid_text(GID_PREFIX), guid_text(port.guid)),
-                _ => format!("{}:{}", guid_text(0), guid_text(0)),
-            };
-            self.file(&format!("{gids}/{index}"), gid);
-            self.file(&format!("{types}/{index}"), "IB/RoCE v1");
-        }
-        for index in 0..PKEY_TABLE_LEN {
+        for index in 0..port.link.pkey_table_len() {
             let pkey = if index == 0 { PKEY_DEFAULT } else { 0 };
             self.file(&format!("{pkeys}/{index}"), format!("{pkey:#06x}"));
+        }
+    }
+
+    /// The GID table. A real kernel refuses to read the type and the network device of an empty entry, and
+    /// the device of any on InfiniBand (EINVAL); here these files are empty.
+    fn gids(&mut self, dir: &str, port: &PortSpec) {
+        let [gids, attrs] = ["gids", "gid_attrs"].map(|name| format!("{dir}/{name}"));
+        let [types, ndevs] = ["types", "ndevs"].map(|name| format!("{attrs}/{name}"));
+        for dir in [&gids, &attrs, &types, &ndevs] {
+            self.dir(dir);
+        }
+        let addresses = port.address_gids();
+        for index in 0..usize::from(port.link.gid_table_len()) {
+            let entry = match &port.ethernet {
+                Some(ethernet) => roce_entry(ethernet.mac, &addresses, index),
+                None => (index == 0).then(|| GidEntry {
+                    gid: infiniband_gid(port.guid),
+                    kind: GidType::Infiniband,
+                }),
+            };
+            let gid = entry.map(|entry| entry.gid).unwrap_or_default();
+            self.file(&format!("{gids}/{index}"), gid_text(&gid));
+            let kind = entry.map(|entry| entry.kind.text());
+            self.file_or_empty(format!("{types}/{index}"), kind);
+            let ndev = port.ethernet.as_ref().filter(|_| entry.is_some());
+            let ndev = ndev.map(|ethernet| ethernet.ndev.as_str());
+            self.file_or_empty(format!("{ndevs}/{index}"), ndev);
+        }
+    }
+
+    /// A file with a value, or without any text.
+    fn file_or_empty(&mut self, path: String, value: Option<&str>) {
+        match value {
+            Some(value) => self.file(&path, value),
+            None => self.add(&path, Node::File(String::new())),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `QUERY_HCA_CAP`: only what works is advertised.
 
-use mlx5_prm::cap::{self, atomic, general, general_2, page};
+use mlx5_prm::cap::{self, atomic, general, general_2, page, roce};
 use mlx5_prm::{Field, cmd};
 
 use super::{BAD_PARAM, Output, Result, get16};
@@ -21,6 +21,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
             output.set(field.within(16), *value);
         }
     };
+    let is_ethernet = identity.link(1).is_ethernet();
     // The lowest bit chooses between maximum and current value, which are the same here.
     match get16(input, cmd::OP_MOD) >> 1 {
         page::GENERAL => {
@@ -28,6 +29,8 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
             put(&[
                 (general::VHCA_ID, u64::from(identity.vhca_id)),
                 (general::NUM_PORTS, u64::from(*identity.ports().end())),
+                (general::PORT_TYPE, u64::from(is_ethernet)),
+                (general::ROCE, u64::from(is_ethernet)),
             ]);
         }
         page::GENERAL_2 => put(&[
@@ -53,13 +56,24 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
             (atomic::SIZE_QP, ATOMIC_SIZES),
             (atomic::SIZE_DC, ATOMIC_SIZES),
         ]),
+        page::ROCE if is_ethernet => put(&[
+            (roce::L3_TYPE, roce::L3_IPV4 | roce::L3_IPV6),
+            (roce::ROCE_VERSION, roce::VERSION_1 | roce::VERSION_2),
+            (roce::R_ROCE_DEST_UDP_PORT, 4791),
+            (roce::R_ROCE_MAX_SRC_UDP_PORT, 0xffff),
+            (roce::R_ROCE_MIN_SRC_UDP_PORT, 0xc000),
+            (
+                roce::ROCE_ADDRESS_TABLE_SIZE,
+                u64::from(identity.link(1).gid_table_len()),
+            ),
+        ]),
         // Paging on demand, and every page that is not known: nothing of it.
         _ => {}
     }
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 51] = [
+const GENERAL: [(Field, u64); 50] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -81,7 +95,6 @@ const GENERAL: [(Field, u64); 51] = [
     (general::LOG_MAX_RA_RES_QP, 4),
     (general::GID_TABLE_SIZE, 0),
     (general::PKEY_TABLE_SIZE, 0),
-    (general::PORT_TYPE, 0),
     (general::LOG_MAX_MSG, 30),
     (general::CQE_VERSION, 1),
     (general::COMPACT_ADDRESS_VECTOR, 1),

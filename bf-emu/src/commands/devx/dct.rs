@@ -7,10 +7,10 @@ use mlx5_prm::umr::access;
 use super::qp::{check_scattered, scattered};
 use super::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot, ports};
 use crate::commands::call::{Call, Full, Kind};
-use crate::fabric::QPN_BASE;
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
+use crate::fabric::{Place, QPN_BASE};
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateQp);
@@ -25,6 +25,15 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         .fold(0, |rights, (_, right)| rights | right);
     if get8(input, dct::PORT) > ports(call)? {
         return Err(BAD_PARAM);
+    }
+    let sgid_index = get8(input, dct::MY_ADDR_INDEX);
+    let place = Place {
+        function: call.function(),
+        port: get8(input, dct::PORT).max(1),
+    };
+    let fabric = call.fabric();
+    if fabric.link_of(place).is_ethernet() {
+        fabric.gid_entry(place, sgid_index).ok_or(BAD_PARAM)?;
     }
     let owner = call.owner()?;
     let mut locked = call.lock();
@@ -48,6 +57,9 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
             path_mtu: get8(input, dct::MTU),
             pkey_index: get16(input, dct::PKEY_INDEX),
             min_rnr_timer: get8(input, dct::MIN_RNR_NAK),
+            sgid_index,
+            hop_limit: get8(input, dct::HOP_LIMIT),
+            gid_type: fabric.gid_type(place, sgid_index),
             ..Path::default()
         },
         cs_res: scattered(dct::CS_RES, input, 0)?,
@@ -98,6 +110,8 @@ pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
         (dct::MTU, u64::from(queue.path.path_mtu)),
         (dct::PORT, u64::from(queue.path.port)),
         (dct::PKEY_INDEX, u64::from(queue.path.pkey_index)),
+        (dct::MY_ADDR_INDEX, u64::from(queue.path.sgid_index)),
+        (dct::HOP_LIMIT, u64::from(queue.path.hop_limit)),
     ];
     let mut output = Output::new(QUERY_OUT_BYTES, room);
     for (field, value) in fields {

@@ -20,7 +20,7 @@ use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::{Command, Refusal};
 use crate::fabric::numbers::{key_of, number_of, slot_of_number};
 use crate::fabric::{Function, Place, QPN_BASE};
-use crate::model::adapter::{PORT_CAPABILITIES, SM_LID};
+use crate::model::adapter::SM_LID;
 use crate::sys::Errno;
 
 /// Why a command did not happen.
@@ -257,6 +257,11 @@ fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     if !identity.ports().contains(&port) {
         return Err(BAD_PARAM);
     }
+    let link = identity.link(port);
+    if link.is_ethernet() {
+        // The command is about ports of InfiniBand.
+        return Err(BAD_PARAM);
+    }
     let state = call.fabric().port_state(Place {
         function: call.function(),
         port,
@@ -270,7 +275,8 @@ fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
         .set(vport::PORT_GUID, identity.port_guid(port))
         .set(vport::NODE_GUID, identity.node_guid)
         .set(vport::LID, u64::from(identity.lid(port)))
-        .set(vport::CAP_MASK1, u64::from(PORT_CAPABILITIES))
+        .set(vport::GRH_REQUIRED, u64::from(link.needs_grh()))
+        .set(vport::CAP_MASK1, u64::from(link.capabilities()))
         .set(vport::SM_LID, u64::from(SM_LID));
     Ok(output.done())
 }

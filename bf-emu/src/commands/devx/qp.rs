@@ -14,7 +14,8 @@ use crate::engine::polling;
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Cq, Qp, Ring, SERVICE_DCT};
-use crate::fabric::{Function, QPN_BASE};
+use crate::fabric::{Function, Place, QPN_BASE};
+use crate::model::address::{GidType, Link, Mac};
 use crate::sys::Errno;
 
 /// Bytes of a doorbell record.
@@ -197,13 +198,24 @@ pub(super) fn modify(
     if command == opcode::RST2INIT_QP && get8(input, field(context::PORT)) > ports {
         return Err(BAD_PARAM);
     }
+    let place = Place {
+        function: call.function(),
+        port: queue.port(),
+    };
+    if command == opcode::INIT2RTR_QP && matches!(queue.service, service::RC | service::UC) {
+        check_path(call, place, input)?;
+    }
     match to {
         state::RST => reset(queue),
         state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
         to => {
             set_attributes(queue, command, input);
             if command == opcode::INIT2RTR_QP {
-                let remote = fabric.port_of_path(&queue.path);
+                queue.path.gid_type = match queue.path.is_global {
+                    0 if !fabric.link_of(place).is_ethernet() => GidType::Infiniband,
+                    _ => fabric.gid_type(place, queue.path.sgid_index),
+                };
+                let remote = fabric.port_of_path(place, &queue.path);
                 queue.set_remote(remote);
             }
             queue.state = to;
@@ -216,6 +228,21 @@ pub(super) fn modify(
         }
     }
     Ok(Output::new(cmd::HEADER_BYTES, room).done())
+}
+
+/// Checks the address of a connected queue pair. On Ethernet it always has a GID, and the bit for it is
+/// reserved.
+fn check_path(call: &Call<'_>, place: Place, input: &[u8]) -> Result<()> {
+    let link = call.fabric().link_of(place);
+    let grh = field(context::GRH).is_set(input);
+    if link == Link::InfinibandGrh && !grh {
+        return Err(BAD_PARAM);
+    }
+    if grh || link.is_ethernet() {
+        let index = get8(input, field(context::SRC_ADDR_INDEX));
+        call.fabric().gid_entry(place, index).ok_or(BAD_PARAM)?;
+    }
+    Ok(())
 }
 
 fn set_attributes(queue: &mut Qp, command: u16, input: &[u8]) {
@@ -261,6 +288,9 @@ fn set_attributes(queue: &mut Qp, command: u16, input: &[u8]) {
             path.sl = get8(input, field(context::SL));
             path.dgid[..8].copy_from_slice(&field(context::RGID_HIGH).get(input).to_be_bytes());
             path.dgid[8..].copy_from_slice(&field(context::RGID_LOW).get(input).to_be_bytes());
+            path.traffic_class = get8(input, field(context::TCLASS));
+            path.flow_label = get(input, field(context::FLOW_LABEL));
+            path.mac = mac(input);
             path.min_rnr_timer = get8(input, field(context::MIN_RNR_NAK));
             path.max_dest_rd_atomic = 1 << get8(input, field(context::LOG_RRA_MAX));
             path.rq_psn = get(input, field(context::NEXT_RCV_PSN));
@@ -274,6 +304,19 @@ fn set_attributes(queue: &mut Qp, command: u16, input: &[u8]) {
         }
         _ => {}
     }
+}
+
+/// The MAC in a path.
+fn mac(input: &[u8]) -> Mac {
+    let [_, _, _, _, _, _, a, b] = field(context::RMAC_HIGH).get(input).to_be_bytes();
+    let [c, d, e, f] = get(input, field(context::RMAC_LOW)).to_be_bytes();
+    Mac([a, b, c, d, e, f])
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
 /// `QUERY_QP`, of queue pairs made by commands and by verbs.
@@ -296,6 +339,20 @@ pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
     put(context::UAR_PAGE, u64::from(queue.uar));
     put(context::REMOTE_QPN, u64::from(queue.remote_qpn));
     put(context::RLID, u64::from(path.dlid));
+    put(context::GRH, u64::from(path.is_global));
+    put(context::SRC_ADDR_INDEX, u64::from(path.sgid_index));
+    put(context::HOP_LIMIT, u64::from(path.hop_limit));
+    put(context::TCLASS, u64::from(path.traffic_class));
+    put(context::FLOW_LABEL, u64::from(path.flow_label));
+    let [a, b, c, d, e, f] = path.mac.0;
+    put(context::RMAC_HIGH, u64::from(u16::from_be_bytes([a, b])));
+    put(
+        context::RMAC_LOW,
+        u64::from(u32::from_be_bytes([c, d, e, f])),
+    );
+    let (high, low) = path.dgid.split_at(8);
+    put(context::RGID_HIGH, be64(high));
+    put(context::RGID_LOW, be64(low));
     put(context::PORT, u64::from(path.port));
     put(context::PKEY_INDEX, u64::from(path.pkey_index));
     put(context::CQN_SND, u64::from(number_of(queue.send_cq)));

@@ -1,12 +1,14 @@
 //! Contexts: opening one, the port and its addresses, UAR pages.
 
 use super::abi::{self, uar};
+use super::address;
 use super::ioctl::{Answer, Ioctl};
 use crate::commands::call::{Call, Kind};
 use crate::engine::message::MESSAGE_BYTES_MAX;
 use crate::fabric::counters::Command;
 use crate::fabric::{Identity, Place};
-use crate::model::adapter::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAPABILITIES, SM_LID};
+use crate::model::adapter::SM_LID;
+use crate::model::address::{GidEntry, Link};
 use crate::sys::Errno;
 
 /// Interrupt vectors.
@@ -95,32 +97,46 @@ pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         function: call.function(),
         port,
     });
+    /// `IB_UVERBS_QPF_GRH_REQUIRED`.
+    const GRH_REQUIRED: u8 = 1 << 0;
+    let link = identity.link(port);
+    let (layer, sm_lid) = match link {
+        Link::Ethernet => (2, 0),
+        Link::Infiniband | Link::InfinibandGrh => (1, SM_LID),
+    };
     let mut answer = Answer::new(PORT_BYTES.into());
     answer
-        .u32(0, PORT_CAPABILITIES)
+        .u32(0, link.capabilities())
         .u32(4, u32::try_from(MESSAGE_BYTES_MAX).unwrap_or(u32::MAX))
-        .u32(16, u32::from(GID_TABLE_LEN))
-        .u16(20, PKEY_TABLE_LEN)
+        .u32(16, u32::from(link.gid_table_len()))
+        .u16(20, link.pkey_table_len())
         .u16(22, identity.lid(port))
-        .u16(24, SM_LID)
+        .u16(24, sm_lid)
         .u8(26, state.code())
         .u8(27, 5) // max_mtu: 4096
-        .u8(28, 5) // active_mtu: 4096
+        .u8(28, identity.active_mtu(port))
         .u8(30, 4) // max_vl_num
         .u8(32, 18) // subnet_timeout
         .u8(34, 2) // active_width: 4X
         .u8(35, 128) // active_speed: NDR
         .u8(36, state.physical_code())
-        .u8(37, 1); // link_layer: InfiniBand
+        .u8(37, layer)
+        .u8(38, if link.needs_grh() { GRH_REQUIRED } else { 0 });
     ioctl.answer(attr::PORT_RESP, answer.as_slice())
 }
 
 /// Bytes of `struct ib_uverbs_gid_entry`.
 pub(super) const GID_ENTRY_BYTES: u16 = 32;
 
-fn gid_entry(identity: &Identity, port: u8) -> Answer {
+fn gid_entry(identity: &Identity, port: u8, (index, entry): (usize, GidEntry)) -> Answer {
     let mut answer = Answer::new(GID_ENTRY_BYTES.into());
-    answer.put(0, &identity.gid(port)).u32(20, u32::from(port));
+    answer
+        .put(0, &entry.gid)
+        // Cannot be cut: a table has at most 16 entries.
+        .u32(16, u32::try_from(index).unwrap_or(u32::MAX))
+        .u32(20, u32::from(port))
+        .u32(24, entry.kind.code())
+        .u32(28, identity.ndev(port).index());
     answer
 }
 
@@ -128,21 +144,28 @@ pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
     ioctl.flags(attr::GID_TABLE_FLAGS, 0)?;
     let entry_bytes = ioctl.number(attr::GID_TABLE_ENTRY_SIZE)?;
     let entry_bytes = usize::try_from(entry_bytes).unwrap_or(usize::MAX);
+    if entry_bytes < usize::from(GID_ENTRY_BYTES) {
+        return Err(Errno(libc::EINVAL));
+    }
     let identity = identity(call)?;
-    let ports = identity.ports();
-    let count = usize::from(*ports.end());
-    if entry_bytes < usize::from(GID_ENTRY_BYTES)
-        || ioctl.room(attr::GID_TABLE_RESP_ENTRIES) / entry_bytes < count
-    {
+    let found: Vec<Answer> = identity
+        .ports()
+        .flat_map(|port| {
+            let entries = identity.gid_entries(port);
+            entries.map(move |entry| gid_entry(identity, port, entry))
+        })
+        .collect();
+    if ioctl.room(attr::GID_TABLE_RESP_ENTRIES) / entry_bytes < found.len() {
         return Err(Errno(libc::EINVAL));
     }
     // Their distance is the caller's, whose entries may be longer; no longer than the room.
-    let mut entries = vec![0; entry_bytes * count];
-    for (entry, port) in entries.chunks_exact_mut(entry_bytes).zip(ports) {
-        entry[..GID_ENTRY_BYTES.into()].copy_from_slice(gid_entry(identity, port).as_slice());
+    let mut entries = vec![0; entry_bytes * found.len()];
+    for (entry, found) in entries.chunks_exact_mut(entry_bytes).zip(&found) {
+        entry[..GID_ENTRY_BYTES.into()].copy_from_slice(found.as_slice());
     }
     ioctl.answer(attr::GID_TABLE_RESP_ENTRIES, &entries)?;
-    ioctl.answer(attr::GID_TABLE_RESP_COUNT, &(count as u64).to_ne_bytes())
+    let count = found.len() as u64;
+    ioctl.answer(attr::GID_TABLE_RESP_COUNT, &count.to_ne_bytes())
 }
 
 pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
@@ -156,13 +179,10 @@ pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
         .ok()
         .filter(|port| identity.ports().contains(port))
         .ok_or(Errno(libc::EINVAL))?;
-    if index >= u32::from(GID_TABLE_LEN) {
-        return Err(Errno(libc::EINVAL));
-    }
-    if index != 0 {
-        return Err(Errno(libc::ENODATA));
-    }
-    ioctl.answer(attr::GID_RESP, gid_entry(identity, port).as_slice())
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    let entry = address::entry(identity, port, index)?;
+    let answer = gid_entry(identity, port, (index, entry));
+    ioctl.answer(attr::GID_RESP, answer.as_slice())
 }
 
 pub(super) fn alloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {

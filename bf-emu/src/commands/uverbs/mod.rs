@@ -5,6 +5,7 @@
 //! not know is EPROTONOSUPPORT, on which libibverbs falls back to the older form of the command.
 
 mod abi;
+mod address;
 mod channel;
 mod context;
 mod cq;

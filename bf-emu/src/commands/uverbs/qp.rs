@@ -9,7 +9,7 @@ use super::context::identity;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::rights;
 use super::transition::{STATES, mask, relevant, transition};
-use super::{channel, xrcd};
+use super::{address, channel, xrcd};
 use crate::commands::call::{Call, Full, Kind};
 use crate::commands::queue_pair::reset;
 use crate::engine;
@@ -17,8 +17,8 @@ use crate::engine::complete::enter_error;
 use crate::engine::polling;
 use crate::fabric::counters::Command;
 use crate::fabric::objects::{Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
-use crate::fabric::{Fabric, Function, QPN_BASE};
-use crate::model::adapter::PKEY_TABLE_LEN;
+use crate::fabric::{Function, Identity, Place, QPN_BASE};
+use crate::model::address::{GidType, Mac};
 use crate::sys::Errno;
 
 /// Most entries of a queue, as the device tells its users.
@@ -271,7 +271,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
     call.count(Command::ModifyQp);
     let slot = Kind::Qp.slot(input.u32(64))?;
     let wanted = input.u32(68);
-    let ports = identity(call)?.ports();
+    let identity = identity(call)?;
     let mut locked = call.lock();
     let fabric = call.fabric();
     let qps = &mut locked.function(call.function()).qps;
@@ -297,13 +297,38 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         qp.state
     };
     let possible = transition(qp.service, from, to).is_some_and(|needs| needs.met_by(wanted));
-    let in_range = are_in_range(input, wanted, &ports);
+    let in_range = are_in_range(input, wanted, identity, qp.port());
     // The port of a path is the one that was chosen before (uverbs_cmd.c, `modify_qp`).
     let same_port = !has(mask::AV) || to != state::RTR || input.u8(DEST_PORT) == qp.port();
     if from != qp.state || !possible || !in_range || !same_port {
         return Err(Errno(libc::EINVAL));
     }
-    set_attributes(qp, fabric, input, wanted);
+    let place = Place {
+        function: call.function(),
+        port: qp.port(),
+    };
+    let (mut gid_type, mut mac) = (GidType::default(), Mac::default());
+    if has(mask::AV) {
+        let to = address::Attributes {
+            dgid: input.bytes16(0),
+            sgid_index: input.u8(24),
+            is_global: input.u8(30) != 0,
+            port: input.u8(DEST_PORT),
+        };
+        let own = address::check(identity, &to)?;
+        gid_type = own.map(|own| own.kind).unwrap_or_default();
+        let connected = !matches!(qp.service, service::UD | service::DCI | SERVICE_DCT);
+        let on_ethernet = connected && identity.link(to.port).is_ethernet();
+        if let Some(own) = own.filter(|_| on_ethernet) {
+            mac = address::resolve(fabric, own, &to.dgid)?;
+        }
+    }
+    set_attributes(qp, input, wanted);
+    if has(mask::AV) {
+        (qp.path.gid_type, qp.path.mac) = (gid_type, mac);
+        let remote = fabric.port_of_path(place, &qp.path);
+        qp.set_remote(remote);
+    }
     match to {
         state::RST => reset(qp),
         state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
@@ -328,19 +353,22 @@ fn verbs_state(device: u8) -> u8 {
 }
 
 /// Checks the values that the device has limits for (mlx5/qp.c, `mlx5_ib_modify_qp`).
-fn are_in_range(input: Fields<'_>, wanted: u32, ports: &RangeInclusive<u8>) -> bool {
+fn are_in_range(input: Fields<'_>, wanted: u32, identity: &Identity, port: u8) -> bool {
     /// `enum ib_mtu`: 256 to 4096 bytes.
     const MTUS: RangeInclusive<u8> = 1..=5;
     let has = |bit: u32| wanted & bit != 0;
+    let ports = identity.ports();
+    let port = if has(mask::PORT) { input.u8(104) } else { port };
+    let pkeys = identity.link(port).pkey_table_len();
     (!has(mask::PORT) || ports.contains(&input.u8(104)))
         && (!has(mask::AV) || ports.contains(&input.u8(DEST_PORT)))
-        && (!has(mask::PKEY_INDEX) || input.u16(92) < PKEY_TABLE_LEN)
+        && (!has(mask::PKEY_INDEX) || input.u16(92) < pkeys)
         && (!has(mask::PATH_MTU) || MTUS.contains(&input.u8(98)))
         && (!has(mask::MAX_QP_RD_ATOMIC) || input.u8(101) <= RD_ATOMIC_MAX)
         && (!has(mask::MAX_DEST_RD_ATOMIC) || input.u8(102) <= RD_ATOMIC_MAX)
 }
 
-fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) {
+fn set_attributes(qp: &mut Qp, input: Fields<'_>, wanted: u32) {
     let has = |bit: u32| wanted & bit != 0;
     let path = &mut qp.path;
     if has(mask::AV) {
@@ -385,10 +413,6 @@ fn set_attributes(qp: &mut Qp, fabric: &Fabric, input: Fields<'_>, wanted: u32) 
         if has(bit) {
             *field = input.u8(at);
         }
-    }
-    if has(mask::AV) {
-        let remote = fabric.port_of_path(&qp.path);
-        qp.set_remote(remote);
     }
 }
 

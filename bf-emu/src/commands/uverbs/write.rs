@@ -7,12 +7,12 @@ use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
 use super::qp::{QP_WRS_MAX, RD_ATOMIC_MAX};
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
-use super::{channel, cq, dm, memory, odp, qp, srq, xrcd};
-use crate::commands::call::{Call, Kind};
+use super::{address, channel, cq, dm, memory, odp, qp, srq, xrcd};
+use crate::commands::call::Call;
 use crate::fabric::counters::Command;
 use crate::fabric::objects::{ChannelKind, Moderation};
 use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
-use crate::model::adapter::{FIRMWARE, GID_TABLE_LEN, HW_REV, PKEY_TABLE_LEN};
+use crate::model::adapter::{FIRMWARE, HW_REV};
 use crate::sys::Errno;
 
 /// Longest structure of these commands.
@@ -45,7 +45,7 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
             answer(&core)?;
             ioctl.answer(UHW_OUT, driver.as_slice())
         }
-        write::CREATE_AH => answer(&create_ah(call, input)?),
+        write::CREATE_AH => answer(&address::create_ah(call, input, ioctl)?),
         write::REG_MR => answer(&memory::reg_mr(call, input)?),
         write::REREG_MR => answer(&memory::rereg_mr(call, input)?),
         write::ALLOC_MW => answer(&memory::alloc_mw(call, input)?),
@@ -143,7 +143,7 @@ fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
         .u32(156, count(SRQS_MAX))
         .u32(160, SRQ_WRS_MAX)
         .u32(164, SRQ_SGES_MAX)
-        .u16(168, PKEY_TABLE_LEN)
+        .u16(168, identity.link(1).pkey_table_len())
         .u8(170, 16) // local_ca_ack_delay
         .u8(171, *identity.ports().end()); // phys_port_cnt
     Ok(())
@@ -185,21 +185,4 @@ fn query_device_driver(room: usize) -> Answer {
         answer.u32(FLAGS, CQE_128B_PAD);
     }
     answer
-}
-
-fn create_ah(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
-    // struct ib_uverbs_create_ah
-    let pd = Kind::Pd.slot(input.u32(16))?;
-    let (sgid_index, is_global, port) = (input.u8(44), input.u8(53), input.u8(54));
-    let ports = identity(call)?.ports();
-    let locked = call.lock();
-    let pds = &locked.peek(call.function()).pds;
-    pds.owned(pd, call.context.number)
-        .ok_or(Errno(libc::ENOENT))?;
-    if !ports.contains(&port) || is_global != 0 && u16::from(sgid_index) >= GID_TABLE_LEN {
-        return Err(Errno(libc::EINVAL));
-    }
-    let mut answer = Answer::new(4);
-    answer.u32(0, Kind::Ah.handle(0));
-    Ok(answer)
 }

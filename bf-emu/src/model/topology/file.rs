@@ -5,10 +5,12 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::port::{self, RawPort};
 use super::{
-    FUNCTIONS_MAX, FunctionSpec, LID_MAX, NAME_MAX, NODES_MAX, PCI_DEVICE_BLUEFIELD3, PCI_DOMAIN,
-    PORTS_MAX, PortSpec, Role, Topology, TopologyError, VHCA_ID_MAX, guid_text,
+    FUNCTIONS_MAX, FunctionSpec, NAME_MAX, NODES_MAX, PCI_DEVICE_BLUEFIELD3, PCI_DOMAIN, Role,
+    Topology, TopologyError, VHCA_ID_MAX, guid_text,
 };
+use crate::model::address::Link;
 
 /// First bus of the emulated functions; node `n` is on bus `PCI_BUS_FIRST + n`.
 const PCI_BUS_FIRST: usize = 3;
@@ -37,20 +39,32 @@ pub(super) struct RawFunction {
     role: Role,
     name: Option<String>,
     vhca_id: Option<i64>,
+    link: Option<Link>,
     lid: Option<i64>,
-    ports: Option<i64>,
+    mac: Option<String>,
+    addresses: Option<Vec<String>>,
+    ndev: Option<String>,
+    mtu: Option<i64>,
+    pub(super) ports: Option<i64>,
+    link_2: Option<Link>,
     lid_2: Option<i64>,
-    port_guid_2: Option<String>,
+    mac_2: Option<String>,
+    addresses_2: Option<Vec<String>>,
+    ndev_2: Option<String>,
+    mtu_2: Option<i64>,
+    pub(super) port_guid_2: Option<String>,
     node_guid: Option<String>,
     pci_device: Option<i64>,
     pci_bdf: Option<String>,
 }
 
 impl RawNode {
-    /// A host and a DPU function with so many ports each.
-    pub(super) fn with_ports(ports: usize) -> Self {
+    /// A host and a DPU function with so many ports of a kind each.
+    pub(super) fn with_ports(ports: usize, link: Link) -> Self {
         let function = |role| RawFunction {
             ports: Some(i64::try_from(ports).unwrap_or(i64::MAX)),
+            link: Some(link),
+            link_2: (ports == 2).then_some(link),
             ..RawFunction::of(role)
         };
         RawNode {
@@ -66,32 +80,64 @@ impl RawFunction {
             role,
             name: None,
             vhca_id: None,
+            link: None,
             lid: None,
+            mac: None,
+            addresses: None,
+            ndev: None,
+            mtu: None,
             ports: None,
+            link_2: None,
             lid_2: None,
+            mac_2: None,
+            addresses_2: None,
+            ndev_2: None,
+            mtu_2: None,
             port_guid_2: None,
             node_guid: None,
             pci_device: None,
             pci_bdf: None,
         }
     }
+
+    /// What is said of the first or the second port.
+    pub(super) fn port(&self, index: usize) -> RawPort<'_> {
+        match index {
+            0 => RawPort {
+                link: self.link,
+                lid: self.lid,
+                mac: self.mac.as_deref(),
+                addresses: self.addresses.as_deref(),
+                ndev: self.ndev.as_deref(),
+                mtu: self.mtu,
+            },
+            _ => RawPort {
+                link: self.link_2,
+                lid: self.lid_2,
+                mac: self.mac_2.as_deref(),
+                addresses: self.addresses_2.as_deref(),
+                ndev: self.ndev_2.as_deref(),
+                mtu: self.mtu_2,
+            },
+        }
+    }
 }
 
 /// The values seen so far for one key that must be unique, with the place of each.
-struct Unique<'a> {
+pub(super) struct Unique<'a> {
     file: &'a Path,
     seen: Vec<(String, String)>,
 }
 
 impl<'a> Unique<'a> {
-    fn new(file: &'a Path) -> Self {
+    pub(super) fn new(file: &'a Path) -> Self {
         Unique {
             file,
             seen: Vec::new(),
         }
     }
 
-    fn add(&mut self, key: String, value: String) -> Result<(), TopologyError> {
+    pub(super) fn add(&mut self, key: String, value: String) -> Result<(), TopologyError> {
         if let Some((_, first)) = self.seen.iter().find(|(seen, _)| *seen == value) {
             return Err(TopologyError::Duplicate {
                 file: self.file.to_owned(),
@@ -128,12 +174,16 @@ pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyE
 
     let all = || nodes.iter().flat_map(|(_, functions)| functions);
     let mut vhca_ids = Numbers::new(all().filter_map(|f| f.vhca_id));
-    let mut lids = Numbers::new(all().flat_map(|f| [f.lid, f.lid_2]).flatten());
+    let mut seen = port::Seen {
+        lids: Numbers::new(all().flat_map(|f| [f.lid, f.lid_2]).flatten()),
+        unique_lid: Unique::new(file),
+        unique_guid: Unique::new(file),
+        unique_mac: Unique::new(file),
+        unique_address: Unique::new(file),
+    };
     let mut names = Unique::new(file);
     let mut node_names = Unique::new(file);
     let mut unique_vhca = Unique::new(file);
-    let mut unique_lid = Unique::new(file);
-    let mut unique_guid = Unique::new(file);
     let mut unique_image = Unique::new(file);
     let mut unique_bdf = Unique::new(file);
 
@@ -179,20 +229,9 @@ pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyE
                 Some(text) => checked_guid(file, key("node_guid"), text)?,
                 None => default_guid(n, f),
             };
-            unique_guid.add(key("node_guid"), guid_text(node_guid))?;
-            let mut ports = Vec::with_capacity(PORTS_MAX);
-            for port in checked_ports(file, &key, raw, node_guid)? {
-                let lid = checked_number(file, key(port.lid_key), lids.pick(port.lid), LID_MAX)?;
-                unique_lid.add(key(port.lid_key), lid.to_string())?;
-                // The first has the node's, which is checked.
-                if let Some(guid_key) = port.guid_key {
-                    unique_guid.add(key(guid_key), guid_text(port.guid))?;
-                }
-                ports.push(PortSpec {
-                    lid,
-                    guid: port.guid,
-                });
-            }
+            seen.unique_guid
+                .add(key("node_guid"), guid_text(node_guid))?;
+            let ports = port::ports(file, (n, f), raw, node_guid, &mut seen)?;
             let image = *sys_image_guid.get_or_insert(node_guid);
             if f == 0 {
                 unique_image.add(node_key("sys_image_guid"), guid_text(image))?;
@@ -226,62 +265,8 @@ pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyE
     Ok(Topology { functions })
 }
 
-/// What is said of a port of a function, and by which keys.
-struct RawPort {
-    lid_key: &'static str,
-    lid: Option<i64>,
-    guid_key: Option<&'static str>,
-    guid: u64,
-}
-
-/// The ports that a function has.
-fn checked_ports(
-    file: &Path,
-    key: &dyn Fn(&str) -> String,
-    raw: &RawFunction,
-    node_guid: u64,
-) -> Result<Vec<RawPort>, TopologyError> {
-    let count = raw.ports.unwrap_or(1);
-    let first = RawPort {
-        lid_key: "lid",
-        lid: raw.lid,
-        guid_key: None,
-        guid: node_guid,
-    };
-    if count == 2 {
-        let guid = match &raw.port_guid_2 {
-            Some(text) => checked_guid(file, key("port_guid_2"), text)?,
-            None => second_guid(node_guid),
-        };
-        let second = RawPort {
-            lid_key: "lid_2",
-            lid: raw.lid_2,
-            guid_key: Some("port_guid_2"),
-            guid,
-        };
-        return Ok(vec![first, second]);
-    }
-    if count != 1 {
-        let allowed = format!("1..={PORTS_MAX}");
-        return Err(value_error(file, key("ports"), count, allowed));
-    }
-    if raw.lid_2.is_some() || raw.port_guid_2.is_some() {
-        let allowed = "2, as there is lid_2 or port_guid_2";
-        return Err(value_error(file, key("ports"), count, allowed));
-    }
-    Ok(vec![first])
-}
-
-/// GUID of a second port: the function's, with another number in the middle.
-fn second_guid(node_guid: u64) -> u64 {
-    match node_guid ^ 1 << 32 {
-        0 => u64::MAX,
-        guid => guid,
-    }
-}
-
 /// Hands out the smallest numbers from 1 that the file does not use itself.
-struct Numbers {
+pub(super) struct Numbers {
     taken: BTreeSet<i64>,
     next: i64,
 }
@@ -294,7 +279,7 @@ impl Numbers {
         }
     }
 
-    fn pick(&mut self, given: Option<i64>) -> i64 {
+    pub(super) fn pick(&mut self, given: Option<i64>) -> i64 {
         given.unwrap_or_else(|| {
             while self.taken.contains(&self.next) {
                 self.next += 1;
@@ -329,14 +314,19 @@ fn checked_name(file: &Path, key: String, name: &str) -> Result<String, Topology
     Err(value_error(file, key, format!("{name:?}"), allowed))
 }
 
-fn checked_number(file: &Path, key: String, value: i64, max: u16) -> Result<u16, TopologyError> {
+pub(super) fn checked_number(
+    file: &Path,
+    key: String,
+    value: i64,
+    max: u16,
+) -> Result<u16, TopologyError> {
     u16::try_from(value)
         .ok()
         .filter(|number| (1..=max).contains(number))
         .ok_or_else(|| value_error(file, key, value, format!("1..={max}")))
 }
 
-fn checked_guid(file: &Path, key: String, text: &str) -> Result<u64, TopologyError> {
+pub(super) fn checked_guid(file: &Path, key: String, text: &str) -> Result<u64, TopologyError> {
     guid_parse(text).filter(|guid| *guid != 0).ok_or_else(|| {
         let allowed = "four groups of four hexadecimal digits, \"02bf:0000:0000:0101\", not zero";
         value_error(file, key, format!("{text:?}"), allowed)

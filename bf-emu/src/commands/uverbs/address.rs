@@ -1,0 +1,102 @@
+//! Addresses in calls: what the kernel wants of a path before a queue pair or an address handle has it.
+
+use super::abi::UHW_OUT;
+use super::context::identity;
+use super::ioctl::{Answer, Fields, Ioctl};
+use crate::commands::call::{Call, Kind};
+use crate::fabric::{Fabric, Identity};
+use crate::model::address::{Gid, GidEntry, GidType, Mac, is_ipv4, is_link_local};
+use crate::sys::Errno;
+
+/// The address of a path, as `struct ib_uverbs_ah_attr` and `struct ib_uverbs_qp_dest` have it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attributes {
+    pub(super) port: u8,
+    pub(super) is_global: bool,
+    pub(super) sgid_index: u8,
+    pub(super) dgid: Gid,
+}
+
+/// An entry of a port's GID table (core/cache.c, `rdma_get_gid_attr`).
+pub(super) fn entry(identity: &Identity, port: u8, index: usize) -> Result<GidEntry, Errno> {
+    if index >= usize::from(identity.link(port).gid_table_len()) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let entry = identity.gid_entry(port, index);
+    entry.ok_or(Errno(libc::ENODATA))
+}
+
+/// Checks an address, and finds the sender's GID if there is a global route (core/verbs.c,
+/// `rdma_check_ah_attr` and `rdma_fill_sgid_attr`).
+pub(super) fn check(identity: &Identity, to: &Attributes) -> Result<Option<GidEntry>, Errno> {
+    if !identity.ports().contains(&to.port) {
+        return Err(Errno(libc::EINVAL));
+    }
+    if !to.is_global {
+        return match identity.link(to.port).needs_grh() {
+            true => Err(Errno(libc::EINVAL)),
+            false => Ok(None),
+        };
+    }
+    entry(identity, to.port, to.sgid_index.into()).map(Some)
+}
+
+/// The MAC behind a GID on Ethernet (core/verbs.c, `ib_resolve_unicast_gid_dmac`): from a link-local GID
+/// for RoCE v1; else the kernel asks its routes and neighbours, and here the fabric is asked. All Ethernet
+/// ports are neighbours.
+pub(super) fn resolve(fabric: &Fabric, own: GidEntry, dgid: &Gid) -> Result<Mac, Errno> {
+    if let [0xff, .., a, b, c, d] = *dgid {
+        // core/verbs.c, `rdma_get_mcast_mac`
+        return Ok(Mac([0x33, 0x33, a, b, c, d]));
+    }
+    if own.kind == GidType::RoceV1 && is_link_local(dgid) {
+        return Ok(Mac::of_link_local(dgid));
+    }
+    if is_ipv4(&own.gid) != is_ipv4(dgid) {
+        // core/addr.c, `rdma_resolve_ip`
+        return Err(Errno(libc::EINVAL));
+    }
+    let place = fabric.port_of_roce(dgid);
+    // A neighbour that does not answer.
+    place
+        .and_then(|place| fabric.mac_of(place))
+        .ok_or(Errno(libc::ETIMEDOUT))
+}
+
+/// `CREATE_AH`. On Ethernet the driver answers with the destination's MAC (mlx5/ah.c,
+/// `mlx5_ib_create_ah`); on InfiniBand libmlx5 makes its handles without the kernel.
+pub(super) fn create_ah(
+    call: &Call<'_>,
+    input: Fields<'_>,
+    ioctl: &Ioctl,
+) -> Result<Answer, Errno> {
+    /// `struct mlx5_ib_create_ah_resp` up to the end of its MAC.
+    const DRIVER_BYTES: u32 = 10;
+    // struct ib_uverbs_create_ah
+    let pd = Kind::Pd.slot(input.u32(16))?;
+    let to = Attributes {
+        dgid: input.bytes16(24),
+        sgid_index: input.u8(44),
+        is_global: input.u8(53) != 0,
+        port: input.u8(54),
+    };
+    let locked = call.lock();
+    let pds = &locked.peek(call.function()).pds;
+    pds.owned(pd, call.context.number)
+        .ok_or(Errno(libc::ENOENT))?;
+    drop(locked);
+    let identity = identity(call)?;
+    let own = check(identity, &to)?;
+    if let Some(own) = own.filter(|_| identity.link(to.port).is_ethernet()) {
+        let mac = resolve(call.fabric(), own, &to.dgid)?;
+        if ioctl.room(UHW_OUT) < DRIVER_BYTES as usize {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut driver = Answer::new(DRIVER_BYTES as usize);
+        driver.u32(0, DRIVER_BYTES).put(4, &mac.0);
+        ioctl.answer(UHW_OUT, driver.as_slice())?;
+    }
+    let mut answer = Answer::new(4);
+    answer.u32(0, Kind::Ah.handle(0));
+    Ok(answer)
+}

@@ -1,0 +1,291 @@
+//! The ports of a function in a topology file: what may be written of them, and what is decided.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use super::file::{Numbers, RawFunction, Unique, checked_guid, checked_number, value_error};
+use super::{LID_MAX, PORTS_MAX, PortSpec, TopologyError, guid_text};
+use crate::model::address::{ADDRESSES_MAX, Gid, Link, Mac, gid_of};
+
+/// Longest name of a network device, in bytes (`IFNAMSIZ` less its NUL, linux/if.h).
+pub const NDEV_NAME_MAX: usize = 15;
+/// The network device of an Ethernet port for which nothing is said. It is there on every machine, and
+/// its routes lead to the default addresses, which is what UCX asks for.
+pub const NDEV_DEFAULT: &str = "lo";
+/// MTU of an Ethernet port for which nothing is said: that of network devices.
+pub const MTU_DEFAULT: u16 = 1500;
+/// MTUs that an Ethernet port may have: the smallest carries 256 bytes of data, the largest is a jumbo
+/// frame's.
+const MTUS: std::ops::RangeInclusive<u16> = 352..=9978;
+
+/// An Ethernet port, as far as it differs from an InfiniBand one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EthernetSpec {
+    /// Unique over the fabric.
+    pub mac: Mac,
+    /// Unique over the fabric, at most [`ADDRESSES_MAX`].
+    pub addresses: Vec<IpAddr>,
+    /// The network device of this machine that users are told of.
+    pub ndev: String,
+    /// MTU of the network device, in bytes.
+    pub mtu: u16,
+}
+
+/// What a file says of a port; keys of the second port end in `_2`.
+pub(super) struct RawPort<'a> {
+    pub(super) link: Option<Link>,
+    pub(super) lid: Option<i64>,
+    pub(super) mac: Option<&'a str>,
+    pub(super) addresses: Option<&'a [String]>,
+    pub(super) ndev: Option<&'a str>,
+    pub(super) mtu: Option<i64>,
+}
+
+impl RawPort<'_> {
+    /// The first key of a port that is said, if any is.
+    fn first_key(&self) -> Option<&'static str> {
+        [
+            ("link", self.link.is_some()),
+            ("lid", self.lid.is_some()),
+            ("mac", self.mac.is_some()),
+            ("addresses", self.addresses.is_some()),
+            ("ndev", self.ndev.is_some()),
+            ("mtu", self.mtu.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(key, is_said)| is_said.then_some(key))
+    }
+}
+
+/// What must be unique over the ports of a fabric.
+pub(super) struct Seen<'a> {
+    pub(super) lids: Numbers,
+    pub(super) unique_lid: Unique<'a>,
+    pub(super) unique_guid: Unique<'a>,
+    pub(super) unique_mac: Unique<'a>,
+    pub(super) unique_address: Unique<'a>,
+}
+
+/// The ports of a function, which is the `place.1`th of the `place.0`th node, checked.
+pub(super) fn ports(
+    file: &Path,
+    place: (usize, usize),
+    raw: &RawFunction,
+    node_guid: u64,
+    seen: &mut Seen<'_>,
+) -> Result<Vec<PortSpec>, TopologyError> {
+    let key = |key: &str| format!("node[{}].function[{}].{key}", place.0, place.1);
+    let count = raw.ports.unwrap_or(1);
+    let count = match usize::try_from(count) {
+        Ok(count) if (1..=PORTS_MAX).contains(&count) => count,
+        _ => {
+            let allowed = format!("1..={PORTS_MAX}");
+            return Err(value_error(file, key("ports"), count, allowed));
+        }
+    };
+    if count == 1 {
+        let guid = raw.port_guid_2.as_ref().map(|_| "port_guid");
+        if let Some(name) = raw.port(1).first_key().or(guid) {
+            let allowed = format!("2, as there is {name}_2");
+            return Err(value_error(file, key("ports"), count, allowed));
+        }
+    }
+    let mut ports = Vec::with_capacity(count);
+    for index in 0..count {
+        let suffix = if index == 0 { "" } else { "_2" };
+        let key = |name: &str| key(&format!("{name}{suffix}"));
+        let guid = match (index, &raw.port_guid_2) {
+            (0, _) => node_guid,
+            (_, Some(text)) => checked_guid(file, key("port_guid"), text)?,
+            (_, None) => second_guid(node_guid),
+        };
+        // The first has the node's, which is checked.
+        if index != 0 {
+            seen.unique_guid.add(key("port_guid"), guid_text(guid))?;
+        }
+        let raw = raw.port(index);
+        let link = raw.link.unwrap_or_default();
+        let (lid, ethernet) = if link.is_ethernet() {
+            let at = (place.0, place.1, index);
+            (0, Some(ethernet(file, &key, &raw, (guid, at), seen)?))
+        } else {
+            (infiniband(file, &key, &raw, seen)?, None)
+        };
+        ports.push(PortSpec {
+            link,
+            lid,
+            guid,
+            ethernet,
+        });
+    }
+    Ok(ports)
+}
+
+/// The LID of an InfiniBand port.
+fn infiniband(
+    file: &Path,
+    key: &dyn Fn(&str) -> String,
+    raw: &RawPort<'_>,
+    seen: &mut Seen<'_>,
+) -> Result<u16, TopologyError> {
+    if let Some(name) = raw.first_key_of_ethernet() {
+        let allowed = "nothing, unless the port's link is \"ethernet\"";
+        return Err(value_error(file, key(name), "given", allowed));
+    }
+    let lid = checked_number(file, key("lid"), seen.lids.pick(raw.lid), LID_MAX)?;
+    seen.unique_lid.add(key("lid"), lid.to_string())?;
+    Ok(lid)
+}
+
+impl RawPort<'_> {
+    /// The first key that only an Ethernet port may have.
+    fn first_key_of_ethernet(&self) -> Option<&'static str> {
+        let other = RawPort {
+            link: None,
+            lid: None,
+            ..*self
+        };
+        other.first_key()
+    }
+}
+
+fn ethernet(
+    file: &Path,
+    key: &dyn Fn(&str) -> String,
+    raw: &RawPort<'_>,
+    (guid, at): (u64, (usize, usize, usize)),
+    seen: &mut Seen<'_>,
+) -> Result<EthernetSpec, TopologyError> {
+    if let Some(lid) = raw.lid {
+        let allowed = "nothing: an Ethernet port has no LID";
+        return Err(value_error(file, key("lid"), lid, allowed));
+    }
+    let mac = match raw.mac {
+        None => Some(Mac::of_guid(guid, u8::from(at.2 != 0))),
+        Some(text) => Mac::parse(text),
+    };
+    let mac = mac.filter(|mac| mac.is_unicast()).ok_or_else(|| {
+        let allowed = "six pairs of hexadecimal digits, \"02:bf:00:00:01:01\", of one port";
+        let given = raw.mac.unwrap_or("that of the GUID");
+        value_error(file, key("mac"), format!("{given:?}"), allowed)
+    })?;
+    seen.unique_mac.add(key("mac"), mac.to_string())?;
+    let addresses = match raw.addresses {
+        None => default_addresses(at),
+        Some(texts) => texts
+            .iter()
+            .map(|text| checked_address(file, key("addresses"), text))
+            .collect::<Result<_, _>>()?,
+    };
+    if addresses.len() > ADDRESSES_MAX {
+        let allowed = format!("at most {ADDRESSES_MAX} addresses");
+        return Err(value_error(
+            file,
+            key("addresses"),
+            addresses.len(),
+            allowed,
+        ));
+    }
+    for address in &addresses {
+        let address = address.to_string();
+        seen.unique_address.add(key("addresses"), address)?;
+    }
+    let ndev = raw.ndev.unwrap_or(NDEV_DEFAULT);
+    let plain = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b'"' && b != b'\\';
+    if !(1..=NDEV_NAME_MAX).contains(&ndev.len())
+        || !ndev.bytes().all(plain)
+        || ndev.starts_with('.')
+    {
+        let allowed = format!("a network device's name of 1..={NDEV_NAME_MAX} characters");
+        return Err(value_error(file, key("ndev"), format!("{ndev:?}"), allowed));
+    }
+    let mtu = raw.mtu.unwrap_or(MTU_DEFAULT.into());
+    let mtu = u16::try_from(mtu)
+        .ok()
+        .filter(|mtu| MTUS.contains(mtu))
+        .ok_or_else(|| {
+            let allowed = format!("{}..={}", MTUS.start(), MTUS.end());
+            value_error(file, key("mtu"), mtu, allowed)
+        })?;
+    Ok(EthernetSpec {
+        mac,
+        addresses,
+        ndev: ndev.to_owned(),
+        mtu,
+    })
+}
+
+/// An address that a port may have: of one machine, not link-local (that one follows from the MAC) and
+/// not written so that it would be another's.
+fn checked_address(file: &Path, key: String, text: &str) -> Result<IpAddr, TopologyError> {
+    let fits = |address: &IpAddr| match address {
+        IpAddr::V4(a) => !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast(),
+        IpAddr::V6(a) => {
+            !a.is_unspecified()
+                && !a.is_multicast()
+                && !a.is_unicast_link_local()
+                && a.to_ipv4_mapped().is_none()
+        }
+    };
+    text.parse().ok().filter(fits).ok_or_else(|| {
+        let allowed = "IPv4 or IPv6 addresses of one port, not link-local: \"127.66.1.1\"";
+        value_error(file, key, format!("{text:?}"), allowed)
+    })
+}
+
+/// An IPv4 address that this machine routes to itself, and an IPv6 one.
+fn default_addresses((node, function, port): (usize, usize, usize)) -> Vec<IpAddr> {
+    // Cannot be cut: there are at most 64 nodes and functions, and two ports of each.
+    let byte = |value: usize| u8::try_from(value).unwrap_or(u8::MAX);
+    let (node, port) = (byte(node + 1), byte(2 * function + port + 1));
+    let six = [0xfd00, 0xbf, 0, 0, 0, 0, node.into(), port.into()];
+    vec![
+        Ipv4Addr::new(127, 66, node, port).into(),
+        Ipv6Addr::from(six).into(),
+    ]
+}
+
+/// GUID of a second port: the function's, with another number in the middle.
+fn second_guid(node_guid: u64) -> u64 {
+    match node_guid ^ 1 << 32 {
+        0 => u64::MAX,
+        guid => guid,
+    }
+}
+
+impl PortSpec {
+    /// The GIDs of the port's addresses, without that of its MAC.
+    #[must_use]
+    pub fn address_gids(&self) -> Vec<Gid> {
+        let addresses = self.ethernet.iter().flat_map(|port| &port.addresses);
+        addresses.map(|address| gid_of(*address)).collect()
+    }
+
+    /// What a topology file says of the port at `index`.
+    pub(super) fn to_toml(&self, index: usize) -> String {
+        let mut text = String::new();
+        let suffix = if index == 0 { "" } else { "_2" };
+        let mut put = |key: &str, value: String| {
+            text.push_str(&format!("{key}{suffix} = {value}\n"));
+        };
+        put("link", format!("\"{}\"", self.link));
+        match &self.ethernet {
+            None => put("lid", self.lid.to_string()),
+            Some(port) => {
+                put("mac", format!("\"{}\"", port.mac));
+                let addresses = port
+                    .addresses
+                    .iter()
+                    .map(|address| format!("\"{address}\""));
+                let addresses: Vec<_> = addresses.collect();
+                put("addresses", format!("[{}]", addresses.join(", ")));
+                put("ndev", format!("\"{}\"", port.ndev));
+                put("mtu", port.mtu.to_string());
+            }
+        }
+        if index != 0 {
+            put("port_guid", format!("\"{}\"", guid_text(self.guid)));
+        }
+        text
+    }
+}
