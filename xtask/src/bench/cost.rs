@@ -95,7 +95,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     build("bf-emu", "bf-emu")?;
     build_preload()?;
-    let program = build("osu-bench", "cost_table")?;
+    let program = build("cost-table", "cost_table")?;
     let own = file.with_extension("own.json");
     let profile = file.with_extension("profile.toml");
     let part = |run: usize| file.with_extension(format!("{run}.json"));

@@ -180,7 +180,13 @@ fn copyright(part: Part) -> Result<String> {
 fn crates(part: Part) -> Result<Vec<String>> {
     let packages: &[&str] = match part {
         Part::Product => &["uct-plugin", "xgvmi-cli"],
-        Part::Offload => &["xgvmi-offload", "scale-model", "osu-bench", "osu-mpi"],
+        Part::Offload => &[
+            "xgvmi-offload",
+            "scale-model",
+            "cost-table",
+            "osu-bench",
+            "osu-mpi",
+        ],
         Part::Emulator => &["bf-emu", "bf-emu-preload"],
     };
     let mut command = Command::new("cargo");

@@ -29,16 +29,16 @@ const EDGES: &[(&str, &[&str])] = &[
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),
     (
-        "osu-bench",
+        "cost-table",
         &[
             "bench-report",
             "cli-pages",
             "scale-model",
-            "ucx-sys",
             "xgvmi-pool",
             "xgvmi-ucp",
         ],
     ),
+    ("osu-bench", &["bench-report", "ucx-sys", "xgvmi-ucp"]),
     (
         "osu-mpi",
         &[

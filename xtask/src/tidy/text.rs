@@ -6,7 +6,7 @@ use super::Tree;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product: they meet the emulator only at the kernel's interface.
-const PRODUCT: [&str; 10] = [
+const PRODUCT: [&str; 11] = [
     "mlx5dv-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
@@ -16,6 +16,7 @@ const PRODUCT: [&str; 10] = [
     "xgvmi-offload/",
     "bench-report/",
     "scale-model/",
+    "cost-table/",
     "osu-bench/",
 ];
 

@@ -5,7 +5,7 @@
 )]
 
 use clap::Parser;
-use osu_bench::cost::{self, CostArgs};
+use cost_table::CostArgs;
 use std::process::ExitCode;
 
 #[derive(Debug, Parser)]
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     if let Some(code) = cli_pages::asked::<Cli>() {
         return code;
     }
-    match cost::run(&Cli::parse().args) {
+    match cost_table::run(&Cli::parse().args) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS

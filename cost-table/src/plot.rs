@@ -83,8 +83,8 @@ fn draw(page: &Page<'_>, document: &Document) -> DrawResult {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::sample;
     use super::*;
+    use crate::report::tests::sample;
 
     #[test]
     fn the_plot_names_what_it_shows() {

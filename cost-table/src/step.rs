@@ -130,8 +130,8 @@ impl Step {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::slides;
     use super::*;
+    use crate::report::slides;
 
     /// Each row of the slides is measured, and nothing else is.
     #[test]

@@ -327,7 +327,7 @@ pub(super) mod tests {
     use scale_model::CostTable;
 
     /// All steps at two sizes, each twice the slides'.
-    pub(in super::super) fn sample() -> Document {
+    pub(crate) fn sample() -> Document {
         let mut document = Document::new("mlx5_0", Some("mlx5_1"));
         for slide in slides() {
             for size in [16 << 10, 1 << 20] {
