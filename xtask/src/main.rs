@@ -32,7 +32,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
   test     run everything: format, lints, unit tests, stock programs, the demo in quick form
   bench    numbers for the report: bench cost, device, model, pool
-  results  docs/RESULTS.md from the files that bench, demo, matrix and suites wrote
+  results  measure all, and write the numbers of the documents from the reports
   suites   let test programs of others judge the emulated device
   setup    fetch what the other commands need (they call it themselves)
   matrix   the library in each stock UCX, by each door, over the emulated device

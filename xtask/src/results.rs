@@ -1,241 +1,210 @@
-//! `cargo xtask results`: docs/RESULTS.md from the files that the benches wrote. Nothing in it is typed by hand.
-//!
-//! A bench that has not been run is named with its command, and its section says so; a file that is not as it should
-//! be is an error.
+//! `cargo xtask results`: measures, commits the reports to `docs/results`, and writes the generated parts of the
+//! documents from them.
 
+mod blocks;
 mod machine;
+mod query;
+mod reports;
 mod table;
+mod tables;
 mod timeline;
 
+pub(crate) use blocks::differences;
+pub(crate) use reports::{COMMITTED, Reports};
+
+use crate::tidy::Tree;
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
-use std::fmt::Write as _;
-use std::fs;
+use reports::{MACHINE, REPORTS, Report, committed, lines};
+use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, ExitCode};
-use std::time::Duration;
-use table::{Column, Form};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-Usage: cargo xtask results
+Usage: cargo xtask results [OPTIONS]
 
-Writes docs/RESULTS.md and its plots from what `cargo xtask bench`, demo, matrix and suites left below target.
-Sections without a file say which command makes it.";
+Runs what measures (demo, bench, matrix, suites), copies the reports to docs/results, and writes the tables and
+figures of README.md, CHANGELOG.md and docs from them. A report that cannot be made stays as it is committed.
+Takes up to 25 minutes; run it on a machine that does nothing else.
 
-/// Where plots go, below docs.
-const PLOTS: &str = "results";
+  --only LIST   only these reports: demo, pool, library, device, cost, alltoallv, model, check, matrix, suites
+  --keep        run nothing: take the reports that are below the target directory
+  --render      run nothing and copy nothing: write the documents anew from docs/results
+
+Generated parts of documents:
+
+  <!-- numbers: TABLE [KEY=VALUE]... -->      on a line of its own; the table of the rows with these values;
+                                              values of the same key are alternatives
+  <!-- end -->
+  <!-- number: REPORT [KEY=VALUE]... [FUNCTION:]FIELD [FORM] --><!-- end -->     one figure in a sentence
+
+FUNCTION is count, sum, min, max or range, over all rows. FORM is .N (digits behind the point), ',' (thousands), us
+(nanoseconds as microseconds), % (a share) or size (bytes). A VALUE with spaces stands in double quotes.";
+
+/// The whole run.
+const BUDGET: Duration = Duration::from_secs(25 * 60);
 /// `date` and `git` answer at once.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// One result.
-struct Section {
-    title: &'static str,
-    /// What the numbers are, so that the page can be read alone.
-    about: &'static str,
-    command: &'static str,
-    /// Below the target directory.
-    file: &'static str,
-    /// The plot that the same command wrote.
-    plot: Option<&'static str>,
-    body: fn(&Value) -> Result<String>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Run,
+    Keep,
+    Render,
 }
 
-const SECTIONS: [Section; 10] = [
-    Section {
-        title: "The offloaded transfer",
-        about: "Host A to host B by two DPUs, four processes, a fresh buffer in every iteration; times of a whole \
-                iteration in us, commands of the device per iteration.",
-        command: "cargo xtask demo",
-        file: "demo/report.json",
-        plot: Some("demo/report.svg"),
-        body: iterations,
-    },
-    Section {
-        title: "The offloaded alltoallv",
-        about: "osu_alltoallv over service processes, two emulated nodes, a temporary buffer in every iteration; times \
-                in us, commands of the device per iteration.",
-        command: "cargo xtask bench alltoallv",
-        file: "bench/alltoallv.json",
-        plot: Some("bench/alltoallv.svg"),
-        body: iterations,
-    },
-    Section {
-        title: "What a key costs",
-        about: "Each step on the emulated device under the profile `bluefield3`, in us: measured; what the emulator and \
-                the program need themselves, measured with all other steps as they are and no time for this one; the \
-                slides' time; and measured over what was expected. The emulator works while the device's time runs, \
-                so that anything from the longer of the two to their sum is as expected: 1.00.",
-        command: "cargo xtask bench cost",
-        file: "bench/cost.json",
-        plot: Some("bench/cost.svg"),
-        body: cost,
-    },
-    Section {
-        title: "The pool beside its peers",
-        about: "One run for both; \"times better\" is the peer's number over ours. What each row is stands in \
-                [SPECIFICATION.md](SPECIFICATION.md).",
-        command: "cargo xtask bench pool",
-        file: "bench/pool.json",
-        plot: None,
-        body: pool,
-    },
-    Section {
-        title: "The library in a process",
-        about: "What it adds to the whole run of a program that it serves in nothing, and its size.",
-        command: "cargo xtask bench library",
-        file: "bench/library.json",
-        plot: None,
-        body: any_rows,
-    },
-    Section {
-        title: "The emulated device",
-        about: "Stock programs over the emulated device without a cost profile: what the emulator itself takes.",
-        command: "cargo xtask bench device",
-        file: "bench/device.json",
-        plot: None,
-        body: any_rows,
-    },
-    Section {
-        title: "Predicted: alltoallv on machines of any size",
-        about: "The scale model ([MODEL.md](MODEL.md)), 32 ranks and 4 service processes per node, 400 Gb/s: time \
-                saved against a key per buffer, in percent, by the whole of this project's pool.",
-        command: "cargo xtask bench model",
-        file: "bench/model.json",
-        plot: Some("bench/model.svg"),
-        body: model,
-    },
-    Section {
-        title: "The model against the measured alltoallv",
-        about: "What a pool saves of a call against a key per buffer, in us: the difference of two measured medians, \
-                and of two predictions. The emulator's own time is in both medians and cancels out, but for what it \
-                adds to commands that the pool avoids.",
-        command: "cargo xtask bench check",
-        file: "bench/check.json",
-        plot: None,
-        body: check,
-    },
-    Section {
-        title: "In every stock UCX",
-        about: "Cells of the compatibility matrix, by what came of them.",
-        command: "cargo xtask matrix",
-        file: "matrix/report.json",
-        plot: None,
-        body: matrix,
-    },
-    Section {
-        title: "Other people's programs",
-        about: "Test suites of others over the emulated device; skips are listed with reasons in \
-                [skips.toml](../tests/suites/skips.toml).",
-        command: "cargo xtask suites",
-        file: "suites/report.json",
-        plot: None,
-        body: suites,
-    },
-];
+#[derive(Debug)]
+struct Options {
+    mode: Mode,
+    only: Vec<String>,
+}
 
-/// Writes the page.
+impl Options {
+    /// `None` when help was asked for.
+    fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
+        use lexopt::prelude::{Long, Short, ValueExt as _};
+        let (mut mode, mut only) = (Mode::Run, Vec::new());
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("keep") => mode = Mode::Keep,
+                Long("render") => mode = Mode::Render,
+                Long("only") => {
+                    for name in parser.value()?.string()?.split(',') {
+                        if !REPORTS.iter().any(|report| report.name == name) {
+                            let names: Vec<&str> = REPORTS.iter().map(|r| r.name).collect();
+                            bail!("no report '{name}'; there are {}", names.join(", "));
+                        }
+                        only.push(name.to_owned());
+                    }
+                }
+                Short('h') | Long("help") => return Ok(None),
+                other => bail!("{}; try: cargo xtask results --help", other.unexpected()),
+            }
+        }
+        Ok(Some(Self { mode, only }))
+    }
+
+    fn wants(&self, report: &Report) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == report.name)
+    }
+}
+
+/// Runs the command.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
-    match arguments.first().map(String::as_str) {
-        None => {}
-        Some("-h" | "--help") => {
-            println!("{HELP}");
-            return Ok(ExitCode::SUCCESS);
-        }
-        Some(other) => bail!("'{other}' is not understood; try: cargo xtask results --help"),
-    }
-    let (target, docs) = (workspace::target_dir(), workspace::root().join("docs"));
-    let mut missing = Vec::new();
-    let page = page(&target, &machine::describe()?, &mut missing)?;
-    if missing.len() == SECTIONS.len() {
-        bail!("nothing was measured yet; try: {}", missing.join(", "));
-    }
-    let plots = docs.join(PLOTS);
-    fs::create_dir_all(&plots).with_context(|| format!("making {}", plots.display()))?;
-    for section in &SECTIONS {
-        if let Some(plot) = section
-            .plot
-            .map(|plot| target.join(plot))
-            .filter(|plot| plot.exists())
-        {
-            let copy = plots.join(plot_name(section));
-            fs::copy(&plot, &copy).with_context(|| format!("copying {}", plot.display()))?;
-        }
-    }
-    draw_timeline(&target, &plots, &mut missing)?;
-    let file = docs.join("RESULTS.md");
-    fs::write(&file, page).with_context(|| format!("writing {}", file.display()))?;
-    for command in missing {
-        println!("not measured: {command}");
-    }
-    println!("written: {}", file.display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Draws README's picture, if there are reports of both the demo and the cost of a key.
-fn draw_timeline(target: &Path, plots: &Path, missing: &mut Vec<&'static str>) -> Result<()> {
-    let report = |file: &str| -> Result<Option<Value>> {
-        let path = target.join(file);
-        let Ok(json) = fs::read_to_string(&path) else {
-            return Ok(None);
-        };
-        let report = serde_json::from_str(&json);
-        report
-            .map(Some)
-            .with_context(|| format!("reading {}", path.display()))
+    let Some(options) = Options::parse(arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
     };
-    let (Some(cost), Some(demo)) = (report("bench/cost.json")?, report("demo/report.json")?) else {
-        missing.push("cargo xtask bench cost and cargo xtask demo, for README's time line");
-        return Ok(());
-    };
-    let path = plots.join("transfer.svg");
-    fs::write(&path, timeline::draw(&cost, &demo)?)
-        .with_context(|| format!("writing {}", path.display()))
+    let root = workspace::root();
+    let mut complete = true;
+    if options.mode != Mode::Render {
+        let (target, place) = (workspace::target_dir(), root.join(COMMITTED));
+        fs::create_dir_all(&place).with_context(|| format!("making {}", place.display()))?;
+        let start = Instant::now();
+        let mut collected = 0;
+        for report in REPORTS.iter().filter(|report| options.wants(report)) {
+            let made = match options.mode {
+                Mode::Run => make(report, &target, start),
+                _ => Ok(()),
+            };
+            match made.and_then(|()| collect(report, &target, &place)) {
+                Ok(true) => collected += 1,
+                Ok(false) => println!(
+                    "{:<10} no report; `{}` makes it",
+                    report.name,
+                    report.shown()
+                ),
+                Err(error) => {
+                    println!("{:<10} FAILED: {error:#}", report.name);
+                    complete = false;
+                }
+            }
+        }
+        if collected == 0 {
+            bail!("nothing was measured");
+        }
+        write(&root.join(committed(MACHINE)), &lines(&machine::describe()))?;
+        println!(
+            "{collected} reports collected in {} s",
+            start.elapsed().as_secs()
+        );
+    }
+    complete &= render(&root)?;
+    Ok(if complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
-/// File name of a section's plot: that of its report.
-fn plot_name(section: &Section) -> String {
-    let name = section.command.rsplit(' ').next().unwrap_or_default();
-    format!("{name}.svg")
-}
-
-fn page(target: &Path, machine: &str, missing: &mut Vec<&'static str>) -> Result<String> {
-    let mut text = format!(
-        "# Results\n\nMade by `cargo xtask results` from the files that the commands below wrote; nothing is typed by \
-         hand. Times are this machine's, which may have done other work as well: they compare what stands beside each \
-         other, and predict no other machine.\n\n{machine}"
+/// Runs the command of a report in what is left of the whole time. Its output goes to a file.
+fn make(report: &Report, target: &Path, start: Instant) -> Result<()> {
+    let left = BUDGET.saturating_sub(start.elapsed()).min(report.limit);
+    if left.is_zero() {
+        bail!("no time is left of {} minutes", BUDGET.as_secs() / 60);
+    }
+    let place = target.join("results");
+    fs::create_dir_all(&place).with_context(|| format!("making {}", place.display()))?;
+    let log = place.join(format!("{}.log", report.name));
+    let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
+    // Another run's report must not pass for this one's.
+    let _ = fs::remove_file(target.join(report.file));
+    let program = std::env::current_exe().context("where is this program?")?;
+    let mut command = Command::new(program);
+    command.args(report.command).stdin(Stdio::null());
+    command.stdout(output.try_clone()?).stderr(output);
+    let began = Instant::now();
+    let (status, timed_out) = process::Group::spawn(&mut command)?.wait(left)?;
+    if timed_out {
+        bail!(
+            "`{}` was stopped after {} s; see {}",
+            report.shown(),
+            left.as_secs(),
+            log.display()
+        );
+    }
+    println!(
+        "{:<10} {:>4} s  {}",
+        report.name,
+        began.elapsed().as_secs(),
+        report.shown()
     );
-    for section in &SECTIONS {
-        let file = target.join(section.file);
-        write!(text, "\n## {}\n\n{}\n\n", section.title, section.about)?;
-        let Ok(json) = fs::read_to_string(&file) else {
-            missing.push(section.command);
-            writeln!(text, "Not measured here: `{}` does.", section.command)?;
-            continue;
-        };
-        let report: Value =
-            serde_json::from_str(&json).with_context(|| format!("reading {}", file.display()))?;
-        let body =
-            (section.body)(&report).with_context(|| format!("what {} holds", file.display()))?;
-        writeln!(
-            text,
-            "`{}`, {}:\n\n{body}",
-            section.command,
-            written(&file)?
-        )?;
-        if section.plot.is_some_and(|plot| target.join(plot).exists()) {
-            writeln!(
-                text,
-                "\n![{}]({PLOTS}/{})",
-                section.title,
-                plot_name(section)
-            )?;
-        }
+    // A report of a promise that was not kept is a report.
+    if !status.success() && !target.join(report.file).exists() {
+        bail!("`{}`: {status}; see {}", report.shown(), log.display());
     }
-    Ok(text)
+    Ok(())
 }
 
-/// When a file was written.
+/// Copies what a command has left. False if there is nothing.
+fn collect(report: &Report, target: &Path, place: &Path) -> Result<bool> {
+    let file = target.join(report.file);
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
+    };
+    let text = report.commit(&text, &written(&file)?);
+    let text = text.with_context(|| format!("what {} holds", file.display()))?;
+    write(&place.join(format!("{}.json", report.name)), &text)?;
+    if let Some(plot) = report
+        .plot
+        .map(|plot| target.join(plot))
+        .filter(|plot| plot.exists())
+    {
+        let copy = place.join(format!("{}.svg", report.name));
+        fs::copy(&plot, &copy).with_context(|| format!("copying {}", plot.display()))?;
+    }
+    Ok(true)
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+/// The time at which a file was written.
 fn written(file: &Path) -> Result<String> {
     let mut command = Command::new("date");
     command
@@ -244,121 +213,29 @@ fn written(file: &Path) -> Result<String> {
     Ok(process::stdout(&mut command, LIMIT)?.trim().to_owned())
 }
 
-/// Rows of the demo and of the alltoallv, which have the same form.
-fn iterations(report: &Value) -> Result<String> {
-    let count = |title, path| Column::new(title, path, Form::Count);
-    let time = |title, path| Column::new(title, path, Form::Fixed(1));
-    let mut rows = report["rows"].clone();
-    for row in rows.as_array_mut().into_iter().flatten() {
-        let number = |path: &str| row.pointer(path).and_then(Value::as_f64);
-        if let (Some(first), Some(p50)) = (number("/first_us"), number("/steady_us/p50")) {
-            row["first_more_us"] = (first - p50).into();
+/// Writes the generated parts of all documents. False if one could not be generated.
+fn render(root: &Path) -> Result<bool> {
+    let tree = Tree::read(root)?;
+    let reports = tree.reports()?;
+    let mut complete = true;
+    if let (Some(cost), Some(demo)) = (reports.get("cost")?, reports.get("demo")?) {
+        write(
+            &root.join(COMMITTED).join("transfer.svg"),
+            &timeline::draw(cost, demo)?,
+        )?;
+    }
+    for page in tree.markdown() {
+        let rendered = blocks::render(&page.text, &reports);
+        for (line, fault) in &rendered.faults {
+            println!("{}:{line}: {fault}", page.path);
+            complete = false;
+        }
+        if rendered.text != page.text {
+            write(&root.join(&page.path), &rendered.text)?;
+            println!("written: {}", page.path);
         }
     }
-    table::of_rows(
-        &rows,
-        &[
-            Column::new("size", "/size", Form::Size),
-            Column::new("scheme", "/scheme", Form::Text),
-            time("first", "/first_us"),
-            time("p50", "/steady_us/p50"),
-            // What only the first one does, keys above all.
-            time("first - p50", "/first_more_us"),
-            time("p99", "/steady_us/p99"),
-            count("create", "/commands_per_iteration/create_mkey"),
-            count("destroy", "/commands_per_iteration/destroy_mkey"),
-            count("allow", "/commands_per_iteration/allow_other_vhca_access"),
-            count("alias+", "/commands_per_iteration/create_alias"),
-            count("alias-", "/commands_per_iteration/destroy_alias"),
-            count("bind", "/commands_per_iteration/umr_bind"),
-            count("inval", "/commands_per_iteration/umr_invalidate"),
-            count("doorbells", "/commands_per_iteration/doorbells"),
-        ],
-    )
-}
-
-fn cost(report: &Value) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Micro);
-    table::of_rows(
-        &report["rows"],
-        &[
-            Column::new("approach", "/approach", Form::Text),
-            Column::new("step", "/step", Form::Text),
-            Column::new("size", "/size", Form::Size),
-            time("measured", "/measured_ns"),
-            time("own", "/own_ns"),
-            time("slide", "/slide_ns"),
-            Column::new("ratio", "/ratio", Form::Fixed(2)),
-        ],
-    )
-}
-
-fn pool(report: &Value) -> Result<String> {
-    table::of_rows(
-        &report["rows"],
-        &[
-            Column::new("row", "/name", Form::Text),
-            Column::new("ours", "/ours", Form::Fixed(1)),
-            Column::new("peer", "/peer", Form::Fixed(1)),
-            Column::new("unit", "/unit", Form::Text),
-            Column::new("times better", "/ratio", Form::Fixed(2)),
-        ],
-    )
-}
-
-/// Whatever plain columns the rows have.
-fn any_rows(report: &Value) -> Result<String> {
-    table::of_any(&report["rows"])
-}
-
-/// The grid of [`SECTIONS`]'s model: a line for each number of nodes.
-fn model(report: &Value) -> Result<String> {
-    let drawn = |row: &&Value| {
-        row["scheme"] == "xgvmi" && row["ppn"] == 32 && row["sps"] == 4 && row["link_gbps"] == 400.0
-    };
-    table::pivot(
-        &report["rows"],
-        drawn,
-        "nodes",
-        "size",
-        "time_saved_percent",
-    )
-}
-
-fn check(report: &Value) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Fixed(0));
-    table::of_rows(
-        &report["rows"],
-        &[
-            Column::new("scheme", "/scheme", Form::Text),
-            Column::new("size", "/size", Form::Size),
-            time("measured", "/measured_saved_us"),
-            time("predicted", "/predicted_saved_us"),
-            Column::new("ratio", "/ratio", Form::Fixed(2)),
-        ],
-    )
-}
-
-fn matrix(report: &Value) -> Result<String> {
-    table::counted(&report["rows"], &["ucx", "door"], "result")
-}
-
-fn suites(report: &Value) -> Result<String> {
-    let count = |title, path| Column::new(title, path, Form::Count);
-    let rows = if report.is_array() {
-        report
-    } else {
-        &report["suites"]
-    };
-    table::of_rows(
-        rows,
-        &[
-            Column::new("suite", "/suite", Form::Text),
-            count("passed", "/passed"),
-            count("failed", "/failed"),
-            count("skipped", "/skipped"),
-        ],
-    )
+    Ok(complete)
 }
 
 #[cfg(test)]
@@ -366,34 +243,59 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_measured_is_named() {
-        let place = tempfile::tempdir().unwrap();
-        let bench = place.path().join("bench");
-        fs::create_dir(&bench).unwrap();
-        let rows = r#"{"rows":[{"name":"a","ours":1.0,"peer":2.5,"ratio":2.5,"unit":"ns"}]}"#;
-        fs::write(bench.join("pool.json"), rows).unwrap();
-        let mut missing = Vec::new();
-        let page = page(place.path(), "- a machine\n", &mut missing).unwrap();
-        assert!(page.contains("| a | 1.0 | 2.5 | ns | 2.50 |"), "{page}");
+    fn options_are_read() {
+        let parse =
+            |line: &str| Options::parse(line.split_whitespace().map(str::to_owned).collect());
+        let options = parse("").unwrap().unwrap();
+        assert_eq!(options.mode, Mode::Run);
+        assert!(REPORTS.iter().all(|report| options.wants(report)));
+        let options = parse("--keep --only demo,pool").unwrap().unwrap();
+        assert_eq!(options.mode, Mode::Keep);
+        let wanted: Vec<&str> = REPORTS
+            .iter()
+            .filter(|report| options.wants(report))
+            .map(|report| report.name)
+            .collect();
+        assert_eq!(wanted, ["demo", "pool"]);
+        assert!(parse("--help").unwrap().is_none());
+        for bad in ["--only gone", "--fast", "now"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        // The help names every report.
         assert!(
-            page.contains("Not measured here: `cargo xtask demo` does."),
-            "{page}"
+            REPORTS
+                .iter()
+                .all(|report| HELP.contains(&format!(" {}", report.name)))
         );
-        assert_eq!(missing.len(), SECTIONS.len() - 1);
     }
 
     #[test]
-    fn a_file_of_another_form_is_an_error() {
+    fn a_report_is_copied_and_a_file_of_another_form_is_an_error() {
+        let target = tempfile::tempdir().unwrap();
         let place = tempfile::tempdir().unwrap();
-        let bench = place.path().join("bench");
-        fs::create_dir(&bench).unwrap();
-        for wrong in ["", "{}", r#"{"rows":[]}"#, r#"{"rows":[{"name":"a"}]}"#] {
-            fs::write(bench.join("pool.json"), wrong).unwrap();
-            let error = page(place.path(), "", &mut Vec::new()).unwrap_err();
-            assert!(
-                format!("{error:#}").contains("pool.json"),
-                "{wrong}: {error:#}"
-            );
+        let report = REPORTS.iter().find(|report| report.name == "cost").unwrap();
+        assert!(!collect(report, target.path(), place.path()).unwrap());
+        fs::create_dir(target.path().join("bench")).unwrap();
+        for (text, good) in [
+            ("", false),
+            ("[]", false),
+            (r#"{"rows":[{"name":"a"}]}"#, true),
+        ] {
+            fs::write(target.path().join(report.file), text).unwrap();
+            fs::write(target.path().join("bench/cost.svg"), "plot").unwrap();
+            match collect(report, target.path(), place.path()) {
+                Ok(collected) => assert!(collected && good, "{text}"),
+                Err(error) => assert!(
+                    !good && format!("{error:#}").contains("cost.json"),
+                    "{error:#}"
+                ),
+            }
         }
+        let text = fs::read_to_string(place.path().join("cost.json")).unwrap();
+        assert!(
+            text.contains("\"rows\": [\n{\"name\":\"a\"}\n]\n}\n"),
+            "{text}"
+        );
+        assert!(place.path().join("cost.svg").exists());
     }
 }

@@ -4,6 +4,7 @@ mod docs;
 mod graph;
 mod text;
 
+use crate::results::{COMMITTED, Reports};
 use crate::workspace;
 use anyhow::{Context, Result};
 use std::fs;
@@ -12,15 +13,17 @@ use std::process::ExitCode;
 
 /// The text files of the tree.
 #[derive(Debug, Default)]
-struct Tree {
+pub(crate) struct Tree {
     files: Vec<Source>,
 }
 
+/// A text file.
 #[derive(Debug)]
-struct Source {
+pub(crate) struct Source {
     /// Relative to the root, with `/`.
-    path: String,
-    text: String,
+    pub(crate) path: String,
+    /// All of it.
+    pub(crate) text: String,
 }
 
 type Rule = fn(&Tree) -> Vec<String>;
@@ -42,6 +45,7 @@ const RULES: &[(&str, Rule)] = &[
     ("links in the documents lead somewhere", docs::links),
     ("each page is in the book", docs::book),
     ("each promise has its test", docs::promises),
+    ("numbers are those of the committed reports", docs::numbers),
 ];
 
 /// Runs `cargo xtask tidy`.
@@ -81,7 +85,11 @@ pub(crate) fn check(root: &Path) -> Result<Vec<(&'static str, Vec<String>)>> {
 }
 
 impl Tree {
-    fn read(root: &Path) -> Result<Self> {
+    /// Reads all text files below the root, except for build output.
+    ///
+    /// # Errors
+    /// If a directory cannot be listed.
+    pub(crate) fn read(root: &Path) -> Result<Self> {
         let mut tree = Self::default();
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {
@@ -117,8 +125,24 @@ impl Tree {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
 
-    fn markdown(&self) -> impl Iterator<Item = &Source> {
+    /// The documents.
+    pub(crate) fn markdown(&self) -> impl Iterator<Item = &Source> {
         self.files.iter().filter(|file| file.path.ends_with(".md"))
+    }
+
+    /// The committed reports.
+    ///
+    /// # Errors
+    /// If one of them is not JSON.
+    pub(crate) fn reports(&self) -> Result<Reports> {
+        let mut reports = Reports::default();
+        for file in &self.files {
+            let name = file.path.strip_prefix(&format!("{COMMITTED}/"));
+            if let Some(name) = name.and_then(|name| name.strip_suffix(".json")) {
+                reports.add(name, &file.text)?;
+            }
+        }
+        Ok(reports)
     }
 
     fn get(&self, path: &str) -> Option<&Source> {

@@ -2,44 +2,34 @@
 
 use super::LIMIT;
 use crate::{process, workspace};
-use anyhow::Result;
-use std::fmt::Write as _;
+use serde_json::{Map, Value};
 use std::fs;
 use std::process::Command;
 
-/// The machine and the tree, as a list. What cannot be found out is left out.
-pub(super) fn describe() -> Result<String> {
-    let mut text = String::new();
-    let mut line = |what: &str, value: Option<String>| {
+/// The machine and the tree. A fact that the system does not tell is absent.
+pub(super) fn describe() -> Map<String, Value> {
+    let mut facts = Map::new();
+    let mut add = |what: &str, value: Option<String>| {
         if let Some(value) = value {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "- {what}: {value}");
+            facts.insert(what.to_owned(), value.into());
         }
     };
     let cores = std::thread::available_parallelism().ok();
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "processor".to_owned());
-    line(
+    add(
         "processor",
         cores.map(|cores| format!("{cpu}, {cores} cores")),
     );
-    line("memory", memory());
-    line(
-        "system",
-        field_with("/etc/os-release", "PRETTY_NAME", '=').map(|name| name.replace('"', "")),
-    );
-    line(
-        "kernel",
-        fs::read_to_string("/proc/sys/kernel/osrelease")
-            .ok()
-            .map(|text| text.trim().to_owned()),
-    );
-    line("compiler", said("rustc", &["--version"]));
-    line("load when this page was made", load());
-    line(
-        "commit",
-        said("git", &["describe", "--always", "--dirty", "--abbrev=10"]),
-    );
-    Ok(text)
+    add("memory", memory());
+    let system = field_with("/etc/os-release", "PRETTY_NAME", '=');
+    add("system", system.map(|name| name.replace('"', "")));
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+    add("kernel", kernel.map(|text| text.trim().to_owned()));
+    add("compiler", said("rustc", &["--version"]));
+    add("load at the end of the run", load());
+    let commit = ["describe", "--always", "--dirty", "--abbrev=10"];
+    add("commit", said("git", &commit));
+    facts
 }
 
 fn said(program: &str, arguments: &[&str]) -> Option<String> {

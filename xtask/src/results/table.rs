@@ -20,7 +20,8 @@ pub(super) enum Form {
 }
 
 pub(super) struct Column {
-    title: &'static str,
+    /// Its head.
+    pub(super) title: &'static str,
     /// A JSON pointer within the row.
     path: &'static str,
     form: Form,
@@ -30,27 +31,29 @@ impl Column {
     pub(super) const fn new(title: &'static str, path: &'static str, form: Form) -> Self {
         Self { title, path, form }
     }
-}
 
-fn rows(value: &Value) -> Result<&[Value]> {
-    let rows = value.as_array().context("there are no rows")?;
-    ensure!(!rows.is_empty(), "there are no rows");
-    Ok(rows)
+    /// The cell of a row in this column.
+    ///
+    /// # Errors
+    /// If the row has none, or it is of another kind.
+    pub(super) fn cell(&self, row: &Value) -> Result<String> {
+        let cell = row.pointer(self.path);
+        let cell = cell.with_context(|| format!("a row has no {}: {row}", self.path))?;
+        shown(cell, self.form)
+    }
 }
 
 /// One line per row, in their order.
-pub(super) fn of_rows(value: &Value, columns: &[Column]) -> Result<String> {
+pub(super) fn of_rows(rows: &[&Value], columns: &[Column]) -> Result<String> {
+    ensure!(!rows.is_empty(), "there are no rows");
     let mut text = head(columns.iter().map(|column| {
         let is_text = matches!(column.form, Form::Text);
         (column.title.to_owned(), is_text)
     }));
-    for row in rows(value)? {
+    for row in rows {
         text.push('|');
         for column in columns {
-            let cell = row
-                .pointer(column.path)
-                .with_context(|| format!("a row has no {}: {row}", column.path))?;
-            write!(text, " {} |", shown(cell, column.form)?)?;
+            write!(text, " {} |", column.cell(row)?)?;
         }
         text.push('\n');
     }
@@ -58,9 +61,9 @@ pub(super) fn of_rows(value: &Value, columns: &[Column]) -> Result<String> {
 }
 
 /// Rows whose columns are the keys of the first one, in alphabetical order behind `name`.
-pub(super) fn of_any(value: &Value) -> Result<String> {
-    let rows = rows(value)?;
-    let first = rows[0].as_object().context("a row is no object")?;
+pub(super) fn of_any(rows: &[&Value]) -> Result<String> {
+    let first = rows.first().context("there are no rows")?;
+    let first = first.as_object().context("a row is no object")?;
     let mut keys: Vec<&str> = first.keys().map(String::as_str).collect();
     keys.sort_by_key(|key| (*key != "name", *key));
     let mut text = head(
@@ -82,25 +85,25 @@ pub(super) fn of_any(value: &Value) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// A line for each `down`, a column for each `across`, and `cell` where they meet.
+/// A line for each `down`, a column for each size `across`, and `cell` where they meet.
 pub(super) fn pivot(
-    value: &Value,
-    keep: impl FnMut(&&Value) -> bool,
+    rows: &[&Value],
     down: &str,
     across: &str,
-    cell: &str,
+    cell: impl Fn(&Value) -> Result<String>,
 ) -> Result<String> {
-    let mut lines: BTreeMap<u64, BTreeMap<u64, f64>> = BTreeMap::new();
+    let mut lines: BTreeMap<u64, BTreeMap<u64, String>> = BTreeMap::new();
     let number = |row: &Value, key: &str| {
         let number = row[key].as_u64();
         number.with_context(|| format!("a row has no {key}: {row}"))
     };
-    for row in rows(value)?.iter().filter(keep) {
-        let cell = row[cell]
-            .as_f64()
-            .with_context(|| format!("a row has no {cell}: {row}"))?;
+    for row in rows {
         let line = lines.entry(number(row, down)?).or_default();
-        line.insert(number(row, across)?, cell);
+        let before = line.insert(number(row, across)?, cell(row)?);
+        ensure!(
+            before.is_none(),
+            "two rows are at {down} and {across} of {row}"
+        );
     }
     let (_, first) = lines.first_key_value().context("there is no such row")?;
     let columns: Vec<u64> = first.keys().copied().collect();
@@ -112,37 +115,9 @@ pub(super) fn pivot(
             let cell = line
                 .get(column)
                 .with_context(|| format!("{name} lacks {column}"))?;
-            write!(text, " {cell:.1} |")?;
+            write!(text, " {cell} |")?;
         }
         text.push('\n');
-    }
-    Ok(text.trim_end().to_owned())
-}
-
-/// For each group of rows that agree in `by`, how many there are of each `result`.
-pub(super) fn counted(value: &Value, by: &[&str], result: &str) -> Result<String> {
-    let mut groups: Vec<(Vec<String>, BTreeMap<String, u64>)> = Vec::new();
-    for row in rows(value)? {
-        let text = |key: &str| {
-            let text = row[key].as_str().map(str::to_owned);
-            text.with_context(|| format!("a row has no {key}: {row}"))
-        };
-        let group: Vec<String> = by.iter().map(|key| text(key)).collect::<Result<_>>()?;
-        let at = groups.iter().position(|(known, _)| *known == group);
-        let at = at.unwrap_or_else(|| {
-            groups.push((group, BTreeMap::new()));
-            groups.len() - 1
-        });
-        *groups[at].1.entry(text(result)?).or_default() += 1;
-    }
-    let titles = by.iter().copied().chain(["cells"]);
-    let mut text = head(titles.map(|title| (title.to_owned(), true)));
-    for (group, counts) in groups {
-        let counts: Vec<String> = counts
-            .iter()
-            .map(|(name, n)| format!("{n} {name}"))
-            .collect();
-        writeln!(text, "| {} | {} |", group.join(" | "), counts.join(", "))?;
     }
     Ok(text.trim_end().to_owned())
 }
@@ -157,7 +132,8 @@ fn head(titles: impl Iterator<Item = (String, bool)>) -> String {
     format!("{line}\n{rule}\n")
 }
 
-fn shown(cell: &Value, form: Form) -> Result<String> {
+/// A cell as text; null is a dash.
+pub(super) fn shown(cell: &Value, form: Form) -> Result<String> {
     if cell.is_null() {
         return Ok("-".to_owned());
     }
@@ -225,23 +201,23 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_pivoted_and_counted() {
-        let rows = json!([
-            {"nodes": 32, "size": 1024, "x": 1.0, "door": "S", "result": "pass"},
-            {"nodes": 2, "size": 1024, "x": 2.0, "door": "S", "result": "pass"},
-            {"nodes": 2, "size": 2048, "x": 3.0, "door": "P", "result": "fail"},
-            {"nodes": 32, "size": 2048, "x": 4.0, "door": "S", "result": "fail"},
-        ]);
-        let pivoted = pivot(&rows, |_| true, "nodes", "size", "x").unwrap();
+    fn rows_are_pivoted() {
+        let rows = [
+            json!({"nodes": 32, "size": 1024, "x": 1.0}),
+            json!({"nodes": 2, "size": 1024, "x": 2.0}),
+            json!({"nodes": 2, "size": 2048, "x": 3.0}),
+            json!({"nodes": 32, "size": 2048, "x": 4.0}),
+        ];
+        let rows: Vec<&Value> = rows.iter().collect();
+        let cell = |row: &Value| shown(&row["x"], Form::Fixed(1));
+        let pivoted = pivot(&rows, "nodes", "size", cell).unwrap();
         assert!(
             pivoted.ends_with("| 2 | 2.0 | 3.0 |\n| 32 | 1.0 | 4.0 |"),
             "{pivoted}"
         );
-        let counted = counted(&rows, &["door"], "result").unwrap();
-        assert!(
-            counted.ends_with("| S | 1 fail, 2 pass |\n| P | 1 fail |"),
-            "{counted}"
-        );
-        assert!(pivot(&rows, |_| false, "nodes", "size", "x").is_err());
+        assert!(pivot(&[], "nodes", "size", cell).is_err());
+        // The same machine twice, or one that lacks a size.
+        assert!(pivot(&[rows[0], rows[0]], "nodes", "size", cell).is_err());
+        assert!(pivot(&rows[..3], "nodes", "size", cell).is_err());
     }
 }

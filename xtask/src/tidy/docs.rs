@@ -1,6 +1,8 @@
-//! Rules about the documents: each link has a target, each page is in the book, and each promise names an existing test.
+//! Rules about the documents: each link has a target, each page is in the book, each promise names an existing test, and
+//! generated numbers are those of the committed reports.
 
 use super::{Source, Tree};
+use crate::results;
 
 const SPECIFICATION: &str = "docs/SPECIFICATION.md";
 /// mdBook's table of contents.
@@ -61,6 +63,24 @@ pub(super) fn book(tree: &Tree) -> Vec<String> {
         .filter(|page| *page != "SUMMARY.md" && !listed.contains(page))
         .map(|page| format!("{SUMMARY} does not list {page}"))
         .collect()
+}
+
+/// Generated parts of the documents must be what `cargo xtask results --render` writes.
+pub(super) fn numbers(tree: &Tree) -> Vec<String> {
+    let reports = match tree.reports() {
+        Ok(reports) => reports,
+        Err(error) => return vec![format!("{error:#}")],
+    };
+    let pages = tree.markdown().flat_map(|page| {
+        let differences = results::differences(&page.text, &reports);
+        let tell = |(line, fault)| format!("{}:{line}: {fault}", page.path);
+        differences.into_iter().map(tell).collect::<Vec<String>>()
+    });
+    let mut faults: Vec<String> = pages.collect();
+    if !faults.is_empty() {
+        faults.push("`cargo xtask results --render` writes the parts anew".to_owned());
+    }
+    faults
 }
 
 fn exists(tree: &Tree, holder: &str) -> bool {
@@ -165,5 +185,29 @@ mod tests {
             "{faults:?}"
         );
         assert!(faults[1].contains("a/t.rs::gone"), "{faults:?}");
+    }
+
+    #[test]
+    fn a_number_that_no_report_holds_is_found() {
+        let report = r#"{"rows":[{"name":"a","ours":1.5}]}"#;
+        let check = |text: &str, expect: &[&str]| {
+            let tree = planted(&[("docs/A.md", text), ("docs/results/pool.json", report)]);
+            let found = numbers(&tree);
+            let found: Vec<&str> = found.iter().map(String::as_str).collect();
+            assert_eq!(found, expect, "{text}");
+        };
+        check(
+            "<!-- number: pool name=a ours .1 -->1.5<!-- end --> ns\n",
+            &[],
+        );
+        check(
+            "a\n<!-- number: pool name=a ours .1 -->1.4<!-- end --> ns\n",
+            &[
+                "docs/A.md:2: the reports say: <!-- number: pool name=a ours .1 -->1.5<!-- end --> ns",
+                "`cargo xtask results --render` writes the parts anew",
+            ],
+        );
+        let broken = planted(&[("docs/results/pool.json", "{")]);
+        assert!(numbers(&broken)[0].contains("docs/results/pool.json"));
     }
 }

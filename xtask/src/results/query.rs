@@ -1,0 +1,279 @@
+//! The small language of markers: which report, which of its rows, which field, and how it is written.
+//!
+//! `pool name=export_4gib ratio .0` is the field `ratio` of the one row of the report `pool` whose `name` is
+//! `export_4gib`, without a fraction. A value with spaces stands in double quotes. Sizes may be written `16K`.
+
+use super::table::{Form, shown};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// The words of a marker.
+#[derive(Debug)]
+pub(super) struct Query {
+    /// Name of the report, or of the table.
+    pub(super) name: String,
+    filters: Vec<(String, String)>,
+    /// What follows the filters.
+    rest: Vec<String>,
+}
+
+impl Query {
+    /// Reads a marker's text.
+    ///
+    /// # Errors
+    /// If it is empty, or a quote is open.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let mut words = split(text)?.into_iter();
+        let name = words.next().context("the marker names no report")?;
+        let (filters, rest): (Vec<String>, Vec<String>) =
+            words.partition(|word| word.contains('='));
+        let filters = filters
+            .iter()
+            .filter_map(|word| word.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        Ok(Self {
+            name,
+            filters,
+            rest,
+        })
+    }
+
+    /// The rows of a report that all filters accept. Filters of the same key are alternatives.
+    ///
+    /// # Errors
+    /// If no row does.
+    pub(super) fn rows<'a>(&self, report: &'a Value, key: &str) -> Result<Vec<&'a Value>> {
+        let rows = report[key].as_array();
+        let rows = rows.with_context(|| format!("the report has no '{key}'"))?;
+        let accepted = |row: &&Value| {
+            self.filters.iter().all(|(key, _)| {
+                let mut values = self.filters.iter().filter(|(other, _)| other == key);
+                at(row, key).is_some_and(|cell| values.any(|(_, value)| is(cell, value)))
+            })
+        };
+        let rows: Vec<&Value> = rows.iter().filter(accepted).collect();
+        ensure!(!rows.is_empty(), "no row of the report is {}", self.shown());
+        Ok(rows)
+    }
+
+    /// Refuses words that a table does not take.
+    ///
+    /// # Errors
+    /// Names the first one.
+    pub(super) fn only_filters(&self) -> Result<()> {
+        match self.rest.first() {
+            Some(word) => bail!("'{word}' is not KEY=VALUE"),
+            None => Ok(()),
+        }
+    }
+
+    /// The figure that the words `[FUNCTION:]FIELD [FORM]` ask for.
+    ///
+    /// # Errors
+    /// If there is no such field, or not one row and no function that accepts several.
+    pub(super) fn figure(&self, report: &Value) -> Result<String> {
+        let (field, form) = match self.rest.as_slice() {
+            [field] => (field, None),
+            [field, form] => (field, Some(form.as_str())),
+            _ => bail!("a figure is REPORT [KEY=VALUE]... [FUNCTION:]FIELD [FORM]"),
+        };
+        if self.filters.is_empty()
+            && let Some(cell) = at(report, field)
+        {
+            return write(cell, form);
+        }
+        let rows = self.rows(report, "rows")?;
+        let (function, field) = field.split_once(':').unwrap_or(("one", field));
+        let cells = || -> Result<Vec<&Value>> {
+            let cell = |row: &&'_ Value| -> Result<()> {
+                ensure!(at(row, field).is_some(), "a row has no '{field}': {row}");
+                Ok(())
+            };
+            rows.iter().try_for_each(cell)?;
+            Ok(rows.iter().filter_map(|row| at(row, field)).collect())
+        };
+        let numbers = || -> Result<Vec<f64>> {
+            let number = |cell: &Value| {
+                let number = cell.as_f64();
+                number.with_context(|| format!("'{field}' is {cell}, which is no number"))
+            };
+            cells()?.into_iter().map(number).collect()
+        };
+        let least = |numbers: &[f64]| numbers.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = |numbers: &[f64]| numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        match function {
+            "one" => match cells()?.as_slice() {
+                [cell] => write(cell, form),
+                several => bail!("{} rows are {}", several.len(), self.shown()),
+            },
+            "count" => Ok(rows.len().to_string()),
+            "sum" => write(&numbers()?.iter().sum::<f64>().into(), form),
+            "min" => write(&least(&numbers()?).into(), form),
+            "max" => write(&greatest(&numbers()?).into(), form),
+            "range" => {
+                let numbers = numbers()?;
+                let (from, to) = (least(&numbers).into(), greatest(&numbers).into());
+                let (from, to) = (write(&from, form)?, write(&to, form)?);
+                Ok(if from == to {
+                    from
+                } else {
+                    format!("{from} to {to}")
+                })
+            }
+            other => bail!("no function '{other}'; there are count, sum, min, max and range"),
+        }
+    }
+
+    fn shown(&self) -> String {
+        let filters: Vec<String> = self
+            .filters
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        filters.join(" ")
+    }
+}
+
+/// Words at spaces, but not at those between double quotes.
+fn split(text: &str) -> Result<Vec<String>> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+    for letter in text.chars() {
+        match letter {
+            '"' => quoted = !quoted,
+            space if space.is_whitespace() && !quoted => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            other => word.push(other),
+        }
+    }
+    ensure!(!quoted, "a quote is open");
+    if !word.is_empty() {
+        words.push(word);
+    }
+    Ok(words)
+}
+
+/// The field of a row; parts of its name are separated by points.
+fn at<'a>(row: &'a Value, field: &str) -> Option<&'a Value> {
+    row.pointer(&format!("/{}", field.replace('.', "/")))
+}
+
+/// Whether a cell is what a filter says.
+fn is(cell: &Value, wanted: &str) -> bool {
+    match cell {
+        Value::String(text) => text == wanted,
+        Value::Number(number) => number.as_f64() == size(wanted),
+        Value::Bool(flag) => flag.to_string() == wanted,
+        _ => false,
+    }
+}
+
+/// A number, which may end in K, M or G.
+fn size(text: &str) -> Option<f64> {
+    let (digits, unit) = match text.strip_suffix(['K', 'M', 'G']) {
+        Some(digits) => (digits, text.chars().next_back()),
+        None => (text, None),
+    };
+    let number: f64 = digits.parse().ok()?;
+    let factor = match unit {
+        Some('K') => 1024.0,
+        Some('M') => 1024.0 * 1024.0,
+        Some(_) => 1024.0 * 1024.0 * 1024.0,
+        None => 1.0,
+    };
+    Some(number * factor)
+}
+
+/// A cell in the form that a marker asks for: `.2` digits behind the point, `,` for thousands, `us` for nanoseconds as
+/// microseconds, `%` for a share, `size` for bytes; else as it is.
+fn write(cell: &Value, form: Option<&str>) -> Result<String> {
+    match form {
+        None if cell.is_string() => shown(cell, Form::Text),
+        None => shown(cell, Form::Count),
+        Some("us") => shown(cell, Form::Micro),
+        Some("size") => shown(cell, Form::Size),
+        Some("%") => {
+            let number = cell
+                .as_f64()
+                .with_context(|| format!("{cell} is no number"))?;
+            Ok(format!("{:.0} %", number * 100.0))
+        }
+        Some(",") => Ok(thousands(&shown(cell, Form::Fixed(0))?)),
+        Some(form) => {
+            let digits = form
+                .strip_prefix('.')
+                .and_then(|digits| digits.parse().ok());
+            let digits: usize = digits.with_context(|| format!("no form '{form}'"))?;
+            shown(cell, Form::Fixed(digits))
+        }
+    }
+}
+
+/// `12,345` for `12345`.
+fn thousands(digits: &str) -> String {
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        let left = digits.len() - at;
+        if at > 0 && left.is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn report() -> Value {
+        json!({"verified_bytes": 15_060_811_776_u64, "rows": [
+            {"name": "a b", "size": 16384, "x": {"p50": 1.25}, "share": 0.873, "ns": 2310},
+            {"name": "c", "size": 16384, "x": {"p50": 3.5}, "share": 0.5, "ns": 1},
+        ]})
+    }
+
+    #[test]
+    fn figures_are_found_and_written() {
+        let check = |text: &str, expect: &str| {
+            let figure = Query::parse(text).unwrap().figure(&report()).unwrap();
+            assert_eq!(figure, expect, "{text}");
+        };
+        check(r#"r name="a b" x.p50 .1"#, "1.2");
+        check("r name=c size=16K x.p50", "3.50");
+        check("r name=c name", "c");
+        check("r size=16K max:x.p50 .1", "3.5");
+        check("r size=16K range:x.p50 .2", "1.25 to 3.50");
+        check("r name=c range:x.p50 .2", "3.50");
+        check("r size=16K count:x", "2");
+        check("r size=16K name=c count:x", "1");
+        check(r#"r name=c name="a b" count:x"#, "2");
+        check("r sum:x.p50 .2", "4.75");
+        check("r verified_bytes ,", "15,060,811,776");
+        check(r#"r name="a b" ns us"#, "2.31");
+        check("r name=c size size", "16 KiB");
+        check("r name=c share %", "50 %");
+    }
+
+    #[test]
+    fn what_cannot_be_answered_is_refused() {
+        let check = |text: &str, expect: &str| {
+            let error = Query::parse(text).and_then(|query| query.figure(&report()));
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(expect), "{text}: {error}");
+        };
+        check("", "names no report");
+        check("r name=\"a", "a quote is open");
+        check("r name=gone x.p50", "no row of the report is name=gone");
+        check("r size=16K x.p50", "2 rows are size=16K");
+        check("r name=c y", "a row has no 'y'");
+        check("r name=c x.p50 nice", "no form 'nice'");
+        check("r name=c mean:x.p50", "no function 'mean'");
+        check("r name=c min:name", "no number");
+        check("r name=c", "a figure is REPORT");
+    }
+}

@@ -1,0 +1,353 @@
+//! The report files: the command that writes each one, and the part of it that is committed below `docs/results`.
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Where committed report files and plots are, relative to the root of the tree.
+pub(crate) const COMMITTED: &str = "docs/results";
+
+/// The report that describes the machine of the last collection. No command writes it.
+pub(super) const MACHINE: &str = "machine";
+
+/// The key of the time at which a report was measured.
+const MEASURED: &str = "measured_at";
+
+/// One report.
+pub(super) struct Report {
+    /// Its name in markers, and the stem of the committed file.
+    pub(super) name: &'static str,
+    /// The arguments of `cargo xtask` that write it.
+    pub(super) command: &'static [&'static str],
+    /// The file that the command writes, below the target directory.
+    pub(super) file: &'static str,
+    /// The plot that the same command writes.
+    pub(super) plot: Option<&'static str>,
+    /// The command is stopped after this time.
+    pub(super) limit: Duration,
+    /// The part that is committed.
+    reduce: fn(Value) -> Result<Value>,
+}
+
+const fn report(
+    name: &'static str,
+    command: &'static [&'static str],
+    file: &'static str,
+    limit_s: u64,
+) -> Report {
+    Report {
+        name,
+        command,
+        file,
+        plot: None,
+        limit: Duration::from_secs(limit_s),
+        reduce: Ok,
+    }
+}
+
+/// All reports, in the order in which `cargo xtask results` makes them: first the ones that README shows.
+pub(super) const REPORTS: [Report; 10] = [
+    Report {
+        plot: Some("demo/report.svg"),
+        ..report("demo", &["demo"], "demo/report.json", 400)
+    },
+    report("pool", &["bench", "pool"], "bench/pool.json", 400),
+    report("library", &["bench", "library"], "bench/library.json", 200),
+    report("device", &["bench", "device"], "bench/device.json", 300),
+    Report {
+        plot: Some("bench/cost.svg"),
+        ..report("cost", &["bench", "cost"], "bench/cost.json", 300)
+    },
+    Report {
+        plot: Some("bench/alltoallv.svg"),
+        ..report(
+            "alltoallv",
+            &["bench", "alltoallv"],
+            "bench/alltoallv.json",
+            900,
+        )
+    },
+    Report {
+        plot: Some("bench/model.svg"),
+        reduce: model,
+        ..report("model", &["bench", "model"], "bench/model.json", 300)
+    },
+    report("check", &["bench", "check"], "bench/check.json", 60),
+    Report {
+        reduce: matrix,
+        ..report("matrix", &["matrix"], "matrix/report.json", 600)
+    },
+    Report {
+        reduce: suites,
+        ..report("suites", &["suites"], "suites/report.json", 900)
+    },
+];
+
+impl Report {
+    /// The command, as a user types it.
+    pub(super) fn shown(&self) -> String {
+        format!("cargo xtask {}", self.command.join(" "))
+    }
+
+    /// The text of the committed file, made from the text of the command's file.
+    ///
+    /// # Errors
+    /// If the text is not a report of this form.
+    pub(super) fn commit(&self, text: &str, measured_at: &str) -> Result<String> {
+        let report = serde_json::from_str(text)?;
+        let mut report = (self.reduce)(report)?;
+        let object = report.as_object_mut().context("the report is no object")?;
+        object.insert(MEASURED.to_owned(), measured_at.into());
+        Ok(lines(object))
+    }
+}
+
+/// The committed path of a report.
+pub(super) fn committed(name: &str) -> String {
+    format!("{COMMITTED}/{name}.json")
+}
+
+/// JSON with one line for each element of the lists, so that a change is readable as a diff.
+pub(super) fn lines(object: &Map<String, Value>) -> String {
+    let mut text = "{".to_owned();
+    for (at, (key, value)) in object.iter().enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{comma}\n{}: ", json!(key));
+        match value.as_array() {
+            Some(list) if !list.is_empty() => {
+                let list: Vec<String> = list.iter().map(Value::to_string).collect();
+                let _ = write!(text, "[\n{}\n]", list.join(",\n"));
+            }
+            _ => {
+                let _ = write!(text, "{value}");
+            }
+        }
+    }
+    text.push_str("\n}\n");
+    text
+}
+
+/// The committed reports, ready to be queried.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    by_name: BTreeMap<String, Value>,
+}
+
+impl Reports {
+    /// Adds the text of a committed file.
+    ///
+    /// # Errors
+    /// If it is not JSON.
+    pub(crate) fn add(&mut self, name: &str, text: &str) -> Result<()> {
+        let mut report: Value = serde_json::from_str(text).with_context(|| committed(name))?;
+        compare_schemes(&mut report);
+        self.by_name.insert(name.to_owned(), report);
+        Ok(())
+    }
+
+    /// A report, or `None` if it is not committed.
+    ///
+    /// # Errors
+    /// If there is no report of that name.
+    pub(super) fn get(&self, name: &str) -> Result<Option<&Value>> {
+        let known = name == MACHINE || REPORTS.iter().any(|report| report.name == name);
+        anyhow::ensure!(known, "there is no report '{name}'");
+        Ok(self.by_name.get(name))
+    }
+}
+
+/// Ratios of schemes, for rows that have a scheme, a size, and times of the first and of steady iterations.
+///
+/// `of_stock` and `of_ksm` are the row's median over that of the other scheme at the same size;
+/// `times_faster_than_...` and `first_times_faster_than_...` are the inverse, of steady and of first iterations.
+fn compare_schemes(report: &mut Value) {
+    let Some(rows) = report["rows"].as_array().cloned() else {
+        return;
+    };
+    let number = |row: &Value, path: &str| row.pointer(path).and_then(Value::as_f64);
+    for (at, row) in rows.iter().enumerate() {
+        let (Some(first), Some(p50)) = (number(row, "/first_us"), number(row, "/steady_us/p50"))
+        else {
+            continue;
+        };
+        let target = &mut report["rows"][at];
+        target["first_more_us"] = (first - p50).into();
+        for other in ["stock", "ksm"] {
+            let peer = rows
+                .iter()
+                .find(|peer| peer["scheme"] == other && peer["size"] == row["size"]);
+            let Some(peer) = peer else { continue };
+            if let (Some(peer_first), Some(peer_p50)) =
+                (number(peer, "/first_us"), number(peer, "/steady_us/p50"))
+            {
+                target[format!("of_{other}")] = (p50 / peer_p50).into();
+                target[format!("times_faster_than_{other}")] = (peer_p50 / p50).into();
+                target[format!("first_times_faster_than_{other}")] = (peer_first / first).into();
+            }
+        }
+    }
+}
+
+fn rows<'a>(report: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
+    let rows = report[key].as_array();
+    rows.with_context(|| format!("the report has no '{key}'"))
+}
+
+/// Of the grid only the machine of the documents (32 ranks and 4 service processes per node, 400 Gb/s) and its schemes.
+fn model(report: Value) -> Result<Value> {
+    const SCHEMES: [&str; 4] = ["ksm", "stock", "xgvmi", "xgvmi-announce-batch-chain"];
+    let drawn = |row: &Value| {
+        let machine = row["ppn"] == 32 && row["sps"] == 4 && row["link_gbps"] == 400.0;
+        machine && SCHEMES.iter().any(|scheme| row["scheme"] == *scheme)
+    };
+    let slim = |row: &Value| {
+        json!({
+            "nodes": row["nodes"], "size": row["size"], "scheme": row["scheme"],
+            "us": row["us"], "time_saved_percent": row["time_saved_percent"],
+        })
+    };
+    let mut kept = Vec::new();
+    let shares = rows(&report, "shares")?;
+    for (row, shares) in rows(&report, "rows")?.iter().zip(shares) {
+        if drawn(row) {
+            let mut row = slim(row);
+            row["bottleneck"] = shares["bottleneck"].clone();
+            kept.push(row);
+        }
+    }
+    let first = rows(&report, "first_rows")?.iter();
+    let first: Vec<Value> = first.filter(|row| drawn(row)).map(slim).collect();
+    let mut sensitivity = Vec::new();
+    for change in rows(&report, "sensitivity")? {
+        for at in rows(change, "sizes")? {
+            let mut row = at.clone();
+            row["what"] = change["what"].clone();
+            sensitivity.push(row);
+        }
+    }
+    Ok(json!({
+        "costs": report["costs"], "link_gbps": 400, "rows": kept, "first_rows": first,
+        "sensitivity": sensitivity,
+    }))
+}
+
+/// The number of cells for each version, way of loading, and result.
+fn matrix(report: Value) -> Result<Value> {
+    let mut groups: Vec<(Value, u64)> = Vec::new();
+    for row in rows(&report, "rows")? {
+        let result = if row["result"] == "ok" {
+            "ok"
+        } else {
+            "failed"
+        };
+        let group = json!({"ucx": row["ucx"], "door": row["door"], "result": result});
+        match groups.iter_mut().find(|(known, _)| *known == group) {
+            Some((_, cells)) => *cells += 1,
+            None => groups.push((group, 1)),
+        }
+    }
+    let rows = groups.into_iter().map(|(mut row, cells)| {
+        row["cells"] = cells.into();
+        row
+    });
+    Ok(json!({ "rows": rows.collect::<Vec<Value>>() }))
+}
+
+/// Counts of each suite, and how many tests each reason skips.
+fn suites(report: Value) -> Result<Value> {
+    let suites = report.as_array().context("the report is no list")?;
+    let (mut rows, mut skips): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
+    for suite in suites {
+        rows.push(json!({
+            "suite": suite["suite"], "passed": suite["passed"], "failed": suite["failed"],
+            "skipped": suite["skipped"],
+        }));
+        for skip in suite["skips"].as_array().into_iter().flatten() {
+            let known = skips
+                .iter_mut()
+                .find(|row| row["suite"] == suite["suite"] && row["reason"] == skip["reason"]);
+            match known {
+                Some(row) => row["tests"] = (row["tests"].as_u64().unwrap_or_default() + 1).into(),
+                None => skips
+                    .push(json!({"suite": suite["suite"], "tests": 1, "reason": skip["reason"]})),
+            }
+        }
+    }
+    Ok(json!({ "rows": rows, "skips": skips }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> &'static Report {
+        REPORTS.iter().find(|report| report.name == name).unwrap()
+    }
+
+    #[test]
+    fn reports_are_committed_without_what_no_document_shows() {
+        let check = |name: &str, report: Value, expect: Value| {
+            let text = named(name).commit(&report.to_string(), "now").unwrap();
+            let mut found: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(found["measured_at"], "now");
+            found.as_object_mut().unwrap().remove("measured_at");
+            assert_eq!(found, expect);
+        };
+        check(
+            "matrix",
+            json!({"rows": [
+                {"ucx": "1", "door": "p", "case": "a", "result": "ok"},
+                {"ucx": "1", "door": "p", "case": "b", "result": "ok"},
+                {"ucx": "1", "door": "p", "case": "c", "result": "3 bytes are wrong"},
+            ]}),
+            json!({"rows": [
+                {"ucx": "1", "door": "p", "result": "ok", "cells": 2},
+                {"ucx": "1", "door": "p", "result": "failed", "cells": 1},
+            ]}),
+        );
+        let skip = |name: &str| json!({"name": name, "reason": "r"});
+        check(
+            "suites",
+            json!([{"suite": "s", "passed": 1, "failed": 0, "skipped": 2, "skips": [skip("a"), skip("b")]}]),
+            json!({
+                "rows": [{"suite": "s", "passed": 1, "failed": 0, "skipped": 2}],
+                "skips": [{"suite": "s", "tests": 2, "reason": "r"}],
+            }),
+        );
+        let row = |ppn: u32| {
+            json!({"ppn": ppn, "sps": 4, "link_gbps": 400.0, "scheme": "xgvmi", "size": 1, "nodes": 2, "us": 3.0,
+                   "time_saved_percent": 4.0})
+        };
+        check(
+            "model",
+            json!({"costs": "c", "rows": [row(32), row(16)], "first_rows": [row(16)],
+                   "shares": [{"bottleneck": "link"}, {}],
+                   "sensitivity": [{"what": "w", "sizes": [{"size": 1}]}]}),
+            json!({"costs": "c", "link_gbps": 400, "first_rows": [],
+                   "sensitivity": [{"what": "w", "size": 1}],
+                   "rows": [{"scheme": "xgvmi", "size": 1, "nodes": 2, "us": 3.0, "time_saved_percent": 4.0,
+                             "bottleneck": "link"}]}),
+        );
+        assert!(named("matrix").commit("[]", "now").is_err());
+        assert!(named("demo").commit("", "now").is_err());
+    }
+
+    #[test]
+    fn schemes_are_compared_at_the_same_size() {
+        let row = |scheme: &str, size: u64, first: f64, p50: f64| json!({"scheme": scheme, "size": size, "first_us": first, "steady_us": {"p50": p50}});
+        let rows = json!({"rows": [row("ksm", 1, 8.0, 4.0), row("xgvmi", 1, 2.0, 1.0), row("ksm", 2, 9.0, 9.0)]});
+        let mut reports = Reports::default();
+        reports.add("demo", &rows.to_string()).unwrap();
+        let row = &reports.get("demo").unwrap().unwrap()["rows"][1];
+        assert_eq!(row["of_ksm"], 0.25);
+        assert_eq!(row["times_faster_than_ksm"], 4.0);
+        assert_eq!(row["first_times_faster_than_ksm"], 4.0);
+        assert_eq!(row["first_more_us"], 1.0);
+        assert!(row["of_stock"].is_null());
+        assert!(reports.get("pool").unwrap().is_none());
+        assert!(reports.get("gone").is_err());
+    }
+}

@@ -1,0 +1,360 @@
+//! The tables of the documents, by the name that a marker gives.
+
+use super::query::Query;
+use super::reports::MACHINE;
+use super::table::{self, Column, Form, shown};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// A table of one report.
+pub(super) struct Table {
+    name: &'static str,
+    /// The report that it shows.
+    pub(super) report: &'static str,
+    /// Makes the text, without a line break at its end.
+    pub(super) body: fn(&Value, &Query) -> Result<String>,
+}
+
+const TABLES: [Table; 16] = [
+    of("alltoallv", "alltoallv", iterations),
+    of("alltoallv-overlap", "alltoallv", overlap),
+    of("check", "check", check),
+    of("cost", "cost", cost),
+    of("demo", "demo", iterations),
+    of("demo-output", "demo", output),
+    of("device", "device", measured),
+    of("library", "library", measured),
+    of(MACHINE, MACHINE, machine),
+    of("matrix", "matrix", matrix),
+    of("model", "model", model),
+    of("model-sensitivity", "model", sensitivity),
+    of("pool", "pool", pool),
+    of("pool-instructions", "pool", instructions),
+    of("suites", "suites", suites),
+    of("suites-skips", "suites", skips),
+];
+
+const fn of(
+    name: &'static str,
+    report: &'static str,
+    body: fn(&Value, &Query) -> Result<String>,
+) -> Table {
+    Table { name, report, body }
+}
+
+/// The table of a name.
+///
+/// # Errors
+/// If there is none; the message lists all names.
+pub(super) fn named(name: &str) -> Result<&'static Table> {
+    let found = TABLES.iter().find(|table| table.name == name);
+    found.with_context(|| {
+        let names: Vec<&str> = TABLES.iter().map(|table| table.name).collect();
+        format!("no table '{name}'; there are {}", names.join(", "))
+    })
+}
+
+/// Device commands per iteration, and their titles.
+const COMMANDS: [(&str, &str); 8] = [
+    ("create", "/commands_per_iteration/create_mkey"),
+    ("destroy", "/commands_per_iteration/destroy_mkey"),
+    ("allow", "/commands_per_iteration/allow_other_vhca_access"),
+    ("alias+", "/commands_per_iteration/create_alias"),
+    ("alias-", "/commands_per_iteration/destroy_alias"),
+    ("bind", "/commands_per_iteration/umr_bind"),
+    ("inval", "/commands_per_iteration/umr_invalidate"),
+    ("doorbells", "/commands_per_iteration/doorbells"),
+];
+
+/// Rows of the demo and of the alltoallv, which have the same form.
+fn iterations(report: &Value, query: &Query) -> Result<String> {
+    let time = |title, path| Column::new(title, path, Form::Fixed(1));
+    let mut columns = vec![
+        Column::new("size", "/size", Form::Size),
+        Column::new("scheme", "/scheme", Form::Text),
+        time("first", "/first_us"),
+        time("p50", "/steady_us/p50"),
+        time("first - p50", "/first_more_us"),
+        time("p99", "/steady_us/p99"),
+    ];
+    let commands = COMMANDS.iter();
+    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
+    table::of_rows(&query.rows(report, "rows")?, &columns)
+}
+
+fn overlap(report: &Value, query: &Query) -> Result<String> {
+    table::of_rows(
+        &query.rows(report, "overlap")?,
+        &[
+            Column::new("size", "/size", Form::Size),
+            Column::new("scheme", "/scheme", Form::Text),
+            Column::new("collective", "/overlap/pure_us", Form::Fixed(1)),
+            Column::new("computation", "/overlap/compute_us", Form::Fixed(1)),
+            Column::new("hidden (%)", "/overlap/percent", Form::Fixed(1)),
+        ],
+    )
+}
+
+/// What the demo prints, as a fenced block: the columns are those of `xgvmi-demo`.
+fn output(report: &Value, query: &Query) -> Result<String> {
+    const WIDTHS: [usize; 14] = [13, 9, 11, 11, 11, 6, 7, 7, 6, 6, 7, 5, 6, 9];
+    let fixed = |title, path| Column::new(title, path, Form::Fixed(1));
+    let mut columns = vec![
+        Column::new("scheme", "/scheme", Form::Text),
+        Column::new("size", "/size", Form::Size),
+        fixed("first (us)", "/first_us"),
+        fixed("p50 (us)", "/steady_us/p50"),
+        fixed("p99 (us)", "/steady_us/p99"),
+        Column::new("iters", "/iterations", Form::Count),
+    ];
+    let commands = COMMANDS.iter();
+    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
+    let line = |cells: Vec<String>| {
+        let mut text = String::new();
+        for (at, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
+            let _ = match at {
+                0 => write!(text, "{cell:<width$}"),
+                _ => write!(text, " {cell:>width$}"),
+            };
+        }
+        text
+    };
+    let mut text = "```text\n".to_owned();
+    let titles = columns.iter().map(|column| column.title.to_owned());
+    writeln!(text, "{}", line(titles.collect()))?;
+    for row in query.rows(report, "rows")? {
+        let cells = columns.iter().map(|column| column.cell(row));
+        writeln!(text, "{}", line(cells.collect::<Result<_>>()?))?;
+    }
+    let wrong = match report["mismatches"].as_u64() {
+        Some(0) => "none wrong".to_owned(),
+        Some(wrong) => format!("{wrong} WRONG"),
+        None => bail!("the report has no mismatches"),
+    };
+    let text_of = |key: &str| {
+        let text = report[key].as_str();
+        text.with_context(|| format!("the report has no {key}"))
+    };
+    write!(
+        text,
+        "\n{} bytes verified at host B, {wrong}; UCX {}, profile {}\n```",
+        report["verified_bytes"]
+            .as_u64()
+            .context("the report has no verified_bytes")?,
+        text_of("ucx_version")?,
+        text_of("profile")?
+    )?;
+    Ok(text)
+}
+
+fn cost(report: &Value, query: &Query) -> Result<String> {
+    let time = |title, path| Column::new(title, path, Form::Micro);
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("approach", "/approach", Form::Text),
+            Column::new("step", "/step", Form::Text),
+            Column::new("size", "/size", Form::Size),
+            time("measured", "/measured_ns"),
+            time("own", "/own_ns"),
+            time("slide", "/slide_ns"),
+            Column::new("ratio", "/ratio", Form::Fixed(2)),
+        ],
+    )
+}
+
+fn pool(report: &Value, query: &Query) -> Result<String> {
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("row", "/name", Form::Text),
+            Column::new("ours", "/ours", Form::Fixed(1)),
+            Column::new("peer", "/peer", Form::Fixed(1)),
+            Column::new("unit", "/unit", Form::Text),
+            Column::new("times better", "/ratio", Form::Fixed(2)),
+        ],
+    )
+}
+
+/// Rows of the pool whose instructions were counted as well.
+fn instructions(report: &Value, query: &Query) -> Result<String> {
+    let rows = query.rows(report, "rows")?;
+    let counted: Vec<&Value> = rows
+        .into_iter()
+        .filter(|row| row["instructions"].is_object())
+        .collect();
+    table::of_rows(
+        &counted,
+        &[
+            Column::new("row", "/name", Form::Text),
+            Column::new("ours", "/instructions/ours", Form::Fixed(1)),
+            Column::new("peer", "/instructions/peer", Form::Fixed(1)),
+        ],
+    )
+}
+
+/// Rows with a wanted value as text.
+fn measured(report: &Value, query: &Query) -> Result<String> {
+    table::of_any(&query.rows(report, "rows")?)
+}
+
+/// The machine of the last collection, as a list.
+fn machine(report: &Value, _: &Query) -> Result<String> {
+    let object = report.as_object().context("the report is no object")?;
+    let mut text = String::new();
+    for (name, value) in object {
+        let value = value
+            .as_str()
+            .with_context(|| format!("{name} is no text"))?;
+        writeln!(text, "- {name}: {value}")?;
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+fn matrix(report: &Value, query: &Query) -> Result<String> {
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("UCX", "/ucx", Form::Text),
+            Column::new("loaded by", "/door", Form::Text),
+            Column::new("cells", "/cells", Form::Count),
+            Column::new("result", "/result", Form::Text),
+        ],
+    )
+}
+
+/// The grid of the scale model: a line for each number of nodes, with a letter for the bottleneck.
+fn model(report: &Value, query: &Query) -> Result<String> {
+    let cell = |row: &Value| {
+        let saved = shown(&row["time_saved_percent"], Form::Fixed(1))?;
+        // A schedule that depends on credits varies by more than this.
+        let saved = if saved == "-0.0" {
+            "0.0".to_owned()
+        } else {
+            saved
+        };
+        let letter = match row["bottleneck"].as_str() {
+            Some("link") => "L",
+            Some("messages") => "M",
+            Some("keys") => "K",
+            Some("credits") => "C",
+            other => bail!("no letter for the bottleneck {other:?}"),
+        };
+        Ok(format!("{saved} {letter}"))
+    };
+    table::pivot(&query.rows(report, "rows")?, "nodes", "size", cell)
+}
+
+fn sensitivity(report: &Value, query: &Query) -> Result<String> {
+    let time = |title, path| Column::new(title, path, Form::Fixed(0));
+    let percent = |title, path| Column::new(title, path, Form::Fixed(1));
+    table::of_rows(
+        &query.rows(report, "sensitivity")?,
+        &[
+            Column::new("change", "/what", Form::Text),
+            Column::new("size", "/size", Form::Size),
+            time("ksm (us)", "/ksm_us"),
+            time("pool (us)", "/stock_us"),
+            percent("time saved (%)", "/time_saved_percent"),
+            percent("speedup (%)", "/speedup_percent"),
+            percent("slides (%)", "/slides_percent"),
+        ],
+    )
+}
+
+fn check(report: &Value, query: &Query) -> Result<String> {
+    let time = |title, path| Column::new(title, path, Form::Fixed(0));
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("scheme", "/scheme", Form::Text),
+            Column::new("size", "/size", Form::Size),
+            time("measured", "/measured_saved_us"),
+            time("predicted", "/predicted_saved_us"),
+            Column::new("ratio", "/ratio", Form::Fixed(2)),
+        ],
+    )
+}
+
+fn suites(report: &Value, query: &Query) -> Result<String> {
+    let count = |title, path| Column::new(title, path, Form::Count);
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("suite", "/suite", Form::Text),
+            count("passed", "/passed"),
+            count("failed", "/failed"),
+            count("skipped", "/skipped"),
+        ],
+    )
+}
+
+fn skips(report: &Value, query: &Query) -> Result<String> {
+    table::of_rows(
+        &query.rows(report, "skips")?,
+        &[
+            Column::new("suite", "/suite", Form::Text),
+            Column::new("tests", "/tests", Form::Count),
+            Column::new("reason", "/reason", Form::Text),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(name: &str, report: &Value, expect: &str) {
+        let query = Query::parse(name).unwrap();
+        let text = (named(name).unwrap().body)(report, &query).unwrap();
+        assert!(text.contains(expect), "{text}");
+    }
+
+    #[test]
+    fn the_demo_is_shown_as_it_prints_itself() {
+        let commands = json!({
+            "create_mkey": 0, "destroy_mkey": 0, "allow_other_vhca_access": 0, "create_alias": 0,
+            "destroy_alias": 0, "umr_bind": 2.0, "umr_invalidate": 0.0, "doorbells": 21.5,
+        });
+        let row = json!({
+            "scheme": "xgvmi", "size": 16384, "iterations": 60, "first_us": 900.2,
+            "steady_us": {"p50": 290.0, "p99": 362.5}, "commands_per_iteration": commands,
+        });
+        let report = json!({
+            "rows": [row], "mismatches": 0, "verified_bytes": 7, "ucx_version": "1.20.1", "profile": "p",
+        });
+        let head = "scheme             size  first (us)    p50 (us)    p99 (us)  iters  create destroy  allow alias+";
+        check("demo-output", &report, head);
+        let line = "xgvmi            16 KiB       900.2       290.0       362.5     60       0       0      0      0";
+        check("demo-output", &report, line);
+        check(
+            "demo-output",
+            &report,
+            "\n\n7 bytes verified at host B, none wrong; UCX 1.20.1, profile p\n```",
+        );
+    }
+
+    #[test]
+    fn the_grid_names_what_limits_a_call() {
+        let row = |nodes: u32, saved: f64, limit: &str| json!({"nodes": nodes, "size": 1024, "time_saved_percent": saved, "bottleneck": limit});
+        let report = json!({"rows": [row(32, -0.01, "link"), row(2, 91.14, "credits")]});
+        check("model", &report, "| 2 | 91.1 C |\n| 32 | 0.0 L |");
+    }
+
+    #[test]
+    fn each_table_has_a_report() {
+        let reports = super::super::reports::Reports::default();
+        for table in &TABLES {
+            assert!(reports.get(table.report).is_ok(), "{}", table.name);
+        }
+        assert!(
+            named("gone")
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("alltoallv, ")
+        );
+    }
+}
