@@ -19,9 +19,10 @@ use bf_emu::{guard, process, sys};
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
 use crate::context::{self, go_on_at};
+use crate::masks;
 use crate::next::{next, of_libc};
+use crate::records::{self, Recorded};
 use crate::resume::resume;
-use crate::signals::{self, Recorded};
 
 /// Smallest page of x86-64; an instruction is read across its end only if it has to be.
 const PAGE_BYTES: usize = 4096;
@@ -222,7 +223,7 @@ fn complain(rip: usize) {
 /// # Safety
 /// The arguments are the kernel's to a handler with `SA_SIGINFO`.
 unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    let action = signals::recorded(signal);
+    let action = records::recorded(signal);
     // SAFETY: the kernel's own argument.
     let sent = unsafe { (*info).si_code } <= 0;
     match action.handler {
@@ -231,17 +232,17 @@ unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         _ => {}
     }
     if action.flags & libc::SA_RESETHAND != 0 {
-        signals::record_default(signal);
+        records::record_default(signal);
     }
     // What the kernel would have blocked. It puts the old mask back when this handler returns.
     // SAFETY: the kernel's own argument.
-    let before = signals::bits(unsafe { &(*context.cast::<ucontext_t>()).uc_sigmask });
+    let before = masks::bits(unsafe { &(*context.cast::<ucontext_t>()).uc_sigmask });
     let own = if action.flags & libc::SA_NODEFER == 0 {
-        signals::bit(signal)
+        masks::bit(signal)
     } else {
         0
     };
-    let _ = signals::change_mask(libc::SIG_SETMASK, Some(before | action.mask | own));
+    let _ = masks::change_mask(libc::SIG_SETMASK, Some(before | action.mask | own));
     if action.flags & libc::SA_SIGINFO != 0 {
         type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
         // SAFETY: the program said so by its flags.

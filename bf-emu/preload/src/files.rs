@@ -3,27 +3,19 @@
 //! received file works as the first one does. Also the one socket that must not exist.
 
 use std::ffi::{c_int, c_ulong};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use bf_emu::sys::Errno;
 use bf_emu::{commands, memory, process};
 
+use crate::call::{answer, device, enabled, guarded};
+use crate::install;
 use crate::next::next_or;
-use crate::{answer, device, enabled, guarded, signals};
+use crate::watch::{forget, is_owner, is_watched, watch};
 
 /// `RDMA_VERBS_IOCTL`, the only request of uverbs devices (rdma/rdma_user_ioctl_cmds.h).
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
 /// Protocol of the socket through which libibverbs asks the kernel for devices (linux/netlink.h).
 const NETLINK_RDMA: c_int = 20;
-/// File numbers that are watched for their closing. A context with a higher number still works; it
-/// ends with the process.
-const WATCHED_MAX: usize = 65_536;
-
-/// The files that are known to be contexts of the device.
-static WATCHED: [AtomicU64; WATCHED_MAX / 64] = [const { AtomicU64::new(0) }; WATCHED_MAX / 64];
-/// The process whose files they are: a child made by vfork shares this memory, but not the files.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     if request == RDMA_VERBS_IOCTL && enabled() {
@@ -32,7 +24,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             device.device_of(fd)?;
             if !is_watched(fd) {
                 // Inherited, or received from another process: the first that is seen of it here.
-                signals::before_first_doorbell();
+                install::before_first_doorbell();
                 watch(fd);
             }
             Some(commands::ioctl(device, fd, request, argument))
@@ -117,33 +109,6 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     unsafe { next(domain, kind, protocol) }
 }
 
-/// Remembers that `fd` is a context of the device.
-pub(crate) fn watch(fd: c_int) {
-    if let Some((word, bit)) = place_of(fd) {
-        OWNER.store(process_id(), Ordering::Relaxed);
-        word.fetch_or(bit, Ordering::Relaxed);
-    }
-}
-
-/// The kernel's word, and not a remembered one.
-fn process_id() -> c_int {
-    // SAFETY: getpid has no preconditions and cannot fail.
-    unsafe { libc::getpid() }
-}
-
-fn is_owner() -> bool {
-    OWNER.load(Ordering::Relaxed) == process_id()
-}
-
-fn is_watched(fd: c_int) -> bool {
-    place_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
-}
-
-fn place_of(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
-    let fd = usize::try_from(fd).ok()?;
-    Some((WATCHED.get(fd / 64)?, 1 << (fd % 64)))
-}
-
 fn duplicated(fd: c_int, new: c_int) {
     if is_watched(fd) && new >= 0 && is_owner() {
         watch(new);
@@ -158,17 +123,10 @@ fn before_close(fd: c_int) {
     if !is_watched(fd) || !is_owner() {
         return;
     }
-    if let Some((word, bit)) = place_of(fd) {
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
+    forget(fd);
     guarded((), || {
         if let Some(process) = process::attached() {
             process.closing(fd);
         }
     });
-}
-
-/// The files of a child made by fork are its own.
-pub(crate) fn after_fork_in_child() {
-    OWNER.store(process_id(), Ordering::Relaxed);
 }

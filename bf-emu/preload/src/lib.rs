@@ -5,10 +5,16 @@
 //! Without `BFEMU_STATE` and `BFEMU_AS` in its environment, a process is left alone; so is one with
 //! raised privileges, whose environment is not to be trusted.
 //!
-//! - [`names`]: calls that take a path and need nothing but another path.
-//! - [`open`], [`stat`]: calls that must present a uverbs device as a character device.
-//! - [`files`]: calls on open files: ioctl, close, dup.
-//! - [`signals`], [`fault`], [`context`], [`resume`]: the doorbell trap and its coexistence with the program's own handlers.
+//! Layers, from the bottom; each uses only those before it:
+//!
+//! - [`call`], [`next`]: what every interposed call needs, and the definition that it hides.
+//! - [`masks`], [`records`], [`context`], [`watch`]: signal masks, the program's own actions for the trap's
+//!   signals, a thread's saved registers, and the files that are contexts of the device.
+//! - [`resume`], [`fault`], [`install`]: the doorbell trap: its handler, the way back from it, and putting it
+//!   in place.
+//! - [`signals`], [`files`], [`names`], [`open`], [`stat`]: the interposed calls: on signals, on open files
+//!   (ioctl, close, dup), those that need nothing but another path, and those that present a uverbs device
+//!   as a character device.
 //!
 //! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`:
 //! the file behind a uverbs device is a memory file and serves them as it is.
@@ -18,131 +24,20 @@
 //! conventions of x86-64 and AArch64 Linux the first variadic integer or pointer arguments are
 //! passed as fixed ones are, and one that the caller left out is only an unused register.
 
+mod call;
 #[cfg(target_arch = "x86_64")]
 mod context;
 #[cfg(target_arch = "x86_64")]
 mod fault;
 mod files;
+mod install;
+mod masks;
 mod names;
 mod next;
 mod open;
+mod records;
 #[cfg(target_arch = "x86_64")]
 mod resume;
 mod signals;
 mod stat;
-
-use std::ffi::{CStr, c_char, c_int};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use bf_emu::process;
-use bf_emu::sys::{self, Errno};
-use bf_emu::view::paths::{PathBuffer, Paths, Place};
-use bf_emu::view::state;
-
-/// Whether the environment asks for devices. Found out at the first call, whoever makes it: other
-/// libraries' constructors run before ours.
-fn enabled() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static ENABLED: AtomicU8 = AtomicU8::new(UNKNOWN);
-
-    match ENABLED.load(Ordering::Relaxed) {
-        UNKNOWN => {}
-        known => return known == YES,
-    }
-    let asked = is_set(c"BFEMU_STATE") && is_set(c"BFEMU_AS");
-    // SAFETY: getauxval has no preconditions.
-    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    let enabled = asked && !privileged;
-    ENABLED.store(if enabled { YES } else { NO }, Ordering::Relaxed);
-    enabled
-}
-
-fn is_set(name: &CStr) -> bool {
-    // SAFETY: the name is a C string; the answer is NULL or a C string.
-    unsafe {
-        let value = libc::getenv(name.as_ptr());
-        !value.is_null() && *value != 0
-    }
-}
-
-/// The device, attached to if need be; None if the environment does not ask for it.
-fn device() -> Option<&'static process::Process> {
-    enabled().then(process::current)?
-}
-
-/// What `path` names for this process, with its other path in `buffer`.
-///
-/// # Safety
-/// `path` is NULL or a C string.
-unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Place<'_> {
-    if path.is_null() || !enabled() {
-        return Place::Elsewhere;
-    }
-    // SAFETY: not NULL, hence a C string by the caller's promise.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if !Paths::candidate(path) {
-        return Place::Elsewhere;
-    }
-    guarded(Place::Elsewhere, || match view_paths() {
-        Some(paths) => paths.place(path, buffer),
-        None => Place::Elsewhere,
-    })
-}
-
-/// The paths of this process's view, read at the first use. A process that only looks at names, as
-/// `ibv_devices` or `ls` do, never attaches to the device.
-fn view_paths() -> Option<&'static Paths> {
-    static PATHS: OnceLock<Option<Paths>> = OnceLock::new();
-    let load = || {
-        let state = std::env::var_os(state::ENV_STATE)?;
-        let view = std::env::var(state::ENV_AS).ok()?;
-        match state::load_view(Path::new(&state), &view) {
-            Ok(view) => Some(Paths::new(&view)),
-            Err(error) => {
-                say(&format!("no device for this process: {error}"));
-                None
-            }
-        }
-    };
-    PATHS.get_or_init(load).as_ref()
-}
-
-/// Runs `act`, and answers `fallback` if it panics, which is a bug in the device that must not
-/// unwind into C.
-fn guarded<T>(fallback: T, act: impl FnOnce() -> T) -> T {
-    // Whatever state a panic leaves behind is the device's, and it guards that itself.
-    match catch_unwind(AssertUnwindSafe(act)) {
-        Ok(value) => value,
-        Err(_) => {
-            say("internal error, see the message above; the call fails");
-            set_errno(Errno(libc::EIO));
-            fallback
-        }
-    }
-}
-
-/// Writes one line to stderr. A stderr that is closed or full changes nothing.
-fn say(message: &str) {
-    let _ = sys::write(
-        libc::STDERR_FILENO,
-        format!("bf-emu: {message}\n").as_bytes(),
-    );
-}
-
-/// The result of a call as C wants it: -1 and errno for an error.
-fn answer(result: Result<c_int, Errno>) -> c_int {
-    result.unwrap_or_else(|errno| {
-        set_errno(errno);
-        -1
-    })
-}
-
-fn set_errno(errno: Errno) {
-    // SAFETY: the location of the calling thread's errno is always valid.
-    unsafe { *libc::__errno_location() = errno.0 };
-}
+mod watch;

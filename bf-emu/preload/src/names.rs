@@ -7,8 +7,8 @@ use std::ptr;
 use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
 use libc::{DIR, FILE, size_t, ssize_t};
 
+use crate::call::{guarded, place, view_paths};
 use crate::next::next_or;
-use crate::{guarded, place, view_paths};
 
 /// Defines interposers that rewrite their path: the arguments before it, a semicolon, and the
 /// arguments after it; then the answer to give if nobody else defines the function.

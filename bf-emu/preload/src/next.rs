@@ -74,7 +74,7 @@ macro_rules! next_or {
         match $crate::next::next!(fn $name($($argument),*) -> $result) {
             Some(next) => next,
             None => {
-                $crate::set_errno(::bf_emu::sys::Errno(::libc::ENOSYS));
+                $crate::call::set_errno(::bf_emu::sys::Errno(::libc::ENOSYS));
                 return $failed;
             }
         }

@@ -7,8 +7,9 @@ use bf_emu::sys::Errno;
 use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
 use libc::mode_t;
 
+use crate::call::{answer, device, guarded, place};
 use crate::next::next_or;
-use crate::{answer, device, files, guarded, place, signals};
+use crate::{install, watch};
 
 /// Defines interposers of the open family. `mode` is there for those that have it in C.
 macro_rules! opening {
@@ -55,9 +56,9 @@ opening! {
 fn open_device(index: usize, flags: c_int) -> c_int {
     let result = guarded(Err(Errno(libc::EIO)), || {
         let device = device().ok_or(Errno(libc::ENODEV))?;
-        signals::before_first_doorbell();
+        install::before_first_doorbell();
         let fd = device.open(index, flags & libc::O_CLOEXEC != 0)?;
-        files::watch(fd);
+        watch::watch(fd);
         Ok(fd)
     });
     answer(result)

@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use libc::{c_int, greg_t, mcontext_t, ucontext_t};
 
 use crate::context;
-use crate::signals;
+use crate::masks;
 
 /// Somebody is single-stepping.
 const TRAP: u64 = 1 << 8;
@@ -36,7 +36,7 @@ pub(crate) unsafe fn resume(saved: &ucontext_t) {
         return;
     }
     // From here on, signals that have waited run their handlers, on top of this one, which holds nothing.
-    if signals::change_mask(libc::SIG_SETMASK, Some(signals::bits(&saved.uc_sigmask))).is_err() {
+    if masks::change_mask(libc::SIG_SETMASK, Some(masks::bits(&saved.uc_sigmask))).is_err() {
         return;
     }
     let [low, high] = [components, components >> 32].map(|half| half & u64::from(u32::MAX));

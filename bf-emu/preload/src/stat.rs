@@ -8,8 +8,8 @@ use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
 use bf_emu::view::sysfs::{UVERBS_MAJOR, UVERBS_MINOR_BASE};
 use libc::{stat as Stat, statx as Statx};
 
+use crate::call::{device, guarded, place};
 use crate::next::next_or;
-use crate::{device, guarded, place};
 
 /// Type and mode of a uverbs device.
 const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;

@@ -1,0 +1,68 @@
+//! Puts the doorbell trap in place before the first doorbell, and keeps it there.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bf_emu::process;
+
+use crate::call::guarded;
+#[cfg(target_arch = "x86_64")]
+use crate::call::say;
+#[cfg(target_arch = "x86_64")]
+use crate::masks::{TRAP_BITS, TRAP_SIGNALS, change_mask};
+#[cfg(target_arch = "x86_64")]
+use crate::records::ASKED;
+use crate::records::RECORDS;
+use crate::watch;
+
+/// Whether the trap's handler is in place, and the program's actions are the recorded ones.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Prepares the process for doorbells: called before a context of the device is used, every time,
+/// because a program may have got past the interposers and replaced the handler.
+pub(crate) fn before_first_doorbell() {
+    static FORK: Once = Once::new();
+    FORK.call_once(|| {
+        // SAFETY: the function may run in a child made by fork, and lives as long as the process.
+        // Without memory for it (its only failure) such children keep their parent's contexts.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    });
+    install();
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn install() {}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn install() {
+    for (signal, record) in TRAP_SIGNALS.into_iter().zip(&RECORDS) {
+        let Some(found) = crate::fault::take(signal) else {
+            say("the C library has no sigaction; doorbells will end the process");
+            return;
+        };
+        if let Some(found) = found {
+            record.exchange(Some(found));
+        }
+    }
+    INSTALLED.store(true, Ordering::Release);
+    // A parent may have left them blocked in this process from its start.
+    let asked = change_mask(libc::SIG_UNBLOCK, Some(TRAP_BITS)).unwrap_or(0) & TRAP_BITS;
+    ASKED.with(|cell| cell.set(cell.get() | asked));
+}
+
+extern "C" fn after_fork_in_child() {
+    for record in &RECORDS {
+        record.unlock_in_child();
+    }
+    watch::after_fork_in_child();
+    guarded((), || {
+        if let Some(process) = process::attached() {
+            process.after_fork_in_child();
+        }
+    });
+}
+
+/// True if the trap is in place.
+pub(crate) fn installed() -> bool {
+    INSTALLED.load(Ordering::Acquire)
+}

@@ -1,0 +1,54 @@
+//! The open files of this process that are contexts of the device.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// File numbers that are watched for their closing. A context with a higher number still works; it
+/// ends with the process.
+const WATCHED_MAX: usize = 65_536;
+
+/// The files that are known to be contexts of the device.
+static WATCHED: [AtomicU64; WATCHED_MAX / 64] = [const { AtomicU64::new(0) }; WATCHED_MAX / 64];
+/// The process whose files they are: a child made by vfork shares this memory, but not the files.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Remembers that `fd` is a context of the device.
+pub(crate) fn watch(fd: c_int) {
+    if let Some((word, bit)) = place_of(fd) {
+        OWNER.store(process_id(), Ordering::Relaxed);
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// The kernel's word, and not a remembered one.
+fn process_id() -> c_int {
+    // SAFETY: getpid has no preconditions and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// True if this process, and not a child made by vfork, has the files.
+pub(crate) fn is_owner() -> bool {
+    OWNER.load(Ordering::Relaxed) == process_id()
+}
+
+/// True if `fd` is known to be a context of the device.
+pub(crate) fn is_watched(fd: c_int) -> bool {
+    place_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+fn place_of(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((WATCHED.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// Forgets that `fd` is a context of the device: it is about to be closed.
+pub(crate) fn forget(fd: c_int) {
+    if let Some((word, bit)) = place_of(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// The files of a child made by fork are its own.
+pub(crate) fn after_fork_in_child() {
+    OWNER.store(process_id(), Ordering::Relaxed);
+}
