@@ -3,8 +3,8 @@
 
 use mlx5_prm::xgvmi::ACCESS_KEY_BYTES;
 
-use super::Place;
 use super::klm::Run;
+use super::port::Place;
 use crate::model::address::{GidType, Mac};
 
 /// How an mkey translates.

@@ -1,9 +1,8 @@
 //! The ports of functions: what they are called, who is behind an address, and whether they are up.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
-use super::link::Port;
-use super::{Fabric, Locked};
+use super::text::{text, text_bytes};
 use crate::model::address::{
     self, ADDRESSES_MAX, Gid, GidEntry, GidType, Link, Mac, infiniband_gid,
 };
@@ -75,7 +74,7 @@ impl PortIdentity {
             // Cannot be cut: there are at most `ADDRESSES_MAX`.
             addresses: u8::try_from(gids.len()).unwrap_or(0),
             address,
-            ndev: super::text_bytes(ethernet.map_or("", |port| &port.ndev)),
+            ndev: text_bytes(ethernet.map_or("", |port| &port.ndev)),
         }
     }
 
@@ -98,7 +97,7 @@ impl Identity {
             *to = PortIdentity::new(spec);
         }
         Self {
-            name: super::text_bytes(&spec.name),
+            name: text_bytes(&spec.name),
             vhca_id: spec.vhca_id,
             pci_device: spec.pci_device,
             ports: u8::try_from(spec.ports.len()).unwrap_or(1),
@@ -111,7 +110,7 @@ impl Identity {
     /// Its name in the topology.
     #[must_use]
     pub fn name(&self) -> &str {
-        super::text(&self.name)
+        text(&self.name)
     }
 
     /// The numbers of its ports.
@@ -169,6 +168,11 @@ impl Identity {
         NdevName(self.port(port).ndev)
     }
 
+    /// True if an Ethernet port has this GID.
+    pub(super) fn has_roce(&self, port: u8, gid: &Gid) -> bool {
+        self.port(port).has_roce(gid)
+    }
+
     /// An entry of a port's GID table, if there is something in it.
     #[must_use]
     pub fn gid_entry(&self, port: u8, index: usize) -> Option<GidEntry> {
@@ -204,7 +208,7 @@ impl NdevName {
     /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        super::text(&self.0)
+        text(&self.0)
     }
 
     /// Its index on this machine; 0 if there is no such device.
@@ -266,7 +270,7 @@ impl PortState {
         }
     }
 
-    fn of(value: u32) -> Self {
+    pub(super) fn of(value: u32) -> Self {
         [Self::Down, Self::Initializing]
             .into_iter()
             .find(|state| *state as u32 == value)
@@ -279,114 +283,13 @@ impl PortState {
 #[repr(C)]
 pub(super) struct PortStates {
     /// Ports that do not carry messages: none is the case that must cost nothing.
-    away: AtomicU32,
-    states: [[AtomicU32; PORTS_MAX]; FUNCTIONS_MAX],
+    pub(super) away: AtomicU32,
+    pub(super) states: [[AtomicU32; PORTS_MAX]; FUNCTIONS_MAX],
 }
 
 impl PortStates {
-    fn state(&self, place: Place) -> Option<&AtomicU32> {
+    pub(super) fn state(&self, place: Place) -> Option<&AtomicU32> {
         let ports = self.states.get(place.function)?;
         ports.get(usize::from(place.port).checked_sub(1)?)
-    }
-}
-
-impl Fabric {
-    /// The InfiniBand port with this LID.
-    #[must_use]
-    pub fn port_of_lid(&self, lid: u16) -> Option<Place> {
-        self.find_port(|identity, port| lid != 0 && identity.lid(port) == lid)
-    }
-
-    /// The InfiniBand port with this GID.
-    #[must_use]
-    pub fn port_of_gid(&self, gid: &Gid) -> Option<Place> {
-        let entry = GidEntry {
-            gid: *gid,
-            kind: GidType::Infiniband,
-        };
-        self.find_port(|identity, port| identity.gid_entry(port, 0) == Some(entry))
-    }
-
-    /// The Ethernet port that has this GID.
-    #[must_use]
-    pub fn port_of_roce(&self, gid: &Gid) -> Option<Place> {
-        self.find_port(|identity, port| identity.port(port).has_roce(gid))
-    }
-
-    /// MAC of an Ethernet port.
-    #[must_use]
-    pub fn mac_of(&self, place: Place) -> Option<Mac> {
-        self.identity(place.function)?.mac(place.port)
-    }
-
-    /// What a port is connected to.
-    #[must_use]
-    pub fn link_of(&self, place: Place) -> Link {
-        let identity = self.identity(place.function);
-        identity.map_or(Link::default(), |identity| identity.link(place.port))
-    }
-
-    /// An entry of a port's GID table.
-    #[must_use]
-    pub fn gid_entry(&self, place: Place, index: u8) -> Option<GidEntry> {
-        let identity = self.identity(place.function)?;
-        identity.gid_entry(place.port, usize::from(index))
-    }
-
-    fn find_port(&self, is_it: impl Fn(&Identity, u8) -> bool) -> Option<Place> {
-        let mut functions = self.identities().iter().enumerate();
-        functions.find_map(|(function, identity)| {
-            let port = identity.ports().find(|port| is_it(identity, *port))?;
-            Some(Place { function, port })
-        })
-    }
-
-    /// The port of its adapter that a function's port is, whose link all its functions share. An
-    /// adapter is known by its image.
-    #[must_use]
-    pub(crate) fn link(&self, place: Place) -> &Port {
-        let image = self.identity(place.function).map(|own| own.sys_image_guid);
-        let first = self
-            .identities()
-            .iter()
-            .position(|other| Some(other.sys_image_guid) == image);
-        // Cannot be outside: it is the place of an identity, of which there are as many; and a port
-        // that is not there is the last.
-        let ports = &self.head().links[first.unwrap_or(0)];
-        &ports[usize::from(place.port.max(1) - 1).min(PORTS_MAX - 1)]
-    }
-
-    /// What a port is in.
-    #[must_use]
-    pub fn port_state(&self, place: Place) -> PortState {
-        let state = self.head().port_states.state(place);
-        state.map_or(PortState::Active, |state| {
-            PortState::of(state.load(Ordering::Relaxed))
-        })
-    }
-
-    /// True if messages get from one port to another.
-    #[must_use]
-    pub(crate) fn connects(&self, from: Place, to: Place) -> bool {
-        let up = |place| self.port_state(place) == PortState::Active;
-        self.head().port_states.away.load(Ordering::Relaxed) == 0 || up(from) && up(to)
-    }
-}
-
-impl Locked<'_> {
-    /// Changes the state of a port. Returns whether it was in another one.
-    pub(crate) fn put_port_state(&mut self, place: Place, state: PortState) -> bool {
-        let before = self.fabric().port_state(place);
-        let states = &self.fabric().head().port_states;
-        let Some(slot) = states.state(place) else {
-            return false;
-        };
-        slot.store(state as u32, Ordering::Relaxed);
-        let all = states.states.iter().flatten();
-        let away = all.filter(|state| state.load(Ordering::Relaxed) != PortState::Active as u32);
-        // Cannot be cut: there are at most 128 ports.
-        let away = u32::try_from(away.count()).unwrap_or(u32::MAX);
-        states.away.store(away, Ordering::Relaxed);
-        state != before
     }
 }

@@ -6,10 +6,11 @@ use std::io::Write;
 
 use mlx5_prm::qp::state;
 
-use super::Locked;
+use super::device::Locked;
 use super::lock::Holder;
 use super::objects::Attached;
 use super::table::{Owner, Table};
+use super::tables::Function;
 use crate::sys;
 
 impl Locked<'_> {
@@ -126,7 +127,7 @@ fn remove_all<T: Copy, const N: usize>(table: &mut Table<T, N>, gone: impl Fn(Ow
     }
 }
 
-impl super::Function {
+impl Function {
     /// Takes an mkey and its list away.
     pub fn remove_mkey(&mut self, slot: u32) -> bool {
         match self.mkeys.remove(slot) {

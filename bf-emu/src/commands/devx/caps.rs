@@ -3,7 +3,7 @@
 use mlx5_prm::cap::{self, atomic, general, general_2, page, roce};
 use mlx5_prm::{Field, cmd};
 
-use super::{BAD_PARAM, Output, Result, get16};
+use super::mailbox::{BAD_PARAM, Output, Result, get16};
 use crate::commands::call::Call;
 use crate::engine::access::DEPTH_MAX;
 use crate::fabric::counters::Command;

@@ -2,7 +2,9 @@
 
 use mlx5_prm::{cmd, cq};
 
-use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full, get, get16, in_umem};
+use super::mailbox::{
+    BAD_PARAM, BAD_STATE, CommandError, Output, Result, full, get, get16, in_umem,
+};
 use crate::commands::call::{Call, Full, Kind};
 use crate::engine::{complete, moderation, polling};
 use crate::fabric::Function;

@@ -4,8 +4,8 @@ use mlx5_prm::cmd;
 use mlx5_prm::qp::{dct, state};
 use mlx5_prm::umr::access;
 
+use super::mailbox::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot, ports};
 use super::qp::{check_scattered, scattered};
-use super::{BAD_PARAM, Output, Result, cq_slot, full, get, get8, get16, pd_slot, ports};
 use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::{number_of, slot_of_number};

@@ -4,8 +4,8 @@ use mlx5_prm::mkey::{self, KLM_BYTES, Klm, access_mode};
 use mlx5_prm::umr::access;
 use mlx5_prm::{Field, cmd};
 
-use super::{BAD_PARAM, BAD_RESOURCE, CommandError, Output, Result, full};
-use super::{get, get8, in_umem, pd_slot};
+use super::mailbox::{BAD_PARAM, BAD_RESOURCE, CommandError, Output, Result, full};
+use super::mailbox::{get, get8, in_umem, pd_slot};
 use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::key_of;

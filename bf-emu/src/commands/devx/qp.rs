@@ -4,8 +4,8 @@ use mlx5_prm::cmd::{self, opcode};
 use mlx5_prm::qp::{self, context, rq_type, service, state};
 use mlx5_prm::{Field, umr::access};
 
-use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
-use super::{cq_slot, get, get8, get16, in_umem, pd_slot, ports};
+use super::mailbox::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
+use super::mailbox::{cq_slot, get, get8, get16, in_umem, pd_slot, ports};
 use crate::commands::call::{Call, Full, Kind};
 use crate::commands::queue_pair::reset;
 use crate::engine;
@@ -190,7 +190,7 @@ pub(super) fn modify(
         opcode::SQERR2RTS_QP => (state::SQER, state::RTS),
         opcode::TO_ERR_QP => (queue.state, state::ERR),
         opcode::TO_RST_QP => (queue.state, state::RST),
-        _ => return Err(super::BAD_OP),
+        _ => return Err(super::mailbox::BAD_OP),
     };
     if queue.state != from {
         return Err(BAD_STATE);

@@ -2,8 +2,8 @@
 
 use mlx5_prm::{cmd, rmp};
 
-use super::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
-use super::{get, get8, in_umem, pd_slot};
+use super::mailbox::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
+use super::mailbox::{get, get8, in_umem, pd_slot};
 use crate::commands::call::{Call, Full, Kind};
 use crate::engine::receive::RECEIVE_BYTES_MAX;
 use crate::fabric::counters::Command;

@@ -4,7 +4,9 @@ use mlx5_prm::mkey::QPN_ANY;
 use mlx5_prm::xgvmi::{ACCESS_KEY_BYTES, OBJECT_TYPE_MKEY, alias, allow};
 use mlx5_prm::{cmd, umr::access};
 
-use super::{BAD_PARAM, BAD_RESOURCE, BAD_STATE, Output, Result, full, get, get16, pd_slot};
+use super::mailbox::{
+    BAD_PARAM, BAD_RESOURCE, BAD_STATE, Output, Result, full, get, get16, pd_slot,
+};
 use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::slot_of;

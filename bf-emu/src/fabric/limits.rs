@@ -1,0 +1,18 @@
+//! How many objects of each kind there can be.
+
+/// Processes that may use the device at once.
+pub const PROCESSES_MAX: usize = 1024;
+/// mkeys of one function, aliases among them: room for 65,536 aliases beside as many keys.
+pub const MKEYS_MAX: usize = 128 * 1024;
+/// Queue pairs of one function.
+pub const QPS_MAX: usize = 16 * 1024;
+/// Completion queues of one function.
+pub const CQS_MAX: usize = 16 * 1024;
+/// Shared receive queues of one function.
+pub const SRQS_MAX: usize = 4 * 1024;
+/// umems of one function.
+pub const UMEMS_MAX: usize = 64 * 1024;
+/// Protection domains of one function.
+pub const PDS_MAX: usize = 4 * 1024;
+/// Channels of one function.
+pub const CHANNELS_MAX: usize = 4 * 1024;

@@ -1,0 +1,110 @@
+//! Questions about ports, and changes of their states.
+
+use std::sync::atomic::Ordering;
+
+use super::device::{Fabric, Locked};
+use super::link::Port;
+use super::port::{Identity, Place, PortState};
+use crate::model::address::{Gid, GidEntry, GidType, Link, Mac};
+use crate::model::topology::PORTS_MAX;
+
+impl Fabric {
+    /// The InfiniBand port with this LID.
+    #[must_use]
+    pub fn port_of_lid(&self, lid: u16) -> Option<Place> {
+        self.find_port(|identity, port| lid != 0 && identity.lid(port) == lid)
+    }
+
+    /// The InfiniBand port with this GID.
+    #[must_use]
+    pub fn port_of_gid(&self, gid: &Gid) -> Option<Place> {
+        let entry = GidEntry {
+            gid: *gid,
+            kind: GidType::Infiniband,
+        };
+        self.find_port(|identity, port| identity.gid_entry(port, 0) == Some(entry))
+    }
+
+    /// The Ethernet port that has this GID.
+    #[must_use]
+    pub fn port_of_roce(&self, gid: &Gid) -> Option<Place> {
+        self.find_port(|identity, port| identity.has_roce(port, gid))
+    }
+
+    /// MAC of an Ethernet port.
+    #[must_use]
+    pub fn mac_of(&self, place: Place) -> Option<Mac> {
+        self.identity(place.function)?.mac(place.port)
+    }
+
+    /// What a port is connected to.
+    #[must_use]
+    pub fn link_of(&self, place: Place) -> Link {
+        let identity = self.identity(place.function);
+        identity.map_or(Link::default(), |identity| identity.link(place.port))
+    }
+
+    /// An entry of a port's GID table.
+    #[must_use]
+    pub fn gid_entry(&self, place: Place, index: u8) -> Option<GidEntry> {
+        let identity = self.identity(place.function)?;
+        identity.gid_entry(place.port, usize::from(index))
+    }
+
+    fn find_port(&self, is_it: impl Fn(&Identity, u8) -> bool) -> Option<Place> {
+        let mut functions = self.identities().iter().enumerate();
+        functions.find_map(|(function, identity)| {
+            let port = identity.ports().find(|port| is_it(identity, *port))?;
+            Some(Place { function, port })
+        })
+    }
+
+    /// The port of its adapter that a function's port is, whose link all its functions share. An
+    /// adapter is known by its image.
+    #[must_use]
+    pub(crate) fn link(&self, place: Place) -> &Port {
+        let image = self.identity(place.function).map(|own| own.sys_image_guid);
+        let first = self
+            .identities()
+            .iter()
+            .position(|other| Some(other.sys_image_guid) == image);
+        // Cannot be outside: it is the place of an identity, of which there are as many; and a port
+        // that is not there is the last.
+        let ports = &self.links()[first.unwrap_or(0)];
+        &ports[usize::from(place.port.max(1) - 1).min(PORTS_MAX - 1)]
+    }
+
+    /// What a port is in.
+    #[must_use]
+    pub fn port_state(&self, place: Place) -> PortState {
+        let state = self.port_states().state(place);
+        state.map_or(PortState::Active, |state| {
+            PortState::of(state.load(Ordering::Relaxed))
+        })
+    }
+
+    /// True if messages get from one port to another.
+    #[must_use]
+    pub(crate) fn connects(&self, from: Place, to: Place) -> bool {
+        let up = |place| self.port_state(place) == PortState::Active;
+        self.port_states().away.load(Ordering::Relaxed) == 0 || up(from) && up(to)
+    }
+}
+
+impl Locked<'_> {
+    /// Changes the state of a port. Returns whether it was in another one.
+    pub(crate) fn put_port_state(&mut self, place: Place, state: PortState) -> bool {
+        let before = self.fabric().port_state(place);
+        let states = self.fabric().port_states();
+        let Some(slot) = states.state(place) else {
+            return false;
+        };
+        slot.store(state as u32, Ordering::Relaxed);
+        let all = states.states.iter().flatten();
+        let away = all.filter(|state| state.load(Ordering::Relaxed) != PortState::Active as u32);
+        // Cannot be cut: there are at most 128 ports.
+        let away = u32::try_from(away.count()).unwrap_or(u32::MAX);
+        states.away.store(away, Ordering::Relaxed);
+        state != before
+    }
+}

@@ -1,0 +1,46 @@
+//! What the lock guards: the objects of each function, and what the functions share.
+
+use super::journal::Journal;
+use super::klm::Klms;
+use super::limits::{
+    CHANNELS_MAX, CQS_MAX, MKEYS_MAX, PDS_MAX, PROCESSES_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX,
+};
+use super::objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
+use super::rules::Rules;
+use super::table::Table;
+
+/// The objects of one function.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Function {
+    /// Variant of the next registered mkey.
+    pub next_variant: u8,
+    /// Protection domains.
+    pub pds: Table<Pd, PDS_MAX>,
+    /// Channels.
+    pub channels: Table<Channel, CHANNELS_MAX>,
+    /// Completion queues.
+    pub cqs: Table<Cq, CQS_MAX>,
+    /// Shared receive queues.
+    pub srqs: Table<Srq, SRQS_MAX>,
+    /// Queue pairs.
+    pub qps: Table<Qp, QPS_MAX>,
+    /// umems.
+    pub umems: Table<Umem, UMEMS_MAX>,
+    /// mkeys.
+    pub mkeys: Table<Mkey, MKEYS_MAX>,
+    /// Translation lists of indirect mkeys.
+    pub klms: Klms,
+}
+
+/// What every function shares and the lock guards.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Common {
+    /// Processes.
+    pub processes: Table<Attached, PROCESSES_MAX>,
+    /// The completion that is being written.
+    pub journal: Journal,
+    /// Faults on purpose.
+    pub faults: Rules,
+}
