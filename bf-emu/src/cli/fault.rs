@@ -10,7 +10,8 @@ use bf_emu::report::stats;
 use bf_emu::view::state::{StateDir, locate};
 use clap::Subcommand;
 
-use super::{FormArgs, StateArgs, print, show};
+use super::args::{FormArgs, StateArgs, print};
+use super::show;
 
 /// What to do with rules.
 #[derive(Debug, Subcommand)]

@@ -15,7 +15,7 @@ use bf_emu::model::topology::Topology;
 use bf_emu::process::ENV_KEYS;
 use bf_emu::view::state::{ENV_AS, ENV_STATE, StateDir, StateError, StateLock, locate};
 
-use super::{FabricArgs, ShapeArgs, print};
+use super::args::{FabricArgs, ShapeArgs, print};
 
 /// Names the preload library instead of looking for it.
 const ENV_PRELOAD: &str = "BFEMU_PRELOAD";

@@ -7,7 +7,7 @@ use bf_emu::fabric::{Fabric, Identity, Place, PortState};
 use bf_emu::view::state::{StateDir, locate};
 use clap::{Args, ValueEnum};
 
-use super::StateArgs;
+use super::args::StateArgs;
 
 /// Which port, and what happens to it.
 #[derive(Args, Debug)]

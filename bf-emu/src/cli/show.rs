@@ -9,7 +9,8 @@ use bf_emu::report::stats;
 use bf_emu::view::state::{StateDir, StateError, locate};
 use serde::Serialize;
 
-use super::{ShapeArgs, StateArgs, launch, print};
+use super::args::{ShapeArgs, StateArgs, print};
+use super::launch;
 
 /// A process that uses the fabric.
 #[derive(Debug, Serialize)]

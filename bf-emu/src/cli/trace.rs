@@ -11,7 +11,8 @@ use bf_emu::report::trace::Shown;
 use bf_emu::view::state::{StateDir, locate};
 use clap::Args;
 
-use super::{FormArgs, StateArgs, print, show};
+use super::args::{FormArgs, StateArgs, print};
+use super::show;
 
 /// Time between two looks at the trace while it is followed: short for a reader, long enough to cost
 /// the processes nothing.

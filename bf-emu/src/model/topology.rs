@@ -28,17 +28,18 @@
 //! A function with `ports = 2` may also have `link_2`, `lid_2`, `mac_2`, `addresses_2`, `ndev_2`, `mtu_2` and
 //! `port_guid_2`, which say the same of its second port. The first port's GUID is the function's `node_guid`.
 
+mod checks;
 mod file;
 mod port;
+mod raw;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::address::Link;
-use file::{RawNode, RawTopology, build, value_error};
-pub use port::{EthernetSpec, MTU_DEFAULT, NDEV_DEFAULT, NDEV_NAME_MAX};
+use crate::model::address::{Link, Mac};
 
 /// Most functions in one fabric. The device file holds one block of tables per function, and its
 /// size is fixed when it is made.
@@ -67,6 +68,13 @@ pub const PCI_DEVICE_BLUEFIELD3: u16 = 0xa2dc;
 /// PCI domain of the emulated functions. No machine's own devices are in it, so that a path of ours
 /// never hides a real device.
 pub const PCI_DOMAIN: u16 = 0xbf00;
+/// Longest name of a network device, in bytes (`IFNAMSIZ` less its NUL, linux/if.h).
+pub const NDEV_NAME_MAX: usize = 15;
+/// The network device of an Ethernet port for which nothing is said. It is there on every machine, and
+/// its routes lead to the default addresses, which is what UCX asks for.
+pub const NDEV_DEFAULT: &str = "lo";
+/// MTU of an Ethernet port for which nothing is said: that of network devices.
+pub const MTU_DEFAULT: u16 = 1500;
 
 /// Where a function is seen: in the server, or in the BlueField's own Arm cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
@@ -121,6 +129,19 @@ pub struct PortSpec {
     pub guid: u64,
     /// What only an Ethernet port has.
     pub ethernet: Option<EthernetSpec>,
+}
+
+/// An Ethernet port, as far as it differs from an InfiniBand one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EthernetSpec {
+    /// Unique over the fabric.
+    pub mac: Mac,
+    /// Unique over the fabric, at most [`ADDRESSES_MAX`].
+    pub addresses: Vec<IpAddr>,
+    /// The network device of this machine that users are told of.
+    pub ndev: String,
+    /// MTU of the network device, in bytes.
+    pub mtu: u16,
 }
 
 /// A checked fabric: names, vHCA ids, LIDs, GUIDs, PCI, MAC and IP addresses are unique in it.
@@ -211,69 +232,6 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// `nodes` nodes with one host and one DPU function each.
-    ///
-    /// # Errors
-    /// [`TopologyError::Value`] unless `nodes` is in 1..=32 (two functions each, at most
-    /// [`FUNCTIONS_MAX`] functions).
-    pub fn with_nodes(nodes: usize) -> Result<Self, TopologyError> {
-        Self::with_nodes_and_ports(nodes, 1, Link::default())
-    }
-
-    /// As [`Topology::with_nodes`], with so many ports of each function, all connected to a `link`.
-    ///
-    /// # Errors
-    /// As there, and unless `ports` is in 1..=[`PORTS_MAX`].
-    pub fn with_nodes_and_ports(
-        nodes: usize,
-        ports: usize,
-        link: Link,
-    ) -> Result<Self, TopologyError> {
-        let file = Path::new("--nodes");
-        let most = FUNCTIONS_MAX / 2;
-        if !(1..=most).contains(&nodes) {
-            return Err(value_error(file, "nodes", nodes, format!("1..={most}")));
-        }
-        let raw = RawTopology {
-            node: (0..nodes)
-                .map(|_| RawNode::with_ports(ports, link))
-                .collect(),
-        };
-        build(file, raw)
-    }
-
-    /// Reads and checks a topology file.
-    ///
-    /// # Errors
-    /// A [`TopologyError`] that names the file and the key.
-    pub fn load(file: &Path) -> Result<Self, TopologyError> {
-        let read = |source| TopologyError::Read {
-            file: file.to_owned(),
-            source,
-        };
-        let bytes = std::fs::metadata(file).map_err(read)?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(TopologyError::TooLong {
-                file: file.to_owned(),
-                bytes,
-            });
-        }
-        let text = std::fs::read_to_string(file).map_err(read)?;
-        Self::parse(file, &text)
-    }
-
-    /// Checks the text of a topology file; `file` only names it in errors.
-    ///
-    /// # Errors
-    /// A [`TopologyError`] that names `file` and the key.
-    pub fn parse(file: &Path, text: &str) -> Result<Self, TopologyError> {
-        let raw = toml::from_str(text).map_err(|source| TopologyError::Syntax {
-            file: file.to_owned(),
-            source: Box::new(source),
-        })?;
-        build(file, raw)
-    }
-
     /// All functions, node by node.
     #[must_use]
     pub fn functions(&self) -> &[FunctionSpec] {
@@ -403,6 +361,8 @@ pub fn guid_text(guid: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;

@@ -1,14 +1,15 @@
 //! The topology file: what may be written in it, what is decided for the user, and the checks.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde::Deserialize;
-
-use super::port::{self, RawPort};
+use super::checks::{
+    Numbers, Unique, checked_bdf, checked_guid, checked_name, checked_number, value_error,
+};
+use super::port;
+use super::raw::{RawFunction, RawNode, RawTopology};
 use super::{
-    FUNCTIONS_MAX, FunctionSpec, NAME_MAX, NODES_MAX, PCI_DEVICE_BLUEFIELD3, PCI_DOMAIN, Role,
-    Topology, TopologyError, VHCA_ID_MAX, guid_text,
+    FILE_BYTES_MAX, FUNCTIONS_MAX, FunctionSpec, NODES_MAX, PCI_DEVICE_BLUEFIELD3, PCI_DOMAIN,
+    Role, Topology, TopologyError, VHCA_ID_MAX, guid_text,
 };
 use crate::model::address::Link;
 
@@ -19,140 +20,73 @@ const PCI_FUNCTIONS_PER_DEVICE: usize = 8;
 /// High part of the generated GUIDs: bit 57 marks an EUI-64 as locally administered.
 const GUID_BASE: u64 = 0x02bf_0000_0000_0000;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawTopology {
-    pub(super) node: Vec<RawNode>,
-}
+impl Topology {
+    /// `nodes` nodes with one host and one DPU function each.
+    ///
+    /// # Errors
+    /// [`TopologyError::Value`] unless `nodes` is in 1..=32 (two functions each, at most
+    /// [`FUNCTIONS_MAX`] functions).
+    pub fn with_nodes(nodes: usize) -> Result<Self, TopologyError> {
+        Self::with_nodes_and_ports(nodes, 1, Link::default())
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawNode {
-    name: Option<String>,
-    sys_image_guid: Option<String>,
-    function: Option<Vec<RawFunction>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawFunction {
-    role: Role,
-    name: Option<String>,
-    vhca_id: Option<i64>,
-    link: Option<Link>,
-    lid: Option<i64>,
-    mac: Option<String>,
-    addresses: Option<Vec<String>>,
-    ndev: Option<String>,
-    mtu: Option<i64>,
-    pub(super) ports: Option<i64>,
-    link_2: Option<Link>,
-    lid_2: Option<i64>,
-    mac_2: Option<String>,
-    addresses_2: Option<Vec<String>>,
-    ndev_2: Option<String>,
-    mtu_2: Option<i64>,
-    pub(super) port_guid_2: Option<String>,
-    node_guid: Option<String>,
-    pci_device: Option<i64>,
-    pci_bdf: Option<String>,
-}
-
-impl RawNode {
-    /// A host and a DPU function with so many ports of a kind each.
-    pub(super) fn with_ports(ports: usize, link: Link) -> Self {
-        let function = |role| RawFunction {
-            ports: Some(i64::try_from(ports).unwrap_or(i64::MAX)),
-            link: Some(link),
-            link_2: (ports == 2).then_some(link),
-            ..RawFunction::of(role)
+    /// As [`Topology::with_nodes`], with so many ports of each function, all connected to a `link`.
+    ///
+    /// # Errors
+    /// As there, and unless `ports` is in 1..=[`PORTS_MAX`].
+    pub fn with_nodes_and_ports(
+        nodes: usize,
+        ports: usize,
+        link: Link,
+    ) -> Result<Self, TopologyError> {
+        let file = Path::new("--nodes");
+        let most = FUNCTIONS_MAX / 2;
+        if !(1..=most).contains(&nodes) {
+            return Err(value_error(file, "nodes", nodes, format!("1..={most}")));
+        }
+        let raw = RawTopology {
+            node: (0..nodes)
+                .map(|_| RawNode::with_ports(ports, link))
+                .collect(),
         };
-        RawNode {
-            function: Some(vec![function(Role::Host), function(Role::Dpu)]),
-            ..RawNode::default()
-        }
-    }
-}
-
-impl RawFunction {
-    fn of(role: Role) -> Self {
-        RawFunction {
-            role,
-            name: None,
-            vhca_id: None,
-            link: None,
-            lid: None,
-            mac: None,
-            addresses: None,
-            ndev: None,
-            mtu: None,
-            ports: None,
-            link_2: None,
-            lid_2: None,
-            mac_2: None,
-            addresses_2: None,
-            ndev_2: None,
-            mtu_2: None,
-            port_guid_2: None,
-            node_guid: None,
-            pci_device: None,
-            pci_bdf: None,
-        }
+        build(file, raw)
     }
 
-    /// What is said of the first or the second port.
-    pub(super) fn port(&self, index: usize) -> RawPort<'_> {
-        match index {
-            0 => RawPort {
-                link: self.link,
-                lid: self.lid,
-                mac: self.mac.as_deref(),
-                addresses: self.addresses.as_deref(),
-                ndev: self.ndev.as_deref(),
-                mtu: self.mtu,
-            },
-            _ => RawPort {
-                link: self.link_2,
-                lid: self.lid_2,
-                mac: self.mac_2.as_deref(),
-                addresses: self.addresses_2.as_deref(),
-                ndev: self.ndev_2.as_deref(),
-                mtu: self.mtu_2,
-            },
-        }
-    }
-}
-
-/// The values seen so far for one key that must be unique, with the place of each.
-pub(super) struct Unique<'a> {
-    file: &'a Path,
-    seen: Vec<(String, String)>,
-}
-
-impl<'a> Unique<'a> {
-    pub(super) fn new(file: &'a Path) -> Self {
-        Unique {
-            file,
-            seen: Vec::new(),
-        }
-    }
-
-    pub(super) fn add(&mut self, key: String, value: String) -> Result<(), TopologyError> {
-        if let Some((_, first)) = self.seen.iter().find(|(seen, _)| *seen == value) {
-            return Err(TopologyError::Duplicate {
-                file: self.file.to_owned(),
-                key,
-                value,
-                first: first.clone(),
+    /// Reads and checks a topology file.
+    ///
+    /// # Errors
+    /// A [`TopologyError`] that names the file and the key.
+    pub fn load(file: &Path) -> Result<Self, TopologyError> {
+        let read = |source| TopologyError::Read {
+            file: file.to_owned(),
+            source,
+        };
+        let bytes = std::fs::metadata(file).map_err(read)?.len();
+        if bytes > FILE_BYTES_MAX {
+            return Err(TopologyError::TooLong {
+                file: file.to_owned(),
+                bytes,
             });
         }
-        self.seen.push((value, key));
-        Ok(())
+        let text = std::fs::read_to_string(file).map_err(read)?;
+        Self::parse(file, &text)
+    }
+
+    /// Checks the text of a topology file; `file` only names it in errors.
+    ///
+    /// # Errors
+    /// A [`TopologyError`] that names `file` and the key.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, TopologyError> {
+        let raw = toml::from_str(text).map_err(|source| TopologyError::Syntax {
+            file: file.to_owned(),
+            source: Box::new(source),
+        })?;
+        build(file, raw)
     }
 }
 
 /// Decides every value that the file leaves open and checks the whole.
-pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyError> {
+fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyError> {
     if !(1..=NODES_MAX).contains(&raw.node.len()) {
         let allowed = format!("1..={NODES_MAX} tables");
         return Err(value_error(file, "node", raw.node.len(), allowed));
@@ -265,90 +199,6 @@ pub(super) fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyE
     Ok(Topology { functions })
 }
 
-/// Hands out the smallest numbers from 1 that the file does not use itself.
-pub(super) struct Numbers {
-    taken: BTreeSet<i64>,
-    next: i64,
-}
-
-impl Numbers {
-    fn new(taken: impl Iterator<Item = i64>) -> Self {
-        Numbers {
-            taken: taken.collect(),
-            next: 1,
-        }
-    }
-
-    pub(super) fn pick(&mut self, given: Option<i64>) -> i64 {
-        given.unwrap_or_else(|| {
-            while self.taken.contains(&self.next) {
-                self.next += 1;
-            }
-            self.next += 1;
-            self.next - 1
-        })
-    }
-}
-
-pub(super) fn value_error(
-    file: &Path,
-    key: impl Into<String>,
-    value: impl ToString,
-    allowed: impl Into<String>,
-) -> TopologyError {
-    TopologyError::Value {
-        file: file.to_owned(),
-        key: key.into(),
-        value: value.to_string(),
-        allowed: allowed.into(),
-    }
-}
-
-fn checked_name(file: &Path, key: String, name: &str) -> Result<String, TopologyError> {
-    let fits = (1..=NAME_MAX).contains(&name.len());
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    if fits && name.bytes().all(plain) {
-        return Ok(name.to_owned());
-    }
-    let allowed = format!("1..={NAME_MAX} characters of a-z A-Z 0-9 _ -");
-    Err(value_error(file, key, format!("{name:?}"), allowed))
-}
-
-pub(super) fn checked_number(
-    file: &Path,
-    key: String,
-    value: i64,
-    max: u16,
-) -> Result<u16, TopologyError> {
-    u16::try_from(value)
-        .ok()
-        .filter(|number| (1..=max).contains(number))
-        .ok_or_else(|| value_error(file, key, value, format!("1..={max}")))
-}
-
-pub(super) fn checked_guid(file: &Path, key: String, text: &str) -> Result<u64, TopologyError> {
-    guid_parse(text).filter(|guid| *guid != 0).ok_or_else(|| {
-        let allowed = "four groups of four hexadecimal digits, \"02bf:0000:0000:0101\", not zero";
-        value_error(file, key, format!("{text:?}"), allowed)
-    })
-}
-
-fn checked_bdf(file: &Path, key: String, text: &str) -> Result<String, TopologyError> {
-    let pattern = b"hhhh:hh:hh.f";
-    let fits = text.len() == pattern.len()
-        && text.bytes().zip(pattern).all(|(byte, want)| match want {
-            b'h' => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
-            b'f' => matches!(byte, b'0'..=b'7'),
-            separator => byte == *separator,
-        });
-    // A PCI bus has 32 devices; the slice is ASCII because it matched the pattern.
-    if fits && u8::from_str_radix(&text[8..10], 16).is_ok_and(|device| device < 32) {
-        return Ok(text.to_owned());
-    }
-    let allowed = "dddd:bb:dd.f in lower-case hexadecimal, \"bf00:03:00.0\"";
-    Err(value_error(file, key, format!("{text:?}"), allowed))
-}
-
 fn default_guid(node: usize, function: usize) -> u64 {
     // Positions are below FUNCTIONS_MAX, so neither part reaches the other's bits, and the last
     // byte is never zero (UCX trims trailing zero bytes of a system image GUID).
@@ -362,17 +212,4 @@ fn default_bdf(node: usize, function: usize) -> String {
         function / PCI_FUNCTIONS_PER_DEVICE,
         function % PCI_FUNCTIONS_PER_DEVICE
     )
-}
-
-fn guid_parse(text: &str) -> Option<u64> {
-    let mut guid = 0;
-    let mut groups = 0;
-    for group in text.split(':') {
-        groups += 1;
-        if groups > 4 || group.len() != 4 || !group.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return None;
-        }
-        guid = guid << 16 | u64::from(u16::from_str_radix(group, 16).ok()?);
-    }
-    (groups == 4).then_some(guid)
 }

@@ -3,59 +3,17 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use super::file::{Numbers, RawFunction, Unique, checked_guid, checked_number, value_error};
-use super::{LID_MAX, PORTS_MAX, PortSpec, TopologyError, guid_text};
-use crate::model::address::{ADDRESSES_MAX, Gid, Link, Mac, gid_of};
+use super::checks::{Numbers, Unique, checked_guid, checked_number, value_error};
+use super::raw::{RawFunction, RawPort};
+use super::{
+    EthernetSpec, LID_MAX, MTU_DEFAULT, NDEV_DEFAULT, NDEV_NAME_MAX, PORTS_MAX, PortSpec,
+    TopologyError, guid_text,
+};
+use crate::model::address::{ADDRESSES_MAX, Gid, Mac, gid_of};
 
-/// Longest name of a network device, in bytes (`IFNAMSIZ` less its NUL, linux/if.h).
-pub const NDEV_NAME_MAX: usize = 15;
-/// The network device of an Ethernet port for which nothing is said. It is there on every machine, and
-/// its routes lead to the default addresses, which is what UCX asks for.
-pub const NDEV_DEFAULT: &str = "lo";
-/// MTU of an Ethernet port for which nothing is said: that of network devices.
-pub const MTU_DEFAULT: u16 = 1500;
 /// MTUs that an Ethernet port may have: the smallest carries 256 bytes of data, the largest is a jumbo
 /// frame's.
 const MTUS: std::ops::RangeInclusive<u16> = 352..=9978;
-
-/// An Ethernet port, as far as it differs from an InfiniBand one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EthernetSpec {
-    /// Unique over the fabric.
-    pub mac: Mac,
-    /// Unique over the fabric, at most [`ADDRESSES_MAX`].
-    pub addresses: Vec<IpAddr>,
-    /// The network device of this machine that users are told of.
-    pub ndev: String,
-    /// MTU of the network device, in bytes.
-    pub mtu: u16,
-}
-
-/// What a file says of a port; keys of the second port end in `_2`.
-pub(super) struct RawPort<'a> {
-    pub(super) link: Option<Link>,
-    pub(super) lid: Option<i64>,
-    pub(super) mac: Option<&'a str>,
-    pub(super) addresses: Option<&'a [String]>,
-    pub(super) ndev: Option<&'a str>,
-    pub(super) mtu: Option<i64>,
-}
-
-impl RawPort<'_> {
-    /// The first key of a port that is said, if any is.
-    fn first_key(&self) -> Option<&'static str> {
-        [
-            ("link", self.link.is_some()),
-            ("lid", self.lid.is_some()),
-            ("mac", self.mac.is_some()),
-            ("addresses", self.addresses.is_some()),
-            ("ndev", self.ndev.is_some()),
-            ("mtu", self.mtu.is_some()),
-        ]
-        .into_iter()
-        .find_map(|(key, is_said)| is_said.then_some(key))
-    }
-}
 
 /// What must be unique over the ports of a fabric.
 pub(super) struct Seen<'a> {
@@ -135,18 +93,6 @@ fn infiniband(
     let lid = checked_number(file, key("lid"), seen.lids.pick(raw.lid), LID_MAX)?;
     seen.unique_lid.add(key("lid"), lid.to_string())?;
     Ok(lid)
-}
-
-impl RawPort<'_> {
-    /// The first key that only an Ethernet port may have.
-    fn first_key_of_ethernet(&self) -> Option<&'static str> {
-        let other = RawPort {
-            link: None,
-            lid: None,
-            ..*self
-        };
-        other.first_key()
-    }
 }
 
 fn ethernet(
