@@ -2,6 +2,7 @@
 
 mod docs;
 mod graph;
+mod layers;
 mod text;
 
 use crate::results::{COMMITTED, Reports};
@@ -41,6 +42,10 @@ const RULES: &[(&str, Rule)] = &[
     (
         "C names are exported by the two cdylibs alone",
         text::exports,
+    ),
+    (
+        "modules use their own layer and those below it",
+        layers::layers,
     ),
     ("links in the documents lead somewhere", docs::links),
     ("each page is in the book", docs::book),

@@ -1,0 +1,343 @@
+//! Rules about the modules of a crate: which layers there are, and that a module uses only its own layer and those
+//! below it.
+
+mod imports;
+
+use super::{Source, Tree};
+use imports::{Import, Modules};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A crate whose modules lie in layers.
+#[derive(Debug)]
+struct Crate {
+    /// The folder of its root module.
+    root: &'static str,
+    /// Its library's name in paths, where its binary uses it.
+    name: &'static str,
+    /// From the bottom: what the layer is, and its modules. A path of several modules (`uverbs::abi`) takes a module
+    /// out of its parent's layer.
+    layers: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// To add a crate: its root, its name, and its layers from the bottom. What breaks the rule is then reported.
+const CRATES: &[Crate] = &[
+    Crate {
+        root: "bf-emu/src",
+        name: "bf_emu",
+        layers: &[
+            ("machine", &["bits", "sys", "guard", "memory", "trap"]),
+            ("model", &["model"]),
+            ("shared state", &["fabric"]),
+            ("execution", &["engine"]),
+            ("view", &["view"]),
+            ("process", &["process"]),
+            ("commands", &["commands"]),
+            ("reports", &["report", "fuzzing"]),
+            ("command line", &["cli"]),
+        ],
+    },
+    Crate {
+        root: "bf-emu/preload/src",
+        name: "bfemu_preload",
+        layers: &[
+            ("calls", &["call", "next"]),
+            ("what is kept", &["masks", "records", "context", "watch"]),
+            ("doorbell trap", &["resume", "fault", "install"]),
+            (
+                "interposed calls",
+                &["signals", "files", "names", "open", "stat"],
+            ),
+        ],
+    },
+];
+
+/// Checks each crate of the table.
+pub(super) fn layers(tree: &Tree) -> Vec<String> {
+    CRATES
+        .iter()
+        .flat_map(|one| check(one, &files(tree, one)))
+        .collect()
+}
+
+/// The files of a crate. Another crate's folder inside of its own has a root of its own.
+fn files<'a>(tree: &'a Tree, one: &Crate) -> Vec<&'a Source> {
+    let inside = format!("{}/", one.root);
+    tree.rust()
+        .filter(|file| file.path.starts_with(&inside))
+        .collect()
+}
+
+fn check(one: &Crate, files: &[&Source]) -> Vec<String> {
+    if files.is_empty() {
+        return vec![format!(
+            "{}: no such folder; xtask/src/tidy/layers.rs names it",
+            one.root
+        )];
+    }
+    let modules = Modules::read(one.root, one.name, files);
+    let mut faults = unlisted(one, &modules);
+    let imports = modules.imports();
+    faults.extend(upward(one, &imports));
+    faults.extend(circles(one, &imports));
+    faults
+}
+
+/// Place in the table of the layer that holds a module.
+fn layer_of(one: &Crate, module: &str) -> Option<usize> {
+    let holds = |entry: &str| {
+        module
+            .strip_prefix(entry)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let entries = one.layers.iter().enumerate();
+    entries
+        .flat_map(|(at, (_, entries))| entries.iter().map(move |entry| (entry.len(), at, *entry)))
+        .filter(|(_, _, entry)| holds(entry))
+        .max()
+        .map(|(_, at, _)| at)
+}
+
+/// Modules without a layer, and layers without a module.
+fn unlisted(one: &Crate, modules: &Modules) -> Vec<String> {
+    let mut faults: Vec<String> = modules
+        .names()
+        .filter(|(name, _)| layer_of(one, name).is_none())
+        .map(|(name, path)| {
+            format!(
+                "{path}: module {name} has no layer; add it to a layer in xtask/src/tidy/layers.rs"
+            )
+        })
+        .collect();
+    let listed = one.layers.iter().flat_map(|(_, entries)| entries.iter());
+    let gone = listed.filter(|entry| !modules.names().any(|(name, _)| name == **entry));
+    faults.extend(gone.map(|entry| {
+        format!(
+            "{}: xtask/src/tidy/layers.rs lists module {entry}, which does not exist",
+            one.root
+        )
+    }));
+    faults
+}
+
+/// Imports from a layer above. The crate's root stands above all layers.
+fn upward(one: &Crate, imports: &[Import]) -> Vec<String> {
+    let name = |layer: usize| one.layers.get(layer).map_or("root", |(name, _)| name);
+    let mut faults = Vec::new();
+    for import in imports {
+        let Some(from) = layer_of(one, &import.from) else {
+            // The root, or a module that is reported already.
+            continue;
+        };
+        let to = layer_of(one, &import.to).unwrap_or(one.layers.len());
+        if to > from {
+            let target = if import.to.is_empty() {
+                "the root"
+            } else {
+                &import.to
+            };
+            faults.push(format!(
+                "{}:{}: {} (layer {from}, {}) uses {target} (layer {to}, {}); move what both need below both, or let \
+                 the upper one pass it in",
+                import.path,
+                import.line,
+                import.from,
+                name(from),
+                name(to),
+            ));
+        }
+    }
+    faults
+}
+
+/// Files of one crate that import each other in a circle, one fault for each group of them.
+fn circles(one: &Crate, imports: &[Import]) -> Vec<String> {
+    let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for import in imports {
+        // The root declares all modules; what uses it is reported as an upward import.
+        if !import.from.is_empty() && !import.to.is_empty() {
+            graph.entry(&import.from).or_default().insert(&import.to);
+        }
+    }
+    let reach = |start: &str| {
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        let mut left: Vec<&str> = graph.get(start).into_iter().flatten().copied().collect();
+        while let Some(module) = left.pop() {
+            if seen.insert(module) {
+                left.extend(graph.get(module).into_iter().flatten());
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&str, BTreeSet<&str>> = graph
+        .keys()
+        .map(|module| (*module, reach(module)))
+        .collect();
+    let meets = |from: &str, to: &str| reached.get(from).is_some_and(|seen| seen.contains(to));
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    let mut faults = Vec::new();
+    for module in graph.keys().copied() {
+        if told.contains(module) || !meets(module, module) {
+            continue;
+        }
+        let group: Vec<&str> = graph
+            .keys()
+            .copied()
+            .filter(|other| meets(module, other) && meets(other, module))
+            .collect();
+        told.extend(&group);
+        let ties: Vec<String> = imports
+            .iter()
+            .filter(|import| group.contains(&&*import.from) && group.contains(&&*import.to))
+            .map(|import| format!("{}:{} uses {}", import.path, import.line, import.to))
+            .collect();
+        faults.push(format!(
+            "{}: modules {} use each other in a circle ({}); move what they share into a module below them",
+            one.root,
+            group.join(", "),
+            ties.join("; ")
+        ));
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::planted;
+    use super::*;
+
+    const SAMPLE: Crate = Crate {
+        root: "sample/src",
+        name: "sample",
+        layers: &[
+            ("bottom", &["low", "top::types"]),
+            ("middle", &["middle"]),
+            ("top", &["top", "cli"]),
+        ],
+    };
+
+    fn found(extra: &[(&str, &str)]) -> Vec<String> {
+        let mut all = vec![
+            (
+                "sample/src/lib.rs",
+                "pub mod low; pub mod middle; pub mod top;",
+            ),
+            ("sample/src/main.rs", "mod cli; use sample::low;"),
+            ("sample/src/cli.rs", "use sample::top;"),
+            ("sample/src/low.rs", ""),
+            (
+                "sample/src/middle/mod.rs",
+                "pub mod part; pub use part::Thing;",
+            ),
+            ("sample/src/middle/part.rs", "use crate::low::{self, X};"),
+            (
+                "sample/src/top/mod.rs",
+                "mod types; use crate::middle::Thing;",
+            ),
+            ("sample/src/top/types.rs", ""),
+        ];
+        for (path, text) in extra {
+            all.retain(|(known, _)| known != path);
+            all.push((path, text));
+        }
+        let tree = planted(&all);
+        check(&SAMPLE, &files(&tree, &SAMPLE))
+    }
+
+    #[track_caller]
+    fn check_found(extra: &[(&str, &str)], expect: &[&str]) {
+        let found = found(extra);
+        assert_eq!(found.len(), expect.len(), "{extra:?}: {found:#?}");
+        for (fault, part) in found.iter().zip(expect) {
+            assert!(fault.contains(part), "{part}: {fault}");
+        }
+    }
+
+    #[test]
+    fn what_uses_only_what_is_below_passes() {
+        check_found(&[], &[]);
+        check_found(
+            &[(
+                "sample/src/low.rs",
+                "//! use crate::top;\n/* crate::top */ const A: &str = \"crate::top\";",
+            )],
+            &[],
+        );
+        check_found(
+            &[(
+                "sample/src/low.rs",
+                "#[cfg(test)]\nmod tests { use crate::top::{A, B}; }",
+            )],
+            &[],
+        );
+        check_found(
+            &[(
+                "sample/src/top/types.rs",
+                "const A: u8 = 1; mod inner { use super::A; pub(in crate::top) fn f() {} }",
+            )],
+            &[],
+        );
+        // A module of its own in a lower layer, and a name that a module hands on.
+        check_found(&[("sample/src/low.rs", "use crate::top::types::T;")], &[]);
+        check_found(
+            &[(
+                "sample/src/top/mod.rs",
+                "mod types; fn f(x: &'static str) { crate::low::g('\"', x) }",
+            )],
+            &[],
+        );
+    }
+
+    #[test]
+    fn an_import_from_above_is_found() {
+        let at = "sample/src/low.rs:2: low (layer 0, bottom) uses middle::part (layer 1, middle)";
+        check_found(
+            &[("sample/src/low.rs", "\nuse crate::middle::part::Thing;")],
+            &[at, "circle"],
+        );
+        check_found(
+            &[("sample/src/low.rs", "\nuse crate::{middle::{part::Thing}};")],
+            &[at, "circle"],
+        );
+        check_found(
+            &[("sample/src/low.rs", "\nuse crate::middle::Thing;")],
+            &[at, "circle"],
+        );
+        check_found(
+            &[("sample/src/low.rs", "\nfn f() { super::middle::part::g() }")],
+            &[at, "circle"],
+        );
+        check_found(
+            &[(
+                "sample/src/low.rs",
+                "#[cfg(test)]\nmod tests {}\nuse crate::root_item;",
+            )],
+            &["low.rs:3"],
+        );
+        check_found(
+            &[("sample/src/middle/part.rs", "use super::super::top::f;")],
+            &["part.rs:1: middle::part", "circle"],
+        );
+    }
+
+    #[test]
+    fn a_circle_within_a_layer_is_found() {
+        let a = ("sample/src/middle/a.rs", "use super::part::B;");
+        let b = ("sample/src/middle/part.rs", "use crate::middle::a::A;");
+        check_found(
+            &[a, b],
+            &["middle::a, middle::part use each other in a circle"],
+        );
+    }
+
+    #[test]
+    fn a_module_without_a_layer_and_a_layer_without_a_module_are_found() {
+        check_found(
+            &[("sample/src/extra.rs", "")],
+            &["sample/src/extra.rs: module extra has no layer"],
+        );
+        let tree = planted(&[("sample/src/lib.rs", ""), ("sample/src/low.rs", "")]);
+        let found = check(&SAMPLE, &files(&tree, &SAMPLE));
+        assert_eq!(found.len(), 4, "{found:#?}");
+        assert_eq!(check(&SAMPLE, &[]).len(), 1);
+    }
+}
