@@ -1,14 +1,12 @@
 //! System calls, made directly: nothing here goes through an interposed libc symbol, allocates or
 //! takes a lock, so all of it may be used in the signal handler.
 
-mod interface;
+pub mod interface;
 pub(crate) mod path;
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-
-pub use interface::interface_index;
 
 /// An error number of the kernel, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

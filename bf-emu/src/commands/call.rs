@@ -106,6 +106,12 @@ impl<'a> Call<'a> {
         self.context.function
     }
 
+    /// What the function is.
+    pub(crate) fn identity(&self) -> Result<&'static Identity, Errno> {
+        let identity = self.fabric().identity(self.function());
+        identity.ok_or(Errno(libc::ENODEV))
+    }
+
     pub(crate) fn counters(&self) -> &'static Counters {
         self.fabric().counters(self.function())
     }

@@ -9,7 +9,7 @@ use crate::model::address::{
 use crate::model::topology::{
     FUNCTIONS_MAX, FunctionSpec, NAME_MAX, NDEV_NAME_MAX, PORTS_MAX, PortSpec,
 };
-use crate::sys;
+use crate::sys::interface;
 
 /// What identifies a function to its users.
 #[derive(Clone, Copy, Debug)]
@@ -214,7 +214,7 @@ impl NdevName {
     /// Its index on this machine; 0 if there is no such device.
     #[must_use]
     pub fn index(&self) -> u32 {
-        sys::interface_index(&self.0)
+        interface::index_of(&self.0)
     }
 }
 

@@ -12,7 +12,7 @@ struct Request {
 
 /// Index of the network device of this name, which ends with a NUL; 0 if there is none.
 #[must_use]
-pub fn interface_index(name: &[u8; libc::IFNAMSIZ]) -> u32 {
+pub fn index_of(name: &[u8; libc::IFNAMSIZ]) -> u32 {
     if name[0] == 0 || name[libc::IFNAMSIZ - 1] != 0 {
         return 0;
     }
@@ -51,11 +51,11 @@ mod tests {
         let index = |name: &str| {
             let mut bytes = [0; libc::IFNAMSIZ];
             bytes[..name.len()].copy_from_slice(name.as_bytes());
-            interface_index(&bytes)
+            index_of(&bytes)
         };
         // The loopback device is the first of every network namespace.
         assert_eq!(index("lo"), 1);
         assert_eq!((index("no-such-device"), index("")), (0, 0));
-        assert_eq!(interface_index(&[b'x'; libc::IFNAMSIZ]), 0);
+        assert_eq!(index_of(&[b'x'; libc::IFNAMSIZ]), 0);
     }
 }

@@ -41,7 +41,7 @@ const CRATES: &[Crate] = &[
         name: "bfemu_preload",
         layers: &[
             ("calls", &["call", "next"]),
-            ("what is kept", &["masks", "records", "context", "watch"]),
+            ("state", &["masks", "records", "context", "watch"]),
             ("doorbell trap", &["resume", "fault", "install"]),
             (
                 "interposed calls",

@@ -1,7 +1,6 @@
 //! Addresses in calls: what the kernel wants of a path before a queue pair or an address handle has it.
 
 use super::abi::UHW_OUT;
-use super::context::identity;
 use super::ioctl::{Answer, Fields, Ioctl};
 use crate::commands::call::{Call, Kind};
 use crate::fabric::{Fabric, Identity};
@@ -85,7 +84,7 @@ pub(super) fn create_ah(
     pds.owned(pd, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
     drop(locked);
-    let identity = identity(call)?;
+    let identity = call.identity()?;
     let own = check(identity, &to)?;
     if let Some(own) = own.filter(|_| identity.link(to.port).is_ethernet()) {
         let mac = resolve(call.fabric(), own, &to.dgid)?;

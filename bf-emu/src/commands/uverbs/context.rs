@@ -31,13 +31,6 @@ pub(super) mod attr {
     pub(in crate::commands::uverbs) const GID_RESP: u16 = 3;
 }
 
-pub(super) fn identity<'a>(call: &Call<'a>) -> Result<&'a Identity, Errno> {
-    call.process
-        .fabric()
-        .identity(call.function())
-        .ok_or(Errno(libc::ENODEV))
-}
-
 pub(super) fn get_context(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::OpenContext);
     ioctl.answer(attr::NUM_COMP_VECTORS, &COMP_VECTORS.to_ne_bytes())?;
@@ -71,7 +64,7 @@ fn ucontext(call: &Call<'_>) -> Result<Answer, Errno> {
         .u32(20, 32768) // max_send_wqebb
         .u32(24, 32768) // max_recv_wr
         .u32(28, 32767) // max_srq_recv_wr
-        .u16(32, u16::from(*identity(call)?.ports().end())) // num_ports
+        .u16(32, u16::from(*call.identity()?.ports().end())) // num_ports
         .u32(36, MASK_MKEY_UPDATE_TAG) // comp_mask
         .u32(40, BYTES) // response_length
         .u8(44, 1) // cqe_version
@@ -88,7 +81,7 @@ pub(super) const PORT_BYTES: u16 = 48;
 pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::QueryPort);
     let number = ioctl.number(attr::PORT_NUM)?;
-    let identity = identity(call)?;
+    let identity = call.identity()?;
     let port = u8::try_from(number)
         .ok()
         .filter(|port| identity.ports().contains(port))
@@ -147,7 +140,7 @@ pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
     if entry_bytes < usize::from(GID_ENTRY_BYTES) {
         return Err(Errno(libc::EINVAL));
     }
-    let identity = identity(call)?;
+    let identity = call.identity()?;
     let found: Vec<Answer> = identity
         .ports()
         .flat_map(|port| {
@@ -174,7 +167,7 @@ pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
         ioctl.number32(attr::GID_PORT)?,
         ioctl.number32(attr::GID_INDEX)?,
     );
-    let identity = identity(call)?;
+    let identity = call.identity()?;
     let port = u8::try_from(port)
         .ok()
         .filter(|port| identity.ports().contains(port))

@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 use mlx5_prm::qp::{service, state};
 
 use super::abi::{UHW_IN, UHW_OUT, create_qp};
-use super::context::identity;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::rights;
 use super::transition::{STATES, mask, relevant, transition};
@@ -271,7 +270,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
     call.count(Command::ModifyQp);
     let slot = Kind::Qp.slot(input.u32(64))?;
     let wanted = input.u32(68);
-    let identity = identity(call)?;
+    let identity = call.identity()?;
     let mut locked = call.lock();
     let fabric = call.fabric();
     let qps = &mut locked.function(call.function()).qps;

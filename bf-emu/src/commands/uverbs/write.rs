@@ -1,7 +1,6 @@
 //! The older commands, whose structures travel inside `INVOKE_WRITE` (`ib_user_verbs.h`).
 
 use super::abi::{UHW_IN, UHW_OUT, invoke, write};
-use super::context::identity;
 use super::cq::CQES_MAX;
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
@@ -113,7 +112,7 @@ fn count(limit: usize) -> u32 {
 
 /// `struct ib_uverbs_query_device_resp`, 176 bytes.
 fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
-    let identity = identity(call)?;
+    let identity = call.identity()?;
     let [major, minor, sub] = FIRMWARE.map(u64::from);
     let firmware = major << 32 | minor << 16 | sub;
     answer
