@@ -3,6 +3,7 @@
 mod alltoallv;
 mod cost;
 mod device;
+pub(crate) mod judge;
 mod library;
 mod pool;
 
@@ -22,6 +23,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   check      the model against what alltoallv measured: target/bench/check.json
   cost       the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
   device     what the emulated device itself takes, by stock perftest and UCX: target/bench/device.json
+  judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    what having the library in a process costs: target/bench/library.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   pool       the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
@@ -34,11 +36,12 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 7] = [
+const JOBS: [(&str, Job); 8] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
     ("device", device),
+    ("judge", judge),
     ("library", library),
     ("model", model),
     ("pool", pool),
@@ -127,6 +130,10 @@ fn alltoallv(options: &[String]) -> Result<ExitCode> {
 
 fn device(options: &[String]) -> Result<ExitCode> {
     device::run(options, &output("device.json"))
+}
+
+fn judge(options: &[String]) -> Result<ExitCode> {
+    judge::run(options, &output("judge.json"))
 }
 
 fn library(options: &[String]) -> Result<ExitCode> {

@@ -10,6 +10,7 @@ mod tables;
 mod timeline;
 
 pub(crate) use blocks::differences;
+pub(crate) use query::Query;
 pub(crate) use reports::{COMMITTED, Reports};
 
 use crate::tidy::Tree;
@@ -28,7 +29,8 @@ Runs what measures (demo, bench, matrix, suites), copies the reports to docs/res
 figures of README.md, CHANGELOG.md and docs from them. A report that cannot be made stays as it is committed.
 Takes up to 25 minutes; run it on a machine that does nothing else.
 
-  --only LIST   only these reports: demo, pool, library, device, cost, alltoallv, model, check, matrix, suites
+  --only LIST   only these reports: demo, pool, library, device, cost, alltoallv, model, check,
+                hotpath, service, matrix, suites
   --keep        run nothing: take the reports that are below the target directory
   --render      run nothing and copy nothing: write the documents anew from docs/results
 

@@ -4,9 +4,10 @@
 //! What stands between the markers is replaced by what the committed reports say. Markers in fenced code are text.
 
 use super::query::Query;
-use super::reports::{REPORTS, Reports};
+use super::reports::{JUDGE, REPORTS, Reports};
 use super::tables;
 use anyhow::{Result, ensure};
+use serde_json::json;
 
 const TABLE: &str = "<!-- numbers: ";
 const FIGURE: &str = "<!-- number: ";
@@ -129,7 +130,7 @@ fn figures(line: &str, number: usize, reports: &Reports, rendered: &mut Rendered
 
 fn figure(marker: &str, reports: &Reports) -> Result<String> {
     let query = Query::parse(marker)?;
-    match reports.get(&query.name)? {
+    match reports.get(&query.report)? {
         Some(report) => query.figure(report),
         None => Ok("(not measured)".to_owned()),
     }
@@ -138,7 +139,12 @@ fn figure(marker: &str, reports: &Reports) -> Result<String> {
 fn table(marker: &str, reports: &Reports) -> Result<String> {
     let query = Query::parse(marker)?;
     query.only_filters()?;
-    let table = tables::named(&query.name)?;
+    let table = tables::named(&query.report)?;
+    if table.report == JUDGE {
+        // Not a file: the promises beside the committed reports.
+        let judged = json!({ "rows": crate::bench::judge::rows(reports)? });
+        return (table.body)(&judged, &query);
+    }
     match reports.get(table.report)? {
         Some(report) => {
             let text = (table.body)(report, &query)?;

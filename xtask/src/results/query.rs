@@ -9,9 +9,11 @@ use serde_json::Value;
 
 /// The words of a marker.
 #[derive(Debug)]
-pub(super) struct Query {
+pub(crate) struct Query {
     /// Name of the report, or of the table.
-    pub(super) name: String,
+    pub(crate) report: String,
+    /// Name of the list of rows: what follows a point in the report's name.
+    list: String,
     filters: Vec<(String, String)>,
     /// What follows the filters.
     rest: Vec<String>,
@@ -22,9 +24,10 @@ impl Query {
     ///
     /// # Errors
     /// If it is empty, or a quote is open.
-    pub(super) fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut words = split(text)?.into_iter();
         let name = words.next().context("the marker names no report")?;
+        let (report, list) = name.split_once('.').unwrap_or((&name, "rows"));
         let (filters, rest): (Vec<String>, Vec<String>) =
             words.partition(|word| word.contains('='));
         let filters = filters
@@ -33,7 +36,8 @@ impl Query {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
         Ok(Self {
-            name,
+            report: report.to_owned(),
+            list: list.to_owned(),
             filters,
             rest,
         })
@@ -43,18 +47,22 @@ impl Query {
     ///
     /// # Errors
     /// If no row does.
-    pub(super) fn rows<'a>(&self, report: &'a Value, key: &str) -> Result<Vec<&'a Value>> {
-        let rows = report[key].as_array();
-        let rows = rows.with_context(|| format!("the report has no '{key}'"))?;
+    pub(super) fn rows<'a>(&self, report: &'a Value, list: &str) -> Result<Vec<&'a Value>> {
+        let rows = self.matching(report, list)?;
+        ensure!(!rows.is_empty(), "no row of the report is {}", self.shown());
+        Ok(rows)
+    }
+
+    fn matching<'a>(&self, report: &'a Value, list: &str) -> Result<Vec<&'a Value>> {
+        let rows = report[list].as_array();
+        let rows = rows.with_context(|| format!("the report has no '{list}'"))?;
         let accepted = |row: &&Value| {
             self.filters.iter().all(|(key, _)| {
                 let mut values = self.filters.iter().filter(|(other, _)| other == key);
                 at(row, key).is_some_and(|cell| values.any(|(_, value)| is(cell, value)))
             })
         };
-        let rows: Vec<&Value> = rows.iter().filter(accepted).collect();
-        ensure!(!rows.is_empty(), "no row of the report is {}", self.shown());
-        Ok(rows)
+        Ok(rows.iter().filter(accepted).collect())
     }
 
     /// Refuses words that a table does not take.
@@ -83,45 +91,60 @@ impl Query {
         {
             return write(cell, form);
         }
-        let rows = self.rows(report, "rows")?;
-        let (function, field) = field.split_once(':').unwrap_or(("one", field));
-        let cells = || -> Result<Vec<&Value>> {
-            let cell = |row: &&'_ Value| -> Result<()> {
-                ensure!(at(row, field).is_some(), "a row has no '{field}': {row}");
-                Ok(())
-            };
-            rows.iter().try_for_each(cell)?;
-            Ok(rows.iter().filter_map(|row| at(row, field)).collect())
-        };
-        let numbers = || -> Result<Vec<f64>> {
-            let number = |cell: &Value| {
-                let number = cell.as_f64();
-                number.with_context(|| format!("'{field}' is {cell}, which is no number"))
-            };
-            cells()?.into_iter().map(number).collect()
-        };
-        let least = |numbers: &[f64]| numbers.iter().copied().fold(f64::INFINITY, f64::min);
-        let greatest = |numbers: &[f64]| numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let rows = self.rows(report, &self.list)?;
+        let (function, field) = field.split_once(':').unwrap_or((ONE, field));
         match function {
-            "one" => match cells()?.as_slice() {
-                [cell] => write(cell, form),
-                several => bail!("{} rows are {}", several.len(), self.shown()),
-            },
+            ONE => write(self.one(&rows, field)?, form),
             "count" => Ok(rows.len().to_string()),
-            "sum" => write(&numbers()?.iter().sum::<f64>().into(), form),
-            "min" => write(&least(&numbers()?).into(), form),
-            "max" => write(&greatest(&numbers()?).into(), form),
             "range" => {
-                let numbers = numbers()?;
-                let (from, to) = (least(&numbers).into(), greatest(&numbers).into());
-                let (from, to) = (write(&from, form)?, write(&to, form)?);
+                let numbers = numbers(&rows, field)?;
+                let from = write(&least(&numbers).into(), form)?;
+                let to = write(&greatest(&numbers).into(), form)?;
                 Ok(if from == to {
                     from
                 } else {
                     format!("{from} to {to}")
                 })
             }
-            other => bail!("no function '{other}'; there are count, sum, min, max and range"),
+            _ => write(&reduce(function, &numbers(&rows, field)?)?.into(), form),
+        }
+    }
+
+    /// The number that the words `[FUNCTION:]FIELD` ask for, or `None` if the report has no such row or field.
+    ///
+    /// # Errors
+    /// If it is no number, or is in several rows and there is no function.
+    pub(crate) fn number(&self, report: &Value) -> Result<Option<f64>> {
+        let [field] = self.rest.as_slice() else {
+            bail!("a number is REPORT [KEY=VALUE]... [FUNCTION:]FIELD");
+        };
+        let cell_number = |cell: &Value| {
+            let number = cell.as_f64();
+            number.with_context(|| format!("'{field}' is {cell}, which is no number"))
+        };
+        if self.filters.is_empty()
+            && let Some(cell) = at(report, field)
+        {
+            return cell_number(cell).map(Some);
+        }
+        let (function, field) = field.split_once(':').unwrap_or((ONE, field));
+        let mut rows = self.matching(report, &self.list)?;
+        // A field that an optional part of a run would have written.
+        rows.retain(|row| at(row, field).is_some_and(|cell| !cell.is_null()));
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        match function {
+            ONE => cell_number(self.one(&rows, field)?).map(Some),
+            _ => reduce(function, &numbers(&rows, field)?).map(Some),
+        }
+    }
+
+    /// The field of the only row.
+    fn one<'a>(&self, rows: &[&'a Value], field: &str) -> Result<&'a Value> {
+        match rows {
+            [row] => at(row, field).with_context(|| format!("a row has no '{field}': {row}")),
+            several => bail!("{} rows are {}", several.len(), self.shown()),
         }
     }
 
@@ -133,6 +156,36 @@ impl Query {
             .collect();
         filters.join(" ")
     }
+}
+
+/// The function of a field that stands alone.
+const ONE: &str = "one";
+
+/// The field of each row.
+fn numbers(rows: &[&Value], field: &str) -> Result<Vec<f64>> {
+    let number = |row: &&Value| {
+        let cell = at(row, field).with_context(|| format!("a row has no '{field}': {row}"))?;
+        let number = cell.as_f64();
+        number.with_context(|| format!("'{field}' is {cell}, which is no number"))
+    };
+    rows.iter().map(number).collect()
+}
+
+fn reduce(function: &str, numbers: &[f64]) -> Result<f64> {
+    Ok(match function {
+        "sum" => numbers.iter().sum(),
+        "min" => least(numbers),
+        "max" => greatest(numbers),
+        other => bail!("no function '{other}'; there are count, sum, min, max and range"),
+    })
+}
+
+fn least(numbers: &[f64]) -> f64 {
+    numbers.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn greatest(numbers: &[f64]) -> f64 {
+    numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
 /// Words at spaces, but not at those between double quotes.
@@ -231,7 +284,7 @@ mod tests {
     use serde_json::json;
 
     fn report() -> Value {
-        json!({"verified_bytes": 15_060_811_776_u64, "rows": [
+        json!({"verified_bytes": 15_060_811_776_u64, "other": [{"x": 3}, {"x": 4}], "rows": [
             {"name": "a b", "size": 16384, "x": {"p50": 1.25}, "share": 0.873, "ns": 2310},
             {"name": "c", "size": 16384, "x": {"p50": 3.5}, "share": 0.5, "ns": 1},
         ]})
@@ -253,6 +306,7 @@ mod tests {
         check("r size=16K name=c count:x", "1");
         check(r#"r name=c name="a b" count:x"#, "2");
         check("r sum:x.p50 .2", "4.75");
+        check("r.other max:x", "4");
         check("r verified_bytes ,", "15,060,811,776");
         check(r#"r name="a b" ns us"#, "2.31");
         check("r name=c size size", "16 KiB");

@@ -4,6 +4,8 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// Where committed report files and plots are, relative to the root of the tree.
@@ -11,6 +13,9 @@ pub(crate) const COMMITTED: &str = "docs/results";
 
 /// The report that describes the machine of the last collection. No command writes it.
 pub(super) const MACHINE: &str = "machine";
+
+/// The name of the table of promises. It is made of the other reports.
+pub(super) const JUDGE: &str = "judge";
 
 /// The key of the time at which a report was measured.
 const MEASURED: &str = "measured_at";
@@ -48,7 +53,7 @@ const fn report(
 }
 
 /// All reports, in the order in which `cargo xtask results` makes them: first the ones that README shows.
-pub(super) const REPORTS: [Report; 10] = [
+pub(super) const REPORTS: [Report; 12] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -75,6 +80,8 @@ pub(super) const REPORTS: [Report; 10] = [
         ..report("model", &["bench", "model"], "bench/model.json", 300)
     },
     report("check", &["bench", "check"], "bench/check.json", 60),
+    report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 300),
+    report("service", &["bench", "service"], "bench/service.json", 300),
     Report {
         reduce: matrix,
         ..report("matrix", &["matrix"], "matrix/report.json", 600)
@@ -148,11 +155,28 @@ impl Reports {
         Ok(())
     }
 
-    /// A report, or `None` if it is not committed.
+    /// The reports that commands have left below the target directory.
+    ///
+    /// # Errors
+    /// If a file is not a report of its form.
+    pub(crate) fn measured(target: &Path) -> Result<Self> {
+        let mut reports = Self::default();
+        for report in &REPORTS {
+            let file = target.join(report.file);
+            if let Ok(text) = fs::read_to_string(&file) {
+                let text = report.commit(&text, "");
+                let text = text.with_context(|| format!("what {} holds", file.display()))?;
+                reports.add(report.name, &text)?;
+            }
+        }
+        Ok(reports)
+    }
+
+    /// A report, or `None` if it is not there.
     ///
     /// # Errors
     /// If there is no report of that name.
-    pub(super) fn get(&self, name: &str) -> Result<Option<&Value>> {
+    pub(crate) fn get(&self, name: &str) -> Result<Option<&Value>> {
         let known = name == MACHINE || REPORTS.iter().any(|report| report.name == name);
         anyhow::ensure!(known, "there is no report '{name}'");
         Ok(self.by_name.get(name))
@@ -163,6 +187,7 @@ impl Reports {
 ///
 /// `of_stock` and `of_ksm` are the row's median over that of the other scheme at the same size;
 /// `times_faster_than_...` and `first_times_faster_than_...` are the inverse, of steady and of first iterations.
+/// `connect_first_of_...` compares the sum of connect and first iteration.
 fn compare_schemes(report: &mut Value) {
     let Some(rows) = report["rows"].as_array().cloned() else {
         return;
@@ -180,6 +205,10 @@ fn compare_schemes(report: &mut Value) {
                 .iter()
                 .find(|peer| peer["scheme"] == other && peer["size"] == row["size"]);
             let Some(peer) = peer else { continue };
+            let whole = |row: &Value| Some(number(row, "/connect_us")? + number(row, "/first_us")?);
+            if let (Some(ours), Some(peers)) = (whole(row), whole(peer)) {
+                target[format!("connect_first_of_{other}")] = (ours / peers).into();
+            }
             if let (Some(peer_first), Some(peer_p50)) =
                 (number(peer, "/first_us"), number(peer, "/steady_us/p50"))
             {
@@ -225,6 +254,12 @@ fn model(report: Value) -> Result<Value> {
         for at in rows(change, "sizes")? {
             let mut row = at.clone();
             row["what"] = change["what"].clone();
+            let percent = |key: &str| at[key].as_f64();
+            if let (Some(saved), Some(slides)) =
+                (percent("time_saved_percent"), percent("slides_percent"))
+            {
+                row["off_slides"] = (saved - slides).abs().into();
+            }
             sensitivity.push(row);
         }
     }
@@ -251,6 +286,8 @@ fn matrix(report: Value) -> Result<Value> {
     }
     let rows = groups.into_iter().map(|(mut row, cells)| {
         row["cells"] = cells.into();
+        let failed = if row["result"] == "ok" { 0 } else { cells };
+        row["failed"] = failed.into();
         row
     });
     Ok(json!({ "rows": rows.collect::<Vec<Value>>() }))
@@ -304,8 +341,8 @@ mod tests {
                 {"ucx": "1", "door": "p", "case": "c", "result": "3 bytes are wrong"},
             ]}),
             json!({"rows": [
-                {"ucx": "1", "door": "p", "result": "ok", "cells": 2},
-                {"ucx": "1", "door": "p", "result": "failed", "cells": 1},
+                {"ucx": "1", "door": "p", "result": "ok", "cells": 2, "failed": 0},
+                {"ucx": "1", "door": "p", "result": "failed", "cells": 1, "failed": 1},
             ]}),
         );
         let skip = |name: &str| json!({"name": name, "reason": "r"});

@@ -1,7 +1,7 @@
 //! The tables of the documents, by the name that a marker gives.
 
 use super::query::Query;
-use super::reports::MACHINE;
+use super::reports::{JUDGE, MACHINE};
 use super::table::{self, Column, Form, shown};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(super) struct Table {
     pub(super) body: fn(&Value, &Query) -> Result<String>,
 }
 
-const TABLES: [Table; 16] = [
+const TABLES: [Table; 17] = [
     of("alltoallv", "alltoallv", iterations),
     of("alltoallv-overlap", "alltoallv", overlap),
     of("check", "check", check),
@@ -24,6 +24,7 @@ const TABLES: [Table; 16] = [
     of("demo", "demo", iterations),
     of("demo-output", "demo", output),
     of("device", "device", measured),
+    of(JUDGE, JUDGE, judge),
     of("library", "library", measured),
     of(MACHINE, MACHINE, machine),
     of("matrix", "matrix", matrix),
@@ -212,6 +213,27 @@ fn machine(report: &Value, _: &Query) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
+/// The promises that a benchmark holds.
+fn judge(report: &Value, query: &Query) -> Result<String> {
+    let mut text = "| Promise | Wanted | Found | |\n|---|---|---|---|\n".to_owned();
+    for row in query.rows(report, "rows")? {
+        let cell = |key: &str| row[key].as_str().unwrap_or("-");
+        let verdict = match row["kept"].as_bool() {
+            Some(true) => "kept",
+            Some(false) => "**not kept**",
+            None => "not measured",
+        };
+        writeln!(
+            text,
+            "| {} | {} | {} | {verdict} |",
+            cell("promise"),
+            cell("wanted"),
+            cell("found")
+        )?;
+    }
+    Ok(text.trim_end().to_owned())
+}
+
 fn matrix(report: &Value, query: &Query) -> Result<String> {
     table::of_rows(
         &query.rows(report, "rows")?,
@@ -346,7 +368,7 @@ mod tests {
     #[test]
     fn each_table_has_a_report() {
         let reports = super::super::reports::Reports::default();
-        for table in &TABLES {
+        for table in TABLES.iter().filter(|table| table.report != JUDGE) {
             assert!(reports.get(table.report).is_ok(), "{}", table.name);
         }
         assert!(
