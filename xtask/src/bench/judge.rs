@@ -379,7 +379,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     })
 }
 
-/// One row for each promise: `promise`, `wanted`, `found`, and `kept`, which is null without a report.
+/// One row for each promise: `promise`, `wanted`, `found`, `kept`, which is null without a report, and the `command` that
+/// writes the report.
 ///
 /// # Errors
 /// If a report has another form than the promise expects.
@@ -396,6 +397,7 @@ pub(crate) fn rows(reports: &Reports) -> Result<Vec<Value>> {
             Ok(json!({
                 "promise": promise.what, "wanted": promise.bound.shown(promise.unit), "found": shown,
                 "kept": found.map(|found| promise.bound.holds(found)),
+                "command": Reports::command(&Query::parse(promise.query)?.report)?,
             }))
         })
         .collect()
@@ -460,7 +462,7 @@ mod tests {
                 *of_stock,
                 json!({
                     "promise": "demo: steady median of xgvmi over stock, at each size",
-                    "wanted": "<= 1.05 times", "found": found, "kept": stock,
+                    "wanted": "<= 1.05 times", "found": found, "kept": stock, "command": "cargo xtask demo",
                 })
             );
             let of_ksm = row(&rows, "demo: steady median of xgvmi over ksm, at each size");

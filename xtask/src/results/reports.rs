@@ -172,6 +172,16 @@ impl Reports {
         Ok(reports)
     }
 
+    /// The command that writes a report, as a user types it.
+    ///
+    /// # Errors
+    /// If there is no report of that name.
+    pub(crate) fn command(name: &str) -> Result<String> {
+        let report = REPORTS.iter().find(|report| report.name == name);
+        let report = report.with_context(|| format!("there is no report '{name}'"))?;
+        Ok(report.shown())
+    }
+
     /// A report, or `None` if it is not there.
     ///
     /// # Errors

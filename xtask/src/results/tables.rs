@@ -185,6 +185,9 @@ fn instructions(report: &Value, query: &Query) -> Result<String> {
         .into_iter()
         .filter(|row| row["instructions"].is_object())
         .collect();
+    if counted.is_empty() {
+        return Ok("The committed report has no counts: valgrind was not there.".to_owned());
+    }
     table::of_rows(
         &counted,
         &[
@@ -215,20 +218,22 @@ fn machine(report: &Value, _: &Query) -> Result<String> {
 
 /// The promises that a benchmark holds.
 fn judge(report: &Value, query: &Query) -> Result<String> {
-    let mut text = "| Promise | Wanted | Found | |\n|---|---|---|---|\n".to_owned();
+    let mut text =
+        "| Promise | Wanted | Found | Kept | Measured by |\n|---|---|---|---|---|\n".to_owned();
     for row in query.rows(report, "rows")? {
         let cell = |key: &str| row[key].as_str().unwrap_or("-");
         let verdict = match row["kept"].as_bool() {
-            Some(true) => "kept",
-            Some(false) => "**not kept**",
+            Some(true) => "yes",
+            Some(false) => "**no**",
             None => "not measured",
         };
         writeln!(
             text,
-            "| {} | {} | {} | {verdict} |",
+            "| {} | {} | {} | {verdict} | `{}` |",
             cell("promise"),
             cell("wanted"),
-            cell("found")
+            cell("found"),
+            cell("command")
         )?;
     }
     Ok(text.trim_end().to_owned())

@@ -36,7 +36,9 @@ pub(super) fn promises(tree: &Tree) -> Vec<String> {
             .split('|')
             .collect();
         let cell = cells.last()?.trim();
-        let is_header = cell == "Held by" || cell.chars().all(|c| c == '-' || c == ':');
+        let is_header = cell == "Held by"
+            || cell == "Measured by"
+            || cell.chars().all(|c| c == '-' || c == ':');
         if is_header {
             return None;
         }
