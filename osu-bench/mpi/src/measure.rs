@@ -237,7 +237,7 @@ impl<'w> Bench<'w> {
         for iteration in 0..case.warm_up + case.iterations {
             if iteration == case.warm_up {
                 counted = self.backend.counted();
-                device = self.device_counters()?;
+                device = device_counters(self.world, self.options)?;
             }
             let once = self.iteration(case, &call)?;
             seen.wrong += once.wrong;
@@ -249,7 +249,7 @@ impl<'w> Bench<'w> {
                 sum.add(&once);
             }
         }
-        let after = self.device_counters()?;
+        let after = device_counters(self.world, self.options)?;
         seen.device = match (&device, after) {
             (Some(before), Some(after)) => Some(after.since(before)?),
             _ => None,
@@ -351,40 +351,47 @@ impl<'w> Bench<'w> {
     }
 
     fn barrier(&self) -> Result<()> {
-        match self.options.barrier {
-            BarrierKind::Spin => self.world.barrier(),
-            BarrierKind::Sleep => self.world.sleeping_barrier(),
-        }
+        barrier(self.world, self.options)
     }
+}
 
-    /// The device's counters while all ranks stand still; `None` where none are asked for, and at other ranks.
-    fn device_counters(&self) -> Result<Option<Counters>> {
-        let Some((program, arguments)) = self.options.counters.split_first() else {
-            return Ok(None);
-        };
-        self.barrier()?;
-        let counters = if self.world.rank() == 0 {
-            let mut command = Command::new(program);
-            command.args(arguments).stdin(Stdio::null());
-            // What stands in front of this process's libraries must not stand in front of that program's.
-            command.env_remove("LD_PRELOAD");
-            let shown = format!("{command:?}");
-            let output = command
-                .output()
-                .map_err(|error| anyhow::anyhow!("cannot run {shown}: {error}"))?;
-            anyhow::ensure!(
-                output.status.success(),
-                "{shown}: {}\n{}",
-                output.status,
-                String::from_utf8_lossy(&output.stderr).trim_end()
-            );
-            Some(Counters::parse(&output.stdout)?)
-        } else {
-            None
-        };
-        self.barrier()?;
-        Ok(counters)
+fn barrier(world: &World, options: &Options) -> Result<()> {
+    match options.barrier {
+        BarrierKind::Spin => world.barrier(),
+        BarrierKind::Sleep => world.sleeping_barrier(),
     }
+}
+
+/// The device's counters while no rank works; `None` without `--counters`, and at other ranks than 0.
+///
+/// # Errors
+/// Rank 0 cannot run the command or read its answer. The other ranks wait for it then: the caller aborts the job.
+pub fn device_counters(world: &World, options: &Options) -> Result<Option<Counters>> {
+    let Some((program, arguments)) = options.counters.split_first() else {
+        return Ok(None);
+    };
+    barrier(world, options)?;
+    let counters = if world.rank() == 0 {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        // The libraries that this process preloads are not for that program.
+        command.env_remove("LD_PRELOAD");
+        let shown = format!("{command:?}");
+        let output = command
+            .output()
+            .map_err(|error| anyhow::anyhow!("cannot run {shown}: {error}"))?;
+        anyhow::ensure!(
+            output.status.success(),
+            "{shown}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+        Some(Counters::parse(&output.stdout)?)
+    } else {
+        None
+    };
+    barrier(world, options)?;
+    Ok(counters)
 }
 
 impl Once {

@@ -120,6 +120,10 @@ fn median_row(same: &[&Row]) -> Option<Row> {
     });
     let wrong = same.iter().filter_map(|row| row.wrong_bytes);
     Some(Row {
+        connect_us: first
+            .connect_us
+            .map(|_| median(same.iter().filter_map(|row| row.connect_us).collect())),
+        commands_at_connect: mean_commands(same, |row| row.commands_at_connect),
         first_us: of(&|row| row.first_us),
         steady_us: Percentiles {
             p50: of(&|row| row.steady_us.p50),
@@ -133,7 +137,7 @@ fn median_row(same: &[&Row]) -> Option<Row> {
         overlap,
         // Not a figure to forget a run of.
         wrong_bytes: first.wrong_bytes.map(|_| wrong.sum()),
-        commands_per_iteration: mean_commands(same),
+        commands_per_iteration: mean_commands(same, |row| row.commands_per_iteration),
         ..first.clone()
     })
 }
@@ -146,11 +150,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Counts are exact, and a command that came in one run only must be seen: their mean.
-fn mean_commands(same: &[&Row]) -> Option<CommandsPerIteration> {
-    let counts: Vec<CommandsPerIteration> = same
-        .iter()
-        .map(|row| row.commands_per_iteration)
-        .collect::<Option<_>>()?;
+fn mean_commands(
+    same: &[&Row],
+    of: fn(&Row) -> Option<CommandsPerIteration>,
+) -> Option<CommandsPerIteration> {
+    let counts = same.iter().map(|row| of(row));
+    let counts: Vec<CommandsPerIteration> = counts.collect::<Option<_>>()?;
     #[expect(clippy::cast_precision_loss, reason = "a few runs")]
     let number = counts.len() as f64;
     let mean =
@@ -212,7 +217,7 @@ impl Merged {
             .filter(|row| row.scheme.starts_with("xgvmi"))
         {
             if let Some(theirs) = find(other, ours.size) {
-                let _ = writeln!(
+                let _ = write!(
                     text,
                     "{} against {other}, {}: {:.2} times faster, the first iteration {:.2} times",
                     ours.scheme,
@@ -220,6 +225,13 @@ impl Merged {
                     theirs.steady_us.p50 / ours.steady_us.p50,
                     theirs.first_us / ours.first_us
                 );
+                let whole = |row: &Row| Some(row.connect_us? + row.first_us);
+                let _ = match (whole(theirs), whole(ours)) {
+                    (Some(theirs), Some(ours)) => {
+                        writeln!(text, ", with the connection {:.2} times", theirs / ours)
+                    }
+                    _ => writeln!(text),
+                };
             }
         }
     }
@@ -247,6 +259,8 @@ mod tests {
             size,
             datatype: crate::datatype::Datatype::Char,
             iterations: 50,
+            connect_us: Some(p50 * 20.0),
+            commands_at_connect: None,
             first_us: p50 * 10.0,
             steady_us: Percentiles {
                 p50,
@@ -313,7 +327,9 @@ mod tests {
         assert_eq!(merged.runs, 3);
         let table = merged.table();
         assert!(
-            table.contains("xgvmi against ksm, 1 KiB: 2.00 times faster, the first iteration 2.00"),
+            table.contains(
+                "xgvmi against ksm, 1 KiB: 2.00 times faster, the first iteration 2.00 times, with the connection 2.00 times\n"
+            ),
             "{table}"
         );
         assert!(merged.plot().unwrap().contains("8 ranks"));

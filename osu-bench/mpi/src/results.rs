@@ -2,7 +2,6 @@
 
 use crate::datatype::Datatype;
 use crate::options::Options;
-use crate::summary::Summary;
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
 use osu_bench::report::{self, Percentiles};
@@ -53,6 +52,14 @@ pub struct Row {
     pub datatype: Datatype,
     /// Timed iterations.
     pub iterations: u64,
+    /// Connection of the job to the service processes, before its first size: the mean over ranks. Of an offloaded run
+    /// only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connect_us: Option<f64>,
+    /// What the device executed during the connection, all functions together, where `--counters` was given: the keys that
+    /// were created and announced, and their aliases.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub commands_at_connect: Option<CommandsPerIteration>,
     /// The first iteration of this size in the process.
     pub first_us: f64,
     /// Of the timed iterations: nearest-rank percentiles of the mean over ranks.
@@ -124,9 +131,8 @@ impl Record {
     }
 
     /// Adds a size.
-    pub fn push(&mut self, summary: &Summary) {
-        let scheme = self.scheme.clone();
-        self.rows.push(summary.row(scheme));
+    pub fn push(&mut self, row: Row) {
+        self.rows.push(row);
     }
 
     /// Writes the files that were asked for. What was there is replaced as a whole or not at all.

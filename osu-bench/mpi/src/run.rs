@@ -6,19 +6,20 @@
 
 use crate::backend::Backend;
 use crate::datatype::Datatype;
-use crate::measure::Bench;
+use crate::measure::{Bench, device_counters};
 use crate::mpi::{World, launcher_rank};
 use crate::offload::{self, Offload};
 use crate::omb;
 use crate::options::{BackendKind, BadUsage, Options, Program, Request, help};
 use crate::results::{Record, replace};
-use crate::summary::{Summary, own_columns};
+use crate::summary::{Connected, Summary, own_columns};
 use anyhow::{Context as _, Result, bail};
+use bench_report::counters::Counters;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long rank 0 has for its last words where MPI cannot tell when it has spoken.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -266,8 +267,11 @@ fn connect_and_run(
     options: &Options,
     arguments: &[OsString],
 ) -> Result<ExitCode, Failure> {
-    let bench =
-        open_backend(world, options).and_then(|backend| Bench::new(world, options, backend));
+    let before = device_counters(world, options)?;
+    let began = Instant::now();
+    let backend = together(world, open_backend(world, options)).map_err(Failure::Together)?;
+    let connected = connected(world, options, (began.elapsed(), before))?;
+    let bench = Bench::new(world, options, backend);
     let mut bench = together(world, bench).map_err(Failure::Together)?;
     let first = world.rank() == 0;
     let arguments = arguments
@@ -289,7 +293,7 @@ fn connect_and_run(
                 .size(size, datatype)
                 .with_context(|| format!("message size {size}"))?;
             let summary = Summary::gather(world, options, (size, datatype), &seen)?;
-            record.push(&summary);
+            record.push(summary.row(record.scheme.clone(), &connected));
             if first {
                 print(&summary.print(options));
             }
@@ -310,6 +314,29 @@ fn connect_and_run(
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The connection that took this rank `time`, over all ranks, given the device's counters before it.
+fn connected(
+    world: &World,
+    options: &Options,
+    (time, before): (Duration, Option<Counters>),
+) -> Result<Connected> {
+    if options.backend == BackendKind::Mpi {
+        return Ok(Connected::default());
+    }
+    let sum = world.sum(&[time.as_secs_f64() * 1e6])?;
+    let after = device_counters(world, options)?;
+    let commands = match (before, after) {
+        (Some(before), Some(after)) => Some(after.since(&before)?.per_iteration(1)),
+        _ => None,
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a number of processes")]
+    let ranks = world.size() as f64;
+    Ok(Connected {
+        us: sum.first().map(|sum| sum / ranks),
+        commands,
+    })
 }
 
 fn open_backend<'w>(world: &'w World, options: &Options) -> Result<Backend<'w>> {

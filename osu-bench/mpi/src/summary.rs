@@ -30,6 +30,15 @@ pub struct Summary {
     commands: Option<CommandsPerIteration>,
 }
 
+/// The connection to the service processes, over all ranks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Connected {
+    /// Mean over ranks, in microseconds; `None` if nothing was connected.
+    pub us: Option<f64>,
+    /// What the device executed meanwhile, where that is counted.
+    pub commands: Option<CommandsPerIteration>,
+}
+
 /// The numbers that a rank gives to rank 0, in this order.
 const GIVEN: usize = 16;
 
@@ -203,7 +212,7 @@ impl Summary {
 
     /// The row of the files.
     #[must_use]
-    pub fn row(&self, scheme: String) -> Row {
+    pub fn row(&self, scheme: String, connected: &Connected) -> Row {
         let percentile = |percent| self.samples.percentile(percent).unwrap_or_default();
         let overlap = (self.program == Some(Program::NonBlocking)).then(|| OverlapRow {
             pure_us: self.mean.pure,
@@ -215,6 +224,8 @@ impl Summary {
             size: self.size,
             datatype: self.datatype,
             iterations: self.iterations as u64,
+            connect_us: connected.us,
+            commands_at_connect: connected.commands,
             first_us: self.mean.first,
             steady_us: Percentiles {
                 p50: percentile(50),

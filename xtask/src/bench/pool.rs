@@ -72,7 +72,7 @@ const fn through_ucx(name: &'static str, mode: &'static str, line: &'static str)
     row(name, Library(mode, line), Stock(line, 1.0), unit)
 }
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 14] = [
     criterion("lease_release_1t"),
     criterion("lease_release_2t"),
     criterion("alias_hit_20k"),
@@ -97,6 +97,13 @@ const ROWS: [Row; 13] = [
     row(
         "first_touch_64",
         Pool("first_touch_announced", KEYS),
+        Stock("first_touch", KEYS),
+        "ns",
+    ),
+    // The cost that the row above has at another time.
+    row(
+        "announce_64",
+        Pool("announcing_per_key", KEYS),
         Stock("first_touch", KEYS),
         "ns",
     ),

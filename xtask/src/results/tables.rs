@@ -16,8 +16,9 @@ pub(super) struct Table {
     pub(super) body: fn(&Value, &Query) -> Result<String>,
 }
 
-const TABLES: [Table; 17] = [
-    of("alltoallv", "alltoallv", iterations),
+const TABLES: [Table; 18] = [
+    of("alltoallv", "alltoallv", alltoallv),
+    of("alltoallv-connect", "alltoallv", connect),
     of("alltoallv-overlap", "alltoallv", overlap),
     of("check", "check", check),
     of("cost", "cost", cost),
@@ -82,6 +83,60 @@ fn iterations(report: &Value, query: &Query) -> Result<String> {
     let commands = COMMANDS.iter();
     columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
     table::of_rows(&query.rows(report, "rows")?, &columns)
+}
+
+/// Rows of the alltoallv: the cost of the connection, of the first call, and of steady ones.
+fn alltoallv(report: &Value, query: &Query) -> Result<String> {
+    let rows = query.rows(report, "rows")?;
+    let mut rows: Vec<Value> = rows.into_iter().cloned().collect();
+    for row in &mut rows {
+        let number = |key: &str| row[key].as_f64();
+        let whole = number("connect_us").zip(number("first_us"));
+        row["connect_first_us"] = whole.map_or(Value::Null, |(a, b)| (a + b).into());
+        if row.get("connect_us").is_none() {
+            row["connect_us"] = Value::Null;
+        }
+    }
+    let time = |title, path| Column::new(title, path, Form::Fixed(1));
+    let mut columns = vec![
+        Column::new("size", "/size", Form::Size),
+        Column::new("scheme", "/scheme", Form::Text),
+        time("connect", "/connect_us"),
+        time("first", "/first_us"),
+        time("connect + first", "/connect_first_us"),
+        time("steady p50", "/steady_us/p50"),
+        time("steady p99", "/steady_us/p99"),
+    ];
+    let commands = COMMANDS.iter();
+    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
+    table::of_rows(&rows.iter().collect::<Vec<_>>(), &columns)
+}
+
+/// Device commands of the connection. They do not depend on the size: the first row of each scheme is shown.
+fn connect(report: &Value, query: &Query) -> Result<String> {
+    let mut seen: Vec<&Value> = Vec::new();
+    for row in query.rows(report, "rows")? {
+        if row["commands_at_connect"].is_object()
+            && !seen.iter().any(|known| known["scheme"] == row["scheme"])
+        {
+            seen.push(row);
+        }
+    }
+    if seen.is_empty() {
+        return Ok("The committed report has no counts of the connection.".to_owned());
+    }
+    let count = |title, path| Column::new(title, path, Form::Count);
+    table::of_rows(
+        &seen,
+        &[
+            Column::new("scheme", "/scheme", Form::Text),
+            count("create", "/commands_at_connect/create_mkey"),
+            count("allow", "/commands_at_connect/allow_other_vhca_access"),
+            count("alias+", "/commands_at_connect/create_alias"),
+            count("bind", "/commands_at_connect/umr_bind"),
+            count("doorbells", "/commands_at_connect/doorbells"),
+        ],
+    )
 }
 
 fn overlap(report: &Value, query: &Query) -> Result<String> {
