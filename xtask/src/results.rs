@@ -42,7 +42,7 @@ Generated parts of documents:
   <!-- number: REPORT [KEY=VALUE]... [FUNCTION:]FIELD [FORM] --><!-- end -->     one figure in a sentence
 
 FUNCTION is count, sum, min, max or range, over all rows. FORM is .N (digits behind the point), ',' (thousands), us
-(nanoseconds as microseconds), % (a share) or size (bytes). A VALUE with spaces stands in double quotes.";
+(nanoseconds as microseconds), k.N (a thousandth, with N digits), % (a share) or size (bytes). A VALUE with spaces stands in double quotes.";
 
 /// The whole run.
 const BUDGET: Duration = Duration::from_secs(25 * 60);

@@ -241,12 +241,18 @@ fn size(text: &str) -> Option<f64> {
 }
 
 /// A cell in the form that a marker asks for: `.2` digits behind the point, `,` for thousands, `us` for nanoseconds as
-/// microseconds, `%` for a share, `size` for bytes; else as it is.
+/// microseconds, `k.2` for thousands with two digits, `%` for a share, `size` for bytes; else as it is.
 fn write(cell: &Value, form: Option<&str>) -> Result<String> {
     match form {
         None if cell.is_string() => shown(cell, Form::Text),
         None => shown(cell, Form::Count),
         Some("us") => shown(cell, Form::Micro),
+        Some(form) if form.starts_with("k.") => {
+            let number = cell
+                .as_f64()
+                .with_context(|| format!("{cell} is no number"))?;
+            write(&(number / 1e3).into(), form.strip_prefix('k'))
+        }
         Some("size") => shown(cell, Form::Size),
         Some("%") => {
             let number = cell
@@ -311,6 +317,7 @@ mod tests {
         check(r#"r name="a b" ns us"#, "2.31");
         check("r name=c size size", "16 KiB");
         check("r name=c share %", "50 %");
+        check(r#"r name="a b" ns k.1"#, "2.3");
     }
 
     #[test]

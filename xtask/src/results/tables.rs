@@ -3,7 +3,7 @@
 use super::query::Query;
 use super::reports::{JUDGE, MACHINE};
 use super::table::{self, Column, Form, shown};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(super) struct Table {
     pub(super) body: fn(&Value, &Query) -> Result<String>,
 }
 
-const TABLES: [Table; 18] = [
+const TABLES: [Table; 19] = [
     of("alltoallv", "alltoallv", alltoallv),
     of("alltoallv-connect", "alltoallv", connect),
     of("alltoallv-overlap", "alltoallv", overlap),
@@ -30,6 +30,7 @@ const TABLES: [Table; 18] = [
     of(MACHINE, MACHINE, machine),
     of("matrix", "matrix", matrix),
     of("model", "model", model),
+    of("model-changes", "model", changes),
     of("model-sensitivity", "model", sensitivity),
     of("pool", "pool", pool),
     of("pool-instructions", "pool", instructions),
@@ -140,6 +141,9 @@ fn connect(report: &Value, query: &Query) -> Result<String> {
 }
 
 fn overlap(report: &Value, query: &Query) -> Result<String> {
+    if report["overlap"].as_array().is_some_and(Vec::is_empty) {
+        return Ok("The committed report has no measurement of overlap.".to_owned());
+    }
     table::of_rows(
         &query.rows(report, "overlap")?,
         &[
@@ -326,6 +330,31 @@ fn model(report: &Value, query: &Query) -> Result<String> {
         Ok(format!("{saved} {letter}"))
     };
     table::pivot(&query.rows(report, "rows")?, "nodes", "size", cell)
+}
+
+/// Time saved at each of the slides' sizes, a line for each changed input.
+fn changes(report: &Value, query: &Query) -> Result<String> {
+    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut sizes: Vec<String> = Vec::new();
+    for row in query.rows(report, "sensitivity")? {
+        let what = row["what"].as_str().context("a row has no what")?;
+        let size = shown(&row["size"], Form::Size)?;
+        if !sizes.contains(&size) {
+            sizes.push(size);
+        }
+        let saved = shown(&row["time_saved_percent"], Form::Fixed(1))?;
+        match lines.last_mut() {
+            Some((last, cells)) if *last == what => cells.push(saved),
+            _ => lines.push((what, vec![saved])),
+        }
+    }
+    let mut text = format!("| change | {} |\n", sizes.join(" | "));
+    writeln!(text, "|---|{}", "---:|".repeat(sizes.len()))?;
+    for (what, cells) in lines {
+        ensure!(cells.len() == sizes.len(), "'{what}' lacks a size");
+        writeln!(text, "| {what} | {} |", cells.join(" | "))?;
+    }
+    Ok(text.trim_end().to_owned())
 }
 
 fn sensitivity(report: &Value, query: &Query) -> Result<String> {
