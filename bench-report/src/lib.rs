@@ -1,7 +1,14 @@
-//! Shared by the reports of all benchmarks: sizes ([`format_size`]), samples ([`Samples`]), device counters
-//! ([`counters`]) and plots ([`svg`]).
+//! Common parts of all benchmark reports: sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`])
+//! and plots ([`svg`]). The crate does not measure.
 //!
-//! Nothing here measures. A benchmark collects its figures, and this crate counts, orders, prints and draws them.
+//! ```
+//! use bench_report::{Samples, format_size, parse_size};
+//!
+//! let mut samples = Samples::default();
+//! samples.extend_us(&[3.0, 1.0, 2.0]);
+//! assert_eq!(samples.percentile(50), Some(2.0));
+//! assert_eq!(parse_size("16K").map(format_size).as_deref(), Ok("16 KiB"));
+//! ```
 
 pub mod counters;
 mod samples;

@@ -1,5 +1,16 @@
-//! Manual pages and shell completions, made by each command itself: `COMMAND --generate DIR` writes them, for whoever
-//! packages it. It is not in the command's help, because nobody else needs it.
+//! Manual pages and shell completions from a command's own definition. `COMMAND --generate DIR` writes them. The option
+//! is for packagers and does not appear in the command's help.
+//!
+//! ```
+//! use clap::Command;
+//!
+//! let command = Command::new("hello").about("Prints a greeting");
+//! let dir = std::env::temp_dir().join(format!("cli-pages-{}", std::process::id()));
+//! cli_pages::generate(&command, &dir)?;
+//! assert!(dir.join("man/hello.1").exists());
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,14 +1,25 @@
-//! `cost_table`: what each step in the life of a cross-function key takes, in four ways to make one, beside the slides.
+//! `cost_table`: the duration of each step in the life of a cross-function key, for four approaches, next to the
+//! published times.
 //!
-//! | approach | what the host does for each buffer |
+//! | approach | work of the host for each buffer |
 //! |---|---|
-//! | `umem` | registers it as a DEVX umem, with a direct key on top |
-//! | `indirection` | registers it with verbs, with a KSM key on top: UCX without a pool |
-//! | `umr` | registers it with verbs, makes a key, and binds it by a work request |
-//! | `umr_pool_hit` | registers it with verbs, and binds a key of the pool |
+//! | `umem` | register a DEVX umem, create a direct key on it |
+//! | `indirection` | register with verbs, create a KSM key on it (UCX without a pool) |
+//! | `umr` | register with verbs, create a key, bind it with a work request |
+//! | `umr_pool_hit` | register with verbs, bind a key of the pool |
 //!
-//! The first three end on the DPU, which makes an alias of the key and destroys it again. The DPU's function is one of
-//! this machine (`--dpu mlx5_1`), or another machine's (`--dpu HOST:PORT`, where `cost_table --serve` listens).
+//! The first three approaches end on the DPU, which creates and destroys an alias of the key. The DPU's function is on
+//! this machine (`--dpu mlx5_1`) or on another one (`--dpu HOST:PORT`, where `cost_table --serve` listens).
+//!
+//! ```
+//! use cost_table::Document;
+//!
+//! /// Total time of one approach at one size, in microseconds.
+//! fn total_us(report: &Document, approach: &str, size: usize) -> f64 {
+//!     let rows = report.rows.iter().filter(|row| row.approach == approach && row.size == size);
+//!     rows.map(|row| row.measured_ns / 1e3).sum()
+//! }
+//! ```
 
 mod measure;
 mod peer;

@@ -14,7 +14,7 @@ const SCHEMA: u32 = 2;
 /// `cost.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// Always [`SCHEMA`].
+    /// Version of the format.
     pub schema: u32,
     /// The host's device.
     pub host: String,

@@ -1,21 +1,30 @@
-//! Wire layouts of mlx5 devices, and nothing else: no I/O, no allocation, no unsafe.
+//! Wire layouts of mlx5 devices. The crate does no I/O, allocates nothing, and contains no unsafe code.
 //!
-//! Two programs meet at these bytes and nowhere else: the pool, which writes them to a device, and
-//! the emulated device, which reads them. Each layout is therefore tested against golden bytes that
-//! neither of the two produced: what stock rdma-core writes.
+//! The pool writes these bytes to a device and the emulated device reads them. Each layout is tested against golden
+//! bytes of a third party: the bytes that stock rdma-core writes.
 //!
-//! # Words
-//! - **PRM**: the programmer's reference manual of the adapter; a bit offset below is the PRM's.
-//! - **mailbox**: a command's input or output, big-endian.
-//! - **mkey**: memory key, a 24-bit index and an 8-bit variant ("tag") in the low byte.
-//! - **MTT / KLM / KSM**: the three ways of an mkey to translate an address: to pages; to a list of
-//!   (length, key, address) entries; to such a list with one fixed entry size.
+//! ```
+//! use mlx5_prm::mkey::Klm;
+//!
+//! // One entry of an indirect key: 16 KiB at an address, through another key.
+//! let entry = Klm { byte_count: 16 << 10, mkey: 0x1234, address: 0x7f00_0000_1000 };
+//! let bytes = entry.to_bytes();
+//! assert_eq!(bytes[..4], [0, 0, 0x40, 0]);
+//! assert_eq!(Klm::parse(&bytes), entry);
+//! ```
+//!
+//! # Terms
+//! - **PRM**: Programmer's Reference Manual of the adapter. Bit offsets in this crate are the PRM's.
+//! - **mailbox**: the input or output of a firmware command, big-endian.
+//! - **mkey**: memory key, a 24-bit index and an 8-bit tag (variant) in the low byte.
+//! - **MTT, KLM, KSM**: the three translations of an mkey: a page list; a list of (length, key, address) entries; a
+//!   list of (key, address) entries of equal length.
 //! - **UMR**: user-mode memory registration, a work request that rewrites an mkey.
-//! - **gvmi**: guest virtual machine id, also vHCA id: a function of the adapter.
-//! - **alias**: an mkey of one vHCA that stands for an mkey of another.
+//! - **gvmi**: a function of the adapter, also called vHCA id.
+//! - **alias**: an mkey of one function that stands for an mkey of another function.
 //!
-//! Offsets were checked with the interface files of rdma-core (`providers/mlx5/mlx5_ifc.h`,
-//! `mlx5dv.h`, `wqe.h`) and UCX (`ib_mlx5_ifc.h`).
+//! The offsets match the interface files of rdma-core (`providers/mlx5/mlx5_ifc.h`, `mlx5dv.h`, `wqe.h`) and UCX
+//! (`ib_mlx5_ifc.h`).
 #![no_std]
 #![forbid(unsafe_code)]
 

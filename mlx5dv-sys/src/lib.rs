@@ -1,15 +1,27 @@
-//! Raw FFI of libibverbs and libmlx5, as far as the project uses them. Nothing here is safe to call without reading
-//! `infiniband/verbs.h` and `infiniband/mlx5dv.h`.
+//! Raw FFI of libibverbs and libmlx5, limited to what the project uses. The contracts are in `infiniband/verbs.h` and
+//! `infiniband/mlx5dv.h`.
 //!
-//! Nothing is linked: a process may hold two copies of these libraries (a Python wheel brings its own, under hashed
-//! names), and an object made by one means nothing to the other. So [`Mlx5Lib`] is resolved at run time, from a handle
-//! of whatever library already depends on the right copy, or from the system's `libmlx5.so.1` by [`Mlx5Lib::open`].
+//! The crate links nothing, because a process may contain two copies of these libraries. For example, a Python wheel
+//! contains its own copy under hashed names. An object of one copy is invalid in the other. [`Mlx5Lib`] therefore
+//! resolves all functions at run time, either through a handle of a library that depends on the right copy, or from the
+//! system's `libmlx5.so.1`:
 //!
-//! The types come from bindgen (`cargo xtask bindgen`: `wrapper.h` and `bindgen.args` in, `src/bindings.rs` out and
-//! committed); `tests/layout.rs` compares them with the installed headers. Headers of rdma-core 44 were read; every
-//! function of the table exists since rdma-core 33.
+//! ```no_run
+//! let verbs = mlx5dv_sys::Mlx5Lib::open()?;
+//! let mut count = 0;
+//! // SAFETY: `count` is writable.
+//! let list = unsafe { verbs.ibv_get_device_list(&mut count) };
+//! println!("{count} RDMA devices");
+//! // SAFETY: the list came from ibv_get_device_list and is freed once.
+//! unsafe { verbs.ibv_free_device_list(list) };
+//! # Ok::<(), mlx5dv_sys::LoadError>(())
+//! ```
 //!
-//! Thread safety: the table is immutable and may be shared; verbs objects may be used from any thread.
+//! bindgen generates the types (`cargo xtask bindgen` reads `wrapper.h` and `bindgen.args` and writes the committed
+//! `src/bindings.rs`). `tests/layout.rs` compares them with the installed headers. The headers are those of rdma-core
+//! 44. All functions exist since rdma-core 33.
+//!
+//! Thread safety: the function table is immutable and may be shared. Verbs objects may be used from any thread.
 
 #[expect(
     missing_docs,

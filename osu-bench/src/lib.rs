@@ -1,9 +1,19 @@
 //! Transfers over stock UCX, measured with and without a pool of cross-GVMI keys.
 //!
-//! [`demo`] is the transfer of `xgvmi-demo`, and [`report`] its report. OSU's alltoallv benchmarks are in `osu-bench/mpi`.
+//! [`demo`] is the transfer of `xgvmi-demo`, and [`report`] is its report. The crate `osu-bench/mpi` contains OSU's
+//! alltoallv benchmarks.
 //!
-//! Nothing here knows whether a device is emulated: a launcher, given as a command line, starts the programs, and another
-//! command prints the counters.
+//! The crate does not know whether a device is emulated. It starts the programs through a launcher command and reads the
+//! counters from another command.
+//!
+//! ```
+//! use osu_bench::report::Report;
+//!
+//! /// Median time of an iteration with pooled keys, in microseconds.
+//! fn median(report: &Report, size: usize) -> Option<f64> {
+//!     report.row("xgvmi", size).map(|row| row.steady_us.p50)
+//! }
+//! ```
 
 pub mod demo;
 pub mod report;

@@ -1,8 +1,19 @@
-//! The scale model: how long a DPU-offloaded alltoallv with temporary buffers takes on a machine that is not here.
+//! Discrete-event model of a DPU-offloaded alltoallv with temporary buffers, for machines of any size.
 //!
-//! A discrete-event simulation whose inputs are a cost table ([`CostTable`], the slides' by default), the link, the
-//! shape of the machine, and a [`Scheme`]. No constant is fitted: what is not known is one of [`Assumptions`], each of
-//! which can be changed. [`predict`] is the door; `docs/MODEL.md` tells what comes out and how far to believe it.
+//! The inputs are a cost table ([`CostTable`], by default the published one), the link, the shape of the machine and a
+//! [`Scheme`]. No constant is fitted: each unknown quantity is one of the [`Assumptions`], and the user can change it.
+//! Start with [`predict`]. `docs/MODEL.md` describes the results and their uncertainty.
+//!
+//! ```
+//! use scale_model::{Config, CostTable, Extent, Gain, Scheme, predict};
+//!
+//! let table = CostTable::slides()?;
+//! let machine = |scheme| Config { nodes: 4, ppn: 4, sps: 2, ..Config::slides(16 << 10, scheme) };
+//! let ksm = predict(&machine(Scheme::Ksm), &table, Extent::Full)?;
+//! let pool = predict(&machine(Scheme::Stock), &table, Extent::Full)?;
+//! assert!(Gain::of(pool.us, ksm.us).time_saved_percent > 0.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod check;
 mod command;

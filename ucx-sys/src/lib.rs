@@ -1,18 +1,28 @@
-//! Raw FFI of UCX's public UCP API and of the UCS types it needs. Nothing here is safe to call without reading `ucp.h`.
+//! Raw FFI of UCX's public UCP API and of the UCS types that it needs. The contracts are in `ucp.h`.
 //!
-//! Nothing is linked: [`Ucp::load`] opens the `libucp.so.0` that is there (by path, or by the loader's search) and
-//! resolves every function of the table at once, so that a UCX that lacks one is refused by name before anything ran.
-//! The types come from bindgen (`cargo xtask bindgen`: `wrapper.h` and `bindgen.args` in, `src/bindings.rs` out and
-//! committed); `tests/layout.rs` compares them with the installed headers. Headers of UCX 1.20.1 were read; every
-//! function of the table exists in 1.18 to 1.23.
+//! The crate links nothing. [`Ucp::load`] opens a `libucp.so.0`, by path or through the loader's search, and resolves
+//! all functions at once. A UCX without one of them is refused with the function's name.
 //!
-//! Words: *context* = one UCX instance with its devices and registrations; *worker* = its progress engine and
-//! address; *endpoint* = a connection to a peer's worker; *memh* = a registered buffer; *exported memh* = bytes with
-//! which a process on another function of the same device uses that buffer as its own; *rkey* = bytes with which a
-//! remote peer reaches it.
+//! ```no_run
+//! let ucp = ucx_sys::Ucp::load(None)?;
+//! println!("UCX {}", ucp.version());
+//! # Ok::<(), ucx_sys::LoadError>(())
+//! ```
 //!
-//! Thread safety: the table is immutable and may be shared; whether two threads may call into one object is UCX's
-//! affair (`ucs_thread_mode_t`).
+//! bindgen generates the types (`cargo xtask bindgen` reads `wrapper.h` and `bindgen.args` and writes the committed
+//! `src/bindings.rs`). `tests/layout.rs` compares them with the installed headers. The headers are those of UCX 1.20.1.
+//! All functions exist in 1.18 to 1.23.
+//!
+//! # Terms
+//! - **context**: a UCX instance with its devices and registrations.
+//! - **worker**: the progress engine of a context, with an address.
+//! - **endpoint**: a connection to a peer's worker.
+//! - **memh**: memory handle, a registered buffer.
+//! - **exported memh**: bytes with which a process on another function of the same device can use that buffer.
+//! - **rkey**: bytes with which a remote peer can access the buffer.
+//!
+//! Thread safety: the function table is immutable and may be shared. UCX's thread mode (`ucs_thread_mode_t`) determines
+//! whether two threads may use the same object.
 
 #[expect(
     missing_docs,

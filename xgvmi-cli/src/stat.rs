@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// Show this process only, and end with 1 if it is not there
     #[arg(long)]
     pid: Option<u64>,
-    /// Where the processes' files are [default: /dev/shm/xgvmi-<user id>]
+    /// Where the processes' files are [default: /dev/shm/xgvmi-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -1,9 +1,30 @@
-//! An offloaded alltoallv: host ranks hand their buffers to service processes (SPs) on the DPUs, which move the data.
+//! Offloaded alltoallv: host ranks pass their buffers to service processes (SPs) on the DPUs, which move the data.
 //!
-//! [`Client`] is what a rank uses, [`Service`] what runs on a DPU (`xgvmi-sp`). Ranks find each other by an
-//! [`Exchange`]: MPI in an MPI program, [`TcpExchange`] elsewhere. `docs/OFFLOAD.md` has the protocol and the limits.
+//! A rank uses [`Client`]. A DPU runs [`Service`] (`xgvmi-sp`). Ranks find each other through an [`Exchange`]: MPI in an
+//! MPI program, [`TcpExchange`] elsewhere. `docs/OFFLOAD.md` describes the protocol and the limits.
 //!
-//! [`Client`] and [`Service`] are of one thread each, as all of [`xgvmi_ucp`] is.
+//! ```no_run
+//! use std::time::Duration;
+//! use xgvmi_offload::{Client, ClientArgs, CommunicatorId, Memory, Scheme, Side, TcpExchange};
+//!
+//! let (rank, size) = (0, 2);
+//! let mut exchange = TcpExchange::meet("10.0.0.1:7799", rank, size, Duration::from_secs(30))?;
+//! let args = ClientArgs { services: vec!["192.168.100.2:7700".to_owned()], ..Default::default() };
+//! let mut client = Client::connect(&args.options(Scheme::Xgvmi)?, rank, size, &mut exchange)?;
+//!
+//! // One block of 4 KiB to and from each rank.
+//! let (mut send, mut receive) = (vec![1_u8; 8192], vec![0_u8; 8192]);
+//! let side = |bytes: &mut Vec<u8>| Memory::Temporary { start: bytes.as_mut_ptr(), length: bytes.len() };
+//! let (from, to) = (side(&mut send), side(&mut receive));
+//! let blocks = |memory| Side { memory, counts: &[4096, 4096], displacements: &[0, 4096] };
+//! // SAFETY: nothing accesses the two buffers until the call is complete.
+//! let request = unsafe { client.alltoallv(CommunicatorId(0), blocks(from), blocks(to)) }?;
+//! client.wait(request)?;
+//! client.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Client`], [`Service`] and all objects of [`xgvmi_ucp`] belong to one thread each.
 
 pub mod check;
 mod client;

@@ -1,11 +1,22 @@
-//! Safe, thin wrappers over UCP: one file per object, handles own what they name, every wait has a limit.
+//! Safe, thin wrapper of UCP: one file per object. Handles own their UCP objects, and each wait has a time limit.
 //!
-//! Beside them stand the memory that programs move: temporary buffers ([`buffer`]) and the bytes that a receiver can
-//! verify ([`pattern`]).
+//! The crate also contains the memory that programs transfer: temporary buffers ([`buffer`]) and a byte pattern that the
+//! receiver can verify ([`pattern`]).
 //!
-//! Ownership follows UCP's: an [`Endpoint`] keeps its [`Worker`] alive, which keeps its [`Context`]; memory handles
-//! keep the context. None of them is `Send`: a context and all that hangs off it belong to one thread, which is
-//! UCX's cheapest thread mode. What is not here was not needed yet.
+//! An [`Endpoint`] keeps its [`Worker`] alive, a worker keeps its [`Context`], and memory handles keep the context. No
+//! object is `Send`: a context and everything created from it belong to one thread, which is UCX's fastest thread mode.
+//! The wrapper covers only the parts of UCP that the project uses.
+//!
+//! ```no_run
+//! use xgvmi_ucp::{Context, MappedBuffer, buffer::Buffer};
+//!
+//! let ucp = ucx_sys::Ucp::load(None)?;
+//! let context = Context::new(ucp, "example")?;
+//! // Registers the buffer and exports it for a process on the DPU.
+//! let mapped = MappedBuffer::new(&context, Buffer::new(1 << 20)?)?;
+//! let exported = mapped.export()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod buffer;
 mod context;

@@ -1,12 +1,20 @@
-//! `osu_alltoallv` and `osu_ialltoallv`: OSU's benchmarks with temporary buffers, under any MPI.
+//! `osu_alltoallv` and `osu_ialltoallv`: OSU's benchmarks with temporary buffers, for any MPI.
 //!
-//! The programs do what OSU's do, option by option, and print what OSU's print. They add temporary buffers, which is
-//! what a pool of keys is for, a second way to carry the collective out (by service processes on the DPUs), and files
-//! with the results. docs/OSU.md is the user's page.
+//! Options and output are OSU's. The programs add temporary buffers, a second backend (service processes on the DPUs
+//! carry out the collective), and result files. `docs/OSU.md` is the user's manual.
 //!
-//! From the outside in: [`run`] is a whole run, [`options`] its command line, [`measure`] one message size on one rank,
-//! [`summary`] what all ranks saw of it, [`omb`] OSU's output, [`pages`] the manual, [`results`] the files, [`merge`] several runs. Beneath: [`backend`], [`offload`],
-//! [`buffers`], [`layout`], [`datatype`], [`compute`], [`mpi`].
+//! From the top down: [`run`] is a whole run, [`options`] the command line, [`measure`] one message size on one rank,
+//! [`summary`] the combined result of all ranks, [`omb`] OSU's output, [`pages`] the manual pages, [`results`] the
+//! result files, [`merge`] the combination of several runs. Below: [`backend`], [`offload`], [`buffers`], [`layout`],
+//! [`datatype`], [`compute`], [`mpi`].
+//!
+//! ```
+//! use osu_mpi::options::{Options, Program};
+//!
+//! let options = Options::new(Program::Alltoallv);
+//! assert_eq!(options.sizes().next(), Some(1));
+//! assert_eq!(options.rounds(16 << 10).iterations, 100);
+//! ```
 
 pub mod backend;
 pub mod buffers;

@@ -1,7 +1,7 @@
 //! The demo: the offloaded transfer of the slides, four processes per scheme, every byte verified.
 //!
-//! [`process`] is what each of the four does, [`wire`] what they say to each other over UCP, [`control`] what the
-//! orchestrator says to them, [`orchestrate`] how the schemes take turns and what is counted.
+//! `process` contains the work of each process, `wire` their messages over UCP, `control` the messages of the
+//! orchestrator, and [`orchestrate`] the order of the schemes and the counters.
 
 mod control;
 mod dpu;

@@ -48,7 +48,7 @@ pub enum Memory<'a> {
         /// Bytes.
         length: usize,
     },
-    /// Registered before, by [`Client::register`].
+    /// Registered before, by [`Client::register`](super::Client::register).
     Registered(&'a Registered),
 }
 
@@ -71,7 +71,7 @@ pub struct Registered {
     pub(super) packed: Vec<u8>,
 }
 
-/// A call under way. To be completed with [`Client::test`] or [`Client::wait`].
+/// A call under way. To be completed with [`Client::test`](super::Client::test) or [`Client::wait`](super::Client::wait).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the buffers belong to the call until it is complete"]
 pub struct Request {
