@@ -1,16 +1,18 @@
-//! Device counters: how many commands, work requests and doorbells a device has executed, as some command reports them.
+//! Device counters: the number of commands, work requests and doorbells that a device has executed.
+//! A command prints them.
 //!
-//! The form is JSON: `{"schema":1,"functions":[{"commands":{"create_mkey":n,...},"wqes":{"umr_bind":n,...},
-//! "doorbells":n},...]}`; what else is in it is ignored. A counter that is asked for and not there is an error: it
-//! must not pass for zero.
+//! The format is JSON:
+//! `{"schema":1,"functions":[{"commands":{"create_mkey":n,...},"wqes":{"umr_bind":n,...},
+//! "doorbells":n},...]}`. Other fields are ignored. A missing counter is an error, because it must
+//! not count as zero.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The schema understood.
+/// The supported schema version.
 const SCHEMA: u64 = 1;
 
-/// Counters of all functions of a device, summed.
+/// Counters, summed over all functions of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     create_mkey: u64,
@@ -23,7 +25,7 @@ pub struct Counters {
     doorbells: u64,
 }
 
-/// Counters per iteration. The names are the report's.
+/// Counters per iteration. The field names are those of the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CommandsPerIteration {
     /// CREATE_MKEY commands.
@@ -45,7 +47,7 @@ pub struct CommandsPerIteration {
 }
 
 impl CommandsPerIteration {
-    /// Commands that make or destroy keys and aliases: what a pool is there to avoid.
+    /// Commands that create or destroy keys and aliases. A pool avoids them.
     #[must_use]
     pub fn key_commands(&self) -> f64 {
         self.create_mkey
@@ -56,28 +58,28 @@ impl CommandsPerIteration {
     }
 }
 
-/// Why counters could not be had.
+/// Reason why the counters cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CountersError {
-    /// Not JSON, or not of the form above.
+    /// Not JSON, or not in the format above.
     #[error("device counters: {0}")]
     Form(#[from] serde_json::Error),
-    /// Of another schema.
+    /// Another schema version.
     #[error("device counters of schema {0}, understood is {SCHEMA}")]
     Schema(u64),
-    /// A counter is not there.
+    /// A counter is missing.
     #[error("device counters of {function} lack {counter}")]
     Missing {
         /// The function's name.
         function: String,
-        /// The counter's.
+        /// The counter's name.
         counter: &'static str,
     },
-    /// A counter went back: the device was reset meanwhile.
+    /// A counter decreased: someone has reset the device.
     #[error("device counter {counter} went from {before} to {after}")]
     Backwards {
-        /// Its name.
+        /// The counter's name.
         counter: &'static str,
         /// The earlier value.
         before: u64,
@@ -102,7 +104,7 @@ struct Function {
 }
 
 impl Counters {
-    /// Parses what the counters command prints, and sums over all functions.
+    /// Parses the output of the counters command and sums over all functions.
     ///
     /// # Errors
     /// [`CountersError`].
@@ -127,7 +129,7 @@ impl Counters {
         Ok(sum)
     }
 
-    /// What was counted since `before`.
+    /// The difference to the counters `before`.
     ///
     /// # Errors
     /// [`CountersError::Backwards`].
@@ -156,7 +158,7 @@ impl Counters {
         )
     }
 
-    /// Adds another batch's counts.
+    /// Adds the counters of another batch.
     pub fn add(&mut self, other: &Self) {
         self.create_mkey += other.create_mkey;
         self.destroy_mkey += other.destroy_mkey;
@@ -168,7 +170,7 @@ impl Counters {
         self.doorbells += other.doorbells;
     }
 
-    /// The counts divided by `iterations`.
+    /// The counters divided by `iterations`.
     #[must_use]
     pub fn per_iteration(&self, iterations: u64) -> CommandsPerIteration {
         #[expect(

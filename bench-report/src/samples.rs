@@ -1,4 +1,4 @@
-//! Latency samples and their percentiles, exact: all samples are kept, there are few.
+//! Latency samples and exact percentiles. All samples are kept.
 
 /// Times of one measurement, in microseconds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -21,20 +21,20 @@ impl Samples {
         self.us.extend(times_us);
     }
 
-    /// How many there are.
+    /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         self.us.len()
     }
 
-    /// Whether there are none.
+    /// True without samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.us.is_empty()
     }
 
-    /// The nearest-rank percentile, in microseconds: the smallest sample that at least `percent` of 100 samples do
-    /// not exceed. `None` without samples.
+    /// The nearest-rank percentile in microseconds: the smallest sample that is greater than or
+    /// equal to at least `percent` of 100 samples. `None` without samples.
     #[must_use]
     pub fn percentile(&self, percent: u32) -> Option<f64> {
         let mut sorted = self.us.clone();

@@ -1,9 +1,9 @@
-//! Sizes in bytes, read and written with binary suffixes.
+//! Sizes in bytes, parsed and formatted with binary suffixes.
 
-/// Reads `16384`, `16K`, `16KiB`, `1M`, `2G`.
+/// Parses `16384`, `16K`, `16KiB`, `1M`, `2G`.
 ///
 /// # Errors
-/// Says what is wrong with the text.
+/// A message that describes the problem with the text.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let factor = match &text[digits.len()..] {
@@ -25,7 +25,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("'{text}' is no size; try: 16K"))
 }
 
-/// Writes `16 KiB` where that is exact, bytes otherwise.
+/// Formats as `16 KiB` if that is exact, otherwise in bytes.
 #[must_use]
 pub fn format_size(size: usize) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {

@@ -1,4 +1,4 @@
-//! What all plots share: the page, the axis of sizes, colours and the legend.
+//! Common parts of all plots: page, size axis, colours, legend.
 
 use crate::format_size;
 use anyhow::{Result, anyhow};
@@ -10,7 +10,8 @@ use plotters::prelude::*;
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 600;
 
-/// Told apart by readers of all colour vision (Okabe and Ito), and by their order.
+/// Colours that are distinct in all forms of colour vision (Okabe and Ito). The order also
+/// distinguishes them.
 pub const COLOURS: [RGBColor; 6] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
@@ -20,17 +21,17 @@ pub const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
-/// The page that is drawn on.
+/// The drawing area.
 pub type Page<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// A chart whose x axis counts powers of two.
+/// A chart with powers of two on the x axis.
 pub type Chart<'a, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, Y>>;
-/// What the drawing functions of plotters end with.
+/// The result type of plotters' drawing functions.
 pub type DrawResult = std::result::Result<(), Box<dyn std::error::Error>>;
 
-/// A plot as the text of an SVG file.
+/// Draws a plot and returns it as SVG text.
 ///
 /// # Errors
-/// What `draw` ends with.
+/// The error of `draw`.
 pub fn page(draw: impl FnOnce(&Page<'_>) -> DrawResult) -> Result<String> {
     let mut svg = String::new();
     {
@@ -46,7 +47,7 @@ pub fn page(draw: impl FnOnce(&Page<'_>) -> DrawResult) -> Result<String> {
     Ok(svg)
 }
 
-/// Draws axes, their titles and the grid.
+/// Draws the axes, their titles and the grid.
 pub fn axes<Y>(
     chart: &mut Chart<'_, Y>,
     (x, y): (&str, &str),
@@ -70,7 +71,7 @@ where
     Ok(())
 }
 
-/// Draws the legend of all series so far.
+/// Draws the legend of all series drawn before.
 pub fn legend<Y>(chart: &mut Chart<'_, Y>, place: SeriesLabelPosition) -> DrawResult
 where
     Y: Ranged<ValueType = f64>,
@@ -86,7 +87,7 @@ where
     Ok(())
 }
 
-/// Smallest and largest of the values; `None` without any.
+/// Smallest and largest value; `None` without values.
 pub fn bounds(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     values.into_iter().fold(None, |bounds, value| {
         let (low, high) = bounds.unwrap_or((value, value));
@@ -94,14 +95,14 @@ pub fn bounds(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Where a size stands on an axis that counts powers of two.
+/// Position of a size on an axis of powers of two.
 pub fn power_of(size: usize) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a position on a plot")]
     let size = size as f64;
     size.log2()
 }
 
-/// `16 KiB` at whole powers of two, nothing between them.
+/// `16 KiB` at whole powers of two, otherwise empty.
 fn size_of_power(power: f64) -> String {
     if power.fract() != 0.0 || !(0.0..f64::from(usize::BITS)).contains(&power) {
         return String::new();
@@ -115,7 +116,7 @@ fn size_of_power(power: f64) -> String {
     format_size(1 << shift)
 }
 
-/// A time in microseconds, as people say it.
+/// A time in microseconds as text with a suitable unit.
 pub fn format_time(us: &f64) -> String {
     if *us >= 1e6 {
         format!("{} s", us / 1e6)

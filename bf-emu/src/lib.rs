@@ -1,21 +1,31 @@
-//! An emulated BlueField beneath unmodified rdma-core.
+//! An emulated BlueField below unmodified rdma-core.
 //!
-//! Stock libibverbs and libmlx5, and all that is built on them, run on a machine without any RDMA
-//! device: the processes are shown a kernel that has mlx5 devices, and what they post is executed
-//! by the posting thread itself, between the memories of the processes.
+//! Stock libibverbs, libmlx5 and the software above them run on a machine without an RDMA device. The emulator presents
+//! a kernel with mlx5 devices to each process. The posting thread itself executes its work requests and moves data
+//! between the memories of the processes.
 //!
-//! Layers, from the bottom; each uses only those before it:
+//! ```
+//! use bf_emu::model::topology::Topology;
 //!
-//! - [`sys`], [`guard`], [`memory`], [`trap`]: the machine: system calls, memory of processes, trapped stores.
-//! - [`model`]: what the user asks for: topology, cost profile, faults.
-//! - [`fabric`]: the device as all processes share it, one file.
-//! - [`engine`]: the adapter's side: doorbells, work requests, completions.
-//! - [`view`]: what a process sees of the device: state directory, sysfs, paths.
-//! - [`process`]: this process at the device: its contexts and doorbell pages.
-//! - `commands`: the kernel's side: ioctls and device commands.
-//! - [`report`]: counters and live objects, for the user.
+//! // Two nodes, each with a host function and a DPU function.
+//! let topology = Topology::with_nodes(2)?;
+//! assert_eq!(topology.functions().len(), 4);
+//! assert!(topology.function("node1.dpu").is_some());
+//! # Ok::<(), bf_emu::model::topology::TopologyError>(())
+//! ```
 //!
-//! This library interposes nothing: that is the business of the crate in `preload/`.
+//! Layers, from the bottom. Each uses only the layers before it:
+//!
+//! - [`sys`], [`guard`], [`memory`], [`trap`]: system calls, memory of processes, trapped stores.
+//! - [`model`]: the user's configuration: topology, cost profile, faults.
+//! - [`fabric`]: the state of the device, shared by all processes in one file.
+//! - [`engine`]: the adapter: doorbells, work requests, completions.
+//! - [`view`]: the device as a process sees it: state directory, sysfs, paths.
+//! - [`process`]: this process's contexts and doorbell pages.
+//! - `commands`: the kernel: ioctls and device commands.
+//! - [`report`]: counters and live objects for the user.
+//!
+//! This library interposes no function of the C library. The crate in `preload/` does.
 
 pub(crate) mod bits;
 pub mod commands;

@@ -195,7 +195,7 @@ pub fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     syscall!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
-/// As [`write`], into a pipe whose reader may be gone: that is an error and no signal. `SIGPIPE` must
+/// As [`fn@write`], into a pipe whose reader may be gone: that is an error and no signal. `SIGPIPE` must
 /// be held back in the calling thread.
 ///
 /// # Errors

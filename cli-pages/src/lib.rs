@@ -23,13 +23,14 @@ use clap_complete::Shell;
 
 const WORD: &str = "--generate";
 
-/// Writes the pages, if the program's arguments ask for them; its exit code then.
+/// Writes the pages if the program's arguments request them, and returns the exit code in that
+/// case.
 #[must_use]
 pub fn asked<C: CommandFactory>() -> Option<ExitCode> {
     asked_of(C::command)
 }
 
-/// As [`asked`], of a command that describes itself in another way.
+/// Like [`asked`], for a command with another kind of definition.
 #[must_use]
 pub fn asked_of(command: impl Fn() -> Command) -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
@@ -40,7 +41,7 @@ pub fn asked_of(command: impl Fn() -> Command) -> Option<ExitCode> {
         match one(words).and_then(|dir| generate(&command(), Path::new(&dir))) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                // There is nobody left to tell if stderr is closed.
+                // If stderr is closed, the error cannot be reported.
                 let _ = writeln!(io::stderr(), "error: {WORD}: {error}");
                 ExitCode::FAILURE
             }
@@ -58,7 +59,7 @@ fn one(mut words: impl Iterator<Item = OsString>) -> io::Result<OsString> {
 /// Writes `man/NAME.1` and a page for each subcommand, `bash/NAME`, `zsh/_NAME` and `fish/NAME.fish` below `dir`.
 ///
 /// # Errors
-/// A directory or file that cannot be made.
+/// A directory or file that cannot be created.
 pub fn generate(command: &Command, dir: &Path) -> io::Result<()> {
     let name = command.get_name().to_owned();
     let man = dir.join("man");
@@ -73,7 +74,7 @@ pub fn generate(command: &Command, dir: &Path) -> io::Result<()> {
         fs::create_dir_all(&place)?;
         let made = clap_complete::generate_to(shell, &mut command.clone(), &name, &place)?;
         if shell == Shell::Bash {
-            // Where bash loads completions on demand, they have the command's name.
+            // bash loads completions on demand from a file with the command's name.
             fs::rename(made, place.join(&name))?;
         }
     }

@@ -1,29 +1,28 @@
-//! Commands: opcodes, status values and the header that every mailbox begins with.
+//! Commands: opcodes, status values and the common header of all mailboxes.
 
 use crate::field::fields;
 
-/// Bytes of the header of every command, in and out.
+/// Bytes of the header of every command, input and output.
 pub const HEADER_BYTES: usize = 16;
 
 fields! {
-    /// In: what to do, see [`opcode`].
+    /// Input: the command, see [`opcode`].
     OPCODE = 0x00, 16;
-    /// In: user id of the resources; the kernel fills it in.
+    /// Input: user id of the resources. The kernel sets it.
     UID = 0x10, 16;
-    /// In: a variant of the command.
+    /// Input: a variant of the command.
     OP_MOD = 0x30, 16;
-    /// Out: 0 or one of [`status`].
+    /// Output: 0 or one of [`status`].
     STATUS = 0x00, 8;
-    /// Out: a finer reason for a bad status.
+    /// Output: a more precise reason for a bad status.
     SYNDROME = 0x20, 32;
-    /// In or out: the 24-bit number of the object that the command makes or names (qpn, cqn, rmpn,
-    /// dctn, mkey index).
+    /// Input or output: the 24-bit number of the object (qpn, cqn, rmpn, dctn, mkey index).
     OBJECT_NUMBER = 0x48, 24;
     /// General objects: their type.
     GENERAL_OBJECT_TYPE = 0x30, 16;
-    /// General objects: the 32-bit id, in for query, modify and destroy, out for create.
+    /// General objects: the 32-bit id; input for query, modify and destroy, output for create.
     GENERAL_OBJECT_ID = 0x40, 32;
-    /// General objects, create: the object is an alias of another vHCA's.
+    /// General objects, create: the object is an alias of another vHCA's object.
     GENERAL_OBJECT_ALIAS = 0x60, 1;
 }
 

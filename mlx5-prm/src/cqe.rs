@@ -4,7 +4,7 @@ use crate::wqe::{be32, be64};
 
 /// Bytes of an entry. In a queue of 128-byte entries it is the second half.
 pub const CQE_BYTES: usize = 64;
-/// Where the byte lies that gives the entry to its reader: opcode, format and owner.
+/// Offset of the byte that passes the entry to its reader: opcode, format and owner.
 pub const OWNER_AT: usize = 63;
 
 /// Opcodes of completions, the upper half of the last byte.
@@ -41,24 +41,24 @@ pub mod syndrome {
     pub const REMOTE_ABORTED_ERR: u8 = 0x22;
 }
 
-/// A completion.
+/// A completion queue entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cqe {
     /// See [`opcode`].
     pub opcode: u8,
-    /// The owner bit: the parity of the round through the ring that wrote the entry.
+    /// The owner bit: the parity of the pass over the ring that wrote the entry.
     pub owner: bool,
-    /// The receiver asked to be told.
+    /// The entry is solicited.
     pub solicited: bool,
-    /// 1: up to 32 bytes of data lie in the entry itself. 2: up to 64 bytes.
+    /// 1: up to 32 bytes of data are in the entry itself. 2: up to 64 bytes.
     pub inline_scatter: u8,
     /// User index of the shared receive queue or queue pair, 24 bits.
     pub user_index: u32,
-    /// Immediate data, or the key that was invalidated.
+    /// Immediate data, or the invalidated key.
     pub imm: u32,
-    /// Bytes that moved.
+    /// Number of bytes moved.
     pub byte_count: u32,
-    /// Time stamp. Not in error completions, whose syndromes lie there.
+    /// Time stamp. Error completions have their syndromes there instead.
     pub timestamp: u64,
     /// Opcode of the work request (of a send queue), upper byte.
     pub wqe_opcode: u8,
@@ -70,11 +70,11 @@ pub struct Cqe {
     pub src_qpn: u32,
     /// Datagrams: sender's LID.
     pub slid: u16,
-    /// Datagrams: service level and global-route bit pair, the upper byte of `flags_rqpn`.
+    /// Datagrams: service level and the two global-route bits, the upper byte of `flags_rqpn`.
     pub rx_flags: u8,
     /// Errors: see [`syndrome`].
     pub syndrome: u8,
-    /// Errors: the vendor's own code.
+    /// Errors: vendor error code.
     pub vendor_syndrome: u8,
 }
 
@@ -85,7 +85,7 @@ impl Cqe {
         matches!(self.opcode, opcode::REQ_ERR | opcode::RESP_ERR)
     }
 
-    /// The entry on the wire. The last byte gives it to the reader: write it last.
+    /// The entry on the wire. Write the last byte last, because it passes the entry to the reader.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CQE_BYTES] {
         let mut bytes = [0; CQE_BYTES];
@@ -110,7 +110,7 @@ impl Cqe {
         bytes
     }
 
-    /// The entry that `bytes` hold.
+    /// Parses an entry.
     #[must_use]
     pub fn parse(bytes: &[u8; CQE_BYTES]) -> Self {
         let last = bytes[OWNER_AT];

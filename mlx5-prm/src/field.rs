@@ -1,7 +1,7 @@
 //! Big-endian bit fields of PRM structures.
 
-/// One field: where it starts, counted in bits from the most significant bit of the first byte, and
-/// how many bits wide it is (1 to 64).
+/// One field: its first bit, counted from the most significant bit of the first byte, and its width
+/// in bits (1 to 64).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     bit: u32,
@@ -9,17 +9,17 @@ pub struct Field {
 }
 
 impl Field {
-    /// A field of `width` bits at `bit`, both as the PRM counts them.
+    /// A field of `width` bits at `bit`, counted as in the PRM.
     ///
     /// # Panics
-    /// At compile time, for a constant whose width is not 1 to 64.
+    /// At compile time, if the width of a constant is not 1 to 64.
     #[must_use]
     pub const fn new(bit: u32, width: u32) -> Self {
         assert!(width >= 1 && width <= 64, "a field is 1 to 64 bits wide");
         Self { bit, width }
     }
 
-    /// The same field of a structure that itself starts at byte `base` of another.
+    /// The same field of a structure that starts at byte `base` of another structure.
     #[must_use]
     pub const fn within(self, base: u32) -> Self {
         Self {
@@ -28,7 +28,8 @@ impl Field {
         }
     }
 
-    /// The field's value. A mailbox that ends early reads as zero there, as the device pads it.
+    /// The field's value. Bytes beyond the end of the mailbox read as zero, as the device pads
+    /// them.
     #[must_use]
     pub fn get(self, bytes: &[u8]) -> u64 {
         let mut value: u128 = 0;
@@ -36,12 +37,12 @@ impl Field {
             value = value << 8 | u128::from(bytes.get(index).copied().unwrap_or(0));
         }
         let value = value >> self.shift() & self.mask();
-        // Cannot be lost: the mask is at most 64 bits wide.
+        // Cannot fail: the mask is at most 64 bits wide.
         u64::try_from(value).unwrap_or(u64::MAX)
     }
 
-    /// Writes the field, leaving its neighbours as they are. Bits of `value` above the width are
-    /// cut off. Returns false, and writes nothing, if the field lies outside `bytes`.
+    /// Writes the field and preserves its neighbours. Truncates bits of `value` above the width. If
+    /// the field is outside `bytes`, writes nothing and returns false.
     #[must_use = "a field outside of the buffer is not written"]
     pub fn set(self, bytes: &mut [u8], value: u64) -> bool {
         if self.last_byte() >= bytes.len() {
@@ -85,7 +86,7 @@ const fn low_byte(value: u128) -> u8 {
     value.to_le_bytes()[0]
 }
 
-/// Declares documented [`Field`] constants: `NAME = bit, width; "what it is"`.
+/// Declares documented [`Field`] constants: `NAME = bit, width; "description"`.
 macro_rules! fields {
     ($($(#[$meta:meta])* $name:ident = $bit:expr, $width:expr;)*) => {
         $($(#[$meta])* pub const $name: $crate::Field = $crate::Field::new($bit, $width);)*
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(&bytes[..expect.len()], expect);
         assert!(bytes[expect.len()..].iter().all(|&byte| byte == 0));
         assert_eq!(field.get(&bytes), value);
-        // A field set to zero in a buffer of ones leaves every other bit.
+        // Zeroing a field in a buffer of ones preserves all other bits.
         let mut ones = [0xffu8; 16];
         assert!(field.set(&mut ones, 0));
         let left: u32 = ones.iter().map(|byte| byte.count_zeros()).sum();

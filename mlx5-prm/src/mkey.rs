@@ -1,18 +1,18 @@
-//! Memory keys: their context and `CREATE_MKEY`.
+//! Memory keys: context and `CREATE_MKEY`.
 
 use crate::field::fields;
 
 /// Bytes of an mkey context.
 pub const CONTEXT_BYTES: usize = 64;
-/// Where the context starts in the input of `CREATE_MKEY`, in bytes.
+/// Offset of the context in the input of `CREATE_MKEY`, in bytes.
 pub const CREATE_CONTEXT_AT: usize = 0x10;
-/// Where the list of KLM or MTT entries starts in the input of `CREATE_MKEY`, in bytes.
+/// Offset of the KLM or MTT list in the input of `CREATE_MKEY`, in bytes.
 pub const CREATE_LIST_AT: usize = 0x110;
 /// Bytes of one KLM or KSM entry.
 pub const KLM_BYTES: usize = 16;
 
 fields! {
-    /// The key may not be used until a UMR sets it.
+    /// The key is unusable until a UMR sets it.
     FREE = 0x001, 1;
     /// Upper bits of the access mode.
     ACCESS_MODE_4_2 = 0x003, 3;
@@ -30,23 +30,23 @@ fields! {
     LOCAL_READ = 0x015, 1;
     /// Lower bits of the access mode.
     ACCESS_MODE_1_0 = 0x016, 2;
-    /// The queue pair that alone may use the key, or [`QPN_ANY`].
+    /// The only queue pair that may use the key, or [`QPN_ANY`].
     QPN = 0x020, 24;
-    /// The variant, also tag: the low byte of lkey and rkey.
+    /// The variant, also called tag: the low byte of lkey and rkey.
     VARIANT = 0x038, 8;
-    /// The key spans the whole address space; `LEN` does not count.
+    /// The key spans the whole address space. `LEN` is ignored.
     LENGTH64 = 0x060, 1;
     /// Remote invalidation is allowed.
     EN_RINVAL = 0x067, 1;
     /// Protection domain.
     PD = 0x068, 24;
-    /// First virtual address that the key stands for.
+    /// First virtual address of the key.
     START_ADDR = 0x080, 64;
     /// Length in bytes.
     LEN = 0x0c0, 64;
-    /// The vHCA of the key behind a crossing key.
+    /// The vHCA of the target key of a crossing key.
     CROSSING_TARGET_GVMI = 0x180, 16;
-    /// Room of the translation list, in 16-byte words.
+    /// Capacity of the translation list, in 16-byte words.
     TRANSLATIONS_OCTWORDS = 0x1a0, 32;
     /// MTT: log2 of the page size. KSM: log2 of the entry size.
     LOG_ENTITY_SIZE = 0x1db, 5;
@@ -56,13 +56,13 @@ fields! {
 pub mod create {
     use super::fields;
     fields! {
-        /// The memory is named by a umem and not by a list.
+        /// A umem contains the memory instead of a list.
         UMEM_VALID = 0x061, 1;
-        /// Entries that the list really holds, in 16-byte words.
+        /// Number of entries in the list, in 16-byte words.
         TRANSLATIONS_OCTWORDS_ACTUAL = 0x300, 32;
         /// The umem.
         UMEM_ID = 0x320, 32;
-        /// Where in the umem the key starts.
+        /// Offset of the key's memory in the umem.
         UMEM_OFFSET = 0x340, 64;
     }
 }
@@ -80,19 +80,19 @@ pub mod access_mode {
     pub const CROSSING: u8 = 6;
 }
 
-/// One entry of a KLM list. A KSM entry has the same form, its length being reserved.
+/// One entry of a KLM list. A KSM entry has the same layout with a reserved length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Klm {
-    /// Bytes that the entry covers. Zero stands for 2 GiB.
+    /// Length of the entry in bytes. Zero means 2 GiB.
     pub byte_count: u32,
-    /// The key behind the entry.
+    /// The key that the entry refers to.
     pub mkey: u32,
-    /// The address that the entry starts at, as that key understands it.
+    /// First address of the entry in that key's address space.
     pub address: u64,
 }
 
 impl Klm {
-    /// Bytes that a zero `byte_count` stands for.
+    /// Meaning of a zero `byte_count`, in bytes.
     pub const WHOLE: u64 = 1 << 31;
 
     /// The entry on the wire.
@@ -105,7 +105,7 @@ impl Klm {
         bytes
     }
 
-    /// The entry that `bytes` hold.
+    /// Parses an entry.
     #[must_use]
     pub fn parse(bytes: &[u8; KLM_BYTES]) -> Self {
         let [a, b, c, d, e, f, g, h, address @ ..] = *bytes;
@@ -116,7 +116,7 @@ impl Klm {
         }
     }
 
-    /// The length in bytes, zero resolved.
+    /// The length in bytes. Zero means [`Klm::WHOLE`].
     #[must_use]
     pub fn length(self) -> u64 {
         match self.byte_count {

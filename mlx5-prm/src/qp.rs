@@ -1,12 +1,12 @@
-//! Queue pairs: the context, and where the commands keep it.
+//! Queue pairs: the context and its place in the commands.
 
 use crate::field::fields;
 
-/// Where the context starts in `CREATE_QP`, the transitions and the answer of `QUERY_QP`, in bytes.
+/// Offset of the context in `CREATE_QP`, the transitions and the output of `QUERY_QP`, in bytes.
 pub const CONTEXT_AT: u32 = 0x18;
 /// Bytes of the input of `CREATE_QP` without a page list.
 pub const CREATE_IN_BYTES: usize = 0x110;
-/// Bytes of the answer of `QUERY_QP`.
+/// Bytes of the output of `QUERY_QP`.
 pub const QUERY_OUT_BYTES: usize = 0x110;
 
 /// Service types (`ST`).
@@ -43,15 +43,15 @@ pub mod rq_type {
     pub const ZERO_SIZE: u8 = 3;
 }
 
-/// Fields of `CREATE_QP` behind the context.
+/// Fields of `CREATE_QP` after the context.
 pub mod create {
     use super::fields;
     fields! {
-        /// Where in its umem the rings start.
+        /// Offset of the rings in their umem.
         WQ_UMEM_OFFSET = 0x800, 64;
         /// umem of the rings.
         WQ_UMEM_ID = 0x840, 32;
-        /// `WQ_UMEM_ID` is used.
+        /// `WQ_UMEM_ID` is valid.
         WQ_UMEM_VALID = 0x860, 1;
     }
 }

@@ -5,7 +5,7 @@ use crate::field::fields;
 fields! {
     /// State: 1 is ready.
     STATE = 0x108, 4;
-    /// The ring is used in order of its entries and not as a linked list.
+    /// The ring is used in order (cyclic), not as a linked list.
     BASIC_CYCLIC = 0x120, 1;
     /// One of [`wq_type`].
     WQ_TYPE = 0x280, 4;
@@ -19,9 +19,9 @@ fields! {
     LOG_WQ_STRIDE = 0x38c, 4;
     /// log2 of the number of entries.
     LOG_WQ_SZ = 0x39b, 5;
-    /// `DBR_UMEM_ID` is used.
+    /// `DBR_UMEM_ID` is valid.
     DBR_UMEM_VALID = 0x3a0, 1;
-    /// `WQ_UMEM_ID` is used.
+    /// `WQ_UMEM_ID` is valid.
     WQ_UMEM_VALID = 0x3a1, 1;
     /// umem of the doorbell record.
     DBR_UMEM_ID = 0x3c0, 32;

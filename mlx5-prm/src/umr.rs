@@ -1,5 +1,5 @@
-//! UMR work requests: the control and mkey context segments behind the control segment of opcode
-//! [`UMR`](crate::wqe::opcode::UMR).
+//! UMR work requests: the UMR control and mkey context segments, which follow the control segment
+//! of opcode [`UMR`](crate::wqe::opcode::UMR).
 
 /// Bytes of the UMR control segment.
 pub const CTRL_BYTES: usize = 48;
@@ -11,17 +11,16 @@ pub const LIST_ALIGN_BYTES: usize = 64;
 /// Flags of the control segment (`mlx5dv.h`, `MLX5_WQE_UMR_CTRL_FLAG_*`).
 #[expect(missing_docs, reason = "the PRM's own names say it all")]
 pub mod flag {
-    /// The translation list follows in the work request itself.
+    /// The work request contains the translation list.
     pub const INLINE: u8 = 1 << 7;
     /// The key must be free.
     pub const CHECK_FREE: u8 = 1 << 5;
     pub const TRANSLATION_OFFSET: u8 = 1 << 4;
-    /// The key's queue pair must be the one that posts.
+    /// The key's queue pair must be the posting one.
     pub const CHECK_QPN: u8 = 1 << 3;
 }
 
-/// Which fields of the context the request changes (`mlx5dv.h`,
-/// `MLX5_WQE_UMR_CTRL_MKEY_MASK_*`).
+/// Fields of the context that the request changes (`mlx5dv.h`, `MLX5_WQE_UMR_CTRL_MKEY_MASK_*`).
 #[expect(missing_docs, reason = "the PRM's own names say it all")]
 pub mod mask {
     pub const LEN: u64 = 1 << 0;
@@ -54,9 +53,9 @@ const CONTEXT_FREE: u8 = 1 << 6;
 pub struct UmrCtrl {
     /// See [`flag`].
     pub flags: u8,
-    /// Room of the translation list, in 16-byte words, a multiple of four.
+    /// Size of the translation list, in 16-byte words, a multiple of four.
     pub klm_octowords: u16,
-    /// First entry of the key's list that changes, in 16-byte words, or the size of the BSF.
+    /// First entry of the key's list to change, in 16-byte words, or the size of the BSF.
     pub translation_offset: u16,
     /// See [`mask`].
     pub mkey_mask: u64,
@@ -74,7 +73,7 @@ impl UmrCtrl {
         bytes
     }
 
-    /// The segment that `bytes` hold.
+    /// Parses the segment.
     #[must_use]
     pub fn parse(bytes: &[u8; CTRL_BYTES]) -> Self {
         Self {
@@ -93,7 +92,7 @@ pub struct UmrContext {
     pub free: bool,
     /// See [`access`].
     pub access: u8,
-    /// The queue pair that alone may use the key, or [`QPN_ANY`](crate::mkey::QPN_ANY).
+    /// The only queue pair that may use the key, or [`QPN_ANY`](crate::mkey::QPN_ANY).
     pub qpn: u32,
     /// The variant, low byte of the key.
     pub variant: u8,
@@ -119,7 +118,7 @@ impl UmrContext {
         bytes
     }
 
-    /// The segment that `bytes` hold.
+    /// Parses the segment.
     #[must_use]
     pub fn parse(bytes: &[u8; CONTEXT_BYTES]) -> Self {
         Self {
@@ -144,9 +143,9 @@ fn be64(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// What rdma-core 44 puts behind the control segment for `IBV_WR_BIND_MW` of a type 1 window
-    /// (`providers/mlx5/qp.c`, `set_bind_wr`): tag 0xfb, 0x4000 bytes at 0x7f00_0000_1000, local
-    /// write, remote read and write.
+    /// The bytes after the control segment that rdma-core 44 writes for `IBV_WR_BIND_MW` of a type
+    /// 1 window (`providers/mlx5/qp.c`, `set_bind_wr`): tag 0xfb, 0x4000 bytes at 0x7f00_0000_1000,
+    /// local write, remote read and write.
     #[test]
     fn bind_has_the_bytes_of_rdma_core() {
         let ctrl = UmrCtrl {

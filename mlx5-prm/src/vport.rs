@@ -2,13 +2,13 @@
 
 use crate::field::fields;
 
-/// Bytes of the answer.
+/// Bytes of the output.
 pub const QUERY_OUT_BYTES: usize = 0x210;
 
 fields! {
-    /// In the command: the port, from 1, of a function with two.
+    /// In the command: the port number, from 1, for a function with two ports.
     PORT_NUM = 0x04c, 4;
-    /// Each message must have a global route.
+    /// Each message needs a global route.
     GRH_REQUIRED = 0x183, 1;
     /// Physical state: 5 is link up.
     PORT_PHYSICAL_STATE = 0x190, 4;
@@ -16,7 +16,7 @@ fields! {
     PORT_STATE = 0x198, 4;
     /// State of the virtual port.
     VPORT_STATE = 0x19c, 4;
-    /// GUID that the functions of one adapter share.
+    /// System image GUID, common to the functions of one adapter.
     SYSTEM_IMAGE_GUID = 0x1c0, 64;
     /// GUID of the port.
     PORT_GUID = 0x200, 64;

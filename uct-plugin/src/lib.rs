@@ -1,24 +1,34 @@
-//! `libuct_ib_mlx5_xgvmi.so`: stands in front of six operations of UCX's mlx5 memory domains and
-//! serves cross-GVMI exports and imports from a pool and an alias map. Entry points only.
+//! `libuct_ib_mlx5_xgvmi.so`: replaces six operations of UCX's mlx5 memory domains and serves cross-GVMI exports and
+//! imports from a key pool and an alias map. This file contains the entry points only.
 //!
-//! UCX comes here in one of three ways: by the loader, because the library is preloaded and defines
-//! UCX's names; or, if the library is loaded after UCX's module, through UCX's operations table,
-//! which the constructor patches, see [`door`]; or, in a UCX that has the patches of `patches/`,
-//! through a table made for it, see [`door_table`]. Whatever the library does not serve, it passes on to UCX's
-//! own function with the arguments as they came, and with as little between as possible.
+//! UCX calls the library in one of three ways. With a preload, the library defines UCX's symbol names and the dynamic
+//! loader selects them. As a plugin, the library loads after UCX's module, and its constructor patches UCX's operations
+//! table (`door`). In a UCX with the patches of `patches/`, the library registers a table of operations (`door_table`).
+//! If the library does not serve a call, it passes the call with its original arguments to UCX's own function.
 //!
-//! | operation | what is done with it |
+//! | operation | action |
 //! |---|---|
-//! | `md_query` | a memory domain is looked at, and served from then on |
-//! | `mem_reg` | UCX registers; address and length are noted |
-//! | `mkey_pack` | exported: a key of the pool; imported: the alias's rkey; else UCX's |
-//! | `mem_attach` | pooled keys: an alias from the map; else UCX's |
-//! | `mem_dereg` | the pool's key is invalidated, the alias unpinned; then UCX's |
-//! | `md_close` | pool and map are closed; then UCX's |
+//! | `md_query` | inspect a memory domain, serve it from then on |
+//! | `mem_reg` | UCX registers; record address and length |
+//! | `mkey_pack` | export: a key of the pool; import: the alias's rkey; otherwise UCX's function |
+//! | `mem_attach` | pooled key: an alias from the map; otherwise UCX's function |
+//! | `mem_dereg` | invalidate the pool's key or unpin the alias; then UCX's function |
+//! | `md_close` | close pool and map; then UCX's function |
 //!
-//! Words: *mkey*, a memory key; *export*, a key that another function (DPU) may use; *gvmi* or
-//! *vhca_id*, a function; *alias*, a local key for another function's key; *memh*, UCX's memory
-//! handle; *MD*, UCX's memory domain; *door*, a way by which calls come here.
+//! Programs can also call the library's own C interface (`include/xgvmi.h`):
+//!
+//! ```
+//! # extern crate uct_ib_mlx5_xgvmi;
+//! unsafe extern "C" {
+//!     fn xgvmi_version() -> *const std::ffi::c_char;
+//! }
+//! // SAFETY: the function has no preconditions and returns a constant string.
+//! let version = unsafe { std::ffi::CStr::from_ptr(xgvmi_version()) };
+//! assert!(version.to_str().is_ok());
+//! ```
+//!
+//! Terms: *mkey*, a memory key; *export*, a key that another function (DPU) may use; *gvmi* or *vhca_id*, a function;
+//! *alias*, a local key for another function's key; *memh*, UCX's memory handle; *MD*, UCX's memory domain.
 
 mod abi;
 mod ahead;

@@ -1,4 +1,5 @@
-//! What UCX's headers define as macros or inline functions, written by hand: bindgen cannot emit them.
+//! Macros and inline functions of UCX's headers, written by hand because bindgen cannot generate
+//! them.
 
 use crate::{
     UCP_DATATYPE_CONTIG, UCP_DATATYPE_IOV, UCP_DATATYPE_SHIFT, UCS_ERR_LAST, UCS_INPROGRESS,
@@ -41,12 +42,14 @@ pub fn ucs_ptr_status(pointer: ucs_status_ptr_t) -> ucs_status_t {
     if ucs_ptr_is_ptr(pointer) {
         UCS_INPROGRESS
     } else {
-        // Null is UCS_OK; any other value here is a sign-extended code in [UCS_ERR_LAST, -1], so its low byte is it.
+        // Null is UCS_OK. Any other value is a sign-extended code in [UCS_ERR_LAST, -1], so its low
+        // byte is the code.
         pointer.addr().to_le_bytes()[0].cast_signed()
     }
 }
 
-/// The smallest pointer value that is an error code: codes are negative, so they are the highest addresses.
+/// The smallest pointer value that is an error code. Codes are negative, so they are the highest
+/// addresses.
 fn lowest_error() -> usize {
     isize::from(UCS_ERR_LAST).cast_unsigned()
 }

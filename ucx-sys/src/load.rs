@@ -1,4 +1,4 @@
-//! Finding and opening `libucp`, and what is said when that fails.
+//! Finds and opens `libucp`, and describes the errors.
 
 use crate::{
     UCP_API_MAJOR, UCP_API_MINOR, UcpFunctions, ucp_config_t, ucp_context_h, ucp_params_t,
@@ -10,57 +10,58 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::{env, fmt};
 
-/// The file asked of the loader when no path is given. UCX has kept this soname since 1.0.
+/// The file name for the loader if no path is given. UCX has kept this soname since 1.0.
 pub const SONAME: &str = "libucp.so.0";
 
-/// Why no UCX could be opened.
+/// Reason why UCX cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The library was not found, or one that it needs was not.
+    /// The library, or one of its dependencies, was not found.
     #[error("cannot open {}: {}; LD_LIBRARY_PATH is {}", library.display(), cause, search_path())]
     Open {
-        /// What was asked for.
+        /// The requested file.
         library: PathBuf,
-        /// The loader's words.
+        /// The loader's message.
         cause: String,
     },
-    /// The library is there but is not a UCX that has the whole table.
+    /// The library exists but lacks a function of the table.
     #[error("{} is no usable UCX: {}", library.display(), cause)]
     Symbol {
-        /// What was opened.
+        /// The opened file.
         library: PathBuf,
-        /// The loader's words, which name the symbol.
+        /// The loader's message, which names the symbol.
         cause: String,
     },
 }
 
 /// UCX's functions, resolved. Dereferences to the table: `ucp.ucp_worker_progress(worker)`.
 ///
-/// The library stays open for the life of the process: UCX rewrites entry points of libc (its memory hooks) and has
-/// threads of its own, so that unloading it is never safe. Hence there is only a `&'static Ucp`.
+/// The library stays open until the process ends. UCX rewrites entry points of libc (memory hooks)
+/// and has its own threads, so unloading it is never safe. Hence the only form is `&'static Ucp`.
 pub struct Ucp {
     functions: UcpFunctions,
 }
 
 impl Ucp {
-    /// Opens UCX: `library` if given, else [`SONAME`] by the loader's search.
+    /// Opens UCX: `library`, or [`SONAME`] through the loader's search.
     ///
-    /// UCS functions are looked up through the same handle, whose search covers the libraries that `libucp` itself
-    /// was linked to: it is therefore always the `libucs` that this `libucp` uses.
+    /// UCS functions are resolved through the same handle. Its search covers the dependencies of
+    /// `libucp`, so they always come from the `libucs` that this `libucp` uses.
     ///
     /// # Errors
-    /// [`LoadError`], which names the file and what was missing in it.
+    /// [`LoadError`], which names the file and the missing symbol.
     pub fn load(library: Option<&Path>) -> Result<&'static Self, LoadError> {
         let file = library.map_or(OsStr::new(SONAME), Path::as_os_str);
-        // SAFETY: opening runs the library's constructors. UCX's read the environment and set up logging and memory
-        // hooks; they ask nothing of the caller. A file that is not UCX is the user's to answer for, as with
-        // LD_PRELOAD.
+        // SAFETY: opening runs the library's constructors. UCX's constructors read the environment
+        // and set up logging and memory hooks; they have no preconditions. The user is responsible
+        // for a file that is not UCX, as with LD_PRELOAD.
         let opened = unsafe { Library::new(file) }.map_err(|error| LoadError::Open {
             library: file.into(),
             cause: cause_of(&error),
         })?;
-        // SAFETY: the table's types are those of ucp.h (tests/layout.rs), and the names are UCX's own.
+        // SAFETY: the table's types are those of ucp.h (tests/layout.rs), and the names are UCX's
+        // own.
         let functions =
             unsafe { UcpFunctions::from_library(opened) }.map_err(|error| LoadError::Symbol {
                 library: file.into(),
@@ -72,37 +73,38 @@ impl Ucp {
     /// UCX's version, such as `1.20.1`.
     #[must_use]
     pub fn version(&self) -> &'static str {
-        // SAFETY: the function takes nothing and may be called at any time.
+        // SAFETY: the function has no arguments and no preconditions.
         let version = unsafe { self.functions.ucp_get_version_string() };
-        // SAFETY: UCX answers with a string constant of its own, and is never unloaded.
+        // SAFETY: UCX returns a string constant and is never unloaded.
         unsafe { CStr::from_ptr(version) }
             .to_str()
             .unwrap_or("unknown")
     }
 
-    /// UCX's words for a status.
+    /// UCX's text for a status.
     #[must_use]
     pub fn status_string(&self, status: ucs_status_t) -> &'static str {
-        // SAFETY: any value is allowed; unknown ones are answered with a text as well.
+        // SAFETY: any value is valid; unknown codes return a text as well.
         let text = unsafe { self.functions.ucs_status_string(status) };
-        // SAFETY: known codes give string constants; an unknown code gives a static buffer of UCS. Both outlive us.
+        // SAFETY: known codes return string constants; an unknown code returns a static buffer of
+        // UCS. Both are never freed.
         unsafe { CStr::from_ptr(text) }
             .to_str()
             .unwrap_or("unknown status")
     }
 
-    /// `ucp_init`, which the header defines inline: the API version of these bindings goes along.
+    /// `ucp_init`, an inline function of the header: passes the API version of these bindings.
     ///
     /// # Safety
-    /// As `ucp_init_version`: `params` points to a valid structure, `config` is null or from `ucp_config_read`,
-    /// `context` can be written.
+    /// As for `ucp_init_version`: `params` points to a valid structure, `config` is null or comes
+    /// from `ucp_config_read`, `context` is writable.
     pub unsafe fn ucp_init(
         &self,
         params: *const ucp_params_t,
         config: *const ucp_config_t,
         context: *mut ucp_context_h,
     ) -> ucs_status_t {
-        // SAFETY: the caller's promise is the callee's.
+        // SAFETY: the caller's contract is the callee's.
         unsafe {
             self.functions
                 .ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, params, config, context)
@@ -126,7 +128,7 @@ impl fmt::Debug for Ucp {
     }
 }
 
-/// libloading keeps the loader's own words one level down.
+/// libloading stores the loader's own message one level below.
 fn cause_of(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -1,5 +1,5 @@
-//! Reads what the library shows of a process: a file in shared memory that describes itself, see
-//! `uct-plugin/src/board.rs`.
+//! Reads the counters that the library publishes for each process, from a self-describing file in
+//! shared memory. See `uct-plugin/src/board.rs`.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -9,26 +9,26 @@ use std::path::{Path, PathBuf};
 /// `xgvmi st`, read as a word.
 const MAGIC: u64 = u64::from_ne_bytes(*b"xgvmi st");
 const FORMAT: u64 = 1;
-/// A file has some 16 KiB; whatever is much longer is something else.
+/// Maximum size of a file. The library writes about 16 KiB.
 const BYTES_MAX: u64 = 1 << 20;
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// One process.
+/// One process that uses the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u64,
-    /// Of the library in it.
+    /// Version of the library in that process.
     pub(crate) version: String,
-    /// Memory domains that found no place.
+    /// Memory domains without a slot in the file.
     pub(crate) unlisted: u64,
     pub(crate) domains: Vec<Domain>,
 }
 
-/// One memory domain: names and numbers, in the order of the file.
+/// One memory domain: names and counters, in the order of the file.
 pub(crate) type Domain = Vec<(String, u64)>;
 
-/// Why a file shows nothing.
+/// Reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum BoardError {
@@ -45,10 +45,10 @@ pub(crate) fn default_dir() -> PathBuf {
     PathBuf::from(format!("/dev/shm/xgvmi-{user}"))
 }
 
-/// All live processes, the lowest number first; and what could not be read.
+/// All live processes, sorted by process number, and the files that could not be read.
 pub(crate) fn processes(dir: &Path) -> (Vec<Process>, Vec<BoardError>) {
     let (mut processes, mut errors) = (Vec::new(), Vec::new());
-    // Without a directory there is no process.
+    // Without a directory no process uses the library.
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         match read(&entry.path()) {
             Ok(Some(process)) => processes.push(process),
@@ -60,14 +60,14 @@ pub(crate) fn processes(dir: &Path) -> (Vec<Process>, Vec<BoardError>) {
     (processes, errors)
 }
 
-/// The process of a file; `None` if it is dead, or only about to show something.
+/// The process of a file. `None` if it is dead or has not yet published its counters.
 fn read(path: &Path) -> Result<Option<Process>, BoardError> {
     let failed = |source| BoardError::Read {
         path: path.to_owned(),
         source,
     };
     let file = match File::open(path) {
-        // It has just ended.
+        // The process has just ended.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(failed)?,
     };
@@ -89,9 +89,10 @@ fn read(path: &Path) -> Result<Option<Process>, BoardError> {
     }
 }
 
-/// The process holds a lock on its file as long as it lives.
+/// A live process holds a lock on its file.
 fn is_alive(file: &File) -> bool {
-    // SAFETY: the descriptor is open. A lock that this gets is gone with the descriptor.
+    // SAFETY: the descriptor is open. If this call gets the lock, closing the descriptor releases
+    // it.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) != 0 }
 }
 
@@ -139,7 +140,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A file with two of three slots in use.
+    /// A file that uses two of three slots.
     pub(crate) fn file(pid: u64) -> Vec<u8> {
         let (version, names) = ("0.1.0", "gvmi\nexports\npool_hits");
         let slots_at = 128 + (version.len() + names.len()).next_multiple_of(WORD);
@@ -181,7 +182,8 @@ pub(crate) mod tests {
             for value in [0, 1 << 20, u64::MAX] {
                 let mut bad = good.clone();
                 bad[at * WORD..at * WORD + WORD].copy_from_slice(&value.to_ne_bytes());
-                // No number makes it panic or take more memory than the file has.
+                // A wrong number in the file neither panics nor allocates more memory than the file
+                // size.
                 let _parsed = parse(&bad);
             }
         }

@@ -1,5 +1,5 @@
-//! Asks each mlx5 device, through the system's libmlx5, whether its firmware lets memory keys cross
-//! functions.
+//! Queries each mlx5 device through the system's libmlx5: does its firmware support cross-GVMI
+//! memory keys?
 
 use std::ffi::CStr;
 use std::fs;
@@ -11,7 +11,7 @@ use mlx5dv_sys::{
     MLX5DV_CONTEXT_FLAGS_DEVX, Mlx5Lib, ibv_context, ibv_device, mlx5dv_context_attr,
 };
 
-/// A device, as far as it could be asked.
+/// A device with the result of the query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     pub(crate) name: String,
@@ -19,22 +19,22 @@ pub(crate) struct Device {
     pub(crate) answer: Result<Capability, String>,
 }
 
-/// What the firmware says.
+/// Capabilities that the firmware reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capability {
     pub(crate) vhca_id: u64,
-    /// It has a second capability page, on which the next two are.
+    /// The device has a second capability page. The next two bits are on it.
     pub(crate) second_page: bool,
-    /// An alias may stand for another function's key.
+    /// The device supports aliases of another function's key.
     pub(crate) alias: bool,
-    /// A key may be opened to other functions.
+    /// The device can allow other functions to use a key.
     pub(crate) allow: bool,
 }
 
 /// All mlx5 devices of the machine.
 pub(crate) fn devices(lib: &Mlx5Lib) -> Vec<Device> {
     let mut count = 0;
-    // SAFETY: the number is ours to be written.
+    // SAFETY: `count` is writable.
     let list = unsafe { lib.ibv_get_device_list(&raw mut count) };
     if list.is_null() {
         return Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn devices(lib: &Mlx5Lib) -> Vec<Device> {
             devices.push(unsafe { ask(lib, device) });
         }
     }
-    // SAFETY: the list is ours, and nothing of it is used any more.
+    // SAFETY: we own the list, and nothing uses it any more.
     unsafe { lib.ibv_free_device_list(list) };
     devices
 }
@@ -59,7 +59,7 @@ pub(crate) fn devices(lib: &Mlx5Lib) -> Vec<Device> {
 unsafe fn ask(lib: &Mlx5Lib, device: *mut ibv_device) -> Device {
     // SAFETY: by the contract of this function.
     let name = unsafe { lib.ibv_get_device_name(device) };
-    // SAFETY: the name is a string in the device.
+    // SAFETY: the device contains its name as a string.
     let name = unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned();
@@ -79,7 +79,7 @@ unsafe fn ask(lib: &Mlx5Lib, device: *mut ibv_device) -> Device {
         Some(context) => {
             // SAFETY: the context was just opened with DEVX.
             let answer = unsafe { query(lib, context) };
-            // SAFETY: it is ours, and nothing was made in it.
+            // SAFETY: we own the context and have created nothing in it.
             unsafe { lib.ibv_close_device(context.as_ptr()) };
             answer
         }
@@ -104,7 +104,7 @@ unsafe fn query(lib: &Mlx5Lib, context: NonNull<ibv_context>) -> Result<Capabili
     Ok(parse(&first, &second))
 }
 
-/// The bits that UCX and the library ask for.
+/// The bits that UCX and the library need.
 fn parse(first: &[u8], second: &[u8]) -> Capability {
     let objects = general_2::CROSS_VHCA_OBJECT_TO_OBJECT_SUPPORTED.get(second);
     let allowed = general_2::ALLOWED_OBJECT_FOR_OTHER_VHCA_ACCESS.get(second);
@@ -123,7 +123,7 @@ fn parse(first: &[u8], second: &[u8]) -> Capability {
 unsafe fn page(lib: &Mlx5Lib, context: NonNull<ibv_context>, page: u16) -> Result<Vec<u8>, String> {
     let mut input = [0_u8; cmd::HEADER_BYTES];
     let mut output = [0_u8; cmd::HEADER_BYTES + cap::PAGE_BYTES];
-    // The page, and "as they are at present" rather than "at most".
+    // The page, with the current values instead of the maximum values.
     let fields: [(Field, u64); 2] = [
         (cmd::OPCODE, cmd::opcode::QUERY_HCA_CAP.into()),
         (cmd::OP_MOD, u64::from(page << 1 | 1)),

@@ -1,5 +1,5 @@
-//! `xgvmi doctor`: what the library needs of a machine with a BlueField, one line each, with what to
-//! do where it is not there. It changes nothing.
+//! `xgvmi doctor`: the requirements of the library on a machine with a BlueField, one line each,
+//! with the fix for each one that is not met. The command changes nothing.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,18 +18,18 @@ pub(crate) struct Arguments {
     /// Write JSON
     #[arg(long)]
     json: bool,
-    /// The libucp to look at [default: the one that the loader finds]
+    /// The libucp to check [default: the one that the loader finds]
     #[arg(long, value_name = "FILE")]
     ucx: Option<PathBuf>,
 }
 
-/// How a need is met.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ok,
-    /// Works, but less well.
+    /// Works, with a disadvantage.
     Note,
-    /// The library cannot serve here until somebody mends this.
+    /// The library cannot work until this is fixed.
     Fix,
 }
 
@@ -43,13 +43,13 @@ impl State {
     }
 }
 
-/// One line.
+/// One line of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     need: String,
     state: State,
     found: String,
-    /// What to do; empty when all is well.
+    /// The fix. Empty if the check passed.
     advice: String,
 }
 
@@ -68,7 +68,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything. False if something has to be mended.
+/// Runs all checks. Returns false if one of them needs a fix.
 pub(crate) fn run(arguments: &Arguments) -> bool {
     let mut findings = vec![
         ucx(Ucp::load(arguments.ucx.as_deref()).map(Ucp::version)),
@@ -98,15 +98,16 @@ fn ucx(version: Result<&str, impl ToString>) -> Finding {
     let version = match version {
         Ok(version) => version,
         Err(error) => {
-            let advice = "install UCX 1.18 to 1.23 with its mlx5 module, or name it with --ucx";
+            let advice = "install UCX 1.18 to 1.23 with its mlx5 module, or select it with --ucx";
             return Finding::new(need, State::Fix, error.to_string(), advice);
         }
     };
-    let doors = info::doors(version);
-    let found = format!("{version}, doors: {doors}");
+    let entry_points = info::entry_points(version);
+    let found = format!("{version}, load by {entry_points}");
     match info::parse(version) {
         Some(number) if number > info::KNOWN[1] => {
-            let advice = "look for XGVMI lines at UCX_LOG_LEVEL=info: it says when it stays out";
+            let advice =
+                "run with UCX_LOG_LEVEL=info: an XGVMI line says if the library is inactive";
             Finding::new(need, State::Note, found, advice)
         }
         Some(number) if number >= info::KNOWN[0] => Finding::ok(need, found),
@@ -114,13 +115,13 @@ fn ucx(version: Result<&str, impl ToString>) -> Finding {
     }
 }
 
-/// Bytes that may be pinned; `None` for any number of them.
+/// Limit of pinned memory in bytes. `None` means unlimited.
 fn lock_limit() -> Option<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the structure is ours to be written.
+    // SAFETY: the structure is writable.
     let status = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     (status != 0 || limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
@@ -132,12 +133,12 @@ fn memory_lock(limit: Option<u64>) -> Finding {
             "ulimit -l",
             State::Note,
             format!("{} KiB", bytes >> 10),
-            "registered memory is pinned: set memlock to unlimited in limits.conf, unless root runs it",
+            "registered memory is pinned: set memlock to unlimited in limits.conf, or run as root",
         ),
     }
 }
 
-/// The kernel's doors to the adapters: `uverbs0` and so on.
+/// The adapters' device files: `uverbs0` and so on.
 fn device_files(dir: &Path) -> Finding {
     let need = "device files";
     let is_verbs = |path: &PathBuf| {
@@ -155,7 +156,8 @@ fn device_files(dir: &Path) -> Finding {
         names.join(" ")
     };
     if files.is_empty() {
-        let advice = "load the kernel modules mlx5_ib and ib_uverbs; in a container, pass /dev/infiniband in";
+        let advice =
+            "load the kernel modules mlx5_ib and ib_uverbs; in a container, add /dev/infiniband";
         let found = format!("no uverbs in {}", dir.display());
         return Finding::new(need, State::Fix, found, advice);
     }
@@ -168,7 +170,7 @@ fn device_files(dir: &Path) -> Finding {
     } else {
         State::Note
     };
-    let advice = "give this user read and write permission on them";
+    let advice = "give this user read and write permission";
     Finding::new(
         need,
         state,
@@ -181,7 +183,7 @@ fn may_use(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: the path ends in a zero byte.
+    // SAFETY: the path ends with a NUL byte.
     unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) == 0 }
 }
 
@@ -203,7 +205,7 @@ fn adapter(device: &Device) -> Finding {
     } = match &device.answer {
         Ok(capability) => *capability,
         Err(error) => {
-            let advice = "DEVX is needed: a kernel from 5.0 on, and the right to use it";
+            let advice = "use kernel 5.0 or later, and give this user permission to use DEVX";
             let found = format!("firmware {firmware}, {error}");
             return Finding::new(need, State::Fix, found, advice);
         }
@@ -218,9 +220,9 @@ fn adapter(device: &Device) -> Finding {
     .collect();
     let found = format!("firmware {firmware}, vhca_id {vhca_id:#x}");
     match lacks.as_slice() {
-        [] => Finding::ok(need, format!("{found}, keys may cross functions")),
+        [] => Finding::ok(need, format!("{found}, cross-GVMI keys are supported")),
         lacks => {
-            let advice = "a BlueField-2 or -3 in DPU mode with current firmware has these";
+            let advice = "use a BlueField-2 or -3 in DPU mode with current firmware";
             let found = format!("{found}, lacks {}", lacks.join(" and "));
             Finding::new(need, State::Fix, found, advice)
         }
@@ -229,12 +231,12 @@ fn adapter(device: &Device) -> Finding {
 
 fn shared_memory(dir: &Path) -> Finding {
     match may_use(dir) {
-        true => Finding::ok("xgvmi stat", format!("{} can be used", dir.display())),
+        true => Finding::ok("xgvmi stat", format!("{} is writable", dir.display())),
         false => Finding::new(
             "xgvmi stat",
             State::Note,
-            format!("{} cannot be written to", dir.display()),
-            "without it there are no numbers, everything else works",
+            format!("{} is not writable", dir.display()),
+            "xgvmi stat shows nothing; everything else works",
         ),
     }
 }
@@ -299,7 +301,7 @@ mod tests {
             allow,
         };
         let of = |alias, allow| adapter(&device(Ok(capability(alias, allow))));
-        check(&of(true, true), State::Ok, "vhca_id 0x21, keys may cross");
+        check(&of(true, true), State::Ok, "vhca_id 0x21, cross-GVMI keys");
         check(&of(false, true), State::Fix, "lacks cross_vhca_object");
         check(&of(true, false), State::Fix, "lacks allowed_object");
         let refused = device(Err("cannot be opened".to_owned()));
@@ -317,7 +319,7 @@ mod tests {
         check(&device_files(dir.path()), State::Fix, "no uverbs");
         fs::write(dir.path().join("uverbs0"), "").expect("a file");
         check(&device_files(dir.path()), State::Ok, "uverbs0");
-        check(&shared_memory(dir.path()), State::Ok, "can be used");
+        check(&shared_memory(dir.path()), State::Ok, "is writable");
         check(
             &shared_memory(&dir.path().join("none")),
             State::Note,

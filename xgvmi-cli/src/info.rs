@@ -1,4 +1,4 @@
-//! `xgvmi info`: version, the UCX that is found and the doors into it, and the options.
+//! `xgvmi info`: version, the installed UCX, its entry points for the library, and the options.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,25 @@ use ucx_sys::Ucp;
 
 use crate::options;
 
-/// UCX versions that the library is tried with: the first, and the last.
+/// Oldest and newest UCX version that the library is tested with.
 pub(crate) const KNOWN: [(u32, u32); 2] = [(1, 18), (1, 23)];
-/// The first version that loads what is in `UCX_PLUGIN_PATH`.
+/// First version that loads modules from `UCX_PLUGIN_PATH`.
 const PLUGINS: (u32, u32) = (1, 22);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Show the options as they are set in this environment, as ucx_info does
+    /// Print the options with their values in this environment, like ucx_info
     #[arg(short = 'c', long)]
     config: bool,
-    /// Show what each option does as well
+    /// Print the description of each option as well
     #[arg(short = 'f', long)]
     full: bool,
-    /// The libucp to look at [default: the one that the loader finds]
+    /// The libucp to check [default: the one that the loader finds]
     #[arg(long, value_name = "FILE")]
     ucx: Option<PathBuf>,
 }
 
-/// Shows it all. Never fails: a machine without UCX is shown as one.
+/// Prints all information. Without UCX, the output says so.
 pub(crate) fn run(arguments: &Arguments) -> bool {
     if arguments.config || arguments.full {
         print!(
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
     match Ucp::load(arguments.ucx.as_deref()) {
         Ok(ucp) => {
             println!("UCX     {}", ucp.version());
-            println!("doors   {}", doors(ucp.version()));
+            println!("load by {}", entry_points(ucp.version()));
         }
         Err(error) => println!("UCX     {error}"),
     }
@@ -46,20 +46,20 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
     true
 }
 
-/// How the library comes into a UCX of this version.
-pub(crate) fn doors(version: &str) -> &'static str {
+/// How a UCX of this version loads the library.
+pub(crate) fn entry_points(version: &str) -> &'static str {
     match parse(version) {
-        Some(number) if number < KNOWN[0] => "none: too old, the library would stay out",
+        Some(number) if number < KNOWN[0] => "none: too old, the library stays inactive",
         Some(number) if number > KNOWN[1] => {
-            "unknown version: the library checks what it finds, and stays out if it differs"
+            "unknown version: the library checks its layout and stays inactive if the layout differs"
         }
         Some(number) if number >= PLUGINS => "LD_PRELOAD, UCX_PLUGIN_PATH",
         Some(_) => "LD_PRELOAD",
-        None => "none: no version of UCX",
+        None => "none: not a version of UCX",
     }
 }
 
-/// Major and minor number.
+/// Major and minor version.
 pub(crate) fn parse(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split('.').map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -68,7 +68,7 @@ pub(crate) fn parse(version: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// The options in UCX's own form.
+/// The options in UCX's own format.
 fn listing(is_full: bool, value_of: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::new();
     for setting in options::all() {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_version_has_its_doors() {
+    fn each_version_has_its_entry_points() {
         for (version, expect) in [
             ("1.17.0", "none"),
             ("1.18.1", "LD_PRELOAD"),
@@ -100,9 +100,9 @@ mod tests {
             ("2.0", "unknown"),
             ("unknown", "none"),
         ] {
-            assert!(doors(version).starts_with(expect), "{version}");
+            assert!(entry_points(version).starts_with(expect), "{version}");
         }
-        assert_eq!(doors("1.21.0"), "LD_PRELOAD");
+        assert_eq!(entry_points("1.21.0"), "LD_PRELOAD");
     }
 
     #[test]

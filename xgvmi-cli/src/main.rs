@@ -1,5 +1,5 @@
-//! `xgvmi`: shows how the library is set, what it does in running processes, and whether this
-//! machine has what it needs. This file reads the command line and dispatches.
+//! `xgvmi`: prints the library's options, its counters in running processes, and the requirements
+//! that this machine does not meet. This file parses the command line and dispatches.
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool answers on standard output"
@@ -16,9 +16,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Looks after libuct_ib_mlx5_xgvmi, the library that serves UCX's cross-GVMI memory keys.
+/// Inspects libuct_ib_mlx5_xgvmi, the library that serves UCX's cross-GVMI memory keys.
 ///
-/// Ends with 0 when all is well, with 1 when something is not, with 2 when it was called wrongly.
+/// The exit code is 0 on success, 1 if a problem was found, and 2 for a usage error.
 #[derive(Debug, Parser)]
 #[command(name = "xgvmi", version, disable_help_subcommand = true)]
 struct Arguments {
@@ -28,11 +28,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the version, the UCX that is found, the doors into it, and the options
+    /// Print the version, the installed UCX, its entry points for the library, and the options
     Info(info::Arguments),
-    /// Show the numbers of the processes that use the library
+    /// Print the counters of the processes that use the library
     Stat(stat::Arguments),
-    /// Look whether this machine can use the library, and say what to do where it cannot
+    /// Check whether this machine can use the library, and print a fix for each problem
     Doctor(doctor::Arguments),
 }
 
@@ -40,8 +40,9 @@ fn main() -> ExitCode {
     if let Some(code) = cli_pages::asked::<Arguments>() {
         return code;
     }
-    // Whoever reads only the first lines shall not make this one panic.
-    // SAFETY: the default action of a signal is always there, and no other thread runs yet.
+    // A reader that closes the pipe early must not cause a panic.
+    // SAFETY: SIGPIPE always has a
+    // default action, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let is_well = match Arguments::parse().command {
         Command::Info(arguments) => info::run(&arguments),

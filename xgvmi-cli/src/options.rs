@@ -1,25 +1,25 @@
-//! The library's options, from the page that the library writes from its own table.
+//! The library's options, parsed from the page that the library generates from its option table.
 
-/// The page.
+/// The generated page.
 const PAGE: &str = include_str!("../../docs/OPTIONS.md");
 
 /// One option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
-    /// What it takes, in words.
+    /// Type or allowed values.
     pub(crate) takes: String,
     pub(crate) default: &'static str,
-    /// What it does, in lines.
+    /// Description, in lines.
     pub(crate) help: &'static str,
 }
 
-/// All options, in the order in which UCX lists them.
+/// All options, in UCX's order.
 pub(crate) fn all() -> Vec<Setting> {
     PAGE.split("\n## ").skip(1).filter_map(parse).collect()
 }
 
-/// A section: name, a line with what it takes and the default, the help.
+/// Parses a section: name, a line with type and default, description.
 fn parse(section: &'static str) -> Option<Setting> {
     let mut parts = section.splitn(3, "\n\n");
     let (name, line, help) = (parts.next()?, parts.next()?, parts.next()?);

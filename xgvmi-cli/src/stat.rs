@@ -1,5 +1,5 @@
-//! `xgvmi stat`: the numbers of the processes that use the library, once or again and again, for the
-//! reader, as JSON, or as Prometheus reads them.
+//! `xgvmi stat`: the counters of the processes that use the library, once or periodically, as text,
+//! as JSON, or in Prometheus' format.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -12,25 +12,26 @@ use crate::board::{self, Domain, Process};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Show them again every so many seconds, until interrupted
+    /// Repeat the output every given number of seconds, until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
-    /// Write JSON, one line each time
+    /// Print JSON, one line per output
     #[arg(long, conflicts_with = "prom")]
     json: bool,
-    /// Write Prometheus' text format
+    /// Print Prometheus' text format
     #[arg(long)]
     prom: bool,
-    /// Show this process only, and end with 1 if it is not there
+    /// Print this process only. Exit with 1 if it does not exist
     #[arg(long)]
     pid: Option<u64>,
-    /// Where the processes' files are [default: /dev/shm/xgvmi-UID]
+    /// Directory with the processes' files [default: /dev/shm/xgvmi-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Shows them. False if a process that was asked for is not there, or a file cannot be read.
+/// Prints the counters. Returns false if the requested process does not exist or a file cannot be
+/// read.
 pub(crate) fn run(arguments: &Arguments) -> bool {
     let dir = arguments.dir.clone().unwrap_or_else(board::default_dir);
     loop {
@@ -47,11 +48,11 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
             _ => table(&processes),
         };
         if arguments.watch.is_some() && std::io::stdout().is_terminal() {
-            // To the top, and nothing below.
+            // Move the cursor to the top and clear the screen below.
             print!("\x1b[H\x1b[2J");
         }
         print!("{text}");
-        // Where nobody reads it any more, there is nobody to be told.
+        // If the reader closed the pipe, there is nobody to report the error to.
         let _flushed = std::io::stdout().flush();
         let Some(seconds) = arguments.watch else {
             let is_missing = arguments.pid.is_some() && processes.is_empty();
@@ -108,7 +109,7 @@ fn json(processes: &[Process]) -> String {
     format!("{}\n", json!({ "processes": processes }))
 }
 
-/// Prometheus wants all samples of a name together.
+/// Prometheus requires all samples of a metric to be contiguous.
 fn prometheus(processes: &[Process]) -> String {
     let domains = || {
         let of = |process: &'_ Process| {
@@ -140,12 +141,12 @@ fn prometheus(processes: &[Process]) -> String {
     text
 }
 
-/// What tells about the numbers and is none itself.
+/// Fields that describe the counters and are no counters.
 fn is_about(name: &str) -> bool {
     ["gvmi", "renewed_ns"].contains(&name)
 }
 
-/// A number that also falls.
+/// Fields that can also decrease (gauges).
 fn is_level(name: &str) -> bool {
     const LEVELS: [&str; 6] = [
         "pool_in_use",
@@ -163,7 +164,7 @@ fn number(domain: &Domain, name: &str) -> u64 {
     found.map_or(0, |(_, value)| *value)
 }
 
-/// The program's name; empty if it has just ended, or runs in another container.
+/// The program's name. Empty if the process has just ended or runs in another container.
 fn command_of(pid: u64) -> String {
     let path = format!("/proc/{pid}/comm");
     let command = std::fs::read_to_string(path).unwrap_or_default();
@@ -186,7 +187,7 @@ mod tests {
             ]
         };
         vec![Process {
-            // Higher than any process number can be.
+            // Larger than any process number.
             pid: 1 << 40,
             version: "0.1.0".to_owned(),
             unlisted: 0,

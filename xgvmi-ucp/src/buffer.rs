@@ -1,12 +1,13 @@
-//! Page-aligned anonymous memory that is mapped fresh and unmapped for good: the temporary buffer of a collective.
+//! Page-aligned anonymous memory, mapped for one use and then unmapped: the temporary buffer of a
+//! collective.
 //!
-//! malloc would keep and reuse the pages, and UCX's registration cache would then hit where an application with
-//! temporary buffers misses.
+//! malloc would keep and reuse the pages. UCX's registration cache would then hit, while it misses
+//! for an application with temporary buffers.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// A mapping of its own, gone (`munmap`) when dropped.
+/// A mapping. Dropping it unmaps it (`munmap`).
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u8>,
@@ -14,26 +15,26 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Maps `length` bytes and touches every page, so that no page fault is left for later.
+    /// Maps `length` bytes and touches every page, so that later accesses cause no page fault.
     ///
     /// # Errors
-    /// The system's, for instance when `length` is 0 or more than there is.
+    /// The system's error, for example if `length` is 0 or exceeds the available memory.
     pub fn new(length: usize) -> io::Result<Self> {
         let mut buffer = Self::untouched(length)?;
-        // The smallest page anywhere is 4 KiB; a larger one is merely touched more often.
+        // The smallest page size is 4 KiB. A larger page is touched several times.
         for byte in buffer.as_mut_slice().iter_mut().step_by(4096) {
             *byte = UNTOUCHED;
         }
         Ok(buffer)
     }
 
-    /// Maps `length` bytes and leaves the pages for whoever touches them first: for keys to memory that nobody reads,
-    /// which may be longer than there is memory.
+    /// Maps `length` bytes without touching the pages. Use it for keys of memory that nobody reads.
+    /// It may exceed the physical memory.
     ///
     /// # Errors
-    /// The system's, for instance when `length` is 0.
+    /// The system's error, for example if `length` is 0.
     pub fn untouched(length: usize) -> io::Result<Self> {
-        // SAFETY: an anonymous mapping at an address of the system's choice asks nothing of the caller.
+        // SAFETY: an anonymous mapping at an address of the system's choice has no preconditions.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -56,13 +57,13 @@ impl Buffer {
         Ok(Self { start, length })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Never true: an empty mapping cannot be made.
+    /// Always false: an empty mapping does not exist.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -83,12 +84,13 @@ impl Buffer {
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the mapping is `length` bytes, lives as long as `self`, and is all zero or written. Devices that
-        // write to it do so only while a MappedBuffer owns it, when nobody else can call this.
+        // SAFETY: the mapping is `length` bytes long, lives as long as `self`, and is zero or
+        // written. Devices write to it only while a MappedBuffer owns it, and then this function is
+        // unreachable.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// The bytes, to be written.
+    /// The bytes, writable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in as_slice(), and `self` is borrowed mutably.
@@ -96,7 +98,7 @@ impl Buffer {
     }
 }
 
-/// What a page that nobody has filled begins with.
+/// First bytes of an unfilled page.
 const UNTOUCHED: u8 = 0xa5;
 
 impl Drop for Buffer {

@@ -10,9 +10,10 @@ use ucx_sys::{
     ucp_context_h, ucp_params_t,
 };
 
-/// A UCP context with the features of an offloaded transfer: RMA, active messages, exported memory handles, wake-up.
+/// A UCP context with the features of an offloaded transfer: RMA, active messages, exported memory
+/// handles, wake-up.
 ///
-/// Clones share the context; it is cleaned up with the last object that uses it.
+/// Clones share the context. The last object that uses it cleans it up.
 #[derive(Debug, Clone)]
 pub struct Context {
     inner: Rc<Inner>,
@@ -25,7 +26,7 @@ struct Inner {
     access_min: usize,
 }
 
-/// Settings of UCX under which a get into imported memory is never done by the CPU, whatever its length.
+/// UCX settings with which the CPU never executes a get into imported memory, whatever its length.
 ///
 /// UCX chooses a protocol for each length. For an imported memory handle only `get/zcopy` is right: `get/bcopy` would
 /// copy to the exporter's address in this process. With all others out of the choice, a get that zero-copy cannot do
@@ -39,21 +40,22 @@ const BY_DEVICE_ALONE: [(&str, &str); 2] = [
 impl Context {
     /// Opens the devices that UCX's configuration (its environment) selects.
     ///
-    /// `name` shows in UCX's logs and tools.
+    /// `name` appears in UCX's logs and tools.
     ///
     /// # Errors
-    /// UCX's, for instance when no device fits `UCX_TLS`.
+    /// UCX's error, for example if no device matches `UCX_TLS`.
     pub fn new(ucp: &'static Ucp, name: &str) -> Result<Self> {
         Self::open(ucp, name, std::ptr::null(), ImportedMemory::ACCESS_MIN)
     }
 
-    /// As [`Context::new`], with settings of its own: names without `UCX_`, and values. They override the environment.
+    /// Like [`Context::new`], with additional settings: names without `UCX_`, and values. They
+    /// override the environment.
     ///
-    /// In such a context accesses to imported memory are done by the device alone from
-    /// [`ImportedMemory::DEVICE_ACCESS_MIN`] bytes on, and a shorter one is refused.
+    /// In such a context only the device accesses imported memory, from
+    /// [`ImportedMemory::DEVICE_ACCESS_MIN`] bytes on. Shorter accesses are refused.
     ///
     /// # Errors
-    /// UCX's, for instance for an unknown setting.
+    /// UCX's error, for example for an unknown setting.
     pub fn with_settings(ucp: &'static Ucp, name: &str, settings: &[(&str, &str)]) -> Result<Self> {
         let config = Config::read(ucp)?;
         for (setting, value) in BY_DEVICE_ALONE.iter().chain(settings) {
@@ -68,7 +70,7 @@ impl Context {
         config: *const ucp_config_t,
         access_min: usize,
     ) -> Result<Self> {
-        // A name with a NUL cannot be passed; UCX then makes up its own.
+        // A name with a NUL cannot be passed. UCX then generates a name.
         let c_name = CString::new(name).unwrap_or_default();
         let params = ucp_params_t {
             field_mask: u64::from(UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME),
@@ -98,13 +100,13 @@ impl Context {
         self.inner.ucp.version()
     }
 
-    /// The shortest access to imported memory that is let through, in bytes.
+    /// The shortest permitted access to imported memory, in bytes.
     #[must_use]
     pub fn access_min(&self) -> usize {
         self.inner.access_min
     }
 
-    /// Makes a worker, with an inbox for active messages of the identifiers `0..message_ids`.
+    /// Creates a worker with an inbox for active messages of the identifiers `0..message_ids`.
     ///
     /// # Errors
     /// UCX's.
@@ -129,7 +131,7 @@ impl Drop for Inner {
     }
 }
 
-/// UCX's configuration, as read from the environment and changed since.
+/// UCX's configuration: the environment's settings with later changes.
 #[derive(Debug)]
 struct Config {
     ucp: &'static Ucp,

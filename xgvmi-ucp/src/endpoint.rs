@@ -15,7 +15,7 @@ use ucx_sys::{
     ucp_ep_params_t, ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucs_status_t,
 };
 
-/// A connection. Clones share it; it is closed with [`Endpoint::close`], or when the last clone goes.
+/// A connection. Clones share it. [`Endpoint::close`], or the drop of the last clone, closes it.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     inner: Rc<Inner>,
@@ -26,9 +26,9 @@ struct Inner {
     worker: Worker,
     handle: Cell<ucp_ep_h>,
     peer: String,
-    /// Without, UCX refuses to close at once.
+    /// Without this flag UCX refuses an immediate close.
     handles_errors: bool,
-    /// Written by UCX's error callback. Boxed, so that the callback's argument does not move.
+    /// UCX's error callback writes it. Boxed, so that the callback's argument does not move.
     failure: Box<Cell<ucs_status_t>>,
 }
 
@@ -74,16 +74,16 @@ impl Endpoint {
         })
     }
 
-    /// The peer's name, as given to [`Worker::connect`].
+    /// The peer's name, from [`Worker::connect`].
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.inner.peer
     }
 
-    /// Sends an active message, eagerly: for control, and for data so short that nothing else pays.
+    /// Sends an active message with the eager protocol, for control messages and short data.
     ///
     /// # Errors
-    /// That of the connection, if it has failed before.
+    /// The connection's error, if it has failed before.
     pub fn send(&self, id: u16, header: Vec<u8>, data: Vec<u8>) -> Result<Request> {
         self.check_alive()?;
         let param = ucp_request_param_t {
@@ -113,11 +113,11 @@ impl Endpoint {
         ))
     }
 
-    /// RDMA READ: moves `length` bytes from the peer's memory at `remote_address` straight into the imported memory
-    /// of a third process at `address`. No byte passes through this process.
+    /// RDMA READ: moves `length` bytes from the peer's memory at `remote_address` directly into the
+    /// imported memory of a third process at `address`. No byte passes through this process.
     ///
     /// # Errors
-    /// [`super::UcpError::ImportedAccess`] for a range that cannot be served so; that of the connection.
+    /// [`super::UcpError::ImportedAccess`] for an unsuitable range; the connection's error.
     pub fn get(
         from: &RemoteKey,
         remote_address: u64,
@@ -133,8 +133,8 @@ impl Endpoint {
             memh: into.access(address, length)?,
             ..Default::default()
         };
-        // An address of another process: it is never dereferenced here, for access() admits no length at which UCX
-        // would copy with the CPU.
+        // An address of another process. This process never dereferences it, because access()
+        // refuses all lengths that UCX would copy with the CPU.
         let destination = std::ptr::without_provenance_mut::<c_void>(usize_of(address));
         let worker = endpoint.worker();
         // SAFETY: endpoint and key belong together; the handle covers the destination; both are held by the request
@@ -156,20 +156,20 @@ impl Endpoint {
         Ok(Request::new(worker, "ucp_get_nbx", answer, holds))
     }
 
-    /// Begins to close the connection, as [`Endpoint::close`] does, and waits for nothing: operations under way end
-    /// with an error while the worker is progressed.
+    /// Starts to close the connection like [`Endpoint::close`], without waiting: outstanding
+    /// operations end with an error while the worker makes progress.
     pub fn abandon(&self) {
         drop(self.inner.close());
     }
 
-    /// Closes the connection without asking the peer: both sides must have agreed that they are done, for what is
-    /// still under way is lost.
+    /// Closes the connection without asking the peer. Both sides must have agreed that they are
+    /// finished, because outstanding operations are lost.
     ///
-    /// An orderly close would wait for the peer's acknowledgement, and for as long as UCX's longest timeout if the
-    /// peer has closed its own side already.
+    /// An orderly close would wait for the peer's acknowledgement, for as long as UCX's longest
+    /// timeout if the peer has already closed its side.
     ///
     /// # Errors
-    /// UCX's, or that of the waiting. The endpoint is gone in any case.
+    /// UCX's error, or that of the wait. The endpoint is closed in any case.
     pub fn close(&self, waiter: &Waiter, limit: Duration) -> Result<()> {
         self.inner
             .close()
@@ -197,14 +197,15 @@ impl Endpoint {
 }
 
 impl Inner {
-    /// Closes the endpoint the first time, and answers the operation that does it.
+    /// Closes the endpoint on the first call and returns the operation that does it.
     fn close(&self) -> Option<Request> {
         let handle = self.handle.replace(std::ptr::null_mut());
         if handle.is_null() {
             return None;
         }
         if !self.handles_errors {
-            // It goes with its worker. An orderly close would wait for a peer that may not be there any more.
+            // It is destroyed with its worker. An orderly close would wait for a peer that may no
+            // longer exist.
             return None;
         }
         let param = ucp_request_param_t {
@@ -222,17 +223,18 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Only on the way out of an error: the process is about to end, and waiting could hang it.
+        // Only after an error: the process is about to end, and a wait could hang.
         drop(self.close());
         if !self.handles_errors {
-            // Not closed before its worker is destroyed, until when UCX may call back: a few bytes stay for good.
+            // The endpoint is open until its worker is destroyed, and UCX may call back until then.
+            // A few bytes are leaked.
             let none = Box::new(Cell::new(UCS_OK));
             Box::leak(std::mem::replace(&mut self.failure, none));
         }
     }
 }
 
-/// UCX's callback for a failed connection: remembers why, for the next call on it.
+/// UCX's callback for a failed connection: stores the reason for the next call.
 unsafe extern "C" fn failed(arg: *mut c_void, _endpoint: ucp_ep_h, status: ucs_status_t) {
     // SAFETY: `arg` is the cell that connect() registered. It lives as long as the endpoint, and UCX calls back from
     // the worker's progress, so on its thread.

@@ -1,39 +1,39 @@
-//! What can go wrong between us and UCP, with the call, the object and UCX's own words.
+//! Errors of UCP calls, with the call, the object and UCX's own text.
 
 use std::time::Duration;
 use ucx_sys::{UCS_OK, Ucp, ucs_status_t};
 
-/// Short for this module's results.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, UcpError>;
 
-/// A failed call, or a wait that came to its limit.
+/// A failed call or an expired wait.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UcpError {
-    /// UCX answered with an error status.
+    /// UCX returned an error status.
     #[error("{call}({object}): {text} (status {status})")]
     Call {
         /// The function that failed.
         call: &'static str,
-        /// What it was called on, with the numbers that matter.
+        /// The object, with the relevant numbers.
         object: String,
-        /// UCX's words.
+        /// UCX's text.
         text: &'static str,
         /// `ucs_status_t`.
         status: ucs_status_t,
     },
-    /// A condition did not come true in time.
+    /// A condition was not met in time.
     #[error("waited {} ms for {what}", limit.as_millis())]
     Timeout {
-        /// What was waited for.
+        /// The awaited condition.
         what: &'static str,
-        /// For how long.
+        /// The time limit.
         limit: Duration,
     },
-    /// Whoever started this process has closed its end of the control channel: nobody wants the result any more.
+    /// The parent process has closed its end of the control channel and no longer needs the result.
     #[error("the control channel closed during a wait for {what}")]
     Abandoned {
-        /// What was waited for.
+        /// The awaited condition.
         what: &'static str,
     },
     /// A system call of the waiting loop failed.
@@ -41,31 +41,31 @@ pub enum UcpError {
     Wait {
         /// The system call.
         call: &'static str,
-        /// What was waited for.
+        /// The awaited condition.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// An access to imported memory that is not inside it, or too short to be done by the device alone.
+    /// An access to imported memory that is out of bounds, or too short for the device.
     #[error(
         "{length} bytes at {address:#x} of imported memory {start:#x}+{size}: outside, or shorter than {min} bytes"
     )]
     ImportedAccess {
-        /// First address asked for, in the exporter's address space.
+        /// First address of the access, in the exporter's address space.
         address: u64,
-        /// Bytes asked for.
+        /// Length of the access in bytes.
         length: usize,
-        /// First address imported.
+        /// First imported address.
         start: u64,
-        /// Bytes imported.
+        /// Length of the imported range in bytes.
         size: usize,
         /// See [`super::Context::access_min`].
         min: usize,
     },
-    /// More active messages arrived than anyone took.
+    /// The inbox of active messages is full.
     #[error("{count} active messages are waiting or were refused; the most is {max}")]
     InboxFull {
-        /// Messages waiting or refused.
+        /// Number of waiting or refused messages.
         count: usize,
         /// The limit.
         max: usize,
@@ -88,7 +88,7 @@ impl UcpError {
     }
 }
 
-/// Turns a status into a result; the object's description is only made for a failure.
+/// Turns a status into a result. The description of the object is only created on failure.
 pub(super) fn check(
     ucp: &Ucp,
     call: &'static str,

@@ -13,7 +13,7 @@ use ucx_sys::{
     ucp_mem_map_params_t, ucp_memh_buffer_release_params_t, ucp_memh_pack_params_t, ucs_status_t,
 };
 
-/// Memory of this process, registered; somebody else's to own.
+/// A registered range of this process's memory. It does not own the memory.
 #[derive(Debug)]
 pub struct MappedRange {
     memh: Memh,
@@ -51,11 +51,11 @@ impl MappedRange {
         })
     }
 
-    /// Packs the handle for a process on another function of the same device (`ucp_memh_pack` with EXPORT): this is
-    /// where a cross-GVMI key is made or bound.
+    /// Packs the handle for a process on another function of the same device (`ucp_memh_pack` with
+    /// EXPORT). This step creates or binds a cross-GVMI key.
     ///
     /// # Errors
-    /// UCX's; `Unsupported operation` means that no device of the context exports memory.
+    /// UCX's error. `Unsupported operation` means that no device of the context exports memory.
     pub fn export(&self) -> Result<ExportedMemh> {
         let Memh { context, handle } = &self.memh;
         let params = ucp_memh_pack_params_t {
@@ -82,20 +82,20 @@ impl MappedRange {
         })
     }
 
-    /// First address, as the importer must name it.
+    /// First address, for the importer.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Gives the registration back (`ucp_mem_unmap`). UCX's registration cache keeps the key until the memory itself
-    /// is unmapped.
+    /// Ends the registration (`ucp_mem_unmap`). UCX's registration cache keeps the key until the
+    /// memory is unmapped.
     ///
     /// # Errors
     /// UCX's.
@@ -104,8 +104,8 @@ impl MappedRange {
     }
 }
 
-/// A buffer of this process, registered. It owns the buffer, so that nobody reads or unmaps it while a device may
-/// write to it.
+/// A registered buffer of this process. It owns the buffer, so nobody reads or unmaps it while a
+/// device may write to it.
 #[derive(Debug)]
 pub struct MappedBuffer {
     range: MappedRange,
@@ -116,7 +116,7 @@ impl MappedBuffer {
     /// Registers `buffer`, see [`MappedRange::new`].
     ///
     /// # Errors
-    /// UCX's; the buffer is gone then.
+    /// UCX's error. The buffer is dropped.
     pub fn new(context: &Context, buffer: Buffer) -> Result<Self> {
         // SAFETY: the range is a mapping of this process that lives longer than its registration: unmap() and the
         // order of the fields see to it. The buffer is not to be had while it is in here.
@@ -132,16 +132,16 @@ impl MappedBuffer {
         self.range.export()
     }
 
-    /// The buffer's first address, as the importer must name it.
+    /// The buffer's first address, for the importer.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.range.address()
     }
 
-    /// Gives the registration back, see [`MappedRange::unmap`], and the buffer to the caller.
+    /// Ends the registration (see [`MappedRange::unmap`]) and returns the buffer.
     ///
     /// # Errors
-    /// UCX's; the buffer is gone then.
+    /// UCX's error. The buffer is dropped.
     pub fn unmap(self) -> Result<Buffer> {
         self.range.unmap()?;
         Ok(self.buffer)
@@ -177,8 +177,8 @@ impl Drop for ExportedMemh {
     }
 }
 
-/// Another process's buffer, used as if it were local: its address is the exporter's, and only the device may touch
-/// it. Clones share the import.
+/// Another process's buffer, used as if it were local. Its address is the exporter's, and only the
+/// device may access it. Clones share the import.
 #[derive(Debug, Clone)]
 pub struct ImportedMemory {
     inner: Rc<Imported>,
@@ -199,17 +199,19 @@ impl ImportedMemory {
     /// exporter's address.
     pub const ACCESS_MIN: usize = 16 << 10;
 
-    /// The same in a context made by [`Context::with_settings`], in which UCX has no choice but the device.
+    /// The same limit in a context from [`Context::with_settings`], where only the device executes
+    /// accesses.
     ///
-    /// The device itself wants more than what an answer carries in its completion: at most 64 bytes as UCX is set up
-    /// (`UCX_RC_MLX5_TX_INLINE_RESP`), and 128 at the most.
+    /// The device itself needs more bytes than a completion carries: 64 with UCX's default
+    /// (`UCX_RC_MLX5_TX_INLINE_RESP`), at most 128.
     pub const DEVICE_ACCESS_MIN: usize = 256;
 
-    /// Imports what a host has exported (`ucp_mem_map` with an exported handle): this is where an alias is made or
-    /// found.
+    /// Imports an exported buffer (`ucp_mem_map` with an exported handle). This step creates or
+    /// finds an alias.
     ///
     /// # Errors
-    /// UCX's; `Destination is unreachable` means that the exporter's device is none of ours.
+    /// UCX's error. `Destination is unreachable` means that this process has no function on the
+    /// exporter's device.
     ///
     /// # Safety
     /// `packed` holds the bytes of an [`ExportedMemh`] of the same version of UCX, unchanged: UCX reads them without
@@ -238,13 +240,15 @@ impl ImportedMemory {
         self.inner.address
     }
 
-    /// Bytes imported. May be more than the exporter asked for: UCX may merge and round regions.
+    /// Number of imported bytes. It may exceed the exporter's, because UCX merges and rounds
+    /// regions.
     #[must_use]
     pub fn length(&self) -> usize {
         self.inner.length
     }
 
-    /// Packs a remote key, with which a peer of this process reaches the exporter's memory (`ucp_rkey_pack`).
+    /// Packs a remote key, with which a peer of this process can access the exporter's memory
+    /// (`ucp_rkey_pack`).
     ///
     /// # Errors
     /// UCX's.
@@ -261,10 +265,12 @@ impl ImportedMemory {
         Ok(PackedRkey::new(context.clone(), buffer, length))
     }
 
-    /// Gives the import back (`ucp_mem_unmap`). UCX's registration cache, or the plugin's alias map, keeps the alias.
+    /// Ends the import (`ucp_mem_unmap`). UCX's registration cache, or the plugin's alias map,
+    /// keeps the alias.
     ///
     /// # Errors
-    /// UCX's. Nothing is done, and nothing is wrong, while a clone or an operation still uses it.
+    /// UCX's error. While a clone or an operation uses the import, the call does nothing and
+    /// succeeds.
     pub fn unmap(self) -> Result<()> {
         Rc::into_inner(self.inner).map_or(Ok(()), |imported| imported.memh.unmap())
     }
@@ -272,7 +278,8 @@ impl ImportedMemory {
     /// The handle, for an access to `length` bytes at the exporter's `address`.
     ///
     /// # Errors
-    /// [`UcpError::ImportedAccess`] for one that is not inside, or is shorter than [`Context::access_min`].
+    /// [`UcpError::ImportedAccess`] if the access is out of bounds or shorter than
+    /// [`Context::access_min`].
     pub(super) fn access(&self, address: u64, length: usize) -> Result<ucp_mem_h> {
         let inside = address
             .checked_sub(self.inner.address)
@@ -309,8 +316,8 @@ struct Memh {
 
 impl Memh {
     /// # Safety
-    /// The fields of `params` that its mask names are as `ucp_mem_map` wants them; memory that it names lives longer
-    /// than the handle.
+    /// The fields of `params` that its mask names satisfy `ucp_mem_map`. Memory that they refer to
+    /// outlives the handle.
     unsafe fn map(context: &Context, params: &ucp_mem_map_params_t) -> Result<Self> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the caller vouches for the parameters; the context is alive; `handle` can be written.
@@ -332,7 +339,7 @@ impl Memh {
         })
     }
 
-    /// Address and length of the memory behind the handle.
+    /// Address and length of the handle's memory.
     fn range(&self) -> Result<(u64, usize)> {
         let mut attr = ucp_mem_attr_t {
             field_mask: u64::from(UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH),
@@ -352,7 +359,8 @@ impl Memh {
         check(self.context.ucp(), "ucp_mem_unmap", status, String::new)
     }
 
-    /// Unmaps the handle the first time; does nothing the second, which is the drop's after [`Self::unmap`].
+    /// Unmaps the handle on the first call. The second call, from drop after [`Self::unmap`], does
+    /// nothing.
     fn unmap_once(&mut self) -> ucs_status_t {
         let handle = std::mem::replace(&mut self.handle, std::ptr::null_mut());
         if handle.is_null() {
@@ -366,7 +374,7 @@ impl Memh {
 
 impl Drop for Memh {
     fn drop(&mut self) {
-        // Only on the way out of an error; UCX logs what it has to say.
+        // Only after an error. UCX logs it.
         let _ = self.unmap_once();
     }
 }

@@ -1,13 +1,15 @@
-//! What a buffer is filled with, and whether it arrived.
+//! A byte pattern for buffers, and its verification.
 //!
-//! Word `i` of a message is `seed + i * STEP` (64 bits, wrapping, little endian), with a seed drawn from whatever
-//! makes the message unlike any other. A word that is stale, shifted, swapped or torn therefore differs, and both
-//! filling and checking run at memory speed.
+//! Word `i` of a message is `seed + i * STEP` (64 bits, wrapping, little endian). The seed is
+//! unique to the message, so a stale, shifted, swapped or torn word differs. Filling and checking
+//! run at memory speed.
 
-/// Odd, so that the words of one message are all different; 2^64 / golden ratio, so that neighbours share no byte.
+/// Odd, so that all words of a message differ; 2^64 / golden ratio, so that neighbours share no
+/// byte.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Bytes checked at a time: small enough to find the first wrong one soon, large enough to vectorise.
+/// Block size of the check: small enough to find the first wrong byte soon, large enough to
+/// vectorise.
 const BLOCK: usize = 4096;
 
 /// The contents of one message.
@@ -19,14 +21,14 @@ pub struct Pattern {
 /// The bytes that differ from a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mismatch {
-    /// How many differ.
+    /// Number of differing bytes.
     pub bytes: u64,
     /// Offset of the first one.
     pub first: usize,
 }
 
 impl Pattern {
-    /// The pattern of the message that these numbers identify.
+    /// The pattern of the message with this identity.
     #[must_use]
     pub fn new(identity: &[u64]) -> Self {
         Self {
@@ -44,7 +46,7 @@ impl Pattern {
         tail.copy_from_slice(&last[..tail.len()]);
     }
 
-    /// Compares every byte; `None` when all are right.
+    /// Compares every byte. `None` if all are correct.
     #[must_use]
     pub fn check(self, bytes: &[u8]) -> Option<Mismatch> {
         let mut found: Option<Mismatch> = None;
@@ -66,7 +68,7 @@ impl Pattern {
         found
     }
 
-    /// Whether `chunk`, which lies at `start` (a multiple of 8) of the message, has a wrong byte.
+    /// Whether `chunk`, at offset `start` (a multiple of 8) of the message, contains a wrong byte.
     fn differs(self, start: usize, chunk: &[u8]) -> bool {
         let (words, tail) = chunk.as_chunks::<8>();
         let first = start / 8;
@@ -82,7 +84,7 @@ impl Pattern {
     }
 }
 
-/// The finaliser of splitmix64: every bit of the input moves about half of the output's.
+/// The finaliser of splitmix64: each input bit changes about half of the output bits.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! An operation in flight, and what it holds on to meanwhile.
+//! An outstanding operation and the objects that it uses.
 
 use super::{ImportedMemory, RemoteKey, Result, UcpError, Waiter, Worker};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use ucx_sys::{
     UCS_INPROGRESS, UCS_OK, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t,
 };
 
-/// An operation that UCP has taken.
+/// An operation that UCP has accepted.
 ///
-/// It owns what the operation uses. One that is dropped before it is complete never gives that back: UCX, or the
-/// device, may still use it.
+/// It owns the objects that the operation uses. If it is dropped before completion, it leaks them,
+/// because UCX or the device may still use them.
 #[derive(Debug)]
 pub struct Request {
     worker: Worker,
@@ -18,7 +18,7 @@ pub struct Request {
     holds: Holds,
 }
 
-/// What an operation uses until it is complete.
+/// The objects in use until completion.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for their life, never read")]
 pub(super) enum Holds {
@@ -40,7 +40,7 @@ enum State {
 }
 
 impl Request {
-    /// Takes the answer of an `_nbx` call made on an endpoint of `worker`.
+    /// Wraps the result of an `_nbx` call on an endpoint of `worker`.
     pub(super) fn new(
         worker: &Worker,
         call: &'static str,
@@ -63,14 +63,14 @@ impl Request {
     /// Progresses the worker until the operation is complete.
     ///
     /// # Errors
-    /// The operation's own error, [`UcpError::Timeout`] after `limit`, or that of the waiting.
+    /// The operation's own error, [`UcpError::Timeout`] after `limit`, or that of the wait.
     pub fn wait(self, waiter: &Waiter, limit: Duration) -> Result<()> {
         waiter.until(&self.worker, limit, self.call, || {
             Ok(self.test()?.then_some(()))
         })
     }
 
-    /// Whether the operation is complete; its worker must be progressed for that to come true.
+    /// Whether the operation is complete. The caller must progress its worker.
     ///
     /// # Errors
     /// The operation's own error.
@@ -85,7 +85,7 @@ impl Request {
         }
     }
 
-    /// The final status, once there is one.
+    /// The final status, if the operation is complete.
     fn poll(&self) -> Option<ucs_status_t> {
         match self.state {
             State::Done(status) => Some(status),

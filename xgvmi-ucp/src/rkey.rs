@@ -1,4 +1,4 @@
-//! Remote keys: the bytes that one process packs, and what its peer unpacks from them.
+//! Remote keys: packed by one process, unpacked by its peer.
 
 use super::error::check;
 use super::{Context, Endpoint, Result};
@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use ucx_sys::ucp_rkey_h;
 
-/// A packed remote key: bytes to send to whoever shall reach the memory.
+/// A packed remote key: bytes for a peer that accesses the memory.
 #[derive(Debug)]
 pub struct PackedRkey {
     context: Context,
@@ -15,7 +15,7 @@ pub struct PackedRkey {
 }
 
 impl PackedRkey {
-    /// Takes a buffer that `ucp_rkey_pack` of `context` has made.
+    /// Wraps a buffer from `ucp_rkey_pack` of `context`.
     pub(super) fn new(context: Context, buffer: *mut std::ffi::c_void, length: usize) -> Self {
         Self {
             context,
@@ -41,7 +41,7 @@ impl Drop for PackedRkey {
     }
 }
 
-/// A peer's memory, reachable over one endpoint. Clones share the key.
+/// A peer's memory, accessible over one endpoint. Clones share the key.
 #[derive(Debug, Clone)]
 pub struct RemoteKey {
     inner: Rc<Inner>,
@@ -57,7 +57,8 @@ impl RemoteKey {
     /// Unpacks a peer's key for use over `endpoint`.
     ///
     /// # Errors
-    /// UCX's, for instance when no transport of the endpoint can use the key; that of the connection.
+    /// UCX's error, for example if no transport of the endpoint can use the key; the connection's
+    /// error.
     ///
     /// # Safety
     /// `packed` holds the bytes of a [`PackedRkey`], unchanged: UCX reads them without knowing their length.

@@ -17,10 +17,10 @@ use ucx_sys::{
     ucp_worker_params_t, ucs_status_t,
 };
 
-/// The most active messages that may wait to be taken: a peer that sends more is broken, and memory is not.
+/// Maximum number of waiting active messages. More indicate a faulty peer, and memory is limited.
 const INBOX_MAX: usize = 1024;
 
-/// A worker of one thread. Clones share it; it is destroyed with the last object that uses it.
+/// A worker of one thread. Clones share it. The last object that uses it destroys it.
 #[derive(Debug, Clone)]
 pub struct Worker {
     inner: Rc<Inner>,
@@ -31,13 +31,15 @@ struct Inner {
     context: Context,
     handle: ucp_worker_h,
     event_fd: RawFd,
-    /// UCX calls back into the inboxes until the worker is destroyed; drop() does that before fields go.
+    /// UCX calls back into the inboxes until the worker is destroyed. drop() destroys it before the
+    /// fields are dropped.
     inboxes: Box<[Inbox]>,
     refused: Rc<Cell<usize>>,
     queue: Rc<RefCell<VecDeque<Message>>>,
 }
 
-/// Where messages of one identifier go: all into the worker's one queue, in the order of their arrival.
+/// Receives the messages of one identifier. All identifiers share the worker's queue, in order of
+/// arrival.
 #[derive(Debug)]
 struct Inbox {
     id: u16,
@@ -119,21 +121,24 @@ impl Worker {
     /// Connects to the worker that has `address`; `peer` names it in errors.
     ///
     /// # Errors
-    /// UCX's; `Destination is unreachable` means that no transport of both sides fits.
+    /// UCX's error. `Destination is unreachable` means that the two sides have no common transport.
     ///
     /// # Safety
     /// `address` holds the bytes of some worker's [`Worker::address`], unchanged: UCX reads them without knowing
     /// their length.
     pub unsafe fn connect(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
-        // Without peer error handling UCX ends the process on a transport error, and nobody would name the step.
-        // SAFETY: the caller's promise is the callee's.
+        // Without peer error handling UCX ends the process on a transport error, and no error names
+        // the step.
+        // SAFETY: the caller's contract is the callee's.
         unsafe { Endpoint::connect(self, address, peer, UCP_ERR_HANDLING_MODE_PEER) }
     }
 
-    /// As [`Worker::connect`], for gets into imported memory, with every UCX from 1.18 on. Both sides must use it.
+    /// Like [`Worker::connect`], for gets into imported memory, with every UCX from 1.18 on. Both
+    /// sides must use it.
     ///
-    /// UCX 1.18 knows no zero-copy get on a connection with peer error handling: its CPUs would copy, from addresses
-    /// of other processes. With it, a connection goes without, and UCX ends this process when the peer dies.
+    /// UCX 1.18 has no zero-copy get on a connection with peer error handling. Its CPU would copy
+    /// from addresses of other processes. With UCX 1.18 the connection therefore has no error
+    /// handling, and UCX ends this process if the peer dies.
     ///
     /// # Errors
     /// As [`Worker::connect`].
@@ -150,7 +155,7 @@ impl Worker {
         unsafe { Endpoint::connect(self, address, peer, err_mode) }
     }
 
-    /// Moves communication forward once; true when something happened.
+    /// Progresses communication once. True if something happened.
     pub fn progress(&self) -> bool {
         // SAFETY: the worker is alive and used by this thread alone.
         unsafe { self.ucp().ucp_worker_progress(self.handle()) != 0 }
@@ -159,7 +164,7 @@ impl Worker {
     /// Takes the oldest message that `wanted` accepts.
     ///
     /// # Errors
-    /// [`UcpError::InboxFull`] when messages had to be refused.
+    /// [`UcpError::InboxFull`] if messages were refused.
     pub fn take(&self, wanted: impl Fn(&Message) -> bool) -> Result<Option<Message>> {
         let mut queue = self.inner.queue.borrow_mut();
         let refused = self.inner.refused.get();
@@ -181,13 +186,13 @@ impl Worker {
         self.inner.handle
     }
 
-    /// Becomes readable, once armed, when there is something to progress; it belongs to the worker.
+    /// Becomes readable, once armed, when the worker has work. The worker owns it.
     #[must_use]
     pub fn event_fd(&self) -> RawFd {
         self.inner.event_fd
     }
 
-    /// Asks for a wake-up of the event descriptor; false when there is something to progress at once.
+    /// Arms the event descriptor. False if the worker already has work.
     ///
     /// # Errors
     /// UCX's.
@@ -212,7 +217,8 @@ impl Inner {
                     | UCP_AM_HANDLER_PARAM_FIELD_FLAGS,
             ),
             id: u32::from(inbox.id),
-            // However long a message is, it comes in one piece. Two of different lengths may overtake each other.
+            // A message arrives in one piece, whatever its length. Messages of different lengths
+            // may overtake each other.
             flags: UCP_AM_FLAG_WHOLE_MSG,
             cb: Some(receive),
             arg: (&raw const *inbox).cast_mut().cast(),
@@ -249,7 +255,8 @@ unsafe extern "C" fn receive(
     // SAFETY: UCX passes valid parameters to every call.
     let attr = unsafe { (*param).recv_attr };
     let by_rendezvous = attr & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-    // progress() is not called with the queue borrowed, so this holds; were it not so, refusing beats panicking here.
+    // The queue is not borrowed while progress() runs, so this succeeds. Otherwise a refusal is
+    // better than a panic here.
     let room = inbox
         .queue
         .try_borrow_mut()
@@ -263,7 +270,8 @@ unsafe extern "C" fn receive(
             // SAFETY: an eager message, so UCX gives this many bytes of data, valid during the callback.
             data: unsafe { copy(data, length) },
         }),
-        // Senders here send eagerly (Endpoint::send): a rendezvous is as wrong as one message too many.
+        // Senders use the eager protocol (Endpoint::send). A rendezvous message is as wrong as one
+        // message too many.
         _ => inbox.refused.set(inbox.refused.get() + 1),
     }
     UCS_OK
@@ -279,10 +287,11 @@ unsafe fn copy(bytes: *const c_void, length: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) }.to_vec()
 }
 
-/// How a process waits for something that a worker's progress will bring.
+/// The way in which a process waits for progress of a worker.
 ///
-/// It first polls for a short while, then sleeps on the worker's event descriptor: idle processes leave the CPU to
-/// those at work, who may be fewer cores than processes. While asleep it also watches the control channel.
+/// It first polls for a short time, then sleeps on the worker's event descriptor. Idle processes so
+/// leave the cores to working processes, of which there may be more than cores. While asleep it
+/// also watches the control channel.
 #[derive(Debug)]
 pub struct Waiter {
     spin: Duration,
@@ -290,8 +299,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Polls for `spin` before sleeping. `control` is the descriptor whose closing ends every wait; it must stay open
-    /// as long as the waiter is used.
+    /// Polls for `spin` before it sleeps. `control` is a descriptor. Its hang-up ends every wait.
+    /// It must stay open as long as the waiter is used.
     #[must_use]
     pub fn new(spin: Duration, control: BorrowedFd<'_>) -> Self {
         Self {
@@ -300,10 +309,11 @@ impl Waiter {
         }
     }
 
-    /// Progresses `worker` until `ready` answers; at most `limit`. `what` is named in errors.
+    /// Progresses `worker` until `ready` returns a value, for at most `limit`. `what` appears in
+    /// errors.
     ///
     /// # Errors
-    /// [`UcpError::Timeout`], [`UcpError::Abandoned`], or what `ready`, UCX or the system says.
+    /// [`UcpError::Timeout`], [`UcpError::Abandoned`], or the error of `ready`, UCX or the system.
     pub fn until<T>(
         &self,
         worker: &Worker,
@@ -335,9 +345,11 @@ impl Waiter {
             revents: 0,
         };
         let mut fds = [fd(worker.inner.event_fd), fd(self.control)];
-        // Only the hang-up of the control channel matters here: commands are read between operations.
+        // Only the hang-up of the control channel matters here. Commands are read between
+        // operations.
         fds[1].events = libc::POLLRDHUP;
-        // Rounded up, so that a limit below a millisecond still sleeps; far below i32::MAX for any sane limit.
+        // Rounded up, so that a limit below a millisecond still sleeps. Far below i32::MAX for all
+        // practical limits.
         let timeout_ms = i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX);
         // SAFETY: two valid pollfd structures, that many counted.
         let result = unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout_ms) };

@@ -39,6 +39,13 @@ impl Done {
     }
 }
 
+/// Whether `PATH` contains a program of this name.
+pub(crate) fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    })
+}
+
 /// Runs `command` to its end or to `limit`, and keeps what it wrote. Standard input is empty.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
     Running::spawn(command)?.wait(limit)

@@ -24,6 +24,7 @@ Runs all phases, or those named, in this order:
   fmt      rustfmt would change nothing
   tidy     the house rules that no other tool checks
   clippy   no warning in any target
+  docs     no warning of rustdoc; the book, if mdbook is installed
   unit     unit, integration and documentation tests
   layout   the FFI crates against the installed headers
   build    what the following phases run, in release form
@@ -41,7 +42,7 @@ Only if named:
   soak     processes killed 20,000 times over the emulated device (XGVMI_CRASH_KILLS says another number), for hours;
            after a build
 
-  --quick  without build, counts, loom, system, suites, matrix, patches, dist, aarch64
+  --quick  without docs, build, counts, loom, system, suites, matrix, patches, dist, aarch64
            and demo
   FILTER   of the tests in the phases, those only whose names contain one of these
   --ci     no colours or progress (also when CI is set or the output is not a terminal)
@@ -75,6 +76,7 @@ const PHASES: &[Phase] = &[
     phase("fmt", 60, true, format),
     phase("tidy", 60, true, tidiness),
     phase("clippy", 400, true, clippy),
+    phase("docs", 400, false, documents),
     phase("unit", 600, true, unit),
     phase("layout", 200, true, layout),
     phase("build", 400, false, build),
@@ -237,6 +239,27 @@ fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
             ..single(phase, world, &mut command)?
         });
     }
+    Ok(cases)
+}
+
+fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let mut command = cargo();
+    command.args(["doc", "--workspace", "--no-deps"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    let rustdoc = single(phase, world, &mut command)?;
+    let mut cases = vec![Case {
+        name: "rustdoc".to_owned(),
+        ..rustdoc
+    }];
+    const BOOK: &str = "book";
+    cases.push(if process::is_installed(skips::MDBOOK) {
+        Case {
+            name: BOOK.to_owned(),
+            ..single(phase, world, Command::new(skips::MDBOOK).arg("build"))?
+        }
+    } else {
+        Case::skip(BOOK, format!("{} is not installed", skips::MDBOOK))
+    });
     Ok(cases)
 }
 

@@ -1,28 +1,25 @@
-//! The preload library: interposers of the C library's calls through which a process would find a
-//! kernel with mlx5 devices. No device logic is here; every call that concerns the device is handed
-//! to `bf_emu`, every other one to the definition that would have been called without us.
+//! The preload library. It interposes the functions of the C library through which a process finds a kernel with mlx5
+//! devices. It contains no device logic. Calls that concern the device go to `bf_emu`. All other calls go to the
+//! definition that this library hides.
 //!
-//! Without `BFEMU_STATE` and `BFEMU_AS` in its environment, a process is left alone; so is one with
-//! raised privileges, whose environment is not to be trusted.
+//! A process without `BFEMU_STATE` and `BFEMU_AS` in its environment is unaffected. So is a privileged (setuid) process,
+//! because its environment is not trusted.
 //!
-//! Layers, from the bottom; each uses only those before it:
+//! Layers, from the bottom. Each uses only the layers before it:
 //!
-//! - [`call`], [`next`]: what every interposed call needs, and the definition that it hides.
-//! - [`masks`], [`records`], [`context`], [`watch`]: signal masks, the program's own actions for the trap's
-//!   signals, a thread's saved registers, and the files that are contexts of the device.
-//! - [`resume`], [`fault`], [`install`]: the doorbell trap: its handler, the way back from it, and putting it
-//!   in place.
-//! - [`signals`], [`files`], [`names`], [`open`], [`stat`]: the interposed calls: on signals, on open files
-//!   (ioctl, close, dup), those that need nothing but another path, and those that present a uverbs device
-//!   as a character device.
+//! - `call`, `next`: common parts of all interposed functions, and the definitions that they hide.
+//! - `masks`, `records`, `context`, `watch`: signal masks, the program's own actions for the trap's signals, a
+//!   thread's saved registers, and the files that are contexts of the device.
+//! - `resume`, `fault`, `install`: the doorbell trap: return from the handler, the handler, and its installation.
+//! - `signals`, `files`, `names`, `open`, `stat`: the interposed functions: for signals, for open files (ioctl, close,
+//!   dup), functions that need only another path, and functions that present a uverbs device as a character device.
 //!
-//! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`:
-//! the file behind a uverbs device is a memory file and serves them as it is.
+//! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`. The file of a uverbs
+//! device is a memory file and supports them directly.
 //!
-//! Several of the calls are variadic in C (`open`, `ioctl`, `fcntl`), which Rust cannot define.
-//! They are defined here with the fixed arguments that Linux knows for them. In the C calling
-//! conventions of x86-64 and AArch64 Linux the first variadic integer or pointer arguments are
-//! passed as fixed ones are, and one that the caller left out is only an unused register.
+//! Several functions are variadic in C (`open`, `ioctl`, `fcntl`), and Rust cannot define variadic functions. They are
+//! defined with the fixed arguments that Linux uses. In the C calling conventions of x86-64 and AArch64 Linux, the first
+//! variadic integer or pointer arguments are passed like fixed ones. An omitted argument is an unused register.
 
 mod call;
 #[cfg(target_arch = "x86_64")]

@@ -136,7 +136,7 @@ pub struct PortSpec {
 pub struct EthernetSpec {
     /// Unique over the fabric.
     pub mac: Mac,
-    /// Unique over the fabric, at most [`ADDRESSES_MAX`].
+    /// Unique over the fabric, at most [`ADDRESSES_MAX`](super::address::ADDRESSES_MAX).
     pub addresses: Vec<IpAddr>,
     /// The network device of this machine that users are told of.
     pub ndev: String,

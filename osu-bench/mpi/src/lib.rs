@@ -11,7 +11,7 @@
 //! ```
 //! use osu_mpi::options::{Options, Program};
 //!
-//! let options = Options::new(Program::Alltoallv);
+//! let options = Options::new(Program::Blocking);
 //! assert_eq!(options.sizes().next(), Some(1));
 //! assert_eq!(options.rounds(16 << 10).iterations, 100);
 //! ```

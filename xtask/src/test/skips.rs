@@ -1,5 +1,6 @@
 //! `tests/skips.toml`: the skips that are accepted, each with its reason.
 
+use crate::process;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
@@ -8,18 +9,24 @@ use std::path::Path;
 pub(crate) struct Accepted {
     pub(crate) phase: String,
     pub(crate) name: String,
-    /// A variable that, when set, makes the skip not happen; [`ROOT`] is set for that user.
+    /// A variable. If it is set, the skip must not occur. [`ROOT`] is set for that user, and [`MDBOOK`] if that
+    /// program is installed.
     pub(crate) unless: Option<String>,
 }
 
-/// What the superuser alone can do is no skip for him.
+/// Tests that need the superuser do not skip for the superuser.
 const ROOT: &str = "root";
+/// The program that builds the book.
+pub(super) const MDBOOK: &str = "mdbook";
 
-/// Whether what `unless` names is there.
+/// Whether the condition that `unless` names holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
         // SAFETY: geteuid(2) takes nothing, touches no memory and cannot fail.
         return unsafe { libc::geteuid() } == 0;
+    }
+    if name == MDBOOK {
+        return process::is_installed(MDBOOK);
     }
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }

@@ -33,7 +33,7 @@ impl Topology {
     /// As [`Topology::with_nodes`], with so many ports of each function, all connected to a `link`.
     ///
     /// # Errors
-    /// As there, and unless `ports` is in 1..=[`PORTS_MAX`].
+    /// As there, and unless `ports` is in 1..=[`PORTS_MAX`](super::PORTS_MAX).
     pub fn with_nodes_and_ports(
         nodes: usize,
         ports: usize,
