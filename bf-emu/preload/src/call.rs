@@ -1,6 +1,7 @@
 //! What every interposed call needs: whether this process has devices, which path or device is meant,
 //! and how an answer goes back to C.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -68,6 +69,16 @@ pub(crate) unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Plac
 /// `ibv_devices` or `ls` do, never attaches to the device.
 pub(crate) fn view_paths() -> Option<&'static Paths> {
     static PATHS: OnceLock<Option<Paths>> = OnceLock::new();
+    thread_local! {
+        /// This thread reads the view. The state's own files lie elsewhere, whatever their path looks like.
+        static LOADS: Cell<bool> = const { Cell::new(false) };
+    }
+    if let Some(paths) = PATHS.get() {
+        return paths.as_ref();
+    }
+    if LOADS.replace(true) {
+        return None;
+    }
     let load = || {
         let state = std::env::var_os(state::ENV_STATE)?;
         let view = std::env::var(state::ENV_AS).ok()?;
@@ -79,7 +90,9 @@ pub(crate) fn view_paths() -> Option<&'static Paths> {
             }
         }
     };
-    PATHS.get_or_init(load).as_ref()
+    let paths = PATHS.get_or_init(load).as_ref();
+    LOADS.set(false);
+    paths
 }
 
 /// Runs `act`, and answers `fallback` if it panics, which is a bug in the device that must not
