@@ -2,6 +2,7 @@
 //!
 //! This file sets up, builds, and says what the schemes are; `xgvmi-demo orchestrate` does the rest.
 
+use crate::link::Link;
 use crate::matrix::versions::{self, VERSIONS, Version};
 use crate::setup::Env;
 use crate::setup::cache::Cache;
@@ -29,6 +30,8 @@ Schemes: ksm    stock UCX that creates a key for each buffer (UCX_IB_XGVMI_UMR_E
   --schemes LIST     of these schemes only, as in ksm,xgvmi [default: ksm,stock,xgvmi]
   --sizes LIST       bytes per transfer, at least 16K [default: 16K,256K,1M,16M]
   --iterations N     counted iterations per scheme and size [default: by size]
+  --link LINK        ports are connected to infiniband, infiniband-grh (each message needs a global route) or
+                     ethernet (RoCE) [default: infiniband]
   --ucx VERSION      stock UCX of this version, fetched unless it is there [default: the pinned one]
 
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs; with --ucx, below
@@ -88,6 +91,7 @@ struct Options {
     schemes: Vec<Scheme>,
     sizes: Option<String>,
     iterations: Option<String>,
+    link: Link,
     ucx: Option<&'static Version>,
 }
 
@@ -131,6 +135,7 @@ impl Options {
             schemes: Scheme::ALL.to_vec(),
             sizes: None,
             iterations: None,
+            link: Link::default(),
             ucx: None,
         };
         let mut parser = lexopt::Parser::from_args(arguments);
@@ -140,6 +145,7 @@ impl Options {
                 Long("schemes") => options.schemes = schemes(&parser.value()?.string()?)?,
                 Long("sizes") => options.sizes = Some(parser.value()?.string()?),
                 Long("iterations") => options.iterations = Some(parser.value()?.string()?),
+                Long("link") => options.link = Link::named(&parser.value()?.string()?)?,
                 Long("ucx") => options.ucx = Some(version(&parser.value()?.string()?)?),
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!("{}; try: cargo xtask demo --help", other.unexpected()),
@@ -227,11 +233,12 @@ fn orchestrate(
     command.arg("--launch").arg(&built.emulator);
     command.arg("run").arg("--state").arg(&state);
     command.args(["--profile", PROFILE, "--nodes", "2"]);
+    command.args(["--link", options.link.name()]);
     command.args(["--as", "node{node}.{role}", "--", ";"]);
     command.arg("--counters").arg(&built.emulator);
     command.args(["stats", "--json", "--state"]).arg(&state);
     command.arg(";");
-    command.args(["--profile", PROFILE]);
+    command.args(["--profile", PROFILE, "--link", options.link.name()]);
     command
         .arg("--ucx-library")
         .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
@@ -333,6 +340,7 @@ mod tests {
             schemes: Scheme::ALL.to_vec(),
             sizes: None,
             iterations: None,
+            link: Link::default(),
             ucx: None,
         };
         check(&[], default());

@@ -12,6 +12,7 @@ mod dist;
 mod doctor;
 mod fuzz;
 mod install;
+mod link;
 mod matrix;
 mod patch;
 mod process;

@@ -4,7 +4,7 @@ use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
-use super::header::{self, HEADER_BYTES};
+use super::header::{HEADER_BYTES, Header};
 use super::list::{Failure, List, transfer};
 use super::message::{Message, length_of, lid, next_entry, received};
 use super::outcome::{Fault, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome};
@@ -80,10 +80,11 @@ pub(super) fn datagram(
     let own = locked.fabric().gid_entry(from, to.sgid_index);
     let mut rx_flags = 0;
     if let Some(own) = own.filter(|_| to.grh || link.is_ethernet()) {
-        let (bytes, flags) = header::header(own, to, length, message.imm.is_some());
-        rx_flags = flags;
-        let from = List::of_bytes(poster.side(), &bytes);
-        if transfer(locked, &from, (&entry.list, 0), skip).is_err() {
+        let header = Header::new(own, to, length, message.imm.is_some());
+        rx_flags = header.flags;
+        let from = List::of_bytes(poster.side(), header.bytes());
+        let (at, length) = (header.at as u64, header.bytes().len() as u64);
+        if transfer(locked, &from, (&entry.list, at), length).is_err() {
             return dropped(locked);
         }
     }

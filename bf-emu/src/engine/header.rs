@@ -14,41 +14,53 @@ const TRANSPORT_BYTES: u16 = 12 + 8 + 4;
 const IMMEDIATE_BYTES: u16 = 4;
 /// Bytes of a UDP header.
 const UDP_BYTES: u16 = 8;
-/// What the room in front of an IPv4 header holds: the content is undefined on hardware, so here it is
-/// something that looks like another header.
-const UNDEFINED: u8 = 0x66;
-
 /// What follows a global route header (InfiniBand Architecture 1.3, section 8.3).
 const NEXT_TRANSPORT: u8 = 0x1b;
 /// What follows an IP header of RoCE v2.
 const NEXT_UDP: u8 = 17;
 
-/// The header that a receiver sees, and the upper byte of its completion's `flags_rqpn`: bit 4 says that
-/// there is one, the low bits are the kind of RoCE's header (`MLX5_CQE_ROCE_L3_HEADER_TYPE_*`, and bit 3
-/// for UDP).
-pub(super) fn header(
-    own: GidEntry,
-    to: &AddressVector,
-    length: u64,
-    immediate: bool,
-) -> ([u8; HEADER_BYTES], u8) {
-    /// Bit 28 of `flags_rqpn`: a header lies in front of the data.
-    const PRESENT: u8 = 0x10;
-    const UDP: u8 = 8;
-    // Cannot be cut: a datagram is one packet. Data is padded to words.
-    let padded = u16::try_from(length.next_multiple_of(4)).unwrap_or(u16::MAX);
-    let extra = if immediate { IMMEDIATE_BYTES } else { 0 };
-    let length = padded.saturating_add(TRANSPORT_BYTES + extra);
-    match own.kind {
-        GidType::Infiniband | GidType::RoceV1 => (global(own, to, length, NEXT_TRANSPORT), PRESENT),
-        GidType::RoceV2 if is_ipv4(&own.gid) => (
-            ipv4(own, to, length.saturating_add(UDP_BYTES)),
-            PRESENT | UDP | 2,
-        ),
-        GidType::RoceV2 => {
-            let length = length.saturating_add(UDP_BYTES);
-            (global(own, to, length, NEXT_UDP), PRESENT | UDP | 1)
-        }
+/// What a receiver sees in front of a datagram.
+pub(super) struct Header {
+    bytes: [u8; HEADER_BYTES],
+    /// Where in the room the header begins. The adapter leaves the room before it as it was, on which UCX
+    /// relies to tell IPv4 from IPv6 (`uct_ud_verbs_iface_post_recv_always`).
+    pub(super) at: usize,
+    /// The upper byte of `flags_rqpn` in the completion: bit 4 says that there is a header, the low bits are
+    /// its kind on RoCE (`MLX5_CQE_ROCE_L3_HEADER_TYPE_*`, and bit 3 for UDP).
+    pub(super) flags: u8,
+}
+
+impl Header {
+    /// The header of a datagram of `length` bytes, whose source is `own`.
+    pub(super) fn new(own: GidEntry, to: &AddressVector, length: u64, immediate: bool) -> Self {
+        const PRESENT: u8 = 0x10;
+        const UDP: u8 = 8;
+        const IPV6: u8 = 1;
+        const IPV4: u8 = 2;
+        // Cannot be cut: a datagram is one packet. Data is padded to words.
+        let padded = u16::try_from(length.next_multiple_of(4)).unwrap_or(u16::MAX);
+        let extra = if immediate { IMMEDIATE_BYTES } else { 0 };
+        let length = padded.saturating_add(TRANSPORT_BYTES + extra);
+        let (bytes, at, flags) = match own.kind {
+            GidType::Infiniband | GidType::RoceV1 => {
+                (global(own, to, length, NEXT_TRANSPORT), 0, PRESENT)
+            }
+            GidType::RoceV2 if is_ipv4(&own.gid) => {
+                let header = ipv4(own, to, length.saturating_add(UDP_BYTES));
+                let at = HEADER_BYTES - IPV4_BYTES;
+                (header, at, PRESENT | UDP | IPV4)
+            }
+            GidType::RoceV2 => {
+                let length = length.saturating_add(UDP_BYTES);
+                (global(own, to, length, NEXT_UDP), 0, PRESENT | UDP | IPV6)
+            }
+        };
+        Self { bytes, at, flags }
+    }
+
+    /// The header itself.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.at..]
     }
 }
 
@@ -82,7 +94,7 @@ fn ipv4(own: GidEntry, to: &AddressVector, length: u16) -> [u8; HEADER_BYTES] {
     ip[16..].copy_from_slice(&to.dgid[12..]);
     let checksum = checksum(&ip);
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
-    let mut header = [UNDEFINED; HEADER_BYTES];
+    let mut header = [0; HEADER_BYTES];
     header[HEADER_BYTES - IPV4_BYTES..].copy_from_slice(&ip);
     header
 }
@@ -123,14 +135,16 @@ mod tests {
             (GidType::RoceV1, 0x1b, 24 + 8, 0x10),
             (GidType::RoceV2, 17, 24 + 8 + 8, 0x19),
         ] {
-            let (bytes, found) = header(own(kind, "fd00::1"), &to("fd00::2"), 7, false);
+            let header = Header::new(own(kind, "fd00::1"), &to("fd00::2"), 7, false);
+            let bytes = header.bytes();
+            assert_eq!((header.at, bytes.len()), (0, HEADER_BYTES), "{kind:?}");
             assert_eq!(bytes[..4], [0x66, 0xa0, 0x12, 0x34], "{kind:?}");
             assert_eq!(bytes[4..8], [0, length, next, 64], "{kind:?}");
             assert_eq!(
                 (bytes[8], bytes[23], bytes[24], bytes[39]),
                 (0xfd, 1, 0xfd, 2)
             );
-            assert_eq!(found, flags, "{kind:?}");
+            assert_eq!(header.flags, flags, "{kind:?}");
         }
     }
 
@@ -138,8 +152,9 @@ mod tests {
     #[test]
     fn an_ipv4_header_is_at_the_end() {
         let own = own(GidType::RoceV2, "192.0.2.1");
-        let (bytes, flags) = header(own, &to("192.0.2.2"), 8, true);
-        let ip = &bytes[20..];
+        let header = Header::new(own, &to("192.0.2.2"), 8, true);
+        let ip = header.bytes();
+        assert_eq!((header.at, ip.len()), (20, 20));
         assert_eq!(
             ip[..10],
             [0x45, 106, 0, 20 + 8 + 24 + 4 + 8, 0, 0, 0x40, 0, 64, 17]
@@ -148,7 +163,7 @@ mod tests {
         let words = ip.as_chunks::<2>().0.iter();
         let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-        assert_eq!(flags, 0x1a);
+        assert_eq!(header.flags, 0x1a);
         // The header of RFC 1071's usual example.
         let example = [
             0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0,

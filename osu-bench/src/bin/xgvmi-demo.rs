@@ -60,6 +60,9 @@ struct OrchestrateArgs {
     /// Name of the device's cost profile, for the report.
     #[arg(long)]
     profile: String,
+    /// What the device's ports are connected to, for the report.
+    #[arg(long)]
+    link: String,
     /// Bytes per transfer; at least 16K.
     #[arg(
         long,
@@ -115,10 +118,11 @@ fn run(args: OrchestrateArgs) -> Result<()> {
     println!("{}", report::header());
     let report = orchestrate::run(&plan, |row| println!("{}", report::row(row)))?;
     println!(
-        "\n{} bytes verified at host B, none wrong; UCX {}, profile {}\nreports: {}/report.{{json,md,svg}}",
+        "\n{} bytes verified at host B, none wrong; UCX {}, profile {}, link {}\nreports: {}/report.{{json,md,svg}}",
         report.verified_bytes,
         report.ucx_version,
         report.profile,
+        report.link,
         plan.output.display()
     );
     Ok(())
@@ -162,6 +166,7 @@ fn plan(args: OrchestrateArgs) -> Result<Plan> {
         launch: Template::new(args.launch).map_err(anyhow::Error::msg)?,
         counters: Template::new(args.counters).map_err(anyhow::Error::msg)?,
         profile: args.profile,
+        link: args.link,
         ucx_library: args.ucx_library,
         spin: Duration::from_micros(args.spin_us),
         output: args.output,

@@ -22,6 +22,8 @@ pub struct Report {
     pub ucx_version: String,
     /// The device's cost profile.
     pub profile: String,
+    /// What the device's ports are connected to: "infiniband", "infiniband-grh" or "ethernet".
+    pub link: String,
     /// Bytes compared at host B, over all iterations of all schemes and sizes.
     pub verified_bytes: u64,
     /// How many of them were wrong.
@@ -152,6 +154,7 @@ pub(crate) mod tests {
             schema: 1,
             ucx_version: "1.20.1".to_owned(),
             profile: "bluefield3".to_owned(),
+            link: "ethernet".to_owned(),
             verified_bytes: 123_456_789,
             mismatches: 0,
             rows: vec![

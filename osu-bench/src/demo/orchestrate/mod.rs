@@ -70,6 +70,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
             .map(|run| run.ucx_version.clone())
             .unwrap_or_default(),
         profile: plan.profile.clone(),
+        link: plan.link.clone(),
         verified_bytes: runs.iter().map(|run| run.verified_bytes).sum(),
         mismatches: runs.iter().map(|run| run.mismatches).sum(),
         rows,

@@ -17,6 +17,8 @@ pub struct Plan {
     pub counters: Template,
     /// The device's cost profile, for the report.
     pub profile: String,
+    /// What its ports are connected to, for the report.
+    pub link: String,
     /// The `libucp` of all processes; the loader's search without it.
     pub ucx_library: Option<PathBuf>,
     /// For how long a process polls before it sleeps.
