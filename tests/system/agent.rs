@@ -201,6 +201,16 @@ impl Answer {
         Ok(())
     }
 
+    /// True if this is part of the answer.
+    pub(crate) fn contains(&self, part: &str) -> bool {
+        self.line.contains(part)
+    }
+
+    /// True if the answer ends so.
+    pub(crate) fn ends_with(&self, end: &str) -> bool {
+        self.line.ends_with(end)
+    }
+
     /// Fails unless the command was refused.
     pub(crate) fn expect_refusal(&self) -> Result<()> {
         ensure!(

@@ -21,6 +21,7 @@ mod pool;
 mod ports;
 mod privileged;
 mod refusals;
+mod roce;
 mod rules;
 mod seen;
 mod strict;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
     cases.extend(limits::cases());
     cases.extend(moderation::cases());
     cases.extend(ports::cases());
+    cases.extend(roce::cases());
     cases.extend(tools::cases());
     cases.extend(trap::cases());
     cases.extend(pool::cases());

@@ -11,6 +11,7 @@ mod ucp;
 mod ucx;
 mod verbs;
 
+use crate::link::Link;
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -34,6 +35,7 @@ Runs test programs of others over the emulated device and writes target/suites/r
   mpi       stock Open MPI with four ranks on two nodes, over each transport, each byte compared
   osu       osu_alltoallv and osu_ialltoallv under the wheel's Open MPI and Debian's Open MPI and MPICH
 
+  roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      of these only the tests whose names contain one of the words (the skips are not judged then)
   --list    name the suites
 
@@ -103,45 +105,54 @@ struct Suite {
     name: &'static str,
     /// Which of it `cargo xtask test` runs, by words as in the arguments; all if there are none of them.
     sample: Option<&'static [&'static str]>,
+    /// What the ports of the device are connected to.
+    link: Link,
     run: fn(&World) -> Result<Vec<Case>>,
 }
 
+impl Suite {
+    /// The suite over InfiniBand.
+    const fn new(
+        name: &'static str,
+        sample: Option<&'static [&'static str]>,
+        run: fn(&World) -> Result<Vec<Case>>,
+    ) -> Self {
+        Self {
+            name,
+            sample,
+            link: Link::Infiniband,
+            run,
+        }
+    }
+
+    /// The suite over Ethernet.
+    const fn roce(
+        name: &'static str,
+        sample: Option<&'static [&'static str]>,
+        run: fn(&World) -> Result<Vec<Case>>,
+    ) -> Self {
+        Self {
+            link: Link::Ethernet,
+            ..Self::new(name, sample, run)
+        }
+    }
+}
+
 const SUITES: &[Suite] = &[
-    Suite {
-        name: "pyverbs",
-        sample: Some(&[]),
-        run: pyverbs::run,
-    },
-    Suite {
-        name: "pingpong",
-        sample: Some(&[]),
-        run: verbs::pingpong,
-    },
-    Suite {
-        name: "perftest",
-        sample: None,
-        run: verbs::perftest,
-    },
-    Suite {
-        name: "ucp",
-        sample: Some(ucp::SAMPLE),
-        run: ucp::run_all,
-    },
-    Suite {
-        name: "ucx",
-        sample: None,
-        run: ucx::run_all,
-    },
-    Suite {
-        name: "mpi",
-        sample: Some(&["dc_mlx5"]),
-        run: mpi::run_all,
-    },
-    Suite {
-        name: "osu",
-        sample: None,
-        run: osu::run_all,
-    },
+    Suite::new("pyverbs", Some(&[]), pyverbs::run),
+    Suite::new("pingpong", Some(&[]), verbs::pingpong),
+    Suite::new("perftest", None, verbs::perftest),
+    Suite::new("ucp", Some(ucp::SAMPLE), ucp::run_all),
+    Suite::new("ucx", None, ucx::run_all),
+    Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
+    Suite::new("osu", None, osu::run_all),
+    Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
+    Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
+    Suite::roce("roce-perftest", None, verbs::perftest),
+    Suite::roce("roce-ucp", Some(ucp::ROCE_SAMPLE), ucp::run_all),
+    Suite::roce("roce-ucx", None, ucx::run_all),
+    Suite::roce("roce-mpi", None, mpi::run_all),
+    Suite::roce("roce-osu", None, osu::run_all),
 ];
 
 /// What the suites share.
@@ -153,6 +164,8 @@ pub(crate) struct World {
     pub(crate) dir: PathBuf,
     /// Words of which a test's name must contain one; none chooses all.
     parts: Vec<String>,
+    /// What the ports of the device are connected to.
+    pub(crate) link: Link,
 }
 
 impl World {
@@ -173,6 +186,7 @@ impl World {
             bin: workspace::target_dir().join("release"),
             dir,
             parts,
+            link: Link::default(),
         })
     }
 
@@ -187,12 +201,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let Some((chosen, parts)) = choose(&arguments)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let world = World::new(parts)?;
+    let mut world = World::new(parts)?;
     let accepted = accepted()?;
     let mut reports = Vec::new();
     let mut clean = true;
     for suite in chosen {
         let started = Instant::now();
+        world.link = suite.link;
         let mut cases = (suite.run)(&world).with_context(|| suite.name)?;
         if world.parts.is_empty() {
             judge(suite.name, &mut cases, &accepted);
@@ -223,6 +238,7 @@ pub(crate) fn sample() -> Result<Vec<Case>> {
         let Some(parts) = suite.sample else {
             continue;
         };
+        world.link = suite.link;
         world.parts = parts.iter().map(|part| (*part).to_owned()).collect();
         let mut cases = (suite.run)(&world).with_context(|| suite.name)?;
         if parts.is_empty() {
@@ -317,7 +333,7 @@ fn tell(suite: &str, time: Duration, cases: &[Case]) -> bool {
     }
     let [passed, failed, skipped] = count(cases);
     println!(
-        "{suite:<9} {passed} passed, {failed} failed, {skipped} skipped  ({:.0} s)",
+        "{suite:<13} {passed} passed, {failed} failed, {skipped} skipped  ({:.0} s)",
         time.as_secs_f64()
     );
     failed == 0
@@ -421,7 +437,9 @@ mod tests {
         assert_eq!(names("").0.split(' ').count(), SUITES.len());
         assert!(choose(&["uxc".to_owned()]).is_err());
         for suite in SUITES {
-            assert!(HELP.contains(&format!("\n  {} ", suite.name)));
+            let name = suite.name.strip_prefix("roce-").unwrap_or(suite.name);
+            assert!(HELP.contains(&format!("\n  {name} ")));
+            assert_eq!(name != suite.name, suite.link == Link::Ethernet);
         }
     }
 }

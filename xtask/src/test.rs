@@ -494,11 +494,12 @@ fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     if !cases[0].is_failure() {
         cases.extend(report::judge(&path)?);
     }
-    // The oldest UCX that the library is for, which differs most.
+    // The oldest UCX that the library is for, which differs most, and Ethernet ports.
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["demo", "--quick", "--ucx", "1.18.1", "--sizes", "16K,1M"]);
+    command.args(["demo", "--quick", "--link", "ethernet"]);
+    command.args(["--ucx", "1.18.1", "--sizes", "16K,1M"]);
     let mut oldest = single(phase, world, &mut command)?;
-    "demo with UCX 1.18.1".clone_into(&mut oldest.name);
+    "demo with UCX 1.18.1 over Ethernet".clone_into(&mut oldest.name);
     cases.push(oldest);
     Ok(cases)
 }

@@ -22,7 +22,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Job {
     /// Start all processes of all schemes, let them take turns, and report.
-    Orchestrate(OrchestrateArgs),
+    Orchestrate(Box<OrchestrateArgs>),
     /// Be one of the four processes; standard input is the control channel.
     Process(ProcessArgs),
 }
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
             ucx_library: args.ucx_library,
             spin: Duration::from_micros(args.spin_us),
         }),
-        Job::Orchestrate(args) => run(args),
+        Job::Orchestrate(args) => run(*args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

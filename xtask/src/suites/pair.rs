@@ -54,6 +54,7 @@ impl<'a> Room<'a> {
         let mut command = self.emulator("run");
         command
             .args(options)
+            .args(["--link", self.world.link.name()])
             .args(["--as", function, "--"])
             .arg(program)
             .envs(self.world.env.for_verbs());

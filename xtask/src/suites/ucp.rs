@@ -61,6 +61,15 @@ pub(super) const SAMPLE: &[&str] = &[
     "1.23.0 ud_mlx5 polling",
 ];
 
+/// The same over Ethernet: each transport once.
+pub(super) const ROCE_SAMPLE: &[&str] = &[
+    "1.18.1 rc_mlx5 polling",
+    "1.18.1 ud_verbs polling",
+    "1.20.1 dc_mlx5 asleep",
+    "1.20.1 rc_verbs polling",
+    "1.23.0 ud_mlx5 polling",
+];
+
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let program = compile(world)?;
     let mut cases = Vec::new();
@@ -201,6 +210,11 @@ mod tests {
                 let row = format!("{} {}", transport.name, mode.name());
                 assert!(SAMPLE.iter().any(|sample| sample.ends_with(&row)), "{row}");
             }
+            let row = format!(" {} ", transport.name);
+            assert!(
+                ROCE_SAMPLE.iter().any(|sample| sample.contains(&row)),
+                "{row}"
+            );
         }
     }
 

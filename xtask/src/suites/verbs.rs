@@ -2,6 +2,7 @@
 
 use super::pair::{CLIENT, Room, SERVER, free_port, run};
 use super::{Case, Outcome, World};
+use crate::link::Link;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 
@@ -22,8 +23,26 @@ const PINGPONGS: &[(&str, &str)] = &[
     ("ibv_srq_pingpong", "-c -e -q 8"),
 ];
 
+/// The same over Ethernet, by each kind of GID; a packet has 1024 bytes there.
+const ROCE_PINGPONGS: &[(&str, &str)] = &[
+    ("ibv_rc_pingpong", "-c -g 0"),
+    ("ibv_rc_pingpong", "-c -e -g 3"),
+    ("ibv_rc_pingpong", "-c -s 1048576 -n 50 -g 5"),
+    ("ibv_uc_pingpong", "-c -g 1"),
+    ("ibv_uc_pingpong", "-c -e -g 2"),
+    ("ibv_ud_pingpong", "-c -s 1024 -g 0"),
+    ("ibv_ud_pingpong", "-c -s 1024 -g 1"),
+    ("ibv_ud_pingpong", "-c -s 1024 -e -g 3"),
+    ("ibv_ud_pingpong", "-c -s 1024 -e -g 4"),
+    ("ibv_srq_pingpong", "-c -e -q 8 -g 3"),
+];
+
 pub(super) fn pingpong(world: &World) -> Result<Vec<Case>> {
-    Ok(PINGPONGS
+    let rows = match world.link {
+        Link::Ethernet => ROCE_PINGPONGS,
+        Link::Infiniband | Link::InfinibandGrh => PINGPONGS,
+    };
+    Ok(rows
         .iter()
         .map(|(program, options)| (format!("{program} {options}"), program, options))
         .filter(|(name, ..)| world.wants(name))
@@ -171,11 +190,22 @@ pub(super) fn perftest(world: &World) -> Result<Vec<Case>> {
     let rows = PERFTESTS
         .iter()
         .flat_map(|(program, rows)| rows.iter().map(move |options| (program, options)));
+    /// Of an Ethernet port: IPv4 and IPv6 in RoCE v2, link-local in both versions.
+    const GIDS: [&str; 4] = ["3", "5", "1", "0"];
+    let with_gid = |(number, (program, options)): (usize, (_, &&str))| {
+        let gid = GIDS[number % GIDS.len()];
+        match world.link {
+            Link::Ethernet => (program, format!("{options} -x {gid}")),
+            Link::Infiniband | Link::InfinibandGrh => (program, (*options).to_owned()),
+        }
+    };
     Ok(rows
+        .enumerate()
+        .map(with_gid)
         .map(|(program, options)| (format!("{program} {options}"), program, options))
         .filter(|(name, ..)| world.wants(name))
         .map(|(name, program, options)| {
-            let result = pair(world, program, options, QUIET).map(drop);
+            let result = pair(world, program, &options, QUIET).map(drop);
             let mut case = Case::of(name, result);
             if let Some(reason) = own_fault(&case) {
                 case.outcome = Outcome::Skipped(reason.to_owned());
