@@ -30,7 +30,7 @@ pub(super) fn execute(
     }
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::ATOMIC) || !remote.address.is_multiple_of(bytes) {
-        fail_peer(locked, &peer, Event::QpRequestError);
+        fail_peer(locked, poster, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
     let (key, at) = (remote.rkey, remote.address);
@@ -44,7 +44,7 @@ pub(super) fn execute(
         Ok(before) => before,
         Err(MemoryError::Gone) => return Err(NO_ANSWER),
         Err(MemoryError::Fault) => {
-            fail_peer(locked, &peer, Event::QpAccessError);
+            fail_peer(locked, poster, &peer, Event::QpAccessError);
             return Err(REMOTE_ACCESS);
         }
     };

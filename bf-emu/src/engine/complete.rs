@@ -359,6 +359,12 @@ pub(crate) fn enter_error(
     end(locked, function, qpn);
 }
 
+/// True if a queue pair owes events, which it sends when it enters the error state.
+pub(crate) fn owes_events(locked: &Locked<'_>, function: usize, qpn: u32) -> bool {
+    let qp = locked.peek(function).qps.get(qp_slot(qpn));
+    qp.is_some_and(|qp| qp.owed != 0)
+}
+
 /// Brings a queue pair that may owe events for it into the error state.
 fn end(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     if let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) {

@@ -72,13 +72,13 @@ pub(super) fn send(
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
     if length > entry.list.length() {
-        refuse_message(locked, &peer, &entry, syndrome::LOCAL_LENGTH_ERR);
+        refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_LENGTH_ERR);
         return or_drop(locked, poster, length, REMOTE_INVALID);
     }
     if let Some(key) = message.invalidate
         && !invalidate(locked, &peer, key)
     {
-        fail_peer(locked, &peer, Event::QpAccessError);
+        fail_peer(locked, poster, &peer, Event::QpAccessError);
         return Err(REMOTE_ACCESS);
     }
     // Until it is taken, an entry of a shared queue is the next one for all its queue pairs.
@@ -96,7 +96,7 @@ pub(super) fn send(
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
         Err(Failure::TargetGone) => return Err(NO_ANSWER),
         Err(Failure::Target) => {
-            refuse_message(locked, &peer, &entry, syndrome::LOCAL_PROT_ERR);
+            refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_PROT_ERR);
             return or_drop(locked, poster, length, REMOTE_OPERATION);
         }
     };
@@ -151,14 +151,19 @@ pub(super) fn received(
 }
 
 /// Completes a receive entry in error and brings its queue pair into the error state.
-fn refuse_message(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome: u8) {
+fn refuse_message(
+    locked: &mut Locked<'_>,
+    (poster, peer): (&Poster, &Poster),
+    entry: &Entry,
+    syndrome: u8,
+) {
     let cqe = Cqe {
         opcode: cqe_opcode::RESP_ERR,
         syndrome,
         ..Cqe::default()
     };
     received(locked, peer, entry, (cqe, &Scattered::NONE));
-    fail_peer(locked, peer, Event::QpFatal);
+    fail_peer(locked, poster, peer, Event::QpFatal);
 }
 
 /// Invalidates a key of the receiver on the sender's behalf.
@@ -190,7 +195,7 @@ pub(super) fn write(
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
     if !permits(&peer, access::REMOTE_WRITE) {
-        fail_peer(locked, &peer, Event::QpRequestError);
+        fail_peer(locked, poster, &peer, Event::QpRequestError);
         return or_drop(locked, poster, length, REMOTE_INVALID);
     }
     let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
@@ -215,7 +220,7 @@ pub(super) fn write(
         Err(Failure::TargetGone) => return Err(NO_ANSWER),
         Err(Failure::Target) => {
             if poster.qp.service == service::RC {
-                fail_peer(locked, &peer, Event::QpAccessError);
+                fail_peer(locked, poster, &peer, Event::QpAccessError);
             }
             return or_drop(locked, poster, length, REMOTE_ACCESS);
         }
@@ -243,7 +248,7 @@ pub(super) fn read(
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::REMOTE_READ) {
-        fail_peer(locked, &peer, Event::QpRequestError);
+        fail_peer(locked, poster, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
     let from = List::of_key(
@@ -265,7 +270,7 @@ pub(super) fn read(
         }),
         Err(Failure::SourceGone) => Err(NO_ANSWER),
         Err(Failure::Source) => {
-            fail_peer(locked, &peer, Event::QpAccessError);
+            fail_peer(locked, poster, &peer, Event::QpAccessError);
             Err(REMOTE_ACCESS)
         }
         Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION),

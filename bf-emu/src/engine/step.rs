@@ -1,10 +1,10 @@
 //! The next entry of a send queue: read, waited for, carried out and completed.
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
-use mlx5_prm::qp::state;
+use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::{Ctrl, WQEBB_BYTES};
 
-use super::complete::{complete_scattered, enter_error, fail, flush, space_of_qp};
+use super::complete::{complete_scattered, enter_error, fail, flush, owes_events, space_of_qp};
 use super::event::Event;
 use super::execute::execute;
 use super::fault::{self, Verdict};
@@ -127,6 +127,10 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
                 let completion = (cqe, &outcome.scattered);
                 let take = Take::default();
                 complete_scattered(locked, (function, qp.send_cq), completion, take);
+            }
+            // A service that may lose messages has completed one that its own receiver refused.
+            if qp.service == service::UC && owes_events(locked, function, qpn) {
+                enter_error(locked, function, qpn, None);
             }
             Step::Done {
                 cost_ns: outcome.cost_ns,

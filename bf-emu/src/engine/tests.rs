@@ -4,6 +4,7 @@
 mod crash;
 mod dynamic;
 mod faults;
+mod loopback;
 mod scatter;
 mod umr;
 
@@ -274,22 +275,7 @@ impl World {
     }
 
     fn post_ctrl(&self, queue: &mut Queue, ctrl: Ctrl, segments: &[&[u8]]) -> Vec<Cqe> {
-        let body = segments.concat();
-        let ds = u8::try_from((16 + body.len()).div_ceil(16)).unwrap();
-        let ctrl = Ctrl {
-            index: queue.posted,
-            qpn: queue.qpn,
-            ds,
-            flags: mlx5_prm::wqe::flag::CE_ALWAYS,
-            ..ctrl
-        };
-        let mut bytes = ctrl.to_bytes().to_vec();
-        bytes.extend(body);
-        for block in bytes.chunks(64) {
-            let at = (RING as usize + usize::from(queue.posted) % RING as usize) * 64;
-            queue.ring[at..at + block.len()].copy_from_slice(block);
-            queue.posted += 1;
-        }
+        queue.lay(ctrl, &segments.concat());
         queue.ring_doorbell();
         run(&self.fabric, queue.function, queue.qpn);
         queue.completions()
@@ -385,6 +371,24 @@ impl World {
 }
 
 impl Queue {
+    /// Puts a request into the ring, without a doorbell.
+    fn lay(&mut self, ctrl: Ctrl, body: &[u8]) {
+        let ds = u8::try_from((16 + body.len()).div_ceil(16)).unwrap();
+        let ctrl = Ctrl {
+            index: self.posted,
+            qpn: self.qpn,
+            ds,
+            flags: mlx5_prm::wqe::flag::CE_ALWAYS,
+            ..ctrl
+        };
+        let bytes = [&ctrl.to_bytes(), body].concat();
+        for block in bytes.chunks(64) {
+            let at = (RING as usize + usize::from(self.posted) % RING as usize) * 64;
+            self.ring[at..at + block.len()].copy_from_slice(block);
+            self.posted += 1;
+        }
+    }
+
     fn ring_doorbell(&mut self) {
         let record = u32::from(self.received).to_be_bytes();
         let send = u32::from(self.posted).to_be_bytes();

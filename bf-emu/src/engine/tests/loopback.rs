@@ -1,0 +1,276 @@
+//! A queue pair whose peer is itself: each request and each receive entry has one completion, the refused request's
+//! before those that it flushes.
+
+use super::*;
+
+/// Bytes of each receive entry.
+const ROOM: usize = 64;
+
+/// A request on memory of a key: its opcode, its immediate or key, and what follows its control segment.
+struct Posted {
+    opcode: u8,
+    imm: u32,
+    body: Vec<u8>,
+}
+
+fn posted(opcode: u8, imm: u32, segments: &[&[u8]]) -> Posted {
+    Posted {
+        opcode,
+        imm,
+        body: segments.concat(),
+    }
+}
+
+fn remote(rkey: u32, address: u64) -> [u8; 16] {
+    RemoteAddress { address, rkey }.to_bytes()
+}
+
+/// Posts a request and a NOP behind it with one doorbell, on a queue pair that is connected to itself and has two
+/// receives. Returns each completion as its opcode, syndrome and entry, and the state of the queue pair after them.
+fn completions(
+    change: impl FnOnce(&mut Qp),
+    request: impl FnOnce(&World, u32, &[u8]) -> Posted,
+) -> (Vec<(u8, u8, u16)>, u8) {
+    let world = World::new();
+    let bytes = vec![0u8; 4096];
+    let key = world.region(HOST, &bytes, ALL_RIGHTS);
+    let mut queue = world.queue(HOST);
+    let qpn = queue.qpn;
+    world.change(&queue, |qp| {
+        qp.set_remote(Some(place(HOST)));
+        qp.remote_qpn = qpn;
+        change(qp);
+    });
+    queue.post_receive(key, &bytes[..ROOM]);
+    queue.post_receive(key, &bytes[..ROOM]);
+    let Posted { opcode, imm, body } = request(&world, key, &bytes);
+    let ctrl = Ctrl {
+        opcode,
+        imm,
+        ..Ctrl::default()
+    };
+    queue.lay(ctrl, &body);
+    queue.lay(
+        Ctrl {
+            opcode: opcode::NOP,
+            ..Ctrl::default()
+        },
+        &[],
+    );
+    queue.ring_doorbell();
+    run(&world.fabric, HOST, qpn);
+    let entry = |cqe: &Cqe| (cqe.opcode, cqe.syndrome, cqe.wqe_counter);
+    let found = queue.completions().iter().map(entry).collect();
+    (found, world.state(&queue))
+}
+
+/// What a refused request of one block leaves behind it: the NOP and the receives from number `taken` on.
+fn flushed(taken: u16) -> Vec<(u8, u8, u16)> {
+    let mut flushed = vec![(cqe_opcode::REQ_ERR, syndrome::WR_FLUSH_ERR, 1)];
+    flushed.extend((taken..2).map(|entry| (cqe_opcode::RESP_ERR, syndrome::WR_FLUSH_ERR, entry)));
+    flushed
+}
+
+#[test]
+fn a_refused_request_completes_once_and_first() {
+    type Request = fn(&World, u32, &[u8]) -> Posted;
+    let all: fn(&mut Qp) = |_| {};
+    let deaf: fn(&mut Qp) = |qp| qp.access = 0;
+    let (access, invalid) = (syndrome::REMOTE_ACCESS_ERR, syndrome::REMOTE_INVAL_REQ_ERR);
+    let (local, form) = (syndrome::LOCAL_PROT_ERR, syndrome::LOCAL_QP_OP_ERR);
+    // Name, what the queue pair grants, the request, its syndrome.
+    let cases: [(&str, fn(&mut Qp), Request, u8); 13] = [
+        (
+            "write, bad key",
+            all,
+            |_, key, bytes| {
+                posted(
+                    opcode::RDMA_WRITE,
+                    0,
+                    &[&remote(key ^ 1, address(bytes)), &segment(key, &bytes[..8])],
+                )
+            },
+            access,
+        ),
+        (
+            "write, out of range",
+            all,
+            |_, key, bytes| {
+                posted(
+                    opcode::RDMA_WRITE,
+                    0,
+                    &[&remote(key, address(bytes) - 1), &segment(key, &bytes[..8])],
+                )
+            },
+            access,
+        ),
+        (
+            "write, not granted",
+            deaf,
+            |_, key, bytes| {
+                posted(
+                    opcode::RDMA_WRITE,
+                    0,
+                    &[&remote(key, address(bytes)), &segment(key, &bytes[..8])],
+                )
+            },
+            invalid,
+        ),
+        (
+            "write, bad local key",
+            all,
+            |_, key, bytes| {
+                posted(
+                    opcode::RDMA_WRITE,
+                    0,
+                    &[&remote(key, address(bytes)), &segment(key ^ 1, &bytes[..8])],
+                )
+            },
+            local,
+        ),
+        (
+            "read, bad key",
+            all,
+            |_, key, bytes| {
+                posted(
+                    opcode::RDMA_READ,
+                    0,
+                    &[&remote(key ^ 1, address(bytes)), &segment(key, &bytes[..8])],
+                )
+            },
+            access,
+        ),
+        (
+            "read, not granted",
+            deaf,
+            |_, key, bytes| {
+                posted(
+                    opcode::RDMA_READ,
+                    0,
+                    &[&remote(key, address(bytes)), &segment(key, &bytes[..8])],
+                )
+            },
+            invalid,
+        ),
+        (
+            "read, bad local key",
+            all,
+            |_, key, bytes| {
+                posted(
+                    opcode::RDMA_READ,
+                    0,
+                    &[&remote(key, address(bytes)), &segment(key ^ 1, &bytes[..8])],
+                )
+            },
+            local,
+        ),
+        (
+            "atomic, bad key",
+            all,
+            |_, key, bytes| {
+                posted(
+                    opcode::ATOMIC_FA,
+                    0,
+                    &[
+                        &remote(key ^ 1, address(bytes)),
+                        &[0; 16],
+                        &segment(key, &bytes[..8]),
+                    ],
+                )
+            },
+            access,
+        ),
+        (
+            "atomic, not granted",
+            deaf,
+            |_, key, bytes| {
+                posted(
+                    opcode::ATOMIC_FA,
+                    0,
+                    &[
+                        &remote(key, address(bytes)),
+                        &[0; 16],
+                        &segment(key, &bytes[..8]),
+                    ],
+                )
+            },
+            invalid,
+        ),
+        (
+            "atomic, not aligned",
+            all,
+            |_, key, bytes| {
+                posted(
+                    opcode::ATOMIC_FA,
+                    0,
+                    &[
+                        &remote(key, address(bytes) + 4),
+                        &[0; 16],
+                        &segment(key, &bytes[..8]),
+                    ],
+                )
+            },
+            invalid,
+        ),
+        (
+            "send, bad local key",
+            all,
+            |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key ^ 1, &bytes[..8])]),
+            local,
+        ),
+        (
+            "send, a key that cannot be taken away",
+            all,
+            |_, key, bytes| posted(opcode::SEND_INVAL, key, &[&segment(key, &bytes[..8])]),
+            access,
+        ),
+        (
+            "an unknown opcode",
+            all,
+            |_, _, _| posted(0x3e, 0, &[]),
+            form,
+        ),
+    ];
+    for (name, change, request, syndrome) in cases {
+        let (found, state) = completions(change, request);
+        let mut expect = vec![(cqe_opcode::REQ_ERR, syndrome, 0)];
+        expect.extend(flushed(0));
+        assert_eq!((found, state), (expect, state::ERR), "{name}");
+    }
+}
+
+/// The receive entry fails first, then the request.
+#[test]
+fn a_refused_message_completes_its_receive_and_itself_once() {
+    type Request = fn(&World, u32, &[u8]) -> Posted;
+    let long: Request =
+        |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key, &bytes[..ROOM + 1])]);
+    let fits: Request = |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key, &bytes[..ROOM])]);
+    for (service, request, receive, send) in [
+        (
+            service::RC,
+            long,
+            syndrome::LOCAL_LENGTH_ERR,
+            syndrome::REMOTE_INVAL_REQ_ERR,
+        ),
+        // What a service may lose is no error of its sender.
+        (service::UC, long, syndrome::LOCAL_LENGTH_ERR, 0),
+    ] {
+        let (found, state) = completions(|qp| qp.service = service, request);
+        let opcode = if send == 0 {
+            cqe_opcode::REQ
+        } else {
+            cqe_opcode::REQ_ERR
+        };
+        let mut expect = vec![(cqe_opcode::RESP_ERR, receive, 0), (opcode, send, 0)];
+        expect.extend(flushed(1));
+        assert_eq!((found, state), (expect, state::ERR), "{service}");
+    }
+    let (found, state) = completions(|_| {}, fits);
+    let expect = vec![
+        (cqe_opcode::RESP_SEND, 0, 0),
+        (cqe_opcode::REQ, 0, 0),
+        (cqe_opcode::REQ, 0, 1),
+    ];
+    assert_eq!((found, state), (expect, state::RTS));
+}
