@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod contexts;
 mod cost;
 mod crash;
 mod deferred;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     cases.extend(refusals::cases());
     cases.extend(strict::cases());
     cases.extend(limits::cases());
+    cases.extend(contexts::cases());
     cases.extend(moderation::cases());
     cases.extend(ports::cases());
     cases.extend(roce::cases());

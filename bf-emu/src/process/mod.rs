@@ -4,16 +4,22 @@
 //! What the signal handler needs is kept in arrays of atomics of fixed size.
 
 mod clock;
+mod contexts;
 pub(crate) mod device_memory;
 mod maps;
+mod uars;
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+pub use contexts::{CONTEXTS_MAX, Context};
+use contexts::{Contexts, Opened};
 use maps::Mapping;
+pub use uars::UARS_MAX;
+use uars::{Uar, Uars};
 
 use crate::engine;
 use crate::engine::deferred::{ENV_MODE, Mode};
@@ -23,13 +29,8 @@ use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, NUMBER_BASE, QPN_BASE};
 use crate::model::faults::{self, ENV_FAULTS, RULES_MAX, Rule};
 use crate::model::topology::{VIEW_NAME_MAX, View};
-use crate::sys::{self, Errno, FileId};
+use crate::sys::{self, Errno};
 use crate::view::state;
-
-/// Contexts that one process may have open.
-pub const CONTEXTS_MAX: usize = 256;
-/// UAR pages that one process may have mapped.
-pub const UARS_MAX: usize = 4096;
 
 /// Environment variable that names the state directory.
 pub const ENV_STATE: &str = "BFEMU_STATE";
@@ -46,28 +47,6 @@ const UAR_PAGES_AWAY: u32 = (16 << 8) - UAR_PAGES_FIRST;
 const CONTEXT_FILE_NAME: &CStr = c"bf-emu-uverbs";
 const CONTEXT_MAGIC: u64 = u64::from_be_bytes(*b"bf-emu-c");
 
-/// An open context of this process, as long as `context` is not 0.
-#[derive(Debug, Default)]
-struct ContextSlot {
-    context: AtomicU32,
-    function: AtomicU32,
-    view_index: AtomicU32,
-    owner_pid: AtomicU32,
-    next_page: AtomicU32,
-    device: AtomicU64,
-    inode: AtomicU64,
-}
-
-/// A mapped UAR page of this process, as long as `start` is not 0.
-#[derive(Debug, Default)]
-struct UarSlot {
-    start: AtomicUsize,
-    context: AtomicU32,
-    function: AtomicU32,
-    /// The page's number on the device.
-    uar: AtomicU32,
-}
-
 /// What a store to a UAR page was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
@@ -78,17 +57,6 @@ pub enum Rung {
     },
     /// Something else, or nothing.
     Other,
-}
-
-/// An open context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
-    /// Its number on the device.
-    pub number: u32,
-    /// The function it is open on.
-    pub function: usize,
-    /// Its place in this process.
-    slot: usize,
 }
 
 /// What this process shares with the device.
@@ -103,13 +71,8 @@ pub struct Process {
     functions: Vec<usize>,
     /// Number in the device's process table, counted from 1; 0 until attached, and after a fork.
     number: AtomicU32,
-    contexts: Box<[ContextSlot]>,
-    uars: Box<[UarSlot]>,
-    uars_high: AtomicUsize,
-    /// A UAR page was given out whose mapping was not found yet.
-    uars_unseen: AtomicBool,
-    /// The pages given out, by context and page in its file: number on the device.
-    pages: std::sync::Mutex<Vec<(u32, u32, u32)>>,
+    contexts: Contexts,
+    uars: Uars,
 }
 
 static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
@@ -244,6 +207,47 @@ fn faults_do_not_fit() -> String {
     )
 }
 
+/// Says, once in a process, that it can open no more contexts: libibverbs shows another error.
+fn tell_of_contexts() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let text = format!(
+        "bf-emu: this process has {CONTEXTS_MAX} contexts open, the maximum (docs/EMULATION.md, Limits)\n"
+    );
+    let _ = sys::write(2, text.as_bytes());
+}
+
+/// Bytes of what a context's file says of itself: magic, number, owner, index in the view.
+const DESCRIPTION_BYTES: usize = 24;
+
+/// Writes into a context's file whose context it is, for the processes that receive the file.
+fn describe(fd: RawFd, opened: Opened) -> Result<(), Errno> {
+    let mut page = [0; DESCRIPTION_BYTES];
+    page[..8].copy_from_slice(&CONTEXT_MAGIC.to_ne_bytes());
+    page[8..12].copy_from_slice(&opened.number.to_ne_bytes());
+    page[12..16].copy_from_slice(&opened.owner_pid.to_ne_bytes());
+    page[16..24].copy_from_slice(&opened.view_index.to_ne_bytes());
+    sys::pwrite(fd, &page, 0).map(drop)
+}
+
+/// Number, index in the view and owner of the context behind a file; None for any other file.
+fn described(fd: RawFd) -> Option<(u32, usize, i32)> {
+    let mut page = [0; DESCRIPTION_BYTES];
+    if sys::pread(fd, &mut page, 0).ok()? != page.len() {
+        return None;
+    }
+    let (magic, rest) = page.split_first_chunk()?;
+    let (number, rest) = rest.split_first_chunk()?;
+    let (owner, index) = rest.split_first_chunk()?;
+    (*magic == CONTEXT_MAGIC.to_ne_bytes()).then_some((
+        u32::from_ne_bytes(*number),
+        usize::from_ne_bytes(*index.first_chunk()?),
+        i32::from_ne_bytes(*owner),
+    ))
+}
+
 impl Process {
     fn attach(state: &std::path::Path, view: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let fabric = engine::open(state)?;
@@ -262,11 +266,8 @@ impl Process {
             key_numbers: own_key_numbers()?,
             functions,
             number: AtomicU32::new(0),
-            contexts: (0..CONTEXTS_MAX).map(|_| ContextSlot::default()).collect(),
-            uars: (0..UARS_MAX).map(|_| UarSlot::default()).collect(),
-            uars_high: AtomicUsize::new(0),
-            uars_unseen: AtomicBool::new(false),
-            pages: std::sync::Mutex::default(),
+            contexts: Contexts::new(),
+            uars: Uars::new(),
         };
         process.enter()?;
         Ok(process)
@@ -343,20 +344,15 @@ impl Process {
         let function = *self.functions.get(device).ok_or(Errno(libc::ENODEV))?;
         self.start_tick()?;
         let fd = sys::memfd(CONTEXT_FILE_NAME, cloexec, CONTEXT_FILE_BYTES)?;
-        let number = self.fabric.next_context();
-        let made = clock::put(fd).and_then(|()| self.describe(fd, number, device));
-        let made = made.and_then(|()| {
-            self.register(
-                fd,
-                Context {
-                    number,
-                    function,
-                    slot: 0,
-                },
-                device,
-                sys::pid(),
-            )
-        });
+        let opened = Opened {
+            number: self.fabric.next_context(),
+            function,
+            view_index: device,
+            owner_pid: sys::pid(),
+        };
+        let made = clock::put(fd)
+            .and_then(|()| describe(fd, opened))
+            .and_then(|()| self.register(fd, opened));
         match made {
             Ok(_) => Ok(fd),
             Err(errno) => {
@@ -366,107 +362,35 @@ impl Process {
         }
     }
 
-    /// Writes into the file itself whose context it is, for whoever gets it from us.
-    fn describe(&self, fd: RawFd, number: u32, device: usize) -> Result<(), Errno> {
-        let mut page = [0; 24];
-        page[..8].copy_from_slice(&CONTEXT_MAGIC.to_ne_bytes());
-        page[8..12].copy_from_slice(&number.to_ne_bytes());
-        page[12..16].copy_from_slice(&u32::try_from(device).unwrap_or(0).to_ne_bytes());
-        page[16..20].copy_from_slice(&sys::pid().to_ne_bytes());
-        sys::pwrite(fd, &page, 0).map(drop)
-    }
-
-    fn register(
-        &self,
-        fd: RawFd,
-        context: Context,
-        device: usize,
-        owner_pid: i32,
-    ) -> Result<Context, Errno> {
-        let id = sys::file_id(fd)?;
-        for (slot, entry) in self.contexts.iter().enumerate() {
-            // u32::MAX marks a slot that is being filled in: no context has that number.
-            let claim =
-                entry
-                    .context
-                    .compare_exchange(0, u32::MAX, Ordering::Acquire, Ordering::Relaxed);
-            if claim.is_err() {
-                continue;
-            }
-            entry.function.store(
-                u32::try_from(context.function).unwrap_or(0),
-                Ordering::Relaxed,
-            );
-            entry
-                .view_index
-                .store(u32::try_from(device).unwrap_or(0), Ordering::Relaxed);
-            entry
-                .owner_pid
-                .store(owner_pid.unsigned_abs(), Ordering::Relaxed);
-            entry.next_page.store(1, Ordering::Relaxed);
-            entry.device.store(id.device, Ordering::Relaxed);
-            entry.inode.store(id.inode, Ordering::Relaxed);
-            entry.context.store(context.number, Ordering::Release);
-            return Ok(Context { slot, ..context });
-        }
-        Err(Errno(libc::EMFILE))
+    /// Takes in a context behind a file.
+    fn register(&self, fd: RawFd, opened: Opened) -> Result<Context, Errno> {
+        let file = sys::file_id(fd)?;
+        self.contexts.add(file, opened).ok_or_else(|| {
+            tell_of_contexts();
+            Errno(libc::EMFILE)
+        })
     }
 
     /// The context behind a file, which may have been inherited or received.
     pub(crate) fn context_of(&self, fd: RawFd) -> Option<Context> {
-        let id = sys::file_id(fd).ok()?;
-        if let Some(context) = self.known_context(id) {
+        let file = sys::file_id(fd).ok()?;
+        if let Some(context) = self.contexts.find(file) {
             return Some(context);
         }
-        let mut page = [0; 24];
-        if sys::pread(fd, &mut page, 0).ok()? != page.len() {
-            return None;
-        }
-        let word =
-            |at: usize| u32::from_ne_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
-        if page[..8] != CONTEXT_MAGIC.to_ne_bytes() {
-            return None;
-        }
-        let (number, device) = (word(8), word(12) as usize);
-        let function = *self.functions.get(device)?;
-        let owner = i32::from_ne_bytes(word(16).to_ne_bytes());
-        self.register(
-            fd,
-            Context {
-                number,
-                function,
-                slot: 0,
-            },
-            device,
-            owner,
-        )
-        .ok()
-    }
-
-    fn known_context(&self, id: FileId) -> Option<Context> {
-        self.contexts.iter().enumerate().find_map(|(slot, entry)| {
-            let number = entry.context.load(Ordering::Acquire);
-            let same = number != 0
-                && number != u32::MAX
-                && entry.inode.load(Ordering::Relaxed) == id.inode
-                && entry.device.load(Ordering::Relaxed) == id.device;
-            let function = entry.function.load(Ordering::Relaxed) as usize;
-            same.then_some(Context {
-                number,
-                function,
-                slot,
-            })
-        })
+        let (number, device, owner_pid) = described(fd)?;
+        let opened = Opened {
+            number,
+            function: *self.functions.get(device)?,
+            view_index: device,
+            owner_pid,
+        };
+        self.register(fd, opened).ok()
     }
 
     /// The view index of the device that a file is open on; None for any other file.
     pub fn device_of(&self, fd: RawFd) -> Option<usize> {
         let context = self.context_of(fd)?;
-        Some(
-            self.contexts[context.slot]
-                .view_index
-                .load(Ordering::Relaxed) as usize,
-        )
+        Some(self.contexts.view_index(context))
     }
 
     /// A file of this process is about to be closed. The last one of a context takes its objects
@@ -475,25 +399,32 @@ impl Process {
         let Some(context) = self.context_of(fd) else {
             return;
         };
-        let entry = &self.contexts[context.slot];
-        let ours = entry.owner_pid.load(Ordering::Relaxed) == sys::pid().unsigned_abs();
+        let ours = self.contexts.is_of(context, sys::pid());
         if self.open_elsewhere(fd) {
             return;
         }
         if ours {
             let _held = sys::SignalsHeld::new();
             self.unmap_device_memory(context);
-            self.fabric.lock().release_context(context.number);
+            self.release(context);
         }
-        for uar in self.uars.iter() {
-            if uar.context.load(Ordering::Relaxed) == context.number {
-                uar.start.store(0, Ordering::Release);
-            }
+        self.uars.take_back_all(context);
+        self.contexts.remove(context);
+    }
+
+    /// Takes a context's objects away, and closes the files of its channels that are this process's.
+    fn release(&self, context: Context) {
+        let process = self.number.load(Ordering::Acquire);
+        let mut locked = self.fabric.lock();
+        let channels = locked.peek(context.function).channels.iter();
+        let ours = channels
+            .filter(|(_, owner, _)| (owner.process, owner.context) == (process, context.number));
+        let files: Vec<RawFd> = ours.map(|(_, _, channel)| channel.write_fd).collect();
+        locked.release_context(context.number);
+        drop(locked);
+        for file in files {
+            sys::close(file);
         }
-        if let Ok(mut pages) = self.pages.lock() {
-            pages.retain(|(number, _, _)| *number != context.number);
-        }
-        entry.context.store(0, Ordering::Release);
     }
 
     /// Takes away the mappings that stand for device memory of a context and were made here.
@@ -524,8 +455,7 @@ impl Process {
 
     /// Gives a UAR page to a context: (offset in its file, number on the device).
     pub(crate) fn take_uar(&self, context: Context) -> Result<(u64, u32), Errno> {
-        let entry = &self.contexts[context.slot];
-        let page = entry.next_page.fetch_add(1, Ordering::Relaxed);
+        let page = self.contexts.next_page(context);
         // Some numbers stand for other pages of the file.
         let page = match page {
             UAR_PAGES_FIRST.. => page + UAR_PAGES_AWAY,
@@ -536,29 +466,13 @@ impl Process {
             return Err(Errno(libc::ENOMEM));
         }
         let uar = self.fabric.next_uar();
-        let mut pages = self.pages.lock().map_err(|_| Errno(libc::ENOMEM))?;
-        if pages.len() >= UARS_MAX {
-            return Err(Errno(libc::ENOMEM));
-        }
-        pages.push((context.number, page, uar));
-        self.uars_unseen.store(true, Ordering::Release);
+        self.uars.give(context, page.into(), uar)?;
         Ok((offset, uar))
     }
 
     /// Takes a UAR page back.
     pub(crate) fn drop_uar(&self, context: Context, uar: u32) -> Result<(), Errno> {
-        let mut pages = self.pages.lock().map_err(|_| Errno(libc::ENOMEM))?;
-        let before = pages.len();
-        pages.retain(|page| (page.0, page.2) != (context.number, uar));
-        if pages.len() == before {
-            return Err(Errno(libc::ENOENT));
-        }
-        for slot in self.uars.iter() {
-            if slot.uar.load(Ordering::Relaxed) == uar {
-                slot.start.store(0, Ordering::Release);
-            }
-        }
-        Ok(())
+        self.uars.take_back(context, uar)
     }
 
     /// Finds the mappings of UAR pages given out since the last call, and closes them to stores:
@@ -569,12 +483,12 @@ impl Process {
         if engine::polling::is_on() {
             return Ok(());
         }
-        if !self.uars_unseen.swap(false, Ordering::AcqRel) {
+        if !self.uars.take_unseen() {
             return Ok(());
         }
         let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| Errno(libc::EIO))?;
         for map in maps.lines().filter_map(Mapping::parse) {
-            let Some(context) = self.known_context(map.file) else {
+            let Some(context) = self.contexts.find(map.file) else {
                 continue;
             };
             if !map.writable || device_memory::contains(map.offset / PAGE as u64) {
@@ -596,37 +510,10 @@ impl Process {
             for page in 0..(map.end - map.start) / PAGE {
                 let at = map.start + page * PAGE;
                 let index = map.offset / PAGE as u64 + page as u64;
-                self.add_uar(at, context, u32::try_from(index).unwrap_or(0))?;
+                self.uars.mapped(at, context, index)?;
             }
         }
         Ok(())
-    }
-
-    fn add_uar(&self, start: usize, context: Context, page: u32) -> Result<(), Errno> {
-        let uar = {
-            let pages = self.pages.lock().map_err(|_| Errno(libc::EIO))?;
-            pages
-                .iter()
-                .find(|known| (known.0, known.1) == (context.number, page))
-                .map(|p| p.2)
-        };
-        // A page that was not given out as a UAR rings nothing.
-        let Some(uar) = uar else { return Ok(()) };
-        for (index, slot) in self.uars.iter().enumerate() {
-            if slot.start.load(Ordering::Acquire) != 0 {
-                continue;
-            }
-            slot.context.store(context.number, Ordering::Relaxed);
-            slot.function.store(
-                u32::try_from(context.function).unwrap_or(0),
-                Ordering::Relaxed,
-            );
-            slot.uar.store(uar, Ordering::Relaxed);
-            slot.start.store(start, Ordering::Release);
-            self.uars_high.fetch_max(index + 1, Ordering::AcqRel);
-            return Ok(());
-        }
-        Err(Errno(libc::ENOMEM))
     }
 
     /// A store of this process hit `address`: if that is a UAR page, does what the store asks for.
@@ -636,14 +523,11 @@ impl Process {
     /// Async-signal-safe, for a signal that the calling thread's own store raised.
     pub fn doorbell(&self, address: usize, value: Option<u64>) -> Option<Rung> {
         let page = address & !(PAGE - 1);
-        let high = self.uars_high.load(Ordering::Acquire).min(self.uars.len());
-        let uar = self.uars[..high]
-            .iter()
-            .find(|uar| uar.start.load(Ordering::Acquire) == page);
-        let uar = uar?;
-        let context = uar.context.load(Ordering::Relaxed);
-        let function = uar.function.load(Ordering::Relaxed) as usize;
-        let number = uar.uar.load(Ordering::Relaxed);
+        let Uar {
+            context,
+            function,
+            number,
+        } = self.uars.at(page)?;
         let bytes = value.map(u64::to_le_bytes);
         self.fabric.counters(function).trap();
         match address - page {

@@ -74,12 +74,13 @@ fn flushed(taken: u16) -> Vec<(u8, u8, u16)> {
 #[test]
 fn a_refused_request_completes_once_and_first() {
     type Request = fn(&World, u32, &[u8]) -> Posted;
+    /// Name, what the queue pair grants, the request, its syndrome.
+    type Case = (&'static str, fn(&mut Qp), Request, u8);
     let all: fn(&mut Qp) = |_| {};
     let deaf: fn(&mut Qp) = |qp| qp.access = 0;
     let (access, invalid) = (syndrome::REMOTE_ACCESS_ERR, syndrome::REMOTE_INVAL_REQ_ERR);
     let (local, form) = (syndrome::LOCAL_PROT_ERR, syndrome::LOCAL_QP_OP_ERR);
-    // Name, what the queue pair grants, the request, its syndrome.
-    let cases: [(&str, fn(&mut Qp), Request, u8); 13] = [
+    let cases: [Case; 13] = [
         (
             "write, bad key",
             all,

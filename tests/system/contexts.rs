@@ -1,0 +1,76 @@
+//! Contexts: what is left of one that is closed, and how many a process may have.
+
+use crate::agent::compile;
+use crate::harness::Case;
+use crate::world::{Room, World, succeed};
+use anyhow::{Context, Result, ensure};
+use std::process::Output;
+
+const FUNCTION: &str = "node0.host";
+/// Rounds of opening and closing.
+const ROUNDS: u64 = 10_000;
+/// As docs/EMULATION.md says under Limits.
+const CONTEXTS_MAX: usize = 4096;
+const EMFILE: i32 = 24;
+const SIGSEGV: i32 = 11;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("context_leaves_no_file", leaves_no_file),
+        Case::new("context_closed_leaves_null_alone", leaves_null_alone),
+        Case::new("context_limit", limit),
+    ]
+}
+
+/// Each round takes as many commands as the first, and no file of a channel stays open.
+fn leaves_no_file(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let rounds = ROUNDS.to_string();
+    let mut command = room.command(FUNCTION, compile("contexts")?);
+    let said = succeed(command.args(["rounds", &rounds]))?;
+    let files = said
+        .trim()
+        .strip_prefix("ok files=")
+        .context(said.clone())?;
+    let (before, after) = files.split_once(',').context(said.clone())?;
+    ensure!(
+        before == after,
+        "{before} open files, {after} after all rounds"
+    );
+    let opened = room.commands(FUNCTION, "open_context")?;
+    ensure!(opened == ROUNDS, "{opened} contexts were opened");
+    let uars = room.commands(FUNCTION, "alloc_uar")?;
+    ensure!(
+        uars.is_multiple_of(ROUNDS),
+        "{uars} doorbell pages in {ROUNDS} rounds"
+    );
+    Ok(())
+}
+
+/// The page at address 0 is none of a context's pages, whatever was closed before.
+fn leaves_null_alone(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut command = room.command(FUNCTION, compile("contexts")?);
+    let Output { stdout, stderr, .. } = command.arg("null").output()?;
+    let (said, complained) = (String::from_utf8(stdout)?, String::from_utf8(stderr)?);
+    ensure!(
+        said == format!("ok store={SIGSEGV} load={SIGSEGV}\n"),
+        "{said}{complained}"
+    );
+    ensure!(complained.is_empty(), "{complained}");
+    Ok(())
+}
+
+fn limit(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut command = room.command(FUNCTION, compile("contexts")?);
+    let Output { stdout, stderr, .. } = command.arg("most").output()?;
+    let (said, complained) = (String::from_utf8(stdout)?, String::from_utf8(stderr)?);
+    ensure!(
+        said == format!("ok opened={CONTEXTS_MAX} errno={EMFILE}\n"),
+        "{said}{complained}"
+    );
+    let named = complained.contains(&format!("{CONTEXTS_MAX} contexts"));
+    ensure!(named && complained.lines().count() == 1, "{complained}");
+    Ok(())
+}
