@@ -44,6 +44,16 @@ pub struct Row {
     pub own_ns: Option<f64>,
     /// The slides' time, in nanoseconds, where they have one.
     pub slide_ns: Option<f64>,
+    /// `measured_ns` less `slide_ns`, in nanoseconds: what is left of the time, with the own time in it.
+    #[serde(default)]
+    pub residual_ns: Option<f64>,
+    /// Whether `own_ns` is at most `slide_ns`. If it is more, the slides' time disappears in the own time, and the row says
+    /// nothing about the device.
+    #[serde(default)]
+    pub resolvable: Option<bool>,
+    /// Distance of `ratio` from 1.
+    #[serde(default)]
+    pub off: Option<f64>,
     /// `measured_ns` as a multiple of what was expected. An emulator's work goes on while the device's time runs, so that
     /// anything from the longer of slide and own up to their sum is as expected: 1.
     pub ratio: Option<f64>,
@@ -51,7 +61,13 @@ pub struct Row {
 
 impl Row {
     fn rate(&mut self) {
+        self.residual_ns = self.slide_ns.map(|slide| self.measured_ns - slide);
+        self.resolvable = self
+            .own_ns
+            .zip(self.slide_ns)
+            .map(|(own, slide)| own <= slide);
         self.ratio = ratio(Some(self.measured_ns), self.own_ns, self.slide_ns);
+        self.off = self.ratio.map(|ratio| (ratio - 1.0).abs());
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -91,6 +107,9 @@ impl Document {
                 least_ns: percentile(0),
                 own_ns: None,
                 slide_ns: slide.and_then(|slide| slide.at(size)),
+                residual_ns: None,
+                resolvable: None,
+                off: None,
                 ratio: None,
             };
             row.rate();
@@ -185,8 +204,8 @@ impl Document {
         )?;
         writeln!(
             to,
-            "{:<13} {:<28} {:>8} {:>12} {:>9} {:>12} {:>7}",
-            "approach", "step", "size", "measured", "own", "slide", "ratio"
+            "{:<13} {:<28} {:>8} {:>12} {:>9} {:>12} {:>10} {:>7}",
+            "approach", "step", "size", "measured", "own", "slide", "residual", "ratio"
         )?;
         for row in &self.rows {
             write_row(
@@ -266,13 +285,19 @@ fn write_row(
     };
     let ratio =
         ratio(measured, own, slide).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let residual = measured
+        .zip(slide)
+        .map(|(measured, slide)| measured - slide);
+    let hidden = own.zip(slide).is_some_and(|(own, slide)| own > slide);
+    let mark = if hidden { "  not resolvable" } else { "" };
     writeln!(
         to,
-        "{approach:<13} {step:<28} {:>8} {:>12} {:>9} {:>12} {ratio:>7}",
+        "{approach:<13} {step:<28} {:>8} {:>12} {:>9} {:>12} {:>10} {ratio:>7}{mark}",
         format_size(size),
         us(measured, 2),
         us(own, 2),
-        us(slide, 2)
+        us(slide, 2),
+        us(residual, 2)
     )
 }
 
@@ -341,6 +366,9 @@ pub(super) mod tests {
                     least_ns: ns,
                     own_ns: None,
                     slide_ns: Some(ns),
+                    residual_ns: None,
+                    resolvable: None,
+                    off: None,
                     ratio: None,
                 };
                 row.rate();
@@ -360,6 +388,15 @@ pub(super) mod tests {
         }
         document.set_apart(&own).expect("the same rows");
         assert!(document.rows.iter().all(|row| row.ratio == Some(1.0)));
+        assert!(document.rows.iter().all(|row| row.resolvable == Some(true)));
+        assert_eq!(document.rows[0].residual_ns, document.rows[0].slide_ns);
+        // Own times above the slides' hide them.
+        own.rows[0].measured_ns *= 1.1;
+        document.set_apart(&own).expect("the same rows");
+        assert_eq!(document.rows[0].resolvable, Some(false));
+        let first = document.text().lines().nth(2).map(str::to_owned);
+        let first = first.expect("a row");
+        assert!(first.ends_with("  not resolvable"), "{first}");
         own.rows.pop();
         let error = document.set_apart(&own).expect_err("a row is missing");
         assert!(error.to_string().contains("umr_pool_hit"), "{error}");
@@ -420,7 +457,7 @@ pub(super) mod tests {
     fn the_table_has_totals() {
         let text = sample().text();
         assert!(
-            text.contains("umr_pool_hit  one buffer, all steps          16 KiB        40.70         -        20.35    2.00"),
+            text.contains("umr_pool_hit  one buffer, all steps          16 KiB        40.70         -        20.35      20.35    2.00"),
             "{text}"
         );
     }

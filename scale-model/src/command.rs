@@ -124,6 +124,9 @@ pub fn run(args: &ModelArgs) -> Result<String> {
             }
             save(output, &(serde_json::to_string_pretty(&check)? + "\n"))?;
         }
+        check
+            .judge()
+            .with_context(|| format!("{}\n", check.text()))?;
         return Ok(check.text());
     }
     let (machines, extent) = if args.sweep {

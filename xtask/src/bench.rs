@@ -20,8 +20,9 @@ const HELP: &str = "\
 Usage: cargo xtask bench JOB [-- OPTIONS]
 
   alltoallv  the offloaded alltoallv with temporary buffers in three schemes: target/bench/alltoallv.json, .svg
-  check      the model against what alltoallv measured: target/bench/check.json
-  cost       the slides' cost table on the emulated device: target/bench/cost.json, .csv, .txt, .svg
+  check      the model against the measured alltoallv: target/bench/check.json; fails beyond a factor of 2
+  cost       calibrate the cost profile against the slides' table: target/bench/cost.json, .csv, .txt, .svg;
+             fails if a step is more than 10 % off
   device     what the emulated device itself takes, by stock perftest and UCX: target/bench/device.json
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    what having the library in a process costs: target/bench/library.json

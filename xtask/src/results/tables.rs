@@ -210,8 +210,14 @@ fn output(report: &Value, query: &Query) -> Result<String> {
 
 fn cost(report: &Value, query: &Query) -> Result<String> {
     let time = |title, path| Column::new(title, path, Form::Micro);
+    let rows = query.rows(report, "rows")?.into_iter();
+    let mut rows: Vec<Value> = rows.cloned().collect();
+    for row in &mut rows {
+        let hidden = row["resolvable"] == false;
+        row["mark"] = if hidden { "not resolvable" } else { "" }.into();
+    }
     table::of_rows(
-        &query.rows(report, "rows")?,
+        &rows.iter().collect::<Vec<_>>(),
         &[
             Column::new("approach", "/approach", Form::Text),
             Column::new("step", "/step", Form::Text),
@@ -219,7 +225,9 @@ fn cost(report: &Value, query: &Query) -> Result<String> {
             time("measured", "/measured_ns"),
             time("own", "/own_ns"),
             time("slide", "/slide_ns"),
+            time("residual", "/residual_ns"),
             Column::new("ratio", "/ratio", Form::Fixed(2)),
+            Column::new("", "/mark", Form::Text),
         ],
     )
 }
