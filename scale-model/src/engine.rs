@@ -9,7 +9,7 @@
 //! Events at the same moment on one node are handled in an order that does not depend on the node's number.
 
 use super::config::{Config, SendOrder, Software};
-use super::scheme::{KeyWork, Step};
+use super::keys::{KeyWork, Step};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 

@@ -20,6 +20,7 @@ mod command;
 mod config;
 mod costs;
 mod engine;
+mod keys;
 mod plot;
 mod predict;
 mod report;

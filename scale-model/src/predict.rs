@@ -3,7 +3,7 @@
 use super::config::{Config, ConfigError};
 use super::costs::CostTable;
 use super::engine::{Call, Engine};
-use super::scheme::KeyWork;
+use super::keys::KeyWork;
 
 /// How much of the machine is simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
