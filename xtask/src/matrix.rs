@@ -4,6 +4,7 @@
 
 pub(crate) mod versions;
 
+use crate::link::Link;
 use crate::setup::Env;
 use crate::setup::cache::Cache;
 use crate::{process, setup, workspace};
@@ -27,8 +28,11 @@ cache (150 MB for all versions).
   --ucx VERSION   of these versions only; also more than one. `distribution` is the system's own UCX: if it is
                   older than 1.18, the library must leave it alone
   --only WORDS    the cells whose name contains the words; also more than one
+  --link LINK     over ports of infiniband, infiniband-grh (each message needs a global route) or ethernet (RoCE).
+                  Without this option, all cells run over infiniband, and those that show who serves an export
+                  over the two others; with it, the cells of a preload over that link
 
-Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or what failed.";
+Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or what failed.";
 
 /// What goes wrong on purpose for the cells of the defects, on which function, by the emulator's rules.
 const FAULTS: [(&str, &str, &str); 6] = [
@@ -60,6 +64,16 @@ const FAULTS: [(&str, &str, &str); 6] = [
     ),
 ];
 
+/// Cells that run over every link: the bytes, and that the pool serves the exports and not UCX's own path.
+const LINK_CELLS: [&str; 3] = [
+    " preload export and import",
+    " preload numbers in xgvmi stat",
+    " preload announced keys",
+];
+
+/// Cells of a link that is asked for.
+const PRELOAD_CELLS: &str = " preload ";
+
 /// How the system's own UCX is asked for.
 pub(crate) const DISTRIBUTION: &str = "distribution";
 
@@ -79,6 +93,7 @@ const LINK_PREFIX: &str = "xgvmi-matrix-build-";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) ucx: String,
+    pub(crate) link: Link,
     pub(crate) door: String,
     pub(crate) case: String,
     /// What failed, if anything did.
@@ -108,18 +123,24 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let mut clean = missing.is_empty();
     let mut rows = Vec::new();
     if !there.is_empty() {
-        let state = State::make(&built.emulator)?;
-        let mut command = cells(&options, &env, &built.through(&state.link), &state, &there);
-        let mut cells = process::Group::spawn(command.stdin(Stdio::null()))?;
-        let (status, timed_out) = cells.wait(LIMIT)?;
-        if timed_out {
-            bail!("the matrix did not end within {} s", LIMIT.as_secs());
+        for (link, only) in options.links() {
+            let state = State::make(&built.emulator)?;
+            let through = built.through(&state.link);
+            let mut command = cells((link, &only), &env, &through, &state, &there);
+            println!("over {}:", link.name());
+            let mut cells = process::Group::spawn(command.stdin(Stdio::null()))?;
+            let (status, timed_out) = cells.wait(LIMIT)?;
+            if timed_out {
+                bail!("the matrix did not end within {} s", LIMIT.as_secs());
+            }
+            clean &= status.success();
+            let over = read(&report())?.into_iter();
+            rows.extend(over.map(|row| Row { link, ..row }));
         }
-        clean &= status.success();
-        rows = read(&report())?;
     }
     rows.extend(missing.into_iter().map(|(version, error)| Row {
         ucx: version.to_owned(),
+        link: Link::default(),
         door: "none".to_owned(),
         case: "fetch".to_owned(),
         failure: Some(error),
@@ -138,13 +159,9 @@ pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<
     let env = setup::ensure()?;
     let built = Built::make()?;
     let state = State::make(&built.emulator)?;
-    let options = Options {
-        versions: Vec::new(),
-        distribution: false,
-        only: Vec::new(),
-    };
     let there = [(version, libraries.to_owned())];
-    let mut command = cells(&options, &env, &built, &state, &there);
+    let link = (Link::default(), &[][..]);
+    let mut command = cells(link, &env, &built, &state, &there);
     let mut cells = process::Group::spawn(command.args(words).stdin(Stdio::null()))?;
     let (status, timed_out) = cells.wait(LIMIT)?;
     if timed_out {
@@ -174,8 +191,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
             text.with_context(|| format!("a row without {name}: {row}"))
         };
         let result = text("result")?;
+        // The cells themselves do not know what they run over.
+        let link = row["link"]
+            .as_str()
+            .map_or(Ok(Link::default()), Link::named)?;
         Ok(Row {
             ucx: text("ucx")?,
+            link,
             door: text("door")?,
             case: text("case")?,
             failure: (result != "ok").then_some(result),
@@ -189,7 +211,8 @@ fn write(path: &Path, rows: &[Row]) -> Result<()> {
         .iter()
         .map(|row| {
             let result = row.failure.as_deref().unwrap_or("ok");
-            json!({ "ucx": row.ucx, "door": row.door, "case": row.case, "result": result })
+            let link = row.link.name();
+            json!({ "ucx": row.ucx, "link": link, "door": row.door, "case": row.case, "result": result })
         })
         .collect();
     fs::write(path, format!("{:#}\n", json!({ "rows": rows })))
@@ -202,6 +225,7 @@ struct Options {
     /// The system's own UCX as well.
     distribution: bool,
     only: Vec<String>,
+    link: Option<Link>,
 }
 
 impl Options {
@@ -209,6 +233,7 @@ impl Options {
     fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
         use lexopt::prelude::{Long, Short, ValueExt as _};
         let (mut versions, mut only, mut distribution) = (Vec::new(), Vec::new(), false);
+        let mut link = None;
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             match argument {
@@ -217,6 +242,7 @@ impl Options {
                     name => versions.push(version(name)?),
                 },
                 Long("only") => only.push(parser.value()?.string()?),
+                Long("link") => link = Some(Link::named(&parser.value()?.string()?)?),
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!("{}; try: cargo xtask matrix --help", other.unexpected()),
             }
@@ -229,7 +255,25 @@ impl Options {
             versions,
             distribution,
             only,
+            link,
         }))
+    }
+
+    /// What the cells run over, and the words that choose them; none chooses all.
+    fn links(&self) -> Vec<(Link, Vec<String>)> {
+        let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let only = || self.only.clone();
+        match self.link {
+            Some(Link::Infiniband) => vec![(Link::Infiniband, only())],
+            Some(link) if self.only.is_empty() => vec![(link, own(&[PRELOAD_CELLS]))],
+            Some(link) => vec![(link, only())],
+            None if self.only.is_empty() && !self.versions.is_empty() => vec![
+                (Link::Infiniband, Vec::new()),
+                (Link::InfinibandGrh, own(&LINK_CELLS)),
+                (Link::Ethernet, own(&LINK_CELLS)),
+            ],
+            None => vec![(Link::Infiniband, only())],
+        }
     }
 }
 
@@ -349,7 +393,7 @@ impl Built {
 }
 
 fn cells(
-    options: &Options,
+    (link, only): (Link, &[String]),
     env: &Env,
     built: &Built,
     state: &State,
@@ -360,25 +404,28 @@ fn cells(
     command.arg("--plugins").arg(&built.plugins);
     command.arg("--report").arg(report());
     let (emulator, dir) = (built.emulator.display(), state.dir.display());
+    let link = link.name();
     for role in ["host", "dpu"] {
-        let run = format!("{emulator} run --state {dir} --as node0.{role} --");
+        let run = format!("{emulator} run --state {dir} --link {link} --as node0.{role} --");
         command.arg(format!("--{role}")).arg(run);
     }
     for (name, role, _) in FAULTS {
         let rules = built.faults.join(name);
         let run = format!("env BFEMU_FAULTS=@{} {emulator} run", rules.display());
         command.arg("--failing");
-        command.arg(format!("{name}={run} --state {dir} --as node0.{role} --"));
+        command.arg(format!(
+            "{name}={run} --state {dir} --link {link} --as node0.{role} --"
+        ));
     }
     command.arg("--failing");
     command.arg(format!(
-        "lowest={emulator} run --keys lowest --state {dir} --as node0.host --"
+        "lowest={emulator} run --keys lowest --state {dir} --link {link} --as node0.host --"
     ));
     command.arg("--failing");
     command.arg(format!("panic={}", built.panicking.display()));
     command.arg("--failing");
     command.arg(format!("counters={emulator} stats --json --state {dir}"));
-    for only in &options.only {
+    for only in only {
         command.arg("--only").arg(only);
     }
     // The caller's own UCX settings would make the cells unlike what the report says they are.
@@ -496,6 +543,12 @@ mod tests {
         let options = parse(&["--only", "a", "--only=b c"]).unwrap().unwrap();
         assert_eq!(options.only, ["a", "b c"]);
         assert!(parse(&["--help"]).unwrap().is_none());
+        let links = |arguments: &[&str]| parse(arguments).unwrap().unwrap().links();
+        assert_eq!(links(&[]).len(), 3);
+        assert_eq!(links(&["--only", "a"]).len(), 1);
+        let ethernet = links(&["--link", "ethernet"]);
+        assert_eq!(ethernet, [(Link::Ethernet, vec![PRELOAD_CELLS.to_owned()])]);
+        assert!(parse(&["--link", "ib"]).is_err());
         let error = parse(&["--ucx", "1.22.0"]).unwrap_err().to_string();
         assert!(error.contains("no UCX '1.22.0'"), "{error}");
         assert!(parse(&["1.18.1"]).is_err());
@@ -507,6 +560,7 @@ mod tests {
         let path = dir.path().join("report.json");
         let row = |failure: Option<&str>| Row {
             ucx: "1.18.1".to_owned(),
+            link: Link::Ethernet,
             door: "preload".to_owned(),
             case: "export and import".to_owned(),
             failure: failure.map(str::to_owned),

@@ -6,6 +6,7 @@ mod skips;
 mod tally;
 
 use crate::bench::instructions;
+use crate::link::Link;
 use crate::setup::{self, Env};
 use crate::{aarch64, matrix, patch, process, suites, tidy, workspace};
 use anyhow::{Context, Result, bail};
@@ -442,7 +443,11 @@ fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut cases: Vec<Case> = cells
         .into_iter()
         .map(|cell| {
-            let name = format!("UCX {}, {}: {}", cell.ucx, cell.door, cell.case);
+            let over = match cell.link {
+                Link::Infiniband => String::new(),
+                link => format!(" over {}", link.name()),
+            };
+            let name = format!("UCX {}{over}, {}: {}", cell.ucx, cell.door, cell.case);
             match cell.failure {
                 None => Case::pass(name),
                 Some(detail) => Case::fail(name, detail),
