@@ -41,54 +41,55 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xgvmi_pool::mlx5::{Function, Mlx5Lib};
 
-/// Most bytes of a report that is read back.
+/// Maximum size of a report that is read back.
 const OWN_BYTES_MAX: u64 = 4 << 20;
-/// Largest size: nobody registers a buffer of more than a TiB at once, and a slip of the suffix is caught.
+/// Maximum buffer size. It catches a wrong suffix.
 const SIZE_MAX: usize = 1 << 40;
-/// Most repetitions: a thousand of the slowest step take minutes.
+/// Maximum number of repetitions: a thousand of the slowest step take minutes.
 const REPEATS_MAX: u32 = 1000;
 
-/// Measures what cross-function keys cost on the device that is there.
+/// Measures the cost of cross-function keys on a device.
 #[derive(Debug, Args)]
 pub struct CostArgs {
     /// The host's function, an mlx5 device of this machine [default: the first one].
     #[arg(long, value_name = "DEVICE")]
     host: Option<String>,
-    /// The DPU's function: a device of this machine, or HOST:PORT of `cost_table --serve` on the DPU. Without it, no
-    /// aliases are measured.
+    /// The DPU's function: a device of this machine, or HOST:PORT of `cost_table --serve` on the DPU. Without
+    /// it, no aliases are measured.
     #[arg(long, value_name = "DEVICE|HOST:PORT")]
     dpu: Option<String>,
-    /// Sizes of the memory.
+    /// Buffer sizes.
     #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "16K,1M,64M,1G")]
     sizes: Vec<usize>,
     /// Approaches: umem, indirection, umr, umr_pool_hit [default: all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     approaches: Vec<Approach>,
-    /// Times that each step is measured; the median is told.
+    /// Repetitions of each step. The result is the median.
     #[arg(long, default_value_t = 20, value_name = "N")]
     repeats: u32,
-    /// A report (json) with what each step takes where the device takes no time for it: what programs and system need
-    /// themselves. It is shown apart, and expected beside the slides' time. `cargo xtask bench cost` makes one.
+    /// A report (json) with the own time of programs and system for each step, measured with zero device time.
+    /// The output shows it in a separate column. `cargo xtask bench cost` creates one.
     #[arg(long, value_name = "FILE")]
     own: Option<PathBuf>,
-    /// A report (json) of an earlier run with the same options: of each row, the better median of all runs counts. For
-    /// machines that do other work as well. May be given several times.
+    /// A report (json) of an earlier run with the same options. The result of each row is the better median of
+    /// all runs. Use it on busy machines. Repeatable.
     #[arg(long, value_name = "FILE")]
     best_of: Vec<PathBuf>,
-    /// Write the result too; the suffix, json, csv, txt or svg, decides how. May be given several times.
+    /// Also write the result to a file. The suffix json, csv, txt or svg selects the format. Repeatable.
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
-    /// Serve aliases of this machine's function (--host) to a `cost_table` elsewhere, until its connection ends.
+    /// Serve aliases of this machine's function (--host) to a `cost_table` on another machine, until its
+    /// connection ends.
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["dpu", "own", "best_of", "output"])]
     serve: Option<String>,
 }
 
-/// Measures what the options ask for, and returns the text to print.
+/// Runs the measurement and returns the text to print.
 ///
 /// # Errors
-/// An option out of its range, a device that is not there or refuses, a file that cannot be read or written.
+/// An option out of range, a device that is absent or refuses, a file that cannot be read or written.
 pub fn run(args: &CostArgs) -> Result<String> {
-    // Before minutes of work, not after.
+    // Checked first, because the measurement may take minutes.
     let formats: Vec<Format> = args
         .output
         .iter()

@@ -1,4 +1,4 @@
-//! `cost_table`: what each step in the life of a cross-function key takes, beside the slides.
+//! `cost_table`: the duration of each step in the life of a cross-function key, next to the published times.
 #![expect(
     clippy::print_stdout,
     reason = "the answer is what this program prints"

@@ -1,4 +1,4 @@
-//! Takes each approach through its steps on a real function, with a clock around each.
+//! Executes the steps of each approach on a real function and times them.
 
 use super::peer::Dpu;
 use super::step::{Approach, Step};
@@ -13,7 +13,7 @@ use xgvmi_pool::{
 };
 use xgvmi_ucp::buffer::Buffer;
 
-/// Times of the steps that were taken, in nanoseconds, a list for each.
+/// Times of the executed steps, in nanoseconds, one list per step.
 #[derive(Debug, Default)]
 pub(super) struct Times(Vec<(Step, Vec<u64>)>);
 
@@ -25,7 +25,7 @@ impl Times {
         }
     }
 
-    /// Runs a step and notes how long it took.
+    /// Runs a step and records its duration.
     fn of<T, E>(&mut self, step: Step, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let start = Instant::now();
         let done = run()?;
@@ -34,13 +34,13 @@ impl Times {
         Ok(done)
     }
 
-    /// Steps and their times, in the order in which they were first taken.
+    /// Steps and their times, in the order of their first execution.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Step, &[u64])> {
         self.0.iter().map(|(step, times)| (*step, times.as_slice()))
     }
 }
 
-/// A host's function, and a DPU's if there is one.
+/// A host's function, and optionally a DPU's.
 pub(super) struct Bench<'f> {
     function: &'f Function,
     device: Arc<Mlx5Device>,
@@ -49,7 +49,7 @@ pub(super) struct Bench<'f> {
     repeats: u32,
 }
 
-/// What others must present; whoever measures has no secrets.
+/// The access key that importers must present. A measurement needs no secret.
 const ACCESS: AccessKey = AccessKey::UCX_COMPATIBLE;
 
 impl<'f> Bench<'f> {
@@ -65,8 +65,8 @@ impl<'f> Bench<'f> {
         })
     }
 
-    /// Takes the steps of an approach, on touched memory of `size` bytes. A first round, in which queues are made and
-    /// caches filled, does not count.
+    /// Executes the steps of an approach on touched memory of `size` bytes. The first round creates queues and
+    /// fills caches. It does not count.
     pub(super) fn measure(&mut self, approach: Approach, size: usize) -> Result<Times> {
         let mut memory = Buffer::new(size)?;
         let steps = Steps::new(self.function)?;
@@ -91,7 +91,7 @@ impl<'f> Bench<'f> {
         Ok(times)
     }
 
-    /// A pool that holds a key, and invalidates it within its release, as the slides' steps do.
+    /// A pool that contains a key and invalidates it during release, as in the published steps.
     fn pool(&self) -> Result<HostHooks<Mlx5Device>> {
         let policy = PoolPolicy {
             prefill: 1,
@@ -154,7 +154,7 @@ impl<'f> Bench<'f> {
         Ok(())
     }
 
-    /// The DPU's two steps, where there is a DPU.
+    /// The DPU's two steps, if there is a DPU.
     fn alias(&mut self, key: &Key<'_>, times: &mut Times) -> Result<()> {
         let Some(dpu) = &mut self.dpu else {
             return Ok(());

@@ -1,8 +1,8 @@
-//! The DPU of a measurement: a function of this machine, or a `cost_table --serve` on the machine that the DPU is.
+//! The DPU of a measurement: a function of this machine, or a `cost_table --serve` on the DPU itself.
 //!
-//! The protocol is of lines over TCP. The server greets with [`GREETING`]; then, for each
-//! `alias GVMI MKEY ACCESS_KEY` (decimal, decimal, 64 hexadecimal digits), it makes the alias, destroys it, and
-//! answers `ok CREATION_NS DESTRUCTION_NS` or `error TEXT`.
+//! The protocol uses lines over TCP. The server sends [`GREETING`]. For each `alias GVMI MKEY ACCESS_KEY`
+//! (decimal, decimal, 64 hexadecimal digits) it creates the alias, destroys it, and answers `ok CREATION_NS
+//! DESTRUCTION_NS` or `error TEXT`.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::fmt::Write as _;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use xgvmi_pool::mlx5::{Function, Mlx5Device, Mlx5Options};
 use xgvmi_pool::{AccessKey, AliasDevice as _, Gvmi, Mkey, OwnerUuid, RemoteKey};
 
-/// First line of the server; another version of the protocol has another number.
+/// First line of the server. The number is the protocol version.
 const GREETING: &str = "cost_table 1";
-/// Longest line: an error's text is cut to it.
+/// Maximum length of a line. Longer error texts are truncated.
 const LINE_MAX: usize = 512;
-/// How long the other side may take for a line. Commands take less than a millisecond, and the host's steps between
-/// them, of the largest memory, seconds.
+/// Time limit for a line of the other side. Commands take less than a millisecond; the host's steps between
+/// them take seconds for the largest memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes and destroys aliases.
+/// Creates and destroys aliases.
 #[derive(Debug)]
 pub(super) enum Dpu {
     Local(Arc<Mlx5Device>),
@@ -52,7 +52,7 @@ impl Dpu {
         Ok(Self::Remote(line))
     }
 
-    /// Makes an alias and destroys it. Both times, in nanoseconds, are taken on the DPU.
+    /// Creates an alias and destroys it. The DPU measures both times, in nanoseconds.
     pub(super) fn alias(&mut self, key: &RemoteKey, access: &AccessKey) -> Result<(u64, u64)> {
         match self {
             Self::Local(device) => make(device, key, access),
@@ -75,10 +75,10 @@ fn make(device: &Mlx5Device, key: &RemoteKey, access: &AccessKey) -> Result<(u64
     Ok((created, ns(start)))
 }
 
-/// Serves one `cost_table` at an address, until its connection ends. Returns what was done, as text.
+/// Serves one `cost_table` at an address until its connection ends. Returns a summary as text.
 ///
 /// # Errors
-/// If the function or the address cannot be used, or the connection breaks.
+/// If the function or the address is unusable, or the connection breaks.
 pub fn serve(function: &Function, address: &str) -> Result<String> {
     let device = function.device(Mlx5Options::default())?;
     let listener = TcpListener::bind(address).with_context(|| format!("listening at {address}"))?;
@@ -147,7 +147,7 @@ fn parse_answer(text: &str) -> Result<(u64, u64)> {
     }
 }
 
-/// Lines of bounded length, over a connection with limits.
+/// Lines of bounded length over a connection with time limits.
 #[derive(Debug)]
 pub(super) struct Line {
     reader: BufReader<TcpStream>,
@@ -172,7 +172,7 @@ impl Line {
             .context("to the other side")
     }
 
-    /// The next line; `None` once the other side has closed.
+    /// The next line, or `None` after the other side has closed.
     fn read(&mut self) -> Result<Option<String>> {
         let mut line = String::new();
         let mut bounded = (&mut self.reader).take(LINE_MAX as u64);

@@ -1,4 +1,4 @@
-//! What one buffer costs over its size, one line per approach: solid measured, dotted the slides.
+//! Plot of the cost per buffer over its size, one line per approach: solid measured, dotted published.
 
 use super::report::{Document, Row};
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! What was measured, beside the slides: text for the eye, JSON, and the CSV that `xgvmi-model --costs` reads.
+//! Measured next to published times: text, JSON, and the CSV format that `xgvmi-model --costs` reads.
 
 use super::measure::Times;
 use super::step::Approach;
@@ -8,7 +8,7 @@ use scale_model::SLIDES;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// The form of `cost.json`, one more with each change of meaning. 1 compared with the sum of slide and own alone.
+/// Version of `cost.json`. Version 1 compared with the sum of published and own time only.
 const SCHEMA: u32 = 2;
 
 /// `cost.json`.
@@ -18,9 +18,9 @@ pub struct Document {
     pub schema: u32,
     /// The host's device.
     pub host: String,
-    /// The DPU's device or address, if there was one.
+    /// The DPU's device or address, if any.
     pub dpu: Option<String>,
-    /// One per approach, size and step.
+    /// One row per approach, size and step.
     pub rows: Vec<Row>,
 }
 
@@ -33,29 +33,29 @@ pub struct Row {
     pub step: String,
     /// Bytes of memory.
     pub size: usize,
-    /// Times that it was measured.
+    /// Number of repetitions.
     pub repeats: usize,
     /// The median, in nanoseconds.
     pub measured_ns: f64,
-    /// The shortest, in nanoseconds.
+    /// The shortest time, in nanoseconds.
     pub least_ns: f64,
-    /// What the step takes where the device takes no time for it, but for all other steps, in nanoseconds, if that is
-    /// known: what program, system and an emulator need themselves.
+    /// Own time of program, system and emulator in nanoseconds, if known: the duration of the step with zero
+    /// device time for it and unchanged time for all other steps.
     pub own_ns: Option<f64>,
-    /// The slides' time, in nanoseconds, where they have one.
+    /// The published time in nanoseconds, if any.
     pub slide_ns: Option<f64>,
-    /// `measured_ns` less `slide_ns`, in nanoseconds: what is left of the time, with the own time in it.
+    /// `measured_ns` minus `slide_ns`, in nanoseconds. It includes the own time.
     #[serde(default)]
     pub residual_ns: Option<f64>,
-    /// Whether `own_ns` is at most `slide_ns`. If it is more, the slides' time disappears in the own time, and the row says
-    /// nothing about the device.
+    /// Whether `own_ns` is at most `slide_ns`. Otherwise the own time hides the published time, and the row gives no
+    /// information about the device.
     #[serde(default)]
     pub resolvable: Option<bool>,
     /// Distance of `ratio` from 1.
     #[serde(default)]
     pub off: Option<f64>,
-    /// `measured_ns` as a multiple of what was expected. An emulator's work goes on while the device's time runs, so that
-    /// anything from the longer of slide and own up to their sum is as expected: 1.
+    /// `measured_ns` as a multiple of the expected time. An emulator works while the device's time passes, so
+    /// the expected time is anything from the longer of published and own time up to their sum: 1.
     pub ratio: Option<f64>,
 }
 
@@ -117,7 +117,7 @@ impl Document {
         }
     }
 
-    /// Sets apart what the steps take where the device takes no time for them.
+    /// Adds the own times from a run with zero device time.
     ///
     /// # Errors
     /// If the other run lacks a row of this one.
@@ -129,10 +129,10 @@ impl Document {
         Ok(())
     }
 
-    /// Takes over those medians of an earlier run that are better than this one's.
+    /// Takes the medians of an earlier run that are better than this run's.
     ///
     /// # Errors
-    /// As [`Document::set_apart`].
+    /// As for [`Document::set_apart`].
     pub(super) fn keep_the_best(&mut self, earlier: &Self) -> Result<()> {
         for row in &mut self.rows {
             let other = earlier.row_like(row)?;
@@ -154,7 +154,7 @@ impl Document {
         })
     }
 
-    /// Sizes, in the order in which they were measured.
+    /// Sizes in the order of measurement.
     pub(super) fn sizes(&self) -> Vec<usize> {
         let mut sizes = Vec::new();
         for row in &self.rows {
@@ -165,14 +165,14 @@ impl Document {
         sizes
     }
 
-    /// Approaches, likewise.
+    /// Approaches in the order of measurement.
     pub(super) fn approaches(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.rows.iter().map(|row| row.approach.as_str()).collect();
         names.dedup();
         names
     }
 
-    /// Sum over the steps of an approach at a size: what one buffer costs.
+    /// Sum over the steps of an approach at a size: the cost of one buffer.
     pub(super) fn total_ns(
         &self,
         approach: &str,
@@ -230,8 +230,8 @@ impl Document {
         Ok(())
     }
 
-    /// The measured medians, less the own part, as `approach,step,ns_SIZE,...`: the form of the slides' table, which
-    /// `xgvmi-model --costs` reads.
+    /// The measured medians minus the own part, as `approach,step,ns_SIZE,...`. This is the format of the
+    /// published table, which `xgvmi-model --costs` reads.
     #[must_use]
     pub fn csv(&self) -> String {
         let sizes = self.sizes();
@@ -264,9 +264,9 @@ impl Document {
     }
 }
 
-/// How long a step took, as a multiple of the nearest time that it should take ([`Row::ratio`]).
+/// Duration of a step as a multiple of its nearest expected time ([`Row::ratio`]).
 fn ratio(measured: Option<f64>, own: Option<f64>, slide: Option<f64>) -> Option<f64> {
-    // A report that was read may hold anything.
+    // A report from a file may contain any values.
     let own = own.unwrap_or(0.0).max(0.0);
     let (measured, slide) = (measured?, slide?);
     let expected = measured.clamp(slide.max(own), slide + own);
@@ -301,7 +301,7 @@ fn write_row(
     )
 }
 
-/// One row of the slides.
+/// One row of the published table.
 #[derive(Debug)]
 pub(super) struct Slide {
     pub(super) approach: &'static str,
@@ -318,8 +318,8 @@ impl Slide {
     }
 }
 
-/// The slides' table. A line that is none would be a mistake in the file that is compiled in; a test compares its
-/// rows with ours.
+/// The published table. An invalid line would be a mistake in the compiled-in file; a test compares its rows
+/// with ours.
 pub(super) fn slides() -> Vec<Slide> {
     let mut lines = SLIDES.lines();
     let sizes: Vec<usize> = lines
@@ -351,7 +351,7 @@ pub(super) mod tests {
     use super::*;
     use scale_model::CostTable;
 
-    /// All steps at two sizes, each twice the slides'.
+    /// All steps at two sizes, each with twice the published time.
     pub(crate) fn sample() -> Document {
         let mut document = Document::new("mlx5_0", Some("mlx5_1"));
         for slide in slides() {
@@ -426,7 +426,7 @@ pub(super) mod tests {
         check(10.0, Some(5.0), 10.0, 1.0);
         check(15.0, Some(5.0), 10.0, 1.0);
         check(30.0, Some(5.0), 10.0, 2.0);
-        // The longer one may be either.
+        // Either of the two may be longer.
         check(5.5, Some(5.0), 1.0, 1.0);
         check(4.0, Some(5.0), 1.0, 0.8);
         assert_eq!(ratio(Some(1.0), Some(1.0), None), None);

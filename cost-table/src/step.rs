@@ -1,21 +1,21 @@
-//! The rows of the table: approaches and their steps, under the names that the slides' table has here.
+//! The rows of the table: approaches and their steps, with the names of the published table.
 
 use std::str::FromStr;
 
-/// A way to give a DPU a buffer of its host.
+/// A way to give a DPU access to a buffer of its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approach {
     /// A direct key over a DEVX umem.
     Umem,
     /// A KSM key over a registration.
     Indirection,
-    /// A key made for the buffer and bound by a work request.
+    /// A key created for the buffer and bound by a work request.
     Umr,
     /// A key of the pool.
     UmrPoolHit,
 }
 
-/// One step, with what does it: the host or the DPU.
+/// One step, executed by the host or the DPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the rows say it all")]
 pub enum Step {
@@ -36,7 +36,7 @@ pub enum Step {
 }
 
 impl Approach {
-    /// All, in the order of the slides.
+    /// All approaches, in the order of the published table.
     pub const ALL: [Self; 4] = [Self::Umem, Self::Indirection, Self::Umr, Self::UmrPoolHit];
 
     /// The first column.
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::report::slides;
 
-    /// Each row of the slides is measured, and nothing else is.
+    /// The measurement covers exactly the rows of the published table.
     #[test]
     fn the_rows_are_those_of_the_slides() {
         let mut ours: Vec<(&str, &str)> = Approach::ALL

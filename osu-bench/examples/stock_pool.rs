@@ -1,4 +1,4 @@
-//! What cross-GVMI keys cost in the UCX that is there, through its public interface: time and doorbells of exports
+//! Cost of cross-GVMI keys in the installed UCX, through its public interface: time and doorbells of exports
 //! and releases, the first use of imported keys, and the key of a large buffer.
 //!
 //! ```text
@@ -24,17 +24,17 @@ use ucx_sys::Ucp;
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, ExportedMemh, ImportedMemory, MappedBuffer};
 
-/// Buffers that are exported one after the other, and then released.
+/// Buffers that are exported one after the other and then released.
 const BUFFERS: usize = 64;
-/// Bytes of each: the smallest of the slides' table.
+/// Size of each buffer: the smallest of the published table.
 const BYTES: usize = 16 << 10;
 /// Bytes of the large buffer.
 const LARGE: usize = 4 << 30;
 /// Buffers of a warm-up.
 const WARM: usize = 8;
-/// Runs of which the best is told.
+/// Number of runs. The result is the best one.
 const RUNS: usize = 45;
-/// Runs that take long: the large buffer's registration alone, or a new context each.
+/// Number of runs for slow measurements: the large buffer's registration, or a new context each.
 const LONG_RUNS: usize = 5;
 
 fn main() -> Result<()> {
@@ -47,9 +47,9 @@ fn main() -> Result<()> {
         bail!("usage: stock_pool LIBUCP HOST_DEVICE DPU_DEVICE -- COUNTERS...");
     };
     let ucp = Ucp::load(Some(Path::new(library)))?;
-    // Without UCX's cache of registrations, a buffer is registered when it is mapped and given up when it is unmapped.
+    // Without UCX's registration cache, map registers a buffer and unmap deregisters it.
     let exporter = open(ucp, host, "n")?;
-    // The first exports of a process make UCX's queue and fill its pool.
+    // The first exports of a process create UCX's queue pair and fill its pool.
     best(2, || one_run(&exporter, BUFFERS, BYTES))?;
     let small = best(RUNS, || one_run(&exporter, BUFFERS, BYTES))?;
     tell("export_release", small.export() + small.release(), BUFFERS)?;
@@ -79,14 +79,14 @@ fn map(context: &Context, count: usize, bytes: usize) -> Result<Vec<MappedBuffer
         .collect()
 }
 
-/// Exports each buffer; the time of all.
+/// Exports each buffer and returns the total time.
 fn export(buffers: &[MappedBuffer]) -> Result<(Vec<ExportedMemh>, Duration)> {
     let start = Instant::now();
     let exported: Result<Vec<_>, _> = buffers.iter().map(MappedBuffer::export).collect();
     Ok((exported?, start.elapsed()))
 }
 
-/// Gives up the packed handles and each buffer's registration; the time of the latter.
+/// Releases the packed handles and each buffer's registration, and returns the time of the latter.
 fn release(packed: Vec<ExportedMemh>, buffers: Vec<MappedBuffer>) -> Result<Duration> {
     drop(packed);
     let start = Instant::now();
@@ -105,12 +105,12 @@ struct Times {
 }
 
 impl Times {
-    /// Of the keys alone, in nanoseconds. Noise can make it negative.
+    /// Time of the keys alone, in nanoseconds. Noise can make it negative.
     fn export(&self) -> i128 {
         nanos(self.first_export) - nanos(self.second_export)
     }
 
-    /// As [`Times::export`].
+    /// As for [`Times::export`].
     fn release(&self) -> i128 {
         nanos(self.exported_release) - nanos(self.plain_release)
     }
@@ -125,15 +125,15 @@ impl Times {
     }
 }
 
-/// Exports a few small buffers and releases them, so that the way of an export is warm, as in a program that exports all
-/// the time. The registration of a large buffer drives everything else out of the caches.
+/// Exports and releases a few small buffers, so that the export path is warm, as in a program that exports
+/// continuously. The registration of a large buffer evicts everything else from the caches.
 fn warm_up(context: &Context) -> Result<()> {
     let buffers = map(context, WARM, BYTES)?;
     let (packed, _) = export(&buffers)?;
     release(packed, buffers).map(drop)
 }
 
-/// Exports and releases `count` fresh buffers, and releases as many that were not exported.
+/// Exports and releases `count` fresh buffers, and maps and unmaps the same number without an export.
 fn one_run(context: &Context, count: usize, bytes: usize) -> Result<Times> {
     let buffers = map(context, count, bytes)?;
     warm_up(context)?;
@@ -162,7 +162,7 @@ fn nanos(time: Duration) -> i128 {
     i128::try_from(time.as_nanos()).unwrap_or(i128::MAX)
 }
 
-/// Prints the time of each of the `parts`.
+/// Prints the time of each part.
 fn tell(name: &str, time_ns: i128, parts: usize) -> Result<()> {
     ensure!(
         time_ns > 0,
@@ -199,7 +199,7 @@ fn count(command: &[String]) -> Result<Counters> {
     Ok(Counters::parse(&output.stdout)?)
 }
 
-/// The time until an importer has met all keys once, each run in a context of its own that knows none.
+/// Time until an importer has seen all keys once. Each run has a new context without imports.
 fn first_touch(ucp: &'static Ucp, device: &str, exporter: &Context) -> Result<()> {
     let buffers = map(exporter, BUFFERS, BYTES)?;
     let (packed, _) = export(&buffers)?;

@@ -1,6 +1,6 @@
-//! How a run fails: with rc 1, a message that names scheme, process and step, and no process left behind.
+//! Failed runs end with exit code 1 and a message that names scheme, process and step. No process remains.
 //!
-//! The runs that succeed need a device that exports memory; they are whole-system tests (`cargo xtask demo --quick`).
+//! Successful runs need a device that exports memory. They are whole-system tests (`cargo xtask demo --quick`).
 #![expect(
     clippy::print_stdout,
     reason = "a skipped test says so on standard output"
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A launcher that notes the process id, then does what follows.
+/// A launcher that records the process id and then executes the rest of its command line.
 const NOTE_PID: &str = r#"echo $$ >> "$PIDS"; "#;
 
 struct Run {
@@ -21,7 +21,7 @@ struct Run {
     pids: Vec<String>,
 }
 
-/// Runs one scheme, whose processes are launched by this shell script; `"$@"` is the process's own command line.
+/// Runs one scheme. This shell script launches its processes; `"$@"` is the process's own command line.
 fn run(script: &str, options: &[&str]) -> Run {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let pids = directory.path().join("pids");
@@ -107,7 +107,7 @@ fn a_ucx_that_is_not_there_is_named() {
     );
 }
 
-/// A real UCX on a transport that cannot export memory: four processes talk to the orchestrator, none to each other.
+/// A real UCX with a transport that cannot export memory. Four processes talk to the orchestrator only.
 #[test]
 fn a_device_that_cannot_export_is_named() {
     let Some(library) = ucx_library() else {
@@ -157,7 +157,7 @@ fn a_launcher_that_is_not_there_is_named() {
     );
 }
 
-/// `libucp` named by the environment, else in the set-up's cache.
+/// `libucp` from the environment, or from the cache of the set-up.
 fn ucx_library() -> Option<PathBuf> {
     if let Some(named) = env::var_os("XGVMI_UCX_LIBRARY") {
         return Some(named.into());

@@ -1,8 +1,8 @@
-//! The model against measured runs: what a pool saved, and what the model says that it saves.
+//! Compares the model with measured runs: the time that a pool saved, measured and predicted.
 //!
-//! Differences between schemes of one run are compared and not times, because what the programs, the emulator and two
-//! busy cores take for themselves is in each scheme's time alike and cancels out. What does not cancel is the part of
-//! it that only a scheme with more commands pays.
+//! The comparison uses differences between schemes of one run. The time that programs, emulator and two busy
+//! cores add is equal in all schemes and cancels out, except for the part that grows with the number of
+//! commands.
 
 use super::config::Config;
 use super::costs::CostTable;
@@ -39,7 +39,7 @@ struct Steady {
 /// `check.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Check {
-    /// Always 1; a change of meaning makes it 2.
+    /// Format version. It is 1 until a field changes its meaning.
     schema: u32,
     nodes: u32,
     ppn: u32,
@@ -52,9 +52,9 @@ pub(super) struct Check {
 struct CheckRow {
     scheme: String,
     size: u64,
-    /// Median of a measured call with a key per buffer, less that of the scheme.
+    /// Median of a measured call with a key per buffer, minus that of the scheme.
     measured_saved_us: f64,
-    /// The same, predicted.
+    /// The same difference, predicted.
     predicted_saved_us: f64,
     /// Measured over predicted.
     ratio: f64,
@@ -64,7 +64,7 @@ impl Check {
     /// Compares every scheme and size of a measured run with the model of the same machine.
     ///
     /// # Errors
-    /// If the text is no such run, or has nothing to compare.
+    /// If the text is not such a report, or contains nothing to compare.
     pub(super) fn of(text: &str, machine: &Config, table: &CostTable) -> Result<Self> {
         let measured: Measured = serde_json::from_str(text).context("a measured alltoallv")?;
         let base = Scheme::Ksm.to_string();
@@ -79,7 +79,7 @@ impl Check {
             let Some(indirection) = time(&base, row.size) else {
                 continue;
             };
-            // An option of the library, behind a plus, is nothing that the model has a step for.
+            // The model has no step for a library option (the part after a plus).
             let name = row
                 .scheme
                 .split_once('+')
@@ -183,7 +183,7 @@ mod tests {
         assert!(same && with_option.scheme == "xgvmi+batched", "{check:?}");
         assert_eq!((row.scheme.as_str(), row.size), ("xgvmi", 16384));
         assert!((row.measured_saved_us - 3000.0).abs() < 1e-9);
-        // Two aliases for each of two ranks are made and unmade by an SP: more than a millisecond.
+        // An SP creates and destroys two aliases for each of two ranks: more than a millisecond.
         assert!(
             (1000.0..5000.0).contains(&row.predicted_saved_us),
             "{row:?}"

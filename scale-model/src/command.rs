@@ -1,4 +1,4 @@
-//! `xgvmi-model`: options, and what they print or write.
+//! `xgvmi-model`: options and output.
 
 use super::check::Check;
 use super::config::{Assumptions, Config};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Predicts an offloaded alltoallv with temporary buffers on any number of nodes.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// Nodes.
+    /// Number of nodes.
     #[arg(long, default_value_t = 32)]
     nodes: u32,
     /// Ranks per node.
@@ -26,57 +26,58 @@ pub struct ModelArgs {
     /// Service processes per node's DPU.
     #[arg(long, default_value_t = 4)]
     sps: u32,
-    /// Bytes per block.
+    /// Block sizes in bytes.
     #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "8K,16K,32K,64K,128K,256K,512K,1M")]
     sizes: Vec<usize>,
-    /// Schemes: free, umem, ksm, umr, stock, xgvmi, or xgvmi less what it does (xgvmi-announce-batch-chain)
-    /// [default: all, and xgvmi less each].
+    /// Schemes: free, umem, ksm, umr, stock, xgvmi, or xgvmi without some features (xgvmi-announce-batch-chain)
+    /// [default: all, and xgvmi without each feature].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     schemes: Vec<Scheme>,
     /// Speed of each node's port, in Gb/s.
     #[arg(long, default_value_t = 400.0)]
     link_gbps: f64,
-    /// One way, from adapter to adapter.
+    /// One-way latency from adapter to adapter.
     #[arg(long, default_value_t = 600, value_name = "NS")]
     latency_ns: u64,
-    /// DPU_RTS that an SP may have unanswered.
+    /// Unanswered DPU_RTS messages per SP.
     #[arg(long, default_value_t = 4, value_name = "N")]
     send_credits: u32,
-    /// RDMA READs that an SP may have in flight.
+    /// Outstanding RDMA READs per SP.
     #[arg(long, default_value_t = 4, value_name = "N")]
     receive_credits: u32,
-    /// Commands that a function's firmware works on at a time [default: as many as are given].
+    /// Commands that a function's firmware executes in parallel [default: unlimited].
     #[arg(long, value_name = "N")]
     command_lanes: Option<u32>,
     /// The SP's work per message, as a multiple of UCX's own estimate.
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     software_factor: f64,
-    /// Ranks enter a call up to this much later than the first.
+    /// Largest delay with which a rank enters a call after the first rank.
     #[arg(long, default_value_t = 0, value_name = "NS")]
     skew_ns: u64,
-    /// Of the skew.
+    /// Random seed of the skew.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Calls after the first that the time is the mean of.
+    /// Calls after the first. The result is their mean.
     #[arg(long, default_value_t = 1, value_name = "N")]
     iterations: u32,
-    /// A cost table in place of the slides': approach,step,ns_SIZE,...
+    /// Cost table to use instead of the published one: approach,step,ns_SIZE,...
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// What is simulated: one node that stands for all, every node, or a ring of 64 nodes and what each more adds.
+    /// Extent of the simulation: one node that represents all, every node, or a ring of 64 nodes plus the cost
+    /// of each additional node.
     #[arg(long, value_enum, default_value_t = ExtentName::OneNode)]
     extent: ExtentName,
-    /// Predict the whole grid, 2 to 16,384 nodes, 1 to 16 SPs, in place of one machine.
+    /// Predict the whole grid, 2 to 16,384 nodes and 1 to 16 SPs, instead of one machine.
     #[arg(long)]
     sweep: bool,
-    /// Compare with a measured run in place of predicting alone: alltoallv.json of the same nodes, ranks and SPs. Of the
-    /// outputs, json is written.
+    /// Compare with a measured run: an alltoallv.json with the same nodes, ranks and SPs. The only output
+    /// format is json.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "sensitivity"])]
     check: Option<PathBuf>,
-    /// Show what becomes of the slides' figures when one input changes.
+    /// Show the effect of each input on the slides' two results.
     #[arg(long)]
     sensitivity: bool,
-    /// Write the result too; the suffix, json, csv or svg, decides how. May be given several times.
+    /// Also write the result to a file. The suffix json, csv or svg selects the format. Repeatable.
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
 }
@@ -95,12 +96,12 @@ enum Format {
     Svg,
 }
 
-/// Predicts what the options ask for, and returns the text to print.
+/// Runs the predictions and returns the text to print.
 ///
 /// # Errors
-/// An option out of its range, a cost table that is none, a file that cannot be read or written.
+/// An option out of range, an invalid cost table, a file that cannot be read or written.
 pub fn run(args: &ModelArgs) -> Result<String> {
-    // Before minutes of work, not after.
+    // Checked first, because the predictions may take minutes.
     let formats: Vec<Format> = args
         .output
         .iter()

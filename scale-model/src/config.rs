@@ -1,21 +1,21 @@
-//! What a prediction is made for: machine, message, scheme, and the assumptions about what nobody has published.
+//! Input of a prediction: machine, message, scheme, and the assumptions for unpublished quantities.
 
 use super::scheme::Scheme;
 use thiserror::Error;
 
-/// Most ranks on a node: a host with a thousand cores is not there yet.
+/// Maximum number of ranks per node.
 pub(super) const PPN_MAX: u32 = 1024;
-/// Most nodes: four times the largest sweep.
+/// Maximum number of nodes: four times the largest sweep.
 pub(super) const NODES_MAX: u32 = 1 << 16;
-/// Most ranks in all: a block's place in the schedule is kept in 32 bits.
+/// Maximum number of ranks: a block's place in the schedule is a 32-bit number.
 pub(super) const RANKS_MAX: u64 = 1 << 25;
 /// Largest block, in bytes. With the ranks above, a buffer's length stays far below 2^63.
 pub(super) const BLOCK_BYTES_MAX: u64 = 1 << 30;
-/// Most credits, which is as good as none.
+/// Maximum number of credits, in effect unlimited.
 pub(super) const CREDITS_MAX: u32 = 1 << 24;
 /// Longest latency, skew or software step, in nanoseconds: one second.
 pub(super) const NS_MAX: u64 = 1_000_000_000;
-/// Most iterations of one prediction.
+/// Maximum number of iterations of one prediction.
 pub(super) const ITERATIONS_MAX: u32 = 10_000;
 /// Fastest link, in Gb/s.
 pub(super) const LINK_GBPS_MAX: f64 = 1e9;
@@ -31,40 +31,42 @@ pub struct Config {
     pub sps: u32,
     /// Bytes that each rank sends to each other rank.
     pub block_bytes: u64,
-    /// How keys are made.
+    /// Scheme for keys.
     pub scheme: Scheme,
     /// Speed of a node's port in each direction, in Gb/s.
     pub link_gbps: f64,
-    /// From the moment an adapter has a message to its arrival, one way.
+    /// One-way latency, from the adapter of the sender to arrival.
     pub latency_ns: u64,
-    /// DPU_RTS that an SP may have unanswered.
+    /// Unanswered DPU_RTS messages per SP.
     pub send_credits: u32,
-    /// RDMA READs that an SP may have in flight.
+    /// Outstanding RDMA READs per SP.
     pub receive_credits: u32,
-    /// Ranks enter a call up to this much later than the first, evenly spread by `seed`.
+    /// Largest delay with which a rank enters a call after the first rank; uniform, drawn from `seed`.
     pub skew_ns: u64,
-    /// Of the skew; without skew it changes nothing.
+    /// Random seed of the skew. Without skew it has no effect.
     pub seed: u64,
-    /// Iterations after the first that `us` is the mean of. Without skew one is as good as many.
+    /// Iterations after the first; `us` is their mean. Without skew one is sufficient.
     pub iterations: u32,
-    /// What is not known.
+    /// Unpublished quantities.
     pub assumptions: Assumptions,
 }
 
-/// What neither the slides nor another source settles, each with what is taken for it.
+/// Quantities that neither the slides nor another source gives, with their assumed values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assumptions {
-    /// Commands that one function's firmware works on at a time; `None`: as many as are given.
+    /// Commands that one function's firmware executes in parallel; `None` means unlimited.
     pub command_lanes: Option<u32>,
     /// When the SP destroys the aliases of a finished call.
     pub alias_release: AliasRelease,
-    /// Whether the host's deregistration is within the timed call.
+    /// Whether the timed call includes the host's deregistration.
     pub host_release_timed: bool,
-    /// Whether blocks between two ranks of a node pass the port, or a path inside the adapter as fast as the port.
+    /// Whether blocks between two ranks of a node use the port, or a path inside the adapter with the same
+    /// speed.
     pub local_uses_port: bool,
-    /// Which of its ranks' blocks an SP announces first.
+    /// Order in which an SP announces the blocks of its ranks.
     pub send_order: SendOrder,
-    /// Whether indirection also registers a umem: the slide lists the rows, the code of that time does not.
+    /// Whether indirection also registers a umem. The slide lists the rows; the public code does not register
+    /// one.
     pub indirection_registers_umem: bool,
     /// The SP's work per message, as a multiple of [`Software::UCX`].
     pub software_factor: f64,
@@ -76,25 +78,25 @@ pub struct Assumptions {
     pub arrive_bytes_per_rank: u64,
 }
 
-/// When the SP destroys an alias that no cache keeps.
+/// Time at which the SP destroys an uncached alias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AliasRelease {
-    /// After it has told the host that the call is done, before it looks at anything else.
+    /// After it has told the host that the call is complete, before any other work.
     AfterDone,
     /// Before it tells the host.
     BeforeDone,
     /// When the next call imports a key for the same memory.
     AtNextImport,
-    /// Never within the run.
+    /// Not during the run.
     Never,
 }
 
-/// Which of its ranks' blocks an SP announces first.
+/// Order in which an SP announces the blocks of its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOrder {
     /// One block of each rank in turn.
     RoundRobin,
-    /// All blocks of the rank that came first.
+    /// All blocks of the first rank, then of the next.
     RankByRank,
 }
 
@@ -138,23 +140,23 @@ impl Config {
         }
     }
 
-    /// Ranks in all.
+    /// Total number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u64 {
         u64::from(self.nodes) * u64::from(self.ppn)
     }
 
-    /// Bytes of one rank's send buffer, and of its receive buffer.
+    /// Bytes of one rank's send buffer; its receive buffer has the same size.
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
         // Cannot overflow: RANKS_MAX * BLOCK_BYTES_MAX is 2^55.
         self.ranks() * self.block_bytes
     }
 
-    /// Whether the numbers are ones that the simulation can take.
+    /// Checks that all numbers are in range.
     ///
     /// # Errors
-    /// The first that is not, with its range.
+    /// The first number out of range, with its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let within = |name, value: u64, min: u64, max: u64| {
             if (min..=max).contains(&value) {
@@ -198,45 +200,45 @@ impl Config {
     }
 }
 
-/// An input that is out of its range.
+/// An input out of range.
 #[derive(Debug, Clone, Error, PartialEq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A whole number.
     #[error("{name} is {value}; it must be between {min} and {max}")]
     Range {
-        /// What it counts.
+        /// The quantity.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: u64,
-        /// Least.
+        /// Minimum.
         min: u64,
-        /// Most.
+        /// Maximum.
         max: u64,
     },
-    /// The link's speed.
+    /// The link speed.
     #[error("the link has {gbps} Gb/s; it must have between 0.001 and {LINK_GBPS_MAX}")]
     Link {
-        /// What was given.
+        /// The given value.
         gbps: f64,
     },
-    /// The multiple of UCX's software times.
+    /// The factor for UCX's software times.
     #[error("the software factor is {factor}; it must be between 0 and 10000")]
     SoftwareFactor {
-        /// What was given.
+        /// The given value.
         factor: f64,
     },
-    /// The ring that stands for all nodes.
+    /// The ring that represents all nodes.
     #[error("{ring} nodes cannot stand for {nodes}")]
     Ring {
         /// Nodes whose traffic is simulated.
         ring: u32,
-        /// Nodes there are.
+        /// Total number of nodes.
         nodes: u32,
     },
 }
 
-/// What a process does per message, in nanoseconds.
+/// Software time of a process per message, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Software {
     /// To send a message: buffer, work request and doorbell.
@@ -245,16 +247,17 @@ pub struct Software {
     pub receive_ns: u64,
     /// To post an RDMA READ: work request and doorbell.
     pub read_ns: u64,
-    /// To see a completion.
+    /// To process a completion.
     pub completion_ns: u64,
-    /// For the adapter to fetch what was posted; the process does not wait for it.
+    /// For the adapter to fetch a posted request. The process does not wait for it.
     pub fetch_ns: u64,
 }
 
 impl Software {
-    /// What UCX itself reckons with (`UCT_IB_SEND_OVERHEAD_VALUE` in `src/uct/ib/base/ib_iface.h` and
-    /// `UCT_RC_MLX5_IFACE_OVERHEAD` in `src/uct/ib/mlx5/rc/rc_mlx5_common.h`): bcopy 5, cqe 20, db 40, wqe_fetch 350,
-    /// wqe_post 40, receive 40. They are of a server's core; what a DPU's core takes is not published.
+    /// UCX's own estimates (`UCT_IB_SEND_OVERHEAD_VALUE` in `src/uct/ib/base/ib_iface.h` and
+    /// `UCT_RC_MLX5_IFACE_OVERHEAD` in `src/uct/ib/mlx5/rc/rc_mlx5_common.h`): bcopy 5, cqe 20, db 40,
+    /// wqe_fetch 350, wqe_post 40, receive 40. They apply to a server core. Values for a DPU core are not
+    /// published.
     pub const UCX: Self = Self {
         send_ns: 5 + 40 + 40,
         receive_ns: 40,

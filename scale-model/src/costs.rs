@@ -1,4 +1,4 @@
-//! The cost table: how long each step of making and ending a key takes, by the size of the memory behind it.
+//! The cost table: duration of each step in the life of a key, by memory size.
 
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -6,10 +6,10 @@ use thiserror::Error;
 /// The slides' table ("Cross-GVMI UMR Mkey Pool", UCF 2023), nanoseconds at 16 KiB, 1 MiB, 64 MiB and 1 GiB.
 pub const SLIDES: &str = include_str!("slides.csv");
 
-/// Most bytes of a table that are read: the slides' has 2 KiB.
+/// Maximum size of a table file. The published one has 2 KiB.
 pub(super) const FILE_BYTES_MAX: usize = 64 << 10;
 
-/// Longest time that one step may take, in nanoseconds: a minute is a mistake in the unit.
+/// Maximum duration of a step in nanoseconds. A minute indicates a wrong unit.
 const STEP_NS_MAX: f64 = 60e9;
 
 /// A row of the table: an approach and one of its steps.
@@ -70,7 +70,7 @@ impl Cost {
         Self::UnaliasUmr,
     ];
 
-    /// Approach and step, as the table's first two columns name them.
+    /// Approach and step, as in the table's first two columns.
     #[must_use]
     pub fn row(self) -> (&'static str, &'static str) {
         match self {
@@ -93,7 +93,7 @@ impl Cost {
         }
     }
 
-    /// Whether the adapter's firmware does the step, as a command; else it is the kernel's or a work request.
+    /// Whether the step is a firmware command. Otherwise the kernel or a work request executes it.
     #[must_use]
     pub fn is_command(self) -> bool {
         !matches!(
@@ -108,11 +108,11 @@ impl Cost {
     }
 }
 
-/// What is wrong with a table.
+/// Reason why a table is invalid.
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum TableError {
-    /// It is too long to be one.
+    /// The file is too long.
     #[error("the cost table has {bytes} bytes; at most {FILE_BYTES_MAX} are read")]
     TooLong {
         /// Its length.
@@ -121,22 +121,22 @@ pub enum TableError {
     /// The first line does not name the columns.
     #[error("the first line of the cost table is '{line}'; it must be approach,step,ns_SIZE,...")]
     Header {
-        /// That line.
+        /// The line.
         line: String,
     },
-    /// A line has too few or too many cells, or one that is no time.
+    /// A line has too few or too many cells, or an invalid time.
     #[error(
         "line {number} of the cost table, '{line}', does not hold {columns} times in nanoseconds"
     )]
     Line {
-        /// Counted from 1.
+        /// Line number, from 1.
         number: usize,
         /// Its text.
         line: String,
-        /// How many times belong there.
+        /// Expected number of times.
         columns: usize,
     },
-    /// A row that the model needs is not there.
+    /// A required row is missing.
     #[error("the cost table has no row {approach},{step}")]
     Missing {
         /// First cell.
@@ -146,7 +146,7 @@ pub enum TableError {
     },
 }
 
-/// Times of all steps, in nanoseconds, at a few sizes.
+/// Times of all steps, in nanoseconds, at several sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostTable {
     /// Ascending.
@@ -155,18 +155,18 @@ pub struct CostTable {
 }
 
 impl CostTable {
-    /// The slides' table.
+    /// The published table.
     ///
     /// # Errors
-    /// None but by a mistake in the file that is compiled in; a test reads it.
+    /// Only if the compiled-in file is wrong; a test reads it.
     pub fn slides() -> Result<Self, TableError> {
         Self::parse(SLIDES)
     }
 
-    /// Reads `approach,step,ns_16KiB,ns_1MiB,...` and one line per step, in the units of the column titles.
+    /// Parses `approach,step,ns_16KiB,ns_1MiB,...` and one line per step, in the units of the column titles.
     ///
     /// # Errors
-    /// Says which line is wrong or missing. Rows that the model does not use are not read.
+    /// Names the wrong or missing line. Rows that the model does not use are ignored.
     pub fn parse(text: &str) -> Result<Self, TableError> {
         if text.len() > FILE_BYTES_MAX {
             return Err(TableError::TooLong { bytes: text.len() });
@@ -219,7 +219,7 @@ impl CostTable {
         }
     }
 
-    /// The same table with one step's times multiplied, for sensitivity.
+    /// The same table with one step's times multiplied, for the sensitivity study.
     #[must_use]
     pub fn scaled(mut self, factor: f64, which: impl Fn(Cost) -> bool) -> Self {
         for (cost, times) in &mut self.rows {
@@ -247,12 +247,12 @@ impl CostTable {
         let left = right - 1;
         let share =
             (bytes - self.sizes_bytes[left]) / (self.sizes_bytes[right] - self.sizes_bytes[left]);
-        // Some rows fall a little from one column to the next: beyond the last they must not go below nothing.
+        // Some rows decrease from one column to the next. Extrapolation must not give a negative time.
         (times[left] + share * (times[right] - times[left])).max(0.0)
     }
 }
 
-/// The sizes that the titles `ns_16KiB`, ... name, if they are there and ascend.
+/// The sizes in the titles `ns_16KiB`, ..., if they are valid and ascend.
 fn sizes(header: &str) -> Option<Vec<f64>> {
     let mut cells = header.split(',').map(str::trim);
     if (cells.next(), cells.next()) != (Some("approach"), Some("step")) {
@@ -284,7 +284,7 @@ mod tests {
         check(Cost::RegMr, 1 << 20, 22_296.0);
         check(Cost::RegMr, 16 << 20, 72_227.0);
         check(Cost::RegMr, 1 << 30, 5_823_605.0);
-        // One more GiB at the slope of the last two columns.
+        // One additional GiB at the slope of the last two columns.
         check(Cost::RegMr, 2 << 30, 11_787_976.0);
         check(Cost::AllowKsm, 16 << 20, 102_567.0);
         check(Cost::AliasKsm, 16 << 20, 176_207.0);

@@ -1,4 +1,4 @@
-//! The discrete-event simulation: ranks, service processes, adapters and ports of some nodes, event by event.
+//! The discrete-event simulation of ranks, service processes, adapters and ports.
 //!
 //! A rank `g` sends block `i` to rank `g + i` (modulo all ranks), `i` from 1. This schedule, and everything else, looks
 //! the same from each node. So the traffic of `ring` nodes can be simulated on fewer: with one simulated node, the block
@@ -6,7 +6,7 @@
 //! event therefore names its node relative to the one that caused it, and [`Engine`] takes that modulo the simulated
 //! nodes. With as many as the ring has, nothing is assumed to be alike; a test compares the two.
 //!
-//! Events at the same moment on one node are handled in an order that does not depend on the node's number.
+//! The order of simultaneous events on one node does not depend on the node's number.
 
 use super::config::{Config, SendOrder, Software};
 use super::keys::{KeyWork, Step};
@@ -18,16 +18,16 @@ const PS_PER_NS: f64 = 1000.0;
 
 /// Payload of an InfiniBand packet at the usual MTU, in bytes.
 const MTU_BYTES: u64 = 4096;
-/// Around it: local route 8, base transport 12, invariant and variant CRC 4 and 2 (InfiniBand Architecture
+/// Packet headers: local route 8, base transport 12, invariant and variant CRC 4 and 2 (InfiniBand Architecture
 /// Specification, volume 1, chapter 5).
 const PACKET_OVERHEAD_BYTES: u64 = 26;
 
-/// What happened in one call.
+/// Result of one call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Call {
-    /// Of each simulated rank, from its entry to its return, in picoseconds.
+    /// For each simulated rank, the time from entry to return, in picoseconds.
     pub(super) rank_ps: Vec<u64>,
-    /// When the last of them returned, since the first entered.
+    /// Return of the last rank, since the entry of the first.
     pub(super) span_ps: u64,
     /// Blocks read per simulated node.
     pub(super) blocks_read: Vec<u64>,
@@ -39,36 +39,36 @@ pub(super) struct Call {
     pub(super) keys_ps: u64,
 }
 
-/// In the order in which events of the same moment are handled.
+/// In the order in which simultaneous events are processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// A rank goes on with its key work; `step` says where.
+    /// A rank continues its key work at `step`.
     Host,
-    /// HOST_ARRIVE has come to the SP.
+    /// HOST_ARRIVE arrives at the SP.
     Arrive,
-    /// DPU_RTS has come to the receiving SP.
+    /// DPU_RTS arrives at the receiving SP.
     Rts,
-    /// The request of an RDMA READ has come to the sending adapter.
+    /// The request of an RDMA READ arrives at the sending adapter.
     Request,
-    /// The first byte of its response has come to the receiving adapter.
+    /// The first byte of its response arrives at the receiving adapter.
     Response,
     /// The last byte is in the receiving host's memory.
     Read,
-    /// DPU_ACK has come to the sending SP.
+    /// DPU_ACK arrives at the sending SP.
     Ack,
-    /// DPU_DONE has come to the rank.
+    /// DPU_DONE arrives at the rank.
     Done,
 }
 
-/// Compared by time first.
+/// Ordered by time first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at_ps: u64,
     node: u32,
     kind: Kind,
-    /// The rank on that node whose block or call it is.
+    /// The rank on that node that the block or call belongs to.
     local: u32,
-    /// Of the block in the schedule, or of the rank's key work.
+    /// Step of the block in the schedule, or of the rank's key work.
     step: u32,
 }
 
@@ -76,10 +76,10 @@ struct Event {
 struct Rank {
     entry_ps: u64,
     end_ps: u64,
-    /// When it is through with the call, deregistration and all.
+    /// End of the call including deregistration.
     idle_ps: u64,
     arrived: bool,
-    /// DPU_RTS that came before HOST_ARRIVE.
+    /// DPU_RTS messages that arrived before HOST_ARRIVE.
     early: Vec<u32>,
     announced: u32,
     sent: u32,
@@ -95,9 +95,9 @@ struct ServiceProcess {
     receive_credits: u32,
     /// Announced blocks that wait for a receive credit: local rank and step.
     ready: VecDeque<(u32, u32)>,
-    /// Its ranks, in the order in which they came.
+    /// Its ranks in order of arrival.
     arrived: Vec<u32>,
-    /// Whose block it announces next.
+    /// The rank whose block it announces next.
     turn: usize,
 }
 
@@ -114,7 +114,7 @@ struct Node {
     blocks_read: u64,
 }
 
-/// Times in picoseconds, worked out once.
+/// Times in picoseconds, computed once.
 #[derive(Debug)]
 struct Times {
     wire: u64,
@@ -127,7 +127,7 @@ struct Times {
     fetch: u64,
 }
 
-/// Some nodes and their future.
+/// Simulated nodes and their pending events.
 #[derive(Debug)]
 pub(super) struct Engine<'a> {
     config: &'a Config,
@@ -153,12 +153,13 @@ fn ps(ns: f64) -> u64 {
 }
 
 fn index(number: u32) -> usize {
-    // A usize has 32 bits at least wherever this runs.
+    // A usize has at least 32 bits on all supported machines.
     number as usize
 }
 
 impl<'a> Engine<'a> {
-    /// `simulated` nodes that stand for a ring of `ring`; `simulated` divides `ring`, and the configuration is checked.
+    /// `simulated` nodes that represent a ring of `ring`. `simulated` divides `ring`, and the configuration is
+    /// valid.
     pub(super) fn new(config: &'a Config, ring: u32, simulated: u32) -> Self {
         assert!(
             simulated > 0 && ring.is_multiple_of(simulated) && ring <= config.nodes,
@@ -213,7 +214,7 @@ impl<'a> Engine<'a> {
                 receive: software(Software::UCX.receive_ns),
                 read: software(Software::UCX.read_ns),
                 completion: software(Software::UCX.completion_ns),
-                // The adapter's, not a core's: the factor does not apply.
+                // The adapter executes it, not a core, so the factor does not apply.
                 fetch: Software::UCX.fetch_ns * 1000,
             },
             nodes: (0..simulated).map(node).collect(),
@@ -229,7 +230,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// One call of all ranks, entered when all are through with the one before (the benchmark's barrier).
+    /// One call of all ranks. It starts when all ranks have finished the previous one (the benchmark's
+    /// barrier).
     pub(super) fn call(&mut self, work: KeyWork) -> Call {
         self.work = work;
         let entry_ps = self
@@ -292,7 +294,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The rank takes its next step of key work, or sends HOST_ARRIVE, or returns.
+    /// The rank executes its next step of key work, sends HOST_ARRIVE, or returns.
     fn host(&mut self, event: Event) {
         let timed = self.config.assumptions.host_release_timed;
         let exports = self.work.export.len();
@@ -325,7 +327,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The SP imports the rank's keys, takes up what was announced to it meanwhile, and announces its blocks.
+    /// The SP imports the rank's keys, processes earlier announcements for it, and announces its blocks.
     fn arrive(&mut self, event: Event) {
         self.spend(event, self.times.receive);
         self.keys(event, Keys::Import);
@@ -378,7 +380,8 @@ impl<'a> Engine<'a> {
 
     fn response(&mut self, event: Event) {
         let node = &mut self.nodes[index(event.node)];
-        // Cut-through: the last byte comes one block after the first, or after the blocks in front of it.
+        // Cut-through: the last byte arrives one block time after the first byte, or after the preceding
+        // blocks.
         node.ingress_free_ps = node.ingress_free_ps.max(event.at_ps) + self.times.block;
         let at_ps = node.ingress_free_ps;
         self.push(at_ps, event, Kind::Read, event.step);
@@ -411,7 +414,7 @@ impl<'a> Engine<'a> {
         self.announce(event);
     }
 
-    /// The rank learns that its call is done.
+    /// The rank learns that its call is complete.
     fn done(&mut self, event: Event) {
         let at_ps = event.at_ps + self.times.receive;
         if !self.config.assumptions.host_release_timed {
@@ -422,7 +425,7 @@ impl<'a> Engine<'a> {
         self.push(at_ps, event, Kind::Host, next);
     }
 
-    /// Tells the rank, and lets go of its keys, when all its blocks are sent and received.
+    /// Informs the rank and releases its keys when all its blocks are sent and received.
     fn finish(&mut self, event: Event) {
         let blocks = self.blocks;
         let rank = self.rank(event);
@@ -477,7 +480,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Takes a send credit and the block that it is for, if there are both.
+    /// Takes a send credit and the next block, if both are available.
     fn next_block(&mut self, event: Event) -> Option<(u32, u32)> {
         let order = self.config.assumptions.send_order;
         let blocks = self.blocks;
@@ -504,7 +507,7 @@ impl<'a> Engine<'a> {
         None
     }
 
-    /// The rank that gets block `step` of a node's rank: how many nodes away, and an event's place there.
+    /// The rank that receives block `step` from a node's rank: distance in nodes, and the event's place there.
     fn receiver(&self, node: u32, local: u32, step: u32) -> (u32, Event) {
         // Cannot overflow: both are below RANKS_MAX.
         self.place(node, local + step)
@@ -539,8 +542,8 @@ impl<'a> Engine<'a> {
         &mut self.nodes[index(event.node)].sps[sp]
     }
 
-    /// The SP is one thread and takes things in the order in which they come, so the time at which it gets to this
-    /// one, and is through with it, is known as soon as it comes.
+    /// The SP has one thread and processes items in order of arrival. The start and end of its work on an item
+    /// are therefore known when the item arrives.
     fn spend(&mut self, event: Event, ps: u64) {
         let sp = self.sp(event);
         sp.free_ps = sp.free_ps.max(event.at_ps) + ps;
@@ -595,8 +598,8 @@ impl Rank {
     }
 }
 
-/// When a step that is given at `from_ps` is done: at once, or when a lane of the function's firmware was free for it.
-/// Lanes are given out in the order in which steps are given.
+/// Completion time of a step issued at `from_ps`: at once, or when a lane of the function's firmware is free.
+/// Steps get lanes in the order of issue.
 fn run(lanes_ps: &mut [u64], from_ps: u64, step: Step) -> u64 {
     let time_ps = ps(step.ns);
     match lanes_ps.iter_mut().min() {
@@ -608,7 +611,7 @@ fn run(lanes_ps: &mut [u64], from_ps: u64, step: Step) -> u64 {
     }
 }
 
-/// How much later than the first this rank enters this call.
+/// Delay of this rank's entry into this call after the first rank.
 fn skew_ps(config: &Config, call: u32, node: u32, local: u32) -> u64 {
     if config.skew_ns == 0 {
         return 0;
@@ -671,7 +674,7 @@ mod tests {
         }
     }
 
-    /// Handles events that come to node 0 of three, two ranks each, and says when what they cause happens.
+    /// Processes events at node 0 of three, with two ranks each, and returns the times of the resulting events.
     fn caused(events: &[Event]) -> (Engine<'static>, Vec<(Kind, u64)>) {
         let config = Box::leak(Box::new(config(3, 2)));
         let mut engine = Engine::new(config, 3, 3);

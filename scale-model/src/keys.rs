@@ -7,25 +7,25 @@ use super::scheme::{Features, Scheme};
 /// Buffers per rank and call: what it sends from and what it receives into.
 const BUFFERS: usize = 2;
 
-/// One thing that a process waits for.
+/// One step that a process waits for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Step {
-    /// How long it takes, in nanoseconds.
+    /// Duration in nanoseconds.
     pub(super) ns: f64,
-    /// Whether firmware does it.
+    /// Whether firmware executes it.
     pub(super) command: bool,
 }
 
 /// All key work of one call.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct KeyWork {
-    /// By the rank, before it tells its SP.
+    /// By the rank, before it contacts its SP.
     pub(super) export: Vec<Step>,
-    /// By the SP, when a rank has told it.
+    /// By the SP, after the rank's message.
     pub(super) import: Vec<Step>,
-    /// By the SP, before it tells the rank that the call is done.
+    /// By the SP, before it tells the rank that the call is complete.
     pub(super) unimport_before: Vec<Step>,
-    /// By the SP, after that.
+    /// By the SP, after that message.
     pub(super) unimport_after: Vec<Step>,
     /// By the rank, at the end.
     pub(super) release: Vec<Step>,
@@ -93,7 +93,7 @@ impl KeyWork {
         work
     }
 
-    /// What a rank spends on its keys, in nanoseconds, if nothing holds its commands up.
+    /// Time that a rank spends on its keys, in nanoseconds, if its commands never wait.
     pub(super) fn host_ns(&self) -> f64 {
         let steps = self.export.iter().chain(&self.release);
         steps.map(|step| step.ns).sum()
@@ -144,7 +144,7 @@ impl KeyWork {
         Self::new(export, import, Vec::new(), release)
     }
 
-    /// Puts the end of the aliases where it is assumed to happen.
+    /// Places the alias destruction as assumed.
     fn place_unimport(&mut self, when: AliasRelease, first: bool) {
         let steps = std::mem::take(&mut self.unimport_after);
         match when {

@@ -20,25 +20,25 @@ pub enum Scheme {
     Xgvmi(Features),
 }
 
-/// What this project's pool does beyond UCX's.
+/// Features of this project's pool in addition to UCX's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// Keys are made and their aliases created at connect, so that no call creates any, not even the first.
+    /// Keys and aliases are created at connection set-up, so no call creates any, including the first.
     pub announce: bool,
-    /// Both buffers' binds go in one chain with one completion, and so do both invalidations.
+    /// One chain with one completion contains both buffers' binds; the same holds for both invalidations.
     pub batch: bool,
-    /// Invalidation is not waited for: it goes in front of the next call's bind, in the same chain.
+    /// The invalidation does not wait for its completion. It precedes the next call's bind in the same chain.
     pub chain: bool,
 }
 
 impl Features {
-    /// All on.
+    /// All features on.
     pub const ALL: Self = Self {
         announce: true,
         batch: true,
         chain: true,
     };
-    /// All off: what UCX's own pool does.
+    /// All features off, like UCX's own pool.
     pub const NONE: Self = Self {
         announce: false,
         batch: false,
@@ -47,7 +47,7 @@ impl Features {
 }
 
 impl Scheme {
-    /// The schemes that a table shows, the reference first.
+    /// The schemes of a table, with the reference first.
     pub const TABLE: [Self; 5] = [
         Self::Ksm,
         Self::Umem,
@@ -56,7 +56,7 @@ impl Scheme {
         Self::Xgvmi(Features::ALL),
     ];
 
-    /// The pool with each feature taken away, and with none.
+    /// The pool without each feature, and without all.
     pub const FEATURES: [Self; 4] = [
         Self::Xgvmi(Features {
             announce: false,
@@ -104,7 +104,7 @@ impl fmt::Display for Scheme {
 impl FromStr for Scheme {
     type Err = String;
 
-    /// `xgvmi-announce` is the pool without announcements, and so on.
+    /// `xgvmi-announce` is the pool without announcements; the others follow the same form.
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
             format!(

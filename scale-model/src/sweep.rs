@@ -1,4 +1,4 @@
-//! Many predictions at once: the grid of the report, and how much each input matters.
+//! Many predictions: the grid of the report, and the sensitivity to each input.
 
 use super::config::{AliasRelease, Config, ConfigError, SendOrder};
 use super::costs::{Cost, CostTable};
@@ -7,10 +7,10 @@ use super::scheme::{Features, Scheme};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One input with what came out.
+/// One input with its result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
-    /// What it was predicted for.
+    /// The input.
     pub config: Config,
     /// The prediction.
     pub prediction: Prediction,
@@ -19,25 +19,25 @@ pub struct Point {
 }
 
 impl Point {
-    /// Over indirection, in a call that is not the first.
+    /// Gain over indirection in a call that is not the first.
     #[must_use]
     pub fn gain(&self) -> Gain {
         Gain::of(self.prediction.us, self.indirection.us)
     }
 
-    /// Over indirection, in the first call of a job.
+    /// Gain over indirection in the first call of a job.
     #[must_use]
     pub fn first_gain(&self) -> Gain {
         Gain::of(self.prediction.first_us, self.indirection.first_us)
     }
 }
 
-/// Predicts every scheme on every machine, on as many threads as there are cores; the order is the input's.
+/// Predicts every scheme on every machine, with one thread per core. The order is the input's.
 ///
-/// `progress` is told how many of how many are done.
+/// `progress` receives the number of finished points and the total.
 ///
 /// # Errors
-/// The first input that is out of its range.
+/// The first input out of range.
 pub fn points(
     machines: &[Config],
     schemes: &[Scheme],
@@ -58,7 +58,7 @@ pub fn points(
                         return;
                     };
                     let found = of_machine(machine, schemes, table, extent);
-                    // A poisoned lock means that another thread panicked: `scope` passes that on.
+                    // A poisoned lock means that another thread panicked. `scope` propagates it.
                     if let Ok(mut done) = done.lock() {
                         done[at] = Some(found);
                         progress(done.iter().flatten().count(), machines.len());
@@ -121,10 +121,10 @@ pub(super) const NODES: [u32; 8] = [2, 8, 32, 128, 512, 2048, 8192, 16_384];
 /// Numbers of SPs of the grid, at [`SPS_AT_NODES`]; elsewhere 4.
 pub(super) const SPS: [u32; 5] = [1, 2, 4, 8, 16];
 
-/// Where the grid varies the SPs.
+/// Number of nodes at which the grid varies the SPs.
 pub(super) const SPS_AT_NODES: [u32; 3] = [32, 2048, 16_384];
 
-/// The machines of the grid: 32 ranks per node at 400 Gb/s, and the slides' machine at 200 Gb/s too.
+/// The machines of the grid: 32 ranks per node at 400 Gb/s, and the slides' machine also at 200 Gb/s.
 #[must_use]
 pub fn grid() -> Vec<Config> {
     let mut machines = Vec::new();
@@ -149,24 +149,24 @@ pub fn grid() -> Vec<Config> {
     machines
 }
 
-/// What the slides report: block size, and percent better than indirection.
+/// The slides' results: block size, and percent better than indirection.
 pub const REPORTED: [(u64, f64); 2] = [(16 << 10, 34.0), (32 << 10, 17.0)];
 
-/// One input changed, and what the slides' two sizes become.
+/// One changed input and its effect on the slides' two sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variation {
-    /// Which input, and what it was set to.
+    /// The input and its value.
     pub what: String,
-    /// UCX's pool, which is the slides', at the sizes of [`REPORTED`].
+    /// UCX's pool (the slides' pool) at the sizes of [`REPORTED`].
     pub points: Vec<Point>,
 }
 
 type Change = fn(&mut Config);
 
-/// The slides' machine as it is taken to be, and with one input changed at a time.
+/// The slides' machine with the default assumptions, and with one input changed at a time.
 ///
 /// # Errors
-/// None but by a mistake in the list.
+/// Only if the list contains a mistake.
 pub fn sensitivity(base: &Config, table: &CostTable) -> Result<Vec<Variation>, ConfigError> {
     let changes: [(&str, Change); 31] = [
         ("as assumed", |_| {}),
@@ -289,7 +289,7 @@ fn is_registration(cost: Cost) -> bool {
     matches!(cost, Cost::RegMr | Cost::DeregMr)
 }
 
-/// The schemes of the grid: those of the table, and our pool with nothing on.
+/// The schemes of the grid: those of the table, and our pool without any feature.
 #[must_use]
 pub(super) fn schemes() -> Vec<Scheme> {
     let mut schemes = Scheme::TABLE.to_vec();

@@ -1,4 +1,4 @@
-//! What must hold for any prediction: nothing is lost, nothing depends on chance, limits are those of arithmetic.
+//! Properties of all predictions: no block is lost, no result is random, and arithmetic limits hold.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn the_same_input_gives_the_same_output() {
     assert_ne!(with(7), with(8));
 }
 
-/// Two ranks on two nodes: nothing waits for anything else, so times add up.
+/// Two ranks on two nodes: no step waits for another one, so times add up.
 #[test]
 fn one_pair_of_ranks_takes_the_sum_of_its_steps() {
     let check = |scheme, keys_ns: f64| {
@@ -171,13 +171,13 @@ fn an_endless_link_leaves_key_work_and_latency() {
         config.link_gbps = gbps;
         predicted(&config, Extent::OneNode).us
     };
-    // The size no longer matters where the link is endless, and does where it is not.
+    // With an infinite link the size has no effect; with a finite one it has.
     let endless = time(1e9, 8 << 10);
     assert!((time(1e9, 1 << 20) / endless - 1.0).abs() < 0.01);
     assert!(time(400.0, 1 << 20) > 5.0 * endless);
 }
 
-/// No machine is faster than its port: the off-node bytes at link speed are the least that a call takes.
+/// No machine is faster than its port: the off-node bytes at link speed are a lower bound of a call.
 #[test]
 fn the_port_bounds_every_call() {
     for block in [8_u64 << 10, 64 << 10, 1 << 20] {
@@ -201,7 +201,7 @@ fn more_of_a_good_thing_is_not_worse() {
             .iter()
             .map(|value| predicted(&make(*value), Extent::OneNode).us)
             .collect();
-        // Reordering may cost a little; a tenth would be a mistake.
+        // Reordering may have a small cost. A tenth would be a mistake.
         assert!(
             times.windows(2).all(|pair| pair[1] < pair[0] * 1.1),
             "{what}: {times:?}"
@@ -258,7 +258,7 @@ fn pools_are_faster_and_announced_keys_help_the_first_call() {
     }
 }
 
-/// The slides' figures, with nothing fitted: time saved, 400 Gb/s. docs/MODEL.md discusses what is left.
+/// The slides' results with nothing fitted: time saved, 400 Gb/s. docs/MODEL.md discusses the deviation.
 #[test]
 fn the_slides_are_met_within_six_points() {
     for (block, percent) in REPORTED {

@@ -1,4 +1,4 @@
-//! Who carries the collective out, behind one face: MPI, or the service processes on the DPUs.
+//! Common interface of the two backends of the collective: MPI, and the service processes on the DPUs.
 
 use crate::buffers::Pair;
 use crate::layout::Layout;
@@ -9,16 +9,16 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use xgvmi_offload::Request;
 
-/// Where the blocks that are sent lie.
+/// Place of the blocks to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// In the buffer to send.
+    /// In the send buffer.
     Send,
-    /// In the one to receive, where what comes will be (MPI_IN_PLACE).
+    /// In the receive buffer, where the received blocks will be (MPI_IN_PLACE).
     InPlace,
 }
 
-/// One of the two.
+/// One of the two backends.
 #[derive(Debug)]
 pub enum Backend<'w> {
     /// MPI_Alltoallv and MPI_Ialltoallv.
@@ -27,10 +27,10 @@ pub enum Backend<'w> {
     Offload(Box<Offload>),
 }
 
-/// A collective under way, with the buffers that it works on.
+/// An outstanding collective with its buffers.
 ///
-/// They are given back by [`Backend::wait`]. Dropped before that, they stay mapped for ever: somebody may still be
-/// writing to them.
+/// [`Backend::wait`] returns the buffers. If it is dropped earlier, they stay mapped until the process ends,
+/// because the device may still write to them.
 #[derive(Debug)]
 pub struct Pending {
     kept: ManuallyDrop<(Pair, Rc<Layout>)>,
@@ -47,7 +47,7 @@ impl Backend<'_> {
     /// The blocking collective.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's error.
     pub fn alltoallv(
         &mut self,
         layout: &Rc<Layout>,
@@ -66,7 +66,7 @@ impl Backend<'_> {
     /// Starts the non-blocking collective.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's error.
     pub fn start(
         &mut self,
         layout: &Rc<Layout>,
@@ -75,13 +75,14 @@ impl Backend<'_> {
     ) -> Result<Pending> {
         let (send, receive) = parts(&mut pair);
         let send = (source == Source::Send).then_some(send);
-        // Kept from here on, so that an error below does not release what was handed out.
+        // Kept from here on, so that an error below does not release buffers in use.
         let kept = ManuallyDrop::new((pair, Rc::clone(layout)));
         let operation = match self {
             Self::Mpi(world) => {
                 let send = send.map(<*mut [u8]>::cast_const);
-                // SAFETY: both buffers and the layout are kept until the operation is done, and nobody can reach them
-                // meanwhile: `kept` is private and given back by wait() alone. Moving it does not move what it owns.
+                // SAFETY: both buffers and the layout are kept until the operation is complete, and nothing can
+                // access them meanwhile: `kept` is private, and only wait() returns them. Moving it does not
+                // move the memory that it owns.
                 Started::Mpi(unsafe { world.start_alltoallv(&kept.1, send, receive) }?)
             }
             Self::Offload(offload) => {
@@ -92,10 +93,10 @@ impl Backend<'_> {
         Ok(Pending { kept, operation })
     }
 
-    /// MPI_Test: whether it is done.
+    /// MPI_Test: whether the operation is complete.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's error.
     pub fn test(&mut self, pending: &mut Pending) -> Result<bool> {
         match (self, &mut pending.operation) {
             (Self::Mpi(world), Started::Mpi(operation)) => world.test(operation),
@@ -104,10 +105,10 @@ impl Backend<'_> {
         }
     }
 
-    /// MPI_Wait: returns when it is done, with the buffers.
+    /// MPI_Wait: returns the buffers when the operation is complete.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's error.
     pub fn wait(&mut self, pending: Pending) -> Result<Pair> {
         match (self, pending.operation) {
             (Self::Mpi(world), Started::Mpi(mut operation)) => world.wait(&mut operation)?,
@@ -118,7 +119,7 @@ impl Backend<'_> {
         Ok(pair)
     }
 
-    /// What was counted so far, where somebody counts.
+    /// Counters so far, if the backend has any.
     #[must_use]
     pub fn counted(&self) -> Option<Counted> {
         match self {
@@ -127,10 +128,10 @@ impl Backend<'_> {
         }
     }
 
-    /// Ends what was connected; all ranks do so.
+    /// Disconnects. Collective over all ranks.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's error.
     pub fn close(self) -> Result<()> {
         match self {
             Self::Mpi(_) => Ok(()),

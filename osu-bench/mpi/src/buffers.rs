@@ -1,4 +1,4 @@
-//! The buffers of an iteration: one pair for all of them, or temporary ones.
+//! The buffers of an iteration: one permanent pair, or temporary ones.
 //!
 //! A buffer is temporary only if its memory is new: one that malloc hands out again at the same address is met by a
 //! registration cache as an old acquaintance. Hence [`TempBuffers::Mmap`] unmaps for good, and [`TempBuffers::Malloc`]
@@ -10,23 +10,25 @@ use std::ptr::NonNull;
 use std::str::FromStr;
 use xgvmi_ucp::buffer::Buffer;
 
-/// Where the buffers of an iteration come from.
+/// Source of the buffers of an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TempBuffers {
-    /// One pair, made before the first size and large enough for the last, as OSU's benchmark has it.
+    /// One pair, allocated before the first size and large enough for the last, as in OSU's benchmark.
     None,
-    /// posix_memalign and free in each iteration. From 128 KiB on that is new memory, below it is often the same.
+    /// posix_memalign and free in each iteration. From 128 KiB on the memory is new, below it is often the
+    /// same.
     Malloc,
     /// mmap and munmap in each iteration: always new memory, often at the same address.
     Mmap,
-    /// So many pairs, made before the first iteration, in turn: a working set.
+    /// This many pairs, allocated before the first iteration and used in turn: a working set.
     Ring(usize),
 }
 
-/// Pairs in a ring: 2 MiB each at the default sizes with one rank pair, so this is 8 GiB with 4 ranks.
+/// Maximum number of pairs in a ring: 2 MiB each at the default sizes with one rank pair, so 8 GiB with 4
+/// ranks.
 const RING_MAX: usize = 1024;
 
-/// What glibc's threshold is before anything is freed (malloc.c, DEFAULT_MMAP_THRESHOLD).
+/// glibc's initial mmap threshold (malloc.c, DEFAULT_MMAP_THRESHOLD).
 const MMAP_THRESHOLD: libc::c_int = 128 << 10;
 
 impl fmt::Display for TempBuffers {
@@ -64,30 +66,30 @@ impl FromStr for TempBuffers {
     }
 }
 
-/// What is sent and what is received in one iteration.
+/// Send and receive buffer of one iteration.
 #[derive(Debug)]
 pub struct Pair {
     /// Blocks to each rank.
     pub send: Memory,
-    /// Blocks from each.
+    /// Blocks from each rank.
     pub receive: Memory,
 }
 
-/// Page-aligned memory of one of the two makes.
+/// Page-aligned memory of one of two kinds.
 #[derive(Debug)]
 pub enum Memory {
-    /// mmap's.
+    /// From mmap.
     Mapped(Buffer),
-    /// malloc's.
+    /// From malloc.
     Heap(Heap),
 }
 
-/// Hands out a pair for each iteration.
+/// Provides a pair for each iteration.
 #[derive(Debug)]
 pub struct Supply {
     kind: TempBuffers,
     bytes: usize,
-    /// Pairs that last, those of none and ring.
+    /// Permanent pairs, for `none` and `ring`.
     kept: Vec<Pair>,
 }
 
@@ -95,7 +97,7 @@ impl Supply {
     /// Buffers of `bytes` each.
     ///
     /// # Errors
-    /// There is not so much memory.
+    /// Not enough memory.
     pub fn new(kind: TempBuffers, bytes: usize) -> Result<Self> {
         let pairs = match kind {
             TempBuffers::None => 1,
@@ -112,16 +114,16 @@ impl Supply {
         Ok(Self { kind, bytes, kept })
     }
 
-    /// The pair of the next iteration; its pages have been touched.
+    /// The pair of the next iteration, with touched pages.
     ///
     /// # Errors
-    /// There is not so much memory.
+    /// Not enough memory.
     pub fn take(&mut self) -> Result<Pair> {
         match self.kind {
             TempBuffers::None | TempBuffers::Ring(_) if self.kept.is_empty() => {
                 bail!("all pairs of buffers are in use")
             }
-            // The one that was given back longest ago.
+            // The least recently used pair.
             TempBuffers::None | TempBuffers::Ring(_) => Ok(self.kept.remove(0)),
             TempBuffers::Mmap => Pair::mapped(self.bytes),
             TempBuffers::Malloc => Ok(Pair {
@@ -131,7 +133,7 @@ impl Supply {
         }
     }
 
-    /// Takes a pair back: releases it if it was temporary.
+    /// Returns a pair and releases it if it is temporary.
     pub fn give(&mut self, pair: Pair) {
         match self.kind {
             TempBuffers::None | TempBuffers::Ring(_) => self.kept.push(pair),
@@ -160,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// The bytes, to be written.
+    /// The bytes, writable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match self {
@@ -188,8 +190,8 @@ impl Heap {
         let start = NonNull::new(start.cast::<u8>()).filter(|_| rc == 0);
         let start =
             start.with_context(|| format!("posix_memalign of {length} bytes: error {rc}"))?;
-        // Whatever malloc left there, and so that all of it may be read: first touch.
-        // SAFETY: `length` bytes that are ours.
+        // First touch. It also initialises all bytes, so that they may be read.
+        // SAFETY: `length` bytes that we own.
         unsafe { start.as_ptr().write_bytes(0, length) };
         Ok(Self { start, length })
     }

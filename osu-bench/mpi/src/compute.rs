@@ -1,10 +1,10 @@
-//! What stands for an application's computation while a collective is under way.
+//! The application's computation during an outstanding collective.
 
 use crate::options::ComputeKind;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Side of OSU's matrix: one pass takes about a microsecond, which is how exactly a duration is met.
+/// Side of OSU's matrix. One pass takes about a microsecond, which is the resolution of a duration.
 const SIDE: usize = 25;
 
 /// OSU's loop, or sleep.
@@ -17,7 +17,7 @@ pub struct Compute {
 }
 
 impl Compute {
-    /// With OSU's values.
+    /// A computation with OSU's values.
     #[must_use]
     pub fn new(kind: ComputeKind) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Compute {
                         self.matrix[row][column] * self.matrix[column][row] + self.y[column];
                 }
             }
-            // The result is nobody's, and must be computed all the same.
+            // Nothing uses the result, but the compiler must not remove the computation.
             black_box(&self.x);
         }
     }

@@ -1,8 +1,8 @@
-//! `-T`: the elements that MPI is told it moves. The bytes are the same, and on the way nobody looks at them.
+//! `-T`: the MPI datatype of the elements. The transferred bytes do not depend on it.
 
 use serde::{Deserialize, Serialize};
 
-/// A datatype of MPI's. The numbers are those of the C file.
+/// An MPI datatype. The numbers are those of the C file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(i32)]
 pub enum Datatype {
@@ -42,7 +42,7 @@ impl Datatype {
         }
     }
 
-    /// What an argument of `-T` names; in any case, as with OSU.
+    /// Parses an argument of `-T`, ignoring case like OSU.
     #[must_use]
     pub fn named(text: &str) -> Option<Vec<Self>> {
         if text.eq_ignore_ascii_case("all") {

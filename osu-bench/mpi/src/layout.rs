@@ -1,4 +1,4 @@
-//! Where the blocks of an alltoallv lie: counts and displacements per rank, checked before anybody follows them.
+//! Block layout of an alltoallv: counts and displacements per rank, checked before use.
 
 use crate::datatype::Datatype;
 use anyhow::{Result, ensure};
@@ -7,27 +7,27 @@ use std::ffi::c_int;
 /// One side's blocks, in bytes or in elements; one of each per rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// How long each block is.
+    /// Length of each block.
     pub counts: Vec<c_int>,
-    /// Where it begins.
+    /// Start of each block.
     pub displacements: Vec<c_int>,
 }
 
-/// What is sent to each rank and received from it.
+/// Blocks to send to and receive from each rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     send: Blocks,
     receive: Blocks,
-    /// The same in elements of the datatype: both sides, as they are equal.
+    /// The same in elements of the datatype. Both sides are equal.
     elements: Blocks,
     datatype: Datatype,
 }
 
 impl Blocks {
-    /// `ranks` blocks of `size` bytes, one behind the other.
+    /// `ranks` contiguous blocks of `size` bytes.
     ///
     /// # Errors
-    /// The last displacement is more than MPI's `int` holds.
+    /// The last displacement exceeds MPI's `int`.
     pub fn equal(ranks: usize, size: usize) -> Result<Self> {
         let most = c_int::MAX as usize / ranks.max(1);
         ensure!(
@@ -41,7 +41,7 @@ impl Blocks {
         })
     }
 
-    /// Whether there is a block for each of `ranks`, inside `length` bytes.
+    /// Whether there is a block for each of `ranks`, within `length` bytes.
     fn check(&self, what: &str, ranks: usize, length: usize) -> Result<()> {
         ensure!(
             self.counts.len() == ranks && self.displacements.len() == ranks,
@@ -64,10 +64,10 @@ impl Blocks {
 }
 
 impl Layout {
-    /// Equal blocks to and from each of `ranks`, of the elements that `size` bytes hold: what the benchmark does.
+    /// Equal blocks to and from each of `ranks`, of the whole elements in `size` bytes, as in OSU's benchmark.
     ///
     /// # Errors
-    /// See [`Blocks::equal`].
+    /// As for [`Blocks::equal`].
     pub fn equal(ranks: usize, size: usize, datatype: Datatype) -> Result<Self> {
         let elements = size / datatype.bytes();
         let blocks = Blocks::equal(ranks, elements * datatype.bytes())?;
@@ -79,26 +79,26 @@ impl Layout {
         })
     }
 
-    /// What MPI is told: both sides, and what they count.
+    /// Arguments for MPI: both sides and their unit.
     #[must_use]
     pub fn elements(&self) -> (&Blocks, Datatype) {
         (&self.elements, self.datatype)
     }
 
-    /// What is sent.
+    /// The send side.
     #[must_use]
     pub fn send(&self) -> &Blocks {
         &self.send
     }
 
-    /// What is received.
+    /// The receive side.
     #[must_use]
     pub fn receive(&self) -> &Blocks {
         &self.receive
     }
 
     /// # Errors
-    /// Not one block per rank on each side, or one that leaves its buffer.
+    /// A side without one block per rank, or a block outside its buffer.
     pub(crate) fn check(&self, ranks: usize, send: usize, receive: usize) -> Result<()> {
         self.send.check("send", ranks, send)?;
         self.receive.check("receive", ranks, receive)

@@ -1,4 +1,4 @@
-//! One message size, measured on this rank: the loops of OSU's two benchmarks, with buffers from where they are wanted.
+//! Measurement of one message size on this rank: the loops of OSU's two benchmarks, with selectable buffers.
 
 use crate::backend::{Backend, Pending, Source};
 use crate::buffers::{Pair, Supply, TempBuffers};
@@ -15,49 +15,50 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use xgvmi_ucp::pattern::Pattern;
 
-/// What runs the sizes of a benchmark, one after the other.
+/// Runs the sizes of a benchmark one after the other.
 #[derive(Debug)]
 pub struct Bench<'w> {
     world: &'w World,
     options: &'w Options,
     backend: Backend<'w>,
-    /// Buffers that last over all sizes.
+    /// Permanent buffers for all sizes.
     lasting: Option<Supply>,
-    /// For the calls before a validated iteration.
+    /// Buffers for the calls before a validated iteration.
     warm_up: Option<Pair>,
     compute: Compute,
-    /// Iterations so far, so that no two fill their buffers alike.
+    /// Number of iterations so far. It makes the pattern of each iteration unique.
     sequence: u64,
 }
 
-/// What this rank saw at one size. Times are in microseconds, means over the timed iterations if not said otherwise.
+/// This rank's result for one size. Times are in microseconds and, unless noted, means over the timed
+/// iterations.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// The first iteration of all, warm-up or not.
+    /// The very first iteration, including warm-up.
     pub first: f64,
-    /// Each timed iteration: of the call, or from the start to the end of the wait.
+    /// Each timed iteration: of the call, or from start to end of the wait.
     pub times: Vec<f64>,
     /// The collective alone.
     pub pure: f64,
     /// With computation between start and wait.
     pub overall: f64,
-    /// Computation, without tests.
+    /// Computation without tests.
     pub compute: f64,
-    /// The starting call.
+    /// The call that starts the collective.
     pub init: f64,
     /// Tests.
     pub test: f64,
     /// The wait.
     pub wait: f64,
-    /// Making the buffers.
+    /// Allocation of the buffers.
     pub alloc: f64,
-    /// Releasing them.
+    /// Release of the buffers.
     pub free: f64,
-    /// Bytes that were not what was sent.
+    /// Number of wrong bytes.
     pub wrong: u64,
-    /// What the backend counted over the timed iterations.
+    /// Counters of the backend over the timed iterations.
     pub counted: Option<Counted>,
-    /// What the device counted over the timed iterations, at rank 0.
+    /// Counters of the device over the timed iterations, at rank 0.
     pub device: Option<Counters>,
 }
 
@@ -76,7 +77,7 @@ struct Once {
 
 /// One size.
 struct Case {
-    /// Bytes of a block: as many whole elements as the size holds.
+    /// Bytes of a block: the whole elements that fit into the size.
     size: usize,
     layout: Rc<Layout>,
     supply: Supply,
@@ -85,10 +86,10 @@ struct Case {
 }
 
 impl<'w> Bench<'w> {
-    /// Makes the buffers that last.
+    /// Allocates the permanent buffers.
     ///
     /// # Errors
-    /// There is not so much memory.
+    /// Not enough memory.
     pub fn new(world: &'w World, options: &'w Options, backend: Backend<'w>) -> Result<Self> {
         let bytes = options.size_max * world.size();
         let lasting = if options.temporary() {
@@ -112,10 +113,10 @@ impl<'w> Bench<'w> {
         })
     }
 
-    /// Measures one size of one datatype; all ranks do so together.
+    /// Measures one size of one datatype. Collective over all ranks.
     ///
     /// # Errors
-    /// The backend's, or the device's counters cannot be read.
+    /// The backend's error, or unreadable device counters.
     pub fn size(&mut self, size: usize, datatype: Datatype) -> Result<Seen> {
         let rounds = self.options.rounds(size);
         let supply = match self.lasting.take() {
@@ -140,10 +141,10 @@ impl<'w> Bench<'w> {
         Ok(seen)
     }
 
-    /// Ends what was connected; all ranks do so.
+    /// Disconnects. Collective over all ranks.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's error.
     pub fn finish(self) -> Result<()> {
         self.backend.close()
     }
@@ -162,8 +163,8 @@ impl<'w> Bench<'w> {
         Ok(seen)
     }
 
-    /// Two passes, as OSU's: the first finds out how long the collective takes, the second computes for as long while
-    /// it is under way.
+    /// Two passes, as in OSU's benchmark. The first measures the collective. The second computes for the same
+    /// time while the collective is outstanding.
     fn non_blocking(&mut self, case: &mut Case) -> Result<Seen> {
         let alone = self.pass(case, |bench, layout, pair| {
             let began = Instant::now();
@@ -175,7 +176,7 @@ impl<'w> Bench<'w> {
             };
             Ok((pair, once))
         })?;
-        // Without what allocation added: nobody computes meanwhile.
+        // Excludes allocation time, because nothing computes during it.
         let target = if self.options.time_alloc {
             alone.overall - alone.alloc - alone.free
         } else {
@@ -208,7 +209,7 @@ impl<'w> Bench<'w> {
         Ok(seen)
     }
 
-    /// Computes for `target`, in equal parts with a test after each, and answers how long the tests took.
+    /// Computes for `target` in equal parts with a test after each, and returns the time of the tests.
     fn compute_and_test(&mut self, target: Duration, pending: &mut Pending) -> Result<Duration> {
         let calls = self.options.test_calls;
         let Ok(parts @ 1..) = u32::try_from(calls) else {
@@ -225,7 +226,7 @@ impl<'w> Bench<'w> {
         Ok(spent)
     }
 
-    /// All iterations of a size: warm-ups, then timed ones.
+    /// All iterations of a size: warm-up iterations, then timed ones.
     fn pass(
         &mut self,
         case: &mut Case,
@@ -283,7 +284,8 @@ impl<'w> Bench<'w> {
             self.calls_before(&case.layout)?;
             self.barrier()?;
         } else if self.options.temporary() {
-            // Allocation takes ranks unequally long, and the call would be charged for it.
+            // Allocation takes different times on the ranks. Without this barrier the call would include the
+            // difference.
             self.barrier()?;
         }
         let (pair, mut once) = call(self, &case.layout, pair)?;
@@ -301,19 +303,19 @@ impl<'w> Bench<'w> {
         Ok(once)
     }
 
-    /// The calls before a validated iteration, between buffers of their own.
+    /// The calls before a validated iteration, with separate buffers.
     fn calls_before(&mut self, layout: &Rc<Layout>) -> Result<()> {
         for _ in 0..self.options.validation_warm_up {
             self.barrier()?;
             if let Some(pair) = self.warm_up.take() {
-                // As OSU's: not in place, whatever the timed calls are.
+                // As in OSU's benchmark: not in place, even if the timed calls are.
                 self.warm_up = Some(self.backend.alltoallv(layout, pair, Source::Send)?);
             }
         }
         Ok(())
     }
 
-    /// What `from` sends to `to` in this iteration.
+    /// Pattern of the data from rank `from` to rank `to` in this iteration.
     fn pattern(&self, size: usize, from: usize, to: usize) -> Pattern {
         Pattern::new(&[self.sequence, size as u64, from as u64, to as u64])
     }
@@ -328,7 +330,7 @@ impl<'w> Bench<'w> {
 
     fn fill(&self, size: usize, pair: &mut Pair) {
         let ranks = self.world.size();
-        // What an earlier iteration left must not pass for what this one brought.
+        // Data of an earlier iteration must not pass for this iteration's.
         pair.receive.as_mut_slice()[..size * ranks].fill(0xee);
         let source = match self.source() {
             Source::Send => &mut pair.send,
@@ -362,10 +364,11 @@ fn barrier(world: &World, options: &Options) -> Result<()> {
     }
 }
 
-/// The device's counters while no rank works; `None` without `--counters`, and at other ranks than 0.
+/// The device's counters while no rank works. `None` without `--counters` and at ranks other than 0.
 ///
 /// # Errors
-/// Rank 0 cannot run the command or read its answer. The other ranks wait for it then: the caller aborts the job.
+/// Rank 0 cannot run the command or read its output. The other ranks then wait for it, so the caller aborts the
+/// job.
 pub fn device_counters(world: &World, options: &Options) -> Result<Option<Counters>> {
     let Some((program, arguments)) = options.counters.split_first() else {
         return Ok(None);
@@ -374,7 +377,7 @@ pub fn device_counters(world: &World, options: &Options) -> Result<Option<Counte
     let counters = if world.rank() == 0 {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
-        // The libraries that this process preloads are not for that program.
+        // The counters command does not need the libraries that this process preloads.
         command.env_remove("LD_PRELOAD");
         let shown = format!("{command:?}");
         let output = command

@@ -1,7 +1,7 @@
-//! Several runs in one report: the same sizes in several schemes, each perhaps more than once.
+//! Merges several runs into one report: the same sizes in several schemes, with one or more runs each.
 //!
-//! Where a scheme was run at a size more than once, each figure is the median of the runs': other work on the machine
-//! can but add to a time, and a median forgets the run that it hit.
+//! If a scheme ran several times at a size, each figure is the median of the runs. Other work on the machine
+//! only increases times, and a median ignores a disturbed run.
 
 use crate::results::{Record, Row, plotted};
 use anyhow::{Context as _, Result, bail};
@@ -10,26 +10,26 @@ use osu_bench::report::{self, Percentiles};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// The report: what `cargo xtask bench alltoallv` leaves.
+/// The report of `cargo xtask bench alltoallv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Merged {
-    /// Always 1; a change of meaning makes it 2.
+    /// Format version. It is 1 until a field changes its meaning.
     pub schema: u32,
-    /// What MPI calls itself.
+    /// MPI's own name.
     pub mpi: String,
     /// Processes of each run.
     pub ranks: usize,
     /// `none`, `malloc`, `mmap` or `ring:N`.
     pub temp_buffers: String,
-    /// How often each scheme was run at each size.
+    /// Number of runs of each scheme at each size.
     pub runs: usize,
     /// One per scheme and size, of the blocking benchmark.
     pub rows: Vec<Row>,
-    /// The same of the non-blocking one.
+    /// One row per scheme and size, of the non-blocking benchmark.
     pub overlap: Vec<Row>,
 }
 
-/// Brings runs together; schemes come in the order of the runs, sizes ascend.
+/// Merges runs. Schemes keep the order of the runs, sizes ascend.
 ///
 /// # Errors
 /// No run, or runs that are not comparable.
@@ -76,7 +76,7 @@ pub fn merge(records: &[Record]) -> Result<Merged> {
     })
 }
 
-/// One row per scheme and size, and the most runs that one of them had.
+/// One row per scheme and size, and the largest number of runs of a row.
 fn combine(all: &[&Row]) -> (Vec<Row>, usize) {
     let mut sizes: Vec<usize> = all.iter().map(|row| row.size).collect();
     sizes.sort_unstable();
@@ -135,21 +135,21 @@ fn median_row(same: &[&Row]) -> Option<Row> {
         alloc_us: of(&|row| row.alloc_us),
         free_us: of(&|row| row.free_us),
         overlap,
-        // Not a figure to forget a run of.
+        // Counters need all runs.
         wrong_bytes: first.wrong_bytes.map(|_| wrong.sum()),
         commands_per_iteration: mean_commands(same, |row| row.commands_per_iteration),
         ..first.clone()
     })
 }
 
-/// The middle one; the lower of the two in the middle.
+/// The median; of two middle values the lower one.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len().saturating_sub(1) / 2;
     values.get(middle).copied().unwrap_or_default()
 }
 
-/// Counts are exact, and a command that came in one run only must be seen: their mean.
+/// Counts are exact, and a command that occurred in one run only must be visible. So this is the mean.
 fn mean_commands(
     same: &[&Row],
     of: fn(&Row) -> Option<CommandsPerIteration>,
@@ -173,7 +173,7 @@ fn mean_commands(
 }
 
 impl Merged {
-    /// The table for people: each row, and how many times faster than its peers the last scheme is.
+    /// The table as text: each row, and the speedup of the last scheme over the others.
     #[must_use]
     pub fn table(&self) -> String {
         // Writing to a String cannot fail, here and below.
@@ -236,10 +236,10 @@ impl Merged {
         }
     }
 
-    /// The blocking rows, drawn.
+    /// The blocking rows as a plot.
     ///
     /// # Errors
-    /// There is no row, or the drawing fails.
+    /// No row, or a failed drawing.
     pub fn plot(&self) -> Result<String> {
         let caption = format!(
             "Offloaded alltoallv, {} ranks, temporary buffers: {}",
@@ -321,7 +321,7 @@ mod tests {
                 ("ksm", 2048, 90.0)
             ]
         );
-        // A command in one run of three is not forgotten.
+        // A command in one run of three remains visible.
         let commands = merged.rows[1].commands_per_iteration.unwrap();
         assert_eq!(commands.create_alias, 1.0);
         assert_eq!(merged.runs, 3);

@@ -1,7 +1,8 @@
-//! MPI by way of a small C library, compiled by that MPI's `mpicc` and loaded at run time (`shim/osu_mpi.c`).
+//! MPI through a small C library that the MPI's own `mpicc` compiles and the program loads at run time
+//! (`shim/osu_mpi.c`).
 //!
-//! MPI has no binary interface, so one build of a program that links it serves one MPI. These programs link none: one
-//! build runs under any MPI whose library is named, and the workspace builds on machines that have none at all.
+//! MPI has no binary interface, so a program that links MPI works with one MPI only. These programs do not link
+//! it. One build works with any MPI whose library is given, and the workspace builds on machines without MPI.
 
 use crate::layout::Layout;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -10,22 +11,23 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The number that a library of ours answers; see `INTERFACE` in the C file.
+/// Interface number that a matching library returns; see `INTERFACE` in the C file.
 const INTERFACE: c_int = 2;
 
-/// File name of the library beside the programs.
+/// File name of the library in the programs' directory.
 const LIBRARY: &str = "libosu_mpi.so";
 
-/// Names the library where no option does.
+/// The environment variable with the library, if no option gives it.
 const ENV_LIBRARY: &str = "OSU_MPI_LIBRARY";
 
-/// Bytes kept of MPI's texts. Open MPI's version has 120, and no error has more.
+/// Maximum length of MPI's texts. Open MPI's version has 120 bytes, and no error is longer.
 const TEXT_MAX: usize = 512;
 
-/// Bytes per rank that [`World::allgather`] carries: addresses and error texts, far below this.
+/// Maximum bytes per rank of [`World::allgather`]. Addresses and error texts are far smaller.
 const GATHER_MAX: usize = 1 << 20;
 
-/// How long [`World::sleeping_barrier`] sleeps between two looks: some scheduling quanta short, far above a look's cost.
+/// Sleep time of [`World::sleeping_barrier`] between two tests: some scheduling quanta, far above the cost of a
+/// test.
 const BARRIER_PAUSE: Duration = Duration::from_micros(50);
 
 macro_rules! calls {
@@ -65,7 +67,7 @@ calls! {
     wait: fn(*mut u64) -> c_int;
 }
 
-/// All ranks of the job, MPI_COMM_WORLD. MPI is initialised as long as it lives, once per process.
+/// All ranks of the job, MPI_COMM_WORLD. MPI is initialised once per process, as long as this value lives.
 #[derive(Debug)]
 pub struct World {
     calls: Calls,
@@ -74,19 +76,20 @@ pub struct World {
     version: String,
 }
 
-/// A non-blocking operation of MPI's that may not be done yet.
+/// An outstanding non-blocking MPI operation.
 ///
-/// Whoever started it keeps its buffers until [`World::wait`] or [`World::test`] says that it is done.
+/// The caller keeps its buffers until [`World::wait`] or [`World::test`] reports completion.
 #[derive(Debug)]
 pub struct Operation {
     kept: u64,
 }
 
 impl World {
-    /// Loads the library (`library`, else `$OSU_MPI_LIBRARY`, else the one beside this program) and initialises MPI.
+    /// Loads the library (`library`, else `$OSU_MPI_LIBRARY`, else the one in this program's directory) and
+    /// initialises MPI.
     ///
     /// # Errors
-    /// No such library, one that is not ours, or MPI's own error.
+    /// The library is absent or of another kind, or MPI's own error.
     pub fn start(library: Option<&Path>) -> Result<Self> {
         let path = match library.map(Path::to_owned).or_else(named_library) {
             Some(path) => path,
@@ -110,54 +113,55 @@ impl World {
         Ok(world)
     }
 
-    /// This process's number, from 0.
+    /// This process's rank, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many processes there are.
+    /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// What MPI calls itself, its first line.
+    /// The first line of MPI's own version text.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Ends MPI in this process; all ranks call it.
+    /// Finalises MPI. All ranks call it.
     ///
     /// # Errors
-    /// MPI's.
+    /// MPI's error.
     pub fn finish(self) -> Result<()> {
         // SAFETY: takes nothing; `self` is consumed, so no call follows.
         self.check("MPI_Finalize", unsafe { (self.calls.finalize)() })
     }
 
-    /// Ends all ranks at once with this exit code, because one of them cannot go on.
+    /// Ends all ranks at once with this exit code after an error on one of them.
     pub fn abort(&self, code: i32) -> ! {
         // SAFETY: takes an integer.
         unsafe { (self.calls.abort)(code) };
-        // MPI_Abort may return while the launcher is on its way.
+        // MPI_Abort may return before the launcher ends the process.
         std::process::exit(code)
     }
 
-    /// Returns when all ranks have come. MPI polls meanwhile.
+    /// Waits until all ranks have entered. MPI polls meanwhile.
     ///
     /// # Errors
-    /// MPI's.
+    /// MPI's error.
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: takes nothing.
         self.check("MPI_Barrier", unsafe { (self.calls.barrier)() })
     }
 
-    /// As [`World::barrier`], but sleeps between looks, so that who polls takes no core from who works.
+    /// Like [`World::barrier`], but sleeps between tests, so that waiting ranks do not take cores from working
+    /// ones.
     ///
     /// # Errors
-    /// MPI's.
+    /// MPI's error.
     pub fn sleeping_barrier(&self) -> Result<()> {
         let mut kept = 0;
         // SAFETY: a place for a request.
@@ -171,10 +175,10 @@ impl World {
         Ok(())
     }
 
-    /// The sums of all ranks' values, at rank 0; zeros elsewhere. All ranks give equally many.
+    /// The sums of all ranks' values at rank 0, zeros elsewhere. All ranks pass the same number of values.
     ///
     /// # Errors
-    /// MPI's, or more values than MPI counts.
+    /// MPI's error, or more values than MPI's count type allows.
     pub fn sum(&self, values: &[f64]) -> Result<Vec<f64>> {
         let count = c_int::try_from(values.len())?;
         let mut sums = vec![0.0; values.len()];
@@ -184,10 +188,10 @@ impl World {
         Ok(sums)
     }
 
-    /// What each rank gave, in their order, at every rank; lengths may differ.
+    /// Each rank's bytes, in rank order, at every rank. Lengths may differ.
     ///
     /// # Errors
-    /// MPI's, or more than 1 MiB from a rank.
+    /// MPI's error, or more than 1 MiB from a rank.
     pub fn allgather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.allgather_equal(&(bytes.len() as u64).to_le_bytes())?;
         let lengths: Vec<usize> = lengths
@@ -197,7 +201,7 @@ impl World {
             .map(|length| usize::try_from(u64::from_le_bytes(*length)))
             .collect::<Result<_, _>>()?;
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        // Every rank sees the same lengths, so all of them stop here or none does.
+        // Every rank sees the same lengths, so all ranks stop here or none.
         ensure!(
             longest <= GATHER_MAX,
             "a rank gives {longest} bytes to all; the limit is {GATHER_MAX}"
@@ -223,10 +227,10 @@ impl World {
         Ok(all)
     }
 
-    /// MPI_Alltoallv; without `send` in place.
+    /// MPI_Alltoallv; in place without `send`.
     ///
     /// # Errors
-    /// A layout that leaves a buffer, or MPI's own error.
+    /// A layout outside a buffer, or MPI's own error.
     pub fn alltoallv(
         &self,
         layout: &Layout,
@@ -252,14 +256,14 @@ impl World {
         self.check("MPI_Alltoallv", rc)
     }
 
-    /// MPI_Ialltoallv; without `send` in place.
+    /// MPI_Ialltoallv; in place without `send`.
     ///
     /// # Errors
-    /// A layout that leaves a buffer, or MPI's own error.
+    /// A layout outside a buffer, or MPI's own error.
     ///
     /// # Safety
-    /// Until the operation is done, both buffers and the layout stay where they are, nobody writes to what is sent, and
-    /// nobody touches what is received.
+    /// Until the operation is complete, both buffers and the layout stay in place, nothing writes to the send
+    /// buffer, and nothing accesses the receive buffer.
     pub unsafe fn start_alltoallv(
         &self,
         layout: &Layout,
@@ -287,10 +291,10 @@ impl World {
         Ok(Operation { kept })
     }
 
-    /// Whether the operation is done; makes progress on it.
+    /// Progresses the operation and returns whether it is complete.
     ///
     /// # Errors
-    /// MPI's.
+    /// MPI's error.
     pub fn test(&self, operation: &mut Operation) -> Result<bool> {
         let mut done = 0;
         // SAFETY: a request that MPI gave, and a place for an integer.
@@ -299,10 +303,10 @@ impl World {
         Ok(done != 0)
     }
 
-    /// Returns when the operation is done.
+    /// Waits until the operation is complete.
     ///
     /// # Errors
-    /// MPI's.
+    /// MPI's error.
     pub fn wait(&self, operation: &mut Operation) -> Result<()> {
         // SAFETY: a request that MPI gave.
         let rc = unsafe { (self.calls.wait)(&raw mut operation.kept) };
@@ -320,7 +324,7 @@ impl World {
         bail!("{call} failed with code {rc}: {text}")
     }
 
-    /// The first line of a text that MPI writes; empty where it has none.
+    /// The first line of a text from MPI; empty if MPI has none.
     fn text(&self, write: impl Fn(*mut c_char, c_int) -> c_int) -> String {
         let mut text = [0_u8; TEXT_MAX];
         // TEXT_MAX fits.
@@ -334,7 +338,7 @@ impl World {
     }
 }
 
-/// The rank that the launcher gave this process, before MPI is initialised: for errors of which one copy is enough.
+/// The rank from the launcher, before MPI is initialised. It limits error messages to one rank.
 #[must_use]
 pub fn launcher_rank() -> Option<usize> {
     [
@@ -384,7 +388,7 @@ fn load(path: &Path) -> Result<Calls> {
         Err(_) => bail!("{} is no library of shim/osu_mpi.c", path.display()),
     }
     let calls = Calls::resolve(&library).with_context(|| path.display().to_string())?;
-    // MPI cannot be unloaded: it leaves handlers and threads behind.
+    // MPI cannot be unloaded, because it leaves handlers and threads.
     std::mem::forget(library);
     Ok(calls)
 }

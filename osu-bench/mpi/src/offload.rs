@@ -1,4 +1,4 @@
-//! The offloaded backend: the collective is carried out by service processes on the DPUs (`xgvmi_offload`).
+//! The offloaded backend: service processes on the DPUs carry out the collective (`xgvmi_offload`).
 
 use crate::buffers::Pair;
 use crate::layout::{Blocks, Layout};
@@ -15,17 +15,17 @@ use xgvmi_offload::{
     Client, ClientArgs, CommunicatorId, Exchange, Memory, Request, Scheme as ClientScheme, Side,
 };
 
-/// The library of scheme xgvmi, as cargo builds it.
+/// File name of the library for scheme xgvmi.
 const PLUGIN: &str = "libuct_ib_mlx5_xgvmi.so";
 
-/// The loader's variable.
+/// The loader's environment variable.
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// This rank's connection to its service process.
 #[derive(Debug)]
 pub struct Offload {
     client: Client,
-    /// Counts and displacements as the client takes them, of the layout that was used last.
+    /// Counts and displacements of the last layout, in the client's types.
     converted: Option<(Rc<Layout>, Rc<Converted>)>,
 }
 
@@ -66,27 +66,27 @@ impl Sizes {
     }
 }
 
-/// What the offloaded collective has counted since it was connected, on this rank.
+/// Counters of the offloaded collective on this rank since the connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Counted {
     /// Time in registration and export, in microseconds.
     pub registration_us: f64,
-    /// Exports for which the pool had a free key, and for which it had none. Zeros without our library.
+    /// Exports that found a free key in the pool, and exports that did not. Zero without our library.
     pub host: Hits,
-    /// Imports at the service process for which there was an alias, and for which there was none; likewise.
+    /// Imports at the service process that found an alias, and imports that did not. Zero without our library.
     pub alias: Hits,
 }
 
 /// Hits and misses.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Hits {
-    /// Found.
+    /// Hits.
     pub hits: u64,
-    /// Not found.
+    /// Misses.
     pub misses: u64,
 }
 
-/// The exchange by MPI.
+/// The ranks' exchange over MPI.
 struct ByMpi<'w>(&'w World);
 
 impl Exchange for ByMpi<'_> {
@@ -96,10 +96,10 @@ impl Exchange for ByMpi<'_> {
 }
 
 impl Offload {
-    /// Connects; all ranks do so together, and all get the same error if one does.
+    /// Connects. Collective over all ranks; if one fails, all return the same error.
     ///
     /// # Errors
-    /// The client's.
+    /// The client's error.
     pub fn connect(world: &World, options: &Options) -> Result<Self> {
         let scheme = match options.scheme {
             Scheme::Ksm => ClientScheme::Ksm,
@@ -129,14 +129,14 @@ impl Offload {
         })
     }
 
-    /// Starts an alltoallv between all ranks; without `send` in place.
+    /// Starts an alltoallv between all ranks; in place without `send`.
     ///
     /// # Errors
-    /// A layout that leaves a buffer, or the client's own error.
+    /// A layout outside a buffer, or the client's own error.
     ///
     /// # Safety
-    /// Until the request is complete, both buffers stay where they are, nobody writes to what is sent, and nobody
-    /// touches what is received.
+    /// Until the request is complete, both buffers stay in place, nothing writes to the send buffer, and
+    /// nothing accesses the receive buffer.
     pub unsafe fn start(
         &mut self,
         layout: &Rc<Layout>,
@@ -157,23 +157,23 @@ impl Offload {
         })
     }
 
-    /// Whether it is complete; moves things forward.
+    /// Progresses the request and returns whether it is complete.
     ///
     /// # Errors
-    /// The client's.
+    /// The client's error.
     pub fn test(&mut self, request: &mut Request) -> Result<bool> {
         Ok(self.client.test(request)?)
     }
 
-    /// Waits for it.
+    /// Waits until the request is complete.
     ///
     /// # Errors
-    /// The client's.
+    /// The client's error.
     pub fn wait(&mut self, request: Request) -> Result<()> {
         Ok(self.client.wait(request)?)
     }
 
-    /// What was counted so far.
+    /// Counters so far.
     #[must_use]
     pub fn counted(&self) -> Counted {
         let stats = self.client.stats();
@@ -188,10 +188,10 @@ impl Offload {
         }
     }
 
-    /// Says goodbye to the service process.
+    /// Disconnects from the service process.
     ///
     /// # Errors
-    /// The client's.
+    /// The client's error.
     pub fn close(self) -> Result<()> {
         self.client.close().context("leaving the service process")
     }
@@ -213,7 +213,7 @@ impl Offload {
 }
 
 impl Counted {
-    /// What was counted since `before`.
+    /// The difference to the counters `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let since = |after: Hits, before: Hits| Hits {
@@ -228,11 +228,11 @@ impl Counted {
     }
 }
 
-/// Puts the library of scheme xgvmi in front of UCX, which must happen before this process has loaded anything: the
-/// process begins anew with it preloaded. Comes back when there is nothing to do.
+/// Loads the library of scheme xgvmi before UCX. This must happen before this process loads any other library,
+/// so the process restarts itself with the library preloaded. It returns if no restart is needed.
 ///
 /// # Errors
-/// The named library is not there, or the program cannot be run again.
+/// The library is absent, or the program cannot restart.
 pub fn preload(options: &Options) -> Result<()> {
     let preloaded = std::env::var_os(LD_PRELOAD).unwrap_or_default();
     let Some(value) = preload_value(options, &preloaded, beside_program().as_deref())? else {
@@ -246,7 +246,7 @@ pub fn preload(options: &Options) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {} again", program.display()))
 }
 
-/// What to preload; `None` where the library is preloaded, not wanted, or left to whoever installed it into UCX.
+/// The library to preload. `None` if it is already preloaded, not needed, or installed in UCX.
 fn preload_value(
     options: &Options,
     preloaded: &OsString,
@@ -277,7 +277,7 @@ fn beside_program() -> Option<PathBuf> {
     Some(program.with_file_name(PLUGIN)).filter(|file| file.is_file())
 }
 
-/// First and length of both buffers of a pair, to be handed out.
+/// First address and length of both buffers of a pair, for the client.
 pub(crate) fn parts(pair: &mut Pair) -> (*mut [u8], *mut [u8]) {
     (pair.send.as_mut_slice(), pair.receive.as_mut_slice())
 }

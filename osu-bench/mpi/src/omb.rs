@@ -1,30 +1,30 @@
-//! OSU's output, to the letter: what its version 7.4 prints, then our columns behind OSU's own.
+//! OSU's output format of version 7.4, followed by our own columns.
 //!
-//! Widths and precision are OSU's: 10 characters for the size, 20 for each number, with two decimals, 12 for the
-//! iterations. The golden files in `tests/golden` are what OSU's own programs printed.
+//! Widths and precision are OSU's: 10 characters for the size, 20 for each number with two decimals, 12 for the
+//! iterations. The golden files in `tests/golden` are the output of OSU's own programs.
 
 use crate::datatype::Datatype;
 use crate::options::{Options, Program};
 use std::fmt::Write as _;
 
-/// The version of OSU's benchmarks whose output this is.
+/// The version of OSU's benchmarks with this output.
 pub const VERSION: &str = "7.4";
 
-/// What the blocking benchmark came to at one size, in microseconds.
+/// Result of the blocking benchmark at one size, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Latency {
     /// Mean over ranks of each rank's mean.
     pub average: f64,
-    /// The least of the ranks' means.
+    /// The smallest of the ranks' means.
     pub least: f64,
-    /// The greatest.
+    /// The largest of the ranks' means.
     pub greatest: f64,
 }
 
-/// What the non-blocking benchmark came to at one size: means over ranks, in microseconds.
+/// Result of the non-blocking benchmark at one size: means over ranks, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Overlap {
-    /// From before the call that starts the collective until it is waited for, with computation between.
+    /// From the start of the collective to the end of the wait, with computation between.
     pub overall: f64,
     /// The computation alone.
     pub compute: f64,
@@ -34,24 +34,24 @@ pub struct Overlap {
     pub test: f64,
     /// The call of MPI_Wait.
     pub wait: f64,
-    /// The collective with nothing between start and wait.
+    /// The collective without computation.
     pub pure: f64,
-    /// The least of the ranks' means of that.
+    /// The smallest of the ranks' means of that.
     pub pure_least: f64,
-    /// The greatest.
+    /// The largest of the ranks' means of that.
     pub pure_greatest: f64,
 }
 
 impl Overlap {
-    /// How much of the collective the computation hid, in percent, at least 0.
+    /// Share of the collective that the computation hid, in percent, at least 0.
     #[must_use]
     pub fn percent(&self) -> f64 {
-        // OSU's formula: what is left of the overall time without computation, against the pure collective.
+        // OSU's formula: overall time minus computation, relative to the pure collective.
         (100.0 - (self.overall - self.compute) / self.pure * 100.0).max(0.0)
     }
 }
 
-/// The numbers of either.
+/// The result of either benchmark.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Figures {
     /// Of the blocking benchmark.
@@ -69,11 +69,11 @@ pub struct Line<'a> {
     pub figures: Figures,
     /// Timed iterations.
     pub iterations: usize,
-    /// Where bytes were compared, whether all were right.
+    /// With validation, whether all bytes were correct.
     pub valid: Option<bool>,
     /// One per percentile.
     pub tails: &'a [f64],
-    /// Our own, behind OSU's; "-" where there is none.
+    /// Our own columns after OSU's; "-" without a value.
     pub own: &'a [Option<f64>],
 }
 
@@ -186,7 +186,7 @@ pub fn line(options: &Options, line: &Line<'_>) -> String {
     text
 }
 
-/// What OSU says on standard output when bytes were wrong.
+/// OSU's message on standard output after wrong bytes.
 #[must_use]
 pub fn validation_error(program: Program, size: usize) -> String {
     format!(

@@ -1,4 +1,4 @@
-//! The command line: OSU's own options with their letters, ranges and defaults, then ours.
+//! The command line: OSU's options with their letters, ranges and defaults, and our own.
 
 mod help;
 mod values;
@@ -12,16 +12,16 @@ use std::path::PathBuf;
 pub use help::help;
 use values::{count, memory_limit, percentiles, sizes};
 
-/// Which of the two programs this is.
+/// One of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// `osu_alltoallv`: MPI_Alltoallv.
     Blocking,
-    /// `osu_ialltoallv`: MPI_Ialltoallv, and how much of it computation hides.
+    /// `osu_ialltoallv`: MPI_Ialltoallv, and the share of it that computation hides.
     NonBlocking,
 }
 
-/// Who carries the collective out.
+/// Backend of the collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendKind {
     /// MPI itself.
@@ -30,54 +30,54 @@ pub enum BackendKind {
     Offload,
 }
 
-/// How the keys of the offloaded collective are made.
+/// Source of the keys of the offloaded collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// Stock UCX that creates a key for each buffer.
     Ksm,
-    /// Stock UCX with its own pool of keys.
+    /// Stock UCX with its own key pool.
     Stock,
-    /// Stock UCX with this project's library in front.
+    /// Stock UCX with this project's library.
     Xgvmi,
 }
 
 /// How ranks wait in the barrier between iterations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BarrierKind {
-    /// In MPI_Barrier, as OSU's does.
+    /// In MPI_Barrier, as in OSU's benchmark.
     Spin,
-    /// Asleep between looks, where there are fewer cores than processes.
+    /// Asleep between tests, for machines with fewer cores than processes.
     Sleep,
 }
 
-/// What stands for computation in the non-blocking benchmark.
+/// Computation of the non-blocking benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeKind {
-    /// OSU's loop over small matrices: it takes the core.
+    /// OSU's loop over small matrices. It uses the core.
     Loop,
-    /// Sleep of the same length: a stand-in for a core of one's own where there are fewer cores than processes.
+    /// A sleep of the same length. It simulates a dedicated core on machines with fewer cores than processes.
     Sleep,
 }
 
 /// Iterations and warm-up iterations of one message size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounds {
-    /// Timed.
+    /// Timed iterations.
     pub iterations: usize,
-    /// Before them, not timed.
+    /// Warm-up iterations before them.
     pub warm_up: usize,
 }
 
-/// What a run is to do.
+/// The configuration of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Which program it is of.
+    /// The program.
     pub program: Program,
     /// `-m`: the smallest size, in bytes.
     pub size_min: usize,
     /// `-m`: the largest.
     pub size_max: usize,
-    /// `-M`: bytes that a buffer may have.
+    /// `-M`: maximum size of a buffer in bytes.
     pub memory_max: usize,
     /// Up to 8,192 bytes.
     pub small: Rounds,
@@ -85,15 +85,15 @@ pub struct Options {
     pub large: Rounds,
     /// `-f`: more columns.
     pub full: bool,
-    /// `-c`: every byte is compared.
+    /// `-c`: compare every byte.
     pub validate: bool,
     /// `-u`: calls before each validated iteration.
     pub validation_warm_up: usize,
     /// `-z`: percentiles of the mean over ranks, at most five.
     pub percentiles: Vec<u8>,
-    /// `-T`: a table for each.
+    /// `-T`: one table for each.
     pub datatypes: Vec<Datatype>,
-    /// `-l`: what is sent lies where what comes will be.
+    /// `-l`: the send blocks are in the receive buffer (MPI_IN_PLACE).
     pub in_place: bool,
     /// `-t`: MPI_Test calls during the computation.
     pub test_calls: usize,
@@ -103,7 +103,7 @@ pub struct Options {
     pub scheme: Scheme,
     /// `--temp-buffers`.
     pub temp_buffers: TempBuffers,
-    /// `--time-alloc`: allocation, first touch and release are timed as well.
+    /// `--time-alloc`: also time allocation, first touch and release.
     pub time_alloc: bool,
     /// `--barrier`.
     pub barrier: BarrierKind,
@@ -121,14 +121,14 @@ pub struct Options {
     pub plugin: Option<PathBuf>,
     /// `--mpi-library`.
     pub mpi_library: Option<PathBuf>,
-    /// How the service processes are found and waited for.
+    /// Options of the service processes.
     pub offload: OffloadOptions,
 }
 
-/// What the offloaded backend is told: the options of the same names of `xgvmi_offload::ClientArgs`.
+/// Options of the offloaded backend, with the names of `xgvmi_offload::ClientArgs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OffloadOptions {
-    /// `--sp`: those of this rank's node.
+    /// `--sp`: the service processes of this rank's node.
     pub services: Vec<String>,
     /// `--node`.
     pub node: Option<String>,
@@ -146,7 +146,7 @@ pub struct OffloadOptions {
     pub ucx_library: Option<PathBuf>,
 }
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// The benchmark.
@@ -157,7 +157,7 @@ pub enum Request {
     Version,
 }
 
-/// A command line that is not understood, in the form in which OSU complains: `message [-option value]`.
+/// A usage error in OSU's form: `message [-option value]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadUsage(pub String);
 
@@ -167,10 +167,10 @@ const LARGE_SIZE: usize = 8192;
 /// Most validation warm-up calls that OSU allows.
 const VALIDATION_WARM_UP_MAX: usize = 10;
 
-/// Most tables of a run: each datatype once, and once more for who names them all again.
+/// Maximum number of tables: each datatype once, and all of them again.
 const DATATYPES_MAX: usize = 2 * Datatype::ALL.len();
 
-/// Most iterations, warm-ups and test calls: the times of all of them are kept, 8 bytes each.
+/// Maximum number of iterations, warm-ups and test calls. Each time is kept in 8 bytes.
 const COUNT_MAX: usize = 10_000_000;
 
 impl Options {
@@ -213,7 +213,7 @@ impl Options {
         }
     }
 
-    /// Reads the arguments after the program's name.
+    /// Parses the arguments after the program's name.
     ///
     /// # Errors
     /// [`BadUsage`].
@@ -286,7 +286,7 @@ impl Options {
     }
 
     fn set(&mut self, name: &str, value: OsString) -> Result<(), BadUsage> {
-        // Files keep the bytes they are named by; everything else is text.
+        // File names are bytes. All other values are text.
         match name {
             "--json" => return store(&mut self.json, value),
             "--csv" => return store(&mut self.csv, value),
@@ -306,7 +306,7 @@ impl Options {
                 .filter(|number| (least..=COUNT_MAX).contains(number))
                 .ok_or_else(|| bad(what))
         };
-        // The client knows the limits of these.
+        // The client checks the limits of these.
         let seconds = |text: &str| text.parse::<u64>().map_err(|_| bad("Not a whole number"));
         match name {
             "-m" => {
@@ -336,7 +336,7 @@ impl Options {
                 }
                 self.validation_warm_up = calls;
             }
-            // The arrays of computation on a GPU; without one OSU takes it for nothing as well.
+            // The arrays of a computation on a GPU. Without a GPU OSU ignores it as well.
             "-a" => drop(number(1, "Invalid Device Array Size")?),
             "-T" => {
                 let named = Datatype::named(&text).ok_or_else(|| {
@@ -394,7 +394,7 @@ impl Options {
         Ok(())
     }
 
-    /// Options that fit together.
+    /// Checks combinations of options.
     fn agree(&self) -> Result<(), BadUsage> {
         if self.size_min > self.size_max {
             return Err(BadUsage(format!(
@@ -412,7 +412,7 @@ impl Options {
         Ok(())
     }
 
-    /// The rounds of a size.
+    /// The number of iterations for a size.
     #[must_use]
     pub fn rounds(&self, size: usize) -> Rounds {
         if size > LARGE_SIZE {
@@ -422,14 +422,14 @@ impl Options {
         }
     }
 
-    /// The sizes of a run, in order, each twice the one before.
+    /// The sizes of a run, each twice the previous one.
     pub fn sizes(&self) -> impl Iterator<Item = usize> + use<> {
         let max = self.size_max;
         std::iter::successors(Some(self.size_min), |size| size.checked_mul(2))
             .take_while(move |size| *size <= max)
     }
 
-    /// The scheme's name, or that of the backend which has none: what tells runs apart.
+    /// The scheme's name, or the backend's if it has no schemes. It distinguishes runs.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self.backend {
@@ -438,13 +438,14 @@ impl Options {
         }
     }
 
-    /// Whether each iteration makes buffers of its own.
+    /// Whether each iteration allocates its own buffers.
     #[must_use]
     pub fn temporary(&self) -> bool {
         matches!(self.temp_buffers, TempBuffers::Malloc | TempBuffers::Mmap)
     }
 
-    /// What all ranks must have been given alike: everything that the messages' lengths and number depend on.
+    /// The options that must be equal on all ranks, because the lengths and the number of messages depend on
+    /// them.
     #[must_use]
     pub fn shape(&self) -> String {
         let Self { small, large, .. } = self;
@@ -509,7 +510,7 @@ impl BackendKind {
     }
 }
 
-/// An option with a value, as it was typed.
+/// An option with its value, as typed.
 enum Name {
     Letter(char),
     Word(String),
@@ -527,7 +528,7 @@ const LONG: [(&str, char); 8] = [
     ("type", 'T'),
 ];
 
-/// Ours.
+/// Our options.
 const OWN: [&str; 18] = [
     "backend",
     "scheme",
@@ -549,7 +550,7 @@ const OWN: [&str; 18] = [
     "secret-file",
 ];
 
-/// OSU's options of these two benchmarks that are not here, and why.
+/// OSU's options of these two benchmarks that are not supported, with the reason.
 const ELSEWHERE: [(char, &str, &str); 5] = [
     ('D', "ddt", "Derived datatypes are not measured here"),
     (

@@ -1,13 +1,13 @@
-//! Manual pages and completions of the two programs, out of the text that `-h` prints: there is one list of options.
+//! Manual pages and completions of the two programs, generated from the text of `-h`, the only list of options.
 
 use crate::omb::VERSION;
 use crate::options::{Program, help};
 use clap::{Arg, ArgAction, Command};
 
-/// Where the texts of the options begin, in the help.
+/// Column of the option texts in the help.
 const TEXT_AT: usize = 28;
 
-/// The command as the generators take it.
+/// The command definition for the generators.
 #[must_use]
 pub fn command(program: Program) -> Command {
     let about = match program {
@@ -24,20 +24,22 @@ pub fn command(program: Program) -> Command {
         ))
         .disable_help_flag(true)
         .disable_version_flag(true);
-    // The generators keep names of programs, which live as long; this one writes the pages and ends.
+    // The generators keep references to program names, so these are leaked. The program writes the pages and
+    // ends.
     command.args(options(Box::leak(help(program).into_boxed_str())))
 }
 
-/// The options that a help names. Each begins a line with its names, and its text, in its column, may go on below.
+/// The options in a help text. Each starts a line with its names. Its text, in its own column, may continue
+/// below.
 fn options(help: &'static str) -> Vec<Arg> {
     let mut entries: Vec<(&'static str, String)> = Vec::new();
     for line in help.lines() {
         let (names, text) = match line.split_at_checked(TEXT_AT) {
             Some((names, text)) => (names.trim(), text),
-            // A list of names that has its text below.
+            // A list of names whose text is on the next line.
             None => (line.trim(), ""),
         };
-        // Longer names push their text to the next line.
+        // Longer names move their text to the next line.
         let (names, text) = match line.trim_start().starts_with('-') {
             true if !line[..TEXT_AT.min(line.len())].ends_with(' ') => (line.trim(), ""),
             _ => (names, text),
@@ -83,7 +85,7 @@ fn several(names: &'static str, text: &str) -> Vec<Arg> {
     args
 }
 
-/// Whether one of OSU's options has a value: the first word of its text then, in capitals or brackets.
+/// Whether one of OSU's options has a value: the first word of its text is then in capitals or brackets.
 fn osu_value(text: &str) -> bool {
     let word = text.split(' ').next().unwrap_or_default();
     let word = word.trim_end_matches(',');
@@ -135,8 +137,8 @@ mod tests {
         check("full", Some('f'), false, "more columns");
         check("json", None, true, "write the results");
         check("csv", None, true, "write the results");
-        check("offload-limit-s", None, true, "the longest that connecting");
-        check("scheme", None, true, "own pool, or this project's library");
+        check("offload-limit-s", None, true, "time limits of the connection");
+        check("scheme", None, true, "or the same UCX with this project");
         check("time-alloc", None, false, "first touch");
         check("num-test-calls", Some('t'), true, "MPI_Test");
     }

@@ -1,4 +1,4 @@
-//! A run's results in files: JSON, CSV, and a plot.
+//! Result files of a run: JSON, CSV, and a plot.
 
 use crate::datatype::Datatype;
 use crate::options::Options;
@@ -13,17 +13,17 @@ use std::path::Path;
 /// A whole run: the JSON file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Always 1; a change of meaning makes it 2.
+    /// Format version. It is 1 until a field changes its meaning.
     pub schema: u32,
     /// The program.
     pub tool: String,
-    /// The version of OSU's benchmarks whose columns these are.
+    /// The version of OSU's benchmarks with these columns.
     pub osu_version: String,
     /// The arguments.
     pub arguments: Vec<String>,
-    /// What MPI calls itself.
+    /// MPI's own name.
     pub mpi: String,
-    /// How many processes there were.
+    /// Number of processes.
     pub ranks: usize,
     /// `mpi` or `offload`.
     pub backend: String,
@@ -31,9 +31,9 @@ pub struct Record {
     pub scheme: String,
     /// `none`, `malloc`, `mmap` or `ring:N`.
     pub temp_buffers: String,
-    /// Whether allocation and release are in the times.
+    /// Whether the times include allocation and release.
     pub time_alloc: bool,
-    /// Whether what is sent lies where what comes will be.
+    /// Whether the blocks are sent from the receive buffer.
     #[serde(default)]
     pub in_place: bool,
     /// One per size.
@@ -47,71 +47,71 @@ pub struct Row {
     pub scheme: String,
     /// Bytes to each rank.
     pub size: usize,
-    /// What MPI was told that they are.
+    /// The MPI datatype.
     #[serde(default)]
     pub datatype: Datatype,
     /// Timed iterations.
     pub iterations: u64,
-    /// Connection of the job to the service processes, before its first size: the mean over ranks. Of an offloaded run
-    /// only.
+    /// Connection of the job to the service processes, before its first size: the mean over ranks. Offloaded
+    /// runs only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connect_us: Option<f64>,
-    /// What the device executed during the connection, all functions together, where `--counters` was given: the keys that
-    /// were created and announced, and their aliases.
+    /// Commands and requests that the device executed during the connection set-up, all functions together,
+    /// with `--counters`: creation and announcement of keys, and creation of their aliases.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commands_at_connect: Option<CommandsPerIteration>,
     /// The first iteration of this size in the process.
     pub first_us: f64,
-    /// Of the timed iterations: nearest-rank percentiles of the mean over ranks.
+    /// Nearest-rank percentiles of the mean over ranks, of the timed iterations.
     pub steady_us: Percentiles,
-    /// OSU's columns: mean over ranks of each rank's mean, and the least and greatest of these.
+    /// OSU's columns: mean over ranks of each rank's mean, and the minimum and maximum of these.
     pub average_us: f64,
-    /// See above.
+    /// Minimum over ranks.
     pub least_us: f64,
-    /// See above.
+    /// Maximum over ranks.
     pub greatest_us: f64,
-    /// Making the buffers of an iteration.
+    /// Allocation of an iteration's buffers.
     pub alloc_us: f64,
-    /// Releasing them.
+    /// Release of an iteration's buffers.
     pub free_us: f64,
-    /// Of the non-blocking benchmark only.
+    /// Non-blocking benchmark only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub overlap: Option<OverlapRow>,
-    /// Bytes that were wrong at any rank, where they were compared.
+    /// Wrong bytes at any rank, with validation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wrong_bytes: Option<u64>,
-    /// Of an offloaded run only.
+    /// Offloaded runs only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub offload: Option<OffloadRow>,
-    /// What the device executed, all functions together, where `--counters` was given.
+    /// Commands and requests that the device executed, all functions together, with `--counters`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub commands_per_iteration: Option<CommandsPerIteration>,
 }
 
-/// What the non-blocking benchmark adds.
+/// Additional results of the non-blocking benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OverlapRow {
-    /// The collective with nothing between start and wait.
+    /// The collective without computation.
     pub pure_us: f64,
     /// Computation.
     pub compute_us: f64,
-    /// How much of the collective it hid.
+    /// Share of the collective that computation hid.
     pub percent: f64,
 }
 
-/// What the offloaded collective counted, over all ranks.
+/// Counters of the offloaded collective over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OffloadRow {
     /// Time in registration and export, per iteration and rank.
     pub registration_us: f64,
-    /// Exports that found their key, in percent; none where nothing was exported.
+    /// Exports that found a free key, in percent; `None` without exports.
     pub host_hit_percent: Option<f64>,
-    /// Imports that found their alias, in percent; none where nothing was imported.
+    /// Imports that found an alias, in percent; `None` without imports.
     pub alias_hit_percent: Option<f64>,
 }
 
 impl Record {
-    /// A run that has no rows yet.
+    /// A run without rows.
     #[must_use]
     pub fn new(options: &Options, mpi: &str, ranks: usize, arguments: Vec<String>) -> Self {
         Self {
@@ -135,10 +135,10 @@ impl Record {
         self.rows.push(row);
     }
 
-    /// Writes the files that were asked for. What was there is replaced as a whole or not at all.
+    /// Writes the requested files. Each replaces an existing file completely or not at all.
     ///
     /// # Errors
-    /// The system's, with the file.
+    /// The system's error, with the file.
     pub fn write(&self, options: &Options) -> Result<()> {
         if let Some(path) = &options.json {
             replace(path, &(serde_json::to_string_pretty(self)? + "\n"))?;
@@ -152,7 +152,7 @@ impl Record {
         Ok(())
     }
 
-    /// One line per size, titles above; an empty field where there is no number.
+    /// One line per size, below the titles; an empty field for a missing number.
     #[must_use]
     pub fn csv(&self) -> String {
         let mut text = String::from(
@@ -203,7 +203,7 @@ impl Record {
     }
 }
 
-/// The rows as the plot takes them.
+/// The rows for the plot.
 #[must_use]
 pub fn plotted(rows: &[Row]) -> Vec<report::Row> {
     rows.iter()
@@ -218,10 +218,10 @@ pub fn plotted(rows: &[Row]) -> Vec<report::Row> {
         .collect()
 }
 
-/// Writes a file beside its place and moves it there.
+/// Writes a temporary file in the same directory and renames it.
 ///
 /// # Errors
-/// The system's, with the file.
+/// The system's error, with the file.
 pub fn replace(path: &Path, text: &str) -> Result<()> {
     let mut name = path
         .file_name()

@@ -1,4 +1,4 @@
-//! A whole run: what is common to both programs, from the command line to the exit code.
+//! A whole run, common to both programs, from the command line to the exit code.
 //!
 //! An error that a rank meets while it gets ready is told to all of them: rank 0 prints it, all end with 1, and nobody
 //! waits for anybody. One that it meets later, inside a collective, ends the job by MPI_Abort, since the others are
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long rank 0 has for its last words where MPI cannot tell when it has spoken.
+/// Time limit for rank 0's last message, if MPI cannot report that it was printed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Runs the program in this process's environment.
@@ -43,7 +43,7 @@ pub fn main(program: Program) -> ExitCode {
     let world = match preloaded.and_then(|()| World::start(library.as_deref())) {
         Ok(world) => world,
         Err(error) => {
-            // One copy of it is enough, and the launcher ends everybody as soon as one has gone.
+            // One copy is enough, and the launcher ends all ranks when one has ended.
             if launcher_rank().unwrap_or(0) == 0 {
                 eprintln!("{}: {error:#}", program.name());
             } else {
@@ -55,7 +55,7 @@ pub fn main(program: Program) -> ExitCode {
     let code = match agreed(&world, &request) {
         Ok(Agreed::Run) => match request {
             Ok(Request::Run(options)) => run(&world, *options, &arguments),
-            // Agreed::Run is what all ranks asked for, this one among them.
+            // Agreed::Run is the configuration of all ranks, including this one.
             _ => ExitCode::FAILURE,
         },
         Ok(Agreed::Help) => say(&world, &help(program)),
@@ -72,7 +72,7 @@ pub fn main(program: Program) -> ExitCode {
             world.abort(1)
         }
     };
-    // Whoever goes first ends the others in some launchers: not before rank 0 has spoken.
+    // In some launchers the first rank that exits ends the others. It must not exit before rank 0 has printed.
     match world.barrier().and_then(|()| world.finish()) {
         Ok(()) => code,
         Err(error) => {
@@ -82,16 +82,16 @@ pub fn main(program: Program) -> ExitCode {
     }
 }
 
-/// What all ranks are to do.
+/// The action of all ranks.
 enum Agreed {
     Run,
     Help,
     Version,
-    /// The complaint of the first rank that did not understand its command line.
+    /// The usage error of the first rank that has one.
     Nothing(String),
 }
 
-/// Asks all ranks: one that did not understand its command line must not leave the others waiting.
+/// Asks all ranks, because a rank with a usage error must not leave the others waiting.
 fn agreed(world: &World, request: &Result<Request, BadUsage>) -> Result<Agreed> {
     let word = match request {
         Ok(Request::Run(_)) => "run",
@@ -113,12 +113,12 @@ fn agreed(world: &World, request: &Result<Request, BadUsage>) -> Result<Agreed> 
     })
 }
 
-/// As much of a text as is sent to all ranks: errors are short, and one that is not must not become another.
+/// Maximum length of an error text that is sent to all ranks. Longer texts are truncated.
 fn cut(text: &str) -> &[u8] {
     &text.as_bytes()[..text.len().min(4096)]
 }
 
-/// The library that a command line names which is not understood otherwise: its complaint needs MPI too.
+/// The MPI library from a command line with a usage error. The error message needs MPI as well.
 fn named_library(arguments: &[OsString]) -> Option<PathBuf> {
     let at = arguments.iter().position(|word| word == "--mpi-library")?;
     arguments.get(at + 1).map(PathBuf::from)
@@ -131,7 +131,7 @@ fn say(world: &World, text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Rank 0's lines come out at once. A reader that has gone is no reason to stop.
+/// Flushes rank 0's lines at once. A closed pipe is no reason to stop.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -151,7 +151,7 @@ fn run(world: &World, mut options: Options, arguments: &[OsString]) -> ExitCode 
             ExitCode::FAILURE
         }
         Err(Failure::Alone(error)) => {
-            // What has failed has often failed for all: rank 0 says so, unless it is not there to say it.
+            // An error often occurs on all ranks. Rank 0 prints it, unless rank 0 is absent.
             if world.rank() != 0 {
                 std::thread::sleep(LAST_WORDS);
             }
@@ -161,11 +161,11 @@ fn run(world: &World, mut options: Options, arguments: &[OsString]) -> ExitCode 
     }
 }
 
-/// How a run fails.
+/// Kind of failure.
 enum Failure {
-    /// All ranks know, and leave in order.
+    /// All ranks know the error and exit in order.
     Together(String),
-    /// This one alone knows.
+    /// Only this rank knows the error.
     Alone(anyhow::Error),
 }
 
@@ -175,7 +175,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// What can be wrong before anything is measured; the same answer at all ranks.
+/// Checks before the first measurement. All ranks get the same answer.
 fn get_ready(world: &World, options: &mut Options) -> Result<(), String> {
     if world.size() < 2 {
         return Err("This test requires at least two processes".to_owned());
@@ -184,7 +184,7 @@ fn get_ready(world: &World, options: &mut Options) -> Result<(), String> {
     if let (Ok(Some(warning)), 0) = (&fitted, world.rank()) {
         eprintln!("{warning}");
     }
-    // Its text is the same at all ranks that were started alike, and the others are found out below.
+    // The text is the same at all ranks with equal options. Later checks find unequal options.
     together(world, fitted.map(|_| ()))?;
     let shapes = world
         .allgather(options.shape().as_bytes())
@@ -204,7 +204,7 @@ fn get_ready(world: &World, options: &mut Options) -> Result<(), String> {
     together(world, writable)
 }
 
-/// Sizes that fit into the memory limit, as OSU has it, and into MPI's int. The warning, if there is one.
+/// Sizes within the memory limit (as in OSU) and within MPI's int, and the warning if sizes were removed.
 fn limit_sizes(options: &mut Options, ranks: usize) -> Result<Option<String>> {
     let mut warning = None;
     let limit = options.memory_max / ranks;
@@ -226,7 +226,7 @@ fn limit_sizes(options: &mut Options, ranks: usize) -> Result<Option<String>> {
     Ok(warning)
 }
 
-/// Files that cannot be written are better known now than after the run.
+/// Checks now whether the files are writable, not after the run.
 fn check_files(options: &Options) -> Result<()> {
     for path in [&options.json, &options.csv, &options.plot]
         .into_iter()
@@ -237,7 +237,7 @@ fn check_files(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Tells all ranks whether all are well. The error is that of the first rank that is not.
+/// Exchanges the status of all ranks. The error is that of the first failed rank.
 fn together<T>(world: &World, result: Result<T>) -> Result<T, String> {
     let (text, value) = match result {
         Ok(value) => (String::new(), Some(value)),
@@ -297,7 +297,7 @@ fn connect_and_run(
             if first {
                 print(&summary.print(options));
             }
-            // All ranks have the sum, and stop together.
+            // All ranks have the sum and stop together.
             if summary.wrong().is_some_and(|wrong| wrong > 0) {
                 wrong_size = Some(size);
                 break 'tables;
@@ -316,7 +316,7 @@ fn connect_and_run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The connection that took this rank `time`, over all ranks, given the device's counters before it.
+/// The connection that took this rank `time`, over all ranks, with the device's counters before it.
 fn connected(
     world: &World,
     options: &Options,

@@ -1,4 +1,4 @@
-//! What all ranks saw at one size, brought together at rank 0.
+//! Combines the results of all ranks for one size at rank 0.
 
 use crate::datatype::Datatype;
 use crate::measure::Seen;
@@ -30,23 +30,23 @@ pub struct Summary {
     commands: Option<CommandsPerIteration>,
 }
 
-/// The connection to the service processes, over all ranks.
+/// Connection to the service processes, over all ranks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Connected {
-    /// Mean over ranks, in microseconds; `None` if nothing was connected.
+    /// Mean over ranks, in microseconds; `None` without a connection.
     pub us: Option<f64>,
-    /// What the device executed meanwhile, where that is counted.
+    /// Commands and requests of the device during the connection, if counted.
     pub commands: Option<CommandsPerIteration>,
 }
 
-/// The numbers that a rank gives to rank 0, in this order.
+/// The numbers that a rank sends to rank 0, in this order.
 const GIVEN: usize = 16;
 
 impl Summary {
-    /// Gathers what the ranks saw; complete at rank 0 only.
+    /// Collects the results of all ranks. Complete at rank 0 only.
     ///
     /// # Errors
-    /// MPI's.
+    /// MPI's error.
     pub fn gather(
         world: &World,
         options: &Options,
@@ -136,13 +136,13 @@ impl Summary {
         })
     }
 
-    /// How many bytes were wrong, where they were compared.
+    /// Number of wrong bytes, with validation.
     #[must_use]
     pub fn wrong(&self) -> Option<u64> {
         self.wrong
     }
 
-    /// The line of the table, with percentiles and own columns as wanted.
+    /// The line of the table, with the requested percentiles and additional columns.
     #[must_use]
     pub fn print(&self, options: &Options) -> String {
         let tails: Vec<f64> = options
@@ -163,10 +163,10 @@ impl Summary {
         )
     }
 
-    /// OSU's percentile: the sample whose number, from 1, is the percentage of all, rounded down.
+    /// OSU's percentile: the sample whose number, from 1, is this percentage of the total, rounded down.
     fn tail(&self, percent: u8) -> f64 {
         let number = self.sorted.len() * usize::from(percent) / 100;
-        // OSU's would read before the first sample here.
+        // Here OSU's code would read before the first sample.
         let index = number.saturating_sub(1);
         self.sorted.get(index).copied().unwrap_or_default()
     }
@@ -210,7 +210,7 @@ impl Summary {
         values
     }
 
-    /// The row of the files.
+    /// The row of the result files.
     #[must_use]
     pub fn row(&self, scheme: String, connected: &Connected) -> Row {
         let percentile = |percent| self.samples.percentile(percent).unwrap_or_default();
@@ -244,7 +244,7 @@ impl Summary {
     }
 }
 
-/// The titles of our columns behind OSU's, in the order of their values.
+/// The titles of our columns after OSU's, in the order of their values.
 #[must_use]
 pub fn own_columns(options: &Options) -> Vec<&'static str> {
     let mut titles = Vec::new();
@@ -262,7 +262,7 @@ fn iterations(seen: &Seen) -> f64 {
     seen.times.len().max(1) as f64
 }
 
-/// How many were found; none where nobody looked.
+/// Hit rate in percent; `None` without lookups.
 fn percent(hits: f64, misses: f64) -> Option<f64> {
     (hits + misses > 0.0).then(|| hits / (hits + misses) * 100.0)
 }

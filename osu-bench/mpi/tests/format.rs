@@ -1,11 +1,11 @@
-//! OSU's output to the letter: what OSU's own programs printed is parsed as their readers parse it, and printed again.
+//! OSU's output format: parses the output of OSU's own programs as scripts do, and prints it again.
 
 use osu_mpi::datatype::Datatype;
 use osu_mpi::omb::{Figures, Latency, Line, Overlap, header, line, preamble};
 use osu_mpi::options::{Options, Program, Request};
 use std::ffi::OsString;
 
-/// A table as scripts read it: lines that begin with '#' and empty ones left out, fields apart by blanks.
+/// A table as scripts read it: without lines that begin with '#' and empty ones; fields separated by blanks.
 struct Table {
     titles: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -17,7 +17,7 @@ fn parse(text: &str) -> Table {
         .filter_map(|line| line.strip_prefix("# Size"))
         .next()
         .expect("a line of titles");
-    // Titles have single blanks in them, and more between them.
+    // Titles contain single blanks. At least two blanks separate them.
     let titles = titles
         .split("  ")
         .map(str::trim)
@@ -45,14 +45,14 @@ impl Table {
     }
 }
 
-/// The options of a run, and what OSU printed for it.
+/// The options of a run and OSU's output for it.
 fn check(program: Program, arguments: &str, golden: &str) {
     let words = arguments.split_whitespace().map(OsString::from);
     let Ok(Request::Run(options)) = Options::parse(program, words) else {
         panic!("{arguments}");
     };
     let mut printed = preamble(program);
-    // A table for each datatype, in their order.
+    // One table per datatype, in their order.
     let tables = golden.split("# Datatype: ").skip(1);
     assert_eq!(tables.clone().count(), options.datatypes.len());
     for (datatype, text) in options.datatypes.iter().zip(tables) {
@@ -164,7 +164,7 @@ fn our_columns_come_behind_osus() {
         table.titles,
         ["Avg Latency(us)", "Alloc(us)", "Host Hit(%)"]
     );
-    // Whoever knows OSU's columns alone reads the same as before.
+    // A reader that knows OSU's columns only reads the same values as before.
     assert_eq!(table.rows, [["4096", "12.35", "1.50", "-"]]);
     assert!(text.ends_with(&format!(
         "4096      {:>20}{:>20}{:>20}\n",

@@ -1,4 +1,4 @@
-//! `xgvmi-demo`: the offloaded transfer, one process of it (`process`) or all of them (`orchestrate`).
+//! `xgvmi-demo`: the offloaded transfer, one of its processes (`process`) or all of them (`orchestrate`).
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
 use anyhow::{Context as _, Result, bail};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Moves data from host A to host B by two DPUs, which never hold it, over stock UCX.
+/// Transfers data from host A to host B through two DPUs, which never store it, over stock UCX.
 #[derive(Debug, Parser)]
 #[command(name = "xgvmi-demo", version)]
 struct Cli {
@@ -21,21 +21,21 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Job {
-    /// Start all processes of all schemes, let them take turns, and report.
+    /// Start all processes of all schemes, alternate between the schemes, and write the report.
     Orchestrate(Box<OrchestrateArgs>),
-    /// Be one of the four processes; standard input is the control channel.
+    /// Run one of the four processes. Standard input is the control channel.
     Process(ProcessArgs),
 }
 
 #[derive(Debug, Args)]
 struct ProcessArgs {
-    /// What this process does.
+    /// Role of this process.
     #[arg(long)]
     role: Role,
-    /// On which node.
+    /// Node of this process.
     #[arg(long)]
     side: Side,
-    /// Poll for this long before sleeping.
+    /// Polling time before a wait sleeps.
     #[arg(long, default_value_t = SPIN_US, value_name = "US")]
     spin_us: u64,
     /// The libucp to use [default: the loader's search].
@@ -45,16 +45,17 @@ struct ProcessArgs {
 
 #[derive(Debug, Args)]
 struct OrchestrateArgs {
-    /// A scheme to run; several are compared.
+    /// A scheme to run. Repeat the option to compare several.
     #[arg(long = "scheme", value_name = "NAME", required = true)]
     schemes: Vec<String>,
-    /// An environment variable of one scheme's processes.
+    /// An environment variable for one scheme's processes.
     #[arg(long = "env", value_name = "SCHEME:NAME=VALUE")]
     environment: Vec<String>,
-    /// The command that runs a command on a function, up to a word ';', with blanks {scheme}, {node}, {role}.
+    /// Command that runs a command on a function, up to a word ';', with the placeholders {scheme}, {node},
+    /// {role}.
     #[arg(long, num_args = 1.., value_terminator = ";", allow_hyphen_values = true, required = true)]
     launch: Vec<String>,
-    /// The command that prints the device counters of a scheme, up to a word ';', with the blank {scheme}.
+    /// Command that prints the device counters of a scheme, up to a word ';', with the placeholder {scheme}.
     #[arg(long, num_args = 1.., value_terminator = ";", allow_hyphen_values = true, required = true)]
     counters: Vec<String>,
     /// Name of the device's cost profile, for the report.
@@ -74,25 +75,25 @@ struct OrchestrateArgs {
     /// Counted iterations per scheme and size [default: by size].
     #[arg(long, value_name = "N")]
     iterations: Option<u64>,
-    /// Fewer iterations: a run of well below half a minute.
+    /// Fewer iterations, for a run of less than half a minute.
     #[arg(long)]
     quick: bool,
-    /// Poll for this long before sleeping.
+    /// Polling time before a wait sleeps.
     #[arg(long, default_value_t = SPIN_US, value_name = "US")]
     spin_us: u64,
     /// The libucp to use [default: the loader's search].
     #[arg(long, value_name = "FILE")]
     ucx_library: Option<PathBuf>,
-    /// Where reports and logs go.
+    /// Directory for reports and logs.
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     output: PathBuf,
-    /// End everything after this long.
+    /// Time limit of the whole run.
     #[arg(long, value_name = "S", default_value_t = 300)]
     limit_s: u64,
 }
 
-/// Polling takes CPU from those at work: with four processes on two cores, an iteration of 16 KiB took 0.65, 0.76, 1.06
-/// and 1.83 ms with 0, 20, 50 and 200 us of it.
+/// Polling takes CPU from working processes. With four processes on two cores, an iteration of 16 KiB took
+/// 0.65, 0.76, 1.06 and 1.83 ms with 0, 20, 50 and 200 us of polling.
 const SPIN_US: u64 = 0;
 
 fn main() -> ExitCode {
@@ -174,7 +175,7 @@ fn plan(args: OrchestrateArgs) -> Result<Plan> {
     })
 }
 
-/// A size that the device alone can move (see `ImportedMemory::ACCESS_MIN`).
+/// A size that only the device transfers (see `ImportedMemory::ACCESS_MIN`).
 fn parse_transfer_size(text: &str) -> Result<usize, String> {
     let min = xgvmi_ucp::ImportedMemory::ACCESS_MIN;
     parse_size(text).and_then(|size| {

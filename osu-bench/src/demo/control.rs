@@ -1,8 +1,8 @@
-//! The control channel between the orchestrator and each process: JSON, one message per line, over a socket that the
-//! process finds as its standard input.
+//! The control channel between the orchestrator and each process: JSON, one message per line, over a socket
+//! that is the process's standard input.
 //!
-//! An inherited socket needs no address, dies with either side, and passes through any launcher that keeps standard
-//! input. Data never goes this way; while a batch runs, nothing does.
+//! An inherited socket needs no address, closes with either side, and passes through any launcher that
+//! preserves standard input. It carries no data, and no traffic while a batch runs.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,28 +13,28 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The longest line taken: worker addresses are a few hundred bytes, a batch's times a few tens of thousands.
+/// Maximum length of a line. Worker addresses need a few hundred bytes, the times of a batch some ten thousand.
 const LINE_MAX: usize = 4 << 20;
 
-/// Which process of the four.
+/// One of the four processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// The host that has the data.
+    /// The host with the data.
     HostA,
-    /// Its DPU.
+    /// The DPU of host A.
     DpuA,
-    /// The DPU that moves the data.
+    /// The DPU that posts the RDMA READ.
     DpuB,
-    /// The host that gets it.
+    /// The host that receives the data.
     HostB,
 }
 
 impl Place {
-    /// All four, in the order of the data's control path.
+    /// All four, in the order of the control path.
     pub const ALL: [Self; 4] = [Self::HostA, Self::DpuA, Self::DpuB, Self::HostB];
 
-    /// The place of a role on a side.
+    /// The role at a side.
     #[must_use]
     pub const fn new(role: Role, side: Side) -> Self {
         match (role, side) {
@@ -54,7 +54,7 @@ impl Place {
         }
     }
 
-    /// Which of the two nodes.
+    /// Side of the transfer: one of the two nodes.
     #[must_use]
     pub const fn side(self) -> Side {
         match self {
@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    /// Whom it talks to over UCP.
+    /// Peers over UCP.
     #[must_use]
     pub const fn peers(self) -> &'static [Self] {
         match self {
@@ -74,7 +74,7 @@ impl Place {
         }
     }
 
-    /// As in messages: `host A`.
+    /// As in log messages: `host A`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a process does.
+/// Kind of process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
     /// Owns a buffer and exports it.
@@ -101,7 +101,7 @@ pub enum Role {
     Dpu,
 }
 
-/// Where it does it.
+/// Side of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Side {
     /// The sending node.
@@ -110,62 +110,62 @@ pub enum Side {
     B,
 }
 
-/// Orchestrator to process.
+/// Message from orchestrator to process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Command {
-    /// Make a UCX context and a worker, and answer with the address.
+    /// Create a UCX context and a worker, and answer with the address.
     Open,
-    /// Connect to these workers and wait until each has said hello.
+    /// Connect to these workers and wait for the hello message of each.
     Connect(BTreeMap<Place, Vec<u8>>),
-    /// Run iterations. All but host A answer `Ready` first; all answer `Ran` at the end.
+    /// Run iterations. All except host A answer `Ready` first; all answer `Ran` at the end.
     Run(Batch),
-    /// Let go of connections, worker and context.
+    /// Release connections, worker and context.
     Close,
 }
 
 /// Some iterations of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Batch {
-    /// Number of the first one; numbers are not used twice in a run of a scheme.
+    /// Number of the first iteration. Numbers are unique in a run of a scheme.
     pub(super) first: u64,
-    /// How many.
+    /// Number of iterations.
     pub(super) count: u64,
-    /// Bytes moved by each.
+    /// Bytes per transfer.
     pub(super) size: usize,
-    /// Makes the contents of one scheme unlike another's.
+    /// Makes the data of each scheme unique.
     pub(super) salt: u64,
 }
 
-/// Process to orchestrator.
+/// Message from process to orchestrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reply {
-    /// The context is there.
+    /// The context exists.
     Opened {
         address: Vec<u8>,
         ucx_version: String,
     },
-    /// All peers have said hello.
+    /// All peers have sent hello.
     Connected,
-    /// Waiting for the first message of the batch.
+    /// The process waits for the first message of the batch.
     Ready,
-    /// The batch is over.
+    /// The batch is complete.
     Ran(Outcome),
-    /// Everything was let go of.
+    /// All objects are released.
     Closed,
-    /// Something failed; the process ends.
+    /// An error. The process ends.
     Failed(String),
 }
 
-/// What a batch came to, at one process.
+/// Result of a batch at one process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Outcome {
     /// Host A: each iteration's time in nanoseconds.
     pub(super) times_ns: Vec<u64>,
-    /// Host B: bytes compared.
+    /// Host B: number of compared bytes.
     pub(super) verified_bytes: u64,
-    /// Host B: bytes that were wrong.
+    /// Host B: number of wrong bytes.
     pub(super) mismatches: u64,
     /// Host B: the first iteration with a wrong byte, and that byte's offset.
     pub(super) first_wrong: Option<(u64, usize)>,
@@ -193,7 +193,7 @@ impl Channel {
         self.stream.write_all(&line)
     }
 
-    /// Blocks until a message is there; `None` when the other side has closed.
+    /// Blocks until a message arrives; `None` when the other side has closed.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
             if let Some(message) = self.buffered()? {
@@ -205,7 +205,7 @@ impl Channel {
         }
     }
 
-    /// Takes a message that has already been read.
+    /// Returns a message that has already been read.
     pub(super) fn buffered<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') else {
             return Ok(None);
@@ -237,7 +237,7 @@ impl Channel {
         }
     }
 
-    /// Bounds every send, so that a stopped process cannot stop its orchestrator.
+    /// Limits every send, so that a stopped process cannot block its orchestrator.
     pub(super) fn set_write_limit(&self, limit: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(limit))
     }

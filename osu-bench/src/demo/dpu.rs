@@ -1,4 +1,4 @@
-//! What the two DPUs do: import their host's buffer, and let the data pass by.
+//! The two DPUs: import their host's buffer and transfer the data between the hosts.
 
 use super::control::{Batch, Outcome, Place};
 use super::session::Session;
@@ -6,7 +6,7 @@ use super::wire::{Header, Kind};
 use anyhow::{Context as _, Result};
 use xgvmi_ucp::{Endpoint, ImportedMemory, RemoteKey};
 
-/// DPU A: turns host A's export into a key that DPU B can read with.
+/// DPU A: packs a remote key of host A's buffer for DPU B.
 pub(super) fn offer(session: &Session<'_>, batch: &Batch) -> Result<Outcome> {
     for iteration in batch.first..batch.first + batch.count {
         offer_one(session, iteration).with_context(|| format!("iteration {iteration}"))?;
@@ -25,7 +25,7 @@ fn offer_one(session: &Session<'_>, iteration: u64) -> Result<()> {
     session.send(Place::HostA, Kind::HostFin, header, Vec::new())
 }
 
-/// DPU B: reads from host A's memory straight into host B's.
+/// DPU B: reads from host A's memory directly into host B's memory.
 pub(super) fn transfer(session: &Session<'_>, batch: &Batch) -> Result<Outcome> {
     for iteration in batch.first..batch.first + batch.count {
         transfer_one(session, iteration).with_context(|| format!("iteration {iteration}"))?;
@@ -39,7 +39,7 @@ fn transfer_one(session: &Session<'_>, iteration: u64) -> Result<()> {
     let (from, packed) = session.expect(Kind::DpuRts, iteration)?;
     // SAFETY: DPU A sends what it packed, unchanged, over a reliable connection.
     let rkey = unsafe { RemoteKey::unpack(session.endpoint(Place::DpuA)?, &packed) }?;
-    // The receiver's length counts: a sender that offers less makes the read fail, never run over.
+    // The receiver's length applies. If the sender offers less, the read fails and does not overrun.
     let length = usize::try_from(to.length.min(from.length))?;
     let request = Endpoint::get(&rkey, from.address, &imported, to.address, length)?;
     session.finish(request)?;

@@ -1,4 +1,4 @@
-//! What the two hosts do: a fresh buffer, exported to their DPU and nobody else, given back when told so.
+//! The two hosts: a fresh buffer, exported to their DPU, released at the end of the iteration.
 
 use super::control::{Batch, Outcome, Place};
 use super::session::Session;
@@ -9,7 +9,7 @@ use xgvmi_ucp::MappedBuffer;
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::pattern::Pattern;
 
-/// Host A: fills the buffer, and keeps the time.
+/// Host A: fills the buffer and measures the time.
 ///
 /// An iteration's time runs from just before START is sent to host B until host A has unmapped its buffer from UCX
 /// and from its address space *and* DONE has come, which host B sends when it has unmapped from UCX. So it is one
@@ -44,7 +44,7 @@ fn send_one(session: &Session<'_>, batch: &Batch, iteration: u64) -> Result<u64>
     Ok(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Host B: offers an untouched buffer, and verifies every byte that came.
+/// Host B: offers an untouched buffer and verifies every received byte.
 pub(super) fn receive(session: &Session<'_>, batch: &Batch) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for iteration in batch.first..batch.first + batch.count {
@@ -81,7 +81,7 @@ fn receive_one(
     Ok(())
 }
 
-/// Registers and exports a buffer, and tells the DPU.
+/// Registers and exports a buffer, and informs the DPU.
 fn arrive(
     session: &Session<'_>,
     dpu: Place,

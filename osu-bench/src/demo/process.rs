@@ -1,4 +1,4 @@
-//! One of the four processes: takes commands from the control channel until it closes.
+//! One of the four processes: executes commands from the control channel until it closes.
 
 use super::control::{Batch, Channel, Command, Outcome, Place, Reply};
 use super::session::Session;
@@ -11,28 +11,28 @@ use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_ucp::Waiter;
 
-/// What a process is told when it starts.
+/// Start parameters of a process.
 #[derive(Debug, Clone)]
 pub struct ProcessOptions {
-    /// Which of the four it is.
+    /// Its role.
     pub place: Place,
     /// The `libucp` to use; the loader's search without it.
     pub ucx_library: Option<PathBuf>,
-    /// For how long it polls before it sleeps.
+    /// Polling time before it sleeps.
     pub spin: Duration,
 }
 
 /// Serves the control channel on standard input until the orchestrator closes it.
 ///
 /// # Errors
-/// What failed; the orchestrator has been told the same.
+/// The error, which the orchestrator has received as well.
 pub fn serve(options: &ProcessOptions) -> Result<()> {
     let mut channel = control_channel()?;
     let mut step = "loading UCX";
     let served = run(options, &mut channel, &mut step);
     if let Err(error) = &served {
         let reply = Reply::Failed(format!("{error:#}"));
-        // Nobody may be listening any more; the exit code tells then.
+        // The orchestrator may be gone. The exit code reports the error in that case.
         let _ = channel.send(&reply);
     }
     served.with_context(|| format!("{}, {step}", options.place))
@@ -40,7 +40,8 @@ pub fn serve(options: &ProcessOptions) -> Result<()> {
 
 fn run(options: &ProcessOptions, channel: &mut Channel, step: &mut &'static str) -> Result<()> {
     let ucp = Ucp::load(options.ucx_library.as_deref())?;
-    // A descriptor of its own, so that the waiter does not borrow the channel; it is closed when this function ends.
+    // A separate descriptor, so that the waiter does not borrow the channel. It is closed at the end of this
+    // function.
     let control = channel.as_fd().try_clone_to_owned()?;
     let waiter = Waiter::new(options.spin, control.as_fd());
     let mut session = None;

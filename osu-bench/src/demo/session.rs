@@ -1,4 +1,4 @@
-//! One process's UCX objects for the length of one size: context, worker, and a connection to each peer.
+//! The UCX objects of one process for one size: context, worker, and a connection to each peer.
 
 use super::control::{Place, Role};
 use super::wire::{Header, Kind};
@@ -8,14 +8,15 @@ use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_ucp::{Context, Endpoint, Waiter, Worker};
 
-/// The longest wait for a message or an operation. The slowest, the transfer of 1 GiB on an emulated device, takes a
-/// second; whatever takes this long has failed.
+/// Time limit for a message or an operation. The slowest operation, a transfer of 1 GiB on an emulated device,
+/// takes a second.
 const STEP_LIMIT: Duration = Duration::from_secs(20);
 
-/// The longest wait for a connection to close; nothing needs the peer any more.
+/// Time limit for closing a connection, when the peer is no longer needed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Fields go in this order: connections before the worker they are on, that before its context.
+/// The order of the fields is the order of drops: connections before their worker, the worker before its
+/// context.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     place: Place,
@@ -42,7 +43,7 @@ impl<'a> Session<'a> {
         Ok(self.worker.address()?)
     }
 
-    /// Connects to all peers and waits until each has said hello: what follows finds every connection in place.
+    /// Connects to all peers and waits for the hello message of each. After that every connection works.
     pub(super) fn connect(&mut self, addresses: &BTreeMap<Place, Vec<u8>>) -> Result<()> {
         for peer in self.place.peers() {
             let address = addresses
@@ -69,7 +70,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Sends a message and waits until it has left.
+    /// Sends a message and waits until it is sent.
     pub(super) fn send(&self, to: Place, kind: Kind, header: Header, data: Vec<u8>) -> Result<()> {
         let endpoint = self
             .endpoints
@@ -81,7 +82,7 @@ impl<'a> Session<'a> {
             .with_context(|| format!("sending {} to {to}", kind.name()))
     }
 
-    /// Waits for a message of this kind, which must be of this iteration.
+    /// Waits for a message of this kind. It must belong to this iteration.
     pub(super) fn expect(&self, kind: Kind, iteration: u64) -> Result<(Header, Vec<u8>)> {
         let take = || self.worker.take(|message| message.id == kind as u16);
         let message = self
@@ -110,8 +111,8 @@ impl<'a> Session<'a> {
         Ok(request.wait(self.waiter, STEP_LIMIT)?)
     }
 
-    /// Closes the connections; worker and context go with the session. Every process has what it waited for when the
-    /// orchestrator asks for this, so nothing is under way.
+    /// Closes the connections. Worker and context are dropped with the session. When the orchestrator requests
+    /// this, every process has received all its messages, so no operation is outstanding.
     pub(super) fn close(self) -> Result<()> {
         for (peer, endpoint) in &self.endpoints {
             endpoint

@@ -1,4 +1,4 @@
-//! The active messages of the offloaded transfer: who sends what to whom.
+//! The active messages of the offloaded transfer.
 //!
 //! ```text
 //! HOST A                       DPU A                      DPU B                       HOST B
@@ -15,38 +15,38 @@
 //!   | unmap, munmap                                                                     |
 //!   |<---------------------------------------- DONE ------------------------------------|
 //! ```
-//! A completion reaches a host only when its DPU has given the import back: until then the host may not let go of the
+//! A completion reaches a host only after its DPU has released the import. Until then the host must keep the
 //! buffer.
 
 use xgvmi_ucp::Message;
 
-/// What a message says. The discriminants are UCP's active message identifiers.
+/// Kind of message. The discriminants are UCP's active message identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Kind {
-    /// Any to any, at connect: the way between us is open.
+    /// Any process to any, at connection set-up: the path between them works.
     Hello = 0,
-    /// Host B to host A: my buffer is there.
+    /// Host B to host A: the buffer is ready.
     Ready = 1,
-    /// Host A to host B: the clock runs.
+    /// Host A to host B: the measurement starts.
     Start = 2,
-    /// Host to its DPU: here is my buffer, exported.
+    /// Host to its DPU: the exported buffer.
     HostArrive = 3,
-    /// DPU A to DPU B: read it with this key.
+    /// DPU A to DPU B: the remote key for the read.
     DpuRts = 4,
-    /// DPU B to DPU A: it was read.
+    /// DPU B to DPU A: the read is complete.
     DpuFin = 5,
-    /// DPU to its host: your part is over.
+    /// DPU to its host: the host's part is complete.
     HostFin = 6,
-    /// Host B to host A: mine is over too.
+    /// Host B to host A: host B's part is complete.
     Done = 7,
 }
 
 impl Kind {
-    /// How many identifiers a worker listens to.
+    /// Number of identifiers that a worker listens to.
     pub(super) const COUNT: u16 = Self::Done as u16 + 1;
 
-    /// For errors.
+    /// Name for error messages.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Hello => "HELLO",
@@ -64,15 +64,15 @@ impl Kind {
 /// The header of every message: little endian, 24 bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Which iteration it belongs to.
+    /// Number of the iteration.
     pub(super) iteration: u64,
-    /// First address of the sender's host's buffer, where the message is about one.
+    /// First address of the buffer of the sender's host, if the message concerns one.
     pub(super) address: u64,
     /// Its length in bytes.
     pub(super) length: u64,
 }
 
-/// Why a message was not understood.
+/// Reason why a message is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind} with a header of {length} bytes instead of {}", Header::BYTES)]
 pub(super) struct BadHeader {

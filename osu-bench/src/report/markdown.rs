@@ -1,4 +1,4 @@
-//! `report.md`: the run for readers, with the definitions its numbers rest on.
+//! `report.md`: the run for readers, with the definitions of its numbers.
 
 use super::table::count;
 use super::{Report, Row};
@@ -95,7 +95,7 @@ fn commands(to: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-/// By size, schemes in the order of the run.
+/// Sorted by size; schemes in the order of the run.
 fn sorted(report: &Report) -> impl Iterator<Item = &Row> {
     let schemes = report.schemes();
     report.sizes().into_iter().flat_map(move |size| {

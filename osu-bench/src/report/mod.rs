@@ -1,4 +1,4 @@
-//! What a run came to, and its three forms: JSON for programs, Markdown for readers, SVG for the eye.
+//! The result of a run in three forms: JSON for programs, Markdown for readers, SVG as a plot.
 
 mod markdown;
 mod plot;
@@ -13,12 +13,12 @@ use std::path::Path;
 pub use plot::plot;
 pub use table::{header, row};
 
-/// A run of the demo: the whole of `report.json`.
+/// The complete `report.json` of a demo run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Always 1; a change of meaning makes it 2.
+    /// Format version. It is 1 until a field changes its meaning.
     pub schema: u32,
-    /// Of the UCX that all processes used.
+    /// Version of UCX, the same in all processes.
     pub ucx_version: String,
     /// The device's cost profile.
     pub profile: String,
@@ -26,7 +26,7 @@ pub struct Report {
     pub link: String,
     /// Bytes compared at host B, over all iterations of all schemes and sizes.
     pub verified_bytes: u64,
-    /// How many of them were wrong.
+    /// Number of wrong bytes.
     pub mismatches: u64,
     /// One per scheme and size.
     pub rows: Vec<Row>,
@@ -39,11 +39,11 @@ pub struct Row {
     pub scheme: String,
     /// Bytes per transfer.
     pub size: usize,
-    /// How many iterations the steady figures are of.
+    /// Number of iterations behind the steady figures.
     pub iterations: u64,
-    /// Time of the first iteration in a new UCX context, in microseconds; the median where there were several.
+    /// Time of the first iteration in a new UCX context, in microseconds; the median if there were several.
     pub first_us: f64,
-    /// Times once everything was touched.
+    /// Times of the steady iterations.
     pub steady_us: Percentiles,
     /// Device counters over the steady iterations.
     pub commands_per_iteration: CommandsPerIteration,
@@ -54,7 +54,7 @@ pub struct Row {
 pub struct Percentiles {
     /// The median.
     pub p50: f64,
-    /// 99 of 100 are not above.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
@@ -62,10 +62,11 @@ pub struct Percentiles {
 const FILES: [&str; 3] = ["report.json", "report.md", "report.svg"];
 
 impl Report {
-    /// Removes an earlier run's report from `directory`, so that it cannot pass for that of a run that failed.
+    /// Removes the report of an earlier run from `directory`, so that it cannot pass for the report of a failed
+    /// run.
     ///
     /// # Errors
-    /// The system's, with the file. One that is not there is none.
+    /// The system's error, with the file. An absent file is no error.
     pub fn remove(directory: &Path) -> Result<()> {
         for name in FILES {
             let file = directory.join(name);
@@ -79,10 +80,10 @@ impl Report {
         Ok(())
     }
 
-    /// Writes `report.json`, `report.md` and `report.svg` into `directory`, which is made.
+    /// Creates `directory` and writes `report.json`, `report.md` and `report.svg` into it.
     ///
     /// # Errors
-    /// The system's, with the file.
+    /// The system's error, with the file.
     pub fn write(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
         let texts = [

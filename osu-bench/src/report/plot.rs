@@ -18,7 +18,7 @@ pub(super) fn render(report: &Report) -> Result<String> {
 /// Draws rows under a caption: a line per scheme, in the order in which the schemes come.
 ///
 /// # Errors
-/// There is no row, or the drawing fails.
+/// No row, or a failed drawing.
 pub fn plot(rows: &[Row], caption: &str) -> Result<String> {
     svg::page(|page| draw(page, rows, caption))
 }
@@ -74,7 +74,7 @@ fn draw_scheme(
     Ok(())
 }
 
-/// The axes' ranges: all points, and some room. The x axis counts powers of two.
+/// The ranges of the axes: all points with a margin. The x axis counts powers of two.
 fn ranges(rows: &[Row]) -> Result<(std::ops::Range<f64>, std::ops::Range<f64>)> {
     let x = bounds(rows.iter().map(|row| power_of(row.size)));
     let y = bounds(

@@ -1,4 +1,4 @@
-//! The table on standard output: fixed columns, one row as soon as it is measured.
+//! The table on standard output: fixed columns, each row printed when it is measured.
 
 use super::Row;
 use bench_report::format_size;
@@ -48,7 +48,7 @@ pub fn row(row: &Row) -> String {
     )
 }
 
-/// Whole numbers without a fraction, so that a 0 is seen to be one.
+/// Whole numbers without a fraction, so that a 0 is recognisable.
 pub(super) fn count(value: f64) -> String {
     if value.fract() == 0.0 {
         format!("{value:.0}")

@@ -1,4 +1,4 @@
-//! `osu_report`: brings the JSON files of several runs together, in one table, file and plot.
+//! `osu_report`: merges the JSON files of several runs into one table, file and plot.
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
 use anyhow::{Context as _, Result, bail};

@@ -1,4 +1,4 @@
-//! Values of options: numbers that are wholly numbers, within limits.
+//! Values of options: complete numbers within limits.
 
 use super::BadUsage;
 use bench_report::parse_size;
@@ -7,10 +7,10 @@ use std::ffi::OsStr;
 /// MPI counts bytes with an int, so no block is longer.
 const SIZE_MAX: usize = i32::MAX as usize;
 
-/// OSU's least memory limit, below which it takes this one and says so.
+/// OSU's minimum memory limit. OSU replaces a smaller value by this one and prints a message.
 const MEMORY_MIN: usize = 1 << 20;
 
-/// OSU's room for percentiles, and what it shows when none is named.
+/// Maximum number of percentiles in OSU, and OSU's default.
 const PERCENTILES_MAX: usize = 5;
 const PERCENTILES: [u8; 3] = [50, 90, 99];
 

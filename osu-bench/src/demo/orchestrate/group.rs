@@ -1,4 +1,4 @@
-//! The four processes of one scheme: started, spoken to, and ended whatever happens.
+//! The four processes of one scheme: start, control, and end in all cases.
 
 use super::plan::{Plan, Scheme};
 use crate::demo::control::{Channel, Command, Reply};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// The longest a process may take for one command; its own waits are shorter and say more.
+/// Time limit of a process for one command. Its own waits are shorter and have better messages.
 const REPLY_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a process whose channel has closed gets to end by itself.
+/// Time limit for the end of a process after its channel is closed.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How much of a failed process's log is shown.
+/// Number of log lines to print for a failed process.
 const LOG_LINES: usize = 15;
 
 /// The four processes of a scheme.
@@ -30,7 +30,7 @@ pub(super) struct Group {
 #[derive(Debug)]
 struct Member {
     place: Place,
-    /// `None` once closed, which is how a process is told to end.
+    /// `None` after closing, which tells the process to end.
     channel: Option<Channel>,
     child: Child,
     log: PathBuf,
@@ -68,8 +68,8 @@ impl Group {
         Ok(())
     }
 
-    /// Waits until each of `from` has answered, and watches all four meanwhile: what any of them says of a failure,
-    /// and the end of any of them, is the answer at once.
+    /// Waits for an answer of each of `from` and watches all four processes: an error message or the end of any
+    /// of them is returned at once.
     pub(super) fn gather(
         &mut self,
         from: &[Place],
@@ -142,7 +142,7 @@ impl Group {
         Ok(())
     }
 
-    /// Sleeps until some process says something, and reads it.
+    /// Sleeps until a process sends a message, and reads it.
     fn wait(
         &mut self,
         replies: &[(Place, Reply)],
@@ -198,7 +198,7 @@ impl Group {
     /// The error of a process that has closed its channel.
     fn died(&mut self, index: usize, step: &str) -> anyhow::Error {
         let member = &mut self.members[index];
-        // What it managed to say is better than how it ended.
+        // The process's own message is better than its exit status.
         if let Ok(Some(Reply::Failed(message))) = member.buffered() {
             return anyhow::anyhow!(
                 "scheme {}, {}, {step}: {message}{}",
@@ -229,7 +229,7 @@ impl Drop for Group {
         let deadline = Instant::now() + EXIT_LIMIT;
         for member in &mut self.members {
             if member.wait_exit(deadline).is_none() {
-                // By process id, and only our own child, which has not been waited for.
+                // By process id: our own child that has not been waited for.
                 let _ = member.child.kill();
                 let _ = member.child.wait();
             }
@@ -284,7 +284,7 @@ impl Member {
             .with_context(|| format!("what {} says", self.place))
     }
 
-    /// Reads what is there; false when the process has closed its side.
+    /// Reads the available bytes; false when the process has closed its side.
     fn read(&mut self) -> Result<bool> {
         let Some(channel) = &mut self.channel else {
             return Ok(false);

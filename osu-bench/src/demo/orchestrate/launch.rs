@@ -1,11 +1,12 @@
-//! Command lines: the launcher that puts a process on a function, and the command that reads counters.
+//! Command lines: the launcher that starts a process on a function, and the command that reads counters.
 
 use crate::demo::{Place, Role, Side};
 use anyhow::{Context as _, Result, bail};
 use bench_report::counters::Counters;
 use std::process::{Command, Stdio};
 
-/// A command line with blanks: `{scheme}`, `{node}` (0 is side A, 1 is side B) and `{role}` (`host` or `dpu`).
+/// A command line with placeholders: `{scheme}`, `{node}` (0 is side A, 1 is side B) and `{role}` (`host` or
+/// `dpu`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     words: Vec<String>,
@@ -15,7 +16,7 @@ impl Template {
     /// A template of these words, the program first.
     ///
     /// # Errors
-    /// Without words, or with a blank that is not one of the three.
+    /// No words, or an unknown placeholder.
     pub fn new(words: Vec<String>) -> Result<Self, String> {
         if words.is_empty() {
             return Err("a command line without a program".to_owned());

@@ -1,4 +1,4 @@
-//! Running the schemes against each other: who runs when, and what is counted.
+//! Alternates between the schemes and reads the counters.
 //!
 //! Each scheme has four processes of its own, which live through the whole run and block in a read of their control
 //! channel while it is another scheme's turn. Within a size the schemes take turns in short batches, so that whatever
@@ -25,11 +25,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-/// Runs the plan, writes the reports, and hands each row to `print` as soon as it is measured.
+/// Runs the plan, writes the reports, and passes each row to `print` when it is measured.
 ///
 /// # Errors
-/// Names the scheme, the process and the step. The processes are gone then. A wrong byte is an error as well, after
-/// the reports have been written.
+/// An error that names scheme, process and step. All processes have ended. A wrong byte is an error as well,
+/// after the reports are written.
 pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
     let deadline = Instant::now() + plan.limit;
     let logs = plan.output.join("logs");
@@ -91,13 +91,13 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
     Ok(report)
 }
 
-/// A scheme's processes and what they have done so far.
+/// A scheme's processes and their results so far.
 #[derive(Debug)]
 struct SchemeRun {
     name: String,
     group: Group,
     salt: u64,
-    /// Number of the next iteration: never used twice, so that no two messages are alike.
+    /// Number of the next iteration. Numbers are unique, so that no two messages are equal.
     next: u64,
     verified_bytes: u64,
     mismatches: u64,
@@ -105,7 +105,7 @@ struct SchemeRun {
     ucx_version: String,
 }
 
-/// What a scheme came to at one size.
+/// Result of a scheme at one size.
 #[derive(Debug, Default)]
 struct Measured {
     first: Samples,
@@ -113,7 +113,7 @@ struct Measured {
     counters: Counters,
 }
 
-/// One size: all schemes, taking turns.
+/// One size: all schemes, alternating.
 fn run_case(
     plan: &Plan,
     runs: &mut [SchemeRun],
@@ -161,7 +161,7 @@ fn run_case(
 }
 
 impl SchemeRun {
-    /// A new UCX context in each process, all connected: the next iteration is a first one.
+    /// Creates a new UCX context in each process and connects all: the next iteration is a first one.
     fn open(&mut self, deadline: Instant) -> Result<()> {
         let mut addresses = BTreeMap::new();
         for (place, reply) in self.group.ask(&Command::Open, "opening UCX", deadline)? {
@@ -193,7 +193,8 @@ impl SchemeRun {
         Ok(())
     }
 
-    /// Runs `count` iterations and answers their times. Host A is told last: when it begins, all others wait for it.
+    /// Runs `count` iterations and returns their times. Host A gets the command last, when all others are
+    /// waiting for it.
     fn batch(
         &mut self,
         case: &Case,

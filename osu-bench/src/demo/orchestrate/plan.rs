@@ -1,4 +1,4 @@
-//! What a run is made of, and how long it may take.
+//! The plan of a run: schemes, sizes and time limits.
 
 use super::launch::Template;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::time::Duration;
 /// A whole run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What is compared, in the order of the table.
+    /// Schemes to compare, in the order of the table.
     pub schemes: Vec<Scheme>,
-    /// Sizes and how often each is run.
+    /// Sizes and their iteration counts.
     pub cases: Vec<Case>,
-    /// How a process is started on one of the four functions.
+    /// Launcher of a process on one of the four functions.
     pub launch: Template,
-    /// How the device counters of a scheme are read.
+    /// Command for the device counters of a scheme.
     pub counters: Template,
     /// The device's cost profile, for the report.
     pub profile: String,
@@ -21,20 +21,20 @@ pub struct Plan {
     pub link: String,
     /// The `libucp` of all processes; the loader's search without it.
     pub ucx_library: Option<PathBuf>,
-    /// For how long a process polls before it sleeps.
+    /// Polling time of a process before it sleeps.
     pub spin: Duration,
-    /// Where reports and logs go.
+    /// Directory for reports and logs.
     pub output: PathBuf,
-    /// The longest the whole run may take.
+    /// Time limit of the whole run.
     pub limit: Duration,
 }
 
-/// One of the ways to make keys: the same binary in another environment.
+/// One source of keys: the same binary in another environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scheme {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: String,
-    /// Set in the environment of its processes.
+    /// Environment variables of its processes.
     pub environment: Vec<(String, String)>,
 }
 
@@ -46,22 +46,22 @@ pub struct Scheme {
 pub struct Case {
     /// Bytes per transfer.
     pub size: usize,
-    /// First iterations that each scheme runs.
+    /// First iterations per scheme.
     pub openings: u64,
-    /// Turns that each scheme gets.
+    /// Turns per scheme.
     pub rounds: u64,
-    /// Iterations at the start of each turn that are not counted.
+    /// Uncounted iterations at the start of each turn.
     pub warm_up: u64,
     /// Counted iterations per turn.
     pub batch: u64,
 }
 
-/// How much time a run is worth.
+/// Length of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Enough to see that all is well: well below half a minute.
+    /// Enough for a check: less than half a minute.
     Quick,
-    /// Enough for a steady median: below a minute.
+    /// Enough for a steady median: less than a minute.
     Full,
 }
 
@@ -86,7 +86,7 @@ impl Case {
         }
     }
 
-    /// Counted iterations of each scheme.
+    /// Counted iterations per scheme.
     #[must_use]
     pub fn iterations(&self) -> u64 {
         self.rounds * self.batch

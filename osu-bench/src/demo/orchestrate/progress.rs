@@ -1,8 +1,8 @@
-//! One line that says what is going on, on a terminal; nothing anywhere else.
+//! One progress line on a terminal. Without a terminal it prints nothing.
 
 use std::io::{IsTerminal as _, Write as _, stderr};
 
-/// The line. It is on standard error, so that the table on standard output can be kept.
+/// The line is on standard error, so that the table on standard output can be redirected.
 #[derive(Debug)]
 pub(super) struct Progress {
     on_terminal: bool,
@@ -18,12 +18,12 @@ impl Progress {
     /// Replaces the line.
     pub(super) fn show(&self, text: &str) {
         if self.on_terminal {
-            // Return, erase the line, write. A terminal that is gone is no reason to stop.
+            // Return, erase the line, write. A closed terminal is no reason to stop.
             let _ = write!(stderr(), "\r\x1b[K{text}");
         }
     }
 
-    /// Removes the line, before something else is printed.
+    /// Removes the line before other output.
     pub(super) fn clear(&self) {
         self.show("");
     }
