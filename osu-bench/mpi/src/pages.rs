@@ -137,7 +137,12 @@ mod tests {
         check("full", Some('f'), false, "more columns");
         check("json", None, true, "write the results");
         check("csv", None, true, "write the results");
-        check("offload-limit-s", None, true, "time limits of the connection");
+        check(
+            "offload-limit-s",
+            None,
+            true,
+            "time limits of the connection",
+        );
         check("scheme", None, true, "or the same UCX with this project");
         check("time-alloc", None, false, "first touch");
         check("num-test-calls", Some('t'), true, "MPI_Test");
