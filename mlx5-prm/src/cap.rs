@@ -54,6 +54,7 @@ pub mod general {
         UMR_MODIFY_ENTITY_SIZE_DISABLED = 0x207, 1;
         UMR_MODIFY_ATOMIC_DISABLED = 0x208, 1;
         UMR_INDIRECT_MKEY_DISABLED = 0x209, 1;
+        UMR_FENCE = 0x20a, 2;
         SCTR_DATA_CQE = 0x215, 1;
         DCT = 0x21a, 1;
         ROCE = 0x21d, 1;
@@ -106,6 +107,15 @@ pub mod roce {
     /// `ROCE_VERSION`: v1 and v2.
     pub const VERSION_1: u64 = 1 << 0;
     pub const VERSION_2: u64 = 1 << 2;
+}
+
+/// What a request that follows a UMR needs, the values of [`general::UMR_FENCE`] (Linux `device.h`,
+/// `MLX5_CAP_UMR_FENCE_*`).
+#[expect(missing_docs, reason = "the PRM's own names say it all")]
+pub mod umr_fence {
+    pub const STRONG: u8 = 0;
+    pub const SMALL: u8 = 1;
+    pub const NONE: u8 = 2;
 }
 
 /// Fields of the second general page.

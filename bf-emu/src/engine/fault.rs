@@ -1,18 +1,19 @@
 //! Work requests that go wrong on purpose, and completions that come late.
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
-use mlx5_prm::umr::mask;
-use mlx5_prm::wqe::Ctrl;
+use mlx5_prm::mkey::{KLM_BYTES, Klm};
+use mlx5_prm::umr::{self, UmrContext, mask};
+use mlx5_prm::wqe::{Ctrl, opcode};
 
 use super::complete::complete;
 use super::deferred;
-use super::work::{self, Operation};
+use super::work::{self, Operation, WORK_BYTES_MAX};
 use crate::fabric::Locked;
 use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Held, Qp};
 use crate::fabric::rules;
-use crate::model::faults::{Action, Event, Request};
+use crate::model::faults::{Action, Event, LONGER_BYTES, Request, Wrong};
 use crate::sys;
 
 /// What is to become of a request.
@@ -26,7 +27,50 @@ pub(crate) enum Verdict {
     Fail(u8),
     /// Its queue pair goes to the error state.
     QpError,
+    /// It completes like any other and is carried out as something else, see [`distort`].
+    Wrong(Wrong),
 }
+
+/// Makes the bytes of a request say what it does instead.
+pub(crate) fn distort(bytes: &mut [u8; WORK_BYTES_MAX], wrong: Wrong) {
+    /// Where the opcode of an entry lies.
+    const OPCODE: usize = 3;
+    if wrong == Wrong::Ignored {
+        bytes[OPCODE] = opcode::NOP;
+        return;
+    }
+    let (head, list) = bytes.split_at_mut(LIST_AT);
+    let (entries, _) = list.as_chunks_mut::<KLM_BYTES>();
+    let change = |entry: &mut [u8; KLM_BYTES], change: fn(&mut Klm)| {
+        let mut klm = Klm::parse(entry);
+        change(&mut klm);
+        *entry = klm.to_bytes();
+    };
+    match wrong {
+        Wrong::Ignored => {}
+        Wrong::Shifted => {
+            if let Some(first) = entries.first_mut() {
+                change(first, |klm| klm.address = klm.address.wrapping_add(1));
+            }
+        }
+        Wrong::Longer => {
+            if let Some(context) = head.last_chunk_mut() {
+                let mut longer = UmrContext::parse(context);
+                longer.len = longer.len.saturating_add(LONGER_BYTES.into());
+                *context = longer.to_bytes();
+            }
+            let used = |entry: &&mut [u8; KLM_BYTES]| Klm::parse(entry).byte_count != 0;
+            if let Some(last) = entries.iter_mut().take_while(used).last() {
+                change(last, |klm| {
+                    klm.byte_count = klm.byte_count.saturating_add(LONGER_BYTES);
+                });
+            }
+        }
+    }
+}
+
+/// Where the list of a UMR begins that has it inline.
+const LIST_AT: usize = Ctrl::BYTES + umr::CTRL_BYTES + umr::CONTEXT_BYTES;
 
 /// Asks the rules, and the mode, about the next request of a queue pair, whose bytes are those of its ring.
 pub(crate) fn verdict(
@@ -67,6 +111,7 @@ fn struck(
         Action::Never => Verdict::Hold(u64::MAX),
         Action::Syndrome(syndrome) => Verdict::Fail(syndrome),
         Action::QpError => Verdict::QpError,
+        Action::Wrong(wrong) => Verdict::Wrong(wrong),
         Action::Vanish => {
             sys::vanish();
             Verdict::Go

@@ -2,7 +2,7 @@
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
-use mlx5_prm::wqe::{Ctrl, WQEBB_BYTES};
+use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, WQEBB_BYTES, opcode};
 
 use super::complete::{complete_scattered, enter_error, fail, flush, owes_events, space_of_qp};
 use super::event::Event;
@@ -18,7 +18,7 @@ use crate::fabric::counters::Refusal;
 use crate::fabric::journal::Take;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::Ring;
-use crate::fabric::trace::What;
+use crate::fabric::trace::{ENTRY_BYTES, What};
 use crate::memory::{MemoryError, Space};
 use crate::sys;
 
@@ -88,6 +88,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         xrc_srq: None,
     };
     let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
+    trace_umr(locked, &poster, &ctrl, &bytes);
     // Data goes into a completion only if there will be one, and now.
     let limit = match verdict {
         Verdict::Go if ctrl.is_signaled() => qp.cs_req,
@@ -99,8 +100,13 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
             return Step::Done { cost_ns: 0 };
         }
         Verdict::Fail(syndrome) => Err(Fault::Error(syndrome, Refusal::Injected)),
-        Verdict::Go | Verdict::Hold(_) if sound => execute(locked, &poster, &bytes, limit),
-        Verdict::Go | Verdict::Hold(_) => Err(LOCAL_OPERATION),
+        Verdict::Go | Verdict::Hold(_) | Verdict::Wrong(_) if sound => {
+            if let Verdict::Wrong(wrong) = verdict {
+                fault::distort(&mut bytes, wrong);
+            }
+            execute(locked, &poster, &bytes, limit)
+        }
+        Verdict::Go | Verdict::Hold(_) | Verdict::Wrong(_) => Err(LOCAL_OPERATION),
     };
     if let Err(Fault::NotYet(reason)) = result
         && !give_up(locked, &poster, reason)
@@ -148,6 +154,25 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
 }
 
 /// Notes what became of a request, if there is a trace.
+/// Notes the bytes of a UMR request, for comparison with those of others.
+fn trace_umr(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, bytes: &[u8; WORK_BYTES_MAX]) {
+    let trace = locked.fabric().trace();
+    if !trace.is_on() || ctrl.opcode != opcode::UMR {
+        return;
+    }
+    let used = usize::from(ctrl.ds) * OCTOWORD_BYTES;
+    let parts = bytes.as_chunks().0;
+    for (part, bytes) in (0..).zip(parts.iter().take(used.div_ceil(ENTRY_BYTES))) {
+        let what = What::Entry {
+            qpn: poster.qpn,
+            index: ctrl.index,
+            part,
+            bytes: *bytes,
+        };
+        trace.write(poster.function, what);
+    }
+}
+
 fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outcome, Fault>) {
     let trace = locked.fabric().trace();
     if !trace.is_on() {

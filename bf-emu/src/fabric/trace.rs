@@ -17,6 +17,9 @@ use crate::sys;
 /// Records that are kept: 4 MiB of them, some seconds of busy traffic.
 pub const RECORDS_MAX: usize = 64 * 1024;
 const WORDS: usize = 6;
+/// Bytes of a request that one record holds.
+pub const ENTRY_BYTES: usize = 32;
+const _: () = assert!(ENTRY_BYTES == (WORDS - 2) * 8);
 
 /// The ring. All zeroes is empty and off.
 #[derive(Debug)]
@@ -66,6 +69,17 @@ pub enum What {
         /// Bytes that it moved.
         bytes: u64,
     },
+    /// Bytes of a UMR request as it lies in the send queue, before the record of the request itself.
+    Entry {
+        /// Of this queue pair.
+        qpn: u32,
+        /// Its number in the queue.
+        index: u16,
+        /// Which [`ENTRY_BYTES`] of it these are, from 0.
+        part: u8,
+        /// The bytes.
+        bytes: [u8; ENTRY_BYTES],
+    },
     /// A completion was written.
     Completion {
         /// Into this completion queue.
@@ -102,6 +116,7 @@ const CALL: u8 = 1;
 const DOORBELL: u8 = 2;
 const REQUEST: u8 = 3;
 const COMPLETION: u8 = 4;
+const ENTRY: u8 = 5;
 
 impl Ring {
     /// True if records are kept.
@@ -224,6 +239,20 @@ fn encode(pid: i32, function: usize, what: What) -> [u64; WORDS] {
             let short = u64::from(index) << 16 | u64::from(opcode) << 8 | u64::from(syndrome);
             [head(REQUEST), u64::from(qpn), short, bytes, 0, 0]
         }
+        What::Entry {
+            qpn,
+            index,
+            part,
+            bytes,
+        } => {
+            let mut words = [0; WORDS];
+            words[0] = head(ENTRY);
+            words[1] = u64::from(part) << 48 | u64::from(index) << 32 | u64::from(qpn);
+            for (word, bytes) in words[2..].iter_mut().zip(bytes.as_chunks().0) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            words
+        }
         What::Completion {
             cqn,
             qpn,
@@ -268,6 +297,19 @@ fn decode(words: &[u64; WORDS]) -> Option<(i32, usize, What)> {
             syndrome,
             bytes: third,
         },
+        ENTRY => {
+            let [a, b, c, d, index_low, index_high, part, _] = first.to_le_bytes();
+            let mut bytes = [0; ENTRY_BYTES];
+            for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(&words[2..]) {
+                *to = word.to_le_bytes();
+            }
+            What::Entry {
+                qpn: u32::from_le_bytes([a, b, c, d]),
+                index: u16::from_le_bytes([index_low, index_high]),
+                part,
+                bytes,
+            }
+        }
         COMPLETION => What::Completion {
             cqn: u32::try_from(fourth).ok()?,
             qpn: qpn?,
@@ -382,7 +424,19 @@ mod tests {
                 },
             );
         let doorbell = any::<u32>().prop_map(|qpn| What::Doorbell { qpn });
-        prop_oneof![call, request, completion, doorbell]
+        let entry = (
+            any::<u32>(),
+            any::<u16>(),
+            any::<u8>(),
+            any::<[u8; ENTRY_BYTES]>(),
+        )
+            .prop_map(|(qpn, index, part, bytes)| What::Entry {
+                qpn,
+                index,
+                part,
+                bytes,
+            });
+        prop_oneof![call, request, completion, doorbell, entry]
     }
 
     // Properties: a record is read as it was written; no words in a place make the reader panic.

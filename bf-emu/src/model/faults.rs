@@ -180,6 +180,33 @@ pub enum Action {
     QpError,
     /// The process ends there and then, as if killed.
     Vanish,
+    /// A request completes without error and does something else than it says, as on an adapter with
+    /// a defect.
+    Wrong(Wrong),
+}
+
+/// What a request does instead of what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Wrong {
+    /// Nothing.
+    Ignored,
+    /// A bind covers [`LONGER_BYTES`] more than it says.
+    Longer,
+    /// The first entry of a bind's list begins one byte later than it says.
+    Shifted,
+}
+
+/// How much more a bind covers that is [`Wrong::Longer`].
+pub const LONGER_BYTES: u32 = 4096;
+
+impl Wrong {
+    /// All, by their names in rules.
+    pub const NAMES: [(&'static str, Self); 3] = [
+        ("ignored", Self::Ignored),
+        ("longer", Self::Longer),
+        ("shifted", Self::Shifted),
+    ];
 }
 
 impl Action {
@@ -190,6 +217,10 @@ impl Action {
             Self::Status { .. } | Self::Errno(_) => matches!(event, Event::Call(_)),
             Self::Syndrome(_) | Self::Never | Self::QpError => matches!(event, Event::Request(_)),
             Self::Late { .. } | Self::Vanish => true,
+            Self::Wrong(Wrong::Ignored) => matches!(event, Event::Request(_)),
+            Self::Wrong(Wrong::Longer | Wrong::Shifted) => {
+                event == Event::Request(Request::UmrBind)
+            }
         }
     }
 }

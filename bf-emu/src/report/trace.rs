@@ -19,7 +19,7 @@ pub struct Shown {
     pub pid: i32,
     /// Name of the function.
     pub function: String,
-    /// "call", "doorbell", "request" or "completion".
+    /// "call", "doorbell", "entry", "request" or "completion".
     pub kind: &'static str,
     /// Name of the call, or opcode.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,6 +33,12 @@ pub struct Shown {
     /// Number of the entry in its queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<u16>,
+    /// Which part of an entry, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<u8>,
+    /// Bytes of an entry, in hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hex: Option<String>,
     /// Bytes that were moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
@@ -59,6 +65,8 @@ impl Shown {
             qpn: None,
             cqn: None,
             index: None,
+            part: None,
+            hex: None,
             bytes: None,
             error: None,
             took_ns: None,
@@ -88,6 +96,18 @@ impl Shown {
                 shown.index = Some(index);
                 shown.bytes = Some(bytes);
                 shown.error = Some(u32::from(syndrome));
+            }
+            What::Entry {
+                qpn,
+                index,
+                part,
+                bytes,
+            } => {
+                shown.kind = "entry";
+                shown.qpn = Some(qpn);
+                shown.index = Some(index);
+                shown.part = Some(part);
+                shown.hex = Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect());
             }
             What::Completion {
                 cqn,
@@ -129,6 +149,12 @@ impl fmt::Display for Shown {
         }
         if let Some(index) = self.index {
             write!(f, " index {index}")?;
+        }
+        if let Some(part) = self.part {
+            write!(f, " part {part}")?;
+        }
+        if let Some(hex) = &self.hex {
+            write!(f, " {hex}")?;
         }
         if let Some(bytes) = self.bytes {
             write!(f, " bytes {bytes}")?;
@@ -210,6 +236,18 @@ mod tests {
                     bytes: 4096,
                 },
                 "5.000000042 b 7 request rdma_write qp 0x48 index 9 bytes 4096 ok",
+            ),
+            (
+                What::Entry {
+                    qpn: 0x48,
+                    index: 9,
+                    part: 1,
+                    bytes: [0xa5; 32],
+                },
+                concat!(
+                    "5.000000042 b 7 entry qp 0x48 index 9 part 1 ",
+                    "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5"
+                ),
             ),
             (
                 What::Completion {

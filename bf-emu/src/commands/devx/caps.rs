@@ -1,6 +1,6 @@
 //! `QUERY_HCA_CAP`: only what works is advertised.
 
-use mlx5_prm::cap::{self, atomic, general, general_2, page, roce};
+use mlx5_prm::cap::{self, atomic, general, general_2, page, roce, umr_fence};
 use mlx5_prm::{Field, cmd};
 
 use super::mailbox::{BAD_PARAM, Output, Result, get16};
@@ -73,7 +73,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 50] = [
+const GENERAL: [(Field, u64); 51] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
@@ -117,6 +117,7 @@ const GENERAL: [(Field, u64); 50] = [
     (general::LOG_PG_SZ, 12),
     (general::BF, 1),
     (general::LOG_BF_REG_SIZE, 9),
+    (general::UMR_FENCE, umr_fence::SMALL as u64),
     (general::MAX_WQE_SZ_SQ, 1024),
     (general::MAX_WQE_SZ_RQ, 512),
     (general::LOG_MAX_PD, 12),

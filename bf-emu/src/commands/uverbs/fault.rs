@@ -38,7 +38,7 @@ pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>
             None
         }
         // Rules are checked when they are read: these are for requests.
-        Action::Syndrome(_) | Action::Never | Action::QpError => None,
+        Action::Syndrome(_) | Action::Never | Action::QpError | Action::Wrong(_) => None,
     }
 }
 

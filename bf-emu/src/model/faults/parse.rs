@@ -10,12 +10,13 @@
 //!        | "errno" ERRNO                             commands: refused by the kernel
 //!        | "syndrome" SYNDROME                       requests: completes in error
 //!        | "late" TIME | "never" | "qp_error" | "vanish"
+//!        | "ignored" | "longer" | "shifted"        requests: does something else
 //! ```
 
 use mlx5_prm::cmd::status;
 use mlx5_prm::cqe::syndrome;
 
-use super::{Action, Call, Event, LATE_MAX_NS, Request, Rule, When};
+use super::{Action, Call, Event, LATE_MAX_NS, Request, Rule, When, Wrong};
 
 /// Longest text that is looked at: far more than [`super::RULES_MAX`] rules need.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
@@ -142,8 +143,9 @@ const UNITS: [(&str, u64); 4] = [
 ];
 
 const WHENS: [&str; 4] = ["nth", "every", "after", "chance"];
-const ACTIONS: [&str; 7] = [
-    "status", "errno", "syndrome", "late", "never", "qp_error", "vanish",
+const ACTIONS: [&str; 10] = [
+    "status", "errno", "syndrome", "late", "never", "qp_error", "vanish", "ignored", "longer",
+    "shifted",
 ];
 
 /// Reads rules for a device with these functions.
@@ -212,6 +214,10 @@ pub fn text(rule: &Rule, functions: &[&str]) -> String {
         Action::Never => "never".to_owned(),
         Action::QpError => "qp_error".to_owned(),
         Action::Vanish => "vanish".to_owned(),
+        Action::Wrong(wrong) => {
+            let named = Wrong::NAMES.iter().find(|(_, known)| *known == wrong);
+            named.map_or("?", |(name, _)| *name).to_owned()
+        }
     };
     format!("{place} {event}{when}{times} {action}")
 }
@@ -408,7 +414,10 @@ fn parse_action(words: &mut Words<'_>, event: Event) -> Result<Action, Problem> 
     };
     let action = match word {
         "status" | "errno" if !of_call => return misfit("commands"),
-        "syndrome" | "never" | "qp_error" if of_call => return misfit("requests"),
+        "syndrome" | "never" | "qp_error" | "ignored" if of_call => return misfit("requests"),
+        "longer" | "shifted" if event != Event::Request(Request::UmrBind) => {
+            return misfit("umr_bind");
+        }
         "status" => {
             let status = words.choice("status", STATUSES.into_iter())?;
             let syndrome = if words.take("syndrome") {
@@ -427,6 +436,9 @@ fn parse_action(words: &mut Words<'_>, event: Event) -> Result<Action, Problem> 
         "never" => Action::Never,
         "qp_error" => Action::QpError,
         "vanish" => Action::Vanish,
+        "ignored" => Action::Wrong(Wrong::Ignored),
+        "longer" => Action::Wrong(Wrong::Longer),
+        "shifted" => Action::Wrong(Wrong::Shifted),
         word => {
             return Err(Problem::Unknown {
                 what: "action",
@@ -578,6 +590,7 @@ mod tests {
             (0..SYNDROMES.len()).prop_map(|index| Action::Syndrome(SYNDROMES[index].1)),
             Just(Action::Never),
             Just(Action::QpError),
+            Just(Action::Wrong(Wrong::Ignored)),
             of_both(),
         ];
         let call = (0..Call::ALL.len()).prop_map(|index| Event::Call(Call::ALL[index]));
