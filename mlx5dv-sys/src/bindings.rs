@@ -10,10 +10,84 @@ impl<T: Copy + Default, const N: usize> Default for __BindgenOpaqueArray8<[T; N]
         Self([<T as Default>::default(); N])
     }
 }
+pub type __time_t = ::core::ffi::c_long;
+pub type __syscall_slong_t = ::core::ffi::c_long;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct timespec {
+    pub tv_sec: __time_t,
+    pub tv_nsec: __syscall_slong_t,
+}
+pub type __u16 = ::core::ffi::c_ushort;
 pub type __u32 = ::core::ffi::c_uint;
 pub type __u64 = ::core::ffi::c_ulonglong;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
+pub const IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ib_uverbs_flow_action_esp_keymat = 0;
+pub type ib_uverbs_flow_action_esp_keymat = ::core::ffi::c_uint;
+pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE: ib_uverbs_flow_action_esp_replay = 0;
+pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP: ib_uverbs_flow_action_esp_replay = 1;
+pub type ib_uverbs_flow_action_esp_replay = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp_encap {
+    pub __bindgen_anon_1: ib_uverbs_flow_action_esp_encap__bindgen_ty_1,
+    pub __bindgen_anon_2: ib_uverbs_flow_action_esp_encap__bindgen_ty_2,
+    pub len: __u16,
+    pub type_: __u16,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {
+    pub val_ptr: *mut ::core::ffi::c_void,
+    pub val_ptr_data_u64: __u64,
+}
+impl Default for ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
+    pub next_ptr: *mut ib_uverbs_flow_action_esp_encap,
+    pub next_ptr_data_u64: __u64,
+}
+impl Default for ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for ib_uverbs_flow_action_esp_encap {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp {
+    pub spi: __u32,
+    pub seq: __u32,
+    pub tfc_pad: __u32,
+    pub flags: __u32,
+    pub hard_limit_pkts: __u64,
+}
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = 1;
+pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = 2;
+pub type ib_uverbs_advise_mr_advice = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_gid {
@@ -35,10 +109,39 @@ impl Default for ibv_gid {
         }
     }
 }
+pub const IBV_GID_TYPE_IB: ibv_gid_type = 0;
+pub const IBV_GID_TYPE_ROCE_V1: ibv_gid_type = 1;
+pub const IBV_GID_TYPE_ROCE_V2: ibv_gid_type = 2;
+pub type ibv_gid_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_gid_entry {
+    pub gid: ibv_gid,
+    pub gid_index: u32,
+    pub port_num: u32,
+    pub gid_type: u32,
+    pub ndev_ifindex: u32,
+}
+impl Default for ibv_gid_entry {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;
 pub const IBV_ATOMIC_GLOB: ibv_atomic_cap = 2;
 pub type ibv_atomic_cap = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_alloc_dm_attr {
+    pub length: usize,
+    pub log_align_req: u32,
+    pub comp_mask: u32,
+}
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Default, Copy, Clone)]
@@ -90,6 +193,98 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 impl Default for ibv_device_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_query_device_ex_input {
+    pub comp_mask: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_odp_caps {
+    pub general_caps: u64,
+    pub per_transport_caps: ibv_odp_caps__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_odp_caps__bindgen_ty_1 {
+    pub rc_odp_caps: u32,
+    pub uc_odp_caps: u32,
+    pub ud_odp_caps: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_tso_caps {
+    pub max_tso: u32,
+    pub supported_qpts: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_rss_caps {
+    pub supported_qpts: u32,
+    pub max_rwq_indirection_tables: u32,
+    pub max_rwq_indirection_table_size: u32,
+    pub rx_hash_fields_mask: u64,
+    pub rx_hash_function: u8,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_packet_pacing_caps {
+    pub qp_rate_limit_min: u32,
+    pub qp_rate_limit_max: u32,
+    pub supported_qpts: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_tm_caps {
+    pub max_rndv_hdr_size: u32,
+    pub max_num_tags: u32,
+    pub flags: u32,
+    pub max_ops: u32,
+    pub max_sge: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_cq_moderation_caps {
+    pub max_cq_count: u16,
+    pub max_cq_period: u16,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_pci_atomic_caps {
+    pub fetch_add: u16,
+    pub swap: u16,
+    pub compare_swap: u16,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_device_attr_ex {
+    pub orig_attr: ibv_device_attr,
+    pub comp_mask: u32,
+    pub odp_caps: ibv_odp_caps,
+    pub completion_timestamp_mask: u64,
+    pub hca_core_clock: u64,
+    pub device_cap_flags_ex: u64,
+    pub tso_caps: ibv_tso_caps,
+    pub rss_caps: ibv_rss_caps,
+    pub max_wq_type_rq: u32,
+    pub packet_pacing_caps: ibv_packet_pacing_caps,
+    pub raw_packet_caps: u32,
+    pub tm_caps: ibv_tm_caps,
+    pub cq_mod_caps: ibv_cq_moderation_caps,
+    pub max_dm_size: u64,
+    pub pci_atomic_caps: ibv_pci_atomic_caps,
+    pub xrc_odp_caps: u32,
+    pub phys_port_cnt_ex: u32,
+}
+impl Default for ibv_device_attr_ex {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -279,6 +474,46 @@ impl Default for ibv_pd {
     }
 }
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_td_init_attr {
+    pub comp_mask: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_td {
+    pub context: *mut ibv_context,
+}
+impl Default for ibv_td {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_xrcd_init_attr {
+    pub comp_mask: u32,
+    pub fd: ::core::ffi::c_int,
+    pub oflags: ::core::ffi::c_int,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_xrcd {
+    pub context: *mut ibv_context,
+}
+impl Default for ibv_xrcd {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
@@ -345,6 +580,123 @@ impl Default for ibv_ah_attr {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_srq_attr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+pub const IBV_SRQT_BASIC: ibv_srq_type = 0;
+pub const IBV_SRQT_XRC: ibv_srq_type = 1;
+pub const IBV_SRQT_TM: ibv_srq_type = 2;
+pub type ibv_srq_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_tm_cap {
+    pub max_num_tags: u32,
+    pub max_ops: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut ::core::ffi::c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: ibv_srq_type,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut ibv_xrcd,
+    pub cq: *mut ibv_cq,
+    pub tm_cap: ibv_tm_cap,
+}
+impl Default for ibv_srq_init_attr_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_WQT_RQ: ibv_wq_type = 0;
+pub type ibv_wq_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_wq_init_attr {
+    pub wq_context: *mut ::core::ffi::c_void,
+    pub wq_type: ibv_wq_type,
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub pd: *mut ibv_pd,
+    pub cq: *mut ibv_cq,
+    pub comp_mask: u32,
+    pub create_flags: u32,
+}
+impl Default for ibv_wq_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_WQS_RESET: ibv_wq_state = 0;
+pub const IBV_WQS_RDY: ibv_wq_state = 1;
+pub const IBV_WQS_ERR: ibv_wq_state = 2;
+pub const IBV_WQS_UNKNOWN: ibv_wq_state = 3;
+pub type ibv_wq_state = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_wq_attr {
+    pub attr_mask: u32,
+    pub wq_state: ibv_wq_state,
+    pub curr_wq_state: ibv_wq_state,
+    pub flags: u32,
+    pub flags_mask: u32,
+}
+impl Default for ibv_wq_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rwq_ind_table {
+    pub context: *mut ibv_context,
+    pub ind_tbl_handle: ::core::ffi::c_int,
+    pub ind_tbl_num: ::core::ffi::c_int,
+    pub comp_mask: u32,
+}
+impl Default for ibv_rwq_ind_table {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rwq_ind_table_init_attr {
+    pub log_ind_tbl_size: u32,
+    pub ind_tbl: *mut *mut ibv_wq,
+    pub comp_mask: u32,
+}
+impl Default for ibv_rwq_ind_table_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub const IBV_QPT_RC: ibv_qp_type = 2;
 pub const IBV_QPT_UC: ibv_qp_type = 3;
 pub const IBV_QPT_UD: ibv_qp_type = 4;
@@ -374,6 +726,91 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: ::core::ffi::c_int,
 }
 impl Default for ibv_qp_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_QP_INIT_ATTR_PD: ibv_qp_init_attr_mask = 1;
+pub const IBV_QP_INIT_ATTR_XRCD: ibv_qp_init_attr_mask = 2;
+pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: ibv_qp_init_attr_mask = 4;
+pub const IBV_QP_INIT_ATTR_MAX_TSO_HEADER: ibv_qp_init_attr_mask = 8;
+pub const IBV_QP_INIT_ATTR_IND_TABLE: ibv_qp_init_attr_mask = 16;
+pub const IBV_QP_INIT_ATTR_RX_HASH: ibv_qp_init_attr_mask = 32;
+pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: ibv_qp_init_attr_mask = 64;
+pub type ibv_qp_init_attr_mask = ::core::ffi::c_uint;
+pub const IBV_QP_EX_WITH_RDMA_WRITE: ibv_qp_create_send_ops_flags = 1;
+pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: ibv_qp_create_send_ops_flags = 2;
+pub const IBV_QP_EX_WITH_SEND: ibv_qp_create_send_ops_flags = 4;
+pub const IBV_QP_EX_WITH_SEND_WITH_IMM: ibv_qp_create_send_ops_flags = 8;
+pub const IBV_QP_EX_WITH_RDMA_READ: ibv_qp_create_send_ops_flags = 16;
+pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: ibv_qp_create_send_ops_flags = 32;
+pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: ibv_qp_create_send_ops_flags = 64;
+pub const IBV_QP_EX_WITH_LOCAL_INV: ibv_qp_create_send_ops_flags = 128;
+pub const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = 256;
+pub const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = 512;
+pub const IBV_QP_EX_WITH_TSO: ibv_qp_create_send_ops_flags = 1024;
+pub const IBV_QP_EX_WITH_ATOMIC_WRITE: ibv_qp_create_send_ops_flags = 4096;
+pub type ibv_qp_create_send_ops_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_rx_hash_conf {
+    pub rx_hash_function: u8,
+    pub rx_hash_key_len: u8,
+    pub rx_hash_key: *mut u8,
+    pub rx_hash_fields_mask: u64,
+}
+impl Default for ibv_rx_hash_conf {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_init_attr_ex {
+    pub qp_context: *mut ::core::ffi::c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub cap: ibv_qp_cap,
+    pub qp_type: ibv_qp_type,
+    pub sq_sig_all: ::core::ffi::c_int,
+    pub comp_mask: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut ibv_xrcd,
+    pub create_flags: u32,
+    pub max_tso_header: u16,
+    pub rwq_ind_tbl: *mut ibv_rwq_ind_table,
+    pub rx_hash_conf: ibv_rx_hash_conf,
+    pub source_qpn: u32,
+    pub send_ops_flags: u64,
+}
+impl Default for ibv_qp_init_attr_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_open_attr {
+    pub comp_mask: u32,
+    pub qp_num: u32,
+    pub xrcd: *mut ibv_xrcd,
+    pub qp_context: *mut ::core::ffi::c_void,
+    pub qp_type: ibv_qp_type,
+}
+impl Default for ibv_qp_open_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -457,6 +894,14 @@ impl Default for ibv_qp_attr {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_qp_rate_limit_attr {
+    pub rate_limit: u32,
+    pub max_burst_sz: u32,
+    pub typical_pkt_sz: u16,
+    pub comp_mask: u32,
+}
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 pub const IBV_WR_SEND: ibv_wr_opcode = 2;
@@ -477,6 +922,21 @@ pub const IBV_SEND_SOLICITED: ibv_send_flags = 4;
 pub const IBV_SEND_INLINE: ibv_send_flags = 8;
 pub const IBV_SEND_IP_CSUM: ibv_send_flags = 16;
 pub type ibv_send_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_data_buf {
+    pub addr: *mut ::core::ffi::c_void,
+    pub length: usize,
+}
+impl Default for ibv_data_buf {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_sge {
@@ -640,6 +1100,62 @@ impl Default for ibv_send_wr {
 pub struct ibv_recv_wr {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 32usize]>,
 }
+pub const IBV_WR_TAG_ADD: ibv_ops_wr_opcode = 0;
+pub const IBV_WR_TAG_DEL: ibv_ops_wr_opcode = 1;
+pub const IBV_WR_TAG_SYNC: ibv_ops_wr_opcode = 2;
+pub type ibv_ops_wr_opcode = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr {
+    pub wr_id: u64,
+    pub next: *mut ibv_ops_wr,
+    pub opcode: ibv_ops_wr_opcode,
+    pub flags: ::core::ffi::c_int,
+    pub tm: ibv_ops_wr__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr__bindgen_ty_1 {
+    pub unexpected_cnt: u32,
+    pub handle: u32,
+    pub add: ibv_ops_wr__bindgen_ty_1__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
+    pub recv_wr_id: u64,
+    pub sg_list: *mut ibv_sge,
+    pub num_sge: ::core::ffi::c_int,
+    pub tag: u64,
+    pub mask: u64,
+}
+impl Default for ibv_ops_wr__bindgen_ty_1__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for ibv_ops_wr__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for ibv_ops_wr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Default, Copy, Clone)]
@@ -684,6 +1200,100 @@ impl Default for ibv_qp {
     }
 }
 #[repr(C)]
+pub struct ibv_qp_ex {
+    pub qp_base: ibv_qp,
+    pub comp_mask: u64,
+    pub wr_id: u64,
+    pub wr_flags: ::core::ffi::c_uint,
+    pub wr_atomic_cmp_swp: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            rkey: u32,
+            remote_addr: u64,
+            compare: u64,
+            swap: u64,
+        ),
+    >,
+    pub wr_atomic_fetch_add: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64),
+    >,
+    pub wr_bind_mw: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            mw: *mut ibv_mw,
+            rkey: u32,
+            bind_info: *const ibv_mw_bind_info,
+        ),
+    >,
+    pub wr_local_inv:
+        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_rdma_read: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64),
+    >,
+    pub wr_rdma_write: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64),
+    >,
+    pub wr_rdma_write_imm: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32),
+    >,
+    pub wr_send: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_send_imm:
+        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, imm_data: __be32)>,
+    pub wr_send_inv:
+        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_send_tso: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            hdr: *mut ::core::ffi::c_void,
+            hdr_sz: u16,
+            mss: u16,
+        ),
+    >,
+    pub wr_set_ud_addr: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            ah: *mut ibv_ah,
+            remote_qpn: u32,
+            remote_qkey: u32,
+        ),
+    >,
+    pub wr_set_xrc_srqn:
+        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, remote_srqn: u32)>,
+    pub wr_set_inline_data: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, addr: *mut ::core::ffi::c_void, length: usize),
+    >,
+    pub wr_set_inline_data_list: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf),
+    >,
+    pub wr_set_sge: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32),
+    >,
+    pub wr_set_sge_list: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge),
+    >,
+    pub wr_start: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_complete:
+        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> ::core::ffi::c_int>,
+    pub wr_abort: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_atomic_write: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            rkey: u32,
+            remote_addr: u64,
+            atomic_wr: *const ::core::ffi::c_void,
+        ),
+    >,
+}
+impl Default for ibv_qp_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_comp_channel {
@@ -711,10 +1321,169 @@ impl Default for ibv_cq {
     }
 }
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_poll_cq_attr {
+    pub comp_mask: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_wc_tm_info {
+    pub tag: u64,
+    pub priv_: u32,
+}
+#[repr(C)]
+pub struct ibv_cq_ex {
+    pub context: *mut ibv_context,
+    pub channel: *mut ibv_comp_channel,
+    pub cq_context: *mut ::core::ffi::c_void,
+    pub handle: u32,
+    pub cqe: ::core::ffi::c_int,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub comp_events_completed: u32,
+    pub async_events_completed: u32,
+    pub comp_mask: u32,
+    pub status: ibv_wc_status,
+    pub wr_id: u64,
+    pub start_poll: ::core::option::Option<
+        unsafe extern "C" fn(
+            current: *mut ibv_cq_ex,
+            attr: *mut ibv_poll_cq_attr,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub next_poll:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ::core::ffi::c_int>,
+    pub end_poll: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex)>,
+    pub read_opcode:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ibv_wc_opcode>,
+    pub read_vendor_err:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_byte_len: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_imm_data:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> __be32>,
+    pub read_qp_num: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_src_qp: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_wc_flags: ::core::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ::core::ffi::c_uint,
+    >,
+    pub read_slid: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_sl: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
+    pub read_dlid_path_bits:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
+    pub read_completion_ts:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
+    pub read_cvlan: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u16>,
+    pub read_flow_tag: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_tm_info: ::core::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info),
+    >,
+    pub read_completion_wallclock_ns:
+        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
+}
+impl Default for ibv_cq_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_moderate_cq {
+    pub cq_count: u16,
+    pub cq_period: u16,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_modify_cq_attr {
+    pub attr_mask: u32,
+    pub moderate: ibv_moderate_cq,
+}
+#[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_ah {
     pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 24usize]>,
+}
+pub const IBV_FLOW_ATTR_NORMAL: ibv_flow_attr_type = 0;
+pub const IBV_FLOW_ATTR_ALL_DEFAULT: ibv_flow_attr_type = 1;
+pub const IBV_FLOW_ATTR_MC_DEFAULT: ibv_flow_attr_type = 2;
+pub const IBV_FLOW_ATTR_SNIFFER: ibv_flow_attr_type = 3;
+pub type ibv_flow_attr_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_attr {
+    pub comp_mask: u32,
+    pub type_: ibv_flow_attr_type,
+    pub size: u16,
+    pub priority: u16,
+    pub num_of_specs: u8,
+    pub port: u8,
+    pub flags: u32,
+}
+impl Default for ibv_flow_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow {
+    pub comp_mask: u32,
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+impl Default for ibv_flow {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_action {
+    pub context: *mut ibv_context,
+}
+impl Default for ibv_flow_action {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_flow_action_esp_attr {
+    pub esp_attr: *mut ib_uverbs_flow_action_esp,
+    pub keymat_proto: ib_uverbs_flow_action_esp_keymat,
+    pub keymat_len: u16,
+    pub keymat_ptr: *mut ::core::ffi::c_void,
+    pub replay_proto: ib_uverbs_flow_action_esp_replay,
+    pub replay_len: u16,
+    pub replay_ptr: *mut ::core::ffi::c_void,
+    pub esp_encap: *mut ib_uverbs_flow_action_esp_encap,
+    pub comp_mask: u32,
+    pub esn: u32,
+}
+impl Default for ibv_flow_action_esp_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
 }
 #[repr(C)]
 #[repr(align(8))]
@@ -851,6 +1620,599 @@ impl Default for ibv_context {
             s.assume_init()
         }
     }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_cq_init_attr_ex {
+    pub cqe: u32,
+    pub cq_context: *mut ::core::ffi::c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+    pub wc_flags: u64,
+    pub comp_mask: u32,
+    pub flags: u32,
+    pub parent_domain: *mut ibv_pd,
+}
+impl Default for ibv_cq_init_attr_ex {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_parent_domain_init_attr {
+    pub pd: *mut ibv_pd,
+    pub td: *mut ibv_td,
+    pub comp_mask: u32,
+    pub alloc: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut ::core::ffi::c_void,
+            size: usize,
+            alignment: usize,
+            resource_type: u64,
+        ) -> *mut ::core::ffi::c_void,
+    >,
+    pub free: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut ::core::ffi::c_void,
+            ptr: *mut ::core::ffi::c_void,
+            resource_type: u64,
+        ),
+    >,
+    pub pd_context: *mut ::core::ffi::c_void,
+}
+impl Default for ibv_parent_domain_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_counters_init_attr {
+    pub comp_mask: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_counters {
+    pub context: *mut ibv_context,
+}
+impl Default for ibv_counters {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_COUNTER_PACKETS: ibv_counter_description = 0;
+pub const IBV_COUNTER_BYTES: ibv_counter_description = 1;
+pub type ibv_counter_description = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_counter_attach_attr {
+    pub counter_desc: ibv_counter_description,
+    pub index: u32,
+    pub comp_mask: u32,
+}
+impl Default for ibv_counter_attach_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_values_ex {
+    pub comp_mask: u32,
+    pub raw_clock: timespec,
+}
+#[repr(C)]
+pub struct verbs_context {
+    pub query_port: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut ibv_port_attr,
+            port_attr_len: usize,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub advise_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            advice: ib_uverbs_advise_mr_advice,
+            flags: u32,
+            sg_list: *mut ibv_sge,
+            num_sges: u32,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub alloc_null_mr: ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
+    pub read_counters: ::core::option::Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            counters_value: *mut u64,
+            ncounters: u32,
+            flags: u32,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub attach_counters_point_flow: ::core::option::Option<
+        unsafe extern "C" fn(
+            counters: *mut ibv_counters,
+            attr: *mut ibv_counter_attach_attr,
+            flow: *mut ibv_flow,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub create_counters: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_counters_init_attr,
+        ) -> *mut ibv_counters,
+    >,
+    pub destroy_counters: ::core::option::Option<
+        unsafe extern "C" fn(counters: *mut ibv_counters) -> ::core::ffi::c_int,
+    >,
+    pub reg_dm_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+            access: ::core::ffi::c_uint,
+        ) -> *mut ibv_mr,
+    >,
+    pub alloc_dm: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_alloc_dm_attr,
+        ) -> *mut ibv_dm,
+    >,
+    pub free_dm:
+        ::core::option::Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> ::core::ffi::c_int>,
+    pub modify_flow_action_esp: ::core::option::Option<
+        unsafe extern "C" fn(
+            action: *mut ibv_flow_action,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub destroy_flow_action: ::core::option::Option<
+        unsafe extern "C" fn(action: *mut ibv_flow_action) -> ::core::ffi::c_int,
+    >,
+    pub create_flow_action_esp: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_flow_action_esp_attr,
+        ) -> *mut ibv_flow_action,
+    >,
+    pub modify_qp_rate_limit: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp,
+            attr: *mut ibv_qp_rate_limit_attr,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub alloc_parent_domain: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_parent_domain_init_attr,
+        ) -> *mut ibv_pd,
+    >,
+    pub dealloc_td:
+        ::core::option::Option<unsafe extern "C" fn(td: *mut ibv_td) -> ::core::ffi::c_int>,
+    pub alloc_td: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_td_init_attr,
+        ) -> *mut ibv_td,
+    >,
+    pub modify_cq: ::core::option::Option<
+        unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> ::core::ffi::c_int,
+    >,
+    pub post_srq_ops: ::core::option::Option<
+        unsafe extern "C" fn(
+            srq: *mut ibv_srq,
+            op: *mut ibv_ops_wr,
+            bad_op: *mut *mut ibv_ops_wr,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub destroy_rwq_ind_table: ::core::option::Option<
+        unsafe extern "C" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> ::core::ffi::c_int,
+    >,
+    pub create_rwq_ind_table: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_rwq_ind_table_init_attr,
+        ) -> *mut ibv_rwq_ind_table,
+    >,
+    pub destroy_wq:
+        ::core::option::Option<unsafe extern "C" fn(wq: *mut ibv_wq) -> ::core::ffi::c_int>,
+    pub modify_wq: ::core::option::Option<
+        unsafe extern "C" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> ::core::ffi::c_int,
+    >,
+    pub create_wq: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            wq_init_attr: *mut ibv_wq_init_attr,
+        ) -> *mut ibv_wq,
+    >,
+    pub query_rt_values: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            values: *mut ibv_values_ex,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub create_cq_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            init_attr: *mut ibv_cq_init_attr_ex,
+        ) -> *mut ibv_cq_ex,
+    >,
+    pub priv_: *mut verbs_ex_private,
+    pub query_device_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            input: *const ibv_query_device_ex_input,
+            attr: *mut ibv_device_attr_ex,
+            attr_size: usize,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub ibv_destroy_flow:
+        ::core::option::Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> ::core::ffi::c_int>,
+    pub ABI_placeholder2: ::core::option::Option<unsafe extern "C" fn()>,
+    pub ibv_create_flow: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow,
+    >,
+    pub ABI_placeholder1: ::core::option::Option<unsafe extern "C" fn()>,
+    pub open_qp: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
+    >,
+    pub create_qp_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
+        ) -> *mut ibv_qp,
+    >,
+    pub get_srq_num: ::core::option::Option<
+        unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> ::core::ffi::c_int,
+    >,
+    pub create_srq_ex: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
+        ) -> *mut ibv_srq,
+    >,
+    pub open_xrcd: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            xrcd_init_attr: *mut ibv_xrcd_init_attr,
+        ) -> *mut ibv_xrcd,
+    >,
+    pub close_xrcd:
+        ::core::option::Option<unsafe extern "C" fn(xrcd: *mut ibv_xrcd) -> ::core::ffi::c_int>,
+    pub _ABI_placeholder3: u64,
+    pub sz: usize,
+    pub context: ibv_context,
+}
+impl Default for verbs_context {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const MLX5DV_SIG_TYPE_T10DIF: mlx5dv_sig_type = 0;
+pub const MLX5DV_SIG_TYPE_CRC: mlx5dv_sig_type = 1;
+pub type mlx5dv_sig_type = ::core::ffi::c_uint;
+pub const MLX5DV_SIG_T10DIF_CRC: mlx5dv_sig_t10dif_bg_type = 0;
+pub const MLX5DV_SIG_T10DIF_CSUM: mlx5dv_sig_t10dif_bg_type = 1;
+pub type mlx5dv_sig_t10dif_bg_type = ::core::ffi::c_uint;
+pub const MLX5DV_SIG_CRC_TYPE_CRC32: mlx5dv_sig_crc_type = 0;
+pub const MLX5DV_SIG_CRC_TYPE_CRC32C: mlx5dv_sig_crc_type = 1;
+pub const MLX5DV_SIG_CRC_TYPE_CRC64_XP10: mlx5dv_sig_crc_type = 2;
+pub type mlx5dv_sig_crc_type = ::core::ffi::c_uint;
+pub const MLX5DV_BLOCK_SIZE_512: mlx5dv_block_size = 0;
+pub const MLX5DV_BLOCK_SIZE_520: mlx5dv_block_size = 1;
+pub const MLX5DV_BLOCK_SIZE_4048: mlx5dv_block_size = 2;
+pub const MLX5DV_BLOCK_SIZE_4096: mlx5dv_block_size = 3;
+pub const MLX5DV_BLOCK_SIZE_4160: mlx5dv_block_size = 4;
+pub type mlx5dv_block_size = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_mkey {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+pub const MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS: mlx5dv_qp_init_attr_mask = 1;
+pub const MLX5DV_QP_INIT_ATTR_MASK_DC: mlx5dv_qp_init_attr_mask = 2;
+pub const MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS: mlx5dv_qp_init_attr_mask = 4;
+pub const MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS: mlx5dv_qp_init_attr_mask = 8;
+pub type mlx5dv_qp_init_attr_mask = ::core::ffi::c_uint;
+pub const MLX5DV_DCTYPE_DCT: mlx5dv_dc_type = 1;
+pub const MLX5DV_DCTYPE_DCI: mlx5dv_dc_type = 2;
+pub type mlx5dv_dc_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_dci_streams {
+    pub log_num_concurent: u8,
+    pub log_num_errored: u8,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_dc_init_attr {
+    pub dc_type: mlx5dv_dc_type,
+    pub __bindgen_anon_1: mlx5dv_dc_init_attr__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union mlx5dv_dc_init_attr__bindgen_ty_1 {
+    pub dct_access_key: u64,
+    pub dci_streams: mlx5dv_dci_streams,
+}
+impl Default for mlx5dv_dc_init_attr__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for mlx5dv_dc_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const MLX5DV_QP_EX_WITH_MR_INTERLEAVED: mlx5dv_qp_create_send_ops_flags = 1;
+pub const MLX5DV_QP_EX_WITH_MR_LIST: mlx5dv_qp_create_send_ops_flags = 2;
+pub const MLX5DV_QP_EX_WITH_MKEY_CONFIGURE: mlx5dv_qp_create_send_ops_flags = 4;
+pub const MLX5DV_QP_EX_WITH_RAW_WQE: mlx5dv_qp_create_send_ops_flags = 8;
+pub const MLX5DV_QP_EX_WITH_MEMCPY: mlx5dv_qp_create_send_ops_flags = 16;
+pub type mlx5dv_qp_create_send_ops_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_qp_init_attr {
+    pub comp_mask: u64,
+    pub create_flags: u32,
+    pub dc_init_attr: mlx5dv_dc_init_attr,
+    pub send_ops_flags: u64,
+}
+impl Default for mlx5dv_qp_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_mr_interleaved {
+    pub addr: u64,
+    pub bytes_count: u32,
+    pub bytes_skip: u32,
+    pub lkey: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mlx5dv_sig_t10dif {
+    pub bg_type: mlx5dv_sig_t10dif_bg_type,
+    pub bg: u16,
+    pub app_tag: u16,
+    pub ref_tag: u32,
+    pub flags: u16,
+}
+impl Default for mlx5dv_sig_t10dif {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mlx5dv_sig_crc {
+    pub type_: mlx5dv_sig_crc_type,
+    pub seed: u64,
+}
+impl Default for mlx5dv_sig_crc {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_sig_block_domain {
+    pub sig_type: mlx5dv_sig_type,
+    pub sig: mlx5dv_sig_block_domain__bindgen_ty_1,
+    pub block_size: mlx5dv_block_size,
+    pub comp_mask: u64,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union mlx5dv_sig_block_domain__bindgen_ty_1 {
+    pub dif: *const mlx5dv_sig_t10dif,
+    pub crc: *const mlx5dv_sig_crc,
+}
+impl Default for mlx5dv_sig_block_domain__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+impl Default for mlx5dv_sig_block_domain {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mlx5dv_sig_block_attr {
+    pub mem: *const mlx5dv_sig_block_domain,
+    pub wire: *const mlx5dv_sig_block_domain,
+    pub flags: u32,
+    pub check_mask: u8,
+    pub copy_mask: u8,
+    pub comp_mask: u64,
+}
+impl Default for mlx5dv_sig_block_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const MLX5DV_CRYPTO_STANDARD_AES_XTS: mlx5dv_crypto_standard = 0;
+pub type mlx5dv_crypto_standard = ::core::ffi::c_uint;
+pub const MLX5DV_SIGNATURE_CRYPTO_ORDER_SIGNATURE_AFTER_CRYPTO_ON_TX:
+    mlx5dv_signature_crypto_order = 0;
+pub const MLX5DV_SIGNATURE_CRYPTO_ORDER_SIGNATURE_BEFORE_CRYPTO_ON_TX:
+    mlx5dv_signature_crypto_order = 1;
+pub type mlx5dv_signature_crypto_order = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mlx5dv_crypto_attr {
+    pub crypto_standard: mlx5dv_crypto_standard,
+    pub encrypt_on_tx: bool,
+    pub signature_crypto_order: mlx5dv_signature_crypto_order,
+    pub data_unit_size: mlx5dv_block_size,
+    pub initial_tweak: [::core::ffi::c_char; 16usize],
+    pub dek: *mut mlx5dv_dek,
+    pub keytag: [::core::ffi::c_char; 8usize],
+    pub comp_mask: u64,
+}
+impl Default for mlx5dv_crypto_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_mkey_conf_attr {
+    pub conf_flags: u32,
+    pub comp_mask: u64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_qp_ex {
+    pub comp_mask: u64,
+    pub wr_set_dc_addr: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            ah: *mut ibv_ah,
+            remote_dctn: u32,
+            remote_dc_key: u64,
+        ),
+    >,
+    pub wr_mr_interleaved: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            mkey: *mut mlx5dv_mkey,
+            access_flags: u32,
+            repeat_count: u32,
+            num_interleaved: u16,
+            data: *mut mlx5dv_mr_interleaved,
+        ),
+    >,
+    pub wr_mr_list: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            mkey: *mut mlx5dv_mkey,
+            access_flags: u32,
+            num_sges: u16,
+            sge: *mut ibv_sge,
+        ),
+    >,
+    pub wr_mkey_configure: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            mkey: *mut mlx5dv_mkey,
+            num_setters: u8,
+            attr: *mut mlx5dv_mkey_conf_attr,
+        ),
+    >,
+    pub wr_set_mkey_access_flags:
+        ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex, access_flags: u32)>,
+    pub wr_set_mkey_layout_list: ::core::option::Option<
+        unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex, num_sges: u16, sge: *const ibv_sge),
+    >,
+    pub wr_set_mkey_layout_interleaved: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            repeat_count: u32,
+            num_interleaved: u16,
+            data: *const mlx5dv_mr_interleaved,
+        ),
+    >,
+    pub wr_set_mkey_sig_block: ::core::option::Option<
+        unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_sig_block_attr),
+    >,
+    pub wr_raw_wqe: ::core::option::Option<
+        unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex, wqe: *const ::core::ffi::c_void),
+    >,
+    pub wr_set_dc_addr_stream: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            ah: *mut ibv_ah,
+            remote_dctn: u32,
+            remote_dc_key: u64,
+            stream_id: u16,
+        ),
+    >,
+    pub wr_memcpy: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            dest_lkey: u32,
+            dest_addr: u64,
+            src_lkey: u32,
+            src_addr: u64,
+            length: usize,
+        ),
+    >,
+    pub wr_set_mkey_crypto: ::core::option::Option<
+        unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_crypto_attr),
+    >,
+}
+#[repr(C)]
+#[derive(Debug)]
+pub struct mlx5dv_dek {
+    _unused: [u8; 0],
 }
 #[repr(C)]
 pub struct mlx5dv_qp {
@@ -1123,10 +2485,16 @@ pub struct mlx5dv_devx_obj {
 pub struct mlx5dv_devx_umem {
     pub umem_id: u32,
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct verbs_ex_private {
+    pub _address: u8,
+}
 pub struct Functions {
     __library: ::libloading::Library,
     pub ibv_wc_status_str:
         unsafe extern "C" fn(status: ibv_wc_status) -> *const ::core::ffi::c_char,
+    pub ibv_qp_to_qp_ex: unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex,
     pub ibv_get_device_list:
         unsafe extern "C" fn(num_devices: *mut ::core::ffi::c_int) -> *mut *mut ibv_device,
     pub ibv_free_device_list: unsafe extern "C" fn(list: *mut *mut ibv_device),
@@ -1134,6 +2502,10 @@ pub struct Functions {
         unsafe extern "C" fn(device: *mut ibv_device) -> *const ::core::ffi::c_char,
     pub ibv_open_device: unsafe extern "C" fn(device: *mut ibv_device) -> *mut ibv_context,
     pub ibv_close_device: unsafe extern "C" fn(context: *mut ibv_context) -> ::core::ffi::c_int,
+    pub ibv_query_device: unsafe extern "C" fn(
+        context: *mut ibv_context,
+        device_attr: *mut ibv_device_attr,
+    ) -> ::core::ffi::c_int,
     pub ibv_query_port: unsafe extern "C" fn(
         context: *mut ibv_context,
         port_num: u8,
@@ -1145,6 +2517,13 @@ pub struct Functions {
         index: ::core::ffi::c_int,
         gid: *mut ibv_gid,
     ) -> ::core::ffi::c_int,
+    pub _ibv_query_gid_table: unsafe extern "C" fn(
+        context: *mut ibv_context,
+        entries: *mut ibv_gid_entry,
+        max_entries: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> isize,
     pub ibv_alloc_pd: unsafe extern "C" fn(context: *mut ibv_context) -> *mut ibv_pd,
     pub ibv_dealloc_pd: unsafe extern "C" fn(pd: *mut ibv_pd) -> ::core::ffi::c_int,
     pub ibv_reg_mr_iova2: unsafe extern "C" fn(
@@ -1171,6 +2550,12 @@ pub struct Functions {
         attr_mask: ::core::ffi::c_int,
     ) -> ::core::ffi::c_int,
     pub ibv_destroy_qp: unsafe extern "C" fn(qp: *mut ibv_qp) -> ::core::ffi::c_int,
+    pub mlx5dv_create_qp: unsafe extern "C" fn(
+        context: *mut ibv_context,
+        qp_attr: *mut ibv_qp_init_attr_ex,
+        mlx5_qp_attr: *mut mlx5dv_qp_init_attr,
+    ) -> *mut ibv_qp,
+    pub mlx5dv_qp_ex_from_ibv_qp_ex: unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex,
     pub mlx5dv_init_obj:
         unsafe extern "C" fn(obj: *mut mlx5dv_obj, obj_type: u64) -> ::core::ffi::c_int,
     pub mlx5dv_is_supported: unsafe extern "C" fn(device: *mut ibv_device) -> bool,
@@ -1218,6 +2603,7 @@ impl Functions {
     {
         let __library = library.into();
         let ibv_wc_status_str = unsafe { __library.get(b"ibv_wc_status_str\0") }.map(|sym| *sym)?;
+        let ibv_qp_to_qp_ex = unsafe { __library.get(b"ibv_qp_to_qp_ex\0") }.map(|sym| *sym)?;
         let ibv_get_device_list =
             unsafe { __library.get(b"ibv_get_device_list\0") }.map(|sym| *sym)?;
         let ibv_free_device_list =
@@ -1226,8 +2612,11 @@ impl Functions {
             unsafe { __library.get(b"ibv_get_device_name\0") }.map(|sym| *sym)?;
         let ibv_open_device = unsafe { __library.get(b"ibv_open_device\0") }.map(|sym| *sym)?;
         let ibv_close_device = unsafe { __library.get(b"ibv_close_device\0") }.map(|sym| *sym)?;
+        let ibv_query_device = unsafe { __library.get(b"ibv_query_device\0") }.map(|sym| *sym)?;
         let ibv_query_port = unsafe { __library.get(b"ibv_query_port\0") }.map(|sym| *sym)?;
         let ibv_query_gid = unsafe { __library.get(b"ibv_query_gid\0") }.map(|sym| *sym)?;
+        let _ibv_query_gid_table =
+            unsafe { __library.get(b"_ibv_query_gid_table\0") }.map(|sym| *sym)?;
         let ibv_alloc_pd = unsafe { __library.get(b"ibv_alloc_pd\0") }.map(|sym| *sym)?;
         let ibv_dealloc_pd = unsafe { __library.get(b"ibv_dealloc_pd\0") }.map(|sym| *sym)?;
         let ibv_reg_mr_iova2 = unsafe { __library.get(b"ibv_reg_mr_iova2\0") }.map(|sym| *sym)?;
@@ -1237,6 +2626,9 @@ impl Functions {
         let ibv_create_qp = unsafe { __library.get(b"ibv_create_qp\0") }.map(|sym| *sym)?;
         let ibv_modify_qp = unsafe { __library.get(b"ibv_modify_qp\0") }.map(|sym| *sym)?;
         let ibv_destroy_qp = unsafe { __library.get(b"ibv_destroy_qp\0") }.map(|sym| *sym)?;
+        let mlx5dv_create_qp = unsafe { __library.get(b"mlx5dv_create_qp\0") }.map(|sym| *sym)?;
+        let mlx5dv_qp_ex_from_ibv_qp_ex =
+            unsafe { __library.get(b"mlx5dv_qp_ex_from_ibv_qp_ex\0") }.map(|sym| *sym)?;
         let mlx5dv_init_obj = unsafe { __library.get(b"mlx5dv_init_obj\0") }.map(|sym| *sym)?;
         let mlx5dv_is_supported =
             unsafe { __library.get(b"mlx5dv_is_supported\0") }.map(|sym| *sym)?;
@@ -1255,13 +2647,16 @@ impl Functions {
         Ok(Functions {
             __library,
             ibv_wc_status_str,
+            ibv_qp_to_qp_ex,
             ibv_get_device_list,
             ibv_free_device_list,
             ibv_get_device_name,
             ibv_open_device,
             ibv_close_device,
+            ibv_query_device,
             ibv_query_port,
             ibv_query_gid,
+            _ibv_query_gid_table,
             ibv_alloc_pd,
             ibv_dealloc_pd,
             ibv_reg_mr_iova2,
@@ -1271,6 +2666,8 @@ impl Functions {
             ibv_create_qp,
             ibv_modify_qp,
             ibv_destroy_qp,
+            mlx5dv_create_qp,
+            mlx5dv_qp_ex_from_ibv_qp_ex,
             mlx5dv_init_obj,
             mlx5dv_is_supported,
             mlx5dv_open_device,
@@ -1283,6 +2680,9 @@ impl Functions {
     }
     pub unsafe fn ibv_wc_status_str(&self, status: ibv_wc_status) -> *const ::core::ffi::c_char {
         unsafe { (self.ibv_wc_status_str)(status) }
+    }
+    pub unsafe fn ibv_qp_to_qp_ex(&self, qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+        unsafe { (self.ibv_qp_to_qp_ex)(qp) }
     }
     pub unsafe fn ibv_get_device_list(
         &self,
@@ -1305,6 +2705,13 @@ impl Functions {
     pub unsafe fn ibv_close_device(&self, context: *mut ibv_context) -> ::core::ffi::c_int {
         unsafe { (self.ibv_close_device)(context) }
     }
+    pub unsafe fn ibv_query_device(
+        &self,
+        context: *mut ibv_context,
+        device_attr: *mut ibv_device_attr,
+    ) -> ::core::ffi::c_int {
+        unsafe { (self.ibv_query_device)(context, device_attr) }
+    }
     pub unsafe fn ibv_query_port(
         &self,
         context: *mut ibv_context,
@@ -1321,6 +2728,16 @@ impl Functions {
         gid: *mut ibv_gid,
     ) -> ::core::ffi::c_int {
         unsafe { (self.ibv_query_gid)(context, port_num, index, gid) }
+    }
+    pub unsafe fn _ibv_query_gid_table(
+        &self,
+        context: *mut ibv_context,
+        entries: *mut ibv_gid_entry,
+        max_entries: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> isize {
+        unsafe { (self._ibv_query_gid_table)(context, entries, max_entries, flags, entry_size) }
     }
     pub unsafe fn ibv_alloc_pd(&self, context: *mut ibv_context) -> *mut ibv_pd {
         unsafe { (self.ibv_alloc_pd)(context) }
@@ -1371,6 +2788,17 @@ impl Functions {
     }
     pub unsafe fn ibv_destroy_qp(&self, qp: *mut ibv_qp) -> ::core::ffi::c_int {
         unsafe { (self.ibv_destroy_qp)(qp) }
+    }
+    pub unsafe fn mlx5dv_create_qp(
+        &self,
+        context: *mut ibv_context,
+        qp_attr: *mut ibv_qp_init_attr_ex,
+        mlx5_qp_attr: *mut mlx5dv_qp_init_attr,
+    ) -> *mut ibv_qp {
+        unsafe { (self.mlx5dv_create_qp)(context, qp_attr, mlx5_qp_attr) }
+    }
+    pub unsafe fn mlx5dv_qp_ex_from_ibv_qp_ex(&self, qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
+        unsafe { (self.mlx5dv_qp_ex_from_ibv_qp_ex)(qp) }
     }
     pub unsafe fn mlx5dv_init_obj(
         &self,

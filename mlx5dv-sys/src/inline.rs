@@ -1,8 +1,13 @@
 //! The verbs that are inline functions of `verbs.h`: calls through the context's table of operations.
 
 use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr;
 
-use crate::{ibv_cq, ibv_qp, ibv_send_wr, ibv_wc};
+use crate::{
+    ibv_context, ibv_cq, ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_send_wr, ibv_td,
+    ibv_td_init_attr, ibv_wc, verbs_context,
+};
 
 /// `ENOSYS`'s place is taken by `EOPNOTSUPP`, as the library itself answers for operations that a driver lacks.
 const EOPNOTSUPP: c_int = libc::EOPNOTSUPP;
@@ -39,5 +44,86 @@ pub unsafe fn ibv_post_send(
         // SAFETY: the driver's operation for this queue pair, with the caller's promises.
         Some(post) => unsafe { post(qp, wr, bad_wr) },
         None => EOPNOTSUPP,
+    }
+}
+
+/// The extended table of a context and how many of its bytes there are (`verbs.h`, `verbs_get_ctx`).
+///
+/// # Safety
+/// `context` is a live context.
+unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
+    // SAFETY: the caller's promise.
+    let mark = unsafe { (*context).abi_compat };
+    // `__VERBS_ABI_IS_EXTENDED`: all bits are set where the context lies at the end of an extended one.
+    if mark.addr() != usize::MAX {
+        return None;
+    }
+    // SAFETY: the mark says that the context is the last field of an extended one.
+    Some(unsafe { context.byte_sub(offset_of!(verbs_context, context)) }.cast())
+}
+
+/// The operation of the extended table, if the library has the field and the driver has set it
+/// (`verbs.h`, `verbs_get_ctx_op`).
+macro_rules! operation {
+    ($context:expr, $field:ident) => {{
+        // SAFETY: the caller's promise.
+        unsafe { extended($context) }.and_then(|table| {
+            // SAFETY: an extended context says just before the plain one how long it is.
+            let bytes = unsafe { (*table).sz };
+            if bytes < size_of::<verbs_context>() - offset_of!(verbs_context, $field) {
+                return None;
+            }
+            // SAFETY: the table begins before this field, as was just compared.
+            unsafe { (*table).$field }
+        })
+    }};
+}
+
+/// Sets errno to `EOPNOTSUPP`, as `verbs.h` does for a driver without the operation.
+fn not_supported<T>() -> *mut T {
+    // SAFETY: errno is the thread's own.
+    unsafe { *libc::__errno_location() = EOPNOTSUPP };
+    ptr::null_mut()
+}
+
+/// `ibv_alloc_td` (`verbs.h`): allocates a thread domain. Null with errno on failure.
+///
+/// # Safety
+/// `context` is a live context, and `attr` is as `verbs.h` describes it.
+pub unsafe fn ibv_alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
+    match operation!(context, alloc_td) {
+        // SAFETY: the driver's operation, with the caller's promises.
+        Some(alloc) => unsafe { alloc(context, attr) },
+        None => not_supported(),
+    }
+}
+
+/// `ibv_dealloc_td` (`verbs.h`): frees a thread domain. Returns 0 or the error number.
+///
+/// # Safety
+/// `td` is a live thread domain that no parent domain names any more.
+pub unsafe fn ibv_dealloc_td(td: *mut ibv_td) -> c_int {
+    // SAFETY: a live thread domain names its context.
+    let context = unsafe { (*td).context };
+    match operation!(context, dealloc_td) {
+        // SAFETY: the driver's operation, with the caller's promises.
+        Some(dealloc) => unsafe { dealloc(td) },
+        None => EOPNOTSUPP,
+    }
+}
+
+/// `ibv_alloc_parent_domain` (`verbs.h`): allocates a domain that joins a protection domain and a thread domain. Null
+/// with errno on failure. `ibv_dealloc_pd` frees it.
+///
+/// # Safety
+/// `context` is a live context, and `attr` names live domains of it.
+pub unsafe fn ibv_alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    match operation!(context, alloc_parent_domain) {
+        // SAFETY: the driver's operation, with the caller's promises.
+        Some(alloc) => unsafe { alloc(context, attr) },
+        None => not_supported(),
     }
 }
