@@ -12,6 +12,7 @@ mod cost;
 mod crash;
 mod deferred;
 mod faults;
+mod forms;
 mod harness;
 mod limits;
 mod moderation;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     cases.extend(tools::cases());
     cases.extend(trap::cases());
     cases.extend(pool::cases());
+    cases.extend(forms::cases());
     cases.extend(offload::cases());
     cases.extend(cost::cases());
     cases.extend(faults::cases());

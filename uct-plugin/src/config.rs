@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use xgvmi_pool::mlx5::Mlx5Options;
+use xgvmi_pool::mlx5::{FormFailure, Mlx5Options, Post, Prove};
 use xgvmi_pool::{AccessKey, AliasPolicy, Invalidate, OnFull, PoolPolicy, ReuseOrder, Seal};
 
 use crate::log;
@@ -38,6 +38,8 @@ pub(crate) struct Options {
     invalidate: Invalidate,
     batch: u32,
     poll_timeout: Duration,
+    prove: Prove,
+    post: Post,
     alias_max: u32,
     alias_ttl: Option<Duration>,
     import_max: u32,
@@ -94,6 +96,10 @@ impl Options {
             },
             // UCX has asked the adapter, and says so of the memory domain.
             is_known_to_cross: true,
+            gid_index: gid_index(std::env::var("UCX_IB_GID_INDEX").ok().as_deref()),
+            post: self.post,
+            prove: self.prove,
+            on_failure: Some(tell_failure),
             ..Mlx5Options::default()
         }
     }
@@ -113,6 +119,16 @@ impl Options {
     pub(crate) fn seal(&self) -> &Seal {
         &self.seal
     }
+}
+
+/// Says that a form of binds is not used, once for each form and memory domain.
+fn tell_failure(failure: &FormFailure) {
+    log::warning!("{failure}; such exports take UCX's own path");
+}
+
+/// The entry of the GID table that the user names for UCX. UCX's own word for "choose" is `auto`.
+fn gid_index(value: Option<&str>) -> Option<u8> {
+    value?.trim().parse().ok()
 }
 
 /// Building blocks of a work queue without batches: room for 85 exports of as many threads.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::core::Core;
 use crate::device::{MkeyDevice, UmrOp};
-use crate::error::{ChainError, DeviceError, PoolError, ReleaseError};
+use crate::error::{ChainError, DeviceError, PoolError, ReleaseError, Rest};
 use crate::event::PoolEvent;
 use crate::key::Mkey;
 use crate::latency::Times;
@@ -204,6 +204,11 @@ impl<D: MkeyDevice> Core<D> {
         };
         let failed = self.post(ops, times).err();
         let done = failed.as_ref().map_or(ops.len(), |failed| failed.done);
+        // What the device cannot do at all it has not begun: the keys to bind are as free as before.
+        let not_posted = failed.as_ref().is_some_and(|failed| {
+            let is_refused = matches!(failed.source, DeviceError::Unsupported { .. });
+            is_refused && failed.rest == Rest::NotDone
+        });
         for (number, (id, op)) in ids.iter().zip(ops).enumerate() {
             match (op, number < done) {
                 (UmrOp::Bind { .. }, true) => {
@@ -215,6 +220,10 @@ impl<D: MkeyDevice> Core<D> {
                     self.slots.advance(*id, State::Unsure, State::Free);
                     self.counters.invalidates.one();
                     self.give(*id);
+                }
+                (UmrOp::Bind { .. }, false) if not_posted => {
+                    self.counters.bind_failures.one();
+                    self.give_back(*id);
                 }
                 (UmrOp::Bind { mkey, .. }, false) => {
                     self.counters.bind_failures.one();

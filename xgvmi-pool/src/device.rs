@@ -10,7 +10,8 @@ use crate::span::Span;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UmrOp<'a> {
     /// Makes a free key stand for memory, under the memory's own addresses, readable and
-    /// writable locally and remotely, without remote atomics. A key that is not free is an error.
+    /// writable locally and remotely, without remote atomics. Whether a key that is not free is an
+    /// error depends on the device: mlx5 binds it to the new memory, as stock requests do not ask.
     Bind {
         /// The key; its tag becomes the key's tag.
         mkey: Mkey,

@@ -32,6 +32,8 @@ pub(super) struct Raw {
     pub(super) invalidate: c_uint,
     pub(super) batch: c_uint,
     pub(super) poll_timeout: f64,
+    pub(super) prove: c_uint,
+    pub(super) post: c_uint,
     pub(super) alias_max: c_uint,
     pub(super) alias_ttl: f64,
     pub(super) import_max: c_uint,
@@ -68,8 +70,12 @@ static INVALIDATE: Words<4> = Words([
     null(),
 ]);
 
+static PROVE: Words<4> = Words([c"y".as_ptr(), c"n".as_ptr(), c"once".as_ptr(), null()]);
+
+static POST: Words<3> = Words([c"raw".as_ptr(), c"verbs".as_ptr(), null()]);
+
 /// All options.
-pub(super) static OPTIONS: [Spec; 19] = [
+pub(super) static OPTIONS: [Spec; 21] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -204,6 +210,28 @@ pub(super) static OPTIONS: [Spec; 19] = [
         kind: Kind::Time,
     },
     Spec {
+        name: c"PROVE",
+        default: c"y",
+        doc: c"Prove that the adapter carries binds out as meant, before the first key leaves the\n\
+               process: bytes are read back through a key, and reads beyond it and through the invalid\n\
+               key must be refused. Exports that the adapter fails to prove take UCX's own path.\n\
+                - y:    in each process, at the first export of each form by each device\n\
+                - n:    not at all\n\
+                - once: once for each model and firmware of adapter; a file in $XDG_CACHE_HOME/xgvmi,\n\
+                        else in ~/.cache/xgvmi, remembers it",
+        offset: offset_of!(Raw, prove),
+        kind: Kind::Word(&PROVE.0),
+    },
+    Spec {
+        name: c"POST",
+        default: c"raw",
+        doc: c"Who writes work requests to the queue of the pool:\n\
+                - raw:   this library, by a doorbell register of its own; libmlx5 where there is none\n\
+                - verbs: libmlx5 in any case, which takes longer",
+        offset: offset_of!(Raw, post),
+        kind: Kind::Word(&POST.0),
+    },
+    Spec {
         name: c"ALIAS_MAX",
         default: c"65536",
         doc: c"Maximum number of aliases of imported memory keys in one memory domain. When the limit\n\
@@ -273,6 +301,8 @@ impl Raw {
         invalidate: 0,
         batch: 64,
         poll_timeout: 5.0,
+        prove: 0,
+        post: 0,
         alias_max: 65_536,
         alias_ttl: 0.0,
         import_max: 1024,
@@ -344,8 +374,15 @@ mod tests {
         check_time(c"POOL_AGE", raw.pool_age);
         check_time(c"FULL_TIMEOUT", raw.full_timeout);
         check_time(c"POLL_TIMEOUT", raw.poll_timeout);
-        let words = [raw.log_level, raw.pool_order, raw.on_full, raw.invalidate];
-        assert_eq!(words, [0; 4]);
+        let words = [
+            raw.log_level,
+            raw.pool_order,
+            raw.on_full,
+            raw.invalidate,
+            raw.prove,
+            raw.post,
+        ];
+        assert_eq!(words, [0; 6]);
     }
 
     #[test]

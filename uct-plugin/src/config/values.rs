@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use xgvmi_pool::mlx5::{Post, Prove};
 use xgvmi_pool::{AccessKey, Invalidate, OnFull, ReuseOrder, Seal};
 
 use super::table::{OPTIONS, Raw};
@@ -62,6 +63,15 @@ impl Raw {
                 self.poll_timeout,
                 Self::DEFAULT.poll_timeout,
             ),
+            prove: match self.prove {
+                0 => Prove::Yes,
+                1 => Prove::No,
+                _ => Prove::Once,
+            },
+            post: match self.post {
+                0 => Post::Raw,
+                _ => Post::Verbs,
+            },
             alias_max: number(c"ALIAS_MAX", self.alias_max),
             import_max: number(c"IMPORT_MAX", self.import_max),
             alias_ttl: (!ttl.is_zero()).then_some(ttl),
@@ -155,12 +165,11 @@ mod tests {
         let device = options.device();
         // What UCX has found out, and that it exports one by one.
         assert!(device.is_known_to_cross && device.sq_wqebbs < Mlx5Options::default().sq_wqebbs);
-        let as_default = Mlx5Options {
-            is_known_to_cross: false,
-            sq_wqebbs: 1024,
-            ..device
-        };
-        assert_eq!(as_default, Mlx5Options::default());
+        assert!(device.on_failure.is_some(), "a failure is told");
+        let default = Mlx5Options::default();
+        assert_eq!((device.post, device.prove), (default.post, default.prove));
+        assert_eq!(device.poll_timeout, default.poll_timeout);
+        assert_eq!(device.port, default.port);
     }
 
     #[test]

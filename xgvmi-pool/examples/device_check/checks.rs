@@ -330,6 +330,13 @@ fn lone_key(device: &Mlx5Device) -> Outcome<Mkey> {
     Ok(Mkey::new(device.create_mkey(&spec)?, Tag::UCX_POOLED))
 }
 
+/// The number of a key that is there no more.
+fn dead_key(device: &Mlx5Device) -> Outcome<Mkey> {
+    let mkey = lone_key(device)?;
+    device.destroy_mkey(mkey.index())?;
+    Ok(mkey)
+}
+
 fn a_bad_bind_ends_the_queue_and_the_next_one_finds_a_new_queue(
     host: &Context,
     dpu: &Context,
@@ -341,6 +348,10 @@ fn a_bad_bind_ends_the_queue_and_the_next_one_finds_a_new_queue(
         mkey: lone_key(device)?,
         span: whole(&memory)?.into(),
     };
+    let bad = UmrOp::Bind {
+        mkey: dead_key(device)?,
+        span: whole(&memory)?.into(),
+    };
     for recoveries in 0..3 {
         ensure(
             device.recoveries() == recoveries,
@@ -348,9 +359,9 @@ fn a_bad_bind_ends_the_queue_and_the_next_one_finds_a_new_queue(
         )?;
         device.run(&[bind])?;
         let failed = device
-            .run(&[bind])
+            .run(&[bad])
             .err()
-            .ok_or("a bound key was bound once more")?;
+            .ok_or("a key was bound that is not there")?;
         let completed = matches!(failed.source, DeviceError::Completion { .. });
         ensure(failed.done == 0 && completed, "the adapter itself refuses")?;
         // The pool's keys go on as if nothing had happened.
@@ -370,20 +381,21 @@ fn the_requests_before_the_bad_one_are_done_and_those_behind_it_are_not(
     let sides = Sides::open(host, dpu)?;
     let memory = sides.memory(PAGE, 5)?;
     let (device, region) = (&sides.host_device, whole(&memory)?);
-    let keys: Outcome<Vec<_>> = (0..4).map(|_| lone_key(device)).collect();
+    let keys: Outcome<Vec<_>> = (0..3).map(|_| lone_key(device)).collect();
     let keys = keys?;
-    let bind = |number: usize| UmrOp::Bind {
-        mkey: keys[number],
+    let bind = |mkey: Mkey| UmrOp::Bind {
+        mkey,
         span: region.into(),
     };
-    device.run(&[bind(2)])?;
-    let failed = device.run(&[bind(0), bind(1), bind(2), bind(3)]).err();
+    let dead = dead_key(device)?;
+    let chain = [bind(keys[0]), bind(keys[1]), bind(dead), bind(keys[2])];
+    let failed = device.run(&chain).err();
     let done = failed.map(|failed| failed.done);
     ensure(
         done == Some(2),
         &format!("two of four requests are done, not {done:?}"),
     )?;
-    for (number, reached) in [true, true, true, false].into_iter().enumerate() {
+    for (number, reached) in [true, true, false].into_iter().enumerate() {
         let key = RemoteKey {
             gvmi: device.gvmi(),
             mkey: keys[number],

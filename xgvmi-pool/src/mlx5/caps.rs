@@ -2,7 +2,8 @@
 
 use std::ptr::NonNull;
 
-use mlx5_prm::cap::{self, general, general_2};
+use mlx5_prm::cap::{self, general, general_2, umr_fence};
+use mlx5_prm::wqe::flag;
 use mlx5_prm::{Field, cmd};
 use mlx5dv_sys::{Mlx5Lib, ibv_context};
 
@@ -17,6 +18,8 @@ pub(super) struct Caps {
     pub(super) ports: u8,
     /// Entries that a translation list may have, and that one work request may write.
     pub(super) klm_entries_max: u32,
+    /// Fence of a request that follows a UMR, of [`flag::FENCE_MASK`].
+    pub(super) umr_fence: u8,
 }
 
 /// Bytes of an answer: header and one page.
@@ -73,6 +76,16 @@ fn parse(page: &[u8]) -> Caps {
         gvmi: Gvmi::new(gvmi),
         ports: ports.max(1),
         klm_entries_max: list.min(request_entries(number(general::MAX_WQE_SZ_SQ, page))),
+        umr_fence: fence(number(general::UMR_FENCE, page)),
+    }
+}
+
+/// The fence for what the adapter says that it needs. An adapter that needs none gets the small one
+/// all the same, because libmlx5 writes that one in any case and does not ask (`fm_cache`).
+fn fence(capability: u32) -> u8 {
+    match capability == u32::from(umr_fence::STRONG) {
+        true => flag::FENCE_STRONG_ORDERING,
+        false => flag::FENCE_INITIATOR_SMALL,
     }
 }
 
@@ -150,9 +163,22 @@ mod tests {
             Caps {
                 gvmi: Gvmi::new(7),
                 ports: 2,
-                klm_entries_max: expect
+                klm_entries_max: expect,
+                umr_fence: flag::FENCE_STRONG_ORDERING,
             }
         );
+    }
+
+    #[test]
+    fn the_fence_is_the_one_that_the_adapter_needs() {
+        for (capability, expect) in [
+            (umr_fence::STRONG, flag::FENCE_STRONG_ORDERING),
+            (umr_fence::SMALL, flag::FENCE_INITIATOR_SMALL),
+            (umr_fence::NONE, flag::FENCE_INITIATOR_SMALL),
+        ] {
+            let (page, _) = pages(&[(general::UMR_FENCE, u64::from(capability))], &[]);
+            assert_eq!(parse(&page).umr_fence, expect);
+        }
     }
 
     #[test]

@@ -4,37 +4,65 @@ use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 
 use mlx5dv_sys::{
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_512, IBV_PORT_ACTIVE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
-    IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY,
-    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR,
-    IBV_QPS_RTS, Mlx5Lib, ibv_ah_attr, ibv_context, ibv_gid, ibv_port_attr, ibv_qp, ibv_qp_attr,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, IBV_LINK_LAYER_ETHERNET, IBV_MTU_512, IBV_PORT_ACTIVE,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, Mlx5Lib, ibv_ah_attr, ibv_context, ibv_gid,
+    ibv_port_attr, ibv_qp, ibv_qp_attr,
 };
 
+use super::gid;
 use crate::error::DeviceError;
 
+/// Every address on this port carries a global route (`verbs.h`, an unnamed enumeration).
+const IBV_QPF_GRH_REQUIRED: u8 = 1 << 0;
+
+/// Ways that are tried before a queue pair counts as not connected. Each costs a call that the kernel
+/// refuses.
+const ROUTES_MAX: usize = 8;
+
 /// Where a queue pair finds itself.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Loopback {
     port: u8,
     lid: u16,
-    /// Index and value of the address to use, where local identifiers do not do.
-    gid: Option<(u8, ibv_gid)>,
+    /// At least one, in the order in which they are tried.
+    routes: Vec<Route>,
+}
+
+/// One way to oneself.
+#[derive(Clone, Copy)]
+enum Route {
+    /// With a global route to the address at this place of the port's table.
+    Global(u8, ibv_gid),
+    /// By the local identifier alone.
+    Local,
 }
 
 impl std::fmt::Debug for Loopback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let indices = self.routes.iter().map(|route| match route {
+            Route::Global(index, _) => Some(*index),
+            Route::Local => None,
+        });
         f.debug_struct("Loopback")
             .field("port", &self.port)
             .field("lid", &self.lid)
-            .field("gid_index", &self.gid.map(|gid| gid.0))
+            .field("gid_indices", &indices.collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
 
 impl Loopback {
-    /// The way over the port and the entry of its GID table that are asked for, or over the first
-    /// ones that are in use. InfiniBand needs no GID, so an empty table there does no harm.
+    /// The ways over the port that is asked for, or over the first one that is active.
+    ///
+    /// A global route is always there, as stock UCX has it for this queue pair. On InfiniBand it leads
+    /// to the entry of the GID table that is asked for, or to the first one; where that is empty and
+    /// the port does not insist, the local identifier does. On Ethernet it leads to the entry that is
+    /// asked for, or to the first one in UCX's order (RoCE v2 before v1, IPv4 before IPv6) that the
+    /// kernel resolves.
     ///
     /// # Errors
     /// If the port is not active, or no GID can be had where one is needed.
@@ -58,20 +86,33 @@ impl Loopback {
             if attr.state != IBV_PORT_ACTIVE {
                 continue;
             }
-            let by_gid = u32::from(attr.link_layer) == IBV_LINK_LAYER_ETHERNET || attr.lid == 0;
-            if !by_gid {
-                return Ok(Self {
-                    port,
-                    lid: attr.lid,
-                    gid: None,
-                });
+            let is_ethernet = u32::from(attr.link_layer) == IBV_LINK_LAYER_ETHERNET;
+            let gids = match (is_ethernet, gid_index) {
+                // SAFETY: the caller's promise.
+                (true, None) => unsafe { gid::in_order_of_ucx(lib, context, port) },
+                // SAFETY: the caller's promise.
+                (_, index) => unsafe { gid::at(lib, context, port, index.unwrap_or(0)) }
+                    .into_iter()
+                    .collect(),
+            };
+            let mut routes: Vec<_> = gids
+                .into_iter()
+                .map(|(index, gid)| Route::Global(index, gid))
+                .take(ROUTES_MAX)
+                .collect();
+            if !is_ethernet && attr.flags & IBV_QPF_GRH_REQUIRED == 0 && attr.lid != 0 {
+                routes.push(Route::Local);
             }
-            // SAFETY: the caller's promise.
-            let gid = unsafe { find_gid(lib, context, port, attr.gid_tbl_len, gid_index) }?;
+            if routes.is_empty() {
+                return Err(down(match gid_index {
+                    Some(index) => format!("GID {index} of port {port} is empty"),
+                    None => format!("no GID of port {port} can be had"),
+                }));
+            }
             return Ok(Self {
                 port,
                 lid: attr.lid,
-                gid: Some(gid),
+                routes,
             });
         }
         Err(down(match port {
@@ -94,21 +135,25 @@ impl Loopback {
     ) -> Result<(), DeviceError> {
         // SAFETY: live by the caller's promise.
         let qpn = unsafe { (*qp.as_ptr()).qp_num };
+        // As stock UCX sets this queue pair up; the proofs read through it.
+        let access = IBV_ACCESS_LOCAL_WRITE
+            | IBV_ACCESS_REMOTE_WRITE
+            | IBV_ACCESS_REMOTE_READ
+            | IBV_ACCESS_REMOTE_ATOMIC;
         let mut init = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
             port_num: self.port,
+            qp_access_flags: access,
             ..ibv_qp_attr::default()
         };
         let init_mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        // The request never leaves the adapter, so what serves the wire is set to what every port
-        // takes.
+        // A request never leaves the adapter, so what serves the wire is set to what every port takes.
         let mut rtr = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
             path_mtu: IBV_MTU_512,
             dest_qp_num: qpn,
             max_dest_rd_atomic: 1,
             min_rnr_timer: 12,
-            ah_attr: self.address(),
             ..ibv_qp_attr::default()
         };
         let rtr_mask = IBV_QP_STATE
@@ -132,36 +177,47 @@ impl Loopback {
             | IBV_QP_RNR_RETRY
             | IBV_QP_SQ_PSN
             | IBV_QP_MAX_QP_RD_ATOMIC;
-        let steps = [
-            ("RESET to INIT", &mut init, init_mask),
-            ("INIT to RTR", &mut rtr, rtr_mask),
-            ("RTR to RTS", &mut rts, rts_mask),
-        ];
-        for (step, attr, mask) in steps {
+        let modify = |attr: &mut ibv_qp_attr, mask: u32| {
             // Cannot be lost: the mask has 27 bits.
-            let mask = c_int::try_from(mask).unwrap_or(0);
+            let mask = c_int::try_from(mask).unwrap_or(c_int::MAX);
             // SAFETY: the queue pair is live, the attributes are those that the mask names.
-            let errno = unsafe { lib.ibv_modify_qp(qp.as_ptr(), ptr::from_mut(attr), mask) };
-            if errno != 0 {
-                return Err(down(format!(
-                    "queue pair {qpn:#x}, {step} over {self:?}: errno {errno}"
-                )));
+            match unsafe { lib.ibv_modify_qp(qp.as_ptr(), ptr::from_mut(attr), mask) } {
+                0 => Ok(()),
+                errno => Err(errno),
+            }
+        };
+        let refused = |step: &str, errno: i32| {
+            down(format!(
+                "queue pair {qpn:#x}, {step} over {self:?}: errno {errno}"
+            ))
+        };
+        modify(&mut init, init_mask).map_err(|errno| refused("RESET to INIT", errno))?;
+        // A queue pair whose way is refused is still in INIT, so that another way may be tried.
+        let mut connected = Err(0);
+        for route in &self.routes {
+            rtr.ah_attr = self.address(*route);
+            connected = modify(&mut rtr, rtr_mask);
+            if connected.is_ok() {
+                break;
             }
         }
-        Ok(())
+        connected.map_err(|errno| refused("INIT to RTR", errno))?;
+        modify(&mut rts, rts_mask).map_err(|errno| refused("RTR to RTS", errno))
     }
 
-    fn address(&self) -> ibv_ah_attr {
+    fn address(&self, route: Route) -> ibv_ah_attr {
         let mut address = ibv_ah_attr {
+            // Zero on Ethernet.
             dlid: self.lid,
             port_num: self.port,
             ..ibv_ah_attr::default()
         };
-        if let Some((index, gid)) = self.gid {
+        if let Route::Global(index, gid) = route {
+            // The hop limit stays zero, as stock UCX has it: the kernel sets its own where packets
+            // could leave the subnet.
             address.is_global = 1;
             address.grh.dgid = gid;
             address.grh.sgid_index = index;
-            address.grh.hop_limit = 1;
         }
         address
     }
@@ -185,38 +241,6 @@ unsafe fn query_port(
     } else {
         Err(down(format!("query of port {port}: errno {errno}")))
     }
-}
-
-/// # Safety
-/// `context` is a live context made by `lib`.
-unsafe fn find_gid(
-    lib: &Mlx5Lib,
-    context: NonNull<ibv_context>,
-    port: u8,
-    table_len: c_int,
-    index: Option<u8>,
-) -> Result<(u8, ibv_gid), DeviceError> {
-    let table_len = u8::try_from(table_len.clamp(0, 255)).unwrap_or(0);
-    let candidates = match index {
-        Some(index) => index..index.saturating_add(1),
-        None => 0..table_len,
-    };
-    for index in candidates {
-        let mut gid = ibv_gid::default();
-        // SAFETY: the context is live by the caller's promise.
-        let failed =
-            unsafe { lib.ibv_query_gid(context.as_ptr(), port, c_int::from(index), &raw mut gid) };
-        // SAFETY: the union is sixteen plain bytes, whatever was written.
-        let raw = unsafe { gid.raw };
-        // The last half of an address in use is never zero; an entry that is not in use is.
-        if failed == 0 && raw[8..] != [0; 8] {
-            return Ok((index, gid));
-        }
-    }
-    Err(down(match index {
-        Some(index) => format!("GID {index} of port {port} is empty"),
-        None => format!("all {table_len} GIDs of port {port} are empty"),
-    }))
 }
 
 fn down(reason: String) -> DeviceError {

@@ -65,7 +65,7 @@ impl CqRing {
         if owner >> 4 == cqe::opcode::INVALID || (owner & 1 != 0) != round {
             return None;
         }
-        mmio::load_barrier();
+        mmio::from_device_barrier();
         let mut bytes = [0; CQE_BYTES];
         for (word, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             // SAFETY: `word` is below 8, the words of an entry.

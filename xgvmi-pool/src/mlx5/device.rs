@@ -9,8 +9,10 @@ use mlx5dv_sys::{MLX5DV_OBJ_PD, Mlx5Lib, ibv_context, ibv_pd, mlx5dv_devx_obj, m
 
 use super::caps::Caps;
 use super::fork::ForkGuard;
-use super::queue::UmrQueue;
+use super::proofs::{OnFailure, Proof, Proofs, Prove};
+use super::queue::{Shape, UmrQueue};
 use super::queues::{Queues, Recipe};
+use super::send::Post;
 use super::{alias, caps, command, mkey};
 use crate::device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 use crate::error::{ChainError, DeviceError, Rest};
@@ -22,12 +24,12 @@ use crate::sync::{Mutex, lock};
 const CLOSE_WAIT: Duration = Duration::from_secs(60);
 
 /// Numbers of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Mlx5Options {
     /// Port that the work queue is connected over. Default: the first one that is active.
     pub port: Option<u8>,
-    /// Entry of the port's GID table, used on Ethernet only. Default: the first one that is not
-    /// empty.
+    /// Entry of the port's GID table. Default: the first one on InfiniBand; on Ethernet the first one
+    /// that resolves, in UCX's order: RoCE v2 before v1, IPv4 before IPv6.
     pub gid_index: Option<u8>,
     /// Size of the send queue in building blocks of 64 bytes: a bind takes three, an invalidation
     /// two. Default 1024: 64 KiB, room for a chain of 336 binds.
@@ -38,6 +40,13 @@ pub struct Mlx5Options {
     /// The adapter is known to open keys to other functions and to make aliases of theirs, so that it
     /// is not asked. Default: no.
     pub is_known_to_cross: bool,
+    /// Who posts binds and invalidations. Default: this crate.
+    pub post: Post,
+    /// Whether a form of binds is proved before it is used first. Default: once in each
+    /// process.
+    pub prove: Prove,
+    /// Told once of each form that does not work, from within the call that found it. Default: nobody.
+    pub on_failure: Option<OnFailure>,
 }
 
 impl Default for Mlx5Options {
@@ -48,6 +57,9 @@ impl Default for Mlx5Options {
             sq_wqebbs: 1024,
             poll_timeout: Duration::from_secs(5),
             is_known_to_cross: false,
+            post: Post::default(),
+            prove: Prove::default(),
+            on_failure: None,
         }
     }
 }
@@ -64,6 +76,7 @@ pub struct Mlx5Device {
     caps: Caps,
     options: Mlx5Options,
     queues: Queues,
+    proofs: Proofs,
     /// All objects that were made and not destroyed, by their index. A key and an alias never have
     /// the same: both are entries of the function's key table.
     objects: Mutex<HashMap<MkeyIndex, Object>>,
@@ -117,8 +130,12 @@ impl Mlx5Device {
             ports: caps.ports,
             port: options.port,
             gid_index: options.gid_index,
-            wqebbs: options.sq_wqebbs,
-            poll_timeout: options.poll_timeout,
+            shape: Shape {
+                wqebbs: options.sq_wqebbs,
+                poll_timeout: options.poll_timeout,
+                post: options.post,
+                fence: caps.umr_fence,
+            },
         };
         // SAFETY: the caller's promise; `close` and the drop close the queues.
         let queues = unsafe { Queues::new(recipe) };
@@ -129,6 +146,7 @@ impl Mlx5Device {
             caps,
             options,
             queues,
+            proofs: Proofs::new(options.prove, options.on_failure),
             objects: Mutex::new(HashMap::new()),
             gate: Gate::new(),
             fork,
@@ -158,6 +176,21 @@ impl Mlx5Device {
             clean &= gone.is_ok();
         }
         clean
+    }
+
+    /// The forms of binds that were proved so far, or failed.
+    #[must_use]
+    pub fn proofs(&self) -> Vec<Proof> {
+        self.proofs.done()
+    }
+
+    /// Who posts to the work queue in use.
+    ///
+    /// # Errors
+    /// If there is no queue and none can be made now.
+    pub fn posted_by(&self) -> Result<Post, DeviceError> {
+        let _inside = self.enter()?;
+        Ok(self.queues.get()?.posted_by())
     }
 
     fn enter(&self) -> Result<Inside<'_>, DeviceError> {
@@ -233,6 +266,9 @@ impl MkeyDevice for Mlx5Device {
             source,
         };
         let _inside = self.enter().map_err(not_posted)?;
+        while let Some(form) = self.proofs.missing(chain) {
+            self.proofs.prove(&self.queues, form)?;
+        }
         let queue = self.queues.get().map_err(not_posted)?;
         queue.run(chain)
     }

@@ -11,18 +11,30 @@ mod connect;
 mod cq_ring;
 mod device;
 mod fork;
+mod form;
 mod function;
+mod gid;
 mod mkey;
 mod mmio;
 mod progress;
+mod proof;
+mod proofs;
 mod queue;
 mod queues;
+mod receive;
+mod record;
+mod register;
+mod send;
 mod send_ring;
 pub mod steps;
 mod wqe;
 
 pub use device::{Mlx5Device, Mlx5Options};
+pub use form::Form;
 pub use function::Function;
+pub use proof::ProofStep;
+pub use proofs::{FormFailure, OnFailure, Outcome, Proof, Prove};
+pub use send::Post;
 // What `Mlx5Device::open` is called with.
 pub use mlx5dv_sys::{LoadError, Mlx5Lib, ibv_context, ibv_pd};
 // For those who look a region's registration up in somebody else's structures.

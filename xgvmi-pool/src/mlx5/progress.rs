@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 use mlx5_prm::cqe::{self, Cqe};
 
 use super::send_ring::low16;
-use super::wqe;
-use crate::device::UmrOp;
+use super::wqe::Request;
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -50,10 +49,10 @@ impl Progress {
     }
 
     /// What became of a chain, if that is known.
-    pub(super) fn outcome(
+    pub(super) fn outcome<R: Request>(
         &self,
         ticket: Ticket,
-        chain: &[UmrOp<'_>],
+        chain: &[R],
     ) -> Option<Result<(), ChainError>> {
         // Before a look at the failure: what was done before it is done.
         if self.done() > ticket.last {
@@ -106,7 +105,7 @@ impl Progress {
 
 impl Failure {
     /// What the failure means for a chain that it met.
-    fn of_chain(&self, ticket: Ticket, chain: &[UmrOp<'_>]) -> ChainError {
+    fn of_chain<R: Request>(&self, ticket: Ticket, chain: &[R]) -> ChainError {
         let mut position = ticket.first;
         let mut done = 0;
         for op in chain {
@@ -114,7 +113,7 @@ impl Failure {
                 break;
             }
             done += 1;
-            position += wqe::wqebbs(op) as u64;
+            position += op.wqebbs() as u64;
         }
         ChainError {
             done,
@@ -129,6 +128,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::device::UmrOp;
     use crate::key::Mkey;
 
     const QPN: u32 = 0x48;

@@ -13,16 +13,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mlx5dv_sys::{
-    IBV_QPT_RC, MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP, Mlx5Lib, ibv_context, ibv_cq, ibv_pd, ibv_qp,
-    ibv_qp_init_attr, mlx5dv_cq, mlx5dv_obj, mlx5dv_qp,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP,
+    MLX5DV_QP_EX_WITH_RAW_WQE, MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS, Mlx5Lib, ibv_context,
+    ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, mlx5dv_cq,
+    mlx5dv_obj, mlx5dv_qp, mlx5dv_qp_init_attr,
 };
 
 use super::connect::Loopback;
 use super::cq_ring::CqRing;
 use super::progress::{Progress, Ticket};
+use super::receive::Receiver;
+use super::register::Register;
+use super::send::{Post, Sender, VerbsSend};
 use super::send_ring::{SendRing, low16};
-use super::wqe::{self, Slot, WQEBBS_MAX, Wqe};
-use crate::device::UmrOp;
+use super::wqe::{Request, Slot, WQEBBS_MAX};
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
@@ -33,11 +37,29 @@ const SPINS: u32 = 64;
 /// UMR control, mkey context and one aligned list (`sq_overhead` of `providers/mlx5/verbs.c`).
 const WQEBBS_PER_REQUEST: u32 = 3;
 
+/// What a queue is like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Building blocks of the ring, about.
+    pub(super) wqebbs: u32,
+    /// How long a completion is waited for.
+    pub(super) poll_timeout: Duration,
+    /// Who posts.
+    pub(super) post: Post,
+    /// Fence of a request that follows a UMR.
+    pub(super) fence: u8,
+}
+
 /// A queue pair, its completion queue, and what was posted and done.
 #[derive(Debug)]
 pub(super) struct UmrQueue {
     lib: Arc<Mlx5Lib>,
     qpn: u32,
+    /// The way that the queue pair was connected by.
+    loopback: Loopback,
+    post: Post,
+    /// Fence of a request that follows a UMR.
+    fence: u8,
     /// Building blocks that may be posted and not done.
     capacity: u32,
     poll_timeout: Duration,
@@ -49,15 +71,19 @@ pub(super) struct UmrQueue {
 
 #[derive(Debug)]
 struct Producer {
-    ring: SendRing,
+    sender: Sender,
     /// Number of the next building block. 64 bits: it never comes round.
     next: u64,
+    /// Fence of the next request: behind a UMR there is one, as libmlx5 does it (`fm_cache`).
+    fence: u8,
     qp: Handle<ibv_qp>,
+    /// Goes after the queue pair.
+    register: Option<Register>,
 }
 
 #[derive(Debug)]
 struct Completions {
-    ring: CqRing,
+    receiver: Receiver,
     cq: Handle<ibv_cq>,
 }
 
@@ -74,7 +100,7 @@ impl<T> fmt::Debug for Handle<T> {
 unsafe impl<T> Send for Handle<T> {}
 
 impl UmrQueue {
-    /// Creates a queue of about `wqebbs` building blocks and connects it to itself.
+    /// Creates a queue and connects it to itself.
     ///
     /// # Errors
     /// If a step is refused; then nothing is left.
@@ -85,108 +111,79 @@ impl UmrQueue {
         lib: &Arc<Mlx5Lib>,
         context: NonNull<ibv_context>,
         pd: NonNull<ibv_pd>,
-        loopback: &Loopback,
-        wqebbs: u32,
-        poll_timeout: Duration,
+        loopback: Loopback,
+        shape: Shape,
     ) -> Result<Self, DeviceError> {
         // A completion for each request in the ring, should all of them fail; a request takes two
         // building blocks at least.
-        let entries = i32::try_from(wqebbs).unwrap_or(i32::MAX);
-        // SAFETY: the context is live; a queue without channel needs nothing else.
-        let cq = unsafe {
-            lib.ibv_create_cq(
-                context.as_ptr(),
-                entries,
-                ptr::null_mut(),
-                ptr::null_mut(),
-                0,
-            )
+        let entries = i32::try_from(shape.wqebbs).unwrap_or(i32::MAX);
+        // SAFETY: the context is live by the caller's promise.
+        let mut parts = unsafe { Parts::new(lib, context, pd, entries) }?;
+        let (raw_qp, raw_cq) = parts.create_qp(context, shape)?;
+        let sender = match parts.post {
+            // SAFETY: libmlx5 has just described this queue, which nobody else posts to; its register
+            // is its own or takes single stores only, as `create_qp` has seen to.
+            Post::Raw => unsafe { SendRing::new(&raw_qp) }.map(Sender::Ring),
+            // SAFETY: just created with the flag for raw requests, and nobody else posts to it.
+            Post::Verbs => unsafe { VerbsSend::new(lib, parts.qp()?) }.map(Sender::Verbs),
         };
-        let cq = NonNull::new(cq).ok_or_else(|| refused("ibv_create_cq"))?;
-        let mut init = ibv_qp_init_attr {
-            send_cq: cq.as_ptr(),
-            recv_cq: cq.as_ptr(),
-            qp_type: IBV_QPT_RC,
-            ..ibv_qp_init_attr::default()
+        let receiver = match parts.post {
+            // SAFETY: libmlx5 has just described this queue, which nobody else polls.
+            Post::Raw => unsafe { CqRing::new(&raw_cq) }.map(Receiver::Ring),
+            Post::Verbs => Ok(Receiver::Verbs),
         };
-        init.cap.max_send_wr = wqebbs.div_ceil(WQEBBS_PER_REQUEST);
-        init.cap.max_send_sge = 1;
-        // SAFETY: the domain is live, and so is the completion queue that the attributes name.
-        let qp = unsafe { lib.ibv_create_qp(pd.as_ptr(), &raw mut init) };
-        let Some(qp) = NonNull::new(qp) else {
-            let error = refused("ibv_create_qp");
-            // SAFETY: just created, and nothing uses it.
-            unsafe { lib.ibv_destroy_cq(cq.as_ptr()) };
-            return Err(error);
+        let (sender, receiver) = (sender.map_err(unsupported)?, receiver.map_err(unsupported)?);
+        let requests = match parts.post {
+            Post::Raw => raw_cq.cqe_cnt,
+            // libmlx5 counts requests, each of the size that it has set aside for one.
+            Post::Verbs => raw_cq
+                .cqe_cnt
+                .min(shape.wqebbs.div_ceil(WQEBBS_PER_REQUEST)),
         };
-        // SAFETY: both are live, new, and nobody else's.
-        let opened = unsafe { Self::open(lib, qp, cq, poll_timeout) };
-        let queue = match opened {
-            Ok(queue) => queue,
-            Err(what) => {
-                // SAFETY: just created, and nothing uses it.
-                unsafe { lib.ibv_destroy_qp(qp.as_ptr()) };
-                // SAFETY: as above; its queue pair is gone.
-                unsafe { lib.ibv_destroy_cq(cq.as_ptr()) };
-                return Err(DeviceError::Unsupported {
-                    what: what.to_owned(),
-                });
-            }
-        };
-        // SAFETY: a new queue pair is in the state RESET. If it stays there, dropping the queue
-        // destroys both.
-        unsafe { loopback.connect(lib, qp) }?;
-        Ok(queue)
-    }
-
-    /// # Safety
-    /// Both queues are live, new, made by `lib`, and from now on used through this alone.
-    unsafe fn open(
-        lib: &Arc<Mlx5Lib>,
-        qp: NonNull<ibv_qp>,
-        cq: NonNull<ibv_cq>,
-        poll_timeout: Duration,
-    ) -> Result<Self, &'static str> {
-        let mut raw_qp = mlx5dv_qp::default();
-        let mut raw_cq = mlx5dv_cq::default();
-        let mut obj = mlx5dv_obj::default();
-        obj.qp.in_ = qp.as_ptr();
-        obj.qp.out = &raw mut raw_qp;
-        obj.cq.in_ = cq.as_ptr();
-        obj.cq.out = &raw mut raw_cq;
-        let kinds = u64::from(MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ);
-        // SAFETY: the objects are live and of the kinds named, and the outputs are theirs.
-        if unsafe { lib.mlx5dv_init_obj(&raw mut obj, kinds) } != 0 {
-            return Err("raw access to queues (mlx5dv_init_obj)");
-        }
-        // SAFETY: libmlx5 has just described this queue, which nobody else posts to.
-        let send = unsafe { SendRing::new(&raw_qp) }?;
-        // SAFETY: libmlx5 has just described this queue, which nobody else polls.
-        let completions = unsafe { CqRing::new(&raw_cq) }?;
         // No more requests than there are completions for, at two building blocks or more each.
-        let capacity = send.capacity().min(raw_cq.cqe_cnt.saturating_mul(2));
+        let capacity = raw_qp.sq.wqe_cnt.min(requests.saturating_mul(2));
         if (capacity as usize) < 2 * WQEBBS_MAX {
-            return Err("a send queue of so few building blocks");
+            return Err(unsupported("a send queue of so few building blocks"));
         }
+        let qp = parts.qp()?;
+        // SAFETY: a new queue pair is in the state RESET.
+        unsafe { loopback.connect(lib, qp) }?;
         // SAFETY: the queue pair is live.
         let qpn = unsafe { (*qp.as_ptr()).qp_num };
+        let post = sender.post();
+        let (cq, register) = parts.keep();
         Ok(Self {
             lib: Arc::clone(lib),
             qpn,
+            loopback,
+            post,
+            fence: shape.fence,
             capacity,
-            poll_timeout,
+            poll_timeout: shape.poll_timeout,
             producer: Mutex::new(Some(Producer {
-                ring: send,
+                sender,
                 next: 0,
+                fence: 0,
                 qp: Handle(qp),
+                register,
             })),
             completions: Mutex::new(Some(Completions {
-                ring: completions,
+                receiver,
                 cq: Handle(cq),
             })),
             progress: Progress::default(),
             forgotten: AtomicBool::new(false),
         })
+    }
+
+    /// The way of the queue pair to itself.
+    pub(super) fn loopback(&self) -> &Loopback {
+        &self.loopback
+    }
+
+    /// Who posts.
+    pub(super) fn posted_by(&self) -> Post {
+        self.post
     }
 
     /// True once the queue carries nothing any more.
@@ -198,7 +195,7 @@ impl UmrQueue {
     ///
     /// # Errors
     /// As [`MkeyDevice::run`](crate::MkeyDevice::run).
-    pub(super) fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
+    pub(super) fn run<R: Request>(&self, chain: &[R]) -> Result<(), ChainError> {
         if chain.is_empty() {
             return Ok(());
         }
@@ -211,7 +208,7 @@ impl UmrQueue {
         self.wait(ticket, chain)
     }
 
-    fn post(&self, chain: &[UmrOp<'_>]) -> Result<Ticket, DeviceError> {
+    fn post<R: Request>(&self, chain: &[R]) -> Result<Ticket, DeviceError> {
         let wqebbs = self.measure(chain)?;
         let mut clock = Clock::new(self.poll_timeout);
         loop {
@@ -231,13 +228,13 @@ impl UmrQueue {
     }
 
     /// Building blocks of a chain, if it fits.
-    fn measure(&self, chain: &[UmrOp<'_>]) -> Result<u32, DeviceError> {
+    fn measure<R: Request>(&self, chain: &[R]) -> Result<u32, DeviceError> {
         let mut sum = 0;
         for op in chain {
-            let wqebbs = wqe::wqebbs(op);
+            let wqebbs = op.wqebbs();
             if wqebbs > WQEBBS_MAX {
                 return Err(DeviceError::Unsupported {
-                    what: format!("a request as long as {op:?}"),
+                    what: format!("a request of {wqebbs} building blocks"),
                 });
             }
             sum += wqebbs;
@@ -253,7 +250,11 @@ impl UmrQueue {
     }
 
     /// Writes the chain and rings, if there is room.
-    fn try_post(&self, chain: &[UmrOp<'_>], wqebbs: u32) -> Result<Option<Ticket>, DeviceError> {
+    fn try_post<R: Request>(
+        &self,
+        chain: &[R],
+        wqebbs: u32,
+    ) -> Result<Option<Ticket>, DeviceError> {
         let mut producer = lock(&self.producer);
         if let Some(error) = self.progress.failure() {
             let reason = error.to_string();
@@ -268,6 +269,8 @@ impl UmrQueue {
             return Ok(None);
         }
         let mut last = first;
+        let mut fence = producer.fence;
+        producer.sender.begin();
         for (position, op) in chain.iter().enumerate() {
             last = producer.next;
             let signaled = position + 1 == chain.len();
@@ -275,25 +278,33 @@ impl UmrQueue {
                 index: low16(last),
                 qpn: self.qpn,
                 signaled,
+                fence,
             };
-            let Some(wqe) = Wqe::new(op, slot) else {
-                // Nothing was rung for: the blocks written are overwritten by the next chain.
+            let Some(wqe) = op.wqe(slot) else {
+                producer.sender.abort();
                 producer.next = first;
                 return Err(DeviceError::Unsupported {
-                    what: format!("a region of {op:?}"),
+                    what: "a bind of so many list entries".to_owned(),
                 });
             };
-            producer.ring.write(last, &wqe);
+            // A key may be freed and bound again in one chain.
+            fence = if op.is_umr() { self.fence } else { 0 };
+            producer.sender.write(last, &wqe);
             producer.next += wqe.blocks().len() as u64;
             if signaled {
                 assert_eq!(producer.next, end, "a chain takes what was measured");
-                producer.ring.ring(end, &wqe);
+                if let Err(errno) = producer.sender.commit(end, &wqe) {
+                    producer.next = first;
+                    let reason = format!("libmlx5 does not post: errno {errno}");
+                    return Err(DeviceError::QueueDown { reason });
+                }
             }
         }
+        producer.fence = fence;
         Ok(Some(Ticket { first, last }))
     }
 
-    fn wait(&self, ticket: Ticket, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
+    fn wait<R: Request>(&self, ticket: Ticket, chain: &[R]) -> Result<(), ChainError> {
         let mut clock = Clock::new(self.poll_timeout);
         loop {
             if let Some(outcome) = self.progress.outcome(ticket, chain) {
@@ -318,7 +329,8 @@ impl UmrQueue {
         let Some(completions) = completions.as_mut() else {
             return;
         };
-        while let Some(cqe) = completions.ring.pop() {
+        // SAFETY: live while the lock is held, and polled under it alone.
+        while let Some(cqe) = unsafe { completions.receiver.pop(completions.cq.0) } {
             self.progress.count(&cqe, self.qpn);
         }
     }
@@ -339,6 +351,7 @@ impl UmrQueue {
                 let reason = format!("ibv_destroy_qp of {:#x}: errno {errno}", self.qpn);
                 return Err(DeviceError::QueueDown { reason });
             }
+            // With it goes the doorbell register, whose queue pair is gone.
             *producer = None;
         }
         drop(producer);
@@ -372,7 +385,174 @@ impl Drop for UmrQueue {
         if !self.forgotten.load(Ordering::Relaxed) {
             // What cannot be destroyed goes with the context.
             let _left = self.tear_down();
+            return;
         }
+        let producer = self.producer.get_mut().ok().and_then(Option::as_mut);
+        if let Some(register) = producer.and_then(|producer| producer.register.take()) {
+            register.forget();
+        }
+    }
+}
+
+/// What a queue is made of, until it is one. Dropping it destroys what there is.
+struct Parts<'l> {
+    lib: &'l Arc<Mlx5Lib>,
+    pd: NonNull<ibv_pd>,
+    cq: NonNull<ibv_cq>,
+    qp: Option<NonNull<ibv_qp>>,
+    register: Option<Register>,
+    post: Post,
+    /// Both queues are somebody else's now.
+    kept: bool,
+}
+
+impl<'l> Parts<'l> {
+    /// A completion queue, and a doorbell register if one can be had.
+    ///
+    /// # Safety
+    /// `context` and `pd` are live, made by `lib`, and outlive this and what is made of it.
+    unsafe fn new(
+        lib: &'l Arc<Mlx5Lib>,
+        context: NonNull<ibv_context>,
+        pd: NonNull<ibv_pd>,
+        entries: i32,
+    ) -> Result<Self, DeviceError> {
+        // SAFETY: the context is live; a queue without channel needs nothing else.
+        let cq = unsafe {
+            lib.ibv_create_cq(
+                context.as_ptr(),
+                entries,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+            )
+        };
+        let cq = NonNull::new(cq).ok_or_else(|| refused("ibv_create_cq"))?;
+        // SAFETY: the caller's promise.
+        let register = unsafe { Register::alloc(lib, context, pd) }.ok();
+        Ok(Self {
+            lib,
+            pd,
+            cq,
+            qp: None,
+            register,
+            post: Post::Raw,
+            kept: false,
+        })
+    }
+
+    fn qp(&self) -> Result<NonNull<ibv_qp>, DeviceError> {
+        self.qp.ok_or_else(|| unsupported("a queue pair"))
+    }
+
+    fn domain(&self) -> *mut ibv_pd {
+        match &self.register {
+            Some(register) => register.domain(),
+            None => self.pd.as_ptr(),
+        }
+    }
+
+    /// Creates the queue pair for whoever shall post, and gives what libmlx5 tells about both queues.
+    fn create_qp(
+        &mut self,
+        context: NonNull<ibv_context>,
+        shape: Shape,
+    ) -> Result<(mlx5dv_qp, mlx5dv_cq), DeviceError> {
+        let cq = self.cq.as_ptr();
+        let cap = ibv_qp_cap {
+            max_send_wr: shape.wqebbs.div_ceil(WQEBBS_PER_REQUEST),
+            max_send_sge: 1,
+            ..ibv_qp_cap::default()
+        };
+        if shape.post == Post::Raw {
+            let mut init = ibv_qp_init_attr {
+                send_cq: cq,
+                recv_cq: cq,
+                cap,
+                qp_type: IBV_QPT_RC,
+                ..ibv_qp_init_attr::default()
+            };
+            // SAFETY: the domain is live, and so is the completion queue that the attributes name.
+            let qp = unsafe { self.lib.ibv_create_qp(self.domain(), &raw mut init) };
+            self.qp = Some(NonNull::new(qp).ok_or_else(|| refused("ibv_create_qp"))?);
+            let described = self.describe()?;
+            // A register that may be another queue pair's too takes single stores from anybody, but a
+            // doorbell must not come between another's stores to a BlueFlame buffer: libmlx5's lock
+            // is for that.
+            if self.register.is_some() || described.0.bf.size == 0 {
+                return Ok(described);
+            }
+            self.destroy_qp();
+        }
+        self.post = Post::Verbs;
+        let mut init = ibv_qp_init_attr_ex {
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            qp_type: IBV_QPT_RC,
+            comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: self.domain(),
+            ..ibv_qp_init_attr_ex::default()
+        };
+        let mut mlx5_init = mlx5dv_qp_init_attr {
+            comp_mask: u64::from(MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS),
+            send_ops_flags: u64::from(MLX5DV_QP_EX_WITH_RAW_WQE),
+            ..mlx5dv_qp_init_attr::default()
+        };
+        // SAFETY: the context is live, and so is all that the attributes name.
+        let qp = unsafe {
+            self.lib
+                .mlx5dv_create_qp(context.as_ptr(), &raw mut init, &raw mut mlx5_init)
+        };
+        self.qp = Some(NonNull::new(qp).ok_or_else(|| refused("mlx5dv_create_qp"))?);
+        self.describe()
+    }
+
+    /// What libmlx5 tells about both queues.
+    fn describe(&self) -> Result<(mlx5dv_qp, mlx5dv_cq), DeviceError> {
+        let mut raw_qp = mlx5dv_qp::default();
+        let mut raw_cq = mlx5dv_cq::default();
+        let mut obj = mlx5dv_obj::default();
+        obj.qp.in_ = self.qp()?.as_ptr();
+        obj.qp.out = &raw mut raw_qp;
+        obj.cq.in_ = self.cq.as_ptr();
+        obj.cq.out = &raw mut raw_cq;
+        let kinds = u64::from(MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ);
+        // SAFETY: the objects are live and of the kinds named, and the outputs are theirs.
+        match unsafe { self.lib.mlx5dv_init_obj(&raw mut obj, kinds) } {
+            0 => Ok((raw_qp, raw_cq)),
+            _ => Err(unsupported("raw access to queues (mlx5dv_init_obj)")),
+        }
+    }
+
+    fn destroy_qp(&mut self) {
+        if let Some(qp) = self.qp.take() {
+            // SAFETY: just created, and nothing uses it.
+            unsafe { self.lib.ibv_destroy_qp(qp.as_ptr()) };
+        }
+    }
+
+    /// Leaves both queues to the caller, with the register.
+    fn keep(mut self) -> (NonNull<ibv_cq>, Option<Register>) {
+        self.kept = true;
+        (self.cq, self.register.take())
+    }
+}
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        self.destroy_qp();
+        // SAFETY: just created, and its queue pair is gone.
+        unsafe { self.lib.ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
+
+fn unsupported(what: &'static str) -> DeviceError {
+    DeviceError::Unsupported {
+        what: what.to_owned(),
     }
 }
 

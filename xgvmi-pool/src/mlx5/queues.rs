@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mlx5dv_sys::{Mlx5Lib, ibv_context, ibv_pd};
 
 use super::connect::Loopback;
-use super::queue::UmrQueue;
+use super::queue::{Shape, UmrQueue};
 use crate::error::DeviceError;
 use crate::sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write};
 
@@ -26,8 +26,7 @@ pub(super) struct Recipe {
     pub(super) ports: u8,
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u8>,
-    pub(super) wqebbs: u32,
-    pub(super) poll_timeout: Duration,
+    pub(super) shape: Shape,
 }
 
 /// The queue in use.
@@ -134,22 +133,40 @@ impl Queues {
         if let Some(old) = old {
             old.tear_down()?;
         }
+        let loopback = self.loopback()?;
         let Recipe {
             lib,
             context,
             pd,
+            shape,
+            ..
+        } = &self.recipe;
+        // SAFETY: live by the promise given to `new`, the device not being closed; `close` tears down
+        // what is made here.
+        let queue = unsafe { UmrQueue::create(lib, *context, *pd, loopback, *shape) }?;
+        Ok(Arc::new(queue))
+    }
+
+    /// The way of a queue pair to itself, as it is now.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn loopback(&self) -> Result<Loopback, DeviceError> {
+        let Recipe {
+            lib,
+            context,
             ports,
             port,
             gid_index,
-            wqebbs,
-            poll_timeout,
+            ..
         } = &self.recipe;
         // SAFETY: live by the promise given to `new`, the device not being closed.
-        let loopback = unsafe { Loopback::find(lib, *context, *ports, *port, *gid_index) }?;
-        // SAFETY: as above; `close` tears down what is made here.
-        let queue =
-            unsafe { UmrQueue::create(lib, *context, *pd, &loopback, *wqebbs, *poll_timeout) }?;
-        Ok(Arc::new(queue))
+        unsafe { Loopback::find(lib, *context, *ports, *port, *gid_index) }
+    }
+
+    /// What queues are made of.
+    pub(super) fn recipe(&self) -> &Recipe {
+        &self.recipe
     }
 
     /// Ends the queue in use, and makes no other.

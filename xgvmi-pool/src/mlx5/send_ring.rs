@@ -11,8 +11,9 @@ use super::wqe::Wqe;
 /// Index of the send counter among the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).
 const SEND_RECORD: usize = 1;
 
-/// The ring of one queue pair, of which this is the only writer. All pointers are libmlx5's and live
-/// as long as the queue pair.
+/// The ring of one queue pair, of which this is the only writer, and its doorbell, which is the queue
+/// pair's own or takes single stores only. All pointers are libmlx5's and live as long as the queue
+/// pair.
 #[derive(Debug)]
 pub(super) struct SendRing {
     blocks: NonNull<[u64; WQEBB_BYTES / 8]>,
@@ -55,11 +56,6 @@ impl SendRing {
         })
     }
 
-    /// Building blocks of the ring.
-    pub(super) fn capacity(&self) -> u32 {
-        self.mask + 1
-    }
-
     /// Writes an entry whose first building block is number `at`. The adapter does not look at it
     /// before the doorbell.
     pub(super) fn write(&mut self, at: u64, wqe: &Wqe) {
@@ -81,12 +77,12 @@ impl SendRing {
     pub(super) fn ring(&mut self, end: u64, last: &Wqe) {
         // The record holds the counter modulo 2^16.
         let counter = u32::from(low16(end)).to_be();
-        mmio::store_barrier();
+        mmio::to_device_barrier();
         // SAFETY: a doorbell record is two aligned words.
         let record = unsafe { self.record.add(SEND_RECORD) };
         // SAFETY: as above; volatile, because the adapter reads it.
         unsafe { record.write_volatile(counter) };
-        mmio::store_barrier();
+        mmio::wc_start();
         let offset = if self.second_doorbell {
             self.doorbell_stride
         } else {

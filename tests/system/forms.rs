@@ -1,0 +1,257 @@
+//! The pool's work requests beside those of stock UCX, byte for byte, and the proof of each form by bytes.
+
+use crate::agent::compile_with;
+use crate::harness::Case;
+use crate::process;
+use crate::world::{LIMIT, Room, World, succeed};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        Case::new("pool_posts_what_stock_ucx_posts", |world| {
+            posts_as_stock(world, "raw")
+        }),
+        Case::new("pool_posts_what_stock_ucx_posts_by_verbs", |world| {
+            posts_as_stock(world, "verbs")
+        }),
+        Case::new("pool_proof_precedes_the_first_key", proof_first),
+        Case::new("pool_proof_is_remembered", remembered),
+    ];
+    cases.extend(
+        FAILURES
+            .iter()
+            .map(|row| Case::new(row.name, move |world| proof_fails(world, row))),
+    );
+    cases
+}
+
+const ROUNDS: usize = 4;
+const BYTES: &str = "65536";
+
+/// `programs/ucp_export.c`, compiled against the stock UCX under test.
+fn program(world: &World) -> Result<PathBuf> {
+    let mut libraries = OsString::from("-L");
+    libraries.push(&world.ucx_lib);
+    let include = world.ucx_include.as_os_str();
+    let options = [
+        "-isystem".as_ref(),
+        include,
+        &libraries,
+        "-l:libucp.so.0".as_ref(),
+        "-l:libucs.so.0".as_ref(),
+        "-Wl,--allow-shlib-undefined".as_ref(),
+    ];
+    compile_with("ucp_export", &options)
+}
+
+/// Runs the program in a room, with the library beneath UCX or without. Returns what it said.
+fn export(world: &World, room: &Room<'_>, variables: Option<&[(&str, &str)]>) -> Result<String> {
+    let mut command = room.ucx_command_with(&["--nodes", "2"], "node0.host", program(world)?);
+    command.args([&ROUNDS.to_string(), BYTES]);
+    if let Some(variables) = variables {
+        let library = world.built("libuct_ib_mlx5_xgvmi.so");
+        command.env("LD_PRELOAD", library);
+        command.envs(variables.iter().copied());
+    }
+    succeed(&mut command)
+}
+
+/// The UMR requests that the program posts, in their order.
+fn posted(world: &World, variables: Option<&[(&str, &str)]>) -> Result<Vec<Vec<u8>>> {
+    let room = Room::new(world)?;
+    // A fabric to trace.
+    succeed(&mut room.command("node0.host", "true"))?;
+    process::stdout(room.emulator_command("trace").arg("--on"), LIMIT)?;
+    export(world, &room, variables)?;
+    let text = process::stdout(room.emulator_command("trace").arg("--json"), LIMIT)?;
+    let mut entries: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
+    for line in text.lines() {
+        let record: Value = serde_json::from_str(line)?;
+        if record["kind"] != "entry" {
+            continue;
+        }
+        let number = |name: &str| {
+            let value = record[name].as_u64();
+            value.with_context(|| format!("no {name} in {line}"))
+        };
+        let hex = record["hex"].as_str().context("no bytes")?;
+        let bytes = (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16));
+        let entry = entries.entry((number("qpn")?, number("index")?));
+        entry
+            .or_default()
+            .extend(bytes.collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(entries.into_values().collect())
+}
+
+/// Bytes of a request that are the same whoever posts it: what libmlx5 writes, without the numbers of the queue pair,
+/// of keys and of memory. The context of an invalidation has places that libmlx5 leaves as they were in the ring.
+fn masked(entry: &[u8]) -> Vec<u8> {
+    let is_bind = entry.len() == 192;
+    let numbers =
+        |at: &usize| matches!(at, 4..7 | 12..15) || is_bind && matches!(at, 80..88 | 132..144);
+    let unwritten = |at: &usize| match is_bind {
+        true => matches!(at, 65 | 67 | 72..80 | 96..128),
+        false => matches!(at, 65..68 | 72..128),
+    };
+    let keep = |at: usize, byte: u8| match numbers(&at) || unwritten(&at) {
+        true => 0,
+        false => byte,
+    };
+    let bytes = entry.iter().enumerate();
+    bytes.map(|(at, byte)| keep(at, *byte)).collect()
+}
+
+fn posts_as_stock(world: &World, post: &str) -> Result<()> {
+    let stock = posted(world, None)?;
+    ensure!(
+        stock.len() == 2 * ROUNDS,
+        "stock UCX posted {} requests for {ROUNDS} exports",
+        stock.len()
+    );
+    let variables = [("UCX_XGVMI_PROVE", "n"), ("UCX_XGVMI_POST", post)];
+    let ours = posted(world, Some(&variables))?;
+    ensure!(
+        ours.len() == stock.len(),
+        "{} requests, stock UCX posted {}",
+        ours.len(),
+        stock.len()
+    );
+    for (number, (ours, stock)) in ours.iter().zip(&stock).enumerate() {
+        ensure!(
+            masked(ours) == masked(stock),
+            "request {number} differs:\nours  {ours:02x?}\nstock {stock:02x?}"
+        );
+    }
+    // The comparison is of binds and invalidations in turn, each with its own length.
+    let lengths: Vec<usize> = stock.iter().map(Vec::len).collect();
+    ensure!(lengths == [192, 128].repeat(ROUNDS), "{lengths:?}");
+    Ok(())
+}
+
+/// What the device has done with UMR and reads: binds, invalidations, reads, refusals.
+fn counts(room: &Room<'_>) -> Result<[u64; 3]> {
+    Ok([
+        room.executed("umr_bind")?,
+        room.executed("umr_invalidate")?,
+        room.executed("rdma_read")?,
+    ])
+}
+
+/// One proof for each process, and none where none is wanted.
+fn proof_first(world: &World) -> Result<()> {
+    let rounds = ROUNDS as u64;
+    for (prove, more, reads) in [("y", 1, 3), ("n", 0, 0)] {
+        let room = Room::new(world)?;
+        let said = export(world, &room, Some(&[("UCX_XGVMI_PROVE", prove)]))?;
+        let found = counts(&room)?;
+        let expect = [rounds + more, rounds + more, reads];
+        ensure!(
+            found == expect,
+            "{prove}: {found:?}, not {expect:?}:\n{said}"
+        );
+        let refused = room.refusals("node0.host", "remote_access")?;
+        ensure!(refused >= 2 * more, "{prove}: {refused} reads were refused");
+    }
+    Ok(())
+}
+
+/// With `once` the second process proves nothing, unless others may write where that is remembered.
+fn remembered(world: &World) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let room = Room::new(world)?;
+    let cache = room.path().join("cache");
+    let reads = |before: u64| -> Result<u64> {
+        let home = cache.to_string_lossy();
+        let variables = [("UCX_XGVMI_PROVE", "once"), ("XDG_CACHE_HOME", &*home)];
+        export(world, &room, Some(&variables))?;
+        Ok(room.executed("rdma_read")? - before)
+    };
+    let first = reads(0)?;
+    ensure!(first == 3, "{first} reads of the first process");
+    ensure!(reads(first)? == 0, "the second process proved it again");
+    let dir = cache.join("xgvmi");
+    ensure!(fs::read_dir(&dir)?.count() == 1, "one form is remembered");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777))?;
+    ensure!(
+        reads(first)? == 3,
+        "a directory that others may write was believed"
+    );
+    Ok(())
+}
+
+/// A proof that fails, by a fault of the device.
+struct Failure {
+    name: &'static str,
+    rules: &'static str,
+    /// What the warning says.
+    says: &'static str,
+}
+
+const FAILURES: &[Failure] = &[
+    Failure {
+        name: "pool_proof_finds_a_refused_bind",
+        rules: "node0.host request umr_bind nth 1 syndrome MW_BIND_ERR",
+        says: "the bind is refused (syndrome 0x6)",
+    },
+    Failure {
+        name: "pool_proof_finds_a_bind_without_effect",
+        rules: "node0.host request umr_bind nth 1 ignored",
+        says: "the bytes are not read back",
+    },
+    Failure {
+        name: "pool_proof_finds_wrong_addresses",
+        rules: "node0.host request umr_bind nth 1 shifted",
+        says: "the bytes are not read back (syndrome 0x0)",
+    },
+    Failure {
+        name: "pool_proof_finds_a_read_without_effect",
+        rules: "node0.host request rdma_read nth 1 ignored",
+        says: "the bytes are not read back (syndrome 0x0)",
+    },
+    Failure {
+        name: "pool_proof_finds_a_key_that_is_too_long",
+        rules: "node0.host request umr_bind nth 1 longer",
+        says: "a read beyond the end is not refused",
+    },
+    Failure {
+        name: "pool_proof_finds_a_refused_invalidation",
+        rules: "node0.host request umr_invalidate nth 1 syndrome LOCAL_PROT_ERR",
+        says: "the invalidation is refused (syndrome 0x4)",
+    },
+    Failure {
+        name: "pool_proof_finds_an_invalidation_without_effect",
+        rules: "node0.host request umr_invalidate nth 1 ignored",
+        says: "a read through the invalid key is not refused",
+    },
+];
+
+/// The form is not used again: one line says so, and every export takes UCX's own path.
+fn proof_fails(world: &World, row: &Failure) -> Result<()> {
+    let room = Room::new(world)?;
+    let variables = [("BFEMU_FAULTS", row.rules), ("UCX_XGVMI_LOG_LEVEL", "warn")];
+    let said = export(world, &room, Some(&variables))?;
+    let warnings: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("binds of the stock form are not used"))
+        .collect();
+    let [warning] = warnings.as_slice() else {
+        anyhow::bail!("{} warnings instead of one:\n{said}", warnings.len());
+    };
+    for part in ["WARN", "mlx5_0, firmware ", row.says] {
+        ensure!(warning.contains(part), "no '{part}' in: {warning}");
+    }
+    // Every export of the program was carried out, by requests of stock UCX: it binds as often as it exports, beside
+    // what the proof tried.
+    let binds = room.executed("umr_bind")?;
+    ensure!(
+        binds >= ROUNDS as u64 && binds <= ROUNDS as u64 + 1,
+        "{binds} binds for {ROUNDS} exports"
+    );
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! The forms of bind requests, of which each has to prove itself before a key is bound by it.
+
+use std::fmt;
+
+use crate::region::Region;
+use crate::span::Span;
+
+/// How a bind is written. Invalidations have one form, which is proved with each of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Form {
+    /// One registration below 2 GiB: the request that libmlx5 writes for `IBV_WR_BIND_MW` of a type 1
+    /// window, and that stock UCX posts.
+    Stock,
+    /// Several registrations, or 2 GiB and more: the same request with a longer translation list,
+    /// which no stock program posts.
+    List,
+}
+
+impl Form {
+    /// Both forms.
+    pub const ALL: [Self; 2] = [Self::Stock, Self::List];
+
+    /// Bytes from which on a region needs the list: the length of a list entry has 31 bits.
+    pub const STOCK_BYTES_END: u64 = 1 << 31;
+
+    /// The form that a bind to this memory takes.
+    #[must_use]
+    pub fn of(span: &Span<'_>) -> Self {
+        match Self::stock_region(span) {
+            Some(_) => Self::Stock,
+            None => Self::List,
+        }
+    }
+
+    /// The one region of a bind in the stock form, and its length.
+    pub(super) fn stock_region<'a>(span: &'a Span<'_>) -> Option<(&'a Region, u32)> {
+        match span.regions() {
+            [region] if region.len() < Self::STOCK_BYTES_END => {
+                Some((region, u32::try_from(region.len()).ok()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// The form's place in a table of forms.
+    pub(super) const fn place(self) -> usize {
+        match self {
+            Self::Stock => 0,
+            Self::List => 1,
+        }
+    }
+
+    /// The form's bit in a set of forms.
+    pub(super) const fn bit(self) -> u32 {
+        match self {
+            Self::Stock => 1,
+            Self::List => 2,
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stock => "stock",
+            Self::List => "list",
+        })
+    }
+}

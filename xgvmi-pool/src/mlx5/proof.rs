@@ -1,0 +1,435 @@
+//! The proof of a form of binds: bytes of this process, read back through a key by the adapter.
+//!
+//! The key that is about to be bound for the first time is bound to a small buffer instead. Through
+//! it, at the buffer's addresses, the adapter must read what is there; it must refuse to read one
+//! byte more; and once the key is invalid it must refuse to read at all. Then the key is free as
+//! before. What is refused breaks its queue pair, so that such reads have one of their own, which
+//! reads something good first: a refusal is not taken for a queue pair that reads nothing.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mlx5_prm::cqe::syndrome;
+use mlx5dv_sys::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_STATE,
+    IBV_QPS_RESET, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, Mlx5Lib, ibv_context, ibv_cq,
+    ibv_mr, ibv_pd, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_send_wr, ibv_sge,
+    ibv_wc,
+};
+
+use super::form::Form;
+use super::queue::UmrQueue;
+use super::receive::{poll, syndrome_of};
+use super::wqe::Read;
+use crate::device::UmrOp;
+use crate::error::{ChainError, DeviceError};
+use crate::key::{Lkey, Mkey, Rkey, VirtAddr};
+use crate::region::Region;
+use crate::span::Span;
+
+/// Bytes that a key is bound to.
+const BOUND: usize = 64;
+/// Where they lie in the page, with other bytes before and behind them.
+const SOURCE: usize = 192;
+/// Where they are read to, and one byte more.
+const TARGET: usize = 2048;
+/// Bytes of the page that is registered.
+const PAGE: usize = 4096;
+/// What the target holds before each read.
+const EMPTY: u8 = 0;
+
+/// What a proof needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bench<'d> {
+    pub(super) lib: &'d Arc<Mlx5Lib>,
+    pub(super) context: NonNull<ibv_context>,
+    pub(super) pd: NonNull<ibv_pd>,
+    pub(super) queue: &'d UmrQueue,
+    pub(super) poll_timeout: Duration,
+}
+
+/// A step of a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProofStep {
+    /// The key was bound.
+    Bind,
+    /// The bytes were read through it, at their addresses.
+    Read,
+    /// A read of one byte more was refused.
+    Beyond,
+    /// The key was made free.
+    Invalidate,
+    /// A read through the free key was refused.
+    Invalid,
+}
+
+impl std::fmt::Display for ProofStep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bind => "the bind is refused",
+            Self::Read => "the bytes are not read back",
+            Self::Beyond => "a read beyond the end is not refused",
+            Self::Invalidate => "the invalidation is refused",
+            Self::Invalid => "a read through the invalid key is not refused",
+        })
+    }
+}
+
+/// Why there is no proof.
+#[derive(Clone, Debug)]
+pub(super) enum NoProof {
+    /// The form does not work: this step, with this syndrome if there was one.
+    Failed { step: ProofStep, syndrome: u8 },
+    /// Something else came in between.
+    Inconclusive(DeviceError),
+}
+
+impl From<DeviceError> for NoProof {
+    fn from(error: DeviceError) -> Self {
+        Self::Inconclusive(error)
+    }
+}
+
+/// Proves a form with a free key, which is free afterwards. On failure it may be in any state.
+pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoProof> {
+    let mut page = Page::new()?;
+    page.fill();
+    let memory = Registration::new(bench, &mut page)?;
+    let part = |offset: usize, len: usize| {
+        let addr = VirtAddr::new(memory.addr(SOURCE + offset));
+        Region::new(addr, len as u64, memory.lkey()).map_err(|error| {
+            let what = format!("the buffer of a proof: {error}");
+            DeviceError::Unsupported { what }
+        })
+    };
+    let whole = [part(0, BOUND)?];
+    // Two entries of the list, so that the second is what the first one ends at.
+    let halves = [part(0, BOUND / 2)?, part(BOUND / 2, BOUND / 2)?];
+    let parts: &[Region] = match form {
+        Form::Stock => &whole,
+        Form::List => &halves,
+    };
+    let span = Span::of(parts).map_err(|error| {
+        let what = format!("the buffer of a proof: {error}");
+        DeviceError::Unsupported { what }
+    })?;
+    let bind = UmrOp::Bind { mkey: key, span };
+    let ran = bench.queue.run(&[bind]);
+    ran.map_err(|error| failed(ProofStep::Bind, error))?;
+    let read = Read {
+        key,
+        from: VirtAddr::new(memory.addr(SOURCE)),
+        lkey: memory.lkey(),
+        to: VirtAddr::new(memory.addr(TARGET)),
+        len: number(BOUND),
+    };
+    let ran = bench.queue.run(&[read]);
+    ran.map_err(|error| failed(ProofStep::Read, error))?;
+    memory.compare(ProofStep::Read)?;
+
+    // A queue pair that lives to be refused.
+    let reader = Reader::new(bench)?;
+    let key = Rkey::from_raw(key.raw());
+    reader.reads(&memory, key)?;
+    reader.is_refused(&memory, (key, BOUND + 1), ProofStep::Beyond)?;
+    let free = UmrOp::Invalidate {
+        mkey: Mkey::from_raw(key.raw()),
+    };
+    let ran = bench.queue.run(&[free]);
+    ran.map_err(|error| failed(ProofStep::Invalidate, error))?;
+    reader.reset()?;
+    reader.reads(&memory, memory.rkey())?;
+    reader.is_refused(&memory, (key, BOUND), ProofStep::Invalid)
+}
+
+/// An error completion that is about the request itself speaks against its form; all else does not. A
+/// read that the other side of the same queue pair refuses may be flushed.
+fn failed(step: ProofStep, error: ChainError) -> NoProof {
+    match error.source {
+        DeviceError::Completion { syndrome, .. }
+            if syndrome != syndrome::WR_FLUSH_ERR || step == ProofStep::Read =>
+        {
+            NoProof::Failed { step, syndrome }
+        }
+        other => NoProof::Inconclusive(other),
+    }
+}
+
+/// One page that nobody else has anything in: a registered page may be missing in a forked child.
+#[derive(Debug)]
+struct Page(NonNull<u8>);
+
+impl Page {
+    fn new() -> Result<Self, DeviceError> {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
+        match NonNull::new(page) {
+            Some(made) if page != libc::MAP_FAILED => Ok(Self(made.cast())),
+            _ => Err(refused("mmap of a page")),
+        }
+    }
+
+    /// Bytes that no two places near each other share, nor two proofs after each other.
+    fn fill(&mut self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| since.subsec_nanos());
+        let mut state = self.0.addr().get() as u64 ^ u64::from(now) << 32 | 1;
+        for at in 0..TARGET {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let [byte, ..] = state.to_le_bytes();
+            // SAFETY: within the page, which is this value's own.
+            unsafe { self.0.add(at).write_volatile(byte | 1) };
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and registered no more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
+    }
+}
+
+/// The page, registered.
+#[derive(Debug)]
+struct Registration<'d> {
+    lib: &'d Mlx5Lib,
+    page: &'d mut Page,
+    mr: NonNull<ibv_mr>,
+}
+
+impl<'d> Registration<'d> {
+    fn new(bench: Bench<'d>, page: &'d mut Page) -> Result<Self, DeviceError> {
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+        let start = page.0.as_ptr();
+        // SAFETY: the domain is live, and the page outlives the registration.
+        let mr = unsafe {
+            bench.lib.ibv_reg_mr_iova2(
+                bench.pd.as_ptr(),
+                start.cast(),
+                PAGE,
+                start.addr() as u64,
+                access,
+            )
+        };
+        let mr = NonNull::new(mr).ok_or_else(|| refused("ibv_reg_mr of a page"))?;
+        let lib = bench.lib;
+        Ok(Self { lib, page, mr })
+    }
+
+    fn addr(&self, at: usize) -> u64 {
+        (self.page.0.addr().get() + at) as u64
+    }
+
+    fn lkey(&self) -> Lkey {
+        // SAFETY: registered.
+        Lkey::from_raw(unsafe { self.mr.as_ref() }.lkey)
+    }
+
+    fn rkey(&self) -> Rkey {
+        // SAFETY: registered.
+        Rkey::from_raw(unsafe { self.mr.as_ref() }.rkey)
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        // SAFETY: within the page; volatile, because the adapter writes it.
+        unsafe { self.page.0.add(at).read_volatile() }
+    }
+
+    /// What is there to be read has arrived, and nothing else.
+    fn compare(&self, step: ProofStep) -> Result<(), NoProof> {
+        let arrived = (0..BOUND).all(|at| self.byte(TARGET + at) == self.byte(SOURCE + at));
+        match arrived && self.byte(TARGET + BOUND) == EMPTY {
+            true => Ok(()),
+            false => Err(NoProof::Failed { step, syndrome: 0 }),
+        }
+    }
+
+    fn clear(&self) {
+        for at in 0..=BOUND {
+            // SAFETY: within the page, which this value has for itself, and no read is under way.
+            unsafe { self.page.0.add(TARGET + at).write_volatile(EMPTY) };
+        }
+    }
+
+    fn is_clear(&self) -> bool {
+        (0..=BOUND).all(|at| self.byte(TARGET + at) == EMPTY)
+    }
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        // What the kernel does not take back goes with the context.
+        // SAFETY: registered by `new`, and nobody uses it any more.
+        unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
+    }
+}
+
+/// A queue pair connected to itself that reads until it is refused.
+#[derive(Debug)]
+struct Reader<'d> {
+    bench: Bench<'d>,
+    cq: NonNull<ibv_cq>,
+    qp: NonNull<ibv_qp>,
+}
+
+impl<'d> Reader<'d> {
+    fn new(bench: Bench<'d>) -> Result<Self, DeviceError> {
+        let (none, channel) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the context is live; a queue without channel needs nothing else.
+        let cq = unsafe {
+            let context = bench.context.as_ptr();
+            bench.lib.ibv_create_cq(context, 2, none, channel, 0)
+        };
+        let cq = NonNull::new(cq).ok_or_else(|| refused("ibv_create_cq"))?;
+        let mut init = ibv_qp_init_attr {
+            send_cq: cq.as_ptr(),
+            recv_cq: cq.as_ptr(),
+            qp_type: IBV_QPT_RC,
+            ..ibv_qp_init_attr::default()
+        };
+        init.cap.max_send_wr = 1;
+        init.cap.max_send_sge = 1;
+        // SAFETY: the domain is live, and so is the completion queue that the attributes name.
+        let qp = unsafe { bench.lib.ibv_create_qp(bench.pd.as_ptr(), &raw mut init) };
+        let Some(qp) = NonNull::new(qp) else {
+            let error = refused("ibv_create_qp");
+            // SAFETY: just created, and nothing uses it.
+            unsafe { bench.lib.ibv_destroy_cq(cq.as_ptr()) };
+            return Err(error);
+        };
+        let reader = Self { bench, cq, qp };
+        // SAFETY: a new queue pair is in the state RESET.
+        unsafe { bench.queue.loopback().connect(bench.lib, qp) }?;
+        Ok(reader)
+    }
+
+    /// Brings the broken queue pair to where it reads again.
+    fn reset(&self) -> Result<(), DeviceError> {
+        let mut attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RESET,
+            ..ibv_qp_attr::default()
+        };
+        let (lib, qp) = (self.bench.lib, self.qp.as_ptr());
+        let mask = IBV_QP_STATE.cast_signed();
+        // SAFETY: the queue pair is live, and the attributes are those that the mask names.
+        match unsafe { lib.ibv_modify_qp(qp, &raw mut attr, mask) } {
+            0 => {}
+            errno => {
+                let reason = format!("a queue pair to RESET: errno {errno}");
+                return Err(DeviceError::QueueDown { reason });
+            }
+        }
+        // SAFETY: it is in the state RESET.
+        unsafe { self.bench.queue.loopback().connect(self.bench.lib, self.qp) }
+    }
+
+    /// Reads what the key must give.
+    fn reads(&self, memory: &Registration<'_>, key: Rkey) -> Result<(), NoProof> {
+        memory.clear();
+        match syndrome_of(self.read(memory, (key, BOUND))?.status) {
+            None => memory.compare(ProofStep::Read),
+            Some(syndrome) => Err(NoProof::Failed {
+                step: ProofStep::Read,
+                syndrome,
+            }),
+        }
+    }
+
+    /// Reads what the key must not give.
+    fn is_refused(
+        &self,
+        memory: &Registration<'_>,
+        read: (Rkey, usize),
+        step: ProofStep,
+    ) -> Result<(), NoProof> {
+        memory.clear();
+        let completion = self.read(memory, read)?;
+        match syndrome_of(completion.status) {
+            // The queue pair is both sides: the side that refuses may flush the other's request before
+            // its own answer arrives.
+            Some(
+                syndrome::REMOTE_ACCESS_ERR
+                | syndrome::REMOTE_OP_ERR
+                | syndrome::REMOTE_INVAL_REQ_ERR
+                | syndrome::WR_FLUSH_ERR,
+            ) if memory.is_clear() => Ok(()),
+            syndrome => Err(NoProof::Failed {
+                step,
+                syndrome: syndrome.unwrap_or_default(),
+            }),
+        }
+    }
+
+    fn read(
+        &self,
+        memory: &Registration<'_>,
+        (key, len): (Rkey, usize),
+    ) -> Result<ibv_wc, DeviceError> {
+        let mut sge = ibv_sge {
+            addr: memory.addr(TARGET),
+            length: number(len),
+            lkey: memory.lkey().raw(),
+        };
+        let mut wr = ibv_send_wr {
+            sg_list: &raw mut sge,
+            num_sge: 1,
+            opcode: IBV_WR_RDMA_READ,
+            send_flags: IBV_SEND_SIGNALED,
+            ..ibv_send_wr::default()
+        };
+        wr.wr.rdma.remote_addr = memory.addr(SOURCE);
+        wr.wr.rdma.rkey = key.raw();
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is live, and the list is one request whose buffer stays registered
+        // until the queue pair is destroyed.
+        let errno = unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut wr, &raw mut bad) };
+        if errno != 0 {
+            let reason = format!("a read is not posted: errno {errno}");
+            return Err(DeviceError::QueueDown { reason });
+        }
+        let start = Instant::now();
+        loop {
+            // SAFETY: the completion queue is live, and this reader's own.
+            if let Some(completion) = unsafe { poll(self.cq) } {
+                return Ok(completion);
+            }
+            let limit = self.bench.poll_timeout;
+            if start.elapsed() > limit {
+                let request = "a read that proves a key".to_owned();
+                return Err(DeviceError::TimedOut { request, limit });
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        // What the kernel does not take back goes with the context.
+        // SAFETY: created by `new`, and nobody posts to it any more.
+        unsafe { self.bench.lib.ibv_destroy_qp(self.qp.as_ptr()) };
+        // SAFETY: its queue pair is gone.
+        unsafe { self.bench.lib.ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
+
+/// Cannot be lost: lengths are those of one page.
+fn number(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+fn refused(call: &'static str) -> DeviceError {
+    let error = std::io::Error::last_os_error();
+    DeviceError::QueueDown {
+        reason: format!("{call}: {error}"),
+    }
+}

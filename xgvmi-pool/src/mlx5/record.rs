@@ -1,0 +1,141 @@
+//! Proofs that are remembered from one process to the next: empty files in the user's cache directory.
+//!
+//! Whoever can write there could make a process believe in a form that does not work. So directory
+//! and file must belong to the process's own user and be writable by nobody else; a process with more
+//! rights than its user remembers nothing.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::form::Form;
+use super::proofs::Identity;
+
+/// Changes whenever the bytes of a form or the steps of its proof do.
+const VERSION: u32 = 1;
+
+/// True if the form was proved before on an adapter of this model and firmware.
+pub(super) fn is_there(identity: &Identity<'_>, form: Form) -> bool {
+    place(identity, form).is_some_and(|(dir, file)| is_there_in(&dir, &file))
+}
+
+/// Remembers that the form was proved. What cannot be remembered is proved again.
+pub(super) fn keep(identity: &Identity<'_>, form: Form) {
+    if let Some((dir, file)) = place(identity, form) {
+        let _forgotten = keep_in(&dir, &file);
+    }
+}
+
+fn place(identity: &Identity<'_>, form: Form) -> Option<(PathBuf, String)> {
+    // SAFETY: a question to the loader.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return None;
+    }
+    let dir = cache_dir(|name| std::env::var_os(name))?;
+    Some((dir, file_name(&identity.model()?, form)))
+}
+
+fn file_name(model: &str, form: Form) -> String {
+    format!("proved-{VERSION}-{model}-{form}")
+}
+
+/// As the XDG base directory specification has it: absolute paths only.
+fn cache_dir<S: AsRef<OsStr>>(variable: impl Fn(&str) -> Option<S>) -> Option<PathBuf> {
+    let path = |name| {
+        let value = variable(name)?;
+        let path = Path::new(value.as_ref()).to_owned();
+        path.is_absolute().then_some(path)
+    };
+    let base = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")))?;
+    Some(base.join("xgvmi"))
+}
+
+/// The user's own, and writable by nobody else.
+fn is_trusted(found: &fs::Metadata) -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    found.uid() == user && found.mode() & 0o022 == 0
+}
+
+fn is_there_in(dir: &Path, file: &str) -> bool {
+    let trusted = |path: &Path, is_kind: fn(&fs::Metadata) -> bool| {
+        fs::symlink_metadata(path).is_ok_and(|found| is_kind(&found) && is_trusted(&found))
+    };
+    trusted(dir, fs::Metadata::is_dir) && trusted(&dir.join(file), fs::Metadata::is_file)
+}
+
+fn keep_in(dir: &Path, file: &str) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    if !fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && is_trusted(&found)) {
+        return Ok(());
+    }
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(dir.join(file))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_proof_is_remembered_for_its_form_alone() {
+        let room = tempfile::tempdir().expect("a directory");
+        let dir = room.path().join("below/xgvmi");
+        let file = file_name("a2dc-0-24.40.1000", Form::Stock);
+        assert!(!is_there_in(&dir, &file));
+        keep_in(&dir, &file).expect("written");
+        assert!(is_there_in(&dir, &file));
+        assert!(!is_there_in(
+            &dir,
+            &file_name("a2dc-0-24.40.1000", Form::List)
+        ));
+        assert!(!is_there_in(
+            &dir,
+            &file_name("a2dc-0-24.41.1000", Form::Stock)
+        ));
+    }
+
+    #[test]
+    fn what_others_may_write_is_not_believed() {
+        let room = tempfile::tempdir().expect("a directory");
+        let dir = room.path().join("xgvmi");
+        keep_in(&dir, "proved").expect("written");
+        let chmod = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the owner may");
+        };
+        for path in [dir.clone(), dir.join("proved")] {
+            let mode = fs::metadata(&path).expect("there").mode();
+            chmod(&path, mode | 0o020);
+            assert!(!is_there_in(&dir, "proved"), "{}", path.display());
+            chmod(&path, mode);
+            assert!(is_there_in(&dir, "proved"));
+        }
+        // Nor is a link to something that is the user's own.
+        std::os::unix::fs::symlink(dir.join("proved"), dir.join("link")).expect("a link");
+        assert!(!is_there_in(&dir, "link"));
+    }
+
+    #[test]
+    fn the_cache_is_where_users_have_it() {
+        let dir = |set: &'static [(&'static str, &'static str)]| {
+            cache_dir(|name| set.iter().find(|row| row.0 == name).map(|row| row.1))
+        };
+        assert_eq!(
+            dir(&[("HOME", "/home/a"), ("XDG_CACHE_HOME", "/cache")]),
+            Some("/cache/xgvmi".into())
+        );
+        assert_eq!(
+            dir(&[("HOME", "/home/a"), ("XDG_CACHE_HOME", "relative")]),
+            Some("/home/a/.cache/xgvmi".into())
+        );
+        assert_eq!(dir(&[]), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! How requests reach the adapter: written into the ring by this crate, or through libmlx5.
+
+use std::ptr::NonNull;
+
+use mlx5dv_sys::{Mlx5Lib, ibv_qp, ibv_qp_ex, mlx5dv_qp_ex};
+
+use super::send_ring::SendRing;
+use super::wqe::Wqe;
+
+/// Who writes requests into the ring and rings the doorbell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Post {
+    /// This crate, if the queue pair has a doorbell register of its own, or one that takes single
+    /// stores only; otherwise libmlx5.
+    #[default]
+    Raw,
+    /// libmlx5 (`mlx5dv_wr_raw_wqe`), with its locks. Slower by the calls.
+    Verbs,
+}
+
+/// One of the two, for one queue pair.
+#[derive(Debug)]
+pub(super) enum Sender {
+    Ring(SendRing),
+    Verbs(VerbsSend),
+}
+
+impl Sender {
+    pub(super) fn post(&self) -> Post {
+        match self {
+            Self::Ring(_) => Post::Raw,
+            Self::Verbs(_) => Post::Verbs,
+        }
+    }
+
+    /// Begins a chain.
+    pub(super) fn begin(&mut self) {
+        if let Self::Verbs(verbs) = self {
+            verbs.begin();
+        }
+    }
+
+    /// Adds an entry whose first building block is number `at`.
+    pub(super) fn write(&mut self, at: u64, wqe: &Wqe) {
+        match self {
+            Self::Ring(ring) => ring.write(at, wqe),
+            Self::Verbs(verbs) => verbs.write(at, wqe),
+        }
+    }
+
+    /// Gives the chain up: nothing of it is posted.
+    pub(super) fn abort(&mut self) {
+        // What was written into the ring is overwritten by the next chain.
+        if let Self::Verbs(verbs) = self {
+            verbs.abort();
+        }
+    }
+
+    /// Tells the adapter that all building blocks below number `end` are written, the last entry
+    /// being `last`. On error nothing of the chain is posted.
+    pub(super) fn commit(&mut self, end: u64, last: &Wqe) -> Result<(), i32> {
+        match self {
+            Self::Ring(ring) => {
+                ring.ring(end, last);
+                Ok(())
+            }
+            Self::Verbs(verbs) => verbs.commit(),
+        }
+    }
+}
+
+/// A queue pair whose entries libmlx5 copies to the ring.
+#[derive(Debug)]
+pub(super) struct VerbsSend {
+    qp: NonNull<ibv_qp_ex>,
+    mlx5: NonNull<mlx5dv_qp_ex>,
+}
+
+// SAFETY: libibverbs objects belong to the process; `&mut self` on every method makes sure that one
+// thread at a time posts.
+unsafe impl Send for VerbsSend {}
+
+impl VerbsSend {
+    /// The queue pair's extended form, or why it has none.
+    ///
+    /// # Safety
+    /// `qp` is live, was created by `lib` with `MLX5DV_QP_EX_WITH_RAW_WQE`, outlives this, and nobody
+    /// else posts to it.
+    pub(super) unsafe fn new(lib: &Mlx5Lib, qp: NonNull<ibv_qp>) -> Result<Self, &'static str> {
+        const NONE: &str = "a queue pair for raw work requests";
+        // SAFETY: the caller's promise.
+        let extended = unsafe { lib.ibv_qp_to_qp_ex(qp.as_ptr()) };
+        let extended = NonNull::new(extended).ok_or(NONE)?;
+        // SAFETY: a queue pair of libmlx5, as the caller promises.
+        let mlx5 = unsafe { lib.mlx5dv_qp_ex_from_ibv_qp_ex(extended.as_ptr()) };
+        let mlx5 = NonNull::new(mlx5).ok_or(NONE)?;
+        // SAFETY: both are live.
+        let calls = unsafe { (extended.as_ref(), mlx5.as_ref()) };
+        let all = calls.0.wr_start.is_some()
+            && calls.0.wr_abort.is_some()
+            && calls.0.wr_complete.is_some()
+            && calls.1.wr_raw_wqe.is_some();
+        match all {
+            true => Ok(Self { qp: extended, mlx5 }),
+            false => Err(NONE),
+        }
+    }
+
+    fn begin(&mut self) {
+        // SAFETY: live, as `new` was promised.
+        if let Some(start) = unsafe { self.qp.as_ref() }.wr_start {
+            // SAFETY: the operation of this queue pair.
+            unsafe { start(self.qp.as_ptr()) };
+        }
+    }
+
+    fn write(&mut self, at: u64, wqe: &Wqe) {
+        // SAFETY: live, as `new` was promised; libmlx5 keeps the number for the completion.
+        unsafe { self.qp.as_mut() }.wr_id = at;
+        // SAFETY: as above.
+        if let Some(raw) = unsafe { self.mlx5.as_ref() }.wr_raw_wqe {
+            // SAFETY: the operation of this queue pair; the entry is as long as it says.
+            unsafe { raw(self.mlx5.as_ptr(), wqe.as_ptr().cast()) };
+        }
+    }
+
+    fn abort(&mut self) {
+        // SAFETY: live, as `new` was promised.
+        if let Some(abort) = unsafe { self.qp.as_ref() }.wr_abort {
+            // SAFETY: the operation of this queue pair.
+            unsafe { abort(self.qp.as_ptr()) };
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), i32> {
+        // SAFETY: live, as `new` was promised.
+        match unsafe { self.qp.as_ref() }.wr_complete {
+            // SAFETY: the operation of this queue pair.
+            Some(complete) => match unsafe { complete(self.qp.as_ptr()) } {
+                0 => Ok(()),
+                errno => Err(errno),
+            },
+            None => Err(libc::EOPNOTSUPP),
+        }
+    }
+}
