@@ -365,7 +365,7 @@ fn workers(world: &World) -> Result<()> {
     ensure!(killed == 0, "kill {first}");
     let (code, said) = daemon.end(LIMIT, &["has ended"])?;
     ensure!(
-        code == Some(1) && said.contains("service 0 has ended"),
+        code == Some(1) && said.contains("worker 0 has ended"),
         "exit code {code:?}:\n{said}"
     );
     Ok(())
@@ -414,7 +414,7 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
                 ["has ended or was killed", "is lost"]
             }
             Victim::Stopped => {
-                farm.services[1][0].signal(libc::SIGTERM)?;
+                farm.services[1][0].signal(libc::SIGINT)?;
                 ["was stopped", "was stopped"]
             }
             Victim::Hung => {
@@ -476,7 +476,7 @@ fn secret(world: &World) -> Result<()> {
     succeed(farm.job(1, &rounds, with(&one))?)?;
     fail(
         farm.job(1, &rounds, |_, _| ())?,
-        &["serves only who has its secret (--secret-file)"],
+        &["serves only owners of its secret: give --secret-file FILE"],
     )?;
     let expect = "its secret is not this service's";
     fail(farm.job(1, &rounds, with(&other))?, &[expect])?;
@@ -492,20 +492,28 @@ fn secret(world: &World) -> Result<()> {
     fail(farm.job(1, &limit, each)?, &[expect])?;
 
     let farm = Farm::new(world, "stock", 1)?;
-    let expect = "it has a secret, and this service none (--secret-file)";
+    let expect = "it has a secret, and this service none: give --secret-file";
     fail(farm.job(1, &rounds, with(&one))?, &[expect])?;
 
-    for secret in [None, Some(&one)] {
+    // Beyond this machine a service wants a secret, or to be told that it needs none.
+    let started = |options: &[&str], expect: &str| -> Result<()> {
         let mut command = farm.command("node0.dpu", "xgvmi-sp");
         command.args(["--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1"]);
-        if let Some(secret) = secret {
-            command.args(["--secret-file", secret]);
-        }
-        let mut service = Process::spawn(&mut command)?;
-        service.hear(" listens on ")?;
-        let warned = service.said().contains("warning: whoever reaches 0.0.0.0:");
-        ensure!(warned == secret.is_none(), "{}", service.said());
-    }
+        command.args(options);
+        let service = Process::spawn(&mut command)?;
+        let heard = process::wait_until(LIMIT, || service.said().contains(expect));
+        ensure!(heard, "no '{expect}': {}", service.said());
+        Ok(())
+    };
+    started(
+        &[],
+        "would serve everybody who reaches it: give --secret-file",
+    )?;
+    started(
+        &["--insecure"],
+        "warning: --insecure: whoever reaches 0.0.0.0:",
+    )?;
+    started(&["--secret-file", &one], " listens on ")?;
     Ok(())
 }
 

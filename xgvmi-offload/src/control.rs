@@ -1,89 +1,78 @@
-//! What ranks and SPs say to each other over TCP: who they are, who else there is, and when something fails.
+//! Frames between ranks and SPs over TCP: who they are, which others there are, and that something has failed.
 //!
-//! Nothing of a collective goes this way. With a secret, whoever calls opens as [`super::secret`] describes. The connection stays open: its end without [`Frame::Bye`] is a death.
+//! No message of a collective goes this way. The first byte of a frame tells its kind. Hellos are JSON, so that a later
+//! version can read them; all else is binary. The connection stays open: its end without [`Frame::Bye`] is a death.
 
-use super::secret::{Nonce, Proof};
-use super::wire::Export;
+use super::job_id::JobId;
+use super::scheme::Scheme;
+use super::wire::{Export, get_export, put_export};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use xgvmi_daemon::Protocol;
+use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// Which of the frames, active messages and their order are understood. Each frame carries it, so that two versions
-/// find out whatever else has changed.
-pub const PROTOCOL: u32 = 2;
+/// Version of the frames, the active messages and their order. Each frame carries it, so that two versions notice,
+/// whatever else has changed.
+pub const PROTOCOL: u32 = 3;
 
-/// Most ranks of a job: lists of all of them go into one message.
+/// How frames look.
+pub(super) const FRAMES: Protocol = Protocol {
+    magic: *b"xgsp",
+    version: PROTOCOL,
+    program: "xgvmi-sp",
+};
+
+/// Most ranks of a job: the table of all of them is one frame.
 pub const RANKS_MAX: u32 = 1 << 16;
 
-/// A job: the ranks that were started together. Made up by its rank 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(super) struct JobId(pub(super) u128);
+/// The longest worker address of UCX. One of a machine with many devices has some kilobytes.
+pub(super) const ADDRESS_MAX: usize = 64 << 10;
 
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Enough to tell the jobs of a log apart.
-        write!(f, "{:08x}", self.0 >> 96)
+/// The longest announcement: a pool of 65,536 keys takes half a megabyte.
+pub(super) const ANNOUNCEMENT_MAX: usize = 16 << 20;
+
+/// The longest reason that is passed on.
+const REASON_MAX: usize = 2048;
+
+/// Proves in each active message who sends it: a random number that the receiver gave to this peer of this job alone,
+/// over the peer's TCP connection.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Token(pub(super) [u8; 16]);
+
+impl Token {
+    pub(super) fn random() -> std::io::Result<Self> {
+        Ok(Self(xgvmi_daemon::random()?.to_le_bytes()))
     }
 }
 
-/// How keys are made. The ranks and SPs of a job must be of one mind: what is measured is otherwise not what the
-/// report says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Scheme {
-    /// UCX creates a key for each buffer (indirection), and destroys it.
-    Ksm,
-    /// UCX's own pool of keys.
-    #[default]
-    Stock,
-    /// This project's library, preloaded or found by UCX.
-    Xgvmi,
-}
-
-impl Scheme {
-    /// As in options and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ksm => "ksm",
-            Self::Stock => "stock",
-            Self::Xgvmi => "xgvmi",
-        }
-    }
-}
-
-impl fmt::Display for Scheme {
+impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str("Token(..)")
     }
 }
 
 /// A message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// Whoever calls, where there is a secret, first of all.
-    Open(Nonce),
-    /// SP to who called: prove it.
-    Challenge(Nonce),
-    /// Here is the proof; the other's answer is its own.
-    Proof(Proof),
     /// Rank to its SP, first of all.
     Hello(Hello),
-    /// SP to rank: you are in.
+    /// Rank to its SP, with the hello: its addresses and keys.
+    Keys(Keys),
+    /// SP to rank: it is served.
     Welcome(Welcome),
-    /// SP to whoever called: not with me, and why. The connection closes.
-    Refused { reason: String },
-    /// Rank to its SP: all SPs of the job, and who is served by which.
+    /// Rank to its SP: all SPs of the job, and the ranks of each.
     Table(Table),
     /// SP to SP, first of all.
     Peer(PeerHello),
-    /// SP to its ranks: all of the job's SPs that I need, and all of my ranks, can be reached.
+    /// SP to the SP that called.
+    PeerWelcome(Token),
+    /// SP to its ranks: all of the job's SPs and all of this SP's ranks can be reached.
     Ready,
     /// Anybody to anybody: the job has failed. The connection closes.
-    Abort { reason: String },
-    /// Rank to SP, SP to SP: I am done, in good order.
+    Abort(String),
+    /// Rank to SP, SP to SP: the sender is done, in good order.
     Bye,
-    /// SP to its ranks and to other SPs: I am alive.
+    /// SP to its ranks and to other SPs: it is alive.
     Beat,
 }
 
@@ -95,6 +84,13 @@ pub(super) struct Hello {
     pub(super) size: u32,
     pub(super) scheme: Scheme,
     pub(super) ucx_version: String,
+}
+
+/// How a rank is reached, and its keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// For the SP's active messages to this rank.
+    pub(super) token: Token,
     /// Of its UCP worker.
     pub(super) address: Vec<u8>,
     /// The keys of its pool, as the library announces them; empty without it.
@@ -107,6 +103,8 @@ pub(super) struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub(super) service: ServiceAddress,
+    /// For the rank's active messages to this SP.
+    pub(super) token: Token,
     /// Blocks shorter than this travel in messages; the same for all SPs of a job.
     pub(super) direct_min: u64,
     /// An SP that is silent for so long is dead; the same for all SPs of a job.
@@ -118,7 +116,7 @@ pub(super) struct Welcome {
 /// How an SP is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ServiceAddress {
-    /// Unlike any other process's, so that two ranks know when they have the same SP.
+    /// Unlike any other process's, so that two ranks notice that they have the same SP.
     pub(super) unique: u64,
     /// `host:port` for other SPs.
     pub(super) tcp: String,
@@ -127,7 +125,7 @@ pub(super) struct ServiceAddress {
 }
 
 /// All of a job's SPs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Table {
     pub(super) services: Vec<ServiceAddress>,
     /// Of each rank, the place of its SP in `services`.
@@ -140,4 +138,287 @@ pub(super) struct PeerHello {
     pub(super) job: JobId,
     /// Its place in the table.
     pub(super) index: u32,
+    /// For the called SP's active messages to the caller.
+    pub(super) token: Token,
+}
+
+impl Frame {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u8(self.kind());
+        match self {
+            Self::Hello(hello) => json(&mut writer, hello),
+            Self::Peer(peer) => json(&mut writer, peer),
+            Self::Keys(keys) => {
+                writer.raw(&keys.token.0);
+                writer.blob(&keys.address).blob(&keys.announcement);
+                put_export(&mut writer, Some(&keys.greeting));
+            }
+            Self::Welcome(welcome) => {
+                put_address(&mut writer, &welcome.service);
+                writer.raw(&welcome.token.0).u64(welcome.direct_min);
+                writer.u64(welcome.silence_ms).u64(welcome.accepted);
+            }
+            Self::Table(table) => {
+                writer.list(&table.services, put_address);
+                writer.list(&table.service_of, |writer, of| {
+                    writer.u32(*of);
+                });
+            }
+            Self::PeerWelcome(token) => {
+                writer.raw(&token.0);
+            }
+            Self::Abort(reason) => {
+                // A character that is cut is replaced by the reader.
+                let end = reason.len().min(REASON_MAX);
+                writer.blob(&reason.as_bytes()[..end]);
+            }
+            Self::Ready | Self::Bye | Self::Beat => {}
+        }
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let unknown = Reader::new("frame", bytes);
+        let Some((kind, body)) = bytes.split_first() else {
+            return Err(unknown.fault("empty"));
+        };
+        let frame = match *kind {
+            1 => Self::Hello(from_json("HELLO", body)?),
+            2 => {
+                let mut reader = Reader::new("KEYS", body);
+                let keys = Keys {
+                    token: Token(reader.raw()?),
+                    address: limited(&mut reader, ADDRESS_MAX)?,
+                    announcement: limited(&mut reader, ANNOUNCEMENT_MAX)?,
+                    greeting: get_export(&mut reader)?
+                        .ok_or_else(|| Reader::new("KEYS", body).fault("without a greeting"))?,
+                };
+                reader.end()?;
+                Self::Keys(keys)
+            }
+            3 => {
+                let mut reader = Reader::new("WELCOME", body);
+                let welcome = Welcome {
+                    service: get_address(&mut reader)?,
+                    token: Token(reader.raw()?),
+                    direct_min: reader.u64()?,
+                    silence_ms: reader.u64()?,
+                    accepted: reader.u64()?,
+                };
+                reader.end()?;
+                Self::Welcome(welcome)
+            }
+            4 => {
+                let mut reader = Reader::new("TABLE", body);
+                let table = Table {
+                    services: reader.list(SERVICE_BYTES, get_address)?,
+                    service_of: reader.list(4, Reader::u32)?,
+                };
+                reader.end()?;
+                Self::Table(table)
+            }
+            5 => Self::Peer(from_json("PEER", body)?),
+            6 => {
+                let mut reader = Reader::new("PEER_WELCOME", body);
+                let token = Token(reader.raw()?);
+                reader.end()?;
+                Self::PeerWelcome(token)
+            }
+            10 => {
+                let mut reader = Reader::new("ABORT", body);
+                let reason = limited(&mut reader, REASON_MAX)?;
+                reader.end()?;
+                // It goes into logs and onto terminals.
+                let reason = String::from_utf8_lossy(&reason);
+                Self::Abort(reason.replace(|c: char| c.is_control(), " "))
+            }
+            7..=9 if !body.is_empty() => return Err(unknown.fault("too long")),
+            7 => Self::Ready,
+            8 => Self::Bye,
+            9 => Self::Beat,
+            _ => return Err(unknown.fault("of an unknown kind")),
+        };
+        Ok(frame)
+    }
+
+    /// The name of its kind.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "HELLO",
+            Self::Keys(_) => "KEYS",
+            Self::Welcome(_) => "WELCOME",
+            Self::Table(_) => "TABLE",
+            Self::Peer(_) => "PEER",
+            Self::PeerWelcome(_) => "PEER_WELCOME",
+            Self::Ready => "READY",
+            Self::Abort(_) => "ABORT",
+            Self::Bye => "BYE",
+            Self::Beat => "BEAT",
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::Keys(_) => 2,
+            Self::Welcome(_) => 3,
+            Self::Table(_) => 4,
+            Self::Peer(_) => 5,
+            Self::PeerWelcome(_) => 6,
+            Self::Ready => 7,
+            Self::Bye => 8,
+            Self::Beat => 9,
+            Self::Abort(_) => 10,
+        }
+    }
+}
+
+/// Of a service's address, at the least.
+const SERVICE_BYTES: usize = 24;
+
+fn put_address(writer: &mut Writer, service: &ServiceAddress) {
+    writer.u64(service.unique).blob(service.tcp.as_bytes());
+    writer.blob(&service.worker);
+}
+
+fn get_address(reader: &mut Reader<'_>) -> Result<ServiceAddress, BadMessage> {
+    let unique = reader.u64()?;
+    // A host name has 253 bytes at the most.
+    let tcp = limited(reader, 512)?;
+    Ok(ServiceAddress {
+        unique,
+        tcp: String::from_utf8(tcp).map_err(|_| reader.fault("without a readable address"))?,
+        worker: limited(reader, ADDRESS_MAX)?,
+    })
+}
+
+fn limited(reader: &mut Reader<'_>, max: usize) -> Result<Vec<u8>, BadMessage> {
+    let bytes = reader.blob()?;
+    if bytes.len() > max {
+        return Err(reader.fault("too long in one of its parts"));
+    }
+    Ok(bytes.to_vec())
+}
+
+fn json<T: Serialize>(writer: &mut Writer, value: &T) {
+    // Strings and numbers in a structure: nothing that JSON cannot carry.
+    let text = serde_json::to_vec(value).expect("plain data");
+    writer.raw(&text);
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(
+    message: &'static str,
+    body: &[u8],
+) -> Result<T, BadMessage> {
+    serde_json::from_slice(body)
+        .map_err(|_| Reader::new(message, body).fault("not as it should be"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames() -> Vec<Frame> {
+        let service = ServiceAddress {
+            unique: 7,
+            tcp: "dpu0:7700".to_owned(),
+            worker: vec![1; 300],
+        };
+        let greeting = Export {
+            address: 0x7f00_0000_0000,
+            length: 8192,
+            packed: vec![3; 60],
+        };
+        vec![
+            Frame::Hello(Hello {
+                job: JobId(u128::MAX),
+                rank: 3,
+                size: 8,
+                scheme: Scheme::Xgvmi,
+                ucx_version: "1.20.1".to_owned(),
+            }),
+            Frame::Keys(Keys {
+                token: Token([9; 16]),
+                address: vec![2; 500],
+                announcement: vec![5; 10_000],
+                greeting,
+            }),
+            Frame::Welcome(Welcome {
+                service: service.clone(),
+                token: Token([1; 16]),
+                direct_min: 512,
+                silence_ms: 20_000,
+                accepted: 4,
+            }),
+            Frame::Table(Table {
+                services: vec![service.clone(), service],
+                service_of: vec![0, 1, 0, 1],
+            }),
+            Frame::Peer(PeerHello {
+                job: JobId(1),
+                index: 2,
+                token: Token([4; 16]),
+            }),
+            Frame::PeerWelcome(Token([8; 16])),
+            Frame::Ready,
+            Frame::Abort("why".to_owned()),
+            Frame::Bye,
+            Frame::Beat,
+        ]
+    }
+
+    #[test]
+    fn frames_survive_the_wire_and_no_other_length_does() {
+        for frame in frames() {
+            let bytes = frame.to_bytes();
+            assert_eq!(Frame::parse(&bytes), Ok(frame.clone()));
+            for length in 0..bytes.len() {
+                assert!(
+                    Frame::parse(&bytes[..length]).is_err(),
+                    "{} of {length}",
+                    frame.name()
+                );
+            }
+            let longer = [&bytes[..], b"x"].concat();
+            assert!(Frame::parse(&longer).is_err(), "{}", frame.name());
+        }
+        for kind in [0, 11, 255] {
+            assert!(Frame::parse(&[kind]).is_err(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_hello_fits_into_the_frame_of_a_stranger() {
+        let bytes = frames()[0].to_bytes();
+        assert!(
+            bytes.len() < xgvmi_daemon::STRANGER_FRAME_MAX / 4,
+            "{}",
+            bytes.len()
+        );
+    }
+
+    #[test]
+    fn reasons_are_short_and_show_nothing_strange() {
+        let long = Frame::Abort("é\u{1b}[31m".repeat(10_000));
+        let Ok(Frame::Abort(reason)) = Frame::parse(&long.to_bytes()) else {
+            panic!("not an abort")
+        };
+        assert!(reason.len() <= REASON_MAX + 3 && !reason.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn the_parts_of_keys_are_limited() {
+        for (address, announcement) in [(ADDRESS_MAX + 1, 0), (1, ANNOUNCEMENT_MAX + 1)] {
+            let Frame::Keys(keys) = frames().remove(1) else {
+                panic!("not keys")
+            };
+            let keys = Frame::Keys(Keys {
+                address: vec![0; address],
+                announcement: vec![0; announcement],
+                ..keys
+            });
+            assert!(Frame::parse(&keys.to_bytes()).is_err());
+        }
+    }
 }

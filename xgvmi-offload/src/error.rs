@@ -1,7 +1,8 @@
 //! What can go wrong in an offloaded collective, in words for the user of an MPI program.
 
-use super::codec::BadMessage;
 use std::io;
+use xgvmi_daemon::DaemonError;
+use xgvmi_daemon::codec::BadMessage;
 use xgvmi_ucp::UcpError;
 
 /// Short for this module's results.
@@ -48,6 +49,9 @@ pub enum OffloadError {
     /// The way in which ranks tell each other who they are has failed.
     #[error("exchange between the ranks: {0}")]
     Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The daemon's part has failed: options, files, system calls.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
     /// UCX has failed.
     #[error(transparent)]
     Ucp(#[from] UcpError),

@@ -124,7 +124,7 @@ fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<Tcp
                     break;
                 }
                 let fd = std::os::fd::AsRawFd::as_raw_fd(listener);
-                super::link::poll(&mut [super::link::pollfd(fd, libc::POLLIN)], Some(left))?;
+                xgvmi_daemon::poll(&mut [xgvmi_daemon::pollfd(fd, libc::POLLIN)], Some(left))?;
             }
             Err(error) => return Err(error),
         }

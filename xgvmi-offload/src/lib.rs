@@ -28,12 +28,12 @@
 
 pub mod check;
 mod client;
-mod codec;
 mod control;
 mod error;
 mod exchange;
+mod job_id;
 mod library;
-mod link;
+mod scheme;
 mod secret;
 mod service;
 mod wire;
@@ -42,21 +42,10 @@ pub use client::{
     Client, ClientArgs, ClientOptions, ClientStats, CommunicatorId, Memory, Registered, Request,
     Side,
 };
-pub use control::{PROTOCOL, RANKS_MAX, Scheme};
+pub use control::{PROTOCOL, RANKS_MAX};
 pub use error::{OffloadError, Result};
 pub use exchange::{Exchange, TcpExchange};
 pub use library::LibraryStats;
-pub use secret::Secret;
-pub use service::{Credits, LogLevel, Service, ServiceArgs, ServiceOptions, supervise};
-
-/// Bits that no other process has.
-fn random() -> std::io::Result<u128> {
-    let mut bytes = [0; 16];
-    // SAFETY: as many bytes as named can be written.
-    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if count == 16 {
-        Ok(u128::from_ne_bytes(bytes))
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
-}
+pub use scheme::Scheme;
+pub use service::{Credits, Service, ServiceArgs, ServiceOptions, Status};
+pub use xgvmi_daemon::{LogLevel, Secret, supervise};

@@ -16,10 +16,12 @@
 //! destination completes when it has heard from each of its sources. One DPU_FIN answers all of it. Blocks shorter than
 //! the service's `direct_min` travel in the messages.
 //!
+//! Each message has the sender's [`Token`](super::control::Token) as its header: a peer speaks for itself alone.
+//!
 //! Messages of different lengths may overtake each other; nothing here relies on their order.
 
-use super::codec::{BadMessage, Reader, Writer};
-use serde::{Deserialize, Serialize};
+use super::control::Token;
+use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// What a message says. The discriminants are UCP's active message identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Kind {
 pub(super) struct Collective {
     /// The communicator's number, agreed by its members.
     pub(super) communicator: u32,
-    /// The how manieth call on it, from 0.
+    /// Sequence number of the call on this communicator, starting at 0.
     pub(super) sequence: u32,
 }
 
@@ -74,9 +76,16 @@ impl std::fmt::Display for Collective {
     }
 }
 
-/// Bytes in front of each hello that mean nothing. More than a work request holds: UCX makes the buffers of longer
+/// Bytes of the header of a hello, most of them without meaning. More than a work request holds: UCX makes the buffers of longer
 /// messages, some 10 MB of registered memory, at the first of them, which is then a hello and not the first collective.
-pub(super) const HELLO_PADDING: usize = 1024;
+const HELLO_PADDING: usize = 1024;
+
+/// The header of a hello.
+pub(super) fn hello_header(token: Token) -> Vec<u8> {
+    let mut header = token.0.to_vec();
+    header.resize(HELLO_PADDING, 0);
+    header
+}
 
 /// Bytes of a greeting, which SPs read before the first collective. A rank keeps twice as many: to be read, and to be
 /// written to. Far above the lengths that UCX could copy with the CPU.
@@ -120,7 +129,7 @@ pub(super) struct Block {
 }
 
 /// A buffer that a rank has exported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Export {
     /// Its first address, in the rank's address space.
     pub(super) address: u64,
@@ -148,6 +157,8 @@ pub(super) struct HostArrive {
 /// A block on offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OfferedBlock {
+    /// The source's place among the offer's parts.
+    pub(super) part: u32,
     pub(super) destination: u32,
     /// In the source's address space.
     pub(super) address: u64,
@@ -162,17 +173,25 @@ pub(super) struct DpuRts {
     pub(super) from: u32,
     pub(super) offer: u64,
     pub(super) parts: Vec<RtsPart>,
+    /// Of all parts, in their order.
+    pub(super) blocks: Vec<OfferedBlock>,
+    /// The bytes of the short blocks, in the order of `blocks`.
+    pub(super) short: Vec<u8>,
 }
 
-/// Blocks of one source.
+/// A source of an offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RtsPart {
     pub(super) source: u32,
     /// What `ucp_rkey_pack` gave; empty when no block needs it.
     pub(super) rkey: Vec<u8>,
-    pub(super) blocks: Vec<OfferedBlock>,
-    /// The bytes of the short blocks, in the order of `blocks`.
-    pub(super) short: Vec<u8>,
+}
+
+/// Writes a DPU_RTS from where its parts are: first all parts, then their short blocks.
+#[derive(Debug)]
+pub(super) struct RtsWriter {
+    writer: Writer,
+    short: Vec<u8>,
 }
 
 /// All blocks of an offer have been taken.
@@ -185,11 +204,11 @@ pub(super) struct DpuFin {
 }
 
 /// A short block for the rank's receive buffer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Delivered {
     /// Bytes from the start of the buffer.
     pub(super) offset: u64,
-    pub(super) data: Vec<u8>,
+    pub(super) length: u64,
 }
 
 /// A rank's part in a call is over.
@@ -197,6 +216,8 @@ pub(super) struct Delivered {
 pub(super) struct HostFin {
     pub(super) collective: Collective,
     pub(super) short: Vec<Delivered>,
+    /// Their bytes, as many as their lengths say.
+    pub(super) bytes: Vec<u8>,
     /// The SP's alias lookups so far: hits and misses; `None` when nobody counts them.
     pub(super) aliases: Option<(u64, u64)>,
 }
@@ -263,47 +284,76 @@ impl HostArrive {
     }
 }
 
-impl DpuRts {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+impl RtsWriter {
+    pub(super) fn new(collective: Collective, from: u32, offer: u64, parts: usize) -> Self {
         let mut writer = Writer::default();
-        put_collective(&mut writer, self.collective);
-        writer.u32(self.from).u64(self.offer);
-        writer.list(&self.parts, |writer, part| {
-            writer.u32(part.source).blob(&part.rkey);
-            writer.list(&part.blocks, |writer, block| {
-                writer
-                    .u32(block.destination)
-                    .u64(block.address)
-                    .u64(block.length);
-            });
-            writer.blob(&part.short);
-        });
-        writer.finish()
+        put_collective(&mut writer, collective);
+        writer.u32(from).u64(offer).u64(parts as u64);
+        Self {
+            writer,
+            short: Vec::new(),
+        }
     }
 
+    /// A source's blocks; their offsets count from `base` in its address space.
+    pub(super) fn part(&mut self, source: u32, rkey: &[u8], base: u64, blocks: &[Block]) {
+        self.writer.u32(source).blob(rkey);
+        self.writer.list(blocks, |writer, block| {
+            // The address of a short block is not used, and that of another lies in the buffer.
+            let address = base.wrapping_add(block.offset);
+            writer.u32(block.peer).u64(address).u64(block.length);
+        });
+    }
+
+    /// The bytes of the next part's short blocks.
+    pub(super) fn short(&mut self, bytes: &[u8]) {
+        self.short.extend_from_slice(bytes);
+    }
+
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.writer.blob(&self.short);
+        self.writer.finish()
+    }
+}
+
+impl DpuRts {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("DPU_RTS", bytes);
-        let rts = Self {
-            collective: get_collective(&mut reader)?,
-            from: reader.u32()?,
-            offer: reader.u64()?,
-            parts: reader.list(PART_BYTES, |reader| {
-                Ok(RtsPart {
-                    source: reader.u32()?,
-                    rkey: reader.blob()?.to_vec(),
-                    blocks: reader.list(BLOCK_BYTES, |reader| {
-                        Ok(OfferedBlock {
-                            destination: reader.u32()?,
-                            address: reader.u64()?,
-                            length: reader.u64()?,
-                        })
-                    })?,
-                    short: reader.blob()?.to_vec(),
-                })
-            })?,
-        };
+        let collective = get_collective(&mut reader)?;
+        let (from, offer) = (reader.u32()?, reader.u64()?);
+        let mut blocks = Vec::with_capacity(bytes.len() / BLOCK_BYTES);
+        let mut place = 0;
+        let parts = reader.list(PART_BYTES, |reader| {
+            let source = reader.u32()?;
+            let rkey = reader.blob()?;
+            if rkey.len() > PACKED_MAX {
+                return Err(reader.fault("too long in a packed key"));
+            }
+            let count = reader.count(BLOCK_BYTES)?;
+            for _ in 0..count {
+                blocks.push(OfferedBlock {
+                    part: place,
+                    destination: reader.u32()?,
+                    address: reader.u64()?,
+                    length: reader.u64()?,
+                });
+            }
+            place += 1;
+            Ok(RtsPart {
+                source,
+                rkey: rkey.to_vec(),
+            })
+        })?;
+        let short = reader.blob()?.to_vec();
         reader.end()?;
-        Ok(rts)
+        Ok(Self {
+            collective,
+            from,
+            offer,
+            parts,
+            blocks,
+            short,
+        })
     }
 }
 
@@ -333,8 +383,9 @@ impl HostFin {
         writer.u32(self.aliases.is_some().into());
         writer.u64(hits).u64(misses);
         writer.list(&self.short, |writer, block| {
-            writer.u64(block.offset).blob(&block.data);
+            writer.u64(block.offset).u64(block.length);
         });
+        writer.blob(&self.bytes);
         writer.finish()
     }
 
@@ -346,23 +397,34 @@ impl HostFin {
         let short = reader.list(16, |reader| {
             Ok(Delivered {
                 offset: reader.u64()?,
-                data: reader.blob()?.to_vec(),
+                length: reader.u64()?,
             })
         })?;
+        let bytes = reader.blob()?.to_vec();
+        let sum = short
+            .iter()
+            .try_fold(0u64, |sum, block| sum.checked_add(block.length));
+        if sum != Some(bytes.len() as u64) {
+            return Err(reader.fault("without as many bytes as its blocks have"));
+        }
         reader.end()?;
         Ok(Self {
             collective,
             short,
+            bytes,
             aliases: counted.then_some(aliases),
         })
     }
 }
 
+/// The longest exported handle, or packed key: UCX's take some tens of bytes for each device.
+pub(super) const PACKED_MAX: usize = 4 << 10;
+
 /// Of a block, on the wire.
 const BLOCK_BYTES: usize = 20;
 
-/// Of a part of an offer, at the least: its source and three lengths.
-const PART_BYTES: usize = 28;
+/// Of a part of an offer, at the least: its source and two lengths.
+const PART_BYTES: usize = 20;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
     writer.u32(collective.communicator).u32(collective.sequence);
@@ -388,7 +450,7 @@ fn get_block(reader: &mut Reader<'_>) -> Result<Block, BadMessage> {
 }
 
 /// An absent export is one without bytes: UCX's never are.
-fn put_export(writer: &mut Writer, export: Option<&Export>) {
+pub(super) fn put_export(writer: &mut Writer, export: Option<&Export>) {
     match export {
         Some(export) => {
             writer.blob(&export.packed);
@@ -398,9 +460,13 @@ fn put_export(writer: &mut Writer, export: Option<&Export>) {
     };
 }
 
-fn get_export(reader: &mut Reader<'_>) -> Result<Option<Export>, BadMessage> {
+pub(super) fn get_export(reader: &mut Reader<'_>) -> Result<Option<Export>, BadMessage> {
+    let packed = reader.blob()?;
+    if packed.len() > PACKED_MAX {
+        return Err(reader.fault("too long in an exported handle"));
+    }
     let export = Export {
-        packed: reader.blob()?.to_vec(),
+        packed: packed.to_vec(),
         address: reader.u64()?,
         length: reader.u64()?,
     };
@@ -459,24 +525,36 @@ mod tests {
             short: b"hello".to_vec(),
         };
         check(&arrive, &arrive.to_bytes(), HostArrive::parse);
+        let mut writer = RtsWriter::new(COLLECTIVE, 1, 77, 2);
+        let sent = |length| Block {
+            peer: 4,
+            offset: 16,
+            length,
+        };
+        writer.part(9, &[9; 40], 0x1000, &[sent(600)]);
+        writer.part(10, &[], 0, &[sent(2), sent(3)]);
+        writer.short(b"");
+        writer.short(b"hello");
+        let offered = |part, address, length| OfferedBlock {
+            part,
+            destination: 4,
+            address,
+            length,
+        };
+        let source = |source, rkey| RtsPart { source, rkey };
         let rts = DpuRts {
             collective: COLLECTIVE,
             from: 1,
             offer: 77,
-            parts: [9, 10]
-                .map(|source| RtsPart {
-                    source,
-                    rkey: vec![9; 40],
-                    blocks: vec![OfferedBlock {
-                        destination: 4,
-                        address: 0x1000,
-                        length: 0,
-                    }],
-                    short: Vec::new(),
-                })
-                .to_vec(),
+            parts: vec![source(9, vec![9; 40]), source(10, Vec::new())],
+            blocks: vec![
+                offered(0, 0x1010, 600),
+                offered(1, 16, 2),
+                offered(1, 16, 3),
+            ],
+            short: b"hello".to_vec(),
         };
-        check(&rts, &rts.to_bytes(), DpuRts::parse);
+        check(&rts, &writer.finish(), DpuRts::parse);
         let fin = DpuFin { from: 2, offer: 77 };
         check(&fin, &fin.to_bytes(), DpuFin::parse);
         for aliases in [None, Some((0, 0)), Some((5, 6))] {
@@ -484,8 +562,9 @@ mod tests {
                 collective: COLLECTIVE,
                 short: vec![Delivered {
                     offset: 3,
-                    data: vec![8; 3],
+                    length: 3,
                 }],
+                bytes: vec![8; 3],
                 aliases,
             };
             check(&fin, &fin.to_bytes(), HostFin::parse);

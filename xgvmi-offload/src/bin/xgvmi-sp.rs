@@ -1,28 +1,58 @@
 //! `xgvmi-sp`: a service process. One per core of a DPU that is to move data; see `docs/OFFLOAD.md`.
 
 use anyhow::{Context as _, Result};
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use xgvmi_offload::{Service, ServiceArgs, supervise};
+use xgvmi_daemon::status;
+use xgvmi_offload::{Service, ServiceArgs, Status, supervise};
 
 /// Moves data between the memories of hosts for the ranks of MPI programs, which it serves job after job.
 ///
 /// Its first line on standard output tells where it listens.
 #[derive(Debug, Parser)]
-#[command(name = "xgvmi-sp", version)]
+#[command(name = "xgvmi-sp", version, args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
     args: ServiceArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows the state of a running service process: jobs, queues, blocks, refusals, latencies.
+    Status(StatusArgs),
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// The service's --status-socket [default: xgvmi-sp-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR].
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
+    /// The service's port, for the default socket.
+    #[arg(long, default_value_t = 7700)]
+    port: u16,
+    /// As JSON.
+    #[arg(long, conflicts_with = "prom")]
+    json: bool,
+    /// In the text format of Prometheus.
+    #[arg(long)]
+    prom: bool,
 }
 
 fn main() -> ExitCode {
     if let Some(code) = cli_pages::asked::<Cli>() {
         return code;
     }
-    match run(Cli::parse().args) {
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        Some(Command::Status(args)) => show(args),
+        None => run(cli.args),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -36,7 +66,7 @@ fn run(args: ServiceArgs) -> Result<()> {
     if options.workers > 1 {
         let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
         let mut told = Ok(());
-        supervise(options.workers, &arguments, |lines| {
+        supervise(options.workers, &arguments, options.drain_limit, |lines| {
             told = tell(&lines.join("\n"))
         })?;
         return told;
@@ -51,30 +81,32 @@ fn run(args: ServiceArgs) -> Result<()> {
     Ok(service.run()?)
 }
 
+/// Asks a running service for its state.
+fn show(args: &StatusArgs) -> Result<()> {
+    let name = format!("xgvmi-sp-{}", args.port);
+    let socket = args.socket.clone().or_else(|| status::default_path(&name));
+    let socket = socket.context(
+        "neither $RUNTIME_DIRECTORY nor $XDG_RUNTIME_DIR is set: give --socket FILE, the service's --status-socket",
+    )?;
+    let text = status::ask(&socket)?;
+    let state = Status::parse(&text)?;
+    let text = match (args.json, args.prom) {
+        (true, _) => text + "\n",
+        (_, true) => state.prometheus(),
+        _ => state.to_string(),
+    };
+    let mut stdout = std::io::stdout();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("writing the status")
+}
+
 /// Says that all is up, on standard output and to systemd.
 fn tell(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{text}")
         .and_then(|()| stdout.flush())
         .context("telling where it listens")?;
-    notify_systemd().context("telling systemd")
-}
-
-/// For a unit of `Type=notify`: the service is up.
-fn notify_systemd() -> Result<()> {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
-        return Ok(());
-    };
-    let socket = UnixDatagram::unbound()?;
-    match path.to_str().and_then(|path| path.strip_prefix('@')) {
-        Some(name) => {
-            use std::os::linux::net::SocketAddrExt as _;
-            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-            socket.send_to_addr(b"READY=1", &address)?;
-        }
-        None => {
-            socket.send_to(b"READY=1", path)?;
-        }
-    }
-    Ok(())
+    xgvmi_daemon::notify("READY=1").context("telling systemd")
 }

@@ -68,7 +68,7 @@ impl Client {
         let data = arrive.to_bytes();
         match self
             .endpoint
-            .send(Kind::HostArrive as u16, Vec::new(), data)
+            .send(Kind::HostArrive as u16, self.to_service.0.to_vec(), data)
         {
             Ok(request) => self.sends.push(request),
             Err(error) => return Err(self.fail(error.to_string(), true)),
@@ -146,18 +146,26 @@ impl Client {
             .get_mut(&fin.collective)
             .filter(|live| !live.is_done)
             .ok_or_else(|| wrong("completed by the service, but not under way"))?;
+        let mut bytes = &fin.bytes[..];
         for block in &fin.short {
-            let at = usize::try_from(block.offset).unwrap_or(usize::MAX);
-            if at
-                .checked_add(block.data.len())
-                .is_none_or(|end| end > live.receive_length)
-            {
+            let place = usize::try_from(block.offset)
+                .ok()
+                .zip(usize::try_from(block.length).ok());
+            let place = place.filter(|(at, length)| {
+                at.checked_add(*length)
+                    .is_some_and(|end| end <= live.receive_length)
+            });
+            let Some((at, length)) = place else {
                 return Err(wrong("a block outside the receive buffer"));
-            }
+            };
+            let (data, rest) = bytes
+                .split_at_checked(length)
+                .ok_or_else(|| wrong("a block without its bytes"))?;
+            bytes = rest;
             // SAFETY: inside the buffer, which is the call's until now.
             let to = unsafe { live.receive.add(at) };
             // SAFETY: that many bytes on both sides; a message is not in the receive buffer.
-            unsafe { std::ptr::copy_nonoverlapping(block.data.as_ptr(), to, block.data.len()) };
+            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, length) };
         }
         let start = Instant::now();
         for range in live.mapped.drain(..) {

@@ -3,22 +3,21 @@
 
 use super::{Client, ClientOptions, Numbers};
 use crate::control::{
-    Frame, Hello, JobId, PROTOCOL, RANKS_MAX, Scheme, ServiceAddress, Table, Welcome,
+    FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Token, Welcome,
 };
 use crate::error::{OffloadError, Result};
 use crate::exchange::Exchange;
+use crate::job_id::JobId;
 use crate::library::Library;
-use crate::link::{Link, poll, pollfd};
-use crate::secret::{Next, Secret};
-use crate::service::settings;
-use crate::wire::{Export, From, GREETING_BYTES, HELLO_PADDING, Hello as HelloMessage, Kind};
+use crate::scheme::Scheme;
+use crate::wire::{Export, From, GREETING_BYTES, Hello as HelloMessage, Kind, hello_header};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::io;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
+use xgvmi_daemon::{Link, LinkError, poll, pollfd};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
 
@@ -55,6 +54,8 @@ struct Admitted {
     context: Context,
     link: Link,
     welcome: Welcome,
+    /// The SP's messages bear this.
+    token: Token,
 }
 
 pub(super) fn connect(
@@ -71,7 +72,7 @@ pub(super) fn connect(
         scheme: options.scheme,
         node: options.node.clone(),
         services: options.services.clone(),
-        job: JobId(crate::random().map_err(|e| OffloadError::io("random number", e))?),
+        job: JobId(xgvmi_daemon::random().map_err(|e| OffloadError::io("random number", e))?),
     };
     let ranks: Vec<Introduction> = share(exchange, &me)?;
     agree(&ranks)?;
@@ -100,6 +101,7 @@ pub(super) fn connect(
         context,
         link,
         welcome,
+        token,
     } = admitted;
     let mut communicators = HashMap::new();
     communicators.insert(0, super::Communicator::new((0..size).collect()));
@@ -111,6 +113,8 @@ pub(super) fn connect(
         _greeting: greeting,
         context,
         link,
+        from_service: token,
+        to_service: welcome.token,
         library: Library::find(),
         service: address.clone(),
         rank,
@@ -227,7 +231,7 @@ fn admit(
     check_library(options.scheme)?;
     let ucp = Ucp::load(options.ucx_library.as_deref())
         .map_err(|error| OffloadError::Options(error.to_string()))?;
-    let context = Context::with_settings(ucp, "offload", settings(options.scheme))?;
+    let context = Context::with_settings(ucp, "offload", options.scheme.settings())?;
     let worker = context.worker(Kind::COUNT)?;
     let announcement = match Library::find() {
         Some(library) if options.scheme == Scheme::Xgvmi => library
@@ -237,23 +241,29 @@ fn admit(
     };
     // After the announcement: the key of this memory stays in use.
     let (greeting, exported) = keep_greeting(&context)?;
-    let mut link = Link::connect(address, options.connect_limit).map_err(|error| {
-        OffloadError::Failed(format!("cannot reach the service at {address}: {error}"))
-    })?;
-    if let Some(secret) = &options.secret {
-        introduce(&mut link, secret, options.connect_limit, address)?;
-    }
-    link.send(&Frame::Hello(Hello {
+    let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
+    let secret = options.secret.as_ref();
+    let mut link =
+        Link::connect(address, options.connect_limit, FRAMES, secret).map_err(|error| {
+            OffloadError::Failed(format!("cannot reach the service at {address}: {error}"))
+        })?;
+    let hello = Frame::Hello(Hello {
         job,
         rank,
         size,
         scheme: options.scheme,
         ucx_version: ucp.version().to_owned(),
+    });
+    let keys = Frame::Keys(Keys {
+        token,
         address: worker.address()?,
         announcement,
         greeting: exported,
-    }))
-    .map_err(|error| lost(address, &error))?;
+    });
+    for frame in [hello, keys] {
+        link.send(&frame.to_bytes())
+            .map_err(|error| lost(address, &error))?;
+    }
     let welcome = match answer(&mut link, options.connect_limit, address)? {
         Frame::Welcome(welcome) => welcome,
         frame => return Err(strange(address, &frame)),
@@ -267,59 +277,42 @@ fn admit(
         context,
         link,
         welcome,
+        token,
     })
-}
-
-/// Proves to an SP that this rank has the secret, and has it do the same.
-fn introduce(link: &mut Link, secret: &Secret, limit: Duration, address: &str) -> Result<()> {
-    let (mut calling, open) = secret
-        .call()
-        .map_err(|error| OffloadError::io("random number", error))?;
-    let mut next = Next::Send(open);
-    loop {
-        match next {
-            Next::Send(frame) => link.send(&frame).map_err(|error| lost(address, &error))?,
-            Next::Trusted => return Ok(()),
-        }
-        let frame = answer(link, limit, address)?;
-        next = match calling.hear(secret, &frame) {
-            Some(heard) => heard.map_err(|reason| {
-                OffloadError::Failed(format!("the service at {address}: {reason}"))
-            })?,
-            None => return Err(strange(address, &frame)),
-        };
-    }
 }
 
 /// What an SP answers, unless it refuses.
 fn answer(link: &mut Link, limit: Duration, address: &str) -> Result<Frame> {
-    match link.wait(limit).map_err(|error| lost(address, &error))? {
-        Some(Frame::Refused { reason } | Frame::Abort { reason }) => Err(OffloadError::Failed(
-            format!("the service at {address} refuses: {reason}"),
-        )),
-        Some(frame) => Ok(frame),
-        None => Err(OffloadError::Failed(format!(
+    let Some(body) = link.wait(limit).map_err(|error| lost(address, &error))? else {
+        return Err(OffloadError::Failed(format!(
             "the service at {address} has not answered within {} s",
             limit.as_secs()
+        )));
+    };
+    match Frame::parse(&body) {
+        Ok(Frame::Abort(reason)) => Err(OffloadError::Failed(format!(
+            "the service at {address} refuses: {reason}"
         ))),
+        Ok(frame) => Ok(frame),
+        Err(bad) => Err(OffloadError::message(address, &bad)),
     }
 }
 
 fn strange(address: &str, frame: &Frame) -> OffloadError {
-    OffloadError::Failed(format!("the service at {address} answers {frame:?}"))
+    OffloadError::Failed(format!("the service at {address} answers {}", frame.name()))
 }
 
-fn lost(address: &str, error: &io::Error) -> OffloadError {
-    OffloadError::Failed(if error.kind() == io::ErrorKind::UnexpectedEof {
-        format!("the service at {address} has hung up")
-    } else {
-        format!("the service at {address}: {error}")
+fn lost(address: &str, error: &LinkError) -> OffloadError {
+    OffloadError::Failed(match error {
+        LinkError::Closed => format!("the service at {address} has closed the connection"),
+        LinkError::Refused(reason) => format!("the service at {address} refuses: {reason}"),
+        error => format!("the service at {address}: {error}"),
     })
 }
 
 /// The memory between which SPs try their ways out, see [`GREETING_BYTES`].
 fn keep_greeting(context: &Context) -> Result<(MappedBuffer, Export)> {
-    let length = usize::try_from(2 * GREETING_BYTES).unwrap_or(usize::MAX);
+    let length = usize::try_from(2 * GREETING_BYTES).expect("a few kilobytes");
     let buffer = Buffer::new(length)
         .map_err(|error| OffloadError::io("memory for the services' greetings", error))?;
     let greeting = MappedBuffer::new(context, buffer)?;
@@ -393,38 +386,41 @@ fn make_ready(
     address: &str,
     table: &Table,
 ) -> Result<()> {
-    let gone = |error: io::Error| {
-        OffloadError::Failed(format!("the service at {address} is gone: {error}"))
+    let gone = |error: LinkError| match error {
+        LinkError::Refused(reason) => OffloadError::Failed(reason),
+        error => OffloadError::Failed(format!("the service at {address} is gone: {error}")),
     };
     // One rank's word is enough for an SP.
     let mine = table.service_of.get(rank as usize);
     if table.service_of.iter().position(|of| Some(of) == mine) == Some(rank as usize) {
         let frame = Frame::Table(table.clone());
-        admitted.link.send(&frame).map_err(gone)?;
+        admitted.link.send(&frame.to_bytes()).map_err(gone)?;
     }
     let data = HelloMessage {
         from: From::Rank(rank),
         greeting: None,
     }
     .to_bytes();
-    let hello = admitted
-        .endpoint
-        .send(Kind::Hello as u16, vec![0; HELLO_PADDING], data)?;
+    let hello = admitted.endpoint.send(
+        Kind::Hello as u16,
+        hello_header(admitted.welcome.token),
+        data,
+    )?;
     let end = Instant::now() + options.connect_limit;
     let (mut ready, mut greeted, mut sent) = (false, false, false);
     while !(ready && greeted && sent) {
         while admitted.worker.progress() {}
         greeted |= admitted
             .worker
-            .take(|m| m.id == Kind::Hello as u16)?
+            .take(|m| m.id == Kind::Hello as u16 && m.header.starts_with(&admitted.token.0))?
             .is_some();
         sent = sent || hello.test()?;
-        match admitted.link.take().map_err(gone)? {
-            Some(Frame::Ready) => ready = true,
-            Some(Frame::Abort { reason } | Frame::Refused { reason }) => {
-                return Err(OffloadError::Failed(reason));
+        if let Some(body) = admitted.link.take().map_err(gone)? {
+            match Frame::parse(&body).map_err(|bad| OffloadError::message(address, &bad))? {
+                Frame::Ready => ready = true,
+                Frame::Abort(reason) => return Err(OffloadError::Failed(reason)),
+                _ => {}
             }
-            Some(_) | None => {}
         }
         admitted.link.flush().map_err(gone)?;
         let left = end.saturating_duration_since(Instant::now());

@@ -8,17 +8,16 @@ mod types;
 pub use options::{ClientArgs, ClientOptions};
 pub use types::{ClientStats, CommunicatorId, Memory, Registered, Request, Side};
 
-use super::control::Frame;
+use super::control::{Frame, Token};
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::library::Library;
-use super::link::{Link, poll, pollfd};
 use super::wire::{Collective, HostFin, Kind};
 use call::arguments;
 use std::collections::HashMap;
-use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use xgvmi_daemon::{Link, LinkError, poll, pollfd};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, MappedRange, Request as Operation, Worker};
 
@@ -47,6 +46,10 @@ pub struct Client {
     _greeting: MappedBuffer,
     context: Context,
     link: Link,
+    /// The SP's messages bear this.
+    from_service: Token,
+    /// Messages to the SP bear this.
+    to_service: Token,
     library: Option<Library>,
     service: String,
     rank: u32,
@@ -326,8 +329,13 @@ impl Client {
         while !self.sends.is_empty() && Instant::now() < end {
             self.progress()?;
         }
-        let lost = |error| OffloadError::io("goodbye to the service", error);
-        self.link.send(&Frame::Bye).map_err(lost)?;
+        let lost = |error: LinkError| {
+            OffloadError::Failed(format!(
+                "goodbye to the service at {}: {error}",
+                self.service
+            ))
+        };
+        self.link.send(&Frame::Bye.to_bytes()).map_err(lost)?;
         self.link.close_when_sent();
         while self.link.wants_to_send() && Instant::now() < end {
             self.link.flush().map_err(lost)?;
@@ -345,7 +353,10 @@ impl Client {
                 Err(error) => return Err(self.fail(error.to_string(), true)),
             };
             let fin = match Kind::from_id(message.id) {
-                Some(Kind::HostFin) => HostFin::parse(&message.data),
+                Some(Kind::HostFin) if message.header.starts_with(&self.from_service.0) => {
+                    HostFin::parse(&message.data)
+                }
+                // Not the SP's: another process may have learnt this worker's address.
                 _ => continue,
             };
             let ended = match fin {
@@ -375,8 +386,12 @@ impl Client {
         self.link_checked = Instant::now();
         let taken = loop {
             match self.link.flush().and_then(|()| self.link.take()) {
-                Ok(Some(Frame::Beat)) => self.heard = self.link_checked,
-                other => break other,
+                Ok(Some(body)) => match Frame::parse(&body) {
+                    Ok(Frame::Beat) => self.heard = self.link_checked,
+                    parsed => break Ok(Some(parsed)),
+                },
+                Ok(None) => break Ok(None),
+                Err(error) => break Err(error),
             }
         };
         let silence = self.link_checked - self.heard;
@@ -387,9 +402,12 @@ impl Client {
                 silence.as_secs()
             ),
             Ok(None) => return Ok(()),
-            Ok(Some(Frame::Abort { reason })) => reason,
-            Ok(Some(frame)) => format!("the service at {} says {frame:?}", self.service),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => format!(
+            Ok(Some(Ok(Frame::Abort(reason)))) | Err(LinkError::Refused(reason)) => reason,
+            Ok(Some(Ok(frame))) => {
+                format!("the service at {} says {}", self.service, frame.name())
+            }
+            Ok(Some(Err(bad))) => format!("the service at {}: {bad}", self.service),
+            Err(LinkError::Closed) => format!(
                 "the service at {} has closed its connection: it has ended or was killed",
                 self.service
             ),
@@ -415,11 +433,9 @@ impl Client {
     /// The job has failed; `tell` the SP, which tells the others.
     fn fail(&mut self, reason: String, tell: bool) -> OffloadError {
         if tell && self.failed.is_none() {
-            let frame = Frame::Abort {
-                reason: reason.clone(),
-            };
+            let frame = Frame::Abort(reason.clone());
             // An SP that cannot be told is gone, and that is found out anyway.
-            let _ = self.link.send(&frame);
+            let _ = self.link.send(&frame.to_bytes());
         }
         self.failed = Some(reason.clone());
         OffloadError::Failed(reason)

@@ -1,14 +1,15 @@
 //! What a rank is told about the services: flags over a file over defaults.
 
-use crate::control::Scheme;
 use crate::error::{OffloadError, Result};
-use crate::secret::Secret;
-use crate::service::{read_toml, within};
+use crate::scheme::Scheme;
+use crate::secret;
 use clap::Args;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use xgvmi_daemon::Secret;
+use xgvmi_daemon::config::{read_toml, within};
 
 /// What a client needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +139,7 @@ impl ClientArgs {
                 .secret_file
                 .or(file.secret_file)
                 .as_deref()
-                .map(Secret::read)
+                .map(secret::read)
                 .transpose()?,
             ucx_library: self.ucx_library.or(file.ucx_library),
         })

@@ -1,18 +1,22 @@
-//! Who has arrived, what is on offer, what is under way: the rules of a job's collectives at one SP, without any I/O.
+//! Ranks that have arrived, blocks on offer, reads under way: the rules of a job's collectives at one SP, without I/O.
 //!
-//! Events go in by the methods, and what is to be done comes out of [`Ledger::next`]. Handles, keys and connections are
+//! Events go in by the methods, and [`Ledger::next`] gives the actions that follow. Handles, keys and connections are
 //! the caller's.
 //!
-//! Send credits are counted per collective: an offer waits until its destinations have arrived, and with one budget for
-//! all of them, offers of a collective that nobody has entered yet could keep back those of another on which the
-//! others wait first. Within one collective all arrive in the end, whatever else waits.
+//! Send credits are counted per collective: an offer waits until its destinations have arrived. With one budget for all
+//! collectives, offers of a collective that nobody has entered yet could keep back those of another on which the others
+//! wait first. Within one collective all ranks arrive in the end, whatever else waits.
 //!
-//! Blocks of several ranks for the same SP go in one offer, where they are there together: offers wait until all our
+//! Blocks of several ranks for the same SP go in one offer where they are there together: offers wait until all our
 //! ranks have entered the call, or [`Ledger::settle`] says that there is nothing else to do. Each message saved is one
 //! less to be sent, woken up for, and answered.
+//!
+//! A message looks its call up once. Its blocks then find their places by index: ranks of this SP have local numbers,
+//! calls and offers have places in slabs, and a source's slot is at its rank where all ranks take part.
 
-use crate::wire::{Block, Collective, Delivered};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use crate::wire::{Block, Collective, Delivered, OfferedBlock};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
 
 /// Calls that ranks of this SP may be in at the same time, all together. A client has its own limit far below.
 const PARTICIPANTS_MAX: usize = 1 << 16;
@@ -25,54 +29,129 @@ const PARKED_MAX: usize = 1 << 22;
 const OFFER_BLOCKS: usize = 1 << 12;
 const OFFER_SHORT_BYTES: usize = 64 << 10;
 
+/// The local number of a rank of another SP.
+const ELSEWHERE: u32 = u32::MAX;
+
+/// A call's place.
+pub(super) type CallId = usize;
+
+/// The place of an offer to us.
+pub(super) type OfferId = usize;
+
+/// An offer to us, as the wire names it: the offering SP, and its number.
+pub(super) type OfferKey = (u32, u64);
+
 /// The rules' state.
 #[derive(Debug)]
 pub(super) struct Ledger {
     me: u32,
     /// Of each rank, the SP.
     service_of: Vec<u32>,
+    /// Of each rank, its number among ours.
+    local_of: Vec<u32>,
+    locals: usize,
+    services: usize,
     direct_min: u64,
     send_credits: usize,
-    participants: HashMap<(Collective, u32), Participant>,
-    /// Blocks for ranks that have not arrived.
-    parked: HashMap<(Collective, u32), Vec<Incoming>>,
-    parked_count: usize,
-    /// Blocks of each offer to us that are not where they belong yet.
-    incoming: HashMap<OfferKey, usize>,
-    /// Of each offer of ours, the call and the ranks whose blocks it has.
-    outgoing: HashMap<u64, (Collective, Vec<u32>)>,
-    queues: HashMap<Collective, Queue>,
+    calls: HashMap<Collective, CallId>,
+    states: Slab<Call>,
+    participants: usize,
+    parked: usize,
+    incoming: HashMap<OfferKey, OfferId>,
+    offers: Slab<Incoming>,
+    outgoing: HashMap<u64, Outgoing>,
     next_offer: u64,
+    /// Calls with blocks that wait for our other ranks.
+    held: Vec<CallId>,
+    /// Of each rank, the last arrival that sent to it.
+    sent_by: Vec<u64>,
+    arrivals: u64,
     actions: VecDeque<Action>,
 }
 
-/// An offer to us: the offering SP, and its number.
-pub(super) type OfferKey = (u32, u64);
+/// A collective that somebody has begun.
+#[derive(Debug)]
+struct Call {
+    collective: Collective,
+    /// Of each of our ranks.
+    seats: Vec<Seat>,
+    arrived: usize,
+    /// Ranks that have arrived and are not complete.
+    present: usize,
+    /// Offers to us that are not finished.
+    incoming: usize,
+    queue: Queue,
+    is_held: bool,
+}
+
+/// One of our ranks in a call.
+#[derive(Debug)]
+enum Seat {
+    /// Blocks that wait for it.
+    Absent(Vec<BlockRef>),
+    Present(Participant),
+    Left,
+}
+
+/// A block of an offer to us.
+#[derive(Debug, Clone, Copy)]
+struct BlockRef {
+    offer: OfferId,
+    block: usize,
+}
 
 /// A rank of ours that has entered a call.
 #[derive(Debug)]
 struct Participant {
-    /// Where each source's block goes.
-    slots: BTreeMap<u32, Slot>,
+    /// Where each source's block goes, in the order of the sources.
+    slots: Vec<Slot>,
     /// Sources that have not delivered.
     receives_left: usize,
     /// Offers of its blocks that are not finished.
     offers_left: usize,
     short: Vec<Delivered>,
+    bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Slot {
+    source: u32,
+    taken: bool,
     offset: u64,
     length: u64,
-    taken: bool,
 }
 
-/// Offers of one collective.
-#[derive(Debug, Default)]
+/// Blocks of one call that wait for a credit, or for more to go with them.
+#[derive(Debug)]
 struct Queue {
-    waiting: VecDeque<Offer>,
+    /// Of each SP.
+    parts: Vec<Vec<Part>>,
+    /// SPs with parts, in the order in which they get their offers.
+    order: VecDeque<u32>,
     in_flight: usize,
+}
+
+/// An offer of ours.
+#[derive(Debug)]
+struct Outgoing {
+    call: CallId,
+    to: u32,
+    /// The ranks whose blocks it has.
+    ranks: Vec<u32>,
+}
+
+/// An offer to us.
+#[derive(Debug)]
+struct Incoming {
+    key: OfferKey,
+    call: CallId,
+    /// Blocks that are not where they belong yet.
+    left: usize,
+    sources: Vec<u32>,
+    blocks: Vec<OfferedBlock>,
+    /// Of each block that is short, the place of its bytes.
+    short_at: Vec<usize>,
+    short: Vec<u8>,
 }
 
 /// Blocks of some of our ranks for one SP's ranks.
@@ -80,6 +159,7 @@ struct Queue {
 pub(super) struct Offer {
     pub(super) to: u32,
     pub(super) id: u64,
+    pub(super) call: CallId,
     pub(super) collective: Collective,
     pub(super) parts: Vec<Part>,
 }
@@ -88,52 +168,25 @@ pub(super) struct Offer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) source: u32,
+    /// The source's number among our ranks.
+    pub(super) local: usize,
     /// `peer` is the destination; offsets are in the source's send buffer.
     pub(super) blocks: Vec<Block>,
     /// The bytes of the short ones.
     pub(super) short: Vec<u8>,
 }
 
-impl Queue {
-    /// Puts a rank's blocks for an SP into the offer to it that waits, or into one of their own.
-    fn add(&mut self, collective: Collective, to: u32, part: Part) {
-        let has_room = |offer: &&mut Offer| {
-            let parts = || offer.parts.iter();
-            offer.to == to
-                && parts().map(|part| part.blocks.len()).sum::<usize>() < OFFER_BLOCKS
-                && parts().map(|part| part.short.len()).sum::<usize>() < OFFER_SHORT_BYTES
-        };
-        match self.waiting.iter_mut().find(has_room) {
-            Some(offer) => offer.parts.push(part),
-            None => self.waiting.push_back(Offer {
-                to,
-                id: 0,
-                collective,
-                parts: vec![part],
-            }),
-        }
-    }
-}
-
-/// A block that is offered to one of our ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Incoming {
-    pub(super) offer: OfferKey,
-    pub(super) source: u32,
-    /// In the source's address space.
-    pub(super) address: u64,
-    pub(super) length: u64,
-    /// The bytes, if it is a short one.
-    pub(super) data: Vec<u8>,
-}
-
 /// A block that the device moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
-    pub(super) collective: Collective,
-    pub(super) offer: OfferKey,
+    pub(super) call: CallId,
+    pub(super) offer: OfferId,
+    /// The source's place in the offer.
+    pub(super) part: u32,
     pub(super) source: u32,
     pub(super) destination: u32,
+    /// The destination's number among our ranks.
+    pub(super) local: usize,
     /// In the source's address space.
     pub(super) from: u64,
     /// Offset in the destination's receive buffer.
@@ -148,13 +201,16 @@ pub(super) enum Action {
     Offer(Offer),
     /// Read a block, and answer with [`Ledger::transferred`].
     Transfer(Transfer),
-    /// All of an offer to us was taken: forget its key and send DPU_FIN.
-    Finish(OfferKey),
-    /// A rank's part is over: give its buffers back and send HOST_FIN.
+    /// All of an offer to us was taken: forget its keys and send DPU_FIN. The place is free now.
+    Finish { offer: OfferId, key: OfferKey },
+    /// A rank's part is over: give its buffers back and send HOST_FIN. The seat is free now.
     Complete {
+        call: CallId,
         collective: Collective,
         rank: u32,
+        local: usize,
         short: Vec<Delivered>,
+        bytes: Vec<u8>,
     },
 }
 
@@ -204,28 +260,77 @@ pub(super) enum Wrong {
 impl Ledger {
     /// `service_of` tells each rank's SP, of which `me` is this one.
     pub(super) fn new(me: u32, service_of: Vec<u32>, direct_min: u64, send_credits: usize) -> Self {
+        let mut locals = 0;
+        let local_of = service_of
+            .iter()
+            .map(|of| {
+                if *of != me {
+                    return ELSEWHERE;
+                }
+                locals += 1;
+                locals - 1
+            })
+            .collect();
+        let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
         Self {
             me,
+            sent_by: vec![0; service_of.len()],
             service_of,
+            local_of,
+            locals: locals as usize,
+            services,
             direct_min,
             send_credits: send_credits.max(1),
-            participants: HashMap::new(),
-            parked: HashMap::new(),
-            parked_count: 0,
+            calls: HashMap::new(),
+            states: Slab::new(),
+            participants: 0,
+            parked: 0,
             incoming: HashMap::new(),
+            offers: Slab::new(),
             outgoing: HashMap::new(),
-            queues: HashMap::new(),
             next_offer: 0,
+            held: Vec::new(),
+            arrivals: 0,
             actions: VecDeque::new(),
         }
     }
 
-    /// What is to be done next; `None` until something happens.
-    pub(super) fn next(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+    /// The number of a rank of ours among our ranks.
+    pub(super) fn local(&self, rank: u32) -> Option<usize> {
+        let local = self.local_of.get(rank as usize).copied();
+        local
+            .filter(|local| *local != ELSEWHERE)
+            .map(|local| local as usize)
     }
 
-    /// A rank of ours has entered a call. `short` are the bytes of the short blocks among `sends`, in order.
+    /// Calls under way, blocks that wait for their destinations, and offers that wait for their answer.
+    pub(super) fn lengths(&self) -> [usize; 3] {
+        [self.states.len(), self.parked, self.outgoing.len()]
+    }
+
+    /// What is to be done next; `None` until something happens.
+    pub(super) fn next(&mut self) -> Option<Action> {
+        let action = self.actions.pop_front()?;
+        match &action {
+            // Places are free only now, so that the caller's tables by place never hold two at once.
+            Action::Finish { offer, .. } => {
+                let offer = self.offers.remove(*offer);
+                self.incoming.remove(&offer.key);
+                self.states[offer.call].incoming -= 1;
+                self.forget_if_over(offer.call);
+            }
+            Action::Complete { call, .. } => {
+                self.participants -= 1;
+                self.states[*call].present -= 1;
+                self.forget_if_over(*call);
+            }
+            Action::Offer(_) | Action::Transfer(_) => {}
+        }
+        Some(action)
+    }
+
+    /// A rank of ours has entered a call: answers the call's place and the rank's number. `short` are the bytes of the
+    /// short blocks among `sends`, in order.
     pub(super) fn arrive(
         &mut self,
         collective: Collective,
@@ -233,160 +338,229 @@ impl Ledger {
         sends: &[Block],
         receives: &[Block],
         short: &[u8],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(CallId, usize), Wrong> {
         let wrong = |what| Wrong::Rank {
             rank,
             collective,
             what,
         };
-        if self.service_of(rank) != Some(self.me) {
-            return Err(wrong("it is not this service's"));
-        }
-        if self.participants.contains_key(&(collective, rank)) {
+        let local = self
+            .local(rank)
+            .ok_or_else(|| wrong("it is not this service's"))?;
+        let slots = slots(receives).ok_or_else(|| wrong("it expects two blocks from one rank"))?;
+        full("calls", self.participants, PARTICIPANTS_MAX)?;
+        let parts = self.group(rank, local, sends, short).map_err(wrong)?;
+        let call = self.call(collective);
+        if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
             return Err(wrong("it entered the call twice"));
         }
-        full("calls", self.participants.len(), PARTICIPANTS_MAX)?;
-        let mut slots = BTreeMap::new();
-        for block in receives {
-            let slot = Slot {
-                offset: block.offset,
-                length: block.length,
-                taken: false,
-            };
-            if slots.insert(block.peer, slot).is_some() {
-                return Err(wrong("it expects two blocks from one rank"));
-            }
-        }
-        let parts = self.group(rank, sends, short).map_err(wrong)?;
+        let ours = parts.first().filter(|(to, _)| *to == self.me);
+        let ours = ours.map_or(0, |(_, part)| part.blocks.len());
         let participant = Participant {
             receives_left: slots.len(),
             slots,
             offers_left: parts.len(),
             short: Vec::new(),
+            bytes: Vec::new(),
         };
-        self.participants.insert((collective, rank), participant);
-        let queue = self.queues.entry(collective).or_default();
+        let state = &mut self.states[call];
+        let seat = std::mem::replace(&mut state.seats[local], Seat::Present(participant));
+        state.arrived += 1;
+        state.present += 1;
+        self.participants += 1;
         for (to, part) in parts {
-            queue.add(collective, to, part);
+            state.queue.add(to, part);
         }
         // Every member is among those that are sent to.
-        let ours = sends.iter().map(|block| block.peer);
-        let mut ours = ours.filter(|peer| self.service_of(*peer) == Some(self.me));
-        if ours.all(|peer| self.participants.contains_key(&(collective, peer))) {
-            self.pump(collective);
+        if state.arrived >= ours {
+            self.pump(call);
+        } else if !state.is_held {
+            state.is_held = true;
+            self.held.push(call);
         }
-        let parked = self.parked.remove(&(collective, rank)).unwrap_or_default();
-        self.parked_count -= parked.len();
-        for block in parked {
-            self.meet(collective, rank, block)?;
+        if let Seat::Absent(waiting) = seat {
+            self.parked -= waiting.len();
+            for block in waiting {
+                self.meet(call, local, block)?;
+            }
         }
-        self.check_complete(collective, rank);
-        Ok(())
+        self.check_complete(call, local, rank);
+        Ok((call, local))
     }
 
-    /// There is nothing else to do: what waits for ranks that have not entered their call waits no longer.
+    /// There is nothing else to do: blocks that wait for ranks that have not entered their call wait no longer.
     pub(super) fn settle(&mut self) {
-        let waiting = |(_, queue): &(&Collective, &Queue)| !queue.waiting.is_empty();
-        let waiting = self.queues.iter().filter(waiting);
-        for collective in waiting.map(|(of, _)| *of).collect::<Vec<_>>() {
-            self.pump(collective);
+        for call in std::mem::take(&mut self.held) {
+            if let Some(state) = self.states.get_mut(call) {
+                state.is_held = false;
+                self.pump(call);
+            }
         }
     }
 
-    /// Another SP, or this one, has offered blocks: of each the destination, and what [`Incoming`] says.
+    /// Another SP, or this one, has offered blocks of `sources`: answers the offer's place. `short` are the bytes of the
+    /// short blocks, in order.
     pub(super) fn offered(
         &mut self,
-        offer: OfferKey,
+        key: OfferKey,
         collective: Collective,
-        blocks: Vec<(u32, Incoming)>,
-    ) -> Result<(), Wrong> {
+        sources: Vec<u32>,
+        blocks: Vec<OfferedBlock>,
+        short: Vec<u8>,
+    ) -> Result<OfferId, Wrong> {
         let wrong = |what| Wrong::Service {
-            service: offer.0,
-            offer: offer.1,
+            service: key.0,
+            offer: key.1,
             what,
         };
         if blocks.is_empty() {
             return Err(wrong("nothing is on offer"));
         }
-        let ours = |rank: u32| self.service_of(rank) == Some(self.me);
-        if !blocks.iter().all(|(destination, _)| ours(*destination)) {
-            return Err(wrong("a block is for a rank of another service"));
-        }
-        if self.incoming.insert(offer, blocks.len()).is_some() {
+        if self.incoming.contains_key(&key) {
             return Err(wrong("its number is taken"));
         }
-        for (destination, block) in blocks {
-            let key = (collective, destination);
-            if self.participants.contains_key(&key) {
-                self.meet(collective, destination, block)?;
-                self.check_complete(collective, destination);
-            } else {
-                full(
-                    "blocks for ranks that have not arrived",
-                    self.parked_count,
-                    PARKED_MAX,
-                )?;
-                self.parked.entry(key).or_default().push(block);
-                self.parked_count += 1;
+        let mut short_at = Vec::with_capacity(blocks.len());
+        let mut at = 0usize;
+        for block in &blocks {
+            if self.local(block.destination).is_none() {
+                return Err(wrong("a block is for a rank of another service"));
+            }
+            if block.part as usize >= sources.len() {
+                return Err(wrong("a block has no source"));
+            }
+            short_at.push(at);
+            if block.length < self.direct_min {
+                // Below direct_min each, and no more blocks than a message has.
+                at += usize::try_from(block.length).map_err(|_| wrong("a block is too long"))?;
             }
         }
-        Ok(())
+        if at != short.len() {
+            return Err(wrong(
+                "the bytes of its short blocks are not as many as their lengths say",
+            ));
+        }
+        let call = self.call(collective);
+        self.states[call].incoming += 1;
+        let count = blocks.len();
+        let offer = self.offers.insert(Incoming {
+            key,
+            call,
+            left: count,
+            sources,
+            blocks,
+            short_at,
+            short,
+        });
+        self.incoming.insert(key, offer);
+        for block in 0..count {
+            let destination = self.offers[offer].blocks[block].destination;
+            let local = self.local_of[destination as usize] as usize;
+            let reference = BlockRef { offer, block };
+            if let Seat::Absent(waiting) = &mut self.states[call].seats[local] {
+                full(
+                    "blocks for ranks that have not arrived",
+                    self.parked,
+                    PARKED_MAX,
+                )?;
+                waiting.push(reference);
+                self.parked += 1;
+            } else {
+                self.meet(call, local, reference)?;
+                self.check_complete(call, local, destination);
+            }
+        }
+        Ok(offer)
     }
 
     /// The device has moved a block.
     pub(super) fn transferred(&mut self, transfer: &Transfer) {
-        self.delivered(transfer.collective, transfer.destination, transfer.offer);
-        self.check_complete(transfer.collective, transfer.destination);
+        self.delivered(transfer.call, transfer.local, transfer.offer);
+        self.check_complete(transfer.call, transfer.local, transfer.destination);
     }
 
     /// SP `from` has taken all blocks of an offer of ours.
     pub(super) fn finished(&mut self, from: u32, offer: u64) -> Result<(), Wrong> {
-        let Some((collective, ranks)) = self.outgoing.remove(&offer) else {
-            return Err(Wrong::Service {
-                service: from,
-                offer,
-                what: "it was not on offer",
-            });
+        let wrong = |what| Wrong::Service {
+            service: from,
+            offer,
+            what,
         };
-        if let Some(queue) = self.queues.get_mut(&collective) {
-            queue.in_flight -= 1;
+        let Some(outgoing) = self.outgoing.remove(&offer) else {
+            return Err(wrong("it was not on offer"));
+        };
+        if outgoing.to != from {
+            return Err(wrong("it was offered to another service"));
         }
-        self.pump(collective);
-        for rank in ranks {
-            if let Some(participant) = self.participants.get_mut(&(collective, rank)) {
+        let call = outgoing.call;
+        self.states[call].queue.in_flight -= 1;
+        self.pump(call);
+        for rank in outgoing.ranks {
+            let local = self.local_of[rank as usize] as usize;
+            if let Seat::Present(participant) = &mut self.states[call].seats[local] {
                 participant.offers_left -= 1;
             }
-            self.check_complete(collective, rank);
+            self.check_complete(call, local, rank);
         }
+        self.forget_if_over(call);
         Ok(())
     }
 
-    fn service_of(&self, rank: u32) -> Option<u32> {
-        self.service_of.get(rank as usize).copied()
+    /// The place of a call, new or known.
+    fn call(&mut self, collective: Collective) -> CallId {
+        if let Some(call) = self.calls.get(&collective) {
+            return *call;
+        }
+        let call = self.states.insert(Call {
+            collective,
+            seats: (0..self.locals).map(|_| Seat::Absent(Vec::new())).collect(),
+            arrived: 0,
+            present: 0,
+            incoming: 0,
+            queue: Queue {
+                parts: (0..self.services).map(|_| Vec::new()).collect(),
+                order: VecDeque::new(),
+                in_flight: 0,
+            },
+            is_held: false,
+        });
+        self.calls.insert(collective, call);
+        call
     }
 
     /// The blocks for each SP that has a destination: ours first, then the others in turn, so that not all begin with
     /// the same one.
     fn group(
-        &self,
+        &mut self,
         source: u32,
+        local: usize,
         sends: &[Block],
         mut short: &[u8],
     ) -> Result<Vec<(u32, Part)>, &'static str> {
-        let mut parts: BTreeMap<(bool, u32), Part> = BTreeMap::new();
-        let mut seen = BTreeSet::new();
+        self.arrivals += 1;
+        let mut places: Vec<u32> = vec![ELSEWHERE; self.services];
+        let mut parts: Vec<(u32, Part)> = Vec::new();
         for block in sends {
             let to = self
-                .service_of(block.peer)
+                .service_of
+                .get(block.peer as usize)
+                .copied()
                 .ok_or("it sends to a rank that is not there")?;
-            if !seen.insert(block.peer) {
+            let sent_by = &mut self.sent_by[block.peer as usize];
+            if std::mem::replace(sent_by, self.arrivals) == self.arrivals {
                 return Err("it sends two blocks to one rank");
             }
-            let part = parts.entry((to < self.me, to)).or_insert_with(|| Part {
-                source,
-                blocks: Vec::new(),
-                short: Vec::new(),
-            });
+            let place = &mut places[to as usize];
+            if *place == ELSEWHERE {
+                *place = u32::try_from(parts.len()).expect("no more than there are services");
+                let part = Part {
+                    source,
+                    local,
+                    blocks: Vec::new(),
+                    short: Vec::new(),
+                };
+                parts.push((to, part));
+            }
+            let (_, part) = &mut parts[*place as usize];
             part.blocks.push(*block);
             if block.length < self.direct_min {
                 // Below direct_min, so it fits.
@@ -398,120 +572,216 @@ impl Ledger {
                 short = rest;
             }
         }
-        if short.is_empty() {
-            Ok(parts
-                .into_iter()
-                .map(|((_, to), part)| (to, part))
-                .collect())
-        } else {
-            Err("there are more bytes than short blocks")
+        if !short.is_empty() {
+            return Err("there are more bytes than short blocks");
         }
+        parts.sort_unstable_by_key(|(to, _)| (*to < self.me, *to));
+        Ok(parts)
     }
 
     /// Sends offers while there are credits.
-    fn pump(&mut self, collective: Collective) {
-        let Some(queue) = self.queues.get_mut(&collective) else {
-            return;
-        };
-        while queue.in_flight < self.send_credits {
-            let Some(mut offer) = queue.waiting.pop_front() else {
+    fn pump(&mut self, call: CallId) {
+        let state = &mut self.states[call];
+        while state.queue.in_flight < self.send_credits {
+            let Some((to, parts)) = state.queue.take() else {
                 break;
             };
-            offer.id = self.next_offer;
+            let id = self.next_offer;
             self.next_offer += 1;
-            queue.in_flight += 1;
-            let sources = offer.parts.iter().map(|part| part.source).collect();
-            self.outgoing.insert(offer.id, (collective, sources));
-            self.actions.push_back(Action::Offer(offer));
-        }
-        if queue.in_flight == 0 && queue.waiting.is_empty() {
-            self.queues.remove(&collective);
+            state.queue.in_flight += 1;
+            let outgoing = Outgoing {
+                call,
+                to,
+                ranks: parts.iter().map(|part| part.source).collect(),
+            };
+            self.outgoing.insert(id, outgoing);
+            self.actions.push_back(Action::Offer(Offer {
+                to,
+                id,
+                call,
+                collective: state.collective,
+                parts,
+            }));
         }
     }
 
     /// A block and its destination are both there.
-    fn meet(
-        &mut self,
-        collective: Collective,
-        destination: u32,
-        block: Incoming,
-    ) -> Result<(), Wrong> {
+    fn meet(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<(), Wrong> {
+        let state = &mut self.states[call];
+        let collective = state.collective;
+        let offer = &self.offers[at.offer];
+        let block = &offer.blocks[at.block];
+        let source = offer.sources[block.part as usize];
         let members = Wrong::Members {
             collective,
-            source_rank: block.source,
-            destination,
+            source_rank: source,
+            destination: block.destination,
         };
-        let Some(participant) = self.participants.get_mut(&(collective, destination)) else {
+        let Seat::Present(participant) = &mut state.seats[local] else {
             return Err(members);
         };
-        let Some(slot) = participant.slots.get_mut(&block.source) else {
+        let Some(slot) = participant.slot(source) else {
             return Err(members);
         };
         if slot.length != block.length {
             return Err(Wrong::Counts {
                 collective,
-                source_rank: block.source,
-                destination,
+                source_rank: source,
+                destination: block.destination,
                 sent: block.length,
                 expected: slot.length,
             });
         }
         if std::mem::replace(&mut slot.taken, true) {
             return Err(Wrong::Service {
-                service: block.offer.0,
-                offer: block.offer.1,
+                service: offer.key.0,
+                offer: offer.key.1,
                 what: "the block was there already",
             });
         }
+        let to = slot.offset;
         if block.length >= self.direct_min {
             self.actions.push_back(Action::Transfer(Transfer {
-                collective,
-                offer: block.offer,
-                source: block.source,
-                destination,
+                call,
+                offer: at.offer,
+                part: block.part,
+                source,
+                destination: block.destination,
+                local,
                 from: block.address,
-                to: slot.offset,
+                to,
                 length: block.length,
             }));
             return Ok(());
         }
         if block.length > 0 {
+            let start = offer.short_at[at.block];
+            let length = usize::try_from(block.length).expect("below direct_min");
+            participant
+                .bytes
+                .extend_from_slice(&offer.short[start..start + length]);
             participant.short.push(Delivered {
-                offset: slot.offset,
-                data: block.data,
+                offset: to,
+                length: block.length,
             });
         }
-        self.delivered(collective, destination, block.offer);
+        self.delivered(call, local, at.offer);
         Ok(())
     }
 
     /// A block is where it belongs.
-    fn delivered(&mut self, collective: Collective, destination: u32, offer: OfferKey) {
-        if let Some(participant) = self.participants.get_mut(&(collective, destination)) {
+    fn delivered(&mut self, call: CallId, local: usize, offer: OfferId) {
+        if let Seat::Present(participant) = &mut self.states[call].seats[local] {
             participant.receives_left -= 1;
         }
-        if let Some(left) = self.incoming.get_mut(&offer) {
-            *left -= 1;
-            if *left == 0 {
-                self.incoming.remove(&offer);
-                self.actions.push_back(Action::Finish(offer));
-            }
+        let incoming = &mut self.offers[offer];
+        incoming.left -= 1;
+        if incoming.left == 0 {
+            let key = incoming.key;
+            self.actions.push_back(Action::Finish { offer, key });
         }
     }
 
-    fn check_complete(&mut self, collective: Collective, rank: u32) {
-        let key = (collective, rank);
+    fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {
+        let state = &mut self.states[call];
+        let seat = &mut state.seats[local];
         let done = |p: &Participant| p.receives_left == 0 && p.offers_left == 0;
-        if self.participants.get(&key).is_some_and(done)
-            && let Some(participant) = self.participants.remove(&key)
-        {
+        if !matches!(seat, Seat::Present(participant) if done(participant)) {
+            return;
+        }
+        if let Seat::Present(participant) = std::mem::replace(seat, Seat::Left) {
             self.actions.push_back(Action::Complete {
-                collective,
+                call,
+                collective: state.collective,
                 rank,
+                local,
                 short: participant.short,
+                bytes: participant.bytes,
             });
         }
     }
+
+    /// Forgets a call of which nothing is left.
+    fn forget_if_over(&mut self, call: CallId) {
+        let state = &self.states[call];
+        let queue = &state.queue;
+        if state.present == 0
+            && state.incoming == 0
+            && queue.in_flight == 0
+            && queue.order.is_empty()
+        {
+            let state = self.states.remove(call);
+            self.calls.remove(&state.collective);
+            self.held.retain(|held| *held != call);
+        }
+    }
+}
+
+impl Queue {
+    fn add(&mut self, to: u32, part: Part) {
+        let parts = &mut self.parts[to as usize];
+        if parts.is_empty() {
+            self.order.push_back(to);
+        }
+        parts.push(part);
+    }
+
+    /// The parts of the next offer.
+    fn take(&mut self) -> Option<(u32, Vec<Part>)> {
+        let to = self.order.pop_front()?;
+        let parts = &mut self.parts[to as usize];
+        let (mut blocks, mut bytes) = (0, 0);
+        let fits = |part: &Part| {
+            let fits = blocks < OFFER_BLOCKS && bytes < OFFER_SHORT_BYTES;
+            blocks += part.blocks.len();
+            bytes += part.short.len();
+            fits
+        };
+        let count = parts.iter().map(fits).take_while(|fits| *fits).count();
+        let rest = parts.split_off(count);
+        let taken = std::mem::replace(parts, rest);
+        if !self.parts[to as usize].is_empty() {
+            self.order.push_front(to);
+        }
+        Some((to, taken))
+    }
+}
+
+impl Participant {
+    /// Where the block of `source` goes.
+    fn slot(&mut self, source: u32) -> Option<&mut Slot> {
+        // Where all ranks take part, a rank's slot is at its own number.
+        let direct = self.slots.get(source as usize).map(|slot| slot.source);
+        let at = match direct {
+            Some(found) if found == source => source as usize,
+            _ => self
+                .slots
+                .binary_search_by_key(&source, |slot| slot.source)
+                .ok()?,
+        };
+        self.slots.get_mut(at)
+    }
+}
+
+/// The slots of a receive side, in the order of the sources; `None` if a source has two.
+fn slots(receives: &[Block]) -> Option<Vec<Slot>> {
+    let mut slots: Vec<Slot> = receives
+        .iter()
+        .map(|block| Slot {
+            source: block.peer,
+            taken: false,
+            offset: block.offset,
+            length: block.length,
+        })
+        .collect();
+    let is_sorted = |slots: &[Slot]| slots.is_sorted_by(|a, b| a.source < b.source);
+    if !is_sorted(&slots) {
+        slots.sort_unstable_by_key(|slot| slot.source);
+        if !is_sorted(&slots) {
+            return None;
+        }
+    }
+    Some(slots)
 }
 
 fn full(what: &'static str, count: usize, max: usize) -> Result<(), Wrong> {

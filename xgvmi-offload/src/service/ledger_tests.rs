@@ -1,8 +1,8 @@
 //! The ledgers of a whole job against a plain model: whatever the order of events, every block arrives where it
 //! belongs, every rank completes once, and nothing is left.
 
-use super::{Action, Incoming, Ledger, Offer, OfferKey, Transfer, Wrong};
-use crate::wire::{Block, Collective};
+use super::{Action, Ledger, Offer, Transfer, Wrong};
+use crate::wire::{Block, Collective, OfferedBlock};
 use std::collections::{BTreeMap, BTreeSet};
 
 const DIRECT_MIN: u64 = 512;
@@ -129,8 +129,7 @@ impl World {
             Event::Rts(offer) => {
                 let at = offer.to;
                 let from = self.service_of[offer.parts[0].source as usize];
-                let blocks = incoming((from, offer.id), &offer);
-                self.ledgers[at as usize].offered((from, offer.id), offer.collective, blocks)?;
+                offer_to(&mut self.ledgers[at as usize], from, &offer)?;
                 at
             }
             Event::Read(at, transfer) => {
@@ -155,7 +154,8 @@ impl World {
             match action {
                 Action::Offer(offer) => self.events.push(Event::Rts(offer)),
                 Action::Transfer(transfer) => {
-                    let key = (transfer.collective, transfer.source, transfer.destination);
+                    let call = self.ledgers[at as usize].states[transfer.call].collective;
+                    let key = (call, transfer.source, transfer.destination);
                     assert_eq!(self.lengths[&key], transfer.length, "seed {}", self.seed);
                     assert_eq!(transfer.to, offset(transfer.source), "seed {}", self.seed);
                     assert_eq!(
@@ -167,27 +167,37 @@ impl World {
                     assert!(self.moved.insert(key), "moved twice, seed {}", self.seed);
                     self.events.push(Event::Read(at, transfer));
                 }
-                Action::Finish((from, id)) => self.events.push(Event::Fin(from, at, id)),
+                Action::Finish {
+                    key: (from, id), ..
+                } => {
+                    self.events.push(Event::Fin(from, at, id));
+                }
                 Action::Complete {
                     collective,
                     rank,
                     short,
+                    bytes,
+                    ..
                 } => {
+                    let mut bytes = &bytes[..];
                     for block in short {
-                        let source = u32::from(block.data[0]);
+                        let length = usize::try_from(block.length).expect("short");
+                        let (data, rest) = bytes.split_at(length);
+                        bytes = rest;
+                        let source = u32::from(data[0]);
                         let key = (collective, source, rank);
                         assert_eq!(block.offset, offset(source), "seed {}", self.seed);
-                        assert_eq!(self.lengths[&key], block.data.len() as u64);
+                        assert_eq!(self.lengths[&key], block.length);
                         assert!(self.moved.insert(key), "moved twice, seed {}", self.seed);
                     }
                     self.completed.push((collective, rank));
                 }
             }
         }
-        for (call, queue) in &self.ledgers[at as usize].queues {
+        for (call, state) in &self.ledgers[at as usize].states {
             let on_offer = self.ledgers[at as usize].outgoing.values();
-            let count = on_offer.filter(|(of, _)| of == call).count();
-            assert_eq!(queue.in_flight, count, "seed {}", self.seed);
+            let count = on_offer.filter(|offer| offer.call == call).count();
+            assert_eq!(state.queue.in_flight, count, "seed {}", self.seed);
             assert!(count <= self.credits, "seed {}", self.seed);
         }
     }
@@ -221,27 +231,22 @@ fn short_bytes(rank: u32, sends: &[Block]) -> Vec<u8> {
     vec![rank.to_le_bytes()[0]; usize::try_from(length).expect("few")]
 }
 
-fn incoming(key: OfferKey, offer: &Offer) -> Vec<(u32, Incoming)> {
-    let mut blocks = Vec::new();
-    for part in &offer.parts {
-        let mut short = &part.short[..];
-        for block in &part.blocks {
-            let mut data = Vec::new();
-            if block.length < DIRECT_MIN {
-                let (head, rest) = short.split_at(usize::try_from(block.length).expect("short"));
-                (data, short) = (head.to_vec(), rest);
-            }
-            let incoming = Incoming {
-                offer: key,
-                source: part.source,
-                address: block.offset,
-                length: block.length,
-                data,
-            };
-            blocks.push((block.peer, incoming));
-        }
+/// Hands an offer of SP `from` to a ledger, as the wire would.
+fn offer_to(ledger: &mut Ledger, from: u32, offer: &Offer) -> Result<(), Wrong> {
+    let (mut sources, mut blocks, mut short) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, part) in (0..).zip(&offer.parts) {
+        sources.push(part.source);
+        blocks.extend(part.blocks.iter().map(|block| OfferedBlock {
+            part: place,
+            destination: block.peer,
+            address: block.offset,
+            length: block.length,
+        }));
+        short.extend_from_slice(&part.short);
     }
-    blocks
+    let key = (from, offer.id);
+    let offered = ledger.offered(key, offer.collective, sources, blocks, short);
+    offered.map(|_| ())
 }
 
 #[test]
@@ -259,16 +264,19 @@ fn whatever_the_order_all_blocks_arrive_and_nothing_is_left() {
         let filled = world.lengths.values().filter(|length| **length > 0).count();
         assert_eq!(world.moved.len(), filled, "seed {seed}");
         for ledger in &world.ledgers {
-            assert!(ledger.participants.is_empty(), "seed {seed}");
-            assert!(
-                ledger.parked.is_empty() && ledger.parked_count == 0,
-                "seed {seed}"
-            );
+            assert_eq!((ledger.participants, ledger.parked), (0, 0), "seed {seed}");
             assert!(
                 ledger.incoming.is_empty() && ledger.outgoing.is_empty(),
                 "seed {seed}"
             );
-            assert!(ledger.queues.is_empty(), "seed {seed}");
+            assert!(
+                ledger.calls.is_empty() && ledger.states.is_empty(),
+                "seed {seed}"
+            );
+            assert!(
+                ledger.offers.is_empty() && ledger.held.is_empty(),
+                "seed {seed}"
+            );
         }
     }
 }
@@ -288,12 +296,22 @@ fn counts_that_disagree_are_found_in_any_order() {
         {
             if let Event::Rts(offer) = &mut event
                 && let Some(part) = offer.parts.iter_mut().find(|part| part.source == source)
-                && let Some(block) = part.blocks.iter_mut().find(|block| block.peer == 0)
+                && part.blocks.iter().any(|block| block.peer == 0)
             {
                 // As if the source had said so: bytes of a short one go along.
+                let before = part.blocks.iter().take_while(|block| block.peer != 0);
+                let before: u64 = before.map(|b| b.length).filter(|l| *l < DIRECT_MIN).sum();
+                let at = usize::try_from(before).expect("short");
+                let block = part.blocks.iter_mut().find(|block| block.peer == 0);
+                let block = block.expect("found before");
+                let was_short = block.length < DIRECT_MIN;
                 block.length += 1;
-                if block.length <= DIRECT_MIN {
-                    part.short.push(source.to_le_bytes()[0]);
+                if block.length < DIRECT_MIN {
+                    part.short.insert(at, source.to_le_bytes()[0]);
+                } else if was_short {
+                    // It is not short any more, so that its bytes do not go along.
+                    let length = usize::try_from(block.length - 1).expect("short");
+                    part.short.drain(at..at + length);
                 }
             }
             found = world.happen(event).err();
@@ -364,6 +382,7 @@ fn arrive(rank: u32, sends: &[(u32, u64)], receives: &[u32], short: usize) -> Re
     let receives: Vec<Block> = receives.iter().map(|peer| block(*peer, 0)).collect();
     ledger
         .arrive(CALL, rank, &sends, &receives, &vec![0; short])
+        .map(|_| ())
         .map_err(|wrong| wrong.to_string())
 }
 
@@ -394,16 +413,18 @@ fn an_arrival_that_makes_no_sense_is_refused() {
 
 #[test]
 fn an_offer_that_makes_no_sense_is_refused() {
-    let check = |ledger: &mut Ledger, key, to: &[u32], expect: &str| {
-        let block = Incoming {
-            offer: key,
-            source: 1,
+    let offered = |ledger: &mut Ledger, key, to: &[u32], part: u32, bytes: usize| {
+        let blocks = to.iter().map(|to| OfferedBlock {
+            part,
+            destination: *to,
             address: 0,
-            length: 0,
-            data: Vec::new(),
-        };
-        let blocks = to.iter().map(|to| (*to, block.clone())).collect();
-        let error = ledger.offered(key, CALL, blocks).unwrap_err().to_string();
+            length: 3,
+        });
+        let answer = ledger.offered(key, CALL, vec![1], blocks.collect(), vec![0; bytes]);
+        answer.map_err(|wrong| wrong.to_string())
+    };
+    let check = |ledger: &mut Ledger, key, to: &[u32], expect: &str| {
+        let error = offered(ledger, key, to, 0, 3 * to.len()).unwrap_err();
         assert!(error.contains(expect), "{error}");
     };
     let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
@@ -419,4 +440,37 @@ fn an_offer_that_makes_no_sense_is_refused() {
     }];
     ledger.arrive(CALL, 0, &[], &receives, &[]).expect("valid");
     check(&mut ledger, (1, 1), &[0], "expects nothing from it");
+    for (part, bytes, expect) in [
+        (1, 3, "no source"),
+        (0, 2, "not as many"),
+        (0, 4, "not as many"),
+    ] {
+        let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
+        let error = offered(&mut ledger, (1, 7), &[0], part, bytes).unwrap_err();
+        assert!(error.contains(expect), "{error}");
+    }
+    let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
+    offered(&mut ledger, (1, 7), &[0], 0, 3).expect("valid");
+    let error = offered(&mut ledger, (1, 7), &[0], 0, 3).unwrap_err();
+    assert!(error.contains("number is taken"), "{error}");
+}
+
+#[test]
+fn another_service_cannot_answer_an_offer() {
+    let mut ledger = Ledger::new(0, vec![0, 1, 2], DIRECT_MIN, 4);
+    let block = |peer| Block {
+        peer,
+        offset: 0,
+        length: 0,
+    };
+    ledger
+        .arrive(CALL, 0, &[block(1)], &[], &[])
+        .expect("valid");
+    ledger.settle();
+    let Some(Action::Offer(offer)) = ledger.next() else {
+        panic!("no offer")
+    };
+    assert_eq!(offer.to, 1);
+    let error = ledger.finished(2, offer.id).unwrap_err().to_string();
+    assert!(error.contains("offered to another service"), "{error}");
 }

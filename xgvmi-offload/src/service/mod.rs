@@ -1,70 +1,84 @@
-//! The service process (SP): takes in ranks, joins with the job's other SPs, and carries out their collectives.
+//! The service process (SP): admits ranks, joins with the job's other SPs, and carries out their collectives.
 //!
-//! One thread, one poll loop: listener, TCP connections and UCP workers, of which each job has its own, so that nothing
-//! of a job is left when it is over. [`ledger`] has the rules, [`job`] the UCX objects, this file the connections.
+//! One thread moves data, and nothing blocks it: connects and name look-ups run in threads of their own. It waits for
+//! the listener, TCP connections and UCP workers. Each job has its own worker, so that nothing of a job is left when it
+//! is over. [`ledger`] has the rules, [`job`] the UCX objects, [`connections`] the peers, this file the loop.
 
 mod admission;
+mod connections;
+mod counters;
 mod greeting;
+mod hearing;
 mod job;
 mod ledger;
+mod mover;
 mod options;
-mod signal;
-mod trust;
-mod workers;
+mod transport;
 
-pub(super) use job::settings;
-pub use options::{Credits, LogLevel, ServiceArgs, ServiceOptions};
-pub(super) use options::{read_toml, within};
-pub use workers::supervise;
+pub use counters::Status;
+pub use options::{Credits, ServiceArgs, ServiceOptions};
 
-use super::control::{Frame, JobId};
+use super::control::Frame;
 use super::error::{OffloadError, Result};
-use super::link::{Link, poll, pollfd};
-use super::secret::{Called, Calling};
+use super::job_id::JobId;
+use super::secret;
+use connections::{ConnectionId, Connections, KEY_FIRST, Role};
+use counters::Counters;
 use job::Job;
-use signal::Signals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
+use xgvmi_daemon::status::{self, StatusSocket};
+use xgvmi_daemon::{Asked, Dialer, LogLevel, Poller, Secret, Signals};
 
 /// Most jobs at once: each has a UCX context.
 const JOBS_MAX: usize = 64;
-
-/// Most connections at once: the ranks and SPs of those jobs, and some that nobody knows yet.
-const CONNECTIONS_MAX: usize = 1 << 14;
 
 /// Beats of an SP in the time for which it may be silent. Opening UCX, or making aliases of announced keys, takes an SP a
 /// fraction of a second; on a crowded machine, some.
 const BEATS: u32 = 10;
 
-/// The longest that a caller may take to say who it is, and that the last words of a connection may take.
+/// Time for a caller to say who it is, for a started frame to end, and for the last words of a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest wait for another SP to take a call: it listens since its ranks have met it, and other jobs wait as well.
-const DIAL_LIMIT: Duration = Duration::from_secs(1);
-
-/// How long a failure of UCX's waits for its cause: a connection's end is seen a little later than that of its queue
+/// How long a failure of UCX waits for its cause: a connection's end is seen a little later than that of its queue
 /// pairs, and says more.
 const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
-/// Failed jobs that are remembered, for those who come late.
+/// Failed jobs that are remembered, for ranks that come late.
 const FAILURES_MAX: usize = 64;
 
 /// Rounds of work between two looks at the clock.
 const BUSY_ROUNDS: u32 = 32;
 
-/// How often sockets are looked at while there is work: what they bring is no collective's, and can wait a moment.
+/// How often sockets are looked at while there is work: they bring nothing of a collective, and can wait a moment.
 const SOCKETS_LOOK: Duration = Duration::from_millis(1);
 
-/// How often the core is offered to others before a sleep. Who else wants it may be about to send something, and a
-/// sleep and a wake-up cost several times as much as the offer; on a core of one's own the offers are over at once.
+/// How often timers are looked at. It bounds the cost of many connections.
+const TIMERS_LOOK: Duration = Duration::from_millis(100);
+
+/// How often the core is offered to others before a sleep. Another process that wants the core may be about to send
+/// something, and a sleep and a wake-up cost several times as much as the offer; on a core of its own an SP loses
+/// nothing.
 const YIELDS: u32 = 2;
 
-/// The longest sleep: timers are looked at that often.
+/// The longest sleep.
 const TICK: Duration = Duration::from_millis(500);
+
+/// Time for which a replaced secret still opens connections: ranks of a job that is starting have read the old one.
+const OLD_SECRET_LIMIT: Duration = Duration::from_secs(300);
+
+/// Lines about refused peers per look at the timers. A hostile peer must not fill the disk.
+const REFUSALS_LOGGED: u32 = 10;
+
+const SIGNALS: u64 = 0;
+const LISTENER: u64 = 1;
+const DIALER: u64 = 2;
+const STATUS: u64 = 3;
+/// All workers: their events only end the sleep.
+const WORKERS: u64 = KEY_FIRST - 1;
 
 /// An SP that listens.
 #[derive(Debug)]
@@ -73,69 +87,48 @@ pub struct Service {
     ucp: &'static Ucp,
     unique: u64,
     advertise: String,
+    /// The current one first.
+    secrets: Vec<Secret>,
+    old_secret_until: Instant,
     listener: TcpListener,
+    /// No descriptor was left for a caller; the next look is then.
+    accept_after: Option<Instant>,
     signals: Signals,
-    connections: BTreeMap<u64, Connection>,
-    next_connection: u64,
+    dialer: Dialer,
+    /// SPs that are being called, by the dialer's keys.
+    dialing: BTreeMap<u64, (JobId, u32)>,
+    next_dial: u64,
+    poller: Poller,
+    connections: Connections,
+    /// Connections with frames that have been read and not heard.
+    unheard: Vec<ConnectionId>,
     jobs: BTreeMap<JobId, Entry>,
     /// Jobs that have failed, the last ones.
     failures: VecDeque<(JobId, String)>,
-    ended: u64,
+    counters: Counters,
+    status_socket: Option<StatusSocket>,
+    started: Instant,
+    timers_looked: Instant,
+    refusals_logged: u32,
+    /// SIGTERM has come: until when jobs may go on.
+    draining: Option<Instant>,
 }
 
-#[derive(Debug)]
-struct Connection {
-    link: Link,
-    name: String,
-    role: Role,
-    since: Instant,
-    heard: Instant,
-    trust: Trust,
-}
-
-/// How far two that need a secret have got.
-#[derive(Debug)]
-enum Trust {
-    /// The other side has it, or there is none.
-    Full,
-    /// The other side has called, and not proved anything.
-    None,
-    /// It has been asked to.
-    Asked(Called),
-    /// We have called, and say this when both have proved it.
-    Calling(Calling, Frame),
-}
-
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// Has not said.
-    Caller,
-    Rank {
-        job: JobId,
-        rank: u32,
-    },
-    Service {
-        job: JobId,
-        index: u32,
-    },
-    /// Nothing more is expected; the last words are on their way.
-    Leaving,
-}
-
-/// A job and who is connected for it.
+/// A job and its connections.
 #[derive(Debug)]
 struct Entry {
     job: Job,
+    /// The secret that its ranks have proved. Its other SPs are called with the same one.
+    secret: Option<Secret>,
     since: Instant,
     is_ready: bool,
     /// Connections of ranks and of SPs that have not said goodbye.
-    ranks: BTreeMap<u32, u64>,
-    services: BTreeMap<u32, u64>,
-    /// SPs that have called us, or have answered our call with anything but a refusal.
+    ranks: BTreeMap<u32, ConnectionId>,
+    services: BTreeMap<u32, ConnectionId>,
+    /// SPs that have called this one, or have answered its call.
     accepted: BTreeSet<u32>,
     beat: Instant,
-    /// UCX has failed, and why may be learnt until then.
+    /// UCX has failed, and the cause may be learnt until then.
     suspect: Option<(String, Instant)>,
 }
 
@@ -143,7 +136,7 @@ impl Service {
     /// Opens UCX's library and listens.
     ///
     /// # Errors
-    /// What cannot be opened, or listened on.
+    /// A library that cannot be opened, an address that cannot be listened on, a secret that is missing.
     pub fn new(options: ServiceOptions) -> Result<Self> {
         let ucp = Ucp::load(options.ucx_library.as_deref())
             .map_err(|error| OffloadError::Options(error.to_string()))?;
@@ -161,27 +154,74 @@ impl Service {
             )));
         }
         let advertise = options.advertise.clone().unwrap_or(bound.to_string());
-        if options.secret.is_none() && !bound.ip().is_loopback() {
+        let secrets: Vec<Secret> = options
+            .secret_file
+            .as_deref()
+            .map(secret::read)
+            .transpose()?
+            .into_iter()
+            .collect();
+        if secrets.is_empty() && !bound.ip().is_loopback() {
+            if !options.insecure {
+                return Err(OffloadError::Options(format!(
+                    "listening on {bound} without a secret would serve everybody who reaches it: give --secret-file \
+                     FILE (`openssl rand -hex 32` makes a good one), or --insecure"
+                )));
+            }
             eprintln!(
-                "xgvmi-sp {advertise}: warning: whoever reaches {bound} is served: give --secret-file, unless the \
-                 network is the job's alone"
+                "xgvmi-sp {advertise}: warning: --insecure: whoever reaches {bound} is served, and may read and write \
+                 the memory of the ranks of their own jobs and crash this service"
             );
         }
-        let unique = super::random().map_err(|error| OffloadError::io("random number", error))?;
+        let io = |what: &'static str| move |error| OffloadError::io(what, error);
+        let unique = xgvmi_daemon::random().map_err(io("random number"))?;
         #[expect(clippy::cast_possible_truncation, reason = "64 random bits of 128")]
         let unique = unique as u64;
+        let dialer = Dialer::new().map_err(io("sockets of the dialer"))?;
+        let poller = Poller::new().map_err(io("epoll"))?;
+        for (fd, key) in [
+            (signals.fd(), SIGNALS),
+            (listener.as_raw_fd(), LISTENER),
+            (dialer.fd(), DIALER),
+        ] {
+            poller.add(fd, key, false).map_err(io("epoll"))?;
+        }
+        let name = format!("xgvmi-sp-{}", bound.port());
+        let status_socket = options.status_socket.clone();
+        let status_socket = status_socket.or_else(|| status::default_path(&name));
+        let status_socket = status_socket
+            .map(|path| StatusSocket::bind(&path))
+            .transpose()?;
+        if let Some(socket) = &status_socket {
+            poller
+                .add(socket.fd(), STATUS, false)
+                .map_err(io("epoll"))?;
+        }
+        let now = Instant::now();
         Ok(Self {
+            connections: Connections::new(options.buffer_bytes_max, options.callers_per_address),
             options,
             ucp,
             unique,
             advertise,
+            secrets,
+            old_secret_until: now,
             listener,
+            accept_after: None,
             signals,
-            connections: BTreeMap::new(),
-            next_connection: 0,
+            dialer,
+            dialing: BTreeMap::new(),
+            next_dial: 0,
+            poller,
+            unheard: Vec::new(),
             jobs: BTreeMap::new(),
             failures: VecDeque::new(),
-            ended: 0,
+            counters: Counters::default(),
+            status_socket,
+            started: now,
+            timers_looked: now,
+            refusals_logged: 0,
+            draining: None,
         })
     }
 
@@ -200,11 +240,12 @@ impl Service {
     /// Serves until a signal, or the last of the jobs asked for.
     ///
     /// # Errors
-    /// When the loop itself fails. A job that fails is none of it.
+    /// When the loop itself fails. A job that fails does not end it.
     pub fn run(&mut self) -> Result<()> {
         let mut last_event = Instant::now();
         let mut looked = last_event;
         let mut yields = 0;
+        let mut ready = Vec::new();
         loop {
             let mut busy = false;
             for _ in 0..BUSY_ROUNDS {
@@ -219,7 +260,7 @@ impl Service {
                 yields = 0;
             }
             let spin = now - last_event < self.options.spin;
-            let sleep = if busy || spin {
+            let sleep = if busy || spin || !self.unheard.is_empty() {
                 false
             } else if yields < YIELDS {
                 yields += 1;
@@ -232,33 +273,45 @@ impl Service {
             } else {
                 self.arm()
             };
-            if !sleep && now - looked < SOCKETS_LOOK {
+            if !sleep && now - looked < SOCKETS_LOOK && self.unheard.is_empty() {
                 continue;
             }
-            let tick = if self.jobs.values().any(|entry| entry.suspect.is_some()) {
-                CAUSE_LIMIT / 4
-            } else {
-                TICK.min(self.options.silence_limit / BEATS)
-            };
-            if self.wait(if sleep { tick } else { Duration::ZERO })? {
+            let limit = if sleep { self.tick() } else { Duration::ZERO };
+            self.poller
+                .wait(limit, &mut ready)
+                .map_err(|error| OffloadError::io("epoll_wait", error))?;
+            if self.attend(&ready) || self.is_done() {
                 self.stop();
                 return Ok(());
             }
             looked = Instant::now();
-            if self.options.jobs.is_some_and(|jobs| self.ended >= jobs) && self.jobs.is_empty() {
-                self.stop();
-                return Ok(());
-            }
         }
+    }
+
+    /// The longest sleep now.
+    fn tick(&self) -> Duration {
+        if self.jobs.values().any(|entry| entry.suspect.is_some()) {
+            CAUSE_LIMIT / 4
+        } else if self.accept_after.is_some() {
+            TIMERS_LOOK
+        } else {
+            TICK.min(self.options.silence_limit / BEATS)
+        }
+    }
+
+    /// Whether all that was asked for is done.
+    fn is_done(&self) -> bool {
+        let ended = self.counters.jobs_done + self.counters.jobs_failed;
+        let enough = self.options.jobs.is_some_and(|jobs| ended >= jobs);
+        self.jobs.is_empty() && (enough || self.draining.is_some())
     }
 
     /// One round over all jobs; true when something happened.
     fn work(&mut self) -> bool {
         let mut busy = false;
-        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
-            let Some(entry) = self.jobs.get_mut(&id) else {
-                continue;
-            };
+        // Neither allocates before something is put in.
+        let (mut ready, mut failed) = (Vec::new(), Vec::new());
+        for (id, entry) in &mut self.jobs {
             if entry.suspect.is_some() {
                 continue;
             }
@@ -271,21 +324,27 @@ impl Service {
             }
             if !entry.is_ready && entry.job.is_connected() && entry.is_joined() {
                 entry.is_ready = true;
+                self.counters.setup.record(entry.since.elapsed());
                 busy = true;
-                if let Err(error) = entry.job.greet_ranks() {
-                    self.fail(id, &error.to_string(), None);
-                    continue;
+                match entry.job.greet_ranks() {
+                    Ok(()) => ready.push((*id, entry.ranks.values().copied().collect::<Vec<_>>())),
+                    Err(error) => failed.push((*id, error.to_string())),
                 }
-                for connection in entry.ranks.values().copied().collect::<Vec<_>>() {
-                    self.tell(connection, &Frame::Ready);
-                }
-                self.log(LogLevel::Info, format_args!("job {id}: ready"));
             }
+        }
+        for (id, ranks) in ready {
+            for connection in ranks {
+                self.tell(connection, &Frame::Ready);
+            }
+            self.log(LogLevel::Info, format_args!("job {id}: ready"));
+        }
+        for (id, reason) in failed {
+            self.fail(id, &reason, None);
         }
         busy
     }
 
-    /// Lets go what jobs have kept back for more to go with it; true if there was anything.
+    /// Sends what jobs have kept back for more to go with it; true if there was anything.
     fn settle(&mut self) -> bool {
         let mut busy = false;
         for entry in self.jobs.values_mut() {
@@ -322,208 +381,143 @@ impl Service {
         true
     }
 
-    /// Waits for sockets and workers, and sees to the sockets and timers; true when a signal asks for the end.
-    fn wait(&mut self, limit: Duration) -> Result<bool> {
-        let mut fds = vec![
-            pollfd(self.signals.fd(), libc::POLLIN),
-            pollfd(self.listener.as_raw_fd(), libc::POLLIN),
-        ];
-        fds.extend(self.connections.values().map(|c| c.link.pollfd()));
-        fds.extend(
-            self.jobs
-                .values()
-                .map(|entry| pollfd(entry.job.event_fd(), libc::POLLIN)),
-        );
-        poll(&mut fds, Some(limit)).map_err(|error| OffloadError::io("poll", error))?;
-        if fds[0].revents != 0 {
-            return Ok(true);
-        }
-        let ready: Vec<u64> = self
-            .connections
-            .keys()
-            .copied()
-            .zip(&fds[2..])
-            .filter(|(_, fd)| fd.revents != 0)
-            .map(|(id, _)| id)
-            .collect();
-        for id in ready {
+    /// Handles what is ready, and the timers; true when a signal asks for the end.
+    fn attend(&mut self, ready: &[u64]) -> bool {
+        // These have been read already, so that no descriptor tells of them.
+        for id in std::mem::take(&mut self.unheard) {
             self.serve(id);
         }
-        if fds[1].revents != 0 {
-            self.accept();
+        for key in ready {
+            match *key {
+                SIGNALS => {
+                    if self.take_signals() {
+                        return true;
+                    }
+                }
+                LISTENER => self.accept(),
+                DIALER => self.take_dialed(),
+                STATUS => self.tell_status(),
+                key => {
+                    if let Some(id) = ConnectionId::from_key(key) {
+                        self.serve(id);
+                    }
+                }
+            }
         }
-        self.keep_time();
-        Ok(false)
+        if self.timers_looked.elapsed() > TIMERS_LOOK
+            || self.jobs.values().any(|entry| entry.suspect.is_some())
+        {
+            self.keep_time();
+        }
+        self.draining.is_some_and(|until| Instant::now() > until)
+    }
+
+    fn take_signals(&mut self) -> bool {
+        while let Some(asked) = self.signals.take() {
+            match asked {
+                Asked::Stop => return true,
+                Asked::Drain if self.draining.is_some() => return true,
+                Asked::Drain => {
+                    self.draining = Some(Instant::now() + self.options.drain_limit);
+                    let (jobs, limit) = (self.jobs.len(), self.options.drain_limit.as_secs());
+                    self.log(
+                        LogLevel::Info,
+                        format_args!(
+                            "SIGTERM: {jobs} jobs may finish within {limit} s, new ones are refused"
+                        ),
+                    );
+                }
+                Asked::Reload => self.reload(),
+                Asked::Child => {}
+            }
+        }
+        false
+    }
+
+    /// Reads the secret again. Connections that are up keep theirs.
+    fn reload(&mut self) {
+        let Some(path) = self.options.secret_file.clone() else {
+            return self.log(
+                LogLevel::Info,
+                format_args!("SIGHUP: nothing to read again, as there is no --secret-file"),
+            );
+        };
+        match secret::read(&path) {
+            Ok(secret) if self.secrets.first() == Some(&secret) => self.log(
+                LogLevel::Info,
+                format_args!("SIGHUP: the secret in {} is the same", path.display()),
+            ),
+            Ok(secret) => {
+                self.secrets.insert(0, secret);
+                // The one before the last is of no use to anybody.
+                self.secrets.truncate(2);
+                self.old_secret_until = Instant::now() + OLD_SECRET_LIMIT;
+                self.log(
+                    LogLevel::Info,
+                    format_args!(
+                        "SIGHUP: a new secret from {}; the old one opens connections for another {} s",
+                        path.display(),
+                        OLD_SECRET_LIMIT.as_secs()
+                    ),
+                );
+            }
+            Err(error) => self.log(
+                LogLevel::Error,
+                format_args!("SIGHUP: the secret stays as it was: {error}"),
+            ),
+        }
     }
 
     fn accept(&mut self) {
-        // A caller that is gone again, or a lack of descriptors, is no reason to end; the latter shows at the caller.
-        while let Ok((stream, address)) = self.listener.accept() {
-            if self.connections.len() >= CONNECTIONS_MAX {
-                self.log(
-                    LogLevel::Error,
-                    format_args!("{address}: {CONNECTIONS_MAX} connections are the most"),
-                );
-                continue;
-            }
-            match Link::new(stream) {
-                Ok(mut link) => {
-                    let trust = match self.options.secret {
-                        Some(_) => Trust::None,
-                        None => Trust::Full,
-                    };
-                    link.trust(matches!(trust, Trust::Full));
-                    self.add(link, address.to_string(), Role::Caller, trust);
+        if self.accept_after.is_some() {
+            return;
+        }
+        loop {
+            let (stream, address) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                // The caller is gone again.
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    // Most likely no descriptor is left. The listener stays readable, so it leaves the poller for a
+                    // moment.
+                    self.accept_after = Some(Instant::now() + TIMERS_LOOK);
+                    let _ = self.poller.remove(self.listener.as_raw_fd());
+                    return self.log(
+                        LogLevel::Error,
+                        format_args!("a caller cannot be accepted: {error}; raise LimitNOFILE"),
+                    );
                 }
+            };
+            let accepted = self
+                .connections
+                .accept(stream, address, &self.secrets, &self.poller);
+            match accepted {
+                Ok(Ok(_)) => {}
+                Ok(Err((kind, reason))) => self.note_refusal(kind, &address.to_string(), &reason),
                 Err(error) => self.log(LogLevel::Error, format_args!("{address}: {error}")),
             }
         }
     }
 
-    fn add(&mut self, link: Link, name: String, role: Role, trust: Trust) -> u64 {
-        let id = self.next_connection;
-        self.next_connection += 1;
-        let now = Instant::now();
-        let connection = Connection {
-            link,
-            name,
-            role,
-            since: now,
-            heard: now,
-            trust,
-        };
-        self.connections.insert(id, connection);
-        id
-    }
-
-    /// Sees to one connection.
-    fn serve(&mut self, id: u64) {
-        while let Some(connection) = self.connections.get_mut(&id) {
-            let taken = connection
-                .link
-                .flush()
-                .and_then(|()| connection.link.take());
-            match taken {
-                Ok(Some(frame)) => {
-                    connection.heard = Instant::now();
-                    if connection.role != Role::Leaving {
-                        self.hear(id, frame);
-                    }
-                }
-                Ok(None) => return,
-                Err(error) => return self.lose(id, &error),
-            }
-        }
-    }
-
-    fn hear(&mut self, id: u64, frame: Frame) {
-        let Some(role) = self.connections.get(&id).map(|connection| connection.role) else {
-            return;
-        };
-        if let Some(frame) = self.get_acquainted(id, frame) {
-            self.take(id, role, frame);
-        }
-    }
-
-    /// A frame of somebody who may speak.
-    fn take(&mut self, id: u64, role: Role, frame: Frame) {
-        match (role, frame) {
-            (Role::Caller, Frame::Hello(hello)) => {
-                if let Err(error) = self.admit(id, &hello) {
-                    self.refuse(id, &error.to_string());
-                }
-            }
-            (Role::Caller, Frame::Peer(peer)) => self.join(id, &peer),
-            (Role::Rank { job, .. }, Frame::Table(table)) => {
-                if let Err(error) = self.set_table(job, table) {
-                    self.fail(job, &error.to_string(), None);
-                }
-            }
-            (Role::Rank { job, rank }, Frame::Bye) => {
-                if let Some(entry) = self.jobs.get_mut(&job) {
-                    entry.ranks.remove(&rank);
-                }
-                self.leave(id);
-                self.end_if_done(job);
-            }
-            (Role::Service { job, index }, Frame::Bye) => {
-                if let Some(entry) = self.jobs.get_mut(&job) {
-                    entry.services.remove(&index);
-                }
-                self.leave(id);
-            }
-            (Role::Service { job, index }, Frame::Beat) => {
-                if let Some(entry) = self.jobs.get_mut(&job) {
-                    entry.accepted.insert(index);
-                }
-            }
-            (
-                Role::Rank { job, .. } | Role::Service { job, .. },
-                Frame::Abort { reason } | Frame::Refused { reason },
-            ) => {
-                self.fail(job, &reason, Some(id));
-            }
-            (role, frame) => {
-                // By characters: what a stranger sent may be cut within one.
-                let text: String = format!("{frame:?}").chars().take(40).collect();
-                let reason = format!("{role:?}: unexpected {text}");
-                match role {
-                    Role::Rank { job, .. } | Role::Service { job, .. } => {
-                        self.fail(job, &reason, None);
-                    }
-                    Role::Caller | Role::Leaving => self.refuse(id, &reason),
-                }
-            }
-        }
-    }
-
-    /// A connection has ended.
-    fn lose(&mut self, id: u64, error: &io::Error) {
-        let Some(connection) = self.connections.get(&id) else {
-            return;
-        };
-        if connection.role == Role::Caller && error.kind() == io::ErrorKind::InvalidData {
-            // Another version of this program, which may still understand the answer's first bytes.
-            return self.refuse(id, &error.to_string());
-        }
-        let Some(connection) = self.connections.remove(&id) else {
-            return;
-        };
-        let how = if error.kind() == io::ErrorKind::UnexpectedEof {
-            "has closed its connection without a goodbye: it has ended or was killed".to_owned()
-        } else {
-            format!("is lost: {error}")
-        };
-        let name = connection.name;
-        match connection.role {
-            Role::Rank { job, .. } => self.fail(job, &format!("{name} {how}"), Some(id)),
-            Role::Service { job, .. } => {
-                self.fail(job, &format!("{name} {how}"), Some(id));
-            }
-            Role::Caller => self.log(LogLevel::Debug, format_args!("{name} {how}")),
-            Role::Leaving => {}
-        }
-    }
-
-    /// Ends a job that has failed, and tells everybody in it but `but`, who knows.
-    fn fail(&mut self, id: JobId, reason: &str, but: Option<u64>) {
+    /// Ends a job that has failed, and tells all its members except `but`, who knows.
+    fn fail(&mut self, id: JobId, reason: &str, but: Option<ConnectionId>) {
         let Some(entry) = self.jobs.remove(&id) else {
             return;
         };
         self.log(LogLevel::Error, format_args!("job {id}: {reason}"));
         self.failures.truncate(FAILURES_MAX - 1);
         self.failures.push_front((id, reason.to_owned()));
-        let frame = Frame::Abort {
-            reason: reason.to_owned(),
-        };
+        let frame = Frame::Abort(reason.to_owned());
         for connection in entry.ranks.values().chain(entry.services.values()) {
             if Some(*connection) != but {
                 self.tell(*connection, &frame);
             }
-            self.leave(*connection);
+            self.connections.leave(*connection, &self.poller);
         }
+        self.counters.past.add(entry.job.moved());
         entry.job.shut();
-        self.ended += 1;
+        self.counters.jobs_failed += 1;
     }
 
     /// Ends a job whose ranks have all said goodbye.
@@ -535,60 +529,57 @@ impl Service {
         if let Some(entry) = self.jobs.remove(&id) {
             for connection in entry.services.values() {
                 self.tell(*connection, &Frame::Bye);
-                self.leave(*connection);
+                self.connections.leave(*connection, &self.poller);
             }
+            self.counters.past.add(entry.job.moved());
             entry.job.shut();
-            self.ended += 1;
+            self.counters.jobs_done += 1;
             self.log(LogLevel::Info, format_args!("job {id}: done"));
         }
     }
 
-    fn refuse(&mut self, id: u64, reason: &str) {
-        if let Some(connection) = self.connections.get(&id) {
-            self.log(
-                LogLevel::Error,
-                format_args!("refused {}: {reason}", connection.name),
-            );
+    /// Refuses a peer. `kind` is the reason's short name.
+    fn refuse(&mut self, id: ConnectionId, kind: &'static str, reason: &str) {
+        if let Some(connection) = self.connections.get(id) {
+            let name = connection.name.clone();
+            self.note_refusal(kind, &name, reason);
         }
-        let reason = reason.to_owned();
-        self.tell(id, &Frame::Refused { reason });
-        self.leave(id);
+        self.connections.refuse(id, reason, &self.poller);
     }
 
-    /// Sends a frame; a connection that takes none is found out when it is read next.
-    fn tell(&mut self, id: u64, frame: &Frame) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            let _ = connection.link.send(frame);
+    fn note_refusal(&mut self, kind: &'static str, peer: &str, reason: &str) {
+        *self.counters.refusals.entry(kind).or_default() += 1;
+        self.refusals_logged += 1;
+        if self.refusals_logged <= REFUSALS_LOGGED {
+            self.log(LogLevel::Error, format_args!("refused {peer}: {reason}"));
         }
     }
 
-    /// Expects nothing more of a connection. The other side closes it, or time does.
-    fn leave(&mut self, id: u64) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.role = Role::Leaving;
-            connection.since = Instant::now();
-            connection.link.close_when_sent();
-        }
+    fn tell(&mut self, id: ConnectionId, frame: &Frame) {
+        self.connections.tell(id, frame, &self.poller);
     }
 
-    /// Beats, and ends what has taken too long.
+    /// Sends beats, and ends what has taken too long.
     fn keep_time(&mut self) {
         let now = Instant::now();
-        let silence_max = self.options.silence_limit;
-        let late: Vec<u64> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| match connection.role {
-                Role::Caller | Role::Leaving => now - connection.since > PATIENCE,
-                Role::Service { .. } => now - connection.heard > silence_max,
-                Role::Rank { .. } => false,
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in late {
-            let silence = format!("nothing was heard for {} s", silence_max.as_secs());
-            self.lose(id, &io::Error::other(silence));
+        self.timers_looked = now;
+        if self.accept_after.is_some_and(|after| now >= after) {
+            self.accept_after = None;
+            let added = self.poller.add(self.listener.as_raw_fd(), LISTENER, false);
+            if let Err(error) = added {
+                self.log(LogLevel::Error, format_args!("no more callers: {error}"));
+            }
         }
+        if self.refusals_logged > REFUSALS_LOGGED {
+            let more = self.refusals_logged - REFUSALS_LOGGED;
+            self.log(LogLevel::Error, format_args!("refused {more} more"));
+        }
+        self.refusals_logged = 0;
+        if now > self.old_secret_until {
+            self.secrets.truncate(1);
+        }
+        self.end_late_connections(now);
+        let silence_max = self.options.silence_limit;
         let mut beats = Vec::new();
         let mut failed = Vec::new();
         for (id, entry) in &mut self.jobs {
@@ -614,6 +605,38 @@ impl Service {
         }
     }
 
+    fn end_late_connections(&mut self, now: Instant) {
+        let silence_max = self.options.silence_limit;
+        let mut late = Vec::new();
+        for (id, connection) in self.connections.iter_mut() {
+            connection.frames = 0;
+            let stuck = connection
+                .link
+                .partial_since()
+                .is_some_and(|since| now - since > PATIENCE);
+            let why = match connection.role {
+                Role::Caller | Role::Candidate(_) if now - connection.since > PATIENCE => {
+                    format!("it has not said within {} s who it is", PATIENCE.as_secs())
+                }
+                Role::Leaving if now - connection.since > PATIENCE => String::new(),
+                Role::Service { .. } if now - connection.heard > silence_max => {
+                    format!("nothing was heard for {} s", silence_max.as_secs())
+                }
+                Role::Rank { .. } | Role::Service { .. } if stuck => {
+                    format!("a frame has not ended within {} s", PATIENCE.as_secs())
+                }
+                _ => continue,
+            };
+            late.push((id, why));
+        }
+        for (id, why) in late {
+            match self.connections.get(id).map(|connection| &connection.role) {
+                Some(Role::Caller | Role::Candidate(_)) => self.refuse(id, "late", &why),
+                _ => self.lose(id, &format!("is lost: {why}")),
+            }
+        }
+    }
+
     /// Ends all jobs, and waits a moment for the last words to leave.
     fn stop(&mut self) {
         for id in self.jobs.keys().copied().collect::<Vec<_>>() {
@@ -624,10 +647,14 @@ impl Service {
             );
         }
         let end = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < end && self.connections.values().any(|c| c.link.wants_to_send()) {
-            for connection in self.connections.values_mut() {
-                // A connection that takes nothing has nothing to send any more.
-                let _ = connection.link.flush();
+        loop {
+            let mut waits = false;
+            for (_, connection) in self.connections.iter_mut() {
+                // A connection that fails has nothing to send any more.
+                waits |= connection.link.flush().is_ok() && connection.link.wants_to_send();
+            }
+            if !waits || Instant::now() > end {
+                return;
             }
             std::thread::yield_now();
         }

@@ -1,12 +1,14 @@
 //! How an SP is started: flags over a file over defaults.
 
-use crate::control::Scheme;
-use crate::error::{OffloadError, Result};
-use crate::secret::Secret;
+use crate::error::Result;
+use crate::scheme::Scheme;
+use crate::secret;
 use clap::Args;
 use serde::Deserialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
+use xgvmi_daemon::config::{local_rank, port_of, read_toml, shift_port, within};
+use xgvmi_daemon::{DaemonError, LogLevel};
 use xgvmi_ucp::ImportedMemory;
 
 /// Work that one SP has under way at the same time.
@@ -37,8 +39,18 @@ pub struct ServiceOptions {
     pub setup_limit: Duration,
     /// The longest that another SP may be silent, and ranks take this one to be alive without a word of it.
     pub silence_limit: Duration,
-    /// What ranks and other SPs must have as well.
-    pub secret: Option<Secret>,
+    /// The file with the secret that ranks and other SPs must have as well; read at the start and on SIGHUP.
+    pub secret_file: Option<PathBuf>,
+    /// Serve without a secret beyond this machine.
+    pub insecure: bool,
+    /// Time for jobs to finish after SIGTERM.
+    pub drain_limit: Duration,
+    /// Bytes that all TCP connections together may hold.
+    pub buffer_bytes_max: usize,
+    /// Connections of one address that have not said who they are.
+    pub callers_per_address: usize,
+    /// The socket of `xgvmi-sp status`.
+    pub status_socket: Option<PathBuf>,
     /// The libucp to use; the loader's search without it.
     pub ucx_library: Option<PathBuf>,
     /// End after this many jobs.
@@ -47,21 +59,6 @@ pub struct ServiceOptions {
     pub workers: u16,
     /// What to tell.
     pub log: LogLevel,
-}
-
-/// How much an SP tells on standard error.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize, clap::ValueEnum,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLevel {
-    /// Failures only.
-    Error,
-    /// Jobs that come and go as well.
-    #[default]
-    Info,
-    /// Ranks and other SPs as well.
-    Debug,
 }
 
 /// The flags. Each has its namesake in the file.
@@ -109,9 +106,26 @@ pub struct ServiceArgs {
     /// An SP of which nothing is heard for so long is dead; the same at all SPs of a job [default: 20].
     #[arg(long, value_name = "S")]
     pub silence_limit_s: Option<u64>,
-    /// A file with a secret, 16 to 4096 bytes: only ranks and SPs that have it too are served [default: all are].
+    /// A file with a secret, 16 to 4096 bytes: only ranks and SPs with the same secret are served. Required unless
+    /// --listen is a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    /// Serve everybody who reaches --listen, without a secret: for networks where every process may be trusted.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub insecure: Option<bool>,
+    /// Time for jobs to finish after SIGTERM; new ones are refused meanwhile [default: 60].
+    #[arg(long, value_name = "S")]
+    pub drain_limit_s: Option<u64>,
+    /// Memory that the frames of all TCP connections together may take [default: 256].
+    #[arg(long, value_name = "MIB")]
+    pub buffer_mib: Option<usize>,
+    /// Connections of one address that have not said yet who they are [default: 1024].
+    #[arg(long, value_name = "N")]
+    pub callers_per_address: Option<usize>,
+    /// The socket of `xgvmi-sp status` [default: xgvmi-sp-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR; without
+    /// either, none]. Workers after the first add their number.
+    #[arg(long, value_name = "FILE")]
+    pub status_socket: Option<PathBuf>,
     /// The libucp to use [default: the loader's search].
     #[arg(long, value_name = "FILE")]
     pub ucx_library: Option<PathBuf>,
@@ -132,22 +146,20 @@ const DIRECT_MIN_MAX: u64 = 64 << 10;
 /// Most credits of a kind: as good as none, and far below what UCX queues.
 const CREDITS_MAX: usize = 4096;
 
+/// The least memory for frames: one of the longest at a time.
+const BUFFER_MIB_MIN: usize = 64;
+
+/// Most callers of one address: as many as there are connections.
+const CALLERS_MAX: usize = 1 << 14;
+
 /// Most SPs under one daemon: a DPU has some ten cores.
 const WORKERS_MAX: u16 = 256;
-
-/// What launchers call the number of a process on its node.
-const LOCAL_RANKS: [&str; 4] = [
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "PMIX_LOCAL_RANK",
-    "SLURM_LOCALID",
-];
 
 impl ServiceArgs {
     /// Reads the file, if there is one, and checks everything.
     ///
     /// # Errors
-    /// [`OffloadError::Options`], which names the option, or the file and the line.
+    /// [`DaemonError::Options`], which names the option, or the file and the line.
     pub fn options(self) -> Result<ServiceOptions> {
         let file: Self = self
             .config
@@ -170,7 +182,7 @@ impl ServiceArgs {
             shift = local_rank()?
                 .checked_mul(workers)
                 .and_then(|first| first.checked_add(shift))
-                .ok_or_else(|| OffloadError::Options("beyond port 65535".to_owned()))?;
+                .ok_or_else(|| DaemonError::Options("beyond port 65535".to_owned()))?;
         }
         if shift > 0 {
             listen = shift_port(&listen, shift)?;
@@ -207,17 +219,41 @@ impl ServiceArgs {
                 self.silence_limit_s.or(file.silence_limit_s).unwrap_or(20),
                 1..=3600,
             )?),
-            secret: self
-                .secret_file
-                .or(file.secret_file)
-                .as_deref()
-                .map(Secret::read)
-                .transpose()?,
+            secret_file: self.secret_file.or(file.secret_file),
+            insecure: self.insecure.or(file.insecure).unwrap_or(false),
+            drain_limit: Duration::from_secs(within(
+                "drain-limit-s",
+                self.drain_limit_s.or(file.drain_limit_s).unwrap_or(60),
+                0..=86_400,
+            )?),
+            buffer_bytes_max: within(
+                "buffer-mib",
+                self.buffer_mib.or(file.buffer_mib).unwrap_or(256),
+                BUFFER_MIB_MIN..=1 << 20,
+            )? << 20,
+            callers_per_address: within(
+                "callers-per-address",
+                self.callers_per_address
+                    .or(file.callers_per_address)
+                    .unwrap_or(1024),
+                1..=CALLERS_MAX,
+            )?,
+            // Each of several workers has its own.
+            status_socket: self.status_socket.or(file.status_socket).map(|path| {
+                match self.worker_index {
+                    None | Some(0) => path,
+                    Some(index) => PathBuf::from(format!("{}.{index}", path.display())),
+                }
+            }),
             ucx_library: self.ucx_library.or(file.ucx_library),
             jobs: self.jobs.or(file.jobs),
             workers,
             log: self.log.or(file.log).unwrap_or_default(),
         };
+        if let Some(path) = &options.secret_file {
+            // An error now is better than one when everything else is up.
+            secret::read(path)?;
+        }
         within("sends", options.credits.sends, 1..=CREDITS_MAX)?;
         within("receives", options.credits.receives, 1..=CREDITS_MAX)?;
         let least = ImportedMemory::DEVICE_ACCESS_MIN as u64;
@@ -229,62 +265,6 @@ impl ServiceArgs {
         }
         Ok(options)
     }
-}
-
-/// A file of options.
-pub(crate) fn read_toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| OffloadError::io(format!("reading {}", path.display()), error))?;
-    toml::from_str(&text)
-        .map_err(|error| OffloadError::Options(format!("{}: {error}", path.display())))
-}
-
-/// A number with limits.
-pub(crate) fn within<T: PartialOrd + std::fmt::Display + Copy>(
-    name: &str,
-    value: T,
-    range: std::ops::RangeInclusive<T>,
-) -> Result<T> {
-    if range.contains(&value) {
-        Ok(value)
-    } else {
-        Err(OffloadError::Options(format!(
-            "{name} is {value}; it must be from {} to {}",
-            range.start(),
-            range.end()
-        )))
-    }
-}
-
-fn local_rank() -> Result<u16> {
-    LOCAL_RANKS
-        .iter()
-        .find_map(|name| std::env::var(name).ok()?.parse().ok())
-        .ok_or_else(|| {
-            OffloadError::Options(format!(
-                "port-by-local-rank: the launcher has set none of {}",
-                LOCAL_RANKS.join(", ")
-            ))
-        })
-}
-
-fn shift_port(address: &str, by: u16) -> Result<String> {
-    let (host, port) = port_of(address)?;
-    if port == 0 {
-        // Any free one, and so another for each.
-        return Ok(address.to_owned());
-    }
-    let port = port.checked_add(by).ok_or_else(|| {
-        OffloadError::Options(format!("'{address}' and {by} more: beyond port 65535"))
-    })?;
-    Ok(format!("{host}:{port}"))
-}
-
-fn port_of(address: &str) -> Result<(&str, u16)> {
-    address
-        .rsplit_once(':')
-        .and_then(|(host, port)| Some((host, port.parse().ok()?)))
-        .ok_or_else(|| OffloadError::Options(format!("'{address}' is no ADDR:PORT")))
 }
 
 #[cfg(test)]
@@ -376,11 +356,5 @@ mod tests {
         let named: Vec<&str> = all.lines().filter(|line| line.contains(" = ")).collect();
         toml::from_str::<ServiceArgs>(&named.join("\n")).expect("valid");
         assert_eq!(named.len(), 5);
-    }
-
-    #[test]
-    fn ports_move_with_the_local_rank() {
-        assert_eq!(shift_port("[::1]:7700", 3).expect("valid"), "[::1]:7703");
-        assert!(shift_port("h:65535", 1).is_err());
     }
 }

@@ -22,9 +22,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("xgvmi-ucp", &["ucx-sys"]),
+    ("xgvmi-daemon", &["xgvmi-pool"]),
     (
         "xgvmi-offload",
-        &["cli-pages", "ucx-sys", "xgvmi-pool", "xgvmi-ucp"],
+        &["cli-pages", "ucx-sys", "xgvmi-daemon", "xgvmi-ucp"],
     ),
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),

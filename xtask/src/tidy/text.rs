@@ -6,13 +6,14 @@ use super::Tree;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product: they meet the emulator only at the kernel's interface.
-const PRODUCT: [&str; 11] = [
+const PRODUCT: [&str; 12] = [
     "mlx5dv-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
     "uct-plugin/",
     "xgvmi-cli/",
     "xgvmi-ucp/",
+    "xgvmi-daemon/",
     "xgvmi-offload/",
     "bench-report/",
     "scale-model/",

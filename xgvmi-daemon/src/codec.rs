@@ -1,40 +1,63 @@
-//! Bytes in and out of the active messages: little endian, every length checked before it is believed.
+//! Messages as bytes: little endian, every length checked before it is believed.
 
 /// Why a message was not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a {message} of {length} bytes is {fault}")]
-pub(super) struct BadMessage {
-    pub(super) message: &'static str,
-    pub(super) length: usize,
-    pub(super) fault: &'static str,
+pub struct BadMessage {
+    /// The message's name.
+    pub message: &'static str,
+    /// Its bytes.
+    pub length: usize,
+    /// What is wrong with it.
+    pub fault: &'static str,
 }
 
 /// Builds a message.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
-    pub(super) fn u32(&mut self, value: u32) -> &mut Self {
+    /// Begins with bytes that are there already.
+    #[must_use]
+    pub fn after(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
+    /// Appends a byte.
+    pub fn u8(&mut self, value: u8) -> &mut Self {
+        self.bytes.push(value);
+        self
+    }
+
+    /// Appends bytes without their length.
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    /// Appends a number.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
-    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
+    /// Appends a number.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// A length (64 bits), then the bytes.
-    pub(super) fn blob(&mut self, bytes: &[u8]) -> &mut Self {
+    pub fn blob(&mut self, bytes: &[u8]) -> &mut Self {
         self.u64(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
         self
     }
 
     /// A count, then each item as `write` has it.
-    pub(super) fn list<T>(&mut self, items: &[T], write: impl Fn(&mut Self, &T)) -> &mut Self {
+    pub fn list<T>(&mut self, items: &[T], write: impl Fn(&mut Self, &T)) -> &mut Self {
         self.u64(items.len() as u64);
         for item in items {
             write(self, item);
@@ -42,14 +65,16 @@ impl Writer {
         self
     }
 
-    pub(super) fn finish(self) -> Vec<u8> {
+    /// The message.
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
 /// Takes a message apart.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub struct Reader<'a> {
     message: &'static str,
     length: usize,
     rest: &'a [u8],
@@ -57,7 +82,8 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// `message` names it in errors.
-    pub(super) fn new(message: &'static str, bytes: &'a [u8]) -> Self {
+    #[must_use]
+    pub fn new(message: &'static str, bytes: &'a [u8]) -> Self {
         Self {
             message,
             length: bytes.len(),
@@ -65,19 +91,41 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, BadMessage> {
+    /// Takes a number.
+    ///
+    /// # Errors
+    /// When the message ends before.
+    pub fn u32(&mut self) -> Result<u32, BadMessage> {
         let (word, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
         self.rest = rest;
         Ok(u32::from_le_bytes(*word))
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, BadMessage> {
+    /// Takes a number.
+    ///
+    /// # Errors
+    /// When the message ends before.
+    pub fn u64(&mut self) -> Result<u64, BadMessage> {
         let (word, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
         self.rest = rest;
         Ok(u64::from_le_bytes(*word))
     }
 
-    pub(super) fn blob(&mut self) -> Result<&'a [u8], BadMessage> {
+    /// Takes exactly `N` bytes.
+    ///
+    /// # Errors
+    /// When the message ends before.
+    pub fn raw<const N: usize>(&mut self) -> Result<[u8; N], BadMessage> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
+    /// Takes a length and that many bytes.
+    ///
+    /// # Errors
+    /// When the message ends before.
+    pub fn blob(&mut self) -> Result<&'a [u8], BadMessage> {
         let length = usize::try_from(self.u64()?).map_err(|_| self.fault(SHORT))?;
         let (blob, rest) = self
             .rest
@@ -87,21 +135,41 @@ impl<'a> Reader<'a> {
         Ok(blob)
     }
 
-    /// A list of items that take `size` bytes each at the least, so that no count makes us reserve more than came.
-    pub(super) fn list<T>(
+    /// A list of items of at least `size` bytes each, so that no count reserves more memory than the message has.
+    ///
+    /// # Errors
+    /// When the message ends before, and those of `read`.
+    pub fn list<T>(
         &mut self,
         size: usize,
         mut read: impl FnMut(&mut Self) -> Result<T, BadMessage>,
     ) -> Result<Vec<T>, BadMessage> {
+        let count = self.count(size)?;
+        // Room for all at once, which the message has paid for.
+        let mut items = Vec::with_capacity(count);
+        for _ in 0..count {
+            items.push(read(self)?);
+        }
+        Ok(items)
+    }
+
+    /// Takes the count of a list of items of at least `size` bytes each, for which the message is long enough.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn count(&mut self, size: usize) -> Result<usize, BadMessage> {
         let count = usize::try_from(self.u64()?).map_err(|_| self.fault(SHORT))?;
         if count > self.rest.len() / size.max(1) {
             return Err(self.fault(SHORT));
         }
-        (0..count).map(|_| read(self)).collect()
+        Ok(count)
     }
 
-    /// Nothing may be left.
-    pub(super) fn end(self) -> Result<(), BadMessage> {
+    /// Checks that nothing is left.
+    ///
+    /// # Errors
+    /// When the message is longer.
+    pub fn end(self) -> Result<(), BadMessage> {
         if self.rest.is_empty() {
             Ok(())
         } else {
@@ -109,7 +177,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn fault(&self, fault: &'static str) -> BadMessage {
+    /// An error about this message.
+    #[must_use]
+    pub fn fault(&self, fault: &'static str) -> BadMessage {
         BadMessage {
             message: self.message,
             length: self.length,

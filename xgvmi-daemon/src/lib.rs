@@ -1,0 +1,39 @@
+//! What every service process on a DPU needs, whatever its service: frames over TCP ([`Link`]), a secret that
+//! authenticates them ([`Secret`]), limits ([`Budget`]), options ([`config`]), signals ([`Signals`]), several processes
+//! under one daemon ([`supervise`]), and its status
+//! ([`status`], [`Metrics`]).
+//!
+//! Nothing here knows what the frames say.
+
+pub mod budget;
+pub mod codec;
+pub mod config;
+mod dialer;
+mod error;
+mod histogram;
+mod link;
+mod log;
+mod metrics;
+mod poll;
+mod poller;
+mod random;
+mod ready;
+mod secret;
+mod signal;
+pub mod status;
+mod workers;
+
+pub use budget::Budget;
+pub use dialer::{Dialed, Dialer};
+pub use error::{DaemonError, Result};
+pub use histogram::Histogram;
+pub use link::{FRAME_MAX, Link, LinkError, NO_SECRET, Protocol, STRANGER_FRAME_MAX, reach};
+pub use log::LogLevel;
+pub use metrics::Metrics;
+pub use poll::{poll, pollfd};
+pub use poller::Poller;
+pub use random::random;
+pub use ready::notify;
+pub use secret::Secret;
+pub use signal::{Asked, Signals};
+pub use workers::supervise;

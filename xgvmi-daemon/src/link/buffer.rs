@@ -1,0 +1,72 @@
+//! Bytes that come in at one end and leave at the other, each copied a constant number of times.
+
+/// The capacity that an empty buffer keeps.
+const KEPT: usize = 16 << 10;
+
+/// A queue of bytes.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    /// Bytes before this one have left.
+    head: usize,
+}
+
+impl Buffer {
+    /// The bytes that are there.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.head..]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.head
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes `count` bytes away from the front.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.head += count;
+        debug_assert!(self.head <= self.bytes.len());
+        if self.head == self.bytes.len() {
+            self.head = 0;
+            self.bytes.clear();
+            self.bytes.shrink_to(KEPT);
+        } else if self.head > self.bytes.len() / 2 {
+            // At least as many bytes have left as are moved now, so that each byte is moved once on average.
+            self.bytes.drain(..self.head);
+            self.head = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_leave_in_their_order_and_memory_with_them() {
+        let mut buffer = Buffer::default();
+        let all: Vec<u8> = (0..200_000u32).map(|i| i.to_le_bytes()[0]).collect();
+        let mut left = Vec::new();
+        for piece in all.chunks(7001) {
+            buffer.push(piece);
+            let count = buffer.len().min(4999);
+            left.extend_from_slice(&buffer.bytes()[..count]);
+            buffer.consume(count);
+            assert!(
+                buffer.head <= buffer.bytes.len() / 2,
+                "the front is given back"
+            );
+        }
+        left.extend_from_slice(buffer.bytes());
+        buffer.consume(buffer.len());
+        assert!(left == all && buffer.is_empty());
+        assert!(buffer.bytes.capacity() <= KEPT);
+    }
+}

@@ -1,0 +1,687 @@
+//! A TCP connection that carries frames and never blocks.
+//!
+//! ```text
+//! magic (4)  version (4)  length (4)  class (1)  body (length - 1, or length - 17)  [seal (16)]
+//! ```
+//!
+//! Numbers are little endian. Where there is a secret, the first four frames are those of [`super::secret`], and every
+//! later frame ends in a seal over its number, its header and its bytes. Bodies are the program's own.
+
+mod buffer;
+
+use super::budget::{Budget, Exceeded, Share};
+use super::poll::{poll, pollfd};
+use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
+use buffer::Buffer;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::time::{Duration, Instant};
+
+/// Bytes of a header: magic, version, length.
+const HEADER: usize = 12;
+
+/// The longest frame of a peer that has not said who it is.
+pub const STRANGER_FRAME_MAX: usize = 4 << 10;
+
+/// The longest frame of all.
+pub const FRAME_MAX: usize = 32 << 20;
+
+/// Bytes that may wait for a peer that does not read. A peer that lets more wait is given up.
+const OUTPUT_MAX: usize = 2 * FRAME_MAX;
+
+/// Bytes read from one connection at a time, so that a peer that floods its connection leaves time for the others.
+const VISIT_MAX: usize = 256 << 10;
+
+/// Bytes per read.
+const CHUNK: usize = 16 << 10;
+
+/// Between two attempts to reach a peer that does not listen yet.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// What the frames of one program look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protocol {
+    /// The first bytes of every frame.
+    pub magic: [u8; 4],
+    /// The version of everything behind the header. Two versions still understand each other's headers.
+    pub version: u32,
+    /// The program's name, for errors.
+    pub program: &'static str,
+}
+
+/// Why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The peer has closed the connection and all its frames have been taken.
+    #[error("the connection is closed")]
+    Closed,
+    /// The peer refuses, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// The peer speaks another protocol.
+    #[error("the peer is no {0} and no client of it")]
+    Stranger(&'static str),
+    /// The peer speaks another version.
+    #[error("it speaks version {theirs} of the protocol, and this is version {ours}")]
+    Version {
+        /// The peer's.
+        theirs: u32,
+        /// This program's.
+        ours: u32,
+    },
+    /// A frame longer than the peer may send.
+    #[error("a frame of {length} bytes; the most is {max}{}", hint(*.max))]
+    TooLong {
+        /// The length in the header.
+        length: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The frames are not what the protocol says.
+    #[error("it breaks the protocol: {0}")]
+    Malformed(&'static str),
+    /// The secrets differ, or one side has none.
+    #[error("{0}")]
+    Secret(&'static str),
+    /// A frame was changed on its way, or does not come from the peer.
+    #[error("a frame has a wrong seal: it was changed on its way, or another process wrote it")]
+    Seal,
+    /// The memory for frames is used up.
+    #[error("{0}: try again later, or raise the limit")]
+    Budget(#[from] Exceeded),
+    /// The peer does not read what it is sent.
+    #[error("{0} bytes wait for it, and it takes none")]
+    Unread(usize),
+    /// The system's error.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl LinkError {
+    /// A short name of the reason, for counters.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Refused(_) => "refused",
+            Self::Stranger(_) => "stranger",
+            Self::Version { .. } => "version",
+            Self::TooLong { .. } => "frame_too_long",
+            Self::Malformed(_) => "malformed",
+            Self::Secret(_) => "secret",
+            Self::Seal => "seal",
+            Self::Budget(_) => "budget",
+            Self::Unread(_) => "unread",
+            Self::Io(_) => "io",
+        }
+    }
+
+    /// Whether the peer is there and deserves to be told.
+    #[must_use]
+    pub const fn is_violation(&self) -> bool {
+        !matches!(
+            self,
+            Self::Closed | Self::Refused(_) | Self::Unread(_) | Self::Io(_)
+        )
+    }
+}
+
+/// What a called peer says to one without the secret.
+pub const NO_SECRET: &str = "this service serves only owners of its secret: give --secret-file FILE with the service's file";
+
+const OTHER_SECRET: &str = "its secret is not this service's: the key files (--secret-file) differ";
+
+const NOT_ASKED: &str =
+    "it has a secret, and this service none: give --secret-file to both, or to neither";
+
+const NOT_THEIRS: &str =
+    "it does not have the secret of this caller: the key files (--secret-file) differ";
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Class {
+    Data = 0,
+    Open = 1,
+    Challenge = 2,
+    Proof = 3,
+    Refused = 4,
+}
+
+/// How far the two ends trust each other.
+#[derive(Debug)]
+enum Trust {
+    /// There is no secret.
+    Open,
+    /// The peer has called and proved nothing.
+    Awaited(Vec<Secret>),
+    /// The peer has been challenged.
+    Asked(Vec<Secret>, Called),
+    /// This side has called. What it has to say waits.
+    Calling(Secret, Calling, Vec<Vec<u8>>),
+    /// Both have proved this secret.
+    Sealed(Secret, Seals),
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Link {
+    stream: TcpStream,
+    protocol: Protocol,
+    trust: Trust,
+    input: Buffer,
+    output: Buffer,
+    share: Option<Share>,
+    closed: bool,
+    closing: bool,
+    /// Since when a part of a frame has been there.
+    partial: Option<Instant>,
+    frame_max: usize,
+}
+
+impl Link {
+    /// Takes over a connection from a peer that has called. The peer must prove one of `secrets`, unless there is none.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn called(
+        stream: TcpStream,
+        protocol: Protocol,
+        secrets: &[Secret],
+        budget: &Budget,
+    ) -> io::Result<Self> {
+        let trust = if secrets.is_empty() {
+            Trust::Open
+        } else {
+            Trust::Awaited(secrets.to_vec())
+        };
+        let mut link = Self::new(stream, protocol, trust)?;
+        link.frame_max = STRANGER_FRAME_MAX;
+        link.share = Some(budget.share());
+        Ok(link)
+    }
+
+    /// Takes over a connection to a peer that this side has called, and begins to prove the secret if there is one.
+    ///
+    /// # Errors
+    /// The system's, and those of the connection.
+    pub fn calling(
+        stream: TcpStream,
+        protocol: Protocol,
+        secret: Option<&Secret>,
+    ) -> Result<Self, LinkError> {
+        let Some(secret) = secret else {
+            return Ok(Self::new(stream, protocol, Trust::Open)?);
+        };
+        let calling = Secret::call()?;
+        let mine = calling.mine;
+        let trust = Trust::Calling(secret.clone(), calling, Vec::new());
+        let mut link = Self::new(stream, protocol, trust)?;
+        link.put(Class::Open, &mine.0)?;
+        Ok(link)
+    }
+
+    /// Connects to `host:port`, again and again until `limit`, because the peer may still be starting. Blocks.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub fn connect(
+        address: &str,
+        limit: Duration,
+        protocol: Protocol,
+        secret: Option<&Secret>,
+    ) -> Result<Self, LinkError> {
+        let stream = reach(address, limit)?;
+        Self::calling(stream, protocol, secret)
+    }
+
+    fn new(stream: TcpStream, protocol: Protocol, trust: Trust) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
+        Ok(Self {
+            stream,
+            protocol,
+            trust,
+            input: Buffer::default(),
+            output: Buffer::default(),
+            share: None,
+            closed: false,
+            closing: false,
+            partial: None,
+            frame_max: FRAME_MAX,
+        })
+    }
+
+    /// Accepts frames of up to `bytes` from now on: the peer has said who it is.
+    pub fn set_frame_max(&mut self, bytes: usize) {
+        self.frame_max = bytes.min(FRAME_MAX);
+    }
+
+    /// The secret that both ends have proved.
+    #[must_use]
+    pub fn secret(&self) -> Option<&Secret> {
+        match &self.trust {
+            Trust::Sealed(secret, _) => Some(secret),
+            _ => None,
+        }
+    }
+
+    /// Since when a part of a frame has waited for the rest.
+    #[must_use]
+    pub fn partial_since(&self) -> Option<Instant> {
+        self.partial
+    }
+
+    /// Queues a frame and sends as much as the connection takes.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn send(&mut self, body: &[u8]) -> Result<(), LinkError> {
+        if let Trust::Calling(_, _, waiting) = &mut self.trust {
+            waiting.push(body.to_vec());
+            return Ok(());
+        }
+        self.put(Class::Data, body)
+    }
+
+    /// Tells the peer why it is refused, and closes once that is sent.
+    pub fn refuse(&mut self, reason: &str) {
+        let end = reason.len().min(STRANGER_FRAME_MAX / 2);
+        // A peer that cannot be told finds the connection closed. It replaces a character that is cut.
+        let _ = self.put(Class::Refused, &reason.as_bytes()[..end]);
+        self.close_when_sent();
+    }
+
+    /// Sends as much as the connection takes.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn flush(&mut self) -> Result<(), LinkError> {
+        while !self.output.is_empty() {
+            match self.stream.write(self.output.bytes()) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(count) => self.output.consume(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.account()?;
+        if self.closing && self.output.is_empty() {
+            // The other half stays open until the peer has read all: closing now would cut off its reading.
+            self.stream.shutdown(Shutdown::Write)?;
+            self.closing = false;
+        }
+        Ok(())
+    }
+
+    /// Closes this side once everything is sent. The peer finds the end after the last frame.
+    pub fn close_when_sent(&mut self) {
+        self.closing = true;
+        // An error here comes again when the connection is read.
+        let _ = self.flush();
+    }
+
+    /// Whether something waits to be sent.
+    #[must_use]
+    pub fn wants_to_send(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// Takes a frame, if a whole one is there.
+    ///
+    /// # Errors
+    /// The connection's; [`LinkError::Closed`] when the peer has closed and no frame is left.
+    pub fn take(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+        loop {
+            while let Some((class, body)) = self.buffered()? {
+                if let Some(body) = self.hear(class, body)? {
+                    return Ok(Some(body));
+                }
+            }
+            if self.closed {
+                return Err(LinkError::Closed);
+            }
+            if !self.fill()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for a frame until `limit`; `None` when none came. Blocks.
+    ///
+    /// # Errors
+    /// As [`Link::take`].
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<Vec<u8>>, LinkError> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(Some(frame));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.flush()?;
+            poll(&mut [self.pollfd()], Some(left))?;
+        }
+    }
+
+    /// For a poll loop: to be read, and to be written if there is something to send.
+    #[must_use]
+    pub fn pollfd(&self) -> libc::pollfd {
+        let out = if self.wants_to_send() {
+            libc::POLLOUT
+        } else {
+            0
+        };
+        pollfd(self.fd(), libc::POLLIN | out)
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Queues a frame of any class.
+    fn put(&mut self, class: Class, body: &[u8]) -> Result<(), LinkError> {
+        let sealed = match self.trust {
+            Trust::Sealed(..) => SEAL,
+            _ => 0,
+        };
+        let length = 1 + body.len() + sealed;
+        if length > FRAME_MAX {
+            return Err(LinkError::TooLong {
+                length,
+                max: FRAME_MAX,
+            });
+        }
+        if self.output.len() > OUTPUT_MAX {
+            return Err(LinkError::Unread(self.output.len()));
+        }
+        let length = u32::try_from(length).expect("at most FRAME_MAX");
+        let mut head = [0; HEADER + 1];
+        head[..4].copy_from_slice(&self.protocol.magic);
+        head[4..8].copy_from_slice(&self.protocol.version.to_le_bytes());
+        head[8..HEADER].copy_from_slice(&length.to_le_bytes());
+        head[HEADER] = class as u8;
+        self.output.push(&head);
+        self.output.push(body);
+        if let Trust::Sealed(_, seals) = &mut self.trust {
+            let seal = seals.send.of(&head, body);
+            self.output.push(&seal);
+        }
+        self.flush()
+    }
+
+    /// A whole frame of the input, with its seal checked.
+    fn buffered(&mut self) -> Result<Option<(Class, Vec<u8>)>, LinkError> {
+        let input = self.input.bytes();
+        let Some((head, rest)) = input.split_first_chunk::<{ HEADER + 1 }>() else {
+            // Another program's first bytes are told from ours as early as possible.
+            let known = input.len().min(4);
+            if input[..known] != self.protocol.magic[..known] {
+                return Err(LinkError::Stranger(self.protocol.program));
+            }
+            // A frame of an old version may be empty.
+            if let Some(header) = input.first_chunk::<HEADER>() {
+                self.check_version(header)?;
+            }
+            return Ok(None);
+        };
+        let (header, class) = head.split_first_chunk::<HEADER>().expect("13 bytes");
+        self.check_version(header)?;
+        let length = word(header, 8) as usize;
+        if length > self.frame_max {
+            // A stranger is told about the secret first: that is the likelier mistake.
+            return Err(match self.trust {
+                Trust::Awaited(_) => LinkError::Secret(NO_SECRET),
+                _ => LinkError::TooLong {
+                    length,
+                    max: self.frame_max,
+                },
+            });
+        }
+        if length == 0 {
+            return Err(LinkError::Malformed("a frame without a class"));
+        }
+        let Some(body) = rest.get(..length - 1) else {
+            return Ok(None);
+        };
+        let class = Class::from_byte(class[0])?;
+        let body = match &mut self.trust {
+            Trust::Sealed(_, seals) => {
+                let (body, seal) = body.split_last_chunk::<SEAL>().ok_or(LinkError::Seal)?;
+                if !seals.receive.check(head, body, seal) {
+                    return Err(LinkError::Seal);
+                }
+                body
+            }
+            _ => body,
+        };
+        let body = body.to_vec();
+        self.input.consume(HEADER + length);
+        self.partial = (!self.input.is_empty()).then(Instant::now);
+        self.account()?;
+        Ok(Some((class, body)))
+    }
+
+    fn check_version(&self, header: &[u8; HEADER]) -> Result<(), LinkError> {
+        if header[..4] != self.protocol.magic {
+            return Err(LinkError::Stranger(self.protocol.program));
+        }
+        let theirs = word(header, 4);
+        if theirs != self.protocol.version {
+            return Err(LinkError::Version {
+                theirs,
+                ours: self.protocol.version,
+            });
+        }
+        Ok(())
+    }
+
+    /// Handles the frames of the link itself; returns the body of a program's frame.
+    fn hear(&mut self, class: Class, body: Vec<u8>) -> Result<Option<Vec<u8>>, LinkError> {
+        let malformed = LinkError::Malformed;
+        if class == Class::Refused {
+            return Err(LinkError::Refused(
+                String::from_utf8_lossy(&body).into_owned(),
+            ));
+        }
+        let word = || {
+            <[u8; WORD]>::try_from(&body[..])
+                .map_err(|_| malformed("a nonce or proof of a wrong length"))
+        };
+        match (std::mem::replace(&mut self.trust, Trust::Open), class) {
+            (trust @ (Trust::Open | Trust::Sealed(..)), Class::Data) => {
+                self.trust = trust;
+                return Ok(Some(body));
+            }
+            (Trust::Open, Class::Open) => return Err(LinkError::Secret(NOT_ASKED)),
+            (Trust::Awaited(secrets), Class::Open) => {
+                let called = Secret::answer(Nonce(word()?))?;
+                let mine = called.mine;
+                self.trust = Trust::Asked(secrets, called);
+                self.put(Class::Challenge, &mine.0)?;
+            }
+            (Trust::Asked(secrets, called), Class::Proof) => {
+                let proof = Proof(word()?);
+                let found = secrets
+                    .into_iter()
+                    .find_map(|secret| called.check(&secret, &proof).map(|found| (secret, found)));
+                let Some((secret, (answer, seals))) = found else {
+                    return Err(LinkError::Secret(OTHER_SECRET));
+                };
+                // The answer is the last frame without a seal.
+                self.put(Class::Proof, &answer.0)?;
+                self.trust = Trust::Sealed(secret, seals);
+            }
+            (Trust::Calling(secret, mut calling, waiting), Class::Challenge) => {
+                let proof = calling
+                    .challenged(&secret, Nonce(word()?))
+                    .ok_or(malformed("a second challenge"))?;
+                self.put(Class::Proof, &proof.0)?;
+                self.trust = Trust::Calling(secret, calling, waiting);
+            }
+            (Trust::Calling(secret, calling, waiting), Class::Proof) => {
+                let seals = calling
+                    .check(&secret, &Proof(word()?))
+                    .ok_or(LinkError::Secret(NOT_THEIRS))?;
+                self.trust = Trust::Sealed(secret, seals);
+                for body in waiting {
+                    self.put(Class::Data, &body)?;
+                }
+            }
+            (Trust::Awaited(_) | Trust::Asked(..), _) => {
+                return Err(LinkError::Secret(NO_SECRET));
+            }
+            (Trust::Calling(..), _) => {
+                return Err(LinkError::Secret(
+                    "the service asks for no secret, and this caller has one (--secret-file)",
+                ));
+            }
+            (Trust::Open | Trust::Sealed(..), _) => {
+                return Err(malformed("a proof that nobody asked for"));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads what is there, up to a limit; false when nothing came.
+    fn fill(&mut self) -> Result<bool, LinkError> {
+        let mut chunk = [0; CHUNK];
+        let mut count = 0;
+        while count < VISIT_MAX && self.input.len() < HEADER + self.frame_max {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => {
+                    self.closed = true;
+                    return Ok(true);
+                }
+                Ok(read) => {
+                    self.input.push(&chunk[..read]);
+                    count += read;
+                    self.account()?;
+                    if read < CHUNK {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // A peer that died with bytes unread resets the connection.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    self.closed = true;
+                    return Ok(true);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if count > 0 && self.partial.is_none() {
+            self.partial = Some(Instant::now());
+        }
+        Ok(count > 0)
+    }
+
+    /// Counts the bytes of both buffers against the budget.
+    fn account(&mut self) -> Result<(), LinkError> {
+        if let Some(share) = &mut self.share {
+            share.resize(self.input.len() + self.output.len())?;
+        }
+        Ok(())
+    }
+}
+
+impl Class {
+    fn from_byte(byte: u8) -> Result<Self, LinkError> {
+        [
+            Self::Data,
+            Self::Open,
+            Self::Challenge,
+            Self::Proof,
+            Self::Refused,
+        ]
+        .into_iter()
+        .find(|class| *class as u8 == byte)
+        .ok_or(LinkError::Malformed("a frame of an unknown class"))
+    }
+}
+
+/// Connects to `host:port`, again and again until `limit`. Blocks.
+///
+/// # Errors
+/// The last attempt's.
+pub fn reach(address: &str, limit: Duration) -> io::Result<TcpStream> {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let error = match connect_once(address, left.max(RETRY)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        if error.kind() == io::ErrorKind::InvalidInput || left <= RETRY {
+            return Err(error);
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("'{address}' names no address"),
+    );
+    for resolved in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&resolved, limit) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A machine that loses its power closes no connection: after some ten seconds of silence the kernel does it.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    const SECONDS: [(libc::c_int, libc::c_int, libc::c_int); 5] = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+        // The same for bytes that were sent and not acknowledged, in milliseconds.
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 11_000),
+    ];
+    for (level, name, value) in SECONDS {
+        let size = libc::socklen_t::try_from(size_of_val(&value)).expect("4 bytes");
+        // SAFETY: an open socket, and an option value of `size` bytes that lives through the call.
+        let result = unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                size,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn word(header: &[u8; HEADER], at: usize) -> u32 {
+    u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]))
+}
+
+fn hint(max: usize) -> &'static str {
+    if max == STRANGER_FRAME_MAX {
+        " before the peer has said who it is"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! Frames over real sockets: whole, in order, authenticated, and within their limits.
+
+use super::*;
+use std::net::TcpListener;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+const PROTOCOL: Protocol = Protocol {
+    magic: *b"test",
+    version: 3,
+    program: "tested",
+};
+
+fn secret(text: &str) -> Secret {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(text.as_bytes()).expect("written");
+    Secret::read(file.path(), "tests").expect("long enough")
+}
+
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let left = reach(&address, LIMIT).expect("connected");
+    (left, listener.accept().expect("accepted").0)
+}
+
+fn pair_with(caller: Option<&Secret>, service: &[Secret], budget: &Budget) -> (Link, Link) {
+    let (left, right) = sockets();
+    let left = Link::calling(left, PROTOCOL, caller).expect("a link");
+    let right = Link::called(right, PROTOCOL, service, budget).expect("a link");
+    (left, right)
+}
+
+fn pair() -> (Link, Link) {
+    pair_with(None, &[], &Budget::new(FRAME_MAX))
+}
+
+/// Moves both ends until `left` has a frame or an error, and says what `right` has met.
+fn exchange(
+    left: &mut Link,
+    right: &mut Link,
+) -> (Result<Vec<u8>, LinkError>, Result<(), LinkError>) {
+    let end = Instant::now() + LIMIT;
+    loop {
+        assert!(Instant::now() < end, "nothing happens");
+        match right.take() {
+            Ok(Some(body)) => right.send(&body).expect("echoed"),
+            Ok(None) => {}
+            Err(error) => {
+                right.refuse(&error.to_string());
+                return (wait(left), Err(error));
+            }
+        }
+        match left.take() {
+            Ok(Some(body)) => return (Ok(body), Ok(())),
+            Ok(None) => {}
+            Err(error) => return (Err(error), Ok(())),
+        }
+    }
+}
+
+fn wait(link: &mut Link) -> Result<Vec<u8>, LinkError> {
+    link.wait(LIMIT).map(|frame| frame.expect("in time"))
+}
+
+/// What a called peer says about these bytes.
+fn refused(bytes: &[u8]) -> LinkError {
+    let (mut left, right) = sockets();
+    let mut right = Link::called(right, PROTOCOL, &[], &Budget::new(1 << 20)).expect("a link");
+    left.write_all(bytes).expect("sent");
+    drop(left);
+    right.wait(LIMIT).expect_err("refused")
+}
+
+#[test]
+fn frames_arrive_whole_and_in_order() {
+    let (mut left, mut right) = pair();
+    right.set_frame_max(FRAME_MAX);
+    let long = vec![7; 3 << 20];
+    for frame in [&b"one"[..], &long, b""] {
+        left.send(frame).expect("sent");
+    }
+    left.close_when_sent();
+    let mut got = Vec::new();
+    while got.len() < 3 {
+        // Bytes that do not fit into the sockets wait in the link.
+        left.flush().expect("sent");
+        got.extend(right.take().expect("open"));
+    }
+    assert!(got == [b"one".to_vec(), long, Vec::new()]);
+    assert!(matches!(right.wait(LIMIT), Err(LinkError::Closed)));
+}
+
+#[test]
+fn owners_of_the_secret_talk_under_seals() {
+    let (one, other) = (secret("0123456789abcdef"), secret("fedcba9876543210"));
+    // The second of a service's secrets is the one that it had before.
+    for service in [vec![one.clone()], vec![other.clone(), one.clone()]] {
+        let (mut left, mut right) = pair_with(Some(&one), &service, &Budget::new(1 << 20));
+        for text in [&b"first"[..], b"second"] {
+            left.send(text).expect("queued");
+            let (answer, met) = exchange(&mut left, &mut right);
+            assert_eq!(answer.expect("echoed"), text);
+            met.expect("no error");
+        }
+        assert_eq!((left.secret(), right.secret()), (Some(&one), Some(&one)));
+    }
+}
+
+#[test]
+fn secrets_that_differ_are_told_to_both() {
+    let (one, other) = (secret("0123456789abcdef"), secret("fedcba9876543210"));
+    let check = |caller: Option<&Secret>, service: &[Secret], expect: &str| {
+        let (mut left, mut right) = pair_with(caller, service, &Budget::new(1 << 20));
+        left.send(b"hello").expect("queued");
+        let (answer, met) = exchange(&mut left, &mut right);
+        let (told, met) = (answer.expect_err("refused"), met.expect_err("refused"));
+        assert_eq!(told.to_string(), met.to_string());
+        assert!(met.to_string().contains(expect), "{met}");
+        assert_eq!(met.reason(), "secret");
+    };
+    check(
+        Some(&one),
+        std::slice::from_ref(&other),
+        "key files (--secret-file) differ",
+    );
+    check(
+        None,
+        std::slice::from_ref(&other),
+        "give --secret-file FILE",
+    );
+    check(Some(&one), &[], "this service none");
+}
+
+#[test]
+fn a_frame_that_was_changed_on_its_way_is_refused() {
+    let one = secret("0123456789abcdef");
+    let (mut left, mut right) = pair_with(
+        Some(&one),
+        std::slice::from_ref(&one),
+        &Budget::new(1 << 20),
+    );
+    left.send(b"hello").expect("queued");
+    exchange(&mut left, &mut right).0.expect("echoed");
+    // A frame without a seal, as somebody writes it who takes the connection over.
+    let head = [
+        &PROTOCOL.magic[..],
+        &PROTOCOL.version.to_le_bytes(),
+        &22u32.to_le_bytes(),
+        &[Class::Data as u8],
+        &[0; 21],
+    ];
+    left.output.push(&head.concat());
+    left.flush().expect("sent");
+    assert!(matches!(right.wait(LIMIT), Err(LinkError::Seal)));
+}
+
+#[test]
+fn another_version_is_named_and_strangers_are_refused() {
+    let header = |version: u32, length: u32| {
+        [PROTOCOL.magic, version.to_le_bytes(), length.to_le_bytes()].concat()
+    };
+    let check = |bytes: &[u8], expect: &str| {
+        let error = refused(bytes);
+        assert!(error.to_string().contains(expect), "{error}");
+        assert!(error.is_violation(), "{error}");
+    };
+    check(
+        &header(99, 0),
+        "version 99 of the protocol, and this is version 3",
+    );
+    check(b"HTTP/1.1 200 OK\r\n\r\n", "no tested");
+    check(b"GET", "no tested");
+    check(
+        &[&header(3, u32::MAX)[..], &[0]].concat(),
+        "the most is 4096 before",
+    );
+    check(&[&header(3, 0)[..], &[0]].concat(), "without a class");
+    check(&[&header(3, 1)[..], &[9]].concat(), "unknown class");
+    check(
+        &[&header(3, 1)[..], &[Class::Proof as u8]].concat(),
+        "nobody asked for",
+    );
+    assert!(
+        matches!(refused(&header(3, 5)), LinkError::Closed),
+        "cut off"
+    );
+}
+
+#[test]
+fn strangers_get_no_memory() {
+    let (mut left, mut right) = pair();
+    left.send(b"short").expect("sent");
+    assert_eq!(wait(&mut right).expect("short"), b"short");
+    left.send(&vec![0; STRANGER_FRAME_MAX]).expect("sent");
+    let error = right.wait(LIMIT).expect_err("refused");
+    assert!(matches!(error, LinkError::TooLong { .. }), "{error}");
+    assert!(right.input.len() <= STRANGER_FRAME_MAX + HEADER + CHUNK);
+}
+
+#[test]
+fn all_connections_share_one_budget() {
+    let budget = Budget::new(100_000);
+    let promised = |bytes: usize| {
+        let (mut left, mut right) = pair_with(None, &[], &budget);
+        right.set_frame_max(FRAME_MAX);
+        let length = u32::try_from(FRAME_MAX).expect("fits");
+        let head = [
+            PROTOCOL.magic,
+            PROTOCOL.version.to_le_bytes(),
+            length.to_le_bytes(),
+        ];
+        left.output.push(&head.concat());
+        left.output.push(&vec![0; bytes]);
+        while left.wants_to_send() {
+            left.flush().expect("sent");
+        }
+        (left, right)
+    };
+    let (_first, mut one) = promised(60_000);
+    let (_second, mut two) = promised(60_000);
+    let end = Instant::now() + LIMIT;
+    while one.input.len() < 60_000 {
+        assert!(Instant::now() < end, "bytes are missing");
+        assert_eq!(one.take().expect("within the budget"), None);
+    }
+    assert!(one.partial_since().is_some());
+    let error = loop {
+        assert!(Instant::now() < end, "no refusal");
+        if let Err(error) = two.take() {
+            break error;
+        }
+    };
+    assert_eq!(error.reason(), "budget");
+    drop(two);
+    drop(one);
+    assert_eq!(budget.used(), 0, "given back with the connections");
+}
+
+#[test]
+fn nobody_there_is_an_error_within_the_limit() {
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("bound").port()
+    };
+    let error = reach(&format!("127.0.0.1:{port}"), RETRY).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    assert!(reach("no port", RETRY).is_err());
+}

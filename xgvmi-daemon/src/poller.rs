@@ -1,0 +1,131 @@
+//! Waiting for many descriptors by `epoll(7)`: the cost of a wait does not grow with their number.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Events taken per wait. Others come with the next one.
+const EVENTS: usize = 256;
+
+/// Descriptors, each with a key of the program's choice. A descriptor that is closed leaves by itself.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: takes a plain integer.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and has no other owner.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { epoll })
+    }
+
+    /// Adds a descriptor: to be read, and to be written if `write`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn add(&self, fd: RawFd, key: u64, write: bool) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, key, write)
+    }
+
+    /// Changes whether a descriptor is to be written.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_write(&self, fd: RawFd, key: u64, write: bool) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, key, write)
+    }
+
+    /// Removes a descriptor that stays open.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, false)
+    }
+
+    /// Waits at most `limit`, and gives the keys of the descriptors that are ready.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait(&self, limit: Duration, ready: &mut Vec<u64>) -> io::Result<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        // Rounded up, so that a limit below a millisecond still sleeps.
+        let timeout_ms = i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let room = i32::try_from(EVENTS).expect("a small number");
+        // SAFETY: `events` has room for `room` events and lives through the call.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                room,
+                timeout_ms,
+            )
+        };
+        ready.clear();
+        let Ok(count) = usize::try_from(count) else {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::Interrupted => Ok(()),
+                _ => Err(error),
+            };
+        };
+        ready.extend(events[..count].iter().map(|event| event.u64));
+        Ok(())
+    }
+
+    fn control(&self, operation: libc::c_int, fd: RawFd, key: u64, write: bool) -> io::Result<()> {
+        let write = if write { libc::EPOLLOUT } else { 0 };
+        let mut event = libc::epoll_event {
+            events: (libc::EPOLLIN | write).cast_unsigned(),
+            u64: key,
+        };
+        // SAFETY: the event lives through the call. A descriptor that is not open is an error and nothing worse.
+        let result =
+            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn ready_descriptors_are_told_by_their_keys() {
+        let poller = Poller::new().expect("epoll");
+        let (mut left, right) = UnixStream::pair().expect("sockets");
+        let mut ready = Vec::new();
+        poller.add(right.as_raw_fd(), 7, false).expect("added");
+        poller.wait(Duration::ZERO, &mut ready).expect("waited");
+        assert_eq!(ready, []);
+        left.write_all(b"x").expect("written");
+        poller
+            .wait(Duration::from_secs(9), &mut ready)
+            .expect("waited");
+        assert_eq!(ready, [7]);
+        poller.add(left.as_raw_fd(), 8, false).expect("added");
+        poller
+            .set_write(left.as_raw_fd(), 8, true)
+            .expect("changed");
+        drop(right);
+        poller
+            .wait(Duration::from_secs(9), &mut ready)
+            .expect("waited");
+        assert_eq!(ready, [8], "a closed descriptor leaves");
+    }
+}

@@ -1,0 +1,330 @@
+//! A secret that the processes of a site share: each side proves that it has the secret and never sends it, and both
+//! derive from it the keys that authenticate every later frame of the connection.
+//!
+//! ```text
+//! caller                                          service
+//!   |---- OPEN, a random number ------------------>|
+//!   |<--- CHALLENGE, another random number --------|
+//!   |---- PROOF: MAC(secret, "caller", both) ----->|   refused unless the service computes the same
+//!   |<--- PROOF: MAC(secret, "service", both) -----|   given up unless the caller computes the same
+//! ```
+//!
+//! The caller proves first: a stranger that only calls gets no material to test guesses on. The MAC is the keyed mode
+//! of BLAKE3. Comparisons take the same time whatever they compare. One key per direction comes from the same secret
+//! and the same two numbers ([`Seal`]).
+
+use super::error::{DaemonError, Result};
+use super::random::random;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use xgvmi_pool::SecretError;
+
+/// Bytes of a nonce and of a proof.
+pub(crate) const WORD: usize = 32;
+
+/// Bytes of the seal of a frame.
+pub(crate) const SEAL: usize = 16;
+
+/// A number that is used once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Nonce(pub(crate) [u8; WORD]);
+
+/// A statement about two nonces that only an owner of the secret can make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Proof(pub(crate) [u8; WORD]);
+
+/// The speaker. A proof of one side is no proof of the other.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Caller,
+    Service,
+}
+
+/// A secret, reduced to the key for one purpose. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; WORD]);
+
+/// Both directions of a connection whose ends have proved the secret.
+#[derive(Debug)]
+pub(crate) struct Seals {
+    pub(crate) send: Seal,
+    pub(crate) receive: Seal,
+}
+
+/// Authenticates the frames of one direction, in their order: a frame that was changed, left out, repeated, moved or
+/// taken from another connection has another seal.
+pub(crate) struct Seal {
+    key: [u8; WORD],
+    next: u64,
+}
+
+/// A caller that has sent its nonce.
+#[derive(Debug)]
+pub(crate) struct Calling {
+    pub(crate) mine: Nonce,
+    theirs: Option<Nonce>,
+}
+
+/// A service that has answered with its own nonce.
+#[derive(Debug)]
+pub(crate) struct Called {
+    theirs: Nonce,
+    pub(crate) mine: Nonce,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seal(.., {})", self.next)
+    }
+}
+
+impl Secret {
+    /// Reads the secret in a file, without the white space around it. `context` names its purpose: the same file gives
+    /// another key for another purpose.
+    ///
+    /// # Errors
+    /// A file that cannot be read, that everybody may read or write, or with fewer than 16 or more than 4,096 bytes.
+    pub fn read(path: &Path, context: &str) -> Result<Self> {
+        let refused =
+            |what: String| DaemonError::Options(format!("the secret in {} {what}", path.display()));
+        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o007 != 0 {
+            return Err(refused(format!(
+                "is open to everybody (mode {:03o}): chmod o= it",
+                mode & 0o777
+            )));
+        }
+        let secret = xgvmi_pool::Secret::from_file(path).map_err(|error| match error {
+            SecretError::File { .. } => DaemonError::Options(error.to_string()),
+            _ => refused(format!(
+                "is none: {error} (`openssl rand -hex 32` makes a good one)"
+            )),
+        })?;
+        Ok(Self(secret.derive_key(context)))
+    }
+
+    /// Begins as a caller.
+    pub(crate) fn call() -> io::Result<Calling> {
+        let mine = Nonce::random()?;
+        Ok(Calling { mine, theirs: None })
+    }
+
+    /// Answers a caller.
+    pub(crate) fn answer(theirs: Nonce) -> io::Result<Called> {
+        let mine = Nonce::random()?;
+        Ok(Called { theirs, mine })
+    }
+
+    fn prove(&self, side: Side, caller: Nonce, service: Nonce) -> Proof {
+        let side: &[u8] = match side {
+            Side::Caller => b"caller ",
+            Side::Service => b"service",
+        };
+        Proof(self.mac(side, caller, service))
+    }
+
+    fn seal(&self, from: Side, caller: Nonce, service: Nonce) -> Seal {
+        let from: &[u8] = match from {
+            Side::Caller => b"frames of the caller",
+            Side::Service => b"frames of the service",
+        };
+        Seal {
+            key: self.mac(from, caller, service),
+            next: 0,
+        }
+    }
+
+    fn mac(&self, purpose: &[u8], caller: Nonce, service: Nonce) -> [u8; WORD] {
+        let text = [purpose, &caller.0, &service.0].concat();
+        *blake3::keyed_hash(&self.0, &text).as_bytes()
+    }
+}
+
+impl Calling {
+    /// The proof that answers a challenge; `None` for a second challenge.
+    pub(crate) fn challenged(&mut self, secret: &Secret, theirs: Nonce) -> Option<Proof> {
+        match self.theirs.replace(theirs) {
+            None => Some(secret.prove(Side::Caller, self.mine, theirs)),
+            Some(_) => None,
+        }
+    }
+
+    /// The seals, if the service has the secret.
+    pub(crate) fn check(&self, secret: &Secret, proof: &Proof) -> Option<Seals> {
+        let theirs = self.theirs?;
+        let expect = secret.prove(Side::Service, self.mine, theirs);
+        proof.is(&expect).then(|| Seals {
+            send: secret.seal(Side::Caller, self.mine, theirs),
+            receive: secret.seal(Side::Service, self.mine, theirs),
+        })
+    }
+}
+
+impl Called {
+    /// The service's own proof and the seals, if the caller has the secret.
+    pub(crate) fn check(&self, secret: &Secret, proof: &Proof) -> Option<(Proof, Seals)> {
+        let expect = secret.prove(Side::Caller, self.theirs, self.mine);
+        proof.is(&expect).then(|| {
+            let answer = secret.prove(Side::Service, self.theirs, self.mine);
+            let seals = Seals {
+                send: secret.seal(Side::Service, self.theirs, self.mine),
+                receive: secret.seal(Side::Caller, self.theirs, self.mine),
+            };
+            (answer, seals)
+        })
+    }
+}
+
+impl Seal {
+    /// The seal of the next frame.
+    pub(crate) fn of(&mut self, header: &[u8], body: &[u8]) -> [u8; SEAL] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.next.to_le_bytes());
+        hasher.update(header);
+        hasher.update(body);
+        // A connection would have to carry a frame per nanosecond for centuries.
+        self.next += 1;
+        let mut seal = [0; SEAL];
+        seal.copy_from_slice(&hasher.finalize().as_bytes()[..SEAL]);
+        seal
+    }
+
+    /// Whether `seal` is that of the next frame.
+    pub(crate) fn check(&mut self, header: &[u8], body: &[u8], seal: &[u8]) -> bool {
+        let expect = self.of(header, body);
+        let mut padded = ([0; WORD], [0; WORD]);
+        if seal.len() != SEAL {
+            return false;
+        }
+        padded.0[..SEAL].copy_from_slice(seal);
+        padded.1[..SEAL].copy_from_slice(&expect);
+        // blake3's comparison takes the same time whatever it compares.
+        blake3::Hash::from_bytes(padded.0) == blake3::Hash::from_bytes(padded.1)
+    }
+}
+
+impl Nonce {
+    fn random() -> io::Result<Self> {
+        let mut bytes = [0; WORD];
+        let (first, second) = bytes.split_at_mut(WORD / 2);
+        first.copy_from_slice(&random()?.to_ne_bytes());
+        second.copy_from_slice(&random()?.to_ne_bytes());
+        Ok(Self(bytes))
+    }
+}
+
+impl Proof {
+    fn is(&self, other: &Self) -> bool {
+        blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn secret(text: &str) -> Result<Secret> {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(text.as_bytes()).expect("written");
+        Secret::read(file.path(), "tests")
+    }
+
+    fn one() -> Secret {
+        secret("0123456789abcdef\n").expect("long enough")
+    }
+
+    /// The seals of both ends, if each trusts the other.
+    fn meet(caller: &Secret, service: &Secret) -> Option<(Seals, Seals)> {
+        let mut calling = Secret::call().expect("random");
+        let called = Secret::answer(calling.mine).expect("random");
+        let proof = calling.challenged(caller, called.mine)?;
+        let (answer, theirs) = called.check(service, &proof)?;
+        Some((calling.check(caller, &answer)?, theirs))
+    }
+
+    #[test]
+    fn owners_of_the_same_secret_trust_each_other_and_nobody_else() {
+        let same = secret("0123456789abcdef").expect("long enough");
+        let other = secret("0123456789abcdeF").expect("long enough");
+        assert!(meet(&one(), &same).is_some());
+        assert!(meet(&one(), &other).is_none());
+    }
+
+    #[test]
+    fn a_proof_is_good_once_and_for_one_side() {
+        let one = one();
+        let mut calling = Secret::call().expect("random");
+        let called = Secret::answer(calling.mine).expect("random");
+        let proof = calling.challenged(&one, called.mine).expect("first");
+        // Sent back by a peer without the secret.
+        assert!(calling.check(&one, &proof).is_none());
+        // Replayed on the next connection.
+        let again = Secret::answer(calling.mine).expect("random");
+        assert!(again.check(&one, &proof).is_none());
+        assert!(called.check(&one, &proof).is_some());
+        assert!(
+            calling.challenged(&one, again.mine).is_none(),
+            "a second challenge"
+        );
+    }
+
+    #[test]
+    fn a_seal_belongs_to_one_frame_in_one_place_of_one_direction() {
+        let (mut caller, mut service) = meet(&one(), &one()).expect("the same secret");
+        let first = caller.send.of(b"head", b"body");
+        let second = caller.send.of(b"head", b"body");
+        assert_ne!(first, second, "the same frame again");
+        assert!(
+            !service.send.check(b"head", b"body", &first),
+            "the other direction"
+        );
+        assert!(service.receive.check(b"head", b"body", &first));
+        assert!(!service.receive.check(b"head", b"body", &first), "repeated");
+        let fresh = || {
+            let (mut caller, service) = meet(&one(), &one()).expect("the same secret");
+            (caller.send.of(b"head", b"body"), service.receive)
+        };
+        let (seal, mut receive) = fresh();
+        assert!(!receive.check(b"heed", b"body", &seal));
+        let (seal, mut receive) = fresh();
+        assert!(!receive.check(b"head", b"bode", &seal));
+        let (seal, mut receive) = fresh();
+        assert!(!receive.check(b"head", b"body", &seal[1..]));
+        let (_, mut receive) = fresh();
+        assert!(
+            !receive.check(b"head", b"body", &first),
+            "another connection"
+        );
+    }
+
+    #[test]
+    fn a_secret_is_long_and_is_kept() {
+        let check = |text: &str, expect: &str| {
+            let error = secret(text).expect_err("refused").to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        check("too short\n", "a secret of 9 bytes, allowed are 16 to 4096");
+        check("", "a secret of 0 bytes");
+        check(&"x".repeat(5000), "a secret of 5000 bytes");
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(b"0123456789abcdef").expect("written");
+        let open = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(file.path(), open).expect("ours");
+        let error = Secret::read(file.path(), "tests")
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("mode 644"), "{error}");
+        let shown = format!("{:?}", secret("0123456789abcdef"));
+        assert_eq!(shown, "Ok(Secret(..))");
+    }
+}

@@ -1,0 +1,137 @@
+//! The status of a daemon over a local socket: each connection gets one text and its end.
+
+use super::error::{DaemonError, Result};
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Connections served in one visit.
+const VISIT_MAX: u32 = 4;
+
+/// Time for a daemon to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The longest status: far more than a full daemon says.
+const STATUS_MAX: u64 = 4 << 20;
+
+/// The socket. Its file goes with it.
+#[derive(Debug)]
+pub struct StatusSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl StatusSocket {
+    /// Listens at `path`, which only the owner and the group can reach. A file that an ended daemon has left is replaced.
+    ///
+    /// # Errors
+    /// The system's; [`DaemonError::Options`] where another daemon listens.
+    pub fn bind(path: &Path) -> Result<Self> {
+        let io = |error| DaemonError::io(format!("the status socket {}", path.display()), error);
+        if UnixStream::connect(path).is_ok() {
+            return Err(DaemonError::Options(format!(
+                "the status socket {} belongs to another daemon: give --status-socket FILE",
+                path.display()
+            )));
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).map_err(io)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(io)?;
+        listener.set_nonblocking(true).map_err(io)?;
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Readable when a client waits.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+
+    /// Answers the clients that wait. It never blocks: a client whose socket does not take the text at once gets a part.
+    pub fn answer(&self, text: impl Fn() -> String) {
+        for _ in 0..VISIT_MAX {
+            let Ok((mut client, _)) = self.listener.accept() else {
+                return;
+            };
+            if client.set_nonblocking(true).is_ok() {
+                // A client that is gone needs no answer.
+                let _ = client.write_all(text().as_bytes());
+            }
+        }
+    }
+}
+
+impl Drop for StatusSocket {
+    fn drop(&mut self) {
+        // Another one's file may be there by now, or none.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Asks the daemon at `path`.
+///
+/// # Errors
+/// The system's, with the path.
+pub fn ask(path: &Path) -> Result<String> {
+    let io = |error| DaemonError::io(format!("asking the daemon at {}", path.display()), error);
+    let stream = UnixStream::connect(path).map_err(io)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(io)?;
+    let mut text = String::new();
+    stream
+        .take(STATUS_MAX)
+        .read_to_string(&mut text)
+        .map_err(io)?;
+    Ok(text)
+}
+
+/// Where the socket of the daemon `name` is without an option: in `$RUNTIME_DIRECTORY`, else `$XDG_RUNTIME_DIR`.
+#[must_use]
+pub fn default_path(name: &str) -> Option<PathBuf> {
+    let directory = ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"]
+        .into_iter()
+        .find_map(|variable| std::env::var_os(variable).filter(|value| !value.is_empty()))?;
+    Some(Path::new(&directory).join(format!("{name}.sock")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_gets_the_text_and_a_left_file_is_replaced() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("status.sock");
+        fs::write(&path, "left").expect("written");
+        let socket = StatusSocket::bind(&path).expect("bound");
+        let client = {
+            let path = path.clone();
+            std::thread::spawn(move || ask(&path))
+        };
+        let end = std::time::Instant::now() + ANSWER_LIMIT;
+        while !client.is_finished() {
+            socket.answer(|| "all is well".to_owned());
+            assert!(std::time::Instant::now() < end, "no answer");
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            client.join().expect("no panic").expect("answered"),
+            "all is well"
+        );
+        let error = StatusSocket::bind(&path).unwrap_err().to_string();
+        assert!(error.contains("another daemon"), "{error}");
+        drop(socket);
+        assert!(!path.exists());
+        let error = ask(&path).unwrap_err().to_string();
+        assert!(error.contains("status.sock"), "{error}");
+    }
+}

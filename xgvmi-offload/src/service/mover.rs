@@ -1,0 +1,431 @@
+//! The data path of a job at one SP: messages in, messages and reads out, as the ledger says.
+
+use super::counters::{Moved, Queues};
+use super::ledger::{Action, CallId, Ledger, Offer, OfferId, OfferKey, Transfer};
+use super::transport::Transport;
+use crate::control::Token;
+use crate::error::{OffloadError, Result};
+use crate::wire::{
+    Block, Collective, Delivered, DpuFin, DpuRts, Export, HostArrive, HostFin, Kind, RtsWriter,
+};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// What one SP has under way at the same time, and from which length on a block is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// DPU_RTS without an answer, in each collective.
+    pub(super) sends: usize,
+    /// Reads, in all collectives together.
+    pub(super) receives: usize,
+    /// Blocks shorter than this travel in messages.
+    pub(super) direct_min: u64,
+}
+
+/// A peer, and the token that messages to it bear.
+#[derive(Debug)]
+pub(super) struct Destination<P> {
+    pub(super) peer: P,
+    pub(super) token: Token,
+}
+
+/// The data path. Fields go in this order: operations before what they use.
+#[derive(Debug)]
+pub(super) struct Mover<T: Transport> {
+    limits: Limits,
+    me: u32,
+    /// Reads under way.
+    reads: Vec<(T::Operation, Transfer)>,
+    /// Messages under way.
+    sends: Vec<T::Operation>,
+    /// Reads that wait for a credit.
+    waiting: VecDeque<Transfer>,
+    /// Of each offer to us, the sources' keys.
+    keys: Vec<Vec<Option<T::Key>>>,
+    /// Of each call, the buffers of our ranks.
+    entered: Vec<Vec<Option<Entered<T>>>>,
+    /// Of each of our ranks, by its number among them.
+    ranks: Vec<Destination<T::Peer>>,
+    /// Of each SP; those that are not connected yet have none.
+    services: Vec<Option<Destination<T::Peer>>>,
+    ledger: Ledger,
+    moved: Moved,
+}
+
+/// The buffers with which a rank of ours is in a call.
+#[derive(Debug)]
+struct Entered<T: Transport> {
+    send: Option<T::Memory>,
+    /// The first address of the send buffer, in the rank's address space.
+    base: u64,
+    receive: Option<T::Memory>,
+    /// Of the send buffer; empty when no block needs it.
+    key: Vec<u8>,
+    since: Instant,
+}
+
+impl<T: Transport> Mover<T> {
+    /// `ranks` are ours, in their order.
+    pub(super) fn new(
+        me: u32,
+        service_of: Vec<u32>,
+        limits: Limits,
+        ranks: Vec<Destination<T::Peer>>,
+        services: Vec<Option<Destination<T::Peer>>>,
+    ) -> Self {
+        Self {
+            limits,
+            me,
+            reads: Vec::new(),
+            sends: Vec::new(),
+            waiting: VecDeque::new(),
+            keys: Vec::new(),
+            entered: Vec::new(),
+            ranks,
+            services,
+            ledger: Ledger::new(me, service_of, limits.direct_min, limits.sends),
+            moved: Moved::default(),
+        }
+    }
+
+    /// Numbers since the job's start.
+    pub(super) fn moved(&self) -> &Moved {
+        &self.moved
+    }
+
+    pub(super) fn queues(&self) -> Queues {
+        let [calls, parked_blocks, offers] = self.ledger.lengths();
+        Queues {
+            reads: self.reads.len(),
+            messages: self.sends.len(),
+            waiting_reads: self.waiting.len(),
+            calls,
+            parked_blocks,
+            offers,
+        }
+    }
+
+    /// SP `index` is connected.
+    pub(super) fn set_service(&mut self, index: u32, service: Destination<T::Peer>) {
+        if let Some(slot) = self.services.get_mut(index as usize) {
+            *slot = Some(service);
+        }
+    }
+
+    /// A rank of ours enters a call: imports its buffers and makes the key that others read with.
+    pub(super) fn arrive(&mut self, transport: &T, arrive: &HostArrive) -> Result<()> {
+        let (collective, rank) = (arrive.collective, arrive.rank);
+        let direct_min = self.limits.direct_min;
+        let (send, receive) = (arrive.send_memory.as_ref(), arrive.receive_memory.as_ref());
+        check_blocks(arrive, &arrive.sends, send, direct_min)?;
+        check_blocks(arrive, &arrive.receives, receive, direct_min)?;
+        let import = |export: Option<&Export>| export.map(|e| transport.import(e)).transpose();
+        let base = send.map_or(0, |export| export.address);
+        let (send, receive) = (import(send)?, import(receive)?);
+        let key = match &send {
+            Some(memory) => transport.pack(memory)?,
+            None => Vec::new(),
+        };
+        let (call, local) = self
+            .ledger
+            .arrive(
+                collective,
+                rank,
+                &arrive.sends,
+                &arrive.receives,
+                &arrive.short,
+            )
+            .map_err(|wrong| failed(wrong.to_string()))?;
+        if self.entered.len() <= call {
+            self.entered.resize_with(call + 1, Vec::new);
+        }
+        let seats = &mut self.entered[call];
+        if seats.len() < self.ranks.len() {
+            seats.resize_with(self.ranks.len(), || None);
+        }
+        seats[local] = Some(Entered {
+            send,
+            base,
+            receive,
+            key,
+            since: Instant::now(),
+        });
+        Ok(())
+    }
+
+    /// Blocks are on offer to ranks of ours.
+    pub(super) fn offered(&mut self, transport: &T, rts: DpuRts) -> Result<()> {
+        let from = self
+            .services
+            .get(rts.from as usize)
+            .and_then(Option::as_ref);
+        let from = from.ok_or_else(|| failed(format!("an offer of service {}", rts.from)))?;
+        let mut sources = Vec::with_capacity(rts.parts.len());
+        let mut keys = Vec::with_capacity(rts.parts.len());
+        for part in &rts.parts {
+            sources.push(part.source);
+            let key = (!part.rkey.is_empty()).then(|| transport.unpack(&from.peer, &part.rkey));
+            keys.push(key.transpose()?);
+        }
+        let key = (rts.from, rts.offer);
+        let offer = self
+            .ledger
+            .offered(key, rts.collective, sources, rts.blocks, rts.short)
+            .map_err(|wrong| failed(wrong.to_string()))?;
+        if self.keys.len() <= offer {
+            self.keys.resize_with(offer + 1, Vec::new);
+        }
+        self.keys[offer] = keys;
+        Ok(())
+    }
+
+    /// Another SP has taken an offer of ours.
+    pub(super) fn finished(&mut self, fin: DpuFin) -> Result<()> {
+        self.ledger
+            .finished(fin.from, fin.offer)
+            .map_err(|wrong| failed(wrong.to_string()))
+    }
+
+    /// There is nothing else to do.
+    pub(super) fn settle(&mut self, transport: &T) -> Result<bool> {
+        self.ledger.settle();
+        self.act(transport)
+    }
+
+    /// Keeps a message until it has left.
+    pub(super) fn keep(&mut self, transport: &T, message: T::Operation) -> Result<()> {
+        if !transport.has_ended(&message)? {
+            self.sends.push(message);
+        }
+        Ok(())
+    }
+
+    /// Does everything that the ledger wants done, starts reads, and takes note of what has ended; true when something
+    /// happened.
+    pub(super) fn act(&mut self, transport: &T) -> Result<bool> {
+        let mut acted = false;
+        loop {
+            let mut again = self.reap(transport)?;
+            while let Some(action) = self.ledger.next() {
+                again = true;
+                self.carry_out(transport, action)?;
+            }
+            while self.reads.len() < self.limits.receives
+                && let Some(transfer) = self.waiting.pop_front()
+            {
+                again = true;
+                let read = self.read(transport, &transfer)?;
+                self.reads.push((read, transfer));
+            }
+            if !again {
+                return Ok(acted);
+            }
+            acted = true;
+        }
+    }
+
+    /// Gives up what is under way; false while the transport still uses something.
+    pub(super) fn shut(&mut self, transport: &T) -> bool {
+        let under_way =
+            |operation: &T::Operation| matches!(transport.has_ended(operation), Ok(false));
+        self.reads.retain(|(read, _)| under_way(read));
+        self.sends.retain(under_way);
+        self.reads.is_empty() && self.sends.is_empty()
+    }
+
+    /// Takes note of what has ended.
+    fn reap(&mut self, transport: &T) -> Result<bool> {
+        let mut done = false;
+        let mut index = 0;
+        while let Some((read, transfer)) = self.reads.get(index) {
+            let transfer = *transfer;
+            let ended = transport.has_ended(read).map_err(|error| {
+                failed(format!(
+                    "reading {} bytes of rank {} for rank {}: {error}",
+                    transfer.length, transfer.source, transfer.destination
+                ))
+            })?;
+            if ended {
+                self.reads.swap_remove(index);
+                self.moved.blocks += 1;
+                self.moved.bytes += transfer.length;
+                self.ledger.transferred(&transfer);
+                done = true;
+            } else {
+                index += 1;
+            }
+        }
+        let mut index = 0;
+        while let Some(send) = self.sends.get(index) {
+            if transport.has_ended(send)? {
+                self.sends.swap_remove(index);
+                done = true;
+            } else {
+                index += 1;
+            }
+        }
+        Ok(done)
+    }
+
+    fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
+        match action {
+            Action::Offer(offer) => self.offer(transport, &offer),
+            Action::Transfer(transfer) => {
+                self.waiting.push_back(transfer);
+                Ok(())
+            }
+            Action::Finish { offer, key } => self.finish(transport, offer, key),
+            Action::Complete {
+                call,
+                collective,
+                rank,
+                local,
+                short,
+                bytes,
+            } => {
+                let entered = self.seat(call, local)?.take();
+                let entered =
+                    entered.ok_or_else(|| failed(format!("rank {rank} is not in {collective}")))?;
+                self.moved.call_latency.record(entered.since.elapsed());
+                // First the buffers are given back, and only then the rank is told so.
+                for memory in [entered.send, entered.receive].into_iter().flatten() {
+                    transport.unmap(memory)?;
+                }
+                self.complete(transport, collective, local, short, bytes)
+            }
+        }
+    }
+
+    fn offer(&mut self, transport: &T, offer: &Offer) -> Result<()> {
+        let mut rts = RtsWriter::new(offer.collective, self.me, offer.id, offer.parts.len());
+        for part in &offer.parts {
+            let entered = self.seat(offer.call, part.local)?;
+            let entered = entered
+                .as_ref()
+                .ok_or_else(|| failed("an offer of a rank that has not entered"))?;
+            let base = entered.base;
+            let key = entered.key.clone();
+            let direct = part
+                .blocks
+                .iter()
+                .any(|b| b.length >= self.limits.direct_min);
+            rts.part(
+                part.source,
+                if direct { &key } else { &[] },
+                base,
+                &part.blocks,
+            );
+        }
+        for part in &offer.parts {
+            rts.short(&part.short);
+        }
+        let data = rts.finish();
+        if offer.to == self.me {
+            let rts = DpuRts::parse(&data).map_err(|bad| OffloadError::message("this SP", &bad))?;
+            return self.offered(transport, rts);
+        }
+        self.tell_service(transport, offer.to, Kind::DpuRts, data)
+    }
+
+    fn read(&mut self, transport: &T, transfer: &Transfer) -> Result<T::Operation> {
+        let lost = |what: &str| {
+            failed(format!(
+                "a read for rank {} without {what}",
+                transfer.destination
+            ))
+        };
+        let length = usize::try_from(transfer.length).map_err(|_| lost("a length that fits"))?;
+        let keys = self.keys.get(transfer.offer);
+        let key = keys
+            .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
+            .ok_or_else(|| lost("its key"))?;
+        let seats = self.entered.get(transfer.call);
+        let into = seats
+            .and_then(|seats| seats.get(transfer.local)?.as_ref()?.receive.as_ref())
+            .ok_or_else(|| lost("its destination"))?;
+        transport.read(key, transfer.from, into, transfer.to, length)
+    }
+
+    fn finish(&mut self, transport: &T, offer: OfferId, (from, id): OfferKey) -> Result<()> {
+        if let Some(keys) = self.keys.get_mut(offer) {
+            keys.clear();
+        }
+        let fin = DpuFin {
+            from: self.me,
+            offer: id,
+        };
+        if from == self.me {
+            self.finished(fin)
+        } else {
+            self.tell_service(transport, from, Kind::DpuFin, fin.to_bytes())
+        }
+    }
+
+    fn complete(
+        &mut self,
+        transport: &T,
+        collective: Collective,
+        local: usize,
+        short: Vec<Delivered>,
+        bytes: Vec<u8>,
+    ) -> Result<()> {
+        self.moved.calls += 1;
+        self.moved.blocks += short.len() as u64;
+        self.moved.bytes += bytes.len() as u64;
+        let fin = HostFin {
+            collective,
+            short,
+            bytes,
+            aliases: transport.aliases(),
+        };
+        let rank = &self.ranks[local];
+        let header = rank.token.0.to_vec();
+        let sent = transport.send(&rank.peer, Kind::HostFin, header, fin.to_bytes())?;
+        self.moved.messages += 1;
+        self.keep(transport, sent)
+    }
+
+    fn tell_service(&mut self, transport: &T, index: u32, kind: Kind, data: Vec<u8>) -> Result<()> {
+        let service = self.services.get(index as usize).and_then(Option::as_ref);
+        let service = service.ok_or_else(|| failed(format!("service {index} is not connected")))?;
+        let header = service.token.0.to_vec();
+        let sent = transport.send(&service.peer, kind, header, data)?;
+        self.moved.messages += 1;
+        self.keep(transport, sent)
+    }
+
+    fn seat(&mut self, call: CallId, local: usize) -> Result<&mut Option<Entered<T>>> {
+        let seats = self.entered.get_mut(call);
+        seats
+            .and_then(|seats| seats.get_mut(local))
+            .ok_or_else(|| failed("a rank that has not entered its call"))
+    }
+}
+
+/// A block that the device reads must lie in a buffer that was exported.
+fn check_blocks(
+    arrive: &HostArrive,
+    blocks: &[Block],
+    memory: Option<&Export>,
+    direct_min: u64,
+) -> Result<()> {
+    let length = memory.map_or(0, |export| export.length);
+    let outside = |block: &&Block| {
+        block.length >= direct_min
+            && block
+                .offset
+                .checked_add(block.length)
+                .is_none_or(|end| end > length)
+    };
+    match blocks.iter().find(outside) {
+        None => Ok(()),
+        Some(block) => Err(failed(format!(
+            "{}: rank {} names {} bytes at {} of a buffer of which {length} were exported",
+            arrive.collective, arrive.rank, block.length, block.offset
+        ))),
+    }
+}
+
+fn failed(reason: impl Into<String>) -> OffloadError {
+    OffloadError::Failed(reason.into())
+}
