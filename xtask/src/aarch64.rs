@@ -9,9 +9,9 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask check-aarch64
 
-Compiles all libraries and programs for aarch64-unknown-linux-gnu as far as no linker is needed. Needs a compiler with
-that target's standard library: `rustup target add aarch64-unknown-linux-gnu`, or XGVMI_AARCH64_RUSTC=PATH for one that
-has it. Debian has it in libstd-rust-web-dev of the architecture arm64, for rustc-web.";
+Compiles all libraries and programs for aarch64-unknown-linux-gnu, without linking. Needs a compiler with that target's
+standard library: `rustup target add aarch64-unknown-linux-gnu`, or XGVMI_AARCH64_RUSTC=PATH for another compiler. On
+Debian it is libstd-rust-web-dev of the architecture arm64, for rustc-web.";
 
 /// Names a compiler with the target's standard library.
 pub(crate) const ENV_RUSTC: &str = "XGVMI_AARCH64_RUSTC";

@@ -23,13 +23,13 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   check      the model against the measured alltoallv: target/bench/check.json; fails beyond a factor of 2
   cost       calibrate the cost profile against the slides' table: target/bench/cost.json, .csv, .txt, .svg;
              fails if a step is more than 10 % off
-  device     what the emulated device itself takes, by stock perftest and UCX: target/bench/device.json
+  device     own time of the emulated device, with stock perftest and UCX: target/bench/device.json
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
-  library    what having the library in a process costs: target/bench/library.json
+  library    cost of the library in a process: target/bench/library.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
-  pool       the pool beside a C list, UCX's table and stock UCX's keys: target/bench/pool.json (no options)
+  pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
 
-OPTIONS go to the program that does the job; it explains them with --help.";
+The program that runs the job gets OPTIONS. Its --help describes them.";
 
 /// The grid takes one or two minutes; beyond this something hangs.
 const MODEL_LIMIT: Duration = Duration::from_secs(1200);

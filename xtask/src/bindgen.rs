@@ -11,9 +11,9 @@ const HELP: &str = "\
 Usage: cargo xtask bindgen [--check]
 
 For each crate with a wrapper.h and a bindgen.args (one argument per line; $UCX_INCLUDE stands for the headers of
-stock UCX), runs the pinned bindgen and writes src/bindings.rs. Builds never need libclang: only this command does.
+stock UCX), runs the pinned bindgen and writes src/bindings.rs. Builds never need libclang; only this command does.
 
-  --check   write nothing; show the difference and fail when there is one";
+  --check   write nothing; print the difference and fail if there is one";
 
 /// bindgen reads all of UCX's headers in a few seconds.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -18,24 +18,24 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask demo [OPTIONS]
 
-Moves data from host A to host B by two DPUs that never hold it: four processes on stock UCX, on two emulated nodes
-with a host and a DPU function each. Every byte is verified. Sets up and builds what it needs first.
+Transfers data from host A to host B through two DPUs that never store it: four processes on stock UCX, on two emulated
+nodes with a host and a DPU function each. Every byte is verified. The command first sets up and builds what it needs.
 
-Schemes: ksm    stock UCX that creates a key for each buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
-         stock  stock UCX with its own pool of keys
-         xgvmi  stock UCX with this project's library in front (LD_PRELOAD), which makes its first keys when UCX
-                opens the device (UCX_XGVMI_POOL_INIT=2)
+Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
+         stock  stock UCX with its own key pool
+         xgvmi  stock UCX with this project's library preloaded; it creates its first keys when UCX opens the
+                device (UCX_XGVMI_POOL_INIT=2)
 
-  --quick            fewer iterations: under 30 s once built
-  --schemes LIST     of these schemes only, as in ksm,xgvmi [default: ksm,stock,xgvmi]
+  --quick            fewer iterations: less than 30 s after the build
+  --schemes LIST     run only these schemes, for example ksm,xgvmi [default: ksm,stock,xgvmi]
   --sizes LIST       bytes per transfer, at least 16K [default: 16K,256K,1M,16M]
   --iterations N     counted iterations per scheme and size [default: by size]
-  --link LINK        ports are connected to infiniband, infiniband-grh (each message needs a global route) or
+  --link LINK        link type of the ports: infiniband, infiniband-grh (each message needs a global route) or
                      ethernet (RoCE) [default: infiniband]
-  --ucx VERSION      stock UCX of this version, fetched unless it is there [default: the pinned one]
+  --ucx VERSION      stock UCX of this version; downloaded if necessary [default: the pinned one]
 
-Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs; with --ucx, below
-target/demo/ucx-VERSION.";
+Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
+directory is target/demo/ucx-VERSION.";
 
 /// The emulator's cost profile: times of the commands as the slides give them.
 const PROFILE: &str = "bluefield3";

@@ -15,15 +15,15 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask dist [--output DIR]
 
-Builds three packages for this machine's architecture and puts them into DIR (target/dist):
+Builds three packages for this machine's architecture in DIR (target/dist):
 
-  xgvmi          the library in UCX's module directory and in one of its own, its command, header, pkg-config file
+  xgvmi          the library in UCX's module directory and in a directory of its own, its command, header, pkg-config file
   xgvmi-offload  service processes with a systemd unit and example configurations, OSU's benchmarks, cost table, model
   bf-emu         the emulated device
 
-Each has manual pages, completions, licences and a changelog. Builds each twice and wants the same bytes, dated by
-SOURCE_DATE_EPOCH or else by the last commit; checks what is in them as lintian would; unpacks them and has stock UCX
-load the library from there, on the emulated device from there. Needs dpkg-deb.";
+Each contains manual pages, completions, licences and a changelog. The command builds each package twice and requires
+identical bytes, dated by SOURCE_DATE_EPOCH or the last commit. It checks the contents as lintian would, unpacks the
+packages, and runs stock UCX with the unpacked library on the unpacked emulated device. Needs dpkg-deb.";
 
 /// A package is some ten megabytes to compress.
 const LIMIT: Duration = Duration::from_secs(120);

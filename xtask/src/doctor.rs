@@ -12,8 +12,8 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask doctor
 
-Shows each need as OK, MISSING (set-up fetches it) or FIX (something on this machine stands in the way).
-Ends with 1 only when the main job is impossible here.";
+Prints each requirement as OK, MISSING (the set-up downloads it) or FIX (a problem on this machine).
+Exits with 1 only if the demo cannot run here.";
 
 const QUESTION: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;

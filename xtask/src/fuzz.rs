@@ -11,11 +11,11 @@ const HELP: &str = "\
 Usage: cargo xtask fuzz [TARGET]... [--runs N]
        cargo xtask fuzz --list
 
-Builds the fuzz targets (bf-emu/fuzz, xgvmi-pool/fuzz) and runs each, or those named, for N inputs (100,000), one after
-the other. What a target has found to be of interest is kept in target/fuzz/corpus/, where the next run begins; an input
-that ends it badly is in target/fuzz/artifacts/, and what ended it on the screen.
+Builds the fuzz targets (bf-emu/fuzz, xgvmi-pool/fuzz) and runs all of them, or the named ones, one after the other, for
+N inputs each (100,000). target/fuzz/corpus/ keeps interesting inputs for the next run. target/fuzz/artifacts/ keeps
+inputs that cause a failure.
 
-Needs a nightly compiler and cargo-fuzz, and says how to get them.";
+Needs a nightly compiler and cargo-fuzz. If they are missing, the command prints how to install them.";
 
 /// Directories of fuzz targets.
 const DIRS: [&str; 2] = ["bf-emu/fuzz", "xgvmi-pool/fuzz"];

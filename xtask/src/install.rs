@@ -10,21 +10,21 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask install --prefix DIR
 
-Builds the library and its commands, and puts below DIR:
+Builds the library and its commands, and installs below DIR:
 
-  lib/xgvmi/libuct_ib_mlx5_xgvmi.so.0  the library, and .so.0.0.0, the name that some packagings of UCX ask for
+  lib/xgvmi/libuct_ib_mlx5_xgvmi.so.0  the library, and .so.0.0.0, the name that some UCX packages expect
   lib/ucx/                             links to it, for a UCX below the same prefix
-  lib/pkgconfig/xgvmi.pc               where it is, for builds
-  include/xgvmi.h                      what programs may ask of it
+  lib/pkgconfig/xgvmi.pc               its location, for builds
+  include/xgvmi.h                      its C interface
   bin/                                 xgvmi; xgvmi-sp, xgvmi-offload-check, osu_alltoallv, osu_ialltoallv, cost_table,
                                        xgvmi-model
   lib/systemd/system/xgvmi-sp.service  a unit for DPUs
-  share/xgvmi-offload/osu_mpi.c        what osu_alltoallv needs of an MPI, for that MPI's mpicc (see OSU.md)
-  share/man, share/*completion*        the commands' pages and completions
+  share/xgvmi-offload/osu_mpi.c        the MPI calls of osu_alltoallv, for the MPI's mpicc (see OSU.md)
+  share/man, share/*completion*        manual pages and completions of the commands
   share/doc/xgvmi/                     options, hardware, defects, licences
   share/doc/xgvmi-offload/             service processes, benchmarks, model, example configurations
 
-Files that are there are replaced at once, never written to, so that processes that use them go on.
+Existing files are replaced atomically, never written to, so that running processes continue.
 If DIR is UCX's own prefix and UCX is 1.22 or later, UCX loads the library by itself.";
 
 /// Runs the command.

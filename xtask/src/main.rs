@@ -31,23 +31,23 @@ const USAGE: &str = "\
 Usage: cargo xtask COMMAND [OPTIONS]
 
   demo     set up, build, and run the cross-GVMI workflow on two emulated nodes
-  test     run everything: format, lints, unit tests, stock programs, the demo in quick form
-  bench    numbers for the report: bench cost, device, model, pool
-  results  measure all, and write the numbers of the documents from the reports
-  suites   let test programs of others judge the emulated device
-  setup    fetch what the other commands need (they call it themselves)
-  matrix   the library in each stock UCX, by each door, over the emulated device
-  patch    for those who own a UCX tree: the patches on a copy of it, and the matrix with what was built of it
-  fuzz     random bytes for the parsers of what users and files say
-  install  the library and its commands, below a prefix
-  dist     Debian packages of the library and of the emulator
-  doctor   show what this machine has, lacks, and what to do about it
+  test     run all checks: format, lints, unit tests, stock programs, the demo in quick form
+  bench    run a benchmark and write its report
+  results  run all benchmarks and generate the numbers in the documents from their reports
+  suites   run third-party test programs on the emulated device
+  setup    download what the other commands need (they call it themselves)
+  matrix   test the library in each stock UCX at each entry point, on the emulated device
+  patch    apply the UCX patches to a copy of a UCX tree, and test a UCX built from it
+  fuzz     fuzz the parsers of user input and files
+  install  install the library and its commands below a prefix
+  dist     build Debian packages of the library and of the emulator
+  doctor   print missing requirements of this machine and their fixes
   check-aarch64
-           everything compiles for the DPU's own processors
-  tidy     the house rules that no other tool checks (part of test)
+           compile everything for the DPU's processors
+  tidy     check the project rules that no other tool checks (part of test)
   bindgen  write or check the committed FFI bindings (maintainers)
 
-Each command explains itself with --help.";
+`cargo xtask COMMAND --help` describes a command.";
 
 fn main() -> ExitCode {
     process::end_children_on_signal();

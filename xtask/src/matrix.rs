@@ -20,19 +20,19 @@ use versions::{VERSIONS, Version};
 const HELP: &str = "\
 Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]...
 
-Runs a host and a DPU process on each stock UCX from 1.18.1 to 1.23.0, with the library in both, in one or in none of
-them, by each door that the UCX has, over the emulated device. Every byte is verified. Shows the defects of stock UCX
-(docs/DEFECTS.md) without the library, and that they are gone with it. Fetches what is not in the
-cache (150 MB for all versions).
+Runs a host and a DPU process on each stock UCX from 1.18.1 to 1.23.0 on the emulated device, with the library in both
+of them, in one, and in none, at each entry point of that UCX. Every byte is verified. Reproduces the defects of stock
+UCX (docs/DEFECTS.md) without the library and checks that they do not occur with it. Downloads what is not in the cache
+(150 MB for all versions).
 
-  --ucx VERSION   of these versions only; also more than one. `distribution` is the system's own UCX: if it is
-                  older than 1.18, the library must leave it alone
-  --only WORDS    the cells whose name contains the words; also more than one
-  --link LINK     over ports of infiniband, infiniband-grh (each message needs a global route) or ethernet (RoCE).
-                  Without this option, all cells run over infiniband, and those that show who serves an export
-                  over the two others; with it, the cells of a preload over that link
+  --ucx VERSION   run only this version; repeatable. `distribution` is the system's own UCX: if it is older than 1.18,
+                  the library must not change its behaviour
+  --only WORDS    run only cells whose name contains the words; repeatable
+  --link LINK     link type of the ports: infiniband, infiniband-grh (each message needs a global route) or ethernet
+                  (RoCE). Without this option, all cells run over infiniband, and the cells about exports also over
+                  the other two. With it, only the preload cells run, over that link
 
-Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or what failed.";
+Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or the failure.";
 
 /// What goes wrong on purpose for the cells of the defects, on which function, by the emulator's rules.
 const FAULTS: [(&str, &str, &str); 6] = [

@@ -15,12 +15,12 @@ const HELP: &str = "\
 Usage: XGVMI_UCX_SRC=DIR cargo xtask patch
        XGVMI_UCX_BUILT=PREFIX cargo xtask patch
 
-With XGVMI_UCX_SRC: recognises the UCX tree in DIR by the contents of the files that are to be changed, copies it to
-target/patch/, puts the patches of patches/ on the copy, and checks the result. DIR itself is only read; if it is a git
-work tree, what is committed there is copied, and there must be no changes beside it.
+With XGVMI_UCX_SRC: identifies the UCX tree in DIR by the contents of the files to change, copies it to target/patch/,
+applies the patches of patches/ to the copy, and checks the result. DIR itself is only read. In a git work tree, the
+command copies the committed state and refuses uncommitted changes.
 
-With XGVMI_UCX_BUILT: runs the matrix with a patched UCX that was built from such a copy and installed below PREFIX. The
-library is found in a module directory then, without a preload.
+With XGVMI_UCX_BUILT: runs the matrix with a patched UCX that was built from such a copy and installed below PREFIX. UCX
+then finds the library in a module directory, without a preload.
 
 Both may be given. See patches/README.md.";
 

