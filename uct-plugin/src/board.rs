@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +41,9 @@ const NAMES_MAX: usize = 8;
 /// Time for which the pool's and the map's own numbers stand before the next user renews them: far
 /// longer than adding them up takes, far shorter than anybody looks.
 const RENEWAL: Duration = Duration::from_millis(10);
+/// Of so many events of a kind one looks at the clock for that, beyond the first ones: a look takes as
+/// long as the rest of a release. So these numbers may lag behind by as many events.
+const EVENTS_PER_LOOK: u64 = 64;
 
 /// What is counted here, in the order of the slots' words.
 #[derive(Clone, Copy, Debug)]
@@ -112,11 +115,69 @@ pub(crate) struct Slot {
     at: usize,
 }
 
+/// What a memory domain counts: on the board if it has a slot there, else here.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// The first of the words; null until the first event.
+    words: AtomicPtr<AtomicU64>,
+    here: [AtomicU64; Event::COUNT],
+    slot: OnceLock<Option<Slot>>,
+}
+
+impl Counts {
+    /// Counts an event. True if the other numbers should be renewed.
+    #[inline]
+    pub(crate) fn count(&self, event: Event) -> bool {
+        let before = self.word(event).fetch_add(1, Ordering::Relaxed);
+        before < EVENTS_PER_LOOK || before.is_multiple_of(EVENTS_PER_LOOK)
+    }
+
+    /// How often there was such an event.
+    pub(crate) fn get(&self, event: Event) -> u64 {
+        self.word(event).load(Ordering::Relaxed)
+    }
+
+    /// Renews the pool's and the map's numbers, if it is time.
+    pub(crate) fn renew(
+        &self,
+        gvmi: Option<u16>,
+        pool: impl FnOnce() -> PoolStats,
+        aliases: impl FnOnce() -> AliasStats,
+    ) {
+        if let Some(Some(slot)) = self.slot.get() {
+            slot.renew(gvmi, pool, aliases);
+        }
+    }
+
+    #[inline]
+    fn word(&self, event: Event) -> &AtomicU64 {
+        let words = self.words.load(Ordering::Acquire);
+        let words = match words.is_null() {
+            false => words,
+            true => self.find_words(),
+        };
+        // SAFETY: there is a word for each event, in this structure or on the board, which is never
+        // unmapped; they are accessed atomically only.
+        unsafe { &*words.add(event.place()) }
+    }
+
+    #[cold]
+    fn find_words(&self) -> *mut AtomicU64 {
+        let here = self.here.as_ptr().cast_mut();
+        let words = match self.slot.get_or_init(slot) {
+            Some(slot) => slot.events(),
+            None => here,
+        };
+        self.words.store(words, Ordering::Release);
+        words
+    }
+}
+
 static BOARD: OnceLock<Option<Board>> = OnceLock::new();
 
 /// A slot for a memory domain, unless the option says no, the file cannot be made, or all slots are
 /// taken.
-pub(crate) fn slot() -> Option<Slot> {
+fn slot() -> Option<Slot> {
     if !config::get().stats {
         return None;
     }
@@ -149,23 +210,15 @@ pub(crate) fn remove() {
 }
 
 impl Slot {
-    /// Counts an event.
-    pub(crate) fn count(&self, event: Event) {
-        if let Some(word) = self.value(event as usize) {
-            word.fetch_add(1, Ordering::Relaxed);
-        }
+    /// The words of the events, in their order.
+    fn events(&self) -> *mut AtomicU64 {
+        let first = self.board.slot_word(self.at, 1 + Event::Export as usize);
+        std::ptr::from_ref(first).cast_mut()
     }
 
-    /// Says whose the slot is.
-    pub(crate) fn set_gvmi(&self, gvmi: u16) {
-        if let Some(word) = self.value(0) {
-            word.store(gvmi.into(), Ordering::Relaxed);
-        }
-    }
-
-    /// Renews the pool's and the map's numbers, if it is time.
-    pub(crate) fn renew(
+    fn renew(
         &self,
+        gvmi: Option<u16>,
         pool: impl FnOnce() -> PoolStats,
         aliases: impl FnOnce() -> AliasStats,
     ) {
@@ -180,6 +233,9 @@ impl Slot {
         };
         if before != 0 && age < RENEWAL.as_nanos() || !is_mine() {
             return;
+        }
+        if let (Some(gvmi), Some(word)) = (gvmi, self.value(0)) {
+            word.store(gvmi.into(), Ordering::Relaxed);
         }
         let values = pool().each().chain(aliases().each());
         for (at, (_name, value)) in (OWN_NAMES.len()..).zip(values) {
@@ -421,17 +477,28 @@ mod tests {
     }
 
     #[test]
+    fn without_a_slot_events_are_counted_all_the_same() {
+        let counts = Counts::default();
+        counts.slot.set(None).expect("not set");
+        let looks = (0..1024).filter(|_| counts.count(Event::Release)).count();
+        assert_eq!(counts.get(Event::Release), 1024);
+        assert_eq!(counts.get(Event::Export), 0);
+        // Each of the first ones, and one of each further 64.
+        assert_eq!(looks, 64 + 15);
+    }
+
+    #[test]
     fn numbers_stand_on_the_board_and_go_with_their_slot() {
         let dir = tempfile::tempdir().expect("a directory");
         let dir = dir.path().join("board");
         let board = Box::leak(Box::new(Board::make(&dir, user()).expect("a board")));
         let path = board.path.clone();
         let first = board.slot().expect("a slot");
-        let second = board.slot().expect("another");
-        second.set_gvmi(7);
-        second.count(Event::Export);
-        second.count(Event::Export);
-        second.count(Event::ReleaseFailed);
+        let second = Counts::default();
+        second.slot.set(board.slot()).expect("not set");
+        let _due = second.count(Event::Export);
+        let _due = second.count(Event::Export);
+        let _due = second.count(Event::ReleaseFailed);
         let pool = || {
             let mut stats = PoolStats::default();
             stats.hits = 5;
@@ -442,9 +509,10 @@ mod tests {
             stats.aliases = 9;
             stats
         };
-        second.renew(pool, aliases);
+        assert_eq!(second.get(Event::Export), 2);
+        second.renew(Some(7), pool, aliases);
         // Too early: nothing is added up.
-        second.renew(|| unreachable!(), || unreachable!());
+        second.renew(Some(7), || unreachable!(), || unreachable!());
         for (name, expect) in [
             ("gvmi", 7),
             ("exports", 2),

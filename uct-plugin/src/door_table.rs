@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use crate::abi::{MdHandle, MemAttachParams, MemDeregParams, MemHandle, MkeyPackParams, UcsStatus};
 use crate::original::{self, Module, Object};
 use crate::panic::guard;
-use crate::{export, import, log, md, memh, release};
+use crate::{export, import, log, md, release};
 
 /// `UCT_IB_MLX5_XGVMI_ABI_VERSION` of the patch.
 const ABI_VERSION: u32 = 1;
@@ -115,7 +115,9 @@ unsafe extern "C" fn mem_reg(md: MdHandle, memh: MemHandle, address: *mut c_void
         // SAFETY: the memory domain is of this object.
         && unsafe { md::is_served(object, md) }
     {
-        let _noted = guard("mem_reg", || memh::note(md, memh, address.addr(), length));
+        let _noted = guard("mem_reg", || {
+            release::note(md, memh, address.addr(), length)
+        });
     }
 }
 
@@ -128,7 +130,7 @@ unsafe extern "C" fn mem_dereg(md: MdHandle, params: *const MemDeregParams) -> U
     };
     // SAFETY: the parameters are those of the operation, and the handle is live.
     answer(guard("mem_dereg", || unsafe {
-        release::dereg(&*params, memh)
+        release::dereg(md, &*params, memh)
     }))
 }
 

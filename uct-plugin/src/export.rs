@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
-use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, Region, Span, VirtAddr};
+use xgvmi_pool::{BoundKey, Gvmi, Mkey, OwnerUuid, Region, Span, VirtAddr};
 
 use crate::abi::{
     INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
@@ -12,8 +12,10 @@ use crate::board::Event;
 use crate::check::KeyForm;
 use crate::chunks::Wanted;
 use crate::md::{self, Md};
-use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS, Registration};
+use crate::memh::IMPORTS;
 use crate::original::Object;
+use crate::registrations::{Exported, REGISTRATIONS, Registration};
+use crate::release::Back;
 use crate::{check, log, memory, panic};
 
 /// What an importer needs to know of a key, as UCX packs it.
@@ -109,16 +111,16 @@ unsafe fn export(
 ) -> Option<UcsStatus> {
     // SAFETY: by the contract of this function.
     let served = unsafe { md::get(object, md) }?;
-    let registration = REGISTRATIONS.with(memh, |registration| *registration)?;
-    let (mkey, gvmi) = match registration.exported {
-        Exported::FromPool => EXPORTS.with(memh, |export| (export.mkey(), export.gvmi()))?,
+    let registration = REGISTRATIONS.find(memh)?;
+    let bound = match registration.exported() {
+        Exported::FromPool(bound) => bound,
         Exported::Natively => return None,
         // SAFETY: by the contract of this function.
-        Exported::No => unsafe { first(&served, memh, &registration) }?,
+        Exported::No => unsafe { first(md, served, memh, registration) }?,
     };
     let key = PackedKey {
-        mkey,
-        gvmi,
+        mkey: bound.mkey(),
+        gvmi: served.host()?.gvmi(),
         owner: served.owner(),
     };
     // SAFETY: UCX gives a buffer of the size that `md_query` reported, which the form is of.
@@ -130,48 +132,32 @@ unsafe fn export(
 ///
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
-unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Option<(Mkey, Gvmi)> {
-    let export = match memory::is_short() {
+unsafe fn first(
+    md: MdHandle,
+    served: &Md,
+    memh: MemHandle,
+    registration: &Registration,
+) -> Option<BoundKey> {
+    let drawn = match memory::is_short() {
         true => None,
         // SAFETY: by the contract of this function.
         false => unsafe { draw(served, memh, registration) },
     };
+    // A key that is not recorded in the end is given back.
+    let surplus = drawn.map(|key| Back { md, key });
     panic::here("a key is bound");
-    served.count(match export {
+    served.count(match drawn {
         Some(_) => Event::Export,
         None => Event::ExportLeft,
     });
-    let key = export.as_ref().map(|export| (export.mkey(), export.gvmi()));
-    let mut surplus = None;
-    let (decision, is_ours) = REGISTRATIONS.with(memh, |registration| {
-        if registration.exported != Exported::No {
-            // Another thread was faster: what it decided holds.
-            surplus = export;
-            return (registration.exported, false);
+    match registration.decide(drawn.map_or(Exported::Natively, Exported::FromPool)) {
+        Ok(()) => {
+            std::mem::forget(surplus);
+            drawn
         }
-        registration.exported = match export {
-            Some(export) => {
-                // Within the other lock, so that whoever reads the decision finds the key.
-                match EXPORTS.insert(memh, export) {
-                    Ok(before) => {
-                        surplus = before;
-                        Exported::FromPool
-                    }
-                    Err(export) => {
-                        surplus = Some(export);
-                        Exported::Natively
-                    }
-                }
-            }
-            None => Exported::Natively,
-        };
-        (registration.exported, true)
-    })?;
-    drop(surplus);
-    match decision {
-        Exported::FromPool if is_ours => key,
-        Exported::FromPool => EXPORTS.with(memh, |export| (export.mkey(), export.gvmi())),
-        Exported::No | Exported::Natively => None,
+        // Another thread was faster: what it decided holds.
+        Err(Exported::FromPool(bound)) => Some(bound),
+        Err(Exported::No | Exported::Natively) => None,
     }
 }
 
@@ -179,11 +165,7 @@ unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Op
 ///
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
-unsafe fn draw(
-    served: &Md,
-    memh: MemHandle,
-    registration: &Registration,
-) -> Option<xgvmi_pool::Export<xgvmi_pool::mlx5::Mlx5Device>> {
+unsafe fn draw(served: &Md, memh: MemHandle, registration: &Registration) -> Option<BoundKey> {
     // SAFETY: every memory handle starts with these fields.
     let head = unsafe { memh.cast::<MemhHead>().read() };
     if !is_servable(head.flags) {
@@ -197,9 +179,7 @@ unsafe fn draw(
             return None;
         }
     };
-    let Registration {
-        address, length, ..
-    } = *registration;
+    let (address, length) = (registration.address(), registration.length());
     let parts;
     let span = if head.flags & memh_flags::MULTITHREADED == 0 {
         Region::new(VirtAddr::new(address as u64), length as u64, lkey)
@@ -210,8 +190,8 @@ unsafe fn draw(
         parts = unsafe { chunks(served, memh, registration) }?;
         Span::of(&parts).ok()?
     };
-    match served.host()?.export(span) {
-        Ok(export) => Some(export),
+    match served.host()?.bind(span) {
+        Ok(bound) => Some(bound),
         Err(error) if error.is_full() => {
             log::debug!("export left to UCX: {error}");
             None
@@ -233,8 +213,8 @@ unsafe fn chunks(served: &Md, memh: MemHandle, registration: &Registration) -> O
         context: facts.context.addr().get(),
         pd: facts.pd.addr().get(),
         memh,
-        address: registration.address,
-        length: registration.length,
+        address: registration.address(),
+        length: registration.length(),
     };
     // SAFETY: by the contract of this function.
     match unsafe { served.chunks().chunks(&wanted) } {

@@ -49,6 +49,7 @@ mod memory;
 mod numbers;
 mod original;
 mod panic;
+mod registrations;
 mod release;
 mod ucp;
 mod ucs_config;
@@ -201,7 +202,9 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     {
         // SAFETY: the operation succeeded, so it has written the handle.
         let memh = unsafe { memh_p.read() };
-        let _noted = guard("mem_reg", || memh::note(md, memh, address.addr(), length));
+        let _noted = guard("mem_reg", || {
+            release::note(md, memh, address.addr(), length)
+        });
     }
     status
 }
@@ -227,7 +230,7 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
         // SAFETY: the handle is live.
         let is_ours = unsafe { import::is_ours(memh) };
         // SAFETY: the parameters are those of the operation, and the handle is live.
-        let dereg = || unsafe { release::dereg(&*params, memh) };
+        let dereg = || unsafe { release::dereg(md, &*params, memh) };
         match guard("mem_dereg", dereg) {
             Some(Some(status)) => return status,
             Some(None) => {}

@@ -4,7 +4,8 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::Read as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -17,9 +18,10 @@ use xgvmi_pool::{
 use crate::abi::MdHandle;
 use crate::board::{self, Event};
 use crate::check::{self, Adapter, KeyForm, MdFacts};
-use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
+use crate::memh::IMPORTS;
 use crate::numbers::Numbers;
 use crate::original::Object;
+use crate::registrations::REGISTRATIONS;
 use crate::{chunks, config, import, log, memory, panic, ucp, vfs};
 
 /// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
@@ -40,11 +42,9 @@ pub(crate) struct Md {
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
     /// Number of the last announcement.
     announced: AtomicU64,
-    counts: [AtomicU64; Event::COUNT],
+    counts: board::Counts,
     /// When aliases that rest for long were looked for last.
     looked: Mutex<Option<Instant>>,
-    /// Taken at the first thing that is counted.
-    board: OnceLock<Option<board::Slot>>,
 }
 
 // SAFETY: the raw pointers in `facts` are libibverbs objects, which may be used from any thread and
@@ -85,10 +85,16 @@ impl Md {
     }
 
     /// The pool, opened at the first call; `None` if the device cannot be used so.
+    #[inline]
     pub(crate) fn host(&self) -> Option<&HostHooks<Mlx5Device>> {
-        if let Some(host) = self.host.get() {
-            return host.as_ref();
+        match self.host.get() {
+            Some(host) => host.as_ref(),
+            None => self.open_host(),
         }
+    }
+
+    #[cold]
+    fn open_host(&self) -> Option<&HostHooks<Mlx5Device>> {
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(host) = self.host.get() {
             return host.as_ref();
@@ -218,7 +224,7 @@ impl Md {
         let aliases = self.dpu.get().and_then(Option::as_ref);
         let pool: PoolStats = pool.map(HostHooks::stats).unwrap_or_default();
         let aliases: AliasStats = aliases.map(DpuHooks::stats).unwrap_or_default();
-        let count = |event: Event| self.counts[event.place()].load(Ordering::Relaxed);
+        let count = |event: Event| self.counts.get(event);
         Numbers {
             pool_hits: pool.hits,
             pool_misses: pool.misses,
@@ -239,24 +245,23 @@ impl Md {
         }
     }
 
-    /// Counts an event, and renews the other numbers on the board if it is time.
+    /// Counts an event, and now and then renews the other numbers on the board.
+    #[inline]
     pub(crate) fn count(&self, event: Event) {
-        self.counts[event.place()].fetch_add(1, Ordering::Relaxed);
-        let take = || {
-            let slot = board::slot()?;
-            if let Some(Some(device)) = self.device.get() {
-                slot.set_gvmi(device.gvmi().get());
-            }
-            Some(slot)
-        };
-        let Some(slot) = self.board.get_or_init(take) else {
-            return;
-        };
-        slot.count(event);
+        if self.counts.count(event) {
+            self.renew();
+        }
+    }
+
+    #[cold]
+    fn renew(&self) {
+        let device = self.device.get().and_then(Option::as_ref);
+        let gvmi = device.map(|device| device.gvmi().get());
         let (host, dpu) = (self.host.get(), self.dpu.get());
         let pool = || host.map(|host| host.as_ref().map(HostHooks::stats));
         let aliases = || dpu.map(|dpu| dpu.as_ref().map(DpuHooks::stats));
-        slot.renew(
+        self.counts.renew(
+            gvmi,
             || pool().flatten().unwrap_or_default(),
             || aliases().flatten().unwrap_or_default(),
         );
@@ -311,7 +316,10 @@ struct Place {
     /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
     /// under `CHANGES`, as all of this.
     address: AtomicUsize,
-    is_served: AtomicBool,
+    /// What `md` holds, for UCX's operations on the memory domain; null if it is not served, or if
+    /// this process is a forked child of the one that opened it.
+    served: AtomicPtr<Md>,
+    /// For those who come without an operation of UCX's: closing waits for them.
     md: RwLock<Option<Arc<Md>>>,
 }
 
@@ -323,7 +331,7 @@ const EMPTY: usize = 1;
 static PLACES: [Place; MDS_MAX] = [const {
     Place {
         address: AtomicUsize::new(NEVER_USED),
-        is_served: AtomicBool::new(false),
+        served: AtomicPtr::new(null_mut()),
         md: RwLock::new(None),
     }
 }; MDS_MAX];
@@ -383,7 +391,7 @@ pub(crate) fn numbers() -> Numbers {
 #[inline]
 pub(crate) unsafe fn is_served(object: &'static Object, md: MdHandle) -> bool {
     match place_of(md.addr()) {
-        Some(place) => place.is_served.load(Ordering::Relaxed),
+        Some(place) => !place.served.load(Ordering::Relaxed).is_null(),
         // SAFETY: by the contract of this function.
         None => unsafe { look_at(object, md) },
     }
@@ -392,27 +400,33 @@ pub(crate) unsafe fn is_served(object: &'static Object, md: MdHandle) -> bool {
 /// The memory domain, if it is served and nothing is broken.
 ///
 /// # Safety
-/// `md` must be an open memory domain of the object.
-pub(crate) unsafe fn get(object: &'static Object, md: MdHandle) -> Option<Arc<Md>> {
+/// `md` must be an open memory domain of the object, and the result is not kept beyond the operation
+/// on it: UCX closes no memory domain while an operation on it runs.
+#[inline]
+pub(crate) unsafe fn get<'a>(object: &'static Object, md: MdHandle) -> Option<&'a Md> {
     // SAFETY: by the contract of this function.
     if panic::is_broken() || !unsafe { is_served(object, md) } {
         return None;
     }
-    place_of(md.addr())?
-        .md
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    // SAFETY: by the contract of this function.
+    unsafe { known(md) }
 }
 
-/// Counts an event of the memory domain at this address, if it is still there.
-pub(crate) fn count(address: usize, event: Event) {
-    let Some(place) = place_of(address) else {
-        return;
-    };
-    let md = place.md.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(md) = md.as_ref() {
-        md.count(event);
+/// The memory domain, if it was looked at and is served. What is broken is still given back.
+///
+/// # Safety
+/// As [`get`].
+#[inline]
+pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
+    let served = place_of(md.addr())?.served.load(Ordering::Acquire);
+    // SAFETY: it was published by `opened`, and its place keeps it until UCX closes the memory domain.
+    unsafe { served.as_ref() }
+}
+
+/// Leaves everything to UCX in a forked child, as keys, aliases and numbers are its parent's.
+extern "C" fn in_child() {
+    for place in &PLACES {
+        place.served.store(null_mut(), Ordering::Relaxed);
     }
 }
 
@@ -448,7 +462,8 @@ unsafe fn look_at(object: &'static Object, md: MdHandle) -> bool {
         // SAFETY: by the contract of this function; the attributes have just been filled.
         unsafe { opened(object, md, attr) };
     }
-    place_of(md.addr()).is_some_and(|place| place.is_served.load(Ordering::Relaxed))
+    // SAFETY: by the contract of this function.
+    unsafe { known(md) }.is_some()
 }
 
 /// Looks at a memory domain that UCX has just opened, and serves it from now on if it can.
@@ -475,8 +490,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             dpu: OnceLock::new(),
             announced: AtomicU64::new(0),
             looked: Mutex::new(None),
-            counts: [const { AtomicU64::new(0) }; Event::COUNT],
-            board: OnceLock::new(),
+            counts: board::Counts::default(),
         })),
         // A device that cannot export keys.
         (Ok(None), _) => None,
@@ -507,8 +521,17 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
         IS_FULL.store(true, Ordering::Relaxed);
         return;
     };
-    place.is_served.store(new.is_some(), Ordering::Relaxed);
+    static CHILDREN: Once = Once::new();
+    CHILDREN.call_once(|| {
+        // SAFETY: the handler only stores to atomics. Where it cannot be registered, the pool and the
+        // map know a child by themselves.
+        let _registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
     let identity = new.as_ref().map(Md::identity);
+    let served = new
+        .as_ref()
+        .map_or(null_mut(), |md| Arc::as_ptr(md).cast_mut());
+    place.served.store(served, Ordering::Release);
     *place.md.write().unwrap_or_else(PoisonError::into_inner) = new;
     place.address.store(md.addr(), Ordering::Release);
     drop(changes);
@@ -529,6 +552,7 @@ pub(crate) fn closing(md: MdHandle) {
             return;
         };
         place.address.store(EMPTY, Ordering::Release);
+        place.served.store(null_mut(), Ordering::Relaxed);
         IS_FULL.store(false, Ordering::Relaxed);
         place
             .md
@@ -538,15 +562,12 @@ pub(crate) fn closing(md: MdHandle) {
     };
     let address = md.addr();
     let mut exports = 0_usize;
-    REGISTRATIONS.take(
-        |registration| registration.md == address,
-        |memh, registration| {
-            if registration.exported == Exported::FromPool {
-                exports += 1;
-                drop(EXPORTS.remove(std::ptr::with_exposed_provenance_mut(memh)));
-            }
-        },
-    );
+    let host = taken.as_ref().and_then(|md| md.host.get()?.as_ref());
+    REGISTRATIONS.forget_all(address, |key| {
+        exports += 1;
+        // What cannot be invalidated is destroyed with the pool.
+        let _lost = host.map(|host| host.unbind(key));
+    });
     let mut imports = 0_usize;
     IMPORTS.take(
         |import| import.md == address,

@@ -1,5 +1,4 @@
-//! What is known of memory handles, beside UCX's own structures: which memory a registered one
-//! stands for and how it was exported, and which alias an imported one holds.
+//! Tables by memory handle, beside UCX's own structures, and which alias an imported handle holds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,38 +6,13 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{AliasRef, Export, RemoteKey};
+use xgvmi_pool::{AliasRef, RemoteKey};
 
-use crate::abi::{MdHandle, MemHandle};
+use crate::abi::MemHandle;
 
 /// Shards of a table. A lock is held for one table operation, so a few of them are enough for the
 /// threads of a process not to meet.
-const SHARDS: usize = 16;
-
-/// Memory that a domain registered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Registration {
-    /// Address of the memory domain.
-    pub(crate) md: usize,
-    /// First byte.
-    pub(crate) address: usize,
-    /// Length in bytes.
-    pub(crate) length: usize,
-    /// How it was exported.
-    pub(crate) exported: Exported,
-}
-
-/// How a memory handle was exported. Decided at the first time and kept, so that all importers of
-/// it see one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exported {
-    /// Not yet.
-    No,
-    /// By UCX's own operation.
-    Natively,
-    /// With a key of the pool, which is in [`EXPORTS`].
-    FromPool,
-}
+pub(crate) const SHARDS: usize = 16;
 
 /// A memory handle that this library made for a key of another function.
 #[derive(Debug)]
@@ -51,11 +25,6 @@ pub(crate) struct Import {
     pub(crate) remote: RemoteKey,
 }
 
-/// Registered memory of all domains that are served.
-pub(crate) static REGISTRATIONS: Table<Registration> = Table::new();
-/// Keys of the pool that registered memory was exported with. Apart, because most memory is never
-/// exported.
-pub(crate) static EXPORTS: Table<Export<Mlx5Device>> = Table::new();
 /// Imported memory of all domains that are served.
 pub(crate) static IMPORTS: Table<Import> = Table::new();
 
@@ -140,35 +109,18 @@ impl<V> Table<V> {
     }
 }
 
-/// Notes memory that a domain has just registered.
-#[inline]
-pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
-    let exported = Exported::No;
-    let registration = Registration {
-        md: md.addr(),
-        address,
-        length,
-        exported,
-    };
-    // What finds no room is not known, and so left to UCX.
-    let before = REGISTRATIONS.insert(memh, registration).ok().flatten();
-    if before.is_some_and(|before| before.exported == Exported::FromPool) {
-        // An older handle at the same place was freed without this library's knowledge. Its key is
-        // released with it.
-        drop(EXPORTS.remove(memh));
-    }
-}
-
 /// The shard of an address. The tables use the highest and the lowest bits of the hash, so it goes
 /// by bits in between.
-const fn shard_of(hash: u64) -> usize {
+#[inline]
+pub(crate) const fn shard_of(hash: u64) -> usize {
     let [_, _, _, _, _, at, ..] = hash.to_le_bytes();
     at as usize % SHARDS
 }
 
 /// Spreads addresses, of which the lowest bits are always zero and the highest always the same.
 /// A multiplication by the golden ratio carries the differences up, the shift brings them down.
-const fn mix(address: usize) -> u64 {
+#[inline]
+pub(crate) const fn mix(address: usize) -> u64 {
     let product = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }

@@ -1,26 +1,51 @@
 //! `mem_dereg`: kills the pool's key before UCX frees the registration under it, and unpins aliases.
 
-use crate::abi::{Completion, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags};
+use xgvmi_pool::BoundKey;
+
+use crate::abi::{
+    Completion, MdHandle, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags,
+};
 use crate::board::Event;
-use crate::memh::{EXPORTS, Exported, IMPORTS, REGISTRATIONS};
+use crate::memh::IMPORTS;
+use crate::registrations::{Exported, REGISTRATIONS};
 use crate::{import, log, md, panic};
+
+/// Notes memory that a domain has just registered.
+#[inline]
+pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+    // An older handle at the same place was freed without this library's knowledge. Its key goes with
+    // it.
+    if let Some(key) = REGISTRATIONS.note(md, memh, address, length) {
+        give_back(md, key);
+    }
+}
 
 /// Lets go of what this library has for a memory handle; `None` if UCX's own operation has still to
 /// deregister it.
 ///
 /// # Safety
-/// `params` must be those of `mem_dereg`, and its memory handle live.
-pub(crate) unsafe fn dereg(params: &MemDeregParams, memh: MemHandle) -> Option<UcsStatus> {
+/// `md` and `params` must be those of `mem_dereg`, and its memory handle live.
+pub(crate) unsafe fn dereg(
+    md: MdHandle,
+    params: &MemDeregParams,
+    memh: MemHandle,
+) -> Option<UcsStatus> {
     // SAFETY: every memory handle starts with these fields.
     let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
     if flags & memh_flags::IMPORTED == 0 {
-        release_registration(memh);
+        if let Some(Exported::FromPool(key)) = REGISTRATIONS.forget(memh) {
+            let back = Back { md, key };
+            panic::here("a key is taken back");
+            drop(back);
+        }
         return None;
     }
     let import = IMPORTS.remove(memh)?;
-    let md = import.md;
     drop(import);
-    md::count(md, Event::ImportReleased);
+    // SAFETY: UCX does not close the memory domain during this call.
+    if let Some(served) = unsafe { md::known(md) } {
+        served.count(Event::ImportReleased);
+    }
     // SAFETY: it was in the table, so it is one of ours; the caller gives it up.
     unsafe { import::free(memh) };
     // SAFETY: by the contract of this function.
@@ -28,24 +53,38 @@ pub(crate) unsafe fn dereg(params: &MemDeregParams, memh: MemHandle) -> Option<U
     Some(UcsStatus::OK)
 }
 
-fn release_registration(memh: MemHandle) {
-    let Some(registration) = REGISTRATIONS.remove(memh) else {
+/// Gives a key back when dropped, after a panic too.
+#[derive(Debug)]
+pub(crate) struct Back {
+    pub(crate) md: MdHandle,
+    pub(crate) key: BoundKey,
+}
+
+impl Drop for Back {
+    #[inline]
+    fn drop(&mut self) {
+        give_back(self.md, self.key);
+    }
+}
+
+/// Gives a key back to the pool of its memory domain.
+fn give_back(md: MdHandle, key: BoundKey) {
+    // SAFETY: UCX does not close the memory domain during a call for it.
+    let Some(served) = (unsafe { md::known(md) }) else {
         return;
     };
-    if registration.exported == Exported::FromPool
-        && let Some(export) = EXPORTS.remove(memh)
-    {
-        panic::here("a key is taken back");
-        let event = match export.release() {
-            Ok(()) => Event::Release,
-            Err(error) => {
-                // The key dies with the registration, which UCX frees next.
-                log::error!("{error}");
-                Event::ReleaseFailed
-            }
-        };
-        md::count(registration.md, event);
-    }
+    let Some(host) = served.host() else {
+        return;
+    };
+    let event = match host.unbind(key) {
+        Ok(()) => Event::Release,
+        Err(error) => {
+            // The key dies with the registration, which UCX frees next.
+            log::error!("{error}");
+            Event::ReleaseFailed
+        }
+    };
+    served.count(event);
 }
 
 /// Tells the caller that wanted the handle invalidated: nobody can use it any more.

@@ -22,6 +22,9 @@ const INVALIDATE_ATTEMPTS: u32 = 2;
 /// each bind is the usual case.
 const CHAINED_MAX: usize = 8;
 
+/// Of so many chains one is timed: two looks at the clock take as long as the rest of a release.
+const CHAINS_PER_SAMPLE: u64 = 64;
+
 /// Requests in their order, and the slots that they are about.
 struct Chain {
     ids: Vec<SlotId>,
@@ -36,31 +39,82 @@ struct Stopped {
 }
 
 impl<D: MkeyDevice> Core<D> {
+    #[inline]
     pub(crate) fn check_length(&self, span: &Span<'_>) -> Result<(), PoolError> {
-        let (entries, entries_max) = (span.klm_entries(), self.policy.klm_entries);
-        if entries > u64::from(entries_max) {
-            return Err(PoolError::RegionTooLong {
-                len: span.len(),
-                entries,
-                entries_max,
-            });
+        if span.klm_entries() > u64::from(self.policy.klm_entries) {
+            return Err(self.too_long(span));
         }
         Ok(())
+    }
+
+    #[cold]
+    fn too_long(&self, span: &Span<'_>) -> PoolError {
+        PoolError::RegionTooLong {
+            len: span.len(),
+            entries: span.klm_entries(),
+            entries_max: self.policy.klm_entries,
+        }
+    }
+
+    /// Draws a key and binds it. If that fails, the key goes where it belongs.
+    pub(crate) fn draw(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
+        self.check_length(&span)?;
+        let inside = self.enter()?;
+        let taken = match self.is_queue() {
+            false => self.take_free(),
+            true => None,
+        };
+        let (id, _inside) = match taken {
+            Some(id) => (id, inside),
+            None => {
+                // It may wait for a key, for which nobody else should have to wait.
+                drop(inside);
+                (self.take_slowly()?, self.enter()?)
+            }
+        };
+        let mkey = self.bind_inside(id, span)?;
+        Ok((id, mkey))
     }
 
     /// Binds a leased slot. If it fails, the key goes where it belongs.
     pub(crate) fn bind(&self, id: SlotId, span: Span<'_>) -> Result<Mkey, PoolError> {
         let _inside = self.enter()?;
+        self.bind_inside(id, span)
+    }
+
+    #[inline]
+    fn bind_inside(&self, id: SlotId, span: Span<'_>) -> Result<Mkey, PoolError> {
         let mkey = self.slots.mkey(id);
         let bind = UmrOp::Bind { mkey, span };
         let ran = match self.policy.invalidate {
             Invalidate::Chained => self.run_behind_invalidations(id, bind),
-            Invalidate::Strict | Invalidate::Batched => self.run(&[id], &[bind]),
+            Invalidate::Strict | Invalidate::Batched => self.run_bind(id, bind),
         };
         match ran {
             Ok(()) => Ok(mkey),
             Err(Stopped { source, .. }) => Err(PoolError::Bind { mkey, source }),
         }
+    }
+
+    /// Runs one bind by itself.
+    #[inline]
+    fn run_bind(&self, id: SlotId, bind: UmrOp<'_>) -> Result<(), Stopped> {
+        let ops = [bind];
+        match self.post(&ops, &self.latencies.bind) {
+            Ok(()) => {
+                self.bound(id);
+                Ok(())
+            }
+            Err(failed) => self.settle(&[id], &ops, Some(failed)),
+        }
+    }
+
+    /// Notes that a bind took effect.
+    #[inline]
+    fn bound(&self, id: SlotId) {
+        self.slots.advance(id, State::Leased, State::Bound);
+        self.counters.binds.one();
+        self.counters.in_use.up();
     }
 
     /// Runs a bind, and in front of it the invalidations of what was released meanwhile.
@@ -203,6 +257,16 @@ impl<D: MkeyDevice> Core<D> {
             UmrOp::Invalidate { .. } => &self.latencies.invalidate,
         };
         let failed = self.post(ops, times).err();
+        self.settle(ids, ops, failed)
+    }
+
+    /// Moves the key of each request on by what became of the chain.
+    fn settle(
+        &self,
+        ids: &[SlotId],
+        ops: &[UmrOp<'_>],
+        failed: Option<ChainError>,
+    ) -> Result<(), Stopped> {
         let done = failed.as_ref().map_or(ops.len(), |failed| failed.done);
         // What the device cannot do at all it has not begun: the keys to bind are as free as before.
         let not_posted = failed.as_ref().is_some_and(|failed| {
@@ -211,11 +275,7 @@ impl<D: MkeyDevice> Core<D> {
         });
         for (number, (id, op)) in ids.iter().zip(ops).enumerate() {
             match (op, number < done) {
-                (UmrOp::Bind { .. }, true) => {
-                    self.slots.advance(*id, State::Leased, State::Bound);
-                    self.counters.binds.one();
-                    self.counters.in_use.up();
-                }
+                (UmrOp::Bind { .. }, true) => self.bound(*id),
                 (UmrOp::Invalidate { .. }, true) => {
                     self.slots.advance(*id, State::Unsure, State::Free);
                     self.counters.invalidates.one();
@@ -244,7 +304,14 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     fn post(&self, ops: &[UmrOp<'_>], times: &Times) -> Result<(), ChainError> {
-        self.counters.chains.one();
+        if !self
+            .counters
+            .chains
+            .next()
+            .is_multiple_of(CHAINS_PER_SAMPLE)
+        {
+            return self.device.run(ops);
+        }
         let start = Instant::now();
         self.device.run(ops)?;
         times.record(start.elapsed());

@@ -167,7 +167,7 @@ impl<D: MkeyDevice> Core<D> {
 
     /// True if somebody waits, whom nobody passes.
     #[inline]
-    fn is_queue(&self) -> bool {
+    pub(crate) fn is_queue(&self) -> bool {
         self.may_wait() && self.waiters.any()
     }
 
@@ -187,13 +187,16 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Goes in where closing waits, unless the pool is closed or another process's.
+    #[inline]
     pub(crate) fn enter(&self) -> Result<Inside<'_>, PoolError> {
-        self.check_open()?;
+        if !self.device.is_ours() {
+            return Err(PoolError::Forked);
+        }
         self.gate.enter().ok_or(PoolError::Closed)
     }
 
     #[inline]
-    fn take_free(&self) -> Option<SlotId> {
+    pub(crate) fn take_free(&self) -> Option<SlotId> {
         let id = self.shelf.take()?;
         self.slots.advance(id, State::Free, State::Leased);
         if self.policy.keeper && self.shelf.queued() < self.policy.low as usize {

@@ -54,6 +54,40 @@ impl<D: MkeyDevice> Drop for Lease<'_, D> {
     }
 }
 
+/// A bound key by itself, see [`MkeyPool::bind`](crate::MkeyPool::bind).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it stays bound until it is given back"]
+pub struct BoundKey(u64);
+
+impl BoundKey {
+    pub(crate) const fn new(id: SlotId, mkey: Mkey) -> Self {
+        Self((mkey.raw() as u64) << 32 | id.0 as u64)
+    }
+
+    /// The key to send to the importer.
+    #[must_use]
+    pub const fn mkey(self) -> Mkey {
+        let [_, _, _, _, a, b, c, d] = self.0.to_le_bytes();
+        Mkey::from_raw(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    pub(crate) const fn slot(self) -> SlotId {
+        let [a, b, c, d, ..] = self.0.to_le_bytes();
+        SlotId(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    /// One word that stands for it. It is above 2^32, as no key is zero.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The key of [`BoundKey::to_bits`].
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
 /// A key that stands for a region. Released when dropped; [`Export::release`] also says how it went.
 pub struct Export<D: MkeyDevice> {
     core: Arc<Core<D>>,

@@ -27,6 +27,7 @@ impl Gate {
     }
 
     /// Goes in, unless the gate is shut.
+    #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         // The count cannot reach the bit: each unit is a live guard on some thread's stack.
         let before = self.state.fetch_add(1, Ordering::Acquire);
@@ -58,6 +59,7 @@ impl Gate {
 }
 
 impl Drop for Inside<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.gate.state.fetch_sub(1, Ordering::Release);
     }

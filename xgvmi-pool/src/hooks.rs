@@ -12,7 +12,7 @@ use crate::announce::{AnnounceError, Announcement, Inbox};
 use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
 use crate::event::Observer;
-use crate::export::Export;
+use crate::export::{BoundKey, Export};
 use crate::key::{Gvmi, OwnerUuid, RemoteKey};
 use crate::policy::{AliasPolicy, PoolPolicy};
 use crate::pool::MkeyPool;
@@ -60,6 +60,24 @@ impl<D: MkeyDevice> HostHooks<D> {
     /// goes its other way; the pool stays usable.
     pub fn export<'a>(&self, memory: impl Into<Span<'a>>) -> Result<Export<D>, PoolError> {
         self.pool.export(memory)
+    }
+
+    /// As [`HostHooks::export`], see [`MkeyPool::bind`].
+    ///
+    /// # Errors
+    /// As [`HostHooks::export`].
+    #[inline]
+    pub fn bind<'a>(&self, memory: impl Into<Span<'a>>) -> Result<BoundKey, PoolError> {
+        self.pool.bind(memory)
+    }
+
+    /// As [`HostHooks::release`], see [`MkeyPool::unbind`].
+    ///
+    /// # Errors
+    /// As [`HostHooks::release`].
+    #[inline]
+    pub fn unbind(&self, key: BoundKey) -> Result<(), ReleaseError> {
+        self.pool.unbind(key)
     }
 
     /// Draws a key for each region and binds them together, see [`MkeyPool::export_many`].

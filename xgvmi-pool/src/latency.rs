@@ -114,9 +114,9 @@ pub struct PoolLatencies {
     pub create: Latency,
     /// Destroying a key.
     pub destroy: Latency,
-    /// A chain of requests with at least one bind, from posting to completion.
+    /// A chain of requests with at least one bind, from posting to completion. One chain in 64 is timed.
     pub bind: Latency,
-    /// A chain of invalidations, from posting to completion.
+    /// A chain of invalidations, from posting to completion. One chain in 64 is timed.
     pub invalidate: Latency,
     /// Waiting for a key at the cap.
     pub wait: Latency,

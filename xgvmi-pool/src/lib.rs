@@ -90,7 +90,7 @@ pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PoolError, ReleaseError, Rest};
 pub use event::{Observer, PoolEvent};
-pub use export::{Export, Lease};
+pub use export::{BoundKey, Export, Lease};
 pub use hooks::{DpuHooks, HostHooks};
 pub use key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, OwnerUuid, RemoteKey, Rkey, Tag, VirtAddr};
 pub use latency::{Latency, PoolLatencies};

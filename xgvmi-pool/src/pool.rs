@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::announce::{Announcement, Body};
 use crate::core::Core;
 use crate::device::MkeyDevice;
-use crate::error::PoolError;
+use crate::error::{PoolError, ReleaseError};
 use crate::event::Observer;
-use crate::export::{Export, Lease};
+use crate::export::{BoundKey, Export, Lease};
 use crate::key::{Gvmi, OwnerUuid};
 use crate::latency::PoolLatencies;
 use crate::policy::PoolPolicy;
@@ -93,10 +93,30 @@ impl<D: MkeyDevice> MkeyPool<D> {
     /// As [`MkeyPool::lease`]; if the memory is too long for a pooled key; if the bind fails.
     pub fn export<'a>(&self, memory: impl Into<Span<'a>>) -> Result<Export<D>, PoolError> {
         let span = memory.into();
-        self.core.check_length(&span)?;
-        let id = self.core.take()?;
-        let mkey = self.core.bind(id, span)?;
+        let (id, mkey) = self.core.draw(span)?;
         Ok(Export::new(&self.core, id, mkey, &span))
+    }
+
+    /// As [`MkeyPool::export`], for those who keep many exports in tables of their own: the result is
+    /// eight bytes, holds no reference to the pool, and is given back by [`MkeyPool::unbind`]. One
+    /// that is dropped instead stays bound until the pool is closed.
+    ///
+    /// # Errors
+    /// As [`MkeyPool::export`].
+    pub fn bind<'a>(&self, memory: impl Into<Span<'a>>) -> Result<BoundKey, PoolError> {
+        let (id, mkey) = self.core.draw(memory.into())?;
+        Ok(BoundKey::new(id, mkey))
+    }
+
+    /// Gives a key back, as [`Export::release`] does.
+    ///
+    /// # Errors
+    /// If the key could be neither invalidated nor destroyed.
+    ///
+    /// # Panics
+    /// If the key is not one that this pool bound, or was given back before.
+    pub fn unbind(&self, key: BoundKey) -> Result<(), ReleaseError> {
+        self.core.release(key.slot(), key.mkey())
     }
 
     /// A key for each of the regions, bound together: one doorbell and one completion for as many as

@@ -95,6 +95,7 @@ impl Slots {
     }
 
     /// The key in the slot. Meaningful to the slot's owner, and not in a vacant slot.
+    #[inline]
     pub(crate) fn mkey(&self, id: SlotId) -> Mkey {
         Mkey::from_raw(self.slot(id)[MKEY].load(Ordering::Relaxed))
     }

@@ -33,6 +33,7 @@ enum Parts<'a> {
 }
 
 impl From<Region> for Span<'_> {
+    #[inline]
     fn from(region: Region) -> Self {
         Self {
             parts: Parts::One(region),
@@ -103,6 +104,7 @@ impl<'a> Span<'a> {
 
     /// KLM entries that a key needs to cover the span.
     #[must_use]
+    #[inline]
     pub fn klm_entries(&self) -> u64 {
         match self.parts {
             Parts::One(region) => region.klm_entries(),

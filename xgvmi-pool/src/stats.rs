@@ -51,8 +51,15 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn one(&self) {
         self.add(1);
+    }
+
+    /// Counts one, and returns how many there were before.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn get(&self) -> u64 {

@@ -3,6 +3,7 @@
 mod alltoallv;
 mod cost;
 mod device;
+pub(crate) mod hotpath;
 pub(crate) mod judge;
 mod library;
 mod pool;
@@ -24,6 +25,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   cost       calibrate the cost profile against the slides' table: target/bench/cost.json, .csv, .txt, .svg;
              fails if a step is more than 10 % off
   device     own time of the emulated device, with stock perftest and UCX: target/bench/device.json
+  hotpath    instructions, traps and cache lines of an export and its release, by owner: target/bench/hotpath.json
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    cost of the library in a process: target/bench/library.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
@@ -37,11 +39,12 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 8] = [
+const JOBS: [(&str, Job); 9] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
     ("device", device),
+    ("hotpath", hotpath),
     ("judge", judge),
     ("library", library),
     ("model", model),
@@ -131,6 +134,10 @@ fn alltoallv(options: &[String]) -> Result<ExitCode> {
 
 fn device(options: &[String]) -> Result<ExitCode> {
     device::run(options, &output("device.json"))
+}
+
+fn hotpath(options: &[String]) -> Result<ExitCode> {
+    hotpath::run(options, &output("hotpath.json"))
 }
 
 fn judge(options: &[String]) -> Result<ExitCode> {

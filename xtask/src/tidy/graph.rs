@@ -50,6 +50,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-ucp",
         ],
     ),
+    ("step-count", &[]),
     ("xgvmi-tests", &[]),
     ("xtask", &[]),
 ];

@@ -1,0 +1,121 @@
+//! What one instruction does: which memory it touches, whether it is a system call, whether it repeats.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
+    UsedMemory,
+};
+use libc::user_regs_struct;
+
+/// The longest instruction.
+pub(crate) const BYTES_MAX: usize = 15;
+
+/// An instruction, decoded once.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) is_system_call: bool,
+    /// It is repeated, and traps after each repetition.
+    pub(crate) repeats: bool,
+    memory: Vec<UsedMemory>,
+}
+
+impl Step {
+    pub(crate) fn decode(bytes: &[u8], at: u64, factory: &mut InstructionInfoFactory) -> Self {
+        let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        decoder.decode_out(&mut instruction);
+        let memory = factory.info(&instruction).used_memory();
+        let touches =
+            |used: &&UsedMemory| !matches!(used.access(), OpAccess::None | OpAccess::NoMemAccess);
+        Self {
+            is_system_call: instruction.code() == Code::Syscall,
+            repeats: instruction.has_rep_prefix() || instruction.has_repne_prefix(),
+            memory: memory.iter().filter(touches).copied().collect(),
+        }
+    }
+
+    /// The cache lines that it touches with these registers.
+    pub(crate) fn lines(&self, registers: &user_regs_struct) -> impl Iterator<Item = u64> {
+        let of = |register: Register| value(register, registers);
+        let ranges = self.memory.iter().filter_map(move |used| {
+            let first = used.virtual_address(0, |register, _, _| of(register))?;
+            let bytes = used.memory_size().size().max(1) as u64;
+            Some((first >> 6)..=((first + bytes - 1) >> 6))
+        });
+        ranges.flatten()
+    }
+}
+
+/// The value of a register that an address is made of.
+fn value(register: Register, registers: &user_regs_struct) -> Option<u64> {
+    let full = match register.full_register() {
+        Register::RAX => registers.rax,
+        Register::RBX => registers.rbx,
+        Register::RCX => registers.rcx,
+        Register::RDX => registers.rdx,
+        Register::RSI => registers.rsi,
+        Register::RDI => registers.rdi,
+        Register::RBP => registers.rbp,
+        Register::RSP => registers.rsp,
+        Register::R8 => registers.r8,
+        Register::R9 => registers.r9,
+        Register::R10 => registers.r10,
+        Register::R11 => registers.r11,
+        Register::R12 => registers.r12,
+        Register::R13 => registers.r13,
+        Register::R14 => registers.r14,
+        Register::R15 => registers.r15,
+        Register::RIP => registers.rip,
+        Register::FS => registers.fs_base,
+        Register::GS => registers.gs_base,
+        Register::CS | Register::DS | Register::ES | Register::SS => 0,
+        // A vector of addresses, which no library here gathers from.
+        _ => return None,
+    };
+    match register.size() {
+        4 => Some(full & 0xffff_ffff),
+        _ => Some(full),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registers() -> user_regs_struct {
+        // SAFETY: registers are integers, of which zero is a value.
+        let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
+        registers.rax = 0x1000;
+        registers.rbx = 2;
+        registers.fs_base = 0x8000;
+        registers
+    }
+
+    #[track_caller]
+    fn check(bytes: &[u8], expect: &[u64]) {
+        let step = Step::decode(bytes, 0x4000, &mut InstructionInfoFactory::new());
+        let lines: Vec<u64> = step.lines(&registers()).collect();
+        assert_eq!(lines, expect, "{bytes:x?}");
+    }
+
+    #[test]
+    fn lines_are_those_that_the_instruction_touches() {
+        // mov rax, [rax + rbx * 8 + 0x2c]: eight bytes over the end of a line.
+        check(&[0x48, 0x8b, 0x44, 0xd8, 0x2c], &[0x40, 0x41]);
+        // lea rax, [rax]
+        check(&[0x48, 0x8d, 0x00], &[]);
+        // mov rax, fs:[0x28]
+        check(&[0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0], &[0x200]);
+        // mov eax, [rip + 0x3a]
+        check(&[0x8b, 0x05, 0x3a, 0, 0, 0], &[0x101]);
+        // ret reads the stack, at 0.
+        check(&[0xc3], &[0]);
+    }
+
+    #[test]
+    fn a_system_call_and_a_repetition_are_told_apart() {
+        let step = |bytes: &[u8]| Step::decode(bytes, 0, &mut InstructionInfoFactory::new());
+        assert!(step(&[0x0f, 0x05]).is_system_call);
+        assert!(step(&[0xf3, 0xa4]).repeats);
+        assert!(!step(&[0x90]).is_system_call && !step(&[0x90]).repeats);
+    }
+}

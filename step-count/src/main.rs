@@ -1,0 +1,121 @@
+//! Counts what a program executes between marks: instructions, cache lines, allocations, system calls and
+//! faults, by the loaded object that is responsible for them.
+//!
+//! ```text
+//! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME]
+//!     -- PROGRAM ARGUMENTS...
+//! ```
+//!
+//! The program runs under `ptrace`, one instruction at a time between its marks and at full speed elsewhere.
+//! A signal handler is stepped through as well. The counts are exact: they do not depend on the load of the
+//! machine, and no tool replaces the program's instructions by others.
+//!
+//! A mark is the system call number [`MARK`], which no kernel has: without a tracer it fails with `ENOSYS`
+//! and has no effect. Its first argument is a label: a positive one begins a section, 0 ends it. Sections
+//! that follow each other without a 0 between them are one round.
+//!
+//! An owner is a name for objects whose path contains PATTERN; the first match counts, and an object without
+//! an owner belongs to `other`. Objects of `--through` (the C library, the loader) work for whoever called
+//! them. The program must be single-threaded between its marks: other threads run uncounted.
+//!
+//! `--addresses NAME` adds how often each instruction of one owner was executed, for a look at what is hot.
+//!
+//! The result is JSON: `{"rounds":[{"sections":[{"label","owners":{NAME:{...}}}],"lines":{NAME:{"all","own"}}}]}`,
+//! see [`report`]. Only for x86_64, whose instructions it decodes to learn which cache lines they touch.
+
+#[cfg(target_arch = "x86_64")]
+mod decode;
+mod owners;
+mod report;
+#[cfg(target_arch = "x86_64")]
+mod tracee;
+
+use anyhow::{Context, Result, bail};
+use owners::Rules;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Number of the system call that is a mark. Kernels number their calls below 1024.
+pub const MARK: u64 = 0x5847_564d;
+
+const USAGE: &str = "usage: step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... \
+    [--addresses NAME] -- PROGRAM ARGUMENTS...";
+
+/// The command line.
+#[derive(Debug, Default)]
+struct Arguments {
+    output: PathBuf,
+    rules: Rules,
+    program: Vec<String>,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = parse(std::env::args().skip(1))?;
+    run(&arguments)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (report, code) = tracee::trace(&arguments.program, &arguments.rules)?;
+    let text = serde_json::to_string(&report)?;
+    std::fs::write(&arguments.output, text)
+        .with_context(|| format!("cannot write {}", arguments.output.display()))?;
+    Ok(code)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn run(_arguments: &Arguments) -> Result<ExitCode> {
+    bail!("step-count decodes the instructions of x86_64 only")
+}
+
+fn parse(words: impl Iterator<Item = String>) -> Result<Arguments> {
+    let mut words = words;
+    let mut arguments = Arguments::default();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            arguments.program = words.by_ref().collect();
+            break;
+        }
+        let value = words
+            .next()
+            .with_context(|| format!("{word} needs a value; {USAGE}"))?;
+        match word.as_str() {
+            "--output" => arguments.output = value.into(),
+            "--owner" => {
+                let (name, pattern) = value
+                    .split_once('=')
+                    .with_context(|| format!("--owner {value}: not NAME=PATTERN"))?;
+                arguments.rules.add(name, pattern)?;
+            }
+            "--addresses" => arguments.rules.set_addresses(&value),
+            "--through" => arguments.rules.add_through(&value),
+            _ => bail!("unknown option {word}; {USAGE}"),
+        }
+    }
+    if arguments.program.is_empty() || arguments.output.as_os_str().is_empty() {
+        bail!(USAGE);
+    }
+    Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_refused(line: &str, expect: &str) {
+        let words = line.split_whitespace().map(str::to_owned);
+        let error = parse(words).expect_err("refused").to_string();
+        assert!(error.contains(expect), "{error}");
+    }
+
+    #[test]
+    fn a_command_line_without_program_or_output_is_refused() {
+        check_refused("", "usage");
+        check_refused("--output f --", "usage");
+        check_refused("-- true", "usage");
+        check_refused("--output", "needs a value");
+        check_refused("--owner a", "not NAME=PATTERN");
+        check_refused("--what f -- true", "unknown option --what");
+    }
+}

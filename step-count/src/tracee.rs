@@ -1,0 +1,294 @@
+//! The program under `ptrace`: at full speed up to a mark, and step by step from there.
+
+use crate::MARK;
+use crate::decode::{BYTES_MAX, Step};
+use crate::owners::{Kind, Map, Owner, Rules};
+use crate::report::{Report, Round, Sums};
+use anyhow::{Context, Result, bail, ensure};
+use iced_x86::InstructionInfoFactory;
+use libc::{c_int, c_void, pid_t, user_regs_struct};
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+use std::ptr::null_mut;
+
+/// Functions that allocate, of the C library.
+const ALLOCATORS: [&std::ffi::CStr; 6] = [
+    c"malloc",
+    c"calloc",
+    c"realloc",
+    c"posix_memalign",
+    c"aligned_alloc",
+    c"memalign",
+];
+
+/// How the program goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// To the next system call.
+    Full,
+    /// By one instruction.
+    Step,
+}
+
+/// The stopped program.
+struct Tracee {
+    pid: pid_t,
+}
+
+/// Runs the program to its end. Returns what was counted, and the program's exit code.
+pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode)> {
+    let [program, arguments @ ..] = words else {
+        bail!("no program");
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // SAFETY: the closure makes one system call and touches no memory of the parent's threads.
+    unsafe { command.pre_exec(|| request(libc::PTRACE_TRACEME, 0, null_mut()).map(drop)) };
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot run {program}"))?;
+    let tracee = Tracee {
+        pid: pid_t::try_from(child.id())?,
+    };
+    tracee.wait()?;
+    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+    let options = std::ptr::without_provenance_mut(usize::try_from(options)?);
+    request(libc::PTRACE_SETOPTIONS, tracee.pid, options)?;
+    Counter::new(rules).run(&tracee)
+}
+
+impl Tracee {
+    /// Waits until the program stops; its status.
+    fn wait(&self) -> Result<c_int> {
+        let mut status = 0;
+        // SAFETY: the status is written to a variable of ours.
+        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
+        ensure!(
+            waited == self.pid,
+            "waitpid: {}",
+            io::Error::last_os_error()
+        );
+        Ok(status)
+    }
+
+    fn go(&self, pace: Pace, signal: c_int) -> Result<c_int> {
+        let how = match pace {
+            Pace::Full => libc::PTRACE_SYSCALL,
+            Pace::Step => libc::PTRACE_SINGLESTEP,
+        };
+        let signal = std::ptr::without_provenance_mut(usize::try_from(signal)?);
+        request(how, self.pid, signal)?;
+        self.wait()
+    }
+
+    fn registers(&self) -> Result<user_regs_struct> {
+        // SAFETY: registers are integers, of which zero is a value.
+        let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
+        request(
+            libc::PTRACE_GETREGS,
+            self.pid,
+            (&raw mut registers).cast::<c_void>(),
+        )?;
+        Ok(registers)
+    }
+
+    /// Reads up to as many bytes as there is room for. Returns how many.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> usize {
+        let local = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // A 64-bit address of another process.
+        #[expect(clippy::cast_possible_truncation, reason = "x86_64 alone")]
+        let remote = libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(address as usize),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: the local bytes are ours to write, and the remote ones are checked by the kernel.
+        let read = unsafe {
+            libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0)
+        };
+        usize::try_from(read).unwrap_or_default()
+    }
+}
+
+fn request(what: libc::c_uint, pid: pid_t, data: *mut c_void) -> io::Result<()> {
+    // SAFETY: each caller gives data of the type of its request.
+    let result = unsafe { libc::ptrace(what, pid, null_mut::<c_void>(), data) };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Counts the steps of one program.
+struct Counter<'a> {
+    rules: &'a Rules,
+    map: Map,
+    allocators: Vec<u64>,
+    steps: HashMap<u64, Step>,
+    factory: InstructionInfoFactory,
+    sums: Sums,
+    rounds: Vec<Round>,
+    /// Whom the code in between works for.
+    owner: Owner,
+    /// The instruction before.
+    last: u64,
+    /// How often each instruction was executed for the owner whose addresses are wanted.
+    addresses: HashMap<u64, u64>,
+}
+
+impl<'a> Counter<'a> {
+    fn new(rules: &'a Rules) -> Self {
+        Self {
+            rules,
+            map: Map::default(),
+            allocators: Vec::new(),
+            steps: HashMap::new(),
+            factory: InstructionInfoFactory::new(),
+            sums: Sums::default(),
+            rounds: Vec::new(),
+            owner: Owner(0),
+            last: 0,
+            addresses: HashMap::new(),
+        }
+    }
+
+    fn run(mut self, tracee: &Tracee) -> Result<(Report, ExitCode)> {
+        let (mut pace, mut signal) = (Pace::Full, 0);
+        loop {
+            let status = tracee.go(pace, signal)?;
+            signal = 0;
+            if libc::WIFEXITED(status) {
+                ensure!(self.sums.is_empty(), "the program ended between two marks");
+                let code = u8::try_from(libc::WEXITSTATUS(status))?;
+                let addresses = self.addresses.iter();
+                let addresses = addresses.map(|(at, count)| (self.map.name(*at), *count));
+                let report = Report {
+                    addresses: addresses.collect(),
+                    rounds: self.rounds,
+                };
+                return Ok((report, code.into()));
+            }
+            if libc::WIFSIGNALED(status) {
+                bail!("the program died of signal {}", libc::WTERMSIG(status));
+            }
+            let stop = libc::WSTOPSIG(status);
+            let is_call = stop == libc::SIGTRAP | 0x80;
+            if stop != libc::SIGTRAP && !is_call {
+                // The program's own; between marks a fault is counted.
+                if pace == Pace::Step
+                    && stop == libc::SIGSEGV
+                    && let Some(counts) = self.sums.counts(self.owner)
+                {
+                    counts.faults += 1;
+                }
+                signal = stop;
+                continue;
+            }
+            if pace == Pace::Full && !is_call {
+                // A stop of ptrace's own, such as that of exec.
+                continue;
+            }
+            let registers = tracee.registers()?;
+            let label = match pace {
+                Pace::Full => at_mark(&registers),
+                Pace::Step => self.step(tracee, &registers)?,
+            };
+            match label {
+                None => {}
+                Some(0) => {
+                    // The mark that ended the round is met once more, at its entry.
+                    if pace == Pace::Step {
+                        self.end_round();
+                    }
+                    pace = Pace::Full;
+                }
+                Some(label) => {
+                    if self.sums.is_empty() {
+                        self.begin_round(tracee)?;
+                        // From the mark's entry to its exit, where counting begins.
+                        tracee.go(Pace::Full, 0)?;
+                    }
+                    self.sums.begin(label);
+                    pace = Pace::Step;
+                }
+            }
+        }
+    }
+
+    fn begin_round(&mut self, tracee: &Tracee) -> Result<()> {
+        let maps = |pid: &str| {
+            let path = format!("/proc/{pid}/maps");
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
+        };
+        self.map = Map::parse(&maps(&tracee.pid.to_string())?, self.rules);
+        if self.allocators.is_empty() {
+            // This program and the traced one have the same C library, at different places.
+            const LIBRARY: &str = "/libc.so.6";
+            let own = Map::parse(&maps("self")?, self.rules).base(LIBRARY);
+            if let (Some(own), Some(theirs)) = (own, self.map.base(LIBRARY)) {
+                let there = |name: &&std::ffi::CStr| {
+                    // SAFETY: the name ends in a zero byte.
+                    let here = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+                    (!here.is_null()).then(|| here.addr() as u64 - own + theirs)
+                };
+                self.allocators = ALLOCATORS.iter().filter_map(there).collect();
+            }
+        }
+        self.owner = Owner(0);
+        Ok(())
+    }
+
+    fn end_round(&mut self) {
+        let sums = std::mem::take(&mut self.sums);
+        self.rounds.push(sums.finish(self.rules.names()));
+    }
+
+    /// Counts the instruction that comes next. The label, if it is a mark.
+    fn step(&mut self, tracee: &Tracee, registers: &user_regs_struct) -> Result<Option<u64>> {
+        let at = registers.rip;
+        let step = match self.steps.entry(at) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                let mut bytes = [0; BYTES_MAX];
+                let read = tracee.read(at, &mut bytes);
+                ensure!(read > 0, "no instruction at {at:#x}");
+                place.insert(Step::decode(&bytes[..read], at, &mut self.factory))
+            }
+        };
+        if step.is_system_call && registers.rax == MARK {
+            return Ok(Some(registers.rdi));
+        }
+        if let Some(Kind::Of(owner)) = self.map.kind(at) {
+            self.owner = owner;
+        }
+        let is_again = step.repeats && self.last == at;
+        self.last = at;
+        for line in step.lines(registers) {
+            if self.map.kind(line << 6) != Some(Kind::Stack) {
+                self.sums.touch(self.owner, line);
+            }
+        }
+        if self.rules.wants_addresses(self.owner) {
+            *self.addresses.entry(at).or_default() += u64::from(!is_again);
+        }
+        let allocates = self.allocators.contains(&at);
+        let is_system_call = step.is_system_call;
+        if let Some(counts) = self.sums.counts(self.owner) {
+            counts.instructions += u64::from(!is_again);
+            counts.allocations += u64::from(allocates);
+            counts.system_calls += u64::from(is_system_call);
+        }
+        Ok(None)
+    }
+}
+
+/// The label, if the program is at the entry of a mark.
+fn at_mark(registers: &user_regs_struct) -> Option<u64> {
+    // At the entry of a system call the kernel has put ENOSYS into the result.
+    let enosys = i64::from(-libc::ENOSYS).cast_unsigned();
+    (registers.orig_rax == MARK && registers.rax == enosys).then_some(registers.rdi)
+}

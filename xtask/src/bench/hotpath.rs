@@ -1,0 +1,425 @@
+//! `cargo xtask bench hotpath`: what an export with its release executes, by owner, as `target/bench/hotpath.json`.
+//!
+//! Counts and no times: `step-count` steps through a program that exports and releases over the emulated device. What
+//! is counted is the same on a busy machine, so that tests assert it ([`judge`]).
+
+use super::pool::State;
+use crate::setup::{self, Env};
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// One run takes ten seconds; a machine that does other work, more.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Rounds that are counted: a whole batch, and whole handfuls of a tray.
+const ROUNDS: usize = 64;
+/// Bytes of the buffer: the smallest of the slides' table.
+const BYTES: usize = 16 << 10;
+/// The modes of invalidation.
+pub(crate) const MODES: [&str; 3] = ["strict", "batched", "chained"];
+
+/// Owners, and what the paths of their objects contain.
+const OWNERS: [&str; 9] = [
+    "library=libuct_ib_mlx5_xgvmi",
+    "library=pool_hot_path",
+    "emulator=libbfemu",
+    "libmlx5=libmlx5",
+    "libmlx5=libibverbs",
+    "UCX=libuct",
+    "UCX=libucp",
+    "UCX=libucs",
+    "UCX=libucm",
+];
+/// What works for whoever calls it.
+const THROUGH: [&str; 5] = ["/libc.so", "ld-linux", "[vdso]", "libgcc_s", "libpthread"];
+
+/// Sections of a round, as the programs number them.
+mod section {
+    pub(super) const MAP: u64 = 1;
+    pub(super) const EXPORT: u64 = 2;
+    pub(super) const EXPORT_AGAIN: u64 = 3;
+    pub(super) const UNMAP: u64 = 4;
+    pub(super) const MAP_PLAIN: u64 = 5;
+    pub(super) const UNMAP_PLAIN: u64 = 6;
+}
+
+/// What one kind of run executes in a round, on average.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    /// By section and owner.
+    sections: BTreeMap<(u64, String), Counts>,
+    /// Cache lines of the library's own data in a round.
+    lines: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    instructions: f64,
+    allocations: f64,
+    system_calls: f64,
+    faults: f64,
+}
+
+type Field = fn(&Counts) -> f64;
+
+impl Counted {
+    fn of(&self, section: u64, owner: &str, field: Field) -> f64 {
+        let counts = self.sections.get(&(section, owner.to_owned()));
+        counts.map(field).unwrap_or_default()
+    }
+
+    /// What the keys alone cost: the first export less the second, which finds the key, and the release less that of
+    /// a buffer that was not exported.
+    fn keys(&self, owner: &str, field: Field) -> f64 {
+        let of = |section| self.of(section, owner, field);
+        let export = of(section::EXPORT) - of(section::EXPORT_AGAIN);
+        export + of(section::UNMAP) - of(section::UNMAP_PLAIN)
+    }
+
+    /// All of it: registration, export and release.
+    fn all(&self, owner: &str, field: Field) -> f64 {
+        let sections = [section::MAP, section::EXPORT, section::UNMAP];
+        sections
+            .map(|section| self.of(section, owner, field))
+            .iter()
+            .sum()
+    }
+
+    /// What the library adds to registering memory that is never exported.
+    fn plain(&self, owner: &str, field: Field) -> f64 {
+        self.of(section::MAP_PLAIN, owner, field) + self.of(section::UNMAP_PLAIN, owner, field)
+    }
+
+    /// Reads the report of `step-count`.
+    fn parse(text: &str) -> Result<Self> {
+        let report: Value = serde_json::from_str(text).context("the report of step-count")?;
+        let rounds = report["rounds"].as_array().context("no rounds")?;
+        let mut sums: BTreeMap<(u64, String), (Counts, f64)> = BTreeMap::new();
+        let (mut lines, mut exported) = (0.0, 0.0);
+        for round in rounds {
+            let sections = round["sections"].as_array().context("no sections")?;
+            for section in sections {
+                let label = section["label"].as_u64().context("no label")?;
+                for (owner, counts) in section["owners"].as_object().context("no owners")? {
+                    let count = |name: &str| counts[name].as_f64().unwrap_or_default();
+                    let (sum, times) = sums.entry((label, owner.clone())).or_default();
+                    sum.instructions += count("instructions");
+                    sum.allocations += count("allocations");
+                    sum.system_calls += count("system_calls");
+                    sum.faults += count("faults");
+                    *times += 1.0;
+                }
+            }
+            if sections
+                .iter()
+                .any(|section| section["label"] == section::EXPORT)
+            {
+                lines += round["lines"]["library"]["own"]
+                    .as_f64()
+                    .unwrap_or_default();
+                exported += 1.0;
+            }
+        }
+        ensure!(exported > 0.0, "no round with an export");
+        let mean = |((label, owner), (sum, times)): ((u64, String), (Counts, f64))| {
+            let counts = Counts {
+                instructions: sum.instructions / times,
+                allocations: sum.allocations / times,
+                system_calls: sum.system_calls / times,
+                faults: sum.faults / times,
+            };
+            ((label, owner), counts)
+        };
+        Ok(Self {
+            sections: sums.into_iter().map(mean).collect(),
+            lines: lines / exported,
+        })
+    }
+}
+
+/// Stock UCX, UCX with the library in each mode, and the pool by itself in each mode.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    stock: Counted,
+    library: BTreeMap<&'static str, Counted>,
+    pool: BTreeMap<&'static str, Counted>,
+}
+
+/// Counts, writes `file`, and prints the rows.
+pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
+    if let Some(option) = options.first() {
+        bail!("bench hotpath takes no options, not '{option}'");
+    }
+    if !cfg!(target_arch = "x86_64") {
+        bail!("bench hotpath decodes the instructions of x86_64 only");
+    }
+    let env = setup::ensure()?;
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    // An old report must not speak for this run.
+    let _ = fs::remove_file(file);
+    let rows = Runs::count(&env, &MODES)?.rows();
+    println!(
+        "{:<44} {:<8} {:<10} {:>10} {:>10}",
+        "per export and release", "mode", "owner", "ours", "stock"
+    );
+    for row in &rows {
+        let text = |name: &str| row[name].as_str().unwrap_or_default();
+        let number = |name: &str| {
+            row[name]
+                .as_f64()
+                .map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"))
+        };
+        println!(
+            "{:<44} {:<8} {:<10} {:>10} {:>10}",
+            text("what"),
+            text("mode"),
+            text("owner"),
+            number("ours"),
+            number("stock"),
+        );
+    }
+    fs::write(
+        file,
+        format!("{:#}\n", json!({ "schema": 1, "rows": rows })),
+    )
+    .with_context(|| format!("cannot write {}", file.display()))?;
+    println!("\nwritten: {}", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Runs {
+    /// Builds what is needed and counts in the modes that are named.
+    pub(crate) fn count(env: &Env, modes: &[&'static str]) -> Result<Self> {
+        build()?;
+        let state = State::new();
+        let each = |count: &dyn Fn(&'static str) -> Result<Counted>| {
+            modes
+                .iter()
+                .map(|mode| Ok((*mode, count(mode)?)))
+                .collect::<Result<_>>()
+        };
+        Ok(Self {
+            stock: through_ucx(env, &state, None)?,
+            library: each(&|mode| through_ucx(env, &state, Some(mode)))?,
+            pool: each(&|mode| by_the_pool(env, &state, mode))?,
+        })
+    }
+
+    /// `{"what","mode","owner","ours","stock"}`, in counts per export and release.
+    fn rows(&self) -> Vec<Value> {
+        let instructions: Field = |counts| counts.instructions;
+        let stock_keys =
+            |field: Field| self.stock.keys("UCX", field) + self.stock.keys("libmlx5", field);
+        let mut rows = Vec::new();
+        let mut row = |what: &str, mode: &str, owner: &str, ours: f64, stock: Option<f64>| {
+            rows.push(json!({ "what": what, "mode": mode, "owner": owner, "ours": round(ours), "stock": stock.map(round) }));
+        };
+        for (mode, counted) in &self.library {
+            let ours = |field: Field| counted.all("library", field);
+            // The library stands for UCX's pool and its queue.
+            row(
+                "instructions through UCX, pool and queue",
+                mode,
+                "library",
+                ours(instructions),
+                Some(stock_keys(instructions)),
+            );
+            for owner in ["UCX", "libmlx5", "emulator"] {
+                let (ours, stock) = (
+                    counted.all(owner, instructions),
+                    self.stock.all(owner, instructions),
+                );
+                row(
+                    "instructions through UCX, all",
+                    mode,
+                    owner,
+                    ours,
+                    Some(stock),
+                );
+            }
+            let user = |counted: &Counted| {
+                ["library", "UCX", "libmlx5"]
+                    .map(|owner| counted.all(owner, instructions))
+                    .iter()
+                    .sum()
+            };
+            row(
+                "instructions through UCX, all but the emulator",
+                mode,
+                "all",
+                user(counted),
+                Some(user(&self.stock)),
+            );
+            row(
+                "traps through UCX",
+                mode,
+                "device",
+                faults(counted),
+                Some(faults(&self.stock)),
+            );
+            row(
+                "allocations through UCX",
+                mode,
+                "library",
+                ours(|c| c.allocations),
+                Some(stock_keys(|c| c.allocations)),
+            );
+            row(
+                "system calls through UCX",
+                mode,
+                "library",
+                ours(|c| c.system_calls),
+                Some(stock_keys(|c| c.system_calls)),
+            );
+            row(
+                "cache lines through UCX",
+                mode,
+                "library",
+                counted.lines,
+                None,
+            );
+            row(
+                "instructions of ordinary memory",
+                mode,
+                "library",
+                counted.plain("library", instructions),
+                None,
+            );
+        }
+        for (mode, counted) in &self.pool {
+            let all = |field: Field| {
+                counted.of(section::EXPORT, "library", field)
+                    + counted.of(section::UNMAP, "library", field)
+            };
+            row(
+                "instructions by the pool alone",
+                mode,
+                "library",
+                all(instructions),
+                Some(stock_keys(instructions)),
+            );
+            row(
+                "traps by the pool alone",
+                mode,
+                "device",
+                faults(counted),
+                Some(faults(&self.stock)),
+            );
+            row(
+                "allocations by the pool alone",
+                mode,
+                "library",
+                all(|c| c.allocations),
+                None,
+            );
+            row(
+                "cache lines by the pool alone",
+                mode,
+                "library",
+                counted.lines,
+                None,
+            );
+        }
+        rows
+    }
+}
+
+/// Doorbells' traps of a round, whoever rang.
+fn faults(counted: &Counted) -> f64 {
+    let owners = ["library", "UCX", "libmlx5"];
+    owners
+        .map(|owner| counted.all(owner, |counts| counts.faults))
+        .iter()
+        .sum()
+}
+
+/// Counts are whole numbers, and of some hundreds a tenth says enough.
+fn round(count: f64) -> f64 {
+    (count * 10.0).round() / 10.0
+}
+
+fn build() -> Result<()> {
+    let builds: [&[&str]; 4] = [
+        &["-p", "bf-emu", "-p", "bf-emu-preload", "-p", "step-count"],
+        // Apart from the pool's examples, whose features would get into it.
+        &["-p", "uct-plugin"],
+        &["-p", "xgvmi-pool", "--example", "pool_hot_path"],
+        &["-p", "xgvmi-ucp", "--example", "hot_path"],
+    ];
+    for what in builds {
+        let mut command = Command::new("cargo");
+        command.current_dir(workspace::root());
+        command.args(["build", "--release", "--quiet"]).args(what);
+        let status = command.status().context("cannot run cargo")?;
+        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
+    }
+    Ok(())
+}
+
+/// Stock UCX, alone or with the library in a mode.
+fn through_ucx(env: &Env, state: &State, mode: Option<&str>) -> Result<Counted> {
+    let mut command = stepped(state, "hot_path");
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("UCX_") {
+            command.env_remove(name);
+        }
+    }
+    command.arg(env.ucx_lib_dir.join("libucp.so.0"));
+    command.args(["mlx5_0", &BYTES.to_string(), &ROUNDS.to_string()]);
+    command.envs(env.for_ucx());
+    if let Some(mode) = mode {
+        command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+        command.env("UCX_XGVMI_INVALIDATE", mode);
+        command.env("UCX_XGVMI_POOL_INIT", "128");
+        // Stepping makes rounds some ten thousand times longer, so that times come in each of them.
+        command.env("UCX_XGVMI_BATCH_TIME", "1h");
+    }
+    counted(command, state)
+}
+
+fn by_the_pool(env: &Env, state: &State, mode: &str) -> Result<Counted> {
+    let mut command = stepped(state, "pool_hot_path");
+    command.args(["mlx5_0", mode, &BYTES.to_string(), &ROUNDS.to_string()]);
+    command.envs(env.for_verbs());
+    counted(command, state)
+}
+
+fn counted(mut command: Command, state: &State) -> Result<Counted> {
+    process::stdout(&mut command, LIMIT)?;
+    let report = report(state);
+    let text = fs::read_to_string(&report)
+        .with_context(|| format!("step-count wrote no {}", report.display()))?;
+    fs::remove_file(&report).with_context(|| format!("removing {}", report.display()))?;
+    Counted::parse(&text)
+}
+
+fn report(state: &State) -> PathBuf {
+    state.path().join("steps.json")
+}
+
+/// A program under `step-count` on a host and its DPU. There is no cost profile, as only counts are wanted.
+fn stepped(state: &State, example: &str) -> Command {
+    let mut command = Command::new(built("bf-emu"));
+    command.arg("run").arg("--state").arg(state.path());
+    command.args(["--nodes", "1", "--as", "node0.host,node0.dpu", "--"]);
+    command.arg(built("step-count"));
+    command.arg("--output").arg(report(state));
+    for owner in OWNERS {
+        command.args(["--owner", owner]);
+    }
+    for through in THROUGH {
+        command.args(["--through", through]);
+    }
+    command.arg("--").arg(built("examples").join(example));
+    command
+}
+
+fn built(name: &str) -> PathBuf {
+    workspace::target_dir().join("release").join(name)
+}
