@@ -24,10 +24,9 @@
 //! What is outside of the sealed announcements decides only on which memory domains aliases are made
 //! ahead. Changed on the way, it costs time at the first imports and nothing else.
 
-use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use xgvmi_pool::{AnnounceError, Announcement, OwnerUuid, RemoteKey, Seal};
+use xgvmi_pool::{AnnounceError, Announcement, News, OwnerUuid, RemoteKey, ReplayFilter, Seal};
 
 use crate::check::{Adapter, KeyForm};
 use crate::{config, log, md};
@@ -44,12 +43,8 @@ const PARTS_MAX: usize = md::MDS_MAX;
 /// first exports would draw keys that nobody was told of. As many as one chain of requests binds.
 const KEYS_MIN: u32 = 64;
 
-/// Exporters whose last message is remembered: 64 nodes of 1024 ranks. Beyond them all are
-/// forgotten, after which an old message could cost aliases once more.
-const OWNERS_MAX: usize = 1 << 16;
-
-/// Number of the last message of each exporter.
-static SEEN: LazyLock<Mutex<HashMap<u64, u64>>> = LazyLock::new(Mutex::default);
+/// Messages that were taken in.
+static SEEN: LazyLock<Mutex<ReplayFilter>> = LazyLock::new(Mutex::default);
 
 /// Why a message cannot be made or taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,17 +137,20 @@ fn keys_as_imported(part: &Part, form: KeyForm) -> Vec<RemoteKey> {
 /// again, as when a process has several connections.
 fn is_news(owner: OwnerUuid, sequence: u64) -> bool {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if seen.len() >= OWNERS_MAX && !seen.contains_key(&owner.get()) {
+    let mut news = seen.judge(owner, sequence);
+    if news == News::NoRoom {
+        // An old message could now cost aliases once more.
         seen.clear();
+        news = seen.judge(owner, sequence);
     }
-    let last = seen.entry(owner.get()).or_insert(sequence);
-    let is_news = sequence >= *last;
-    if is_news {
-        *last = sequence;
-    } else {
-        log::debug!("announcement {sequence} of an exporter comes after {last}");
+    match news {
+        News::New | News::Repeated => true,
+        News::Old(last) => {
+            log::debug!("announcement {sequence} of an exporter comes after {last}");
+            false
+        }
+        News::NoRoom => false,
     }
-    is_news
 }
 
 fn write(parts: &[Part], seal: &Seal) -> Vec<u8> {

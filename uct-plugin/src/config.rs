@@ -37,6 +37,7 @@ pub(crate) struct Options {
     on_full: OnFull,
     invalidate: Invalidate,
     batch: u32,
+    batch_time: Duration,
     poll_timeout: Duration,
     prove: Prove,
     post: Post,
@@ -61,6 +62,7 @@ impl Options {
             access_key: self.access_key.clone(),
             invalidate: self.invalidate,
             batch_ops: self.batch,
+            batch_time: self.batch_time,
             on_full: self.on_full,
             trays: processors(),
             ..PoolPolicy::default()

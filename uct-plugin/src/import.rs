@@ -46,7 +46,7 @@ pub(crate) unsafe fn attach(
     let remote = unsafe { read_key(mkey_buffer, params) };
     let alias = match memory::is_short() {
         true => None,
-        false => alias_of(&served, remote, mkey_buffer),
+        false => alias_of(served, remote, mkey_buffer),
     };
     let Some(alias) = alias else {
         served.count(Event::ImportLeft);

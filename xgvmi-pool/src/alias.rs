@@ -24,6 +24,7 @@ use crate::stats::{AliasCounters, AliasStats};
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
 };
+use crate::unpinned::{Note, Unpinned};
 use crate::upkeep::{LOOKS_PER_AGE, ROUND_MAX};
 
 /// Shards of the map. A miss or an eviction holds the write lock of one of them for as long as a
@@ -60,10 +61,20 @@ struct Inner<D: AliasDevice> {
     shards: Box<[Shard<D>]>,
     /// Aliases of the map, those in the making included.
     len: AtomicU32,
-    /// Candidates for eviction, the oldest last: map key, and time of use when it was picked.
-    oldest: Mutex<Vec<(u64, u64)>>,
+    oldest: Mutex<Oldest>,
     expiry: Option<Expiry>,
     keeper: Keeper,
+}
+
+/// What the last search for aliases to evict came to.
+#[derive(Debug, Default)]
+struct Oldest {
+    /// The oldest last: map key, and time of use when it was picked.
+    candidates: Vec<Note>,
+    /// The time when it began.
+    searched: u64,
+    /// It was not the first one of a tight map.
+    is_confirmed: bool,
 }
 
 /// What an alias needs until its end, which may come after that of its place in the map.
@@ -73,6 +84,7 @@ struct Core<D> {
     gate: Gate,
     /// Grows with every unpin: the time by which aliases are compared.
     clock: AtomicU64,
+    unpinned: Unpinned,
     counters: AliasCounters,
 }
 
@@ -100,7 +112,8 @@ struct Entry<D: AliasDevice> {
 
 /// An alias in use. While one of its references lives the alias is not destroyed.
 pub struct AliasRef<D: AliasDevice> {
-    entry: CountedArc<Entry<D>>,
+    /// Empty while it is dropped.
+    entry: Option<CountedArc<Entry<D>>>,
 }
 
 impl<D: AliasDevice> AliasMap<D> {
@@ -114,6 +127,7 @@ impl<D: AliasDevice> AliasMap<D> {
             device,
             gate: Gate::new(),
             clock: AtomicU64::new(0),
+            unpinned: Unpinned::new(),
             counters: AliasCounters::default(),
         };
         let shards = (0..SHARDS).map(|_| RwLock::new(HashMap::new())).collect();
@@ -121,7 +135,7 @@ impl<D: AliasDevice> AliasMap<D> {
             core: Arc::new(core),
             shards,
             len: AtomicU32::new(0),
-            oldest: Mutex::new(Vec::new()),
+            oldest: Mutex::new(Oldest::default()),
             expiry: policy.ttl.map(Expiry::new),
             keeper: Keeper::new(),
             policy,
@@ -270,33 +284,51 @@ impl<D: AliasDevice> AliasRef<D> {
     /// The key to use for the remote memory in local work requests, and to hand out as rkey.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
-        self.entry.alias.lkey
+        self.entry().alias.lkey
     }
 
     /// What the alias stands for.
     #[must_use]
     pub fn remote(&self) -> RemoteKey {
         RemoteKey {
-            owner: self.entry.owner(),
-            ..self.entry.key
+            owner: self.entry().owner(),
+            ..self.entry().key
         }
+    }
+
+    #[inline]
+    fn new(entry: CountedArc<Entry<D>>) -> Self {
+        Self { entry: Some(entry) }
+    }
+
+    #[inline]
+    fn entry(&self) -> &CountedArc<Entry<D>> {
+        // Dropping alone empties it.
+        self.entry.as_ref().expect("an alias that is not dropped")
     }
 }
 
 impl<D: AliasDevice> Clone for AliasRef<D> {
     fn clone(&self) -> Self {
-        Self {
-            entry: CountedArc::clone(&self.entry),
-        }
+        Self::new(CountedArc::clone(self.entry()))
     }
 }
 
 impl<D: AliasDevice> Drop for AliasRef<D> {
     fn drop(&mut self) {
+        let Some(entry) = self.entry.take() else {
+            return;
+        };
         // Before the count goes down: an eviction that finds the alias unpinned must see the time.
-        self.entry
-            .used
-            .store(self.entry.core.tick(), Ordering::Relaxed);
+        let used = entry.core.tick();
+        entry.used.store(used, Ordering::Relaxed);
+        if entry.core.unpinned.is_tight() {
+            let core = Arc::clone(&entry.core);
+            let map_key = entry.key.map_key();
+            // After the count went down: what is noted can be evicted.
+            drop(entry);
+            core.unpinned.note((map_key, used));
+        }
     }
 }
 
@@ -307,9 +339,7 @@ impl<D: AliasDevice> Inner<D> {
         match shard.get(&key.map_key()) {
             Some(Place::Ready(entry)) if entry.is_of(key.owner) => {
                 self.core.counters.hits.one();
-                Some(AliasRef {
-                    entry: CountedArc::clone(entry),
-                })
+                Some(AliasRef::new(CountedArc::clone(entry)))
             }
             _ => None,
         }
@@ -337,7 +367,7 @@ impl<D: AliasDevice> Inner<D> {
                     let limit = deadline.saturating_duration_since(Instant::now());
                     match flight.wait(limit) {
                         // The other thread may have made it for another owner of the same key.
-                        Some(Ok(made)) if made.entry.is_of(key.owner) => return Ok(made),
+                        Some(Ok(made)) if made.entry().is_of(key.owner) => return Ok(made),
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(error),
                         None => return Err(self.waited_too_long(&key)),
@@ -369,9 +399,7 @@ impl<D: AliasDevice> Inner<D> {
             MapEntry::Occupied(mut place) => match place.get() {
                 Place::Ready(entry) if entry.is_of(key.owner) => {
                     self.core.counters.hits.one();
-                    Claim::Found(AliasRef {
-                        entry: CountedArc::clone(entry),
-                    })
+                    Claim::Found(AliasRef::new(CountedArc::clone(entry)))
                 }
                 Place::Making(flight) => Claim::Join(Arc::clone(flight)),
                 Place::Ready(_) => {
@@ -406,7 +434,7 @@ impl<D: AliasDevice> Inner<D> {
         // Only the claimer ends a claim, so the place is still there and still ours.
         match &result {
             Ok(made) => {
-                shard.insert(key.map_key(), Place::Ready(CountedArc::clone(&made.entry)));
+                shard.insert(key.map_key(), Place::Ready(CountedArc::clone(made.entry())));
             }
             Err(_) => {
                 shard.remove(&key.map_key());
@@ -432,9 +460,7 @@ impl<D: AliasDevice> Inner<D> {
                     used: AtomicU64::new(self.core.tick()),
                     dead: AtomicBool::new(false),
                 };
-                Ok(AliasRef {
-                    entry: CountedArc::new(entry),
-                })
+                Ok(AliasRef::new(CountedArc::new(entry)))
             }
             Err(source) => {
                 self.core.counters.create_failures.one();
@@ -456,11 +482,13 @@ impl<D: AliasDevice> Inner<D> {
         }
     }
 
-    /// Puts out the alias that was unpinned longest ago. False if all are in use.
+    /// Puts out the alias that was unpinned longest ago. False if all are in use. Whatever is pinned, it
+    /// takes as long as the uses since the last call were, and not as long as the map is.
     fn evict(&self) -> bool {
         let mut oldest = lock(&self.oldest);
-        for _search in 0..2 {
-            while let Some((map_key, used)) = oldest.pop() {
+        loop {
+            let noted = || self.core.unpinned.pop();
+            while let Some((map_key, used)) = oldest.candidates.pop().or_else(noted) {
                 if let Some(evicted) = self.take_unused(map_key, used) {
                     drop(oldest);
                     self.core.counters.evictions.one();
@@ -468,9 +496,28 @@ impl<D: AliasDevice> Inner<D> {
                     return true;
                 }
             }
-            *oldest = self.search_oldest();
+            if !self.may_search(&oldest) {
+                return false;
+            }
+            self.core.counters.searches.one();
+            oldest.is_confirmed = self.core.unpinned.is_tight();
+            self.core.unpinned.tighten();
+            oldest.searched = self.core.clock.load(Ordering::SeqCst);
+            oldest.candidates = self.search_oldest();
+            if oldest.candidates.len() == EVICTION_BATCH {
+                self.core.unpinned.loosen();
+            }
         }
-        false
+    }
+
+    /// True if a search may find what neither the last one nor the notes have.
+    fn may_search(&self, oldest: &Oldest) -> bool {
+        let unpinned = &self.core.unpinned;
+        let since = self.core.clock.load(Ordering::SeqCst) - oldest.searched;
+        // Aliases that were unpinned while the map became tight are in neither.
+        let confirms = !oldest.is_confirmed;
+        let is_due = since >= u64::from(self.len.load(Ordering::Relaxed)).max(1);
+        !unpinned.is_tight() || confirms || is_due || unpinned.has_overflowed()
     }
 
     /// Takes an alias out of the map if nobody has used it since `used`. All that were unpinned
@@ -516,7 +563,7 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     /// Unpinned aliases that were last used no later than `last`.
-    fn search_unpinned(&self, last: u64) -> Vec<(u64, u64)> {
+    fn search_unpinned(&self, last: u64) -> Vec<Note> {
         let mut unpinned = Vec::new();
         for shard in &self.shards {
             for (map_key, place) in read(shard).iter() {
@@ -537,9 +584,9 @@ impl<D: AliasDevice> Inner<D> {
         unpinned
     }
 
-    fn search_oldest(&self) -> Vec<(u64, u64)> {
+    fn search_oldest(&self) -> Vec<Note> {
         let mut unpinned = self.search_unpinned(u64::MAX);
-        let by_use = |candidate: &(u64, u64)| candidate.1;
+        let by_use = |candidate: &Note| candidate.1;
         if unpinned.len() > EVICTION_BATCH {
             unpinned.select_nth_unstable_by_key(EVICTION_BATCH, by_use);
             unpinned.truncate(EVICTION_BATCH);
@@ -652,7 +699,7 @@ enum Claim<D: AliasDevice> {
 impl<D> Core<D> {
     fn tick(&self) -> u64 {
         // Cannot wrap: at one tick a nanosecond it lasts for five centuries.
-        self.clock.fetch_add(1, Ordering::Relaxed) + 1
+        self.clock.fetch_add(1, Ordering::SeqCst) + 1
     }
 }
 
@@ -731,8 +778,8 @@ impl<D: AliasDevice> fmt::Debug for AliasMap<D> {
 impl<D: AliasDevice> fmt::Debug for AliasRef<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AliasRef")
-            .field("remote", &self.entry.key)
-            .field("lkey", &self.entry.alias.lkey)
+            .field("remote", &self.entry().key)
+            .field("lkey", &self.lkey())
             .finish_non_exhaustive()
     }
 }

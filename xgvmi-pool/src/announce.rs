@@ -18,12 +18,11 @@
 //! | 40 | | keys: runs of 8 bytes, first key and number of keys whose indices follow on; exports: 24 bytes each, key, zero, address, length |
 //! | end | 16 | seal over everything before |
 
-use std::collections::HashMap;
-
 use crate::device::MkeyDevice;
 use crate::export::Export;
 use crate::key::{Gvmi, Lkey, Mkey, MkeyIndex, OwnerUuid, RemoteKey, VirtAddr};
 use crate::region::Region;
+use crate::replay::{News, OWNERS_MAX, ReplayFilter};
 use crate::secret::Seal;
 
 const MAGIC: [u8; 8] = *b"XGVMIANN";
@@ -34,9 +33,6 @@ const EXPORT_BYTES: usize = 24;
 
 /// Keys that one announcement may hold: a pool never has more.
 const KEYS_MAX: u32 = 1 << 20;
-
-/// Owners whose sequence numbers an inbox remembers: the exporters of 64 nodes of 1024 ranks.
-const OWNERS_MAX: usize = 1 << 16;
 
 /// An exporter's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -301,8 +297,7 @@ fn parse_exports(entries: &[u8]) -> Result<Vec<RemoteExport>, AnnounceError> {
 #[derive(Debug)]
 pub struct Inbox {
     seal: Seal,
-    /// Highest sequence number of each owner.
-    seen: HashMap<u64, u64>,
+    seen: ReplayFilter,
 }
 
 impl Inbox {
@@ -311,7 +306,7 @@ impl Inbox {
     pub fn new(seal: Seal) -> Self {
         Self {
             seal,
-            seen: HashMap::new(),
+            seen: ReplayFilter::default(),
         }
     }
 
@@ -324,24 +319,26 @@ impl Inbox {
         let Announcement {
             owner, sequence, ..
         } = announcement;
-        match self.seen.get(&owner.get()) {
-            Some(&seen) if sequence <= seen => {
-                return Err(AnnounceError::Replayed {
-                    owner,
-                    sequence,
-                    seen,
-                });
-            }
-            None if self.seen.len() >= OWNERS_MAX => return Err(AnnounceError::Owners),
-            _ => {}
+        match self.seen.judge(owner, sequence) {
+            News::New => {}
+            News::Repeated => return Err(replayed(owner, sequence, sequence)),
+            News::Old(seen) => return Err(replayed(owner, sequence, seen)),
+            News::NoRoom => return Err(AnnounceError::Owners),
         }
-        self.seen.insert(owner.get(), sequence);
         Ok(announcement)
     }
 
     /// Forgets an owner that is known to be dead.
     pub fn forget(&mut self, owner: OwnerUuid) {
-        self.seen.remove(&owner.get());
+        self.seen.forget(owner);
+    }
+}
+
+const fn replayed(owner: OwnerUuid, sequence: u64, seen: u64) -> AnnounceError {
+    AnnounceError::Replayed {
+        owner,
+        sequence,
+        seen,
     }
 }
 

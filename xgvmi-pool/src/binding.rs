@@ -1,7 +1,7 @@
 //! Binding keys and making them free again: which requests go into one chain, and what becomes of
 //! keys whose request failed.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::core::Core;
 use crate::device::{MkeyDevice, UmrOp};
@@ -13,6 +13,7 @@ use crate::policy::Invalidate;
 use crate::region::Region;
 use crate::slots::{SlotId, State};
 use crate::span::Span;
+use crate::sync::Ordering;
 
 /// Invalidations that are tried before a key is destroyed. The first can fail through no fault of
 /// its own, when another request of the queue did; on a queue that was rebuilt the second one tells.
@@ -60,8 +61,9 @@ impl<D: MkeyDevice> Core<D> {
     pub(crate) fn draw(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
         self.check_length(&span)?;
         let inside = self.enter()?;
+        self.flush_if_late();
         let taken = match self.is_queue() {
-            false => self.take_free(),
+            false => self.take_free(Some(span.addr())),
             true => None,
         };
         let (id, _inside) = match taken {
@@ -85,6 +87,7 @@ impl<D: MkeyDevice> Core<D> {
     #[inline]
     fn bind_inside(&self, id: SlotId, span: Span<'_>) -> Result<Mkey, PoolError> {
         let mkey = self.slots.mkey(id);
+        self.shelf.remember(id, span.addr());
         let bind = UmrOp::Bind { mkey, span };
         let ran = match self.policy.invalidate {
             Invalidate::Chained => self.run_behind_invalidations(id, bind),
@@ -193,20 +196,65 @@ impl<D: MkeyDevice> Core<D> {
         let Ok(_inside) = self.enter() else {
             return Ok(());
         };
-        self.counters.in_use.down();
         match self.policy.invalidate {
             Invalidate::Strict => {
                 self.slots.advance(id, State::Bound, State::Unsure);
+                self.counters.in_use.down();
                 self.clean(id, mkey)
             }
             Invalidate::Batched | Invalidate::Chained => {
                 self.slots.advance(id, State::Bound, State::Pending);
+                self.counters.in_use.down();
                 self.pending.push(id);
+                self.note_pending();
                 if self.pending.len() >= self.policy.batch_ops as usize {
                     self.flush_batch();
+                } else {
+                    self.flush_if_late();
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Nanoseconds since the pool was opened, never zero. Only where keys wait: a look at the clock
+    /// takes as long as the rest of a release.
+    fn now_ns(&self) -> u64 {
+        // 64 bits of nanoseconds are five centuries.
+        u64::try_from(self.epoch.elapsed().as_nanos()).map_or(u64::MAX, |now| now.max(1))
+    }
+
+    /// Starts the time of a batch, if it is not running.
+    fn note_pending(&self) {
+        let order = Ordering::Relaxed;
+        if self.pending_since.load(order) == 0
+            && self
+                .pending_since
+                .compare_exchange(0, self.now_ns(), order, order)
+                .is_ok()
+            && self.policy.keeper
+        {
+            self.keeper.kick();
+        }
+    }
+
+    /// Time that the first of the keys that wait may go on waiting; `None` if none waits.
+    pub(crate) fn batch_time_left(&self) -> Option<Duration> {
+        let since = match self.pending_since.load(Ordering::Relaxed) {
+            0 => return None,
+            since => since,
+        };
+        let waited = Duration::from_nanos(self.now_ns().saturating_sub(since));
+        Some(self.policy.batch_time.saturating_sub(waited))
+    }
+
+    /// Invalidates the keys that wait for it, if the first of them has waited long enough.
+    #[inline]
+    pub(crate) fn flush_if_late(&self) {
+        if self.pending_since.load(Ordering::Relaxed) != 0
+            && self.batch_time_left() == Some(Duration::ZERO)
+        {
+            self.flush();
         }
     }
 
@@ -227,6 +275,8 @@ impl<D: MkeyDevice> Core<D> {
 
     fn flush_batch(&self) -> usize {
         let batch = self.policy.batch_ops as usize;
+        // Before the first is taken: what is released meanwhile starts the time anew.
+        self.pending_since.store(0, Ordering::SeqCst);
         let mut chain = Chain::with_capacity(batch);
         while chain.ops.len() < batch
             && let Some(released) = self.pending.pop()
@@ -236,6 +286,10 @@ impl<D: MkeyDevice> Core<D> {
         }
         // What fails here is cleaned one by one; what is lost then is told to the observer.
         let _stopped = self.run(&chain.ids, &chain.ops);
+        if self.pending.len() > 0 {
+            // Others have released more than a batch.
+            self.note_pending();
+        }
         chain.ops.len()
     }
 

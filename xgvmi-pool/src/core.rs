@@ -9,14 +9,14 @@ use crate::error::{DeviceError, PoolError};
 use crate::event::{Observer, PoolEvent};
 use crate::gate::{Gate, Inside};
 use crate::keeper::Keeper;
-use crate::key::Gvmi;
+use crate::key::{Gvmi, VirtAddr};
 use crate::latency::Latencies;
 use crate::names::Names;
 use crate::policy::{Invalidate, OnFull, PoolPolicy};
 use crate::shelf::Shelf;
 use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
-use crate::sync::{AtomicU32, Mutex, Ordering, Queue, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Queue, lock};
 use crate::upkeep::Watch;
 use crate::waiters::{Waiters, Wake};
 
@@ -40,6 +40,9 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) shelf: Shelf,
     /// Released keys that still stand for their regions, the oldest first.
     pub(crate) pending: Queue<SlotId>,
+    /// When the first of them was released, in nanoseconds since `epoch`; zero if there is none.
+    pub(crate) pending_since: AtomicU64,
+    pub(crate) epoch: Instant,
     room: Mutex<Room>,
     /// Keys that the pool may have; lower than the policy's while the device is full. Written under
     /// the lock of `room`.
@@ -129,6 +132,8 @@ impl<D: MkeyDevice> Core<D> {
                 Invalidate::Strict => 1,
                 Invalidate::Batched | Invalidate::Chained => policy.mkeys_max as usize,
             }),
+            pending_since: AtomicU64::new(0),
+            epoch: Instant::now(),
             room: Mutex::new(Room {
                 unused: 0..policy.mkeys_max,
                 vacated: Vec::new(),
@@ -162,7 +167,7 @@ impl<D: MkeyDevice> Core<D> {
         if !self.is_open() || self.is_queue() {
             return None;
         }
-        self.take_free()
+        self.take_free(None)
     }
 
     /// True if somebody waits, whom nobody passes.
@@ -196,8 +201,8 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     #[inline]
-    pub(crate) fn take_free(&self) -> Option<SlotId> {
-        let id = self.shelf.take()?;
+    pub(crate) fn take_free(&self, place: Option<VirtAddr>) -> Option<SlotId> {
+        let id = self.shelf.take(place)?;
         self.slots.advance(id, State::Free, State::Leased);
         if self.policy.keeper && self.shelf.queued() < self.policy.low as usize {
             self.keeper.kick();
@@ -213,7 +218,7 @@ impl<D: MkeyDevice> Core<D> {
         // Keys that only wait for their invalidation are closer than new ones.
         if self.flush() > 0
             && !queue
-            && let Some(id) = self.take_free()
+            && let Some(id) = self.take_free(None)
         {
             return Ok(id);
         }
@@ -270,7 +275,7 @@ impl<D: MkeyDevice> Core<D> {
                 self.waiters.serve(Wake::Closed);
                 continue;
             }
-            let Some(id) = self.shelf.take() else {
+            let Some(id) = self.shelf.take(None) else {
                 return;
             };
             if !self.waiters.serve(Wake::Key(id)) {

@@ -34,6 +34,8 @@ pub(crate) enum Round {
     Done,
     /// The round was cut short: there is more to do.
     More,
+    /// There is more to do after this time.
+    After(Duration),
     /// There is nobody left to do it for.
     Over,
 }
@@ -55,11 +57,13 @@ impl Keeper {
         // Zero would make it spin.
         let sleep = sleep.clamp(Duration::from_millis(1), SLEEP_MAX);
         let body = move || {
+            let mut pause = sleep;
             loop {
                 let mut keeper = lock(&state.0);
                 if !wanted.load(Ordering::Relaxed) && !keeper.stopped {
-                    keeper = wait(&state.1, keeper, sleep);
+                    keeper = wait(&state.1, keeper, pause);
                 }
+                pause = sleep;
                 wanted.store(false, Ordering::Relaxed);
                 if keeper.stopped {
                     break;
@@ -68,6 +72,7 @@ impl Keeper {
                 match round() {
                     Round::Done => {}
                     Round::More => wanted.store(true, Ordering::Relaxed),
+                    Round::After(time) => pause = time.min(sleep),
                     Round::Over => break,
                 }
             }

@@ -45,6 +45,7 @@
 #![cfg_attr(not(feature = "mlx5"), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
+mod affinity;
 mod alias;
 mod announce;
 mod binding;
@@ -72,6 +73,7 @@ mod names;
 mod policy;
 mod pool;
 mod region;
+mod replay;
 mod secret;
 mod shelf;
 #[cfg(any(test, feature = "sim"))]
@@ -82,6 +84,7 @@ mod spread;
 mod stats;
 mod sync;
 mod tray;
+mod unpinned;
 mod upkeep;
 mod waiters;
 
@@ -97,6 +100,7 @@ pub use latency::{Latency, PoolLatencies};
 pub use policy::{AliasPolicy, Invalidate, OnFull, PolicyError, PoolPolicy, ReuseOrder};
 pub use pool::{MkeyPool, PoolLevels};
 pub use region::{Region, RegionError};
+pub use replay::{News, ReplayFilter};
 pub use secret::{Seal, Secret, SecretError};
 pub use span::Span;
 pub use stats::{AliasStats, PoolStats};

@@ -146,6 +146,8 @@ fn check_deferred(invalidate: Invalidate) {
         let policy = PoolPolicy {
             mkeys_max: 2,
             invalidate,
+            // A model has no clock.
+            batch_time: FOREVER,
             batch_ops: 2,
             ..PoolPolicy::default()
         };

@@ -15,11 +15,16 @@ pub enum Invalidate {
     /// at all times, hence the default.
     #[default]
     Strict,
-    /// Together with others: when [`PoolPolicy::batch_ops`] keys wait for it, when the pool has no
-    /// free key left, or when [`MkeyPool::flush`](crate::MkeyPool::flush) is called. One doorbell
-    /// and one completion for all of them. Until then a peer that kept the key can still reach the
-    /// region, as far as its registration lives: release what must not be reached only after a
-    /// flush.
+    /// Together with others: when [`PoolPolicy::batch_ops`] keys wait for it, when the first of them
+    /// has waited for [`PoolPolicy::batch_time`], when the pool has no free key left, or when
+    /// [`MkeyPool::flush`](crate::MkeyPool::flush) is called. One doorbell and one completion for all
+    /// of them.
+    ///
+    /// Until then a peer that kept the key reaches whatever the region's local key stands for: the
+    /// region while its registration lives, nothing once that is gone, and other memory once the
+    /// kernel has given the same local key to another registration that covers some of the same
+    /// addresses. Use it only where every peer that had the key is trusted with all of the process's
+    /// registered memory, or flush before the registration goes.
     Batched,
     /// In front of the next bind, in the same chain: an export and a release cost one doorbell, as
     /// long as the pool has another key for the bind. Like [`Invalidate::Batched`] otherwise, with
@@ -57,6 +62,16 @@ pub enum ReuseOrder {
     /// handle reaches the very next buffer, as in stock UCX: for jobs whose processes are one
     /// another's friends.
     Lifo,
+    /// The one that stood for the same address last, if it is free; else as [`ReuseOrder::Fifo`]. A
+    /// buffer that comes back at its place is exported with the key that its importer knows for it, so
+    /// that the importer's own cache hits.
+    ///
+    /// A peer that kept a stale handle reaches the next buffer at that address, at once and as long as
+    /// it is exported, where by FIFO it would meet a key that rests. It never reaches another address
+    /// by that than by FIFO, and strict invalidation still keeps it out between the two exports. For
+    /// buffers that one process exports to one importer again and again it tells the importer nothing
+    /// that it is not told anyway. Free keys are in one list under one lock, without trays.
+    Affinity,
 }
 
 /// How a pool of keys behaves.
@@ -105,6 +120,12 @@ pub struct PoolPolicy {
     /// Default 64: the doorbell is then a sixtieth of the cost, and fewer regions than that are
     /// reachable for longer than they should be. A device that takes shorter chains lowers it.
     pub batch_ops: u32,
+    /// How long a released key waits for its invalidation at most, in the modes in which it does.
+    /// Default 10 ms: a process that releases all the time fills its batches sooner, and one that does
+    /// not should not leave memory reachable. Held by whichever comes first: the next export or
+    /// release, a round of upkeep, or the keeper. Without a keeper, a process that calls nothing any
+    /// more invalidates nothing.
+    pub batch_time: Duration,
     /// What happens at the cap.
     pub on_full: OnFull,
 }
@@ -126,6 +147,7 @@ impl Default for PoolPolicy {
             access_key: AccessKey::UCX_COMPATIBLE,
             invalidate: Invalidate::default(),
             batch_ops: 64,
+            batch_time: Duration::from_millis(10),
             on_full: OnFull::default(),
         }
     }

@@ -15,6 +15,8 @@ use std::hint;
 
 use crossbeam_utils::CachePadded;
 
+use crate::affinity::Resting;
+use crate::key::VirtAddr;
 use crate::policy::ReuseOrder;
 use crate::slots::SlotId;
 use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, thread_number, yield_now};
@@ -56,6 +58,8 @@ enum Handfuls {
     Fifo(Queue<Few>),
     /// The last one at the end. The lock is held for a push or a pop of a handful.
     Lifo(Mutex<VecDeque<Few>>),
+    /// Key by key, with their last addresses. The lock is held for one of them.
+    Affinity(Mutex<Resting>),
 }
 
 /// How full the queue is, and was.
@@ -90,6 +94,7 @@ impl Shelf {
                 // In the worst case each handful is one key.
                 ReuseOrder::Fifo => Handfuls::Fifo(Queue::new(capacity as usize)),
                 ReuseOrder::Lifo => Handfuls::Lifo(Mutex::default()),
+                ReuseOrder::Affinity => Handfuls::Affinity(Mutex::new(Resting::new(capacity))),
             },
             marks: CachePadded::new(Marks {
                 queued: AtomicUsize::new(0),
@@ -98,16 +103,20 @@ impl Shelf {
                 returned: AtomicUsize::new(0),
             }),
             trays: (0..trays).map(|_| CachePadded::default()).collect(),
-            tray_keys: tray_keys.min(TRAY_KEYS_MAX).min(share),
+            tray_keys: match order {
+                ReuseOrder::Fifo | ReuseOrder::Lifo => tray_keys.min(TRAY_KEYS_MAX).min(share),
+                // A key on a tray would not be found by its address.
+                ReuseOrder::Affinity => 0,
+            },
             order,
         }
     }
 
-    /// The key whose turn it is, to within a handful.
+    /// The key whose turn it is, to within a handful; by affinity the one that stood for the place.
     #[inline]
-    pub(crate) fn take(&self) -> Option<SlotId> {
+    pub(crate) fn take(&self, place: Option<VirtAddr>) -> Option<SlotId> {
         if self.tray_keys == 0 {
-            return self.take_without_tray();
+            return self.take_at(place);
         }
         let own = self.own_tray();
         if let Some(tray) = self.trays[own].claim()
@@ -166,6 +175,28 @@ impl Shelf {
     }
 
     #[cold]
+    fn take_at(&self, place: Option<VirtAddr>) -> Option<SlotId> {
+        let Handfuls::Affinity(resting) = &self.queue else {
+            return self.take_without_tray();
+        };
+        let found = lock(resting).take(place)?;
+        self.marks.queued.fetch_sub(1, Ordering::Relaxed);
+        self.marks
+            .idle_min
+            .fetch_min(self.queued(), Ordering::Relaxed);
+        self.marks.taken.fetch_add(1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Notes which place a key is bound to, if that matters.
+    #[inline]
+    pub(crate) fn remember(&self, id: SlotId, place: VirtAddr) {
+        if let Handfuls::Affinity(resting) = &self.queue {
+            lock(resting).remember(id, place);
+        }
+    }
+
+    #[cold]
     fn take_without_tray(&self) -> Option<SlotId> {
         let mut few = self.next()?;
         self.marks
@@ -191,7 +222,7 @@ impl Shelf {
         }
         let full = tray.clear_returned();
         match self.order {
-            ReuseOrder::Fifo => self.push(full),
+            ReuseOrder::Fifo | ReuseOrder::Affinity => self.push(full),
             ReuseOrder::Lifo => {
                 let older = tray.clear_out();
                 tray.refill(&full);
@@ -316,6 +347,10 @@ impl Handfuls {
         match self {
             Self::Fifo(queue) => queue.push(few),
             Self::Lifo(stack) => lock(stack).push_back(few),
+            Self::Affinity(resting) => {
+                let mut resting = lock(resting);
+                few.ids().for_each(|id| resting.put(id));
+            }
         }
     }
 
@@ -324,6 +359,7 @@ impl Handfuls {
         match self {
             Self::Fifo(queue) => queue.pop(),
             Self::Lifo(stack) => lock(stack).pop_back(),
+            Self::Affinity(resting) => lock(resting).take(None).map(Few::of),
         }
     }
 
@@ -337,6 +373,7 @@ impl Handfuls {
         match self {
             Self::Fifo(queue) => queue.pop(),
             Self::Lifo(stack) => lock(stack).pop_front(),
+            Self::Affinity(_) => self.next(),
         }
     }
 
@@ -345,6 +382,7 @@ impl Handfuls {
         match self {
             Self::Fifo(queue) => queue.push(few),
             Self::Lifo(stack) => lock(stack).push_front(few),
+            Self::Affinity(_) => self.push(few),
         }
     }
 }
@@ -361,7 +399,7 @@ mod tests {
         (0..40).for_each(|id| shelf.add(SlotId(id)));
         let mut last_used = [None; 40];
         for round in 0..1000u32 {
-            let id = shelf.take().expect("forty keys");
+            let id = shelf.take(None).expect("forty keys");
             if let Some(last) = last_used[id.0 as usize].replace(round) {
                 assert!(
                     round - last >= 40 - 8,
@@ -380,7 +418,7 @@ mod tests {
         assert_eq!(shelf.tray_keys, 0, "four keys are too few for trays");
         (0..4).for_each(|id| shelf.add(SlotId(id)));
         for round in 0..20 {
-            let id = shelf.take().expect("four keys");
+            let id = shelf.take(None).expect("four keys");
             assert_eq!(id.0, round % 4);
             shelf.put(id);
         }
@@ -396,7 +434,7 @@ mod tests {
         // Down to the bottom and up again, in steps of different lengths.
         for step in [1, 3, 20, 7, 30, 40] {
             for _ in 0..step {
-                let id = shelf.take().map(|id| id.0);
+                let id = shelf.take(None).map(|id| id.0);
                 assert_eq!(id, model.pop());
                 held.extend(id);
             }
@@ -420,11 +458,13 @@ mod tests {
         (0..8).for_each(|id| shelf.add(SlotId(id)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let ids: Vec<_> = (0..8).map(|_| shelf.take().expect("a key")).collect();
+                let ids: Vec<_> = (0..8).map(|_| shelf.take(None).expect("a key")).collect();
                 ids.into_iter().for_each(|id| shelf.put(id));
             });
         });
-        let found: HashSet<_> = std::iter::from_fn(|| shelf.take()).map(|id| id.0).collect();
+        let found: HashSet<_> = std::iter::from_fn(|| shelf.take(None))
+            .map(|id| id.0)
+            .collect();
         assert_eq!(found, (0..8).collect());
         let Traffic { taken, returned } = shelf.traffic();
         assert_eq!((taken, returned), (16, 8));

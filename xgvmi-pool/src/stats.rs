@@ -172,6 +172,8 @@ counters! {
         destroy_failures,
         /// Aliases put out to make room.
         evictions,
+        /// Times that the whole map was searched for aliases to put out.
+        searches,
         /// Aliases of an owner that is gone, replaced when its key came again from another owner.
         stale,
         /// Aliases put out because their owner was reported dead.

@@ -79,6 +79,8 @@ impl Claimed<'_> {
             }
             // What is out came before what is back.
             ReuseOrder::Lifo => self.take_last(),
+            // There are no trays then.
+            ReuseOrder::Affinity => None,
         }
     }
 
@@ -175,6 +177,11 @@ impl Few {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The keys, the first one first.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.keys().iter().copied().map(SlotId)
     }
 
     fn keys(&self) -> &[u32] {

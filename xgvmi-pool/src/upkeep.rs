@@ -47,6 +47,7 @@ impl<D: MkeyDevice> Core<D> {
         if self.enter().is_err() {
             return done;
         }
+        self.flush_if_late();
         if self.shelf.queued() < low {
             while done.created < ROUND_MAX && self.shelf.queued() < high {
                 match self.create(State::Free) {
@@ -96,6 +97,9 @@ impl<D: MkeyDevice> Core<D> {
                 return Round::Over;
             };
             let done = core.upkeep();
+            if let Some(left) = core.batch_time_left() {
+                return Round::After(left);
+            }
             if done.created.max(done.destroyed) == ROUND_MAX {
                 Round::More
             } else {

@@ -475,3 +475,35 @@ fn a_failed_attempt_does_not_spoil_the_next() {
     fabric.set_faults(3, FaultRates::default());
     assert!(map.attach(keys[0]).is_ok());
 }
+
+/// A map with everything in use is not searched for each miss, and what becomes unpinned is found.
+#[test]
+fn a_full_map_of_pinned_aliases_is_not_searched_again_and_again() {
+    const ALIASES: u32 = 1000;
+    let fabric = SimFabric::new();
+    let (_pool, exported) = exported(&fabric, 2 * ALIASES);
+    let map = map(&fabric, ALIASES);
+    let (pinned, others) = exported.split_at(ALIASES as usize);
+    let mut pins: Vec<_> = pinned
+        .iter()
+        .map(|key| map.attach(*key).expect("an alias"))
+        .collect();
+    for key in others {
+        let error = map.attach(*key).expect_err("everything is pinned");
+        assert!(matches!(error, AliasError::Full { .. }), "{error}");
+    }
+    assert!(map.stats().searches <= 2, "{:?}", map.stats());
+    // One place comes free at a time.
+    for (key, place) in others.iter().zip(0..100) {
+        drop(pins.swap_remove(place));
+        pins.push(map.attach(*key).expect("the place that came free"));
+        assert!(map.attach(others[999]).is_err(), "and no other");
+    }
+    assert!(map.stats().searches <= 4, "{:?}", map.stats());
+    // Everything comes free: the oldest goes first.
+    drop(pins);
+    for key in &others[100..] {
+        drop(map.attach(*key).expect("a place"));
+    }
+    assert_eq!(map.len(), ALIASES as usize);
+}

@@ -1,5 +1,7 @@
 //! Chains: how many requests share a doorbell, and when a released key is really out of reach.
 
+use std::time::{Duration, Instant};
+
 use xgvmi_pool::sim::{FaultRates, SimDevice, SimFabric};
 use xgvmi_pool::{
     Export, Gvmi, Invalidate, Lkey, MkeyPool, PoolError, PoolPolicy, Region, Span, VirtAddr,
@@ -11,6 +13,8 @@ fn pool(fabric: &SimFabric, invalidate: Invalidate) -> MkeyPool<SimDevice> {
     let policy = PoolPolicy {
         invalidate,
         prefill: 64,
+        // Chains are counted, on a slow machine too.
+        batch_time: Duration::from_secs(3600),
         ..PoolPolicy::default()
     };
     MkeyPool::open(fabric.function(HOST), policy).expect("a good policy")
@@ -241,4 +245,60 @@ fn what_fails_in_a_batch_fails_alone_or_with_those_behind_it() {
     assert_eq!(fabric.bound(HOST), 0);
     assert_eq!(export_all(&pool, 64).len(), 64, "no key was lost");
     assert_eq!(fabric.counts().create_mkey, 64);
+}
+
+/// In the modes in which released keys wait, the first one waits no longer than it may.
+#[track_caller]
+fn check_time(invalidate: Invalidate) {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        invalidate,
+        prefill: 8,
+        batch_time: Duration::ZERO,
+        ..PoolPolicy::default()
+    };
+    let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a pool");
+    let export = |number: usize| pool.export(regions(4)[number]).expect("a key");
+    let (first, second) = (export(1), export(2));
+    first.release().expect("released");
+    // A release is the next call, and no time is no time.
+    assert_eq!(pool.stats().pending, 0, "{invalidate:?}");
+    drop(second);
+
+    let patient = PoolPolicy {
+        invalidate,
+        prefill: 8,
+        batch_time: Duration::from_secs(3600),
+        ..PoolPolicy::default()
+    };
+    let pool = MkeyPool::open(fabric.function(HOST), patient).expect("a pool");
+    drop(pool.export(regions(4)[3]).expect("a key"));
+    pool.upkeep();
+    assert_eq!(pool.stats().pending, 1, "{invalidate:?}");
+}
+
+#[test]
+fn a_released_key_waits_no_longer_than_the_policy_says() {
+    check_time(Invalidate::Batched);
+    check_time(Invalidate::Chained);
+}
+
+#[test]
+fn the_keeper_ends_the_wait_where_nobody_calls() {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        invalidate: Invalidate::Batched,
+        prefill: 8,
+        keeper: true,
+        batch_time: Duration::from_millis(5),
+        ..PoolPolicy::default()
+    };
+    let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a pool");
+    drop(pool.export(regions(4)[1]).expect("a key"));
+    let limit = Instant::now() + Duration::from_secs(60);
+    while fabric.bound(HOST) > 0 {
+        assert!(Instant::now() < limit, "nobody invalidates");
+        std::thread::yield_now();
+    }
+    assert_eq!(pool.stats().pending, 0);
 }

@@ -362,3 +362,40 @@ fn threads_share_the_pool() {
     assert!(fabric.counts().create_mkey <= 8);
     assert_eq!((pool.stats().binds, pool.stats().invalidates), (2000, 2000));
 }
+
+/// A buffer that comes back at its place gets the key that stood for it before.
+#[test]
+fn by_affinity_an_address_gets_its_key_back() {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        prefill: 16,
+        order: ReuseOrder::Affinity,
+        ..PoolPolicy::default()
+    };
+    let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a pool");
+    let region = |place: u64| {
+        let addr = VirtAddr::new(0x7000_0000 + (place << 16));
+        Region::new(addr, 0x4000, Lkey::from_raw(7)).expect("a region")
+    };
+    let keys = || -> Vec<_> {
+        let exports: Vec<_> = (0..8)
+            .map(|place| pool.export(region(place)).expect("a key"))
+            .collect();
+        exports.iter().map(xgvmi_pool::Export::mkey).collect()
+    };
+    let first = keys();
+    for _ in 0..10 {
+        assert_eq!(keys(), first);
+    }
+    // A key that is in use is not taken from its owner.
+    let held = pool.export(region(3)).expect("a key");
+    let other = pool.export(region(3)).expect("another");
+    assert_ne!(held.mkey(), other.mkey());
+    // The rest rests in its order.
+    let fresh = pool.export(region(100)).expect("a key");
+    assert!(!first.contains(&fresh.mkey()));
+    drop((held, other, fresh));
+    let stats = pool.stats();
+    assert_eq!((stats.keys, stats.in_use), (16, 0));
+    assert_eq!(stats.hits, stats.returns);
+}

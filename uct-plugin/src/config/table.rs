@@ -31,6 +31,7 @@ pub(super) struct Raw {
     pub(super) full_timeout: f64,
     pub(super) invalidate: c_uint,
     pub(super) batch: c_uint,
+    pub(super) batch_time: f64,
     pub(super) poll_timeout: f64,
     pub(super) prove: c_uint,
     pub(super) post: c_uint,
@@ -61,7 +62,12 @@ static LOG_LEVELS: Words<14> = Words([
 
 static ON_FULL: Words<3> = Words([c"fallback".as_ptr(), c"wait".as_ptr(), null()]);
 
-static POOL_ORDER: Words<3> = Words([c"fifo".as_ptr(), c"lifo".as_ptr(), null()]);
+static POOL_ORDER: Words<4> = Words([
+    c"fifo".as_ptr(),
+    c"lifo".as_ptr(),
+    c"affinity".as_ptr(),
+    null(),
+]);
 
 static INVALIDATE: Words<4> = Words([
     c"strict".as_ptr(),
@@ -75,7 +81,7 @@ static PROVE: Words<4> = Words([c"y".as_ptr(), c"n".as_ptr(), c"once".as_ptr(), 
 static POST: Words<3> = Words([c"raw".as_ptr(), c"verbs".as_ptr(), null()]);
 
 /// All options.
-pub(super) static OPTIONS: [Spec; 21] = [
+pub(super) static OPTIONS: [Spec; 22] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -157,7 +163,10 @@ pub(super) static OPTIONS: [Spec; 21] = [
                - fifo: the key released first. A peer that still holds a released key gets an access\n   \
                error as long as other keys are free.\n \
                - lifo: the key released last. It is more likely to be in the adapter's cache. A peer\n   \
-               that still holds it can access the next buffer.",
+               that still holds it can access the next buffer.\n \
+               - affinity: the key that the same address had before, if it is free, else as fifo. The\n   \
+               importer of a buffer that returns at its address then finds the key in its own cache. A\n   \
+               peer that still holds the key can access the next buffer at that address.",
         offset: offset_of!(Raw, pool_order),
         kind: Kind::Word(&POOL_ORDER.0),
     },
@@ -185,8 +194,10 @@ pub(super) static OPTIONS: [Spec; 21] = [
                - strict: before the deregistration.\n \
                - batched: when UCX_XGVMI_BATCH keys wait for it.\n \
                - chained: together with the next export.\n\
-               With batched and chained, a peer that still holds the key can access the memory until\n\
-               the memory registration ends. Use them only if all peers are trusted.",
+               With batched and chained, for at most UCX_XGVMI_BATCH_TIME, a peer that still holds the\n\
+               key can access the memory until the memory registration ends, and then any other memory\n\
+               that is registered at these addresses with the same local key. Use them only if all\n\
+               peers are trusted with all registered memory of the process.",
         offset: offset_of!(Raw, invalidate),
         kind: Kind::Word(&INVALIDATE.0),
     },
@@ -200,6 +211,15 @@ pub(super) static OPTIONS: [Spec; 21] = [
             min: 1,
             max: BATCH_MAX,
         },
+    },
+    Spec {
+        name: c"BATCH_TIME",
+        default: c"10ms",
+        doc: c"Longest time that a memory key waits for its invalidation with batched and chained. The\n\
+               next export or release after this time invalidates it. With UCX_XGVMI_REFILL a thread\n\
+               does so if there is none.",
+        offset: offset_of!(Raw, batch_time),
+        kind: Kind::Time,
     },
     Spec {
         name: c"POLL_TIMEOUT",
@@ -300,6 +320,7 @@ impl Raw {
         full_timeout: 0.1,
         invalidate: 0,
         batch: 64,
+        batch_time: 0.01,
         poll_timeout: 5.0,
         prove: 0,
         post: 0,
@@ -370,6 +391,7 @@ mod tests {
         check(c"BATCH", raw.batch);
         check(c"ALIAS_MAX", raw.alias_max);
         check(c"IMPORT_MAX", raw.import_max);
+        check_time(c"BATCH_TIME", raw.batch_time);
         check_time(c"ALIAS_TTL", raw.alias_ttl);
         check_time(c"POOL_AGE", raw.pool_age);
         check_time(c"FULL_TIMEOUT", raw.full_timeout);

@@ -42,7 +42,8 @@ impl Raw {
             refill: self.refill != 0,
             pool_order: match self.pool_order {
                 0 => ReuseOrder::Fifo,
-                _ => ReuseOrder::Lifo,
+                1 => ReuseOrder::Lifo,
+                _ => ReuseOrder::Affinity,
             },
             on_full: match self.on_full {
                 0 => OnFull::Fail,
@@ -58,6 +59,7 @@ impl Raw {
                 _ => Invalidate::Chained,
             },
             batch: number(c"BATCH", self.batch),
+            batch_time: time("BATCH_TIME", self.batch_time, Self::DEFAULT.batch_time),
             poll_timeout: time_above_zero(
                 "POLL_TIMEOUT",
                 self.poll_timeout,

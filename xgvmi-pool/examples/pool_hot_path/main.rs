@@ -13,6 +13,7 @@ mod verbs;
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mlx5dv_sys::Mlx5Lib;
 use verbs::{Context, Memory};
@@ -42,6 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = context.pool_device(Mlx5Options::default())?;
     let policy = PoolPolicy {
         invalidate,
+        // Stepping makes each round longer than a batch may wait.
+        batch_time: Duration::from_secs(3600),
         prefill: 128,
         ..PoolPolicy::default()
     };

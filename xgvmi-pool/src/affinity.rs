@@ -1,0 +1,156 @@
+//! Free keys in the order in which they came back, each with the address that it was bound to last.
+//! A buffer that comes back at the same place gets the key that stood for it before, if that key is
+//! free: its importer then meets a key that it knows under this address. Else the key that rested
+//! longest is taken, as by [`ReuseOrder::Fifo`](crate::ReuseOrder::Fifo).
+
+use crate::key::VirtAddr;
+use crate::slots::SlotId;
+
+/// No key.
+const NONE: u32 = u32::MAX;
+
+/// Free keys, in a doubly linked list over their slots.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    links: Vec<Link>,
+    /// By a hash of the address, the slot that was bound there last.
+    last: Vec<u32>,
+    first: u32,
+    end: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    before: u32,
+    behind: u32,
+    is_free: bool,
+    /// Address that the key was bound to last.
+    address: u64,
+}
+
+impl Resting {
+    /// No keys, and room for as many slots.
+    pub(crate) fn new(capacity: u32) -> Self {
+        let link = Link {
+            before: NONE,
+            behind: NONE,
+            is_free: false,
+            address: 0,
+        };
+        Self {
+            links: vec![link; capacity as usize],
+            // Twice as many places, so that few addresses share one.
+            last: vec![NONE; (2 * capacity as usize).next_power_of_two()],
+            first: NONE,
+            end: NONE,
+        }
+    }
+
+    /// The key that stood for the address last, or else the one that rested longest.
+    pub(crate) fn take(&mut self, address: Option<VirtAddr>) -> Option<SlotId> {
+        let known = address.and_then(|address| self.known(address));
+        let taken = known.or((self.first != NONE).then_some(self.first))?;
+        self.unlink(taken);
+        Some(SlotId(taken))
+    }
+
+    /// Notes what a key is bound to.
+    pub(crate) fn remember(&mut self, id: SlotId, address: VirtAddr) {
+        self.links[id.0 as usize].address = address.get();
+        let place = self.place(address);
+        self.last[place] = id.0;
+    }
+
+    /// Puts a key behind all others.
+    pub(crate) fn put(&mut self, id: SlotId) {
+        let link = &mut self.links[id.0 as usize];
+        assert!(!link.is_free, "a key came back twice");
+        (link.before, link.behind, link.is_free) = (self.end, NONE, true);
+        match self.end {
+            NONE => self.first = id.0,
+            end => self.links[end as usize].behind = id.0,
+        }
+        self.end = id.0;
+    }
+
+    fn known(&self, address: VirtAddr) -> Option<u32> {
+        let slot = self.last[self.place(address)];
+        let link = self.links.get(slot as usize)?;
+        (link.is_free && link.address == address.get()).then_some(slot)
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Link { before, behind, .. } = self.links[slot as usize];
+        match before {
+            NONE => self.first = behind,
+            before => self.links[before as usize].behind = behind,
+        }
+        match behind {
+            NONE => self.end = before,
+            behind => self.links[behind as usize].before = before,
+        }
+        self.links[slot as usize].is_free = false;
+    }
+
+    fn place(&self, address: VirtAddr) -> usize {
+        // The multiplier of Fibonacci hashing; the upper half depends on all bits of the address.
+        let mixed = address.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let mixed = mixed as usize;
+        mixed & (self.last.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u64) -> VirtAddr {
+        VirtAddr::new(0x7f00_0000_0000 + (number << 12))
+    }
+
+    fn full(keys: u32) -> Resting {
+        let mut resting = Resting::new(keys);
+        (0..keys).for_each(|id| resting.put(SlotId(id)));
+        resting
+    }
+
+    #[test]
+    fn an_address_gets_its_key_back() {
+        let mut resting = full(16);
+        let bind = |resting: &mut Resting, number| {
+            let id = resting.take(Some(address(number))).expect("a key");
+            resting.remember(id, address(number));
+            id
+        };
+        let first: Vec<_> = (0..8).map(|number| bind(&mut resting, number)).collect();
+        // They come back in another order.
+        first.iter().rev().for_each(|id| resting.put(*id));
+        let again: Vec<_> = (0..8).map(|number| bind(&mut resting, number)).collect();
+        assert_eq!(first, again);
+    }
+
+    #[test]
+    fn without_a_known_address_the_order_is_that_of_return() {
+        let mut resting = full(4);
+        for round in 0..20 {
+            let id = resting.take(Some(address(round))).expect("a key");
+            assert_eq!(u64::from(id.0), round % 4);
+            resting.remember(id, address(round));
+            resting.put(id);
+        }
+        assert_eq!(resting.take(None), Some(SlotId(0)));
+    }
+
+    #[test]
+    fn a_key_in_use_is_not_taken_again() {
+        let mut resting = full(2);
+        let first = resting.take(Some(address(1))).expect("a key");
+        resting.remember(first, address(1));
+        let second = resting.take(Some(address(1))).expect("another");
+        assert_ne!(first, second);
+        assert_eq!(resting.take(Some(address(1))), None);
+        resting.put(first);
+        resting.put(second);
+        assert_eq!(resting.take(Some(address(1))), Some(first));
+    }
+}
