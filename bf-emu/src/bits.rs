@@ -1,5 +1,26 @@
 //! Parts of numbers, and conversions that lose nothing.
 
+const _: () = assert!(usize::BITS == 64, "sizes are 64 bits wide");
+
+/// A number of 64 bits as a size.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a size has 64 bits: asserted above"
+)]
+pub(crate) const fn size(number: u64) -> usize {
+    number as usize
+}
+
+/// A constant size as a number of 32 bits. Refused at compile time where it does not fit.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "asserted in the line before"
+)]
+pub(crate) const fn constant(size: usize) -> u32 {
+    assert!(size <= u32::MAX as usize, "the constant has 32 bits");
+    size as u32
+}
+
 /// The low 32 bits of a number.
 pub(crate) const fn low32(number: u64) -> u32 {
     let [a, b, c, d, ..] = number.to_le_bytes();

@@ -8,6 +8,8 @@ use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use crate::bits::{low32, size};
+
 /// An error number of the kernel, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
@@ -62,21 +64,20 @@ impl Word for usize {
 
 impl Word for u64 {
     fn word(self) -> usize {
-        // 64 bits are a word on every platform supported.
-        usize::try_from(self).unwrap_or(usize::MAX)
+        size(self)
     }
 }
 
 impl Word for u32 {
     fn word(self) -> usize {
-        usize::try_from(self).unwrap_or(usize::MAX)
+        self as usize
     }
 }
 
 impl Word for i32 {
     fn word(self) -> usize {
         // Negative numbers keep their sign, as the kernel cuts or keeps them.
-        isize::try_from(self).unwrap_or(isize::MAX).cast_unsigned()
+        size(i64::from(self).cast_unsigned())
     }
 }
 
@@ -290,7 +291,7 @@ pub fn pipe(packets: bool) -> Result<(RawFd, RawFd)> {
 /// The kernel's.
 pub fn set_nonblocking(fd: RawFd) -> Result<()> {
     let flags = syscall!(libc::SYS_fcntl, fd, libc::F_GETFL)?;
-    let flags = i32::try_from(flags).unwrap_or(0) | libc::O_NONBLOCK;
+    let flags = low32(flags as u64).cast_signed() | libc::O_NONBLOCK;
     syscall!(libc::SYS_fcntl, fd, libc::F_SETFL, flags).map(drop)
 }
 
@@ -325,7 +326,7 @@ pub fn has_no_reader(write_fd: RawFd) -> bool {
 pub fn waiting_bytes(fd: RawFd) -> Result<usize> {
     let mut count: libc::c_int = 0;
     syscall!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut count)?;
-    Ok(usize::try_from(count).unwrap_or(0))
+    usize::try_from(count).map_err(|_| Errno(libc::EIO))
 }
 
 /// Number of this process; 0 until it was asked for. It is asked for anew after a fork.
@@ -337,11 +338,10 @@ static PID: AtomicI32 = AtomicI32::new(0);
 pub fn pid() -> i32 {
     match PID.load(Ordering::Relaxed) {
         0 => {
-            let pid = syscall!(libc::SYS_getpid)
-                .ok()
-                .and_then(|pid| i32::try_from(pid).ok());
-            PID.store(pid.unwrap_or(0), Ordering::Relaxed);
-            pid.unwrap_or(0)
+            // The call cannot fail; a filter that forbids it leaves 0, which is no process.
+            let pid = syscall!(libc::SYS_getpid).map_or(0, |pid| low32(pid as u64).cast_signed());
+            PID.store(pid, Ordering::Relaxed);
+            pid
         }
         pid => pid,
     }
@@ -352,11 +352,11 @@ pub fn forget_pid() {
     PID.store(0, Ordering::Relaxed);
 }
 
-/// The processor that the calling thread runs on.
+/// The processor that the calling thread runs on; [`u32::MAX`] if the C library cannot tell.
 #[must_use]
 pub fn cpu() -> u32 {
     // SAFETY: the call takes nothing; the C library answers it without a system call.
-    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(u32::MAX)
+    unsafe { libc::sched_getcpu() }.cast_unsigned()
 }
 
 /// Lets other threads of this processor run.
@@ -372,10 +372,8 @@ pub fn vanish() {
 /// Number of the calling thread.
 #[must_use]
 pub fn thread_id() -> u32 {
-    syscall!(libc::SYS_gettid)
-        .ok()
-        .and_then(|id| u32::try_from(id).ok())
-        .unwrap_or(u32::MAX)
+    // The call cannot fail; no thread has the number of a filter that forbids it.
+    syscall!(libc::SYS_gettid).map_or(u32::MAX, |id| low32(id as u64))
 }
 
 /// Copies from `remote` of process `pid` to `local` of this one. Returns the bytes copied, fewer
@@ -633,7 +631,7 @@ pub fn map_shared(fd: RawFd, offset: u64, length: u64) -> Result<u64> {
         fd,
         offset
     )?;
-    Ok(u64::try_from(mapped).unwrap_or(0))
+    Ok(mapped as u64)
 }
 
 /// Takes a mapping of [`map_shared`] away.
@@ -644,9 +642,8 @@ pub fn unmap(address: u64, length: u64) {
 /// Sleeps for about `nanos`.
 pub fn sleep(nanos: u64) {
     let time = libc::timespec {
-        // Cannot be cut: at most a few minutes by the limits of profiles and faults.
-        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+        tv_sec: (nanos / 1_000_000_000).cast_signed(),
+        tv_nsec: (nanos % 1_000_000_000).cast_signed(),
     };
     let none: *mut libc::timespec = std::ptr::null_mut();
     let _ = syscall!(libc::SYS_nanosleep, &raw const time, none);
@@ -655,8 +652,8 @@ pub fn sleep(nanos: u64) {
 /// Waits while `*word == expected`, a word that processes may share, at most `timeout_ns`; wakes early at times.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     let time = libc::timespec {
-        tv_sec: i64::try_from(timeout_ns / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).unwrap_or(0),
+        tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
     };
     let op = libc::FUTEX_WAIT;
     let _ = syscall!(

@@ -57,15 +57,18 @@ pub(crate) fn go_on_at(context: &mut ucontext_t, rip: usize) {
     set(context, libc::REG_RIP, rip as u64);
 }
 
+/// Place of a register: the numbers of `REG_*` are not negative.
+fn place(register: c_int) -> usize {
+    register.cast_unsigned() as usize
+}
+
 fn get(context: &ucontext_t, register: c_int) -> u64 {
-    let index = usize::try_from(register).unwrap_or(usize::MAX);
-    let saved = context.uc_mcontext.gregs.get(index);
+    let saved = context.uc_mcontext.gregs.get(place(register));
     saved.map_or(0, |value| value.cast_unsigned())
 }
 
 fn set(context: &mut ucontext_t, register: c_int, value: u64) {
-    let index = usize::try_from(register).unwrap_or(usize::MAX);
-    if let Some(saved) = context.uc_mcontext.gregs.get_mut(index) {
+    if let Some(saved) = context.uc_mcontext.gregs.get_mut(place(register)) {
         *saved = value.cast_signed();
     }
 }

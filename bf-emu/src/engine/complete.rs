@@ -66,8 +66,7 @@ pub(crate) fn complete_scattered(
     }
     let record = Record {
         take,
-        // Cannot be cut: there are at most 64 functions.
-        function: u32::try_from(function).unwrap_or(0),
+        function,
         slot,
         generation,
         produced: cq.produced.wrapping_add(1),
@@ -84,7 +83,7 @@ pub(crate) fn complete_scattered(
 /// Does what is in the journal, and closes it. False if the entry could not be written. Doing it
 /// twice is like doing it once.
 fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written, &Record)) -> bool {
-    let (function, slot) = (record.function as usize, record.slot);
+    let (function, slot) = (record.function, record.slot);
     receive::count(locked, &record.take);
     let written = space.publish(record.address, &record.entry).is_ok();
     let trace = locked.fabric().trace();
@@ -157,7 +156,7 @@ fn wake(
 /// Brings to an end what the dead holder of the lock was doing to queues of others.
 pub(crate) fn recover(locked: &mut Locked<'_>) {
     if let Some((written, record)) = locked.common().journal.pending() {
-        let cqs = &locked.peek(record.function as usize).cqs;
+        let cqs = &locked.peek(record.function).cqs;
         let same = cqs.generation(record.slot) == Some(record.generation);
         let owner = cqs.owner(record.slot).filter(|_| same);
         match owner.and_then(|owner| locked.pid(owner.process)) {
@@ -471,8 +470,7 @@ fn flush_receives(locked: &mut Locked<'_>, function: usize, qpn: u32) {
 fn taken(from: TakenFrom, function: usize, slot: u32, counter: u32) -> Take {
     Take {
         from,
-        // Cannot be cut: there are at most 64 functions.
-        function: u32::try_from(function).unwrap_or(0),
+        function,
         slot,
         counter,
         head: 0,

@@ -6,56 +6,100 @@ use mlx5_prm::wqe::AddressVector;
 
 use super::header::{HEADER_BYTES, Header};
 use super::list::{Failure, List, transfer};
-use super::message::{Message, length_of, lid, next_entry, received};
-use super::outcome::{Fault, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome};
+use super::message::{Message, lid, next_entry, received};
+use super::outcome::{Fault, LOCAL_LENGTH, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome};
 use super::peer::{Poster, destination};
 use super::scatter::Scattered;
+use crate::bits::constant;
 use crate::fabric::Locked;
 use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
 use crate::model::address::mtu_bytes;
 
+/// Sends a datagram. What its receiver cannot take is dropped, and counted.
 pub(super) fn datagram(
     locked: &mut Locked<'_>,
     poster: &Poster,
     message: &Message,
     to: &AddressVector,
 ) -> Result<Outcome, Fault> {
-    let own = locked.fabric().identity(poster.function);
-    // One packet.
-    let mtu = own.map_or(0, |own| mtu_bytes(own.active_mtu(poster.qp.port())));
-    let length = length_of(&message.list, mtu)?;
-    let sent = Outcome::of(length);
-    let dropped = |locked: &Locked<'_>| {
-        locked
-            .fabric()
-            .counters(poster.function)
-            .refuse(Refusal::Dropped);
-        Ok(sent)
-    };
-    let fabric = locked.fabric();
-    let from = poster.place();
-    let link = fabric.link_of(from);
-    if link.is_ethernet() && !to.extended {
+    let length = packet_length(locked, poster, &message.list)?;
+    if is_ethernet(locked, poster) && !to.extended {
         // Without a global route there is no address.
         return Err(LOCAL_OPERATION);
     }
-    let place = destination(fabric, from, to).filter(|to| fabric.connects(from, *to));
-    let Some(place) = place else {
-        return dropped(locked);
+    if deliver(locked, poster, (message, length), to)?.is_none() {
+        let counters = locked.fabric().counters(poster.function);
+        counters.refuse(Refusal::Dropped);
+    }
+    Ok(Outcome::of(length.into()))
+}
+
+fn is_ethernet(locked: &Locked<'_>, poster: &Poster) -> bool {
+    locked.fabric().link_of(poster.place()).is_ethernet()
+}
+
+/// Length of a datagram, which is one packet.
+fn packet_length(locked: &Locked<'_>, poster: &Poster, list: &List) -> Result<u16, Fault> {
+    let own = locked.fabric().identity(poster.function);
+    let mtu = own.map_or(0, |own| mtu_bytes(own.active_mtu(poster.qp.port())));
+    let length = u16::try_from(list.length()).map_err(|_| LOCAL_LENGTH)?;
+    if length <= mtu {
+        Ok(length)
+    } else {
+        Err(LOCAL_LENGTH)
+    }
+}
+
+/// Writes a datagram of this length into the receive entry of its receiver. None if it is to be dropped.
+fn deliver(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    (message, length): (&Message, u16),
+    to: &AddressVector,
+) -> Result<Option<()>, Fault> {
+    let Some(peer) = listener(locked, poster, to) else {
+        return Ok(None);
     };
+    let Ok(entry) = next_entry(locked, &peer) else {
+        return Ok(None);
+    };
+    let (bytes, skip) = (u64::from(length), HEADER_BYTES as u64);
+    if bytes + skip > entry.list.length() {
+        return Ok(None);
+    }
+    let Some(rx_flags) = put_header(locked, poster, (message, length), to, &entry.list) else {
+        return Ok(None);
+    };
+    match transfer(locked, &message.list, (&entry.list, skip), bytes) {
+        Ok(()) => {}
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
+        Err(_) => return Ok(None),
+    }
+    let opcode = match message.imm {
+        Some(_) => cqe_opcode::RESP_SEND_IMM,
+        None => cqe_opcode::RESP_SEND,
+    };
+    let cqe = Cqe {
+        opcode,
+        imm: message.imm.unwrap_or(0),
+        byte_count: u32::from(length) + const { constant(HEADER_BYTES) },
+        solicited: message.solicited,
+        src_qpn: poster.qpn,
+        slid: lid(locked, poster),
+        rx_flags,
+        ..Cqe::default()
+    };
+    received(locked, &peer, &entry, (cqe, &Scattered::NONE));
+    Ok(Some(()))
+}
+
+/// The queue pair that an address vector names, if it takes datagrams with the poster's key.
+fn listener(locked: &Locked<'_>, poster: &Poster, to: &AddressVector) -> Option<Poster> {
+    let (fabric, from) = (locked.fabric(), poster.place());
+    let place = destination(fabric, from, to).filter(|to| fabric.connects(from, *to))?;
     let qps = &locked.peek(place.function).qps;
-    let Some(qp) = qps.get(qp_slot(to.dqp)) else {
-        return dropped(locked);
-    };
-    let qp = qp.as_peer();
-    let peer = Poster {
-        function: place.function,
-        qpn: to.dqp,
-        qp,
-        address: None,
-        xrc_srq: None,
-    };
+    let qp = qps.get(qp_slot(to.dqp))?.as_peer();
     // The upper bit of the key asks for the sender's own.
     let [a, b, c, d, ..] = to.key.to_be_bytes();
     let asked = u32::from_be_bytes([a, b, c, d]);
@@ -67,46 +111,31 @@ pub(super) fn datagram(
     let listens = qp.service == service::UD
         && matches!(qp.state, state::RTR | state::RTS | state::SQD | state::SQER)
         && (qp.qkey, qp.port()) == (qkey, place.port);
-    if !listens {
-        return dropped(locked);
-    }
-    let Ok(entry) = next_entry(locked, &peer) else {
-        return dropped(locked);
+    listens.then_some(Poster {
+        function: place.function,
+        qpn: to.dqp,
+        qp,
+        address: None,
+        xrc_srq: None,
+    })
+}
+
+/// Writes the header of a datagram, if it has one, in front of its receiver's room. Returns the flags of its
+/// completion; None if the header cannot be written.
+fn put_header(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    (message, length): (&Message, u16),
+    to: &AddressVector,
+    room: &List,
+) -> Option<u8> {
+    let own = locked.fabric().gid_entry(poster.place(), to.sgid_index);
+    let Some(own) = own.filter(|_| to.grh || is_ethernet(locked, poster)) else {
+        return Some(0);
     };
-    let skip = HEADER_BYTES as u64;
-    if length + skip > entry.list.length() {
-        return dropped(locked);
-    }
-    let own = locked.fabric().gid_entry(from, to.sgid_index);
-    let mut rx_flags = 0;
-    if let Some(own) = own.filter(|_| to.grh || link.is_ethernet()) {
-        let header = Header::new(own, to, length, message.imm.is_some());
-        rx_flags = header.flags;
-        let from = List::of_bytes(poster.side(), header.bytes());
-        let (at, length) = (header.at as u64, header.bytes().len() as u64);
-        if transfer(locked, &from, (&entry.list, at), length).is_err() {
-            return dropped(locked);
-        }
-    }
-    match transfer(locked, &message.list, (&entry.list, skip), length) {
-        Ok(()) => {}
-        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
-        Err(_) => return dropped(locked),
-    }
-    let opcode = match message.imm {
-        Some(_) => cqe_opcode::RESP_SEND_IMM,
-        None => cqe_opcode::RESP_SEND,
-    };
-    let cqe = Cqe {
-        opcode,
-        imm: message.imm.unwrap_or(0),
-        byte_count: u32::try_from(length + skip).unwrap_or(u32::MAX),
-        solicited: message.solicited,
-        src_qpn: poster.qpn,
-        slid: lid(locked, poster),
-        rx_flags,
-        ..Cqe::default()
-    };
-    received(locked, &peer, &entry, (cqe, &Scattered::NONE));
-    Ok(sent)
+    let header = Header::new(own, to, length, message.imm.is_some());
+    let from = List::of_bytes(poster.side(), header.bytes());
+    let (at, length) = (header.at as u64, header.bytes().len() as u64);
+    transfer(locked, &from, (room, at), length).ok()?;
+    Some(header.flags)
 }

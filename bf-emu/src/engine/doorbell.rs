@@ -85,7 +85,7 @@ static UNANSWERED: AtomicU32 = AtomicU32::new(0);
 /// The other side of a connection: its function and queue pair.
 fn remote_of(locked: &Locked<'_>, function: usize, qpn: u32) -> Option<(usize, u32)> {
     let qp = locked.peek(function).qps.get(qp_slot(qpn))?;
-    Some((qp.remote_function.checked_sub(1)? as usize, qp.remote_qpn))
+    Some((qp.remote_function.checked_sub(1)?, qp.remote_qpn))
 }
 
 /// True if the other side of a connection was last seen on this processor and takes turns with the

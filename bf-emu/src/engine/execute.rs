@@ -111,7 +111,7 @@ pub(super) fn execute(
             count(Work::Atomic);
             Ok(Outcome {
                 scattered,
-                ..Outcome::of(u64::from(atomic.bytes))
+                ..Outcome::of(u32::from(atomic.bytes))
             })
         }
     }

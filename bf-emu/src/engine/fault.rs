@@ -143,13 +143,13 @@ pub(crate) fn hold(
     locked: &mut Locked<'_>,
     (function, qpn): (usize, u32),
     ctrl: &Ctrl,
-    bytes: u64,
+    bytes: u32,
     until_ns: u64,
 ) {
     if let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) {
         qp.held = Held {
             until_ns,
-            byte_count: u32::try_from(bytes).unwrap_or(u32::MAX),
+            byte_count: bytes,
             index: ctrl.index,
             opcode: ctrl.opcode,
             signaled: ctrl.is_signaled(),

@@ -32,13 +32,13 @@ pub(super) struct Header {
 
 impl Header {
     /// The header of a datagram of `length` bytes, whose source is `own`.
-    pub(super) fn new(own: GidEntry, to: &AddressVector, length: u64, immediate: bool) -> Self {
+    pub(super) fn new(own: GidEntry, to: &AddressVector, length: u16, immediate: bool) -> Self {
         const PRESENT: u8 = 0x10;
         const UDP: u8 = 8;
         const IPV6: u8 = 1;
         const IPV4: u8 = 2;
-        // Cannot be cut: a datagram is one packet. Data is padded to words.
-        let padded = u16::try_from(length.next_multiple_of(4)).unwrap_or(u16::MAX);
+        // Data is padded to words.
+        let padded = length.next_multiple_of(4);
         let extra = if immediate { IMMEDIATE_BYTES } else { 0 };
         let length = padded.saturating_add(TRANSPORT_BYTES + extra);
         let (bytes, at, flags) = match own.kind {

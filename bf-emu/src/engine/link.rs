@@ -45,7 +45,7 @@ pub(super) fn arrives_at(
     };
     let transfer_ns = fabric.profile().cost_ns(CostKind::RdmaPerByte, length);
     let latency_ns = fabric.profile().cost_ns(CostKind::RdmaLatency, length);
-    let (out, into) = (fabric.link(from), fabric.link(to));
+    let (out, into) = (fabric.link(from)?, fabric.link(to)?);
     let left_at_ns = if std::ptr::eq(out, into) {
         from_ns.saturating_add(transfer_ns)
     } else {

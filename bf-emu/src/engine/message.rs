@@ -21,7 +21,7 @@ use crate::fabric::counters::{Refusal, Work};
 use crate::fabric::numbers::{key_of, slot_of};
 
 /// Longest message, as the port tells its users.
-pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// What is sent, and how the receiver is to be told.
 pub(super) struct Message {
@@ -35,7 +35,7 @@ pub(super) struct Message {
 fn or_drop(
     locked: &Locked<'_>,
     poster: &Poster,
-    bytes: u64,
+    bytes: u32,
     fault: Fault,
 ) -> Result<Outcome, Fault> {
     if poster.qp.service == service::UC {
@@ -48,8 +48,8 @@ fn or_drop(
     Err(fault)
 }
 
-pub(super) fn length_of(list: &List, max: u64) -> Result<u64, Fault> {
-    let length = list.length();
+pub(super) fn length_of(list: &List, max: u32) -> Result<u32, Fault> {
+    let length = u32::try_from(list.length()).map_err(|_| LOCAL_LENGTH)?;
     if length <= max {
         Ok(length)
     } else {
@@ -63,6 +63,7 @@ pub(super) fn send(
     message: &Message,
 ) -> Result<Outcome, Fault> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
+    let bytes = u64::from(length);
     let peer = match peer(locked, poster) {
         Ok(peer) => peer,
         Err(fault) => return or_drop(locked, poster, length, fault),
@@ -71,7 +72,7 @@ pub(super) fn send(
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
-    if length > entry.list.length() {
+    if bytes > entry.list.length() {
         refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_LENGTH_ERR);
         return or_drop(locked, poster, length, REMOTE_INVALID);
     }
@@ -86,10 +87,10 @@ pub(super) fn send(
         0 => transfer,
         _ => transfer_at_once,
     };
-    let moved = if Scattered::fits(peer.qp.cs_res, length) {
-        Scattered::take(locked, &message.list, (peer.qp.cs_res, length))
+    let moved = if Scattered::fits(peer.qp.cs_res, bytes) {
+        Scattered::take(locked, &message.list, (peer.qp.cs_res, bytes))
     } else {
-        transfer(locked, &message.list, (&entry.list, 0), length).map(|()| Scattered::NONE)
+        transfer(locked, &message.list, (&entry.list, 0), bytes).map(|()| Scattered::NONE)
     };
     let scattered = match moved {
         Ok(scattered) => scattered,
@@ -108,7 +109,7 @@ pub(super) fn send(
     let cqe = Cqe {
         opcode,
         imm: message.imm.or(message.invalidate).unwrap_or(0),
-        byte_count: u32::try_from(length).unwrap_or(u32::MAX),
+        byte_count: length,
         solicited: message.solicited,
         slid: lid(locked, poster),
         ..Cqe::default()
@@ -190,6 +191,7 @@ pub(super) fn write(
     remote: RemoteAddress,
 ) -> Result<Outcome, Fault> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
+    let bytes = u64::from(length);
     let peer = match peer(locked, poster) {
         Ok(peer) => peer,
         Err(fault) => return or_drop(locked, poster, length, fault),
@@ -207,14 +209,14 @@ pub(super) fn write(
         Need::RemoteWrite,
         remote.rkey,
         remote.address,
-        length,
+        bytes,
     );
     // As in `send`.
     let transfer = match (&entry, peer.qp.srq) {
         (Some(_), 1..) => transfer_at_once,
         _ => transfer,
     };
-    match transfer(locked, &message.list, (&to, 0), length) {
+    match transfer(locked, &message.list, (&to, 0), bytes) {
         Ok(()) => {}
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
         Err(Failure::TargetGone) => return Err(NO_ANSWER),
@@ -229,7 +231,7 @@ pub(super) fn write(
         let cqe = Cqe {
             opcode: cqe_opcode::RESP_WR_IMM,
             imm,
-            byte_count: u32::try_from(length).unwrap_or(u32::MAX),
+            byte_count: length,
             solicited: message.solicited,
             slid: lid(locked, poster),
             ..Cqe::default()
@@ -246,6 +248,7 @@ pub(super) fn read(
     remote: RemoteAddress,
 ) -> Result<Outcome, Fault> {
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
+    let bytes = u64::from(length);
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::REMOTE_READ) {
         fail_peer(locked, poster, &peer, Event::QpRequestError);
@@ -256,12 +259,12 @@ pub(super) fn read(
         Need::RemoteRead,
         remote.rkey,
         remote.address,
-        length,
+        bytes,
     );
-    let moved = if Scattered::fits(limit, length) {
-        Scattered::take(locked, &from, (limit, length))
+    let moved = if Scattered::fits(limit, bytes) {
+        Scattered::take(locked, &from, (limit, bytes))
     } else {
-        transfer(locked, &from, (list, 0), length).map(|()| Scattered::NONE)
+        transfer(locked, &from, (list, 0), bytes).map(|()| Scattered::NONE)
     };
     match moved {
         Ok(scattered) => Ok(Outcome {

@@ -59,7 +59,7 @@ pub(super) const SILENT: Fault = Fault::NotYet(Reason::Silent);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     /// That it moved.
-    pub(super) bytes: u64,
+    pub(super) bytes: u32,
     /// Nanoseconds that hardware would have taken.
     pub(super) cost_ns: u64,
     /// What of it lies in the completion.
@@ -78,7 +78,7 @@ impl Default for Outcome {
 
 impl Outcome {
     /// Of a request that moved this many bytes.
-    pub(super) fn of(bytes: u64) -> Self {
+    pub(super) fn of(bytes: u32) -> Self {
         Self {
             bytes,
             ..Self::default()

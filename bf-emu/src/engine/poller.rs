@@ -196,10 +196,13 @@ impl Watch {
                 if owner.process != self.process || qp.sq.count == 0 {
                     continue;
                 }
+                let Some(generation) = tables.qps.generation(slot) else {
+                    continue;
+                };
                 let mut send = Send {
                     function,
                     qpn: slot + QPN_BASE,
-                    generation: tables.qps.generation(slot).unwrap_or(0),
+                    generation,
                     record_at: qp.dbrec.wrapping_add(SECOND_WORD),
                     seen: low16(qp.sq_done),
                 };
@@ -220,7 +223,9 @@ impl Watch {
                 if owner.process != self.process || !wants_events {
                     continue;
                 }
-                let generation = tables.cqs.generation(slot).unwrap_or(0);
+                let Some(generation) = tables.cqs.generation(slot) else {
+                    continue;
+                };
                 let old = arms.iter().find(|old| {
                     (old.function, old.slot, old.generation) == (function, slot, generation)
                 });

@@ -161,8 +161,7 @@ pub(crate) fn taking(
     let slot = qpn.wrapping_sub(crate::fabric::QPN_BASE);
     let mut take = Take {
         from: TakenFrom::Receive,
-        // Cannot be cut: there are at most 64 functions.
-        function: u32::try_from(function).unwrap_or(0),
+        function,
         slot,
         counter: qp.rq_done.wrapping_add(1),
         head: 0,
@@ -181,7 +180,7 @@ pub(crate) fn taking(
 
 /// Sets the counter of a queue from which an entry is taken.
 pub(crate) fn count(locked: &mut Locked<'_>, take: &Take) {
-    let tables = locked.function(take.function as usize);
+    let tables = locked.function(take.function);
     match take.from {
         TakenFrom::Nothing => {}
         TakenFrom::Send => {
@@ -205,7 +204,7 @@ pub(crate) fn count(locked: &mut Locked<'_>, take: &Take) {
 
 /// Looks whether a shared queue from which an entry was taken runs low.
 pub(crate) fn taken(locked: &mut Locked<'_>, take: &Take) {
-    let function = take.function as usize;
+    let function = take.function;
     let limited = |srq: &Srq| srq.limit != 0;
     if take.from == TakenFrom::Shared
         && locked

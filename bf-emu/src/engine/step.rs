@@ -117,7 +117,10 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     trace(locked, &poster, &ctrl, &result);
     match result {
         Ok(outcome) => {
-            locked.fabric().counters(function).payload(outcome.bytes);
+            locked
+                .fabric()
+                .counters(function)
+                .payload(outcome.bytes.into());
             if let Verdict::Hold(until_ns) = verdict {
                 fault::hold(locked, (function, qpn), &ctrl, outcome.bytes, until_ns);
             } else if ctrl.is_signaled() {
@@ -127,7 +130,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
                     wqe_opcode: ctrl.opcode,
                     qpn,
                     wqe_counter: ctrl.index,
-                    byte_count: u32::try_from(outcome.bytes).unwrap_or(u32::MAX),
+                    byte_count: outcome.bytes,
                     ..Cqe::default()
                 };
                 let completion = (cqe, &outcome.scattered);
@@ -179,7 +182,7 @@ fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outc
         return;
     }
     let (syndrome, bytes) = match *result {
-        Ok(outcome) => (0, outcome.bytes),
+        Ok(outcome) => (0, u64::from(outcome.bytes)),
         Err(Fault::Error(syndrome, _)) => (syndrome, 0),
         Err(Fault::NotYet(reason)) => (reason.error().0, 0),
     };

@@ -18,6 +18,7 @@ use super::port::{Identity, PortStates};
 use super::tables::{Common, Function};
 use super::text::{text, text_bytes};
 use super::{link, rules, trace};
+use crate::bits::size;
 use crate::memory::Exclusive;
 use crate::model::faults::{RULES_MAX, Rule};
 use crate::model::profile::ProfileTable;
@@ -35,7 +36,7 @@ struct Head {
     magic: u64,
     /// Sizes of a function's tables, the head and what is common, to know a file of another build.
     layout: [u64; 3],
-    functions: u32,
+    functions: usize,
     next_context: AtomicU32,
     next_uar: AtomicU32,
     /// Deaths in the middle of a change, each repaired.
@@ -139,7 +140,7 @@ impl Fabric {
         // head, and all zeroes is a valid one.
         let head = unsafe { fabric.base.cast::<Head>().as_mut() };
         head.layout = LAYOUT;
-        head.functions = u32::try_from(functions.len()).unwrap_or(0);
+        head.functions = functions.len();
         head.profile = *profile;
         head.profile_name = text_bytes(profile_name);
         for (identity, spec) in head.identities.iter_mut().zip(functions) {
@@ -180,13 +181,13 @@ impl Fabric {
             .open(&path)
             .map_err(|source| io("open", source))?;
         let bytes = file.metadata().map_err(|source| io("stat", source))?.len();
-        let bytes = usize::try_from(bytes).unwrap_or(0);
+        let bytes = size(bytes);
         if bytes < HEAD_BYTES + COMMON_BYTES {
             return Err(FabricError::Layout { path });
         }
         let fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
         let head = fabric.head();
-        let functions = head.functions as usize;
+        let functions = head.functions;
         let same = head.magic == MAGIC
             && head.layout == LAYOUT
             && functions <= FUNCTIONS_MAX
@@ -291,7 +292,7 @@ impl Fabric {
     #[must_use]
     pub fn identities(&self) -> &[Identity] {
         let head = self.head();
-        &head.identities[..(head.functions as usize).min(FUNCTIONS_MAX)]
+        &head.identities[..head.functions.min(FUNCTIONS_MAX)]
     }
 
     /// What identifies a function.

@@ -20,7 +20,7 @@ pub struct Take {
     /// Which queue.
     pub from: TakenFrom,
     /// Function of the queue.
-    pub function: u32,
+    pub function: usize,
     /// Its slot.
     pub slot: u32,
     /// What its counter is to be.
@@ -51,7 +51,7 @@ pub struct Record {
     /// The entry that is taken.
     pub take: Take,
     /// Function of the completion queue.
-    pub function: u32,
+    pub function: usize,
     /// Its slot.
     pub slot: u32,
     /// Its generation: a queue that went and came is not the one meant.

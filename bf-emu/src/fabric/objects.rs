@@ -196,7 +196,7 @@ pub struct Qp {
     /// Connected: the other side's number.
     pub remote_qpn: u32,
     /// Connected: the other side's function, counted from 1; 0 if the path leads nowhere.
-    pub remote_function: u32,
+    pub remote_function: usize,
     /// Datagrams: the key that a sender must present.
     pub qkey: u32,
     /// Asynchronous event channel, counted from 1.
@@ -299,15 +299,14 @@ impl Qp {
     #[must_use]
     pub fn remote(&self) -> Option<Place> {
         Some(Place {
-            function: self.remote_function.checked_sub(1)? as usize,
+            function: self.remote_function.checked_sub(1)?,
             port: self.remote_port.max(1),
         })
     }
 
     /// Sets where its path leads.
     pub fn set_remote(&mut self, remote: Option<Place>) {
-        let function = remote.and_then(|place| u32::try_from(place.function + 1).ok());
-        self.remote_function = function.unwrap_or(0);
+        self.remote_function = remote.map_or(0, |place| place.function + 1);
         self.remote_port = remote.map_or(0, |place| place.port);
     }
 
@@ -484,7 +483,7 @@ pub struct Umem {
     /// Bytes.
     pub length: u64,
     /// Device memory: its first page among the context's, counted from 1; 0 of the owner's own memory.
-    pub device_page: u32,
+    pub device_page: u16,
 }
 
 /// A protection domain, or an XRC domain as one process has opened it.

@@ -60,9 +60,10 @@ impl PortIdentity {
 
     fn new(spec: &PortSpec) -> Self {
         let mut address = [[0; 16]; ADDRESSES_MAX];
-        let gids = spec.address_gids();
-        for (to, from) in address.iter_mut().zip(&gids) {
-            *to = *from;
+        let mut addresses = 0;
+        for (to, from) in address.iter_mut().zip(spec.address_gids()) {
+            *to = from;
+            addresses += 1;
         }
         let ethernet = spec.ethernet.as_ref();
         Self {
@@ -71,8 +72,7 @@ impl PortIdentity {
             mtu: ethernet.map_or(0, |port| port.mtu),
             link: spec.link,
             mac: ethernet.map(|port| port.mac).unwrap_or_default(),
-            // Cannot be cut: there are at most `ADDRESSES_MAX`.
-            addresses: u8::try_from(gids.len()).unwrap_or(0),
+            addresses,
             address,
             ndev: text_bytes(ethernet.map_or("", |port| &port.ndev)),
         }
@@ -93,14 +93,16 @@ impl PortIdentity {
 impl Identity {
     pub(super) fn new(spec: &FunctionSpec) -> Self {
         let mut port = [PortIdentity::ABSENT; PORTS_MAX];
+        let mut ports = 0;
         for (to, spec) in port.iter_mut().zip(&spec.ports) {
             *to = PortIdentity::new(spec);
+            ports += 1;
         }
         Self {
             name: text_bytes(&spec.name),
             vhca_id: spec.vhca_id,
             pci_device: spec.pci_device,
-            ports: u8::try_from(spec.ports.len()).unwrap_or(1),
+            ports,
             sys_image_guid: spec.sys_image_guid,
             node_guid: spec.node_guid,
             port,

@@ -6,7 +6,6 @@ use super::device::{Fabric, Locked};
 use super::link::Port;
 use super::port::{Identity, Place, PortState};
 use crate::model::address::{Gid, GidEntry, GidType, Link, Mac};
-use crate::model::topology::PORTS_MAX;
 
 impl Fabric {
     /// The InfiniBand port with this LID.
@@ -59,19 +58,15 @@ impl Fabric {
         })
     }
 
-    /// The port of its adapter that a function's port is, whose link all its functions share. An
-    /// adapter is known by its image.
+    /// The port of its adapter that a function's port is, whose link all its functions share; None of
+    /// a port that does not exist. An adapter is known by its image.
     #[must_use]
-    pub(crate) fn link(&self, place: Place) -> &Port {
-        let image = self.identity(place.function).map(|own| own.sys_image_guid);
-        let first = self
-            .identities()
-            .iter()
-            .position(|other| Some(other.sys_image_guid) == image);
-        // Cannot be outside: it is the place of an identity, of which there are as many; and a port
-        // that is not there is the last.
-        let ports = &self.links()[first.unwrap_or(0)];
-        &ports[usize::from(place.port.max(1) - 1).min(PORTS_MAX - 1)]
+    pub(crate) fn link(&self, place: Place) -> Option<&Port> {
+        let image = self.identity(place.function)?.sys_image_guid;
+        let mut identities = self.identities().iter();
+        let first = identities.position(|other| other.sys_image_guid == image)?;
+        let port = usize::from(place.port).checked_sub(1)?;
+        self.links().get(first)?.get(port)
     }
 
     /// What a port is in.
@@ -102,8 +97,7 @@ impl Locked<'_> {
         slot.store(state as u32, Ordering::Relaxed);
         let all = states.states.iter().flatten();
         let away = all.filter(|state| state.load(Ordering::Relaxed) != PortState::Active as u32);
-        // Cannot be cut: there are at most 128 ports.
-        let away = u32::try_from(away.count()).unwrap_or(u32::MAX);
+        let away = away.fold(0, |count, _| count + 1);
         states.away.store(away, Ordering::Relaxed);
         state != before
     }

@@ -5,6 +5,8 @@
 //! says that it lives, and its state is cleared before anything else. The free list is only a
 //! shortcut: [`Table::repair`] rebuilds it from the states.
 
+use crate::bits::constant;
+
 use std::sync::atomic::{Ordering, fence};
 
 /// Who an object belongs to.
@@ -244,7 +246,7 @@ impl<T: Copy, const N: usize> Table<T, N> {
 
     /// Rebuilds counts and the free list after a process died while it changed the table.
     pub fn repair(&mut self) {
-        self.high = u32::try_from((self.high as usize).min(N)).unwrap_or(0);
+        self.high = self.high.min(const { constant(N) });
         self.live = 0;
         self.free_first = 0;
         self.free_last = 0;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use mlx5_prm::cqe::{CQE_BYTES, Cqe};
 
+use crate::bits::size;
 use crate::model::faults::Call;
 use crate::sys;
 
@@ -209,14 +210,13 @@ impl Ring {
 }
 
 fn place_of(number: u64) -> usize {
-    // Cannot be cut: the remainder is below the size of the ring.
-    usize::try_from(number % RECORDS_MAX as u64).unwrap_or(0)
+    size(number % RECORDS_MAX as u64)
 }
 
 /// A head of 64 bits and what is particular, in words.
 fn encode(pid: i32, function: usize, what: What) -> [u64; WORDS] {
     let head = |kind: u8| {
-        let function = u64::try_from(function).unwrap_or(0) & 0xff_ffff;
+        let function = function as u64 & 0xff_ffff;
         u64::from(pid.cast_unsigned()) << 32 | function << 8 | u64::from(kind)
     };
     match what {

@@ -277,7 +277,7 @@ pub fn roce_mtu(device_mtu: u16) -> u8 {
 
 /// Bytes of an `enum ib_mtu`.
 #[must_use]
-pub fn mtu_bytes(code: u8) -> u64 {
+pub fn mtu_bytes(code: u8) -> u16 {
     128 << code.min(5)
 }
 

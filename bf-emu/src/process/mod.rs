@@ -296,7 +296,7 @@ impl Process {
         }
         let attached = Attached {
             pid,
-            start_time: start_time(pid).unwrap_or(0),
+            start_time: start_time(pid).ok_or("/proc/self/stat cannot be read")?,
             cpu: u32::MAX,
             view,
         };

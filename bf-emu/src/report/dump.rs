@@ -146,7 +146,7 @@ fn qp_fields(locked: &Locked<'_>, qp: &Qp) -> Fields {
         .with("sent", qp.sq_done)
         .with("received", qp.rq_done);
     let peer = qp.remote_function.checked_sub(1);
-    let peer = peer.and_then(|function| locked.fabric().identity(function as usize));
+    let peer = peer.and_then(|function| locked.fabric().identity(function));
     let fields = match peer {
         Some(peer) => fields
             .with("peer", peer.name())

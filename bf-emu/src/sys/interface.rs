@@ -35,7 +35,7 @@ pub fn index_of(name: &[u8; libc::IFNAMSIZ]) -> u32 {
     let result = unsafe { libc::syscall(libc::SYS_ioctl, socket, libc::SIOCGIFINDEX, at) };
     super::close(socket);
     match result {
-        0 => u32::try_from(request.index).unwrap_or(0),
+        0 => request.index.cast_unsigned(),
         _ => 0,
     }
 }

@@ -159,10 +159,7 @@ pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
         ),
         (cq::OVERRUN_IGNORE, u64::from(queue.ignore_overrun)),
         (cq::ST, u64::from(armed)),
-        (
-            cq::LOG_CQ_SIZE,
-            u64::from(queue.ring.count.checked_ilog2().unwrap_or(0)),
-        ),
+        (cq::LOG_CQ_SIZE, u64::from(queue.ring.count.max(1).ilog2())),
         (cq::CQ_PERIOD, u64::from(moderation.period_us)),
         (cq::CQ_MAX_COUNT, u64::from(moderation.count)),
         (cq::EQN, u64::from(EQN)),

@@ -76,12 +76,12 @@ pub(super) fn get(input: &[u8], field: Field) -> u32 {
 
 /// A field of up to 8 bits.
 pub(super) fn get8(input: &[u8], field: Field) -> u8 {
-    u8::try_from(field.get(input)).unwrap_or(u8::MAX)
+    u8::try_from(field.get(input)).expect("the field has at most 8 bits")
 }
 
 /// A field of up to 16 bits.
 pub(super) fn get16(input: &[u8], field: Field) -> u16 {
-    u16::try_from(field.get(input)).unwrap_or(u16::MAX)
+    u16::try_from(field.get(input)).expect("the field has at most 16 bits")
 }
 
 /// How many ports the function has.

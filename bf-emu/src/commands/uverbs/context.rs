@@ -3,6 +3,7 @@
 use super::abi::{self, uar};
 use super::address;
 use super::ioctl::{Answer, Ioctl};
+use crate::bits::{low32, size};
 use crate::commands::call::{Call, Kind};
 use crate::engine::message::MESSAGE_BYTES_MAX;
 use crate::fabric::counters::Command;
@@ -100,7 +101,7 @@ pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let mut answer = Answer::new(PORT_BYTES.into());
     answer
         .u32(0, link.capabilities())
-        .u32(4, u32::try_from(MESSAGE_BYTES_MAX).unwrap_or(u32::MAX))
+        .u32(4, MESSAGE_BYTES_MAX)
         .u32(16, u32::from(link.gid_table_len()))
         .u16(20, link.pkey_table_len())
         .u16(22, identity.lid(port))
@@ -125,8 +126,7 @@ fn gid_entry(identity: &Identity, port: u8, (index, entry): (usize, GidEntry)) -
     let mut answer = Answer::new(GID_ENTRY_BYTES.into());
     answer
         .put(0, &entry.gid)
-        // Cannot be cut: a table has at most 16 entries.
-        .u32(16, u32::try_from(index).unwrap_or(u32::MAX))
+        .u32(16, low32(index as u64))
         .u32(20, u32::from(port))
         .u32(24, entry.kind.code())
         .u32(28, identity.ndev(port).index());
@@ -136,7 +136,7 @@ fn gid_entry(identity: &Identity, port: u8, (index, entry): (usize, GidEntry)) -
 pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.flags(attr::GID_TABLE_FLAGS, 0)?;
     let entry_bytes = ioctl.number(attr::GID_TABLE_ENTRY_SIZE)?;
-    let entry_bytes = usize::try_from(entry_bytes).unwrap_or(usize::MAX);
+    let entry_bytes = size(entry_bytes);
     if entry_bytes < usize::from(GID_ENTRY_BYTES) {
         return Err(Errno(libc::EINVAL));
     }
@@ -172,7 +172,7 @@ pub(super) fn query_gid_entry(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
         .ok()
         .filter(|port| identity.ports().contains(port))
         .ok_or(Errno(libc::EINVAL))?;
-    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    let index = index as usize;
     let entry = address::entry(identity, port, index)?;
     let answer = gid_entry(identity, port, (index, entry));
     ioctl.answer(attr::GID_RESP, answer.as_slice())

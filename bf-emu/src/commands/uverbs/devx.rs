@@ -4,7 +4,7 @@ use super::abi::devx;
 use super::channel;
 use super::context::COMP_VECTORS;
 use super::ioctl::Ioctl;
-use crate::bits::low32;
+use crate::bits::{low32, size};
 use crate::commands::call::{Call, Kind};
 use crate::commands::devx::{self as commands, CommandError};
 use crate::engine::event::DEVICE_TYPE_PORT;
@@ -74,7 +74,7 @@ pub(super) fn query_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     /// What a packet of a pipe holds, without the number.
     const ROOM_MAX: usize = 4096 - 8;
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
-    let room = usize::try_from(ioctl.number(devx::ASYNC_OUT_LEN)?).unwrap_or(usize::MAX);
+    let room = size(ioctl.number(devx::ASYNC_OUT_LEN)?);
     if !(mlx5_prm::cmd::HEADER_BYTES..=ROOM_MAX).contains(&room) {
         return Err(Errno(libc::EINVAL));
     }

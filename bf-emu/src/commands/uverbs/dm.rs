@@ -6,6 +6,7 @@
 use super::abi::{alloc_dm, query_dm, reg_dm_mr};
 use super::ioctl::Ioctl;
 use super::memory::{flag, next_variant, rights};
+use crate::bits::size;
 use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::Function;
 use crate::fabric::counters::Command;
@@ -41,7 +42,7 @@ pub(super) fn alloc(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let memory = Umem {
         address,
         length,
-        device_page: u32::from(page) + 1,
+        device_page: page + 1,
     };
     let slot = function.umems.insert(owner, memory);
     drop(locked);
@@ -67,8 +68,8 @@ fn first_free<'a>(memories: impl Iterator<Item = &'a Umem>, wanted: u64) -> Opti
     let mut taken = [false; PAGES];
     for memory in memories {
         if let Some(first) = memory.device_page.checked_sub(1) {
-            let run = taken.iter_mut().skip(first as usize);
-            let run = run.take(usize::try_from(pages(memory.length)).unwrap_or(0));
+            let run = taken.iter_mut().skip(first.into());
+            let run = run.take(size(pages(memory.length)));
             run.for_each(|page| *page = true);
         }
     }
@@ -119,7 +120,7 @@ pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let locked = call.lock();
     let memory = *owned(call, locked.peek(call.function()), slot)?;
     drop(locked);
-    let page = u16::try_from(memory.device_page - 1).unwrap_or(0);
+    let page = memory.device_page - 1;
     ioctl.answer(query_dm::RESP_START_OFFSET, &0u64.to_ne_bytes())?;
     ioctl.answer(query_dm::RESP_PAGE_INDEX, &page.to_ne_bytes())?;
     ioctl.answer(query_dm::RESP_LENGTH, &memory.length.to_ne_bytes())
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn pages_are_given_out_once() {
-        let memory = |device_page: u32, length: u64| Umem {
+        let memory = |device_page: u16, length: u64| Umem {
             address: 0,
             length,
             device_page,

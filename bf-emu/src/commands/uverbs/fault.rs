@@ -5,6 +5,7 @@ use mlx5_prm::cmd::{self, opcode, status};
 use super::abi::{self, device, devx, invoke, object, write};
 use super::devx as commands;
 use super::ioctl::{Fields, Ioctl};
+use crate::bits::{low16, low32};
 use crate::commands::call::{Call, Kind};
 use crate::commands::devx::CommandError;
 use crate::fabric::counters::Refusal;
@@ -145,7 +146,7 @@ fn mailbox(ioctl: &Ioctl, attr: u16) -> Option<Vec<u8>> {
 }
 
 fn name_of_command(mailbox: &[u8]) -> Name {
-    match u16::try_from(cmd::OPCODE.get(mailbox)).unwrap_or(0) {
+    match low16(low32(cmd::OPCODE.get(mailbox))) {
         opcode::QUERY_HCA_CAP => Name::QueryHcaCap,
         opcode::CREATE_MKEY => Name::CreateMkey,
         opcode::ALLOW_OTHER_VHCA_ACCESS => Name::AllowOtherVhcaAccess,

@@ -345,10 +345,11 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
 }
 
 fn verbs_state(device: u8) -> u8 {
-    let index = STATES.iter().position(|known| *known == device);
-    index
-        .and_then(|index| u8::try_from(index).ok())
-        .unwrap_or(6)
+    const ERROR: u8 = 6;
+    let mut states = (0..).zip(STATES);
+    states
+        .find(|(_, known)| *known == device)
+        .map_or(ERROR, |(number, _)| number)
 }
 
 /// Checks the values that the device has limits for (mlx5/qp.c, `mlx5_ib_modify_qp`).

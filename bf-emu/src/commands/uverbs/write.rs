@@ -7,6 +7,7 @@ use super::memory::REGION_BYTES_MAX;
 use super::qp::{QP_WRS_MAX, RD_ATOMIC_MAX};
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
 use super::{address, channel, cq, dm, memory, odp, qp, srq, xrcd};
+use crate::bits::{constant, low32};
 use crate::commands::call::Call;
 use crate::fabric::counters::Command;
 use crate::fabric::objects::{ChannelKind, Moderation};
@@ -106,10 +107,6 @@ fn lengths(command: u32) -> Option<(usize, usize)> {
 const DEVICE_CAP_FLAGS: u32 =
     1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 
-fn count(limit: usize) -> u32 {
-    u32::try_from(limit).unwrap_or(u32::MAX)
-}
-
 /// `struct ib_uverbs_query_device_resp`, 176 bytes.
 fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
     let identity = call.identity()?;
@@ -124,22 +121,22 @@ fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
         .u32(40, 0x2c9) // vendor_id
         .u32(44, u32::from(identity.pci_device))
         .u32(48, HW_REV)
-        .u32(52, count(QPS_MAX))
+        .u32(52, const { constant(QPS_MAX) })
         .u32(56, QP_WRS_MAX)
         .u32(60, DEVICE_CAP_FLAGS)
         .u32(64, 30) // max_sge
         .u32(68, 30) // max_sge_rd
-        .u32(72, count(CQS_MAX))
+        .u32(72, const { constant(CQS_MAX) })
         .u32(76, CQES_MAX)
-        .u32(80, count(MKEYS_MAX))
-        .u32(84, count(PDS_MAX))
+        .u32(80, const { constant(MKEYS_MAX) })
+        .u32(84, const { constant(PDS_MAX) })
         .u32(88, u32::from(RD_ATOMIC_MAX)) // max_qp_rd_atom
-        .u32(96, count(QPS_MAX) * 16) // max_res_rd_atom
+        .u32(96, const { constant(QPS_MAX) } * 16) // max_res_rd_atom
         .u32(100, u32::from(RD_ATOMIC_MAX)) // max_qp_init_rd_atom
         .u32(108, 1) // atomic_cap: HCA
-        .u32(120, count(MKEYS_MAX)) // max_mw
+        .u32(120, const { constant(MKEYS_MAX) }) // max_mw
         .u32(144, u32::MAX >> 1) // max_ah
-        .u32(156, count(SRQS_MAX))
+        .u32(156, const { constant(SRQS_MAX) })
         .u32(160, SRQ_WRS_MAX)
         .u32(164, SRQ_SGES_MAX)
         .u16(168, identity.link(1).pkey_table_len())
@@ -179,7 +176,7 @@ fn query_device_driver(room: usize) -> Answer {
     const FLAGS: usize = 60;
     const CQE_128B_PAD: u32 = 1 << 1;
     let mut answer = Answer::new(room);
-    answer.u32(4, count(room));
+    answer.u32(4, low32(room as u64));
     if room >= FLAGS + 4 {
         answer.u32(FLAGS, CQE_128B_PAD);
     }

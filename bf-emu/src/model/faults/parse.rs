@@ -17,6 +17,7 @@ use mlx5_prm::cmd::status;
 use mlx5_prm::cqe::syndrome;
 
 use super::{Action, Call, Event, LATE_MAX_NS, Request, Rule, When, Wrong};
+use crate::bits::low32;
 
 /// Longest text that is looked at: far more than [`super::RULES_MAX`] rules need.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
@@ -427,7 +428,7 @@ fn parse_action(words: &mut Words<'_>, event: Event) -> Result<Action, Problem> 
             };
             Action::Status {
                 status,
-                syndrome: u32::try_from(syndrome).unwrap_or(u32::MAX),
+                syndrome: low32(syndrome),
             }
         }
         "errno" => Action::Errno(words.choice("errno", ERRNOS.into_iter())?),

@@ -181,8 +181,8 @@ fn checked_address(file: &Path, key: String, text: &str) -> Result<IpAddr, Topol
 
 /// An IPv4 address that this machine routes to itself, and an IPv6 one.
 fn default_addresses((node, function, port): (usize, usize, usize)) -> Vec<IpAddr> {
-    // Cannot be cut: there are at most 64 nodes and functions, and two ports of each.
-    let byte = |value: usize| u8::try_from(value).unwrap_or(u8::MAX);
+    let byte =
+        |value: usize| u8::try_from(value).expect("at most 64 nodes, 64 functions and 2 ports");
     let (node, port) = (byte(node + 1), byte(2 * function + port + 1));
     let six = [0xfd00, 0xbf, 0, 0, 0, 0, node.into(), port.into()];
     vec![
