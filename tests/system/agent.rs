@@ -1,4 +1,4 @@
-//! Directs `programs/verbs_agent.c`: a process in one function of the device that does what it is told.
+//! Drives `programs/verbs_agent.c`: a process in one function of the device that executes commands.
 
 use crate::process;
 use crate::talk::Talk;
@@ -10,10 +10,10 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// One command; the slowest registers memory.
+/// Time limit of a command. The slowest command registers memory.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// A running agent, whose device is open.
+/// A running agent with an open device.
 pub(crate) struct Agent {
     name: String,
     talk: Talk,
@@ -36,7 +36,7 @@ pub(crate) struct Memory {
     pub(crate) rkey: u32,
 }
 
-/// The status of a work completion, by libibverbs' names.
+/// The status of a work completion, with libibverbs' names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wc {
     Success,
@@ -51,7 +51,7 @@ impl Agent {
         Self::start_with(room, &["--nodes", "2"], function)
     }
 
-    /// As [`Agent::start`], with options of `bf-emu run`.
+    /// Like [`Agent::start`], with options of `bf-emu run`.
     pub(crate) fn start_with(room: &Room<'_>, options: &[&str], function: &str) -> Result<Self> {
         let talk = Talk::start(&mut room.command_with(options, function, program()?))?;
         let mut agent = Self {
@@ -66,12 +66,12 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Where its port is reached.
+    /// Address of its port.
     pub(crate) fn lid(&self) -> u32 {
         self.lid
     }
 
-    /// Says one line and waits for the answer.
+    /// Sends one line and waits for the answer.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Answer> {
         let line = self
             .talk
@@ -83,7 +83,7 @@ impl Agent {
         })
     }
 
-    /// Says one line that must be obeyed.
+    /// Sends one line. The command must succeed.
     pub(crate) fn tell(&mut self, command: &str) -> Result<Answer> {
         let answer = self.ask(command)?;
         ensure!(answer.is_ok(), "{} -> {}", answer.command, answer.line);
@@ -104,12 +104,12 @@ impl Agent {
             .map(drop)
     }
 
-    /// Fails unless these bytes are those which `fill` wrote with the same length and seed, wherever it wrote them.
+    /// Fails unless these bytes equal those of `fill` with the same length and seed, at any place.
     pub(crate) fn expect(&mut self, slot: u32, offset: u64, length: u64, seed: u64) -> Result<()> {
         self.check(slot, offset, length, seed, 0)
     }
 
-    /// Fails unless these bytes are what a `fill` of the whole memory left there.
+    /// Fails unless these bytes equal the contents after a `fill` of the whole memory.
     pub(crate) fn expect_kept(
         &mut self,
         slot: u32,
@@ -136,7 +136,7 @@ impl Agent {
         self.talk.end()
     }
 
-    /// One RDMA operation, to its completion.
+    /// One RDMA operation, until its completion.
     pub(crate) fn rdma(
         &mut self,
         verb: &str,
@@ -162,7 +162,7 @@ pub(crate) fn connect(a: &mut Agent, b: &mut Agent) -> Result<()> {
 }
 
 impl Answer {
-    /// What was said, and what came back.
+    /// The command and its answer.
     pub(crate) fn new(command: String, line: String) -> Self {
         Self { command, line }
     }
@@ -190,7 +190,7 @@ impl Answer {
         })
     }
 
-    /// Fails unless the answer begins so.
+    /// Fails unless the answer starts with this text.
     pub(crate) fn expect_start(&self, start: &str) -> Result<()> {
         ensure!(
             self.line.starts_with(start),
@@ -201,12 +201,12 @@ impl Answer {
         Ok(())
     }
 
-    /// True if this is part of the answer.
+    /// Whether the answer contains this text.
     pub(crate) fn contains(&self, part: &str) -> bool {
         self.line.contains(part)
     }
 
-    /// True if the answer ends so.
+    /// Whether the answer ends with this text.
     pub(crate) fn ends_with(&self, end: &str) -> bool {
         self.line.ends_with(end)
     }
@@ -223,7 +223,7 @@ impl Answer {
     }
 }
 
-/// The agent's program, compiled once per run with the C compiler that is there.
+/// The agent's program, compiled once per run with the installed C compiler.
 fn program() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| compile("verbs_agent").map_err(|error| format!("{error:#}")));

@@ -1,4 +1,4 @@
-//! Contexts: what is left of one that is closed, and how many a process may have.
+//! Contexts: the remains of a closed one, and the maximum number per process.
 
 use crate::agent::compile;
 use crate::harness::Case;
@@ -9,7 +9,7 @@ use std::process::Output;
 const FUNCTION: &str = "node0.host";
 /// Rounds of opening and closing.
 const ROUNDS: u64 = 10_000;
-/// As docs/EMULATION.md says under Limits.
+/// The limit in docs/EMULATION.md, section Limits.
 const CONTEXTS_MAX: usize = 4096;
 const EMFILE: i32 = 24;
 const SIGSEGV: i32 = 11;
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Each round takes as many commands as the first, and no file of a channel stays open.
+/// Each round needs as many commands as the first, and no file of a channel stays open.
 fn leaves_no_file(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let rounds = ROUNDS.to_string();
@@ -47,7 +47,7 @@ fn leaves_no_file(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The page at address 0 is none of a context's pages, whatever was closed before.
+/// The page at address 0 never belongs to a context, whatever was closed before.
 fn leaves_null_alone(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let mut command = room.command(FUNCTION, compile("contexts")?);

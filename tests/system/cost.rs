@@ -1,4 +1,5 @@
-//! `cost_table` over libmlx5 and the emulated device: every row is measured, and a pooled key costs no command.
+//! `cost_table` over libmlx5 and the emulated device: every row is measured, and a pooled key needs
+//! no command.
 
 use crate::harness::Case;
 use crate::world::{Room, World, free_port, succeed, succeed_pair};
@@ -16,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Approaches' steps, as the slides have them.
+/// Steps of the approaches, as in the published table.
 const ROWS: usize = 27;
 
 fn every_row(world: &World) -> Result<()> {
@@ -64,7 +65,7 @@ fn elsewhere(world: &World) -> Result<()> {
         port,
     )?;
     ensure!(table.contains("dpu_mkey_registration"), "{table}");
-    // One round more, which does not count.
+    // Plus one round, which does not count.
     let made = room.commands("node0.dpu", "create_alias")?;
     ensure!(made == REPEATS + 1, "{made} aliases:\n{served}\n{table}");
     Ok(())
@@ -89,7 +90,8 @@ fn pool_hit(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The profile's time for a step is in that step and in no other; what the step takes without it is shown beside it.
+/// The profile's duration of a step applies to that step only. The report shows the own time next
+/// to it.
 fn own_time(world: &World) -> Result<()> {
     const PROFILE: &str = "source = \"a test\"\n[cost_ns]\numr_bind = 20000000\n";
     const BIND_NS: f64 = 20e6;
@@ -121,7 +123,7 @@ fn own_time(world: &World) -> Result<()> {
         };
         ensure!(ns("own_ns")? > 0.0, "{row:#}");
         if row["step"] == "host_umr_mkey_registration" {
-            // Never sooner, and the own time is that of the other run.
+            // Never shorter. The own time comes from the other run.
             ensure!(
                 ns("least_ns")? >= BIND_NS && ns("own_ns")? < BIND_NS,
                 "{row:#}"

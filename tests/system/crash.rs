@@ -1,8 +1,8 @@
-//! Processes are killed at random moments, with all their traffic in flight: the device goes on, their peers learn of it,
-//! and nothing of them is left.
+//! Kills processes at random moments with all their traffic outstanding. The device continues to
+//! work, the peers get an error, and no object of the dead processes remains.
 //!
-//! The run is drawn from a seed, which a failure prints. `XGVMI_CRASH_SEED` repeats a run as far as the machine's timing
-//! lets it be repeated; `XGVMI_CRASH_KILLS` makes it longer.
+//! A seed determines the run, and a failure prints it. `XGVMI_CRASH_SEED` repeats a run, as far as
+//! the machine's timing allows. `XGVMI_CRASH_KILLS` sets its length.
 
 use crate::agent;
 use crate::harness::Case;
@@ -15,19 +15,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Kills of a run for which nothing else is said.
+/// Default number of kills.
 const KILLS: u32 = 600;
-/// Kills of its peer that a process sees before it ends in order, if it is not killed itself before.
+/// Number of its peers' deaths that a process sees before it ends in order, if it is not killed
+/// before.
 const SURVIVALS_MAX: u32 = 3;
-/// Connections at once: as many as keep two cores busy without queueing for them.
+/// Connections at once: enough to keep two cores busy without queueing.
 const PAIRS: u64 = 2;
-/// The latest moment of a kill, from the start of the traffic.
+/// Latest moment of a kill, from the start of the traffic.
 const TRAFFIC_US: u64 = 25_000;
-/// The latest moment of a kill at start: loading and opening take about as long.
+/// Latest moment of a kill at start. Loading and opening take about this time.
 const START_US: u64 = 90_000;
 
-/// What a survivor's first error may be (`enum ibv_wc_status`): one of a remote side, or of retries. A local one would
-/// blame the wrong side, and a flush without an error before it would mean that a completion was lost.
+/// Permitted first errors of a survivor (`enum ibv_wc_status`): remote errors or retry errors. A
+/// local error would blame the wrong side. A flush without an earlier error would indicate a lost
+/// completion.
 const ALLOWED: [u32; 6] = [9, 10, 11, 12, 13, 14];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -84,7 +86,7 @@ fn run(world: &World, seed: u64, wanted: u32) -> Result<()> {
     nothing_is_left(&room)
 }
 
-/// Two connected processes, on different nodes.
+/// Two connected processes on different nodes.
 struct Pair<'a> {
     room: &'a Room<'a>,
     program: &'a Path,
@@ -127,11 +129,11 @@ impl<'a> Pair<'a> {
         self.sides.into_iter().try_for_each(Peer::close)
     }
 
-    /// A process that is killed while it loads, opens the device and makes its objects.
+    /// A process that is killed while it loads, opens the device and creates its objects.
     fn kill_at_start(&mut self) -> Result<u32> {
         let which = usize::from(self.random.below(2) == 1);
         let mut talk = Talk::start(&mut self.room.command(FUNCTIONS[which], self.program))?;
-        // It is killed in the middle of this; what it answers, if anything, does not matter.
+        // The kill interrupts this command. Its answer does not matter.
         let seed = self.random.below(u64::MAX);
         talk.say(&format!("open {seed} 0\nqp"))?;
         self.random.pause(START_US);
@@ -200,7 +202,8 @@ impl Peer {
         Ok(answer)
     }
 
-    /// The traffic ends with an error that a dead peer explains, and not with a hang. What is left is in step.
+    /// The traffic ends with an error that a dead peer explains and does not hang. The remaining
+    /// state is consistent.
     fn expect_the_end(&mut self) -> Result<()> {
         let answer = self.tell("wait")?;
         let status: u32 = value(&answer, "status")?;
@@ -208,13 +211,13 @@ impl Peer {
         Ok(())
     }
 
-    /// It ends in order.
+    /// The process ends in order.
     fn close(mut self) -> Result<()> {
         self.tell("close").map(drop)
     }
 }
 
-/// What one side needs to know of the other: number, LID, address and key.
+/// Connection data of one side: number, LID, address and key.
 struct End;
 
 impl End {
@@ -255,7 +258,7 @@ fn nothing_is_left(room: &Room<'_>) -> Result<()> {
     Ok(())
 }
 
-/// xorshift64*: the same numbers from the same seed, everywhere.
+/// xorshift64*: the same numbers from the same seed on all machines.
 struct Random(u64);
 
 impl Random {
@@ -266,8 +269,8 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit
     }
 
-    /// Lets the processes go on until the moment of the kill. This waits for nothing that could be asked for: that
-    /// nobody knows where they are is the point.
+    /// Lets the processes run until the moment of the kill. No condition exists to wait for: an
+    /// unknown state is the purpose of this test.
     fn pause(&mut self, limit_us: u64) {
         process::wait_until(Duration::from_micros(self.below(limit_us)), || false);
     }

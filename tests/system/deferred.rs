@@ -1,4 +1,4 @@
-//! Deferred mode: stock programs, whose requests complete later and out of step, come to the same results.
+//! Deferred mode: requests of stock programs complete later and out of step, with the same results.
 
 use crate::harness::Case;
 use crate::process;
@@ -7,8 +7,8 @@ use crate::world::{LIMIT, Room, World, free_port, succeed_pair};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// A delay that is longer than what lies between a doorbell and its request in the other mode on a machine that does
-/// nothing else, and that one in some of the draws exceeds.
+/// A delay that exceeds the time between a doorbell and its request in the other mode on an idle
+/// machine, and that some of the draws exceed.
 const LATER_NS: u64 = 100_000;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -22,10 +22,10 @@ fn options(seed: u64) -> [(&'static str, String); 1] {
     [("BFEMU_MODE", format!("deferred:{seed}"))]
 }
 
-/// Every byte arrives, and the trace shows that nobody did the work while its poster waited.
+/// Every byte arrives, and the trace shows that no poster executed its own requests.
 fn comes_later(world: &World) -> Result<()> {
     let room = Room::new(world)?;
-    // The state is made by the first program.
+    // The first program creates the state.
     verbs::pingpong_in(world, &room)?;
     process::stdout(room.emulator_command("trace").arg("--on"), LIMIT)?;
     let port = free_port()?.to_string();

@@ -1,4 +1,5 @@
-//! Faults on purpose, as stock libibverbs and libmlx5 see them: by `bf-emu fault`, and by the environment.
+//! Injected faults as stock libibverbs and libmlx5 see them: through `bf-emu fault` and through the
+//! environment.
 
 use crate::agent::{self, Agent, Memory, connect};
 use crate::harness::Case;
@@ -12,13 +13,13 @@ const SIZE: u64 = 64 * 1024;
 const OWNER: &str = "node0.host";
 const PEER: &str = "node1.host";
 
-/// What goes wrong, what is done, and what its answer must begin with.
+/// A rule, a command, and the expected start of its answer.
 struct Refusal {
     name: &'static str,
     rule: &'static str,
-    /// Commands that must be obeyed before the rule is in force,
+    /// Commands that must succeed before the rule is active,
     before: &'static [&'static str],
-    /// and after.
+    /// and after it.
     between: &'static [&'static str],
     command: &'static str,
     answer: &'static str,
@@ -109,7 +110,7 @@ fn fault(room: &Room<'_>, words: &[&str]) -> Result<String> {
     let (subcommand, rest) = words.split_first().context("no words")?;
     let mut command = std::process::Command::new(room.emulator_command("fault").get_program());
     command.args(["fault", subcommand]);
-    // The state comes behind the second word here.
+    // Here the state option follows the second word.
     command.args(room.emulator_command("fault").get_args().skip(1));
     process::stdout(command.args(rest), LIMIT)
 }
@@ -128,7 +129,7 @@ fn refused(world: &World, row: &Refusal) -> Result<()> {
     agent.ask(row.command)?.expect_start(row.answer)
 }
 
-/// A completion that is late is late, and then there.
+/// A late completion is late and then arrives.
 fn late(world: &World) -> Result<()> {
     const LATE: Duration = Duration::from_millis(300);
     let room = Room::new(world)?;
@@ -146,7 +147,7 @@ fn late(world: &World) -> Result<()> {
     agent.ask("invalidate 0")?.expect_start("ok wc=0")
 }
 
-/// A process that vanishes in the middle of its work leaves its peer with an error, not with a hang.
+/// If a process dies during its work, its peer gets an error and does not hang.
 fn vanished(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let (mut owner, mut peer) = (Agent::start(&room, OWNER)?, Agent::start(&room, PEER)?);
@@ -174,7 +175,7 @@ fn vanished(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Rules in the environment are for the process that has it, and go with it.
+/// Rules in the environment apply to that process and end with it.
 fn by_environment(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let program = agent::compile("crash_peer")?;
@@ -195,7 +196,8 @@ fn by_environment(world: &World) -> Result<()> {
     );
     let answer = open(None)?;
     ensure!(answer == "ok", "without rules: {answer}");
-    // Bad rules are told, and no device is better than one that does not do what was asked for.
+    // Invalid rules are reported. The process gets no device instead of one without the requested
+    // faults.
     let answer = open(Some("any command create_srq breaks"))?;
     ensure!(answer.starts_with("error"), "with bad rules: {answer}");
     Ok(())

@@ -1,11 +1,11 @@
-//! Runs cases one after the other and reports them in libtest's manner, with skips that carry a reason.
+//! Runs cases one after the other and reports them in libtest's format, with reasons for skips.
 
 use crate::world::World;
 use anyhow::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-/// One test: a name and what to do. An error is a failure, and its text the explanation.
+/// One test: name and function. An error is a failure with its text as explanation.
 pub(crate) struct Case {
     pub(crate) name: String,
     run: Box<Run>,
@@ -13,7 +13,7 @@ pub(crate) struct Case {
 
 type Run = dyn Fn(&World) -> Result<Outcome>;
 
-/// How a case ended that did not fail.
+/// Result of a case that did not fail.
 pub(crate) enum Outcome {
     Passed,
     Skipped(String),
@@ -32,7 +32,7 @@ impl Case {
 }
 
 impl Case {
-    /// A case that cannot run everywhere. Where it cannot, its reason must be in `tests/skips.toml`.
+    /// A case that cannot run on all machines. `tests/skips.toml` must contain its reason.
     pub(crate) fn that_may_skip(
         name: impl Into<String>,
         run: impl Fn(&World) -> Result<Outcome> + 'static,
@@ -44,7 +44,7 @@ impl Case {
     }
 }
 
-/// Runs the cases whose names contain one of the arguments, or all; `--list` names them.
+/// Runs the cases whose names contain one of the arguments, or all. `--list` prints their names.
 pub(crate) fn run(cases: &[Case]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let filters: Vec<&String> = arguments.iter().filter(|a| !a.starts_with('-')).collect();
@@ -81,7 +81,7 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
             }
             Err(detail) => {
                 failed += 1;
-                // At once: whoever stops this run at its limit still learns why.
+                // Printed at once, so that the reason is visible if a time limit stops this run.
                 println!(
                     "test {0} ... FAILED\n---- {0} stdout ----\n{detail}",
                     case.name
@@ -98,7 +98,7 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
     }
 }
 
-/// A case that panics has failed like any other.
+/// A panic is a failure.
 fn run_one(case: &Case, world: &World) -> Result<Outcome, String> {
     match catch_unwind(AssertUnwindSafe(|| (case.run)(world))) {
         Ok(result) => result.map_err(|error| format!("{error:#}")),

@@ -1,4 +1,4 @@
-//! How much the device holds, what a full one says, and how much memory it takes.
+//! The limits of the device, the errors beyond them, and its memory use.
 
 use crate::agent::Agent;
 use crate::harness::Case;
@@ -6,17 +6,18 @@ use crate::world::{Room, World};
 use anyhow::{Result, ensure};
 
 const FUNCTION: &str = "node0.host";
-/// What the kernel says, and what libmlx5 makes of a device command that is refused.
+/// The kernel's error, and libmlx5's error for a refused device command.
 const ENOMEM: i32 = 12;
 
-/// A kind of objects, and how many of them a function has room for beside those that each agent has.
+/// A kind of object, and the number that a function can hold in addition to each agent's own.
 struct Limit {
     name: &'static str,
     kind: &'static str,
     most: u64,
 }
 
-/// As docs/EMULATION.md says under Limits. Channels are missing: a process has not as many files.
+/// The limits in docs/EMULATION.md, section Limits. Channels are absent, because a process cannot
+/// open that many files.
 const LIMITS: &[Limit] = &[
     Limit {
         name: "limit_domains",
@@ -38,7 +39,7 @@ const LIMITS: &[Limit] = &[
         kind: "qp",
         most: 16 * 1024,
     },
-    // The first of them is the memory's own.
+    // The memory itself uses the first one.
     Limit {
         name: "limit_regions",
         kind: "mr",

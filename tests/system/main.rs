@@ -1,6 +1,8 @@
-//! Whole-system tests: stock programs, and the device's rules, over the emulated device. They use built artefacts only.
+//! Whole-system tests: stock programs and the device's rules on the emulated device. They use built
+//! artefacts only.
 //!
-//! `cargo xtask test system` builds what they need and tells them where it is; run otherwise, each one skips and says so.
+//! `cargo xtask test system` builds the artefacts and passes their paths. Without these paths, each
+//! test skips with a reason.
 #![expect(
     clippy::print_stdout,
     reason = "a test harness reports on standard output"
@@ -33,7 +35,8 @@ mod trap;
 mod ucx;
 mod verbs;
 mod world;
-// The same limits and process groups as in the tool that runs these tests; a dependency on all of it would be too much.
+// The same time limits and process groups as in the tool that runs these tests. A dependency on
+// that tool would be too large.
 #[path = "../../xtask/src/process.rs"]
 #[allow(dead_code, reason = "the tool uses more of it than the tests do")]
 mod process;

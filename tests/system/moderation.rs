@@ -1,14 +1,15 @@
-//! Completion events that moderation holds back, by stock libibverbs: by verbs and by command, told by count, by time,
-//! and though the process whose work completed is gone. Also the rest of what changes a completion queue by command.
+//! Moderated completion events through stock libibverbs, configured by verbs and by command:
+//! triggered by count, by time, and after the death of the process whose work completed. Also other
+//! changes of a completion queue by command.
 
 use crate::harness::Case;
 use crate::ports::{Party, TOPOLOGY_ONE};
 use crate::world::{Room, World};
 use anyhow::{Result, ensure};
 
-/// Longest time that the device takes, in microseconds: no event by time comes before.
+/// Moderation time in microseconds, the device's maximum. No timed event arrives earlier.
 const PERIOD_US: u64 = 4095;
-/// Completions that an event is to stand for.
+/// Completions per event.
 const COUNT: u64 = 4;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -20,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A party whose queue pair 0 is connected to itself.
+/// A process whose queue pair 0 is connected to itself.
 fn alone(room: &Room<'_>) -> Result<Party> {
     let mut party = Party::start(room, TOPOLOGY_ONE, "node0.host")?;
     let (qpn, port) = (party.qp(0, "rc", 1)?, party.port(1)?);
@@ -28,14 +29,14 @@ fn alone(room: &Room<'_>) -> Result<Party> {
     Ok(party)
 }
 
-/// Writes `writes` times by one doorbell, and then counts the events that are there at once.
+/// Posts `writes` writes with one doorbell and counts the events that arrive at once.
 fn events_after(party: &mut Party, writes: u64) -> Result<u64> {
     party.tell("arm")?;
     party.write(0, writes)?;
     party.tell("events")?.value("events")
 }
 
-/// Fails unless fewer writes than are waited for are told of, all the same, but not before the time is over.
+/// Fewer writes than the count still cause an event, but not before the moderation time.
 fn told_by_time(party: &mut Party) -> Result<()> {
     party.tell("arm")?;
     party.write(0, COUNT - 1)?;
@@ -61,23 +62,23 @@ fn by_verbs(world: &World) -> Result<()> {
         "{:?}",
         party.caps
     );
-    // Without moderation each is told of.
+    // Without moderation each completion causes an event.
     ensure!(events_after(&mut party, 1)? == 1, "without moderation");
     drained(&mut party, 1)?;
     party.tell(&format!("moderate {COUNT} {PERIOD_US}"))?;
-    // So many are told of at once, and once.
+    // The full count causes one event at once.
     ensure!(events_after(&mut party, COUNT)? == 1, "by count");
     drained(&mut party, COUNT)?;
     ensure!(events_after(&mut party, 2 * COUNT)? == 1, "beyond count");
     drained(&mut party, 2 * COUNT)?;
     told_by_time(&mut party)?;
-    // What is unread when it is armed counts.
+    // Unread entries at the time of arming count.
     party.write(0, COUNT)?;
     party.tell("arm")?;
     let events: u64 = party.tell("events")?.value("events")?;
     ensure!(events == 1, "{events} events of entries that were there");
     drained(&mut party, COUNT)?;
-    // Zero of either is none.
+    // Zero in either value disables moderation.
     for none in [format!("0 {PERIOD_US}"), format!("{COUNT} 0")] {
         party.tell(&format!("moderate {none}"))?;
         ensure!(events_after(&mut party, 1)? == 1, "moderation {none}");
@@ -100,7 +101,7 @@ fn by_command(world: &World) -> Result<()> {
     ensure!(events_after(&mut party, COUNT)? == 1, "by count");
     drained(&mut party, COUNT)?;
     told_by_time(&mut party)?;
-    // One of the two is changed, the other stays.
+    // One of the two values changes, the other stays.
     party.tell(&format!("modify {PERIOD} 77 100"))?;
     let state = party.tell("query")?;
     let seen: (u64, u64) = (state.value("count")?, state.value("period")?);
@@ -116,7 +117,8 @@ fn by_command(world: &World) -> Result<()> {
         .expect_start("error MODIFY_CQ: status 0x3")
 }
 
-/// Who wrote the completions is gone before their event is due: it comes.
+/// The process that wrote the completions has died before their event is due. The event still
+/// arrives.
 fn after_a_death(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let mut party = Party::start(&room, TOPOLOGY_ONE, "node0.host")?;
@@ -143,7 +145,7 @@ fn resized(world: &World) -> Result<()> {
     party.tell(&format!("resize {LOG}"))?;
     let state = party.tell("query")?;
     let (log, produced): (u64, u64) = (state.value("log")?, state.value("produced")?);
-    // The last entry of the old ring says that there is another.
+    // The last entry of the old ring announces the new one.
     ensure!(
         (log, produced) == (LOG, before + 1),
         "2^{log} entries, {produced} written"

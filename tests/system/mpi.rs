@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The launcher with two ranks on the hosts of each of two nodes.
+/// The launcher with two ranks on the host of each of two nodes.
 fn over_device(world: &World, room: &Room<'_>, program: &str, options: &str) -> Result<Command> {
     placed(world, room, program, |_| Ok(options.to_owned()))
 }
@@ -56,7 +56,7 @@ fn placed(
             .arg(placed.get_program())
             .args(placed.get_args());
         for (name, value) in placed.get_envs() {
-            // The launcher's libraries come first, and are given already.
+            // The launcher's libraries come first and are already set.
             if let Some(value) = value
                 && name != "LD_LIBRARY_PATH"
             {
@@ -68,7 +68,7 @@ fn placed(
     Ok(command)
 }
 
-/// A run in which every byte is compared, over the device, at four sizes.
+/// A run over the device that compares every byte, at four sizes.
 fn measured(world: &World, program: &str, options: &str) -> Result<()> {
     let room = Room::new(world)?;
     let options = format!("-m 2048:16384 -i 5 -x 1 -c -u 1 {options}");
@@ -86,7 +86,7 @@ fn measured(world: &World, program: &str, options: &str) -> Result<()> {
             );
         }
     }
-    // Blocks to the other node go over the device, whichever way UCX sends them.
+    // Blocks to the other node use the device, whichever transport UCX selects.
     let moved = room.executed("send")? + room.executed("rdma_read")?;
     ensure!(moved > 0, "the device executed nothing");
     Ok(())
@@ -101,7 +101,8 @@ fn table(output: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// A table for each datatype, whole elements only, and in place: by MPI and by the service processes.
+/// A table per datatype, whole elements only, and in place: with MPI and with the service
+/// processes.
 fn datatypes(world: &World) -> Result<()> {
     let headers = ["MPI_CHAR", "MPI_INT", "MPI_FLOAT"].map(|name| format!("# Datatype: {name}.\n"));
     for (program, options) in [
@@ -110,7 +111,7 @@ fn datatypes(world: &World) -> Result<()> {
         ("osu_ialltoallv", "-T all -l"),
     ] {
         let mut command = alone(world, program, "2")?;
-        // 3 holds no int and no float; 6 and 12 one and three.
+        // 3 bytes hold no int and no float; 6 and 12 hold one and three.
         command.args(["-m", "3:12", "-i", "5", "-x", "1", "-c"]);
         command.args(options.split_whitespace());
         let output = succeed(&mut command)?;
@@ -140,7 +141,7 @@ fn datatypes(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The kinds of buffers that the other tests do not use, without the device.
+/// The buffer kinds that the other tests do not use, without the device.
 fn buffer_kinds(world: &World) -> Result<()> {
     for kind in ["none", "malloc", "ring:3", "mmap --time-alloc"] {
         let mut command = alone(world, "osu_alltoallv", "2")?;
@@ -156,7 +157,7 @@ fn buffer_kinds(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The three files say what the table says.
+/// The three files contain the values of the table.
 fn files(world: &World) -> Result<()> {
     let place = tempfile::tempdir()?;
     let file = |name: &str| place.path().join(name);
@@ -202,7 +203,8 @@ fn files(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A launch of the offloaded collective. MPI itself keeps off the device, whose commands are counted.
+/// A launch of the offloaded collective. MPI itself does not use the device, so that only the
+/// collective's commands count.
 fn by_services(
     world: &World,
     farm: &Farm<'_>,
@@ -222,7 +224,7 @@ fn by_services(
     Ok(command)
 }
 
-/// Every byte by way of the service processes, and what it takes of keys, which is what tells the schemes apart.
+/// Every byte through the service processes, and the key commands, which distinguish the schemes.
 fn offloaded(world: &World, scheme: &'static str) -> Result<()> {
     let farm = Farm::new(world, scheme, 1)?;
     let place = tempfile::tempdir()?;
@@ -260,13 +262,13 @@ fn offloaded(world: &World, scheme: &'static str) -> Result<()> {
         let keys =
             count("create_mkey")? + count("create_alias")? + count("allow_other_vhca_access")?;
         let hits = row["offload"]["host_hit_percent"].as_f64();
-        // Short blocks travel in messages, and need no key.
+        // Short blocks travel in messages and need no key.
         if row["size"].as_u64() < Some(512) {
             ensure!(keys == 0.0, "{row}");
             continue;
         }
         match scheme {
-            // Two calls per iteration, for one of which the table has times; four ranks, two buffers each.
+            // Two calls per iteration (the table times one of them), four ranks, two buffers each.
             "ksm" => ensure!(keys >= 24.0 && hits.is_none(), "{row}"),
             "xgvmi" => {
                 let gone = count("destroy_mkey")? + count("destroy_alias")?;
@@ -282,7 +284,8 @@ fn offloaded(world: &World, scheme: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// The offloaded collective goes on while its ranks compute. How much of it is a matter of cores; the numbers add up.
+/// The offloaded collective progresses while its ranks compute. The share depends on the cores; the
+/// numbers add up.
 fn overlap(world: &World) -> Result<()> {
     let farm = Farm::new(world, "xgvmi", 1)?;
     let options = "-m 65536:65536 -i 5 -x 2 -f -c -u 1 -t 2 --temp-buffers mmap --compute sleep";
@@ -305,7 +308,7 @@ fn overlap(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Nobody listens there: one error, and nobody waits.
+/// No service listens there: one error, and no rank waits.
 fn service_missing(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let mut command = placed(world, &room, "osu_alltoallv", |node| {
@@ -319,13 +322,13 @@ fn service_missing(world: &World) -> Result<()> {
     ends_with_one_error(&mut command, "127.0.0.1:1")
 }
 
-/// A service process that dies in the middle: the ranks end with an error that says so.
+/// A service process dies during the run: the ranks end with an error that says so.
 fn service_killed(world: &World) -> Result<()> {
     let mut farm = Farm::new(world, "stock", 1)?;
     let options = "-m 4096:8192 -i 1000 -x 1 --temp-buffers mmap";
     let mut command = by_services(world, &farm, "osu_alltoallv", "stock", options)?;
     let mut job = Process::spawn(&mut command)?;
-    // The line of titles: all are connected, and the first size has begun.
+    // The title line: all ranks are connected, and the first size has begun.
     job.hear("Avg Latency(us)")?;
     farm.services[1][0].group.kill();
     let (code, said) = job.end(LIMIT, &["osu_alltoallv: rank "])?;
@@ -334,13 +337,13 @@ fn service_killed(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A run that must be refused.
+/// A command line that must be refused.
 struct Bad {
     name: &'static str,
     ranks: &'static str,
-    /// Arguments of all ranks, or of the first of two and the second, apart by " : ".
+    /// Arguments of all ranks, or of the first and the second of two, separated by " : ".
     arguments: &'static str,
-    /// What is said once, by rank 0.
+    /// The message that rank 0 prints once.
     expect: &'static str,
 }
 
@@ -430,7 +433,7 @@ fn ends_with_one_error(command: &mut Command, expect: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ranks without the device, over whatever MPI takes on one machine.
+/// Ranks without the device, over MPI's default transport within one machine.
 fn alone(world: &World, program: &str, ranks: &str) -> Result<Command> {
     let mut command = world.mpi()?;
     command

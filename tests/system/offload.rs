@@ -1,5 +1,6 @@
-//! The offloaded alltoallv: ranks and service processes (SPs) of two emulated nodes, by the project's own programs.
-//! Every byte is verified by the ranks; what fails must end in one clear error everywhere, and never in a hang.
+//! The offloaded alltoallv: ranks and service processes (SPs) on two emulated nodes, with the
+//! project's own programs. The ranks verify every byte. Failures must end in one clear error on all
+//! ranks and never in a hang.
 
 use crate::harness::Case;
 use crate::process::{self, Collected, Group};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Survivors of a failure know of it within this time. It takes them a fraction of a second where a core is free.
+/// Time limit for survivors to detect a failure. With a free core they need a fraction of a second.
 const FAILURE_LIMIT: Duration = Duration::from_secs(40);
 
 const NODES: u32 = 2;
@@ -42,12 +43,12 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// SPs on both nodes, and what it takes to start ranks.
+/// SPs on both nodes, and the data to start ranks.
 pub(crate) struct Farm<'a> {
     world: &'a World,
     pub(crate) room: Room<'a>,
     scheme: &'static str,
-    /// Of each node.
+    /// SPs per node.
     pub(crate) services: Vec<Vec<Process>>,
 }
 
@@ -188,7 +189,7 @@ impl Process {
         self.output.text()
     }
 
-    /// Waits until it has said `text`.
+    /// Waits until the program has printed `text`.
     pub(crate) fn hear(&mut self, text: &str) -> Result<()> {
         let heard = process::wait_until(LIMIT, || {
             self.said().contains(text) || self.group.has_ended()
@@ -202,13 +203,14 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end; answers the exit code and what it said, which has one of `words` unless something is wrong.
+    /// Waits for its end and returns the exit code and its output. Fails unless the output contains
+    /// one of `words`.
     pub(crate) fn end(&mut self, limit: Duration, words: &[&str]) -> Result<(Option<i32>, String)> {
         let (status, timed_out) = self.group.wait(limit)?;
         if timed_out {
             bail!("it hangs: `{}`\n{}", self.shown, self.said());
         }
-        // The last words may come out of the pipe later than the end.
+        // The pipe may deliver the last lines after the process has ended.
         let mut said = self.said();
         process::wait_until(Duration::from_secs(5), || {
             said = self.said();
@@ -225,7 +227,7 @@ impl Process {
     }
 }
 
-/// All ranks end well; answers the number of verified bytes.
+/// All ranks succeed. Returns the number of verified bytes.
 fn succeed(ranks: Vec<Process>) -> Result<u64> {
     let mut verified = 0;
     for mut rank in ranks {
@@ -240,7 +242,7 @@ fn succeed(ranks: Vec<Process>) -> Result<u64> {
     Ok(verified)
 }
 
-/// All ranks end with code 1 and an error that has one of `expect`.
+/// All ranks end with code 1 and an error that contains one of `expect`.
 fn fail(ranks: Vec<Process>, expect: &[&str]) -> Result<()> {
     for mut rank in ranks {
         let (code, said) = rank.end(FAILURE_LIMIT, expect)?;
@@ -274,8 +276,8 @@ fn bytes(world: &World, scheme: &'static str, per_node: u32, services: u32) -> R
     Ok(())
 }
 
-/// With the library, temporary buffers in every round, and not one command more for forty rounds than for four: keys
-/// are made when a job begins, and announced, so that their aliases are as well.
+/// With the library, temporary buffers in every round: forty rounds need exactly as many commands
+/// as four. Keys are created and announced when a job begins, so their aliases exist as well.
 fn steady_state(world: &World) -> Result<()> {
     const KINDS: [&str; 5] = [
         "create_mkey",
@@ -309,7 +311,7 @@ fn steady_state(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Buffers that are registered once need no registration per call, in any scheme.
+/// Buffers that are registered once need no registration per call, in all schemes.
 fn kept_buffers(world: &World) -> Result<()> {
     let farm = Farm::new(world, "stock", 1)?;
     let options = [
@@ -324,12 +326,12 @@ fn kept_buffers(world: &World) -> Result<()> {
     let verified = succeed(ranks)?;
     ensure!(verified == 2 * 10 * 2 * 20000, "{verified} bytes verified");
     let bound = farm.room.executed("umr_bind")?;
-    // And what each keeps for the services' greetings.
+    // Plus the registrations for the services' greetings.
     ensure!(bound == 6, "{bound} binds for three buffers of two ranks");
     Ok(())
 }
 
-/// A daemon serves job after job, and several at once; one that fails does it no harm.
+/// A daemon serves jobs in sequence and in parallel. A failed job does not affect it.
 fn jobs(world: &World) -> Result<()> {
     let farm = Farm::new(world, "stock", 1)?;
     let short = ["--rounds", "5"];
@@ -345,7 +347,7 @@ fn jobs(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// One daemon runs several services, ends them when it is asked to, and ends when one of them fails.
+/// One daemon runs several services, ends them on request, and ends when one of them fails.
 fn workers(world: &World) -> Result<()> {
     let mut farm = Farm::with(world, "stock", 1, &["--workers", "2"])?;
     ensure!(farm.addresses(0)?.split(',').count() == 2, "two services");
@@ -373,7 +375,7 @@ fn workers(world: &World) -> Result<()> {
 
 fn counts_disagree(world: &World) -> Result<()> {
     let farm = Farm::new(world, "xgvmi", 2)?;
-    // Every fifth round is in place and has no counts of its own: not this one.
+    // Every fifth round is in place and has no counts of its own. This round is not.
     let options = ["--rounds", "6", "--wrong-count-in", "3", "--world-only"];
     let expect = "the counts of call 3 on communicator 0 disagree: rank 0 sends ";
     fail(farm.job(2, &options, |_, _| ())?, &[expect])
@@ -383,15 +385,15 @@ fn counts_disagree(world: &World) -> Result<()> {
 enum Victim {
     Service,
     Stopped,
-    /// A service that does nothing any more, and is there all the same.
+    /// A service that hangs but still exists.
     Hung,
     Rank,
 }
 
-/// A process dies while the others are in a call that it is needed for.
+/// A process dies while the others are in a call that needs it.
 fn killed(world: &World, victim: Victim) -> Result<()> {
     for scheme in ["stock", "xgvmi"] {
-        // Long enough for a crowded machine, and not the twenty seconds that it is by default.
+        // Long enough for a busy machine, and shorter than the default of twenty seconds.
         let limit = ["--silence-limit-s", "3"];
         let limit: &[&str] = if victim == Victim::Hung { &limit } else { &[] };
         let mut farm = Farm::with(world, scheme, 2, limit)?;
@@ -409,7 +411,7 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
         }
         let expect = match victim {
             Victim::Service => {
-                // Not rank 0's: that rank sleeps, and would not notice.
+                // Not rank 0, which sleeps and would not notice.
                 farm.services[1][0].signal(libc::SIGKILL)?;
                 ["has ended or was killed", "is lost"]
             }
@@ -429,7 +431,8 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
                 ]
             }
         };
-        // Asleep, or dead; and kept so until the others have ended, for they would learn of its death as well.
+        // The process is stopped until the others have ended, because they would also detect its
+        // death.
         let _rank_0 = ranks.remove(0);
         fail(ranks, &expect).with_context(|| format!("scheme {scheme}"))?;
         for (node, services) in farm.services.iter_mut().enumerate() {
@@ -444,7 +447,7 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
             }
         }
         if victim == Victim::Hung {
-            // It finds the job gone, and serves the next one.
+            // It finds the job ended and serves the next one.
             farm.services[1][0].signal(libc::SIGCONT)?;
             succeed(farm.job(2, &["--rounds", "2"], |_, _| ())?)
                 .with_context(|| format!("after the pause, scheme {scheme}"))?;
@@ -453,7 +456,7 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
     Ok(())
 }
 
-/// With a secret, who has it is served, and nobody else; without one, who reaches more than this machine is warned.
+/// With a secret, only ranks with the secret are served.
 fn secret(world: &World) -> Result<()> {
     let place = Room::new(world)?;
     let file = |name: &str, text: &str| -> Result<String> {
@@ -471,7 +474,7 @@ fn secret(world: &World) -> Result<()> {
         }
     };
     let rounds = ["--rounds", "2"];
-    // The announced keys of scheme xgvmi make a long first message.
+    // In scheme xgvmi the announced keys make a long first message.
     let farm = Farm::with_each(world, "xgvmi", 1, with(&one))?;
     succeed(farm.job(1, &rounds, with(&one))?)?;
     fail(
@@ -482,12 +485,12 @@ fn secret(world: &World) -> Result<()> {
     fail(farm.job(1, &rounds, with(&other))?, &[expect])?;
     succeed(farm.job(1, &rounds, with(&one))?)?;
 
-    // Services that do not trust each other, each with a rank that it trusts.
+    // Services with different secrets, each with a rank of the same secret.
     let each = |node: u32, command: &mut Command| {
         command.args(["--secret-file", if node == 0 { &one } else { &other }]);
     };
     let farm = Farm::with_each(world, "stock", 1, each)?;
-    // The rank whose service was refused knows why; the other one only waits.
+    // The rank of the refused service knows the reason. The other one only waits.
     let limit = ["--rounds", "2", "--connect-limit-s", "5"];
     fail(farm.job(1, &limit, each)?, &[expect])?;
 
@@ -495,7 +498,8 @@ fn secret(world: &World) -> Result<()> {
     let expect = "it has a secret, and this service none: give --secret-file";
     fail(farm.job(1, &rounds, with(&one))?, &[expect])?;
 
-    // Beyond this machine a service wants a secret, or to be told that it needs none.
+    // A service that listens beyond this machine needs a secret, or an explicit option to run
+    // without one.
     let started = |options: &[&str], expect: &str| -> Result<()> {
         let mut command = farm.command("node0.dpu", "xgvmi-sp");
         command.args(["--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1"]);
@@ -517,7 +521,7 @@ fn secret(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// One rank's SP is not there: all ranks say which, and whose.
+/// One rank's SP is absent: all ranks report which one, and whose.
 fn service_missing(world: &World) -> Result<()> {
     let farm = Farm::new(world, "stock", 1)?;
     let nobody = format!("127.0.0.1:{}", free_port()?);
@@ -535,7 +539,7 @@ fn service_missing(world: &World) -> Result<()> {
     )
 }
 
-/// Whoever was started otherwise than the others is named.
+/// A rank with other options than the rest is named.
 fn disagreements(world: &World) -> Result<()> {
     let farm = Farm::with(world, "stock", 1, &["--scheme", "stock"])?;
     let size = |rank: u32, command: &mut Command| {

@@ -1,4 +1,4 @@
-//! Polling mode: stock programs come to the same results, and nothing of them traps.
+//! Polling mode: stock programs give the same results, without traps.
 
 use crate::agent::compile;
 use crate::harness::Case;
@@ -8,12 +8,13 @@ use std::process::Command;
 
 const POLLING: (&str, &str) = ("BFEMU_MODE", "polling");
 
-/// A stock program: few messages, as each may take milliseconds where both sides and both threads want two processors.
+/// A stock program with few messages: each may take milliseconds if both sides and both threads
+/// compete for two processors.
 struct Program {
     name: &'static str,
     tool: &'static str,
     options: &'static [&'static str],
-    /// It sleeps until its completions are announced.
+    /// It sleeps until a completion event.
     arms: bool,
 }
 
@@ -56,7 +57,7 @@ const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// `ucx_perftest`, whose queues are made by commands; with `rc_x` and `dc_x` in turn.
+/// `ucx_perftest`, whose queues commands create; with `rc_x` and `dc_x` in turn.
 const UCX: &[(&str, &str, &[&str])] = &[
     (
         "polling_ucx_put_lat",
@@ -90,7 +91,8 @@ pub(crate) fn cases() -> Vec<Case> {
     verbs.chain(ucx).chain(forks).collect()
 }
 
-/// The child of a fork that rings its parent's queues is served in each mode, where an adapter can see what it posts.
+/// If a forked child rings its parent's queues, the device serves it in each mode, where an adapter
+/// can see the request.
 fn fork(world: &World, mode: &str) -> Result<()> {
     let room = Room::new(world)?;
     let mut command = room.command("node0.host", compile("fork_poster")?);

@@ -1,4 +1,5 @@
-//! The pool and the alias map on libmlx5 and the emulated device, by the example programs of their crate.
+//! The pool and the alias map on libmlx5 and the emulated device, with the example programs of
+//! their crate.
 
 use crate::harness::{Case, Outcome};
 use crate::process;
@@ -15,8 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The pool's own list of faults, and how the emulated device is made to have each of them. Chances are drawn from seeds,
-/// so that a run that fails fails again; rules end, so that a pool can be closed in order.
+/// The pool's own list of faults, and the emulator's rules for each of them. Seeds determine the
+/// chances, so that a failed run fails again. The rules end, so that a pool can be closed in order.
 const FAULTS: &[(&str, &str)] = &[
     (
         "a key is not created",
@@ -72,7 +73,8 @@ const FAULTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What the pool keeps to on a simulated adapter, it keeps to on libmlx5: the same list, the same program.
+/// The invariants that hold on a simulated adapter hold on libmlx5: the same list, the same
+/// program.
 fn faults(world: &World) -> Result<()> {
     let program = world.example("device_faults");
     let room = Room::new(world)?;
@@ -94,7 +96,7 @@ fn faults(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Memory that was registered by its dma-buf, where kernel and device have such.
+/// Memory registered through its dma-buf, if kernel and device support it.
 fn dma_buf(world: &World) -> Result<Outcome> {
     const CANNOT: i32 = 77;
     let room = Room::new(world)?;
@@ -108,7 +110,7 @@ fn dma_buf(world: &World) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// An exporter that dies in the middle leaves its importer with an error, soon, and not with a hang.
+/// If an exporter dies, its importer soon gets an error and does not hang.
 fn exporter_vanishes(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let program = world.example("export_verbs");
@@ -139,7 +141,7 @@ fn exporter_vanishes(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Every promise that the pool takes from its device, with both functions of a node in one process.
+/// All requirements of the pool on its device, with both functions of a node in one process.
 fn device_check(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let program = world.example("device_check");
@@ -159,7 +161,7 @@ fn device_check(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A host and its DPU in two processes: bytes arrive through pooled keys, and through released ones none.
+/// Host and DPU in two processes: bytes arrive through pooled keys, and none through released keys.
 fn export_verbs(world: &World) -> Result<()> {
     const ROUNDS: u64 = 10;
     const BYTES: u64 = 65536;
@@ -186,7 +188,7 @@ fn export_verbs(world: &World) -> Result<()> {
         created < ROUNDS && keys < ROUNDS,
         "{keys} keys and {created} aliases for {ROUNDS} exports:\n{host}\n{dpu}"
     );
-    // By the device's own count, which the programs cannot make up.
+    // From the device's own count, which the programs cannot influence.
     let (bound, released) = (room.executed("umr_bind")?, room.executed("umr_invalidate")?);
     ensure!(
         bound >= ROUNDS && released >= ROUNDS,
@@ -195,7 +197,7 @@ fn export_verbs(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The number in front of `what`.
+/// The number before `what`.
 fn count_before(text: &str, what: &str) -> Result<u64> {
     text.split_once(what)
         .and_then(|(before, _)| before.rsplit(|c: char| !c.is_ascii_digit()).next())

@@ -1,4 +1,5 @@
-//! Directs `programs/port_agent.c`: a process in one function of the device, its ports, and what happens on them.
+//! Drives `programs/port_agent.c`: a process in one function of the device, its ports, and their
+//! events.
 
 use crate::agent::{Answer, compile, compile_with};
 use crate::harness::Case;
@@ -9,13 +10,13 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// One command; the slowest waits for an event.
+/// Time limit of a command. The slowest command waits for an event.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The functions that talk to each other.
+/// The communicating functions.
 const HOST: &str = "node0.host";
 const FAR: &str = "node1.host";
-/// Where a party's memory is written by others.
+/// Target of the other processes' writes.
 const WRITTEN_AT: u64 = 64;
 /// `IBV_PORT_ACTIVE`.
 const ACTIVE: u64 = 4;
@@ -24,31 +25,31 @@ const SUCCESS: u64 = 0;
 const RETRY_EXCEEDED: u64 = 12;
 /// The same with two ports.
 const TOPOLOGY_TWO: &[&str] = &["--nodes", "2", "--ports", "2"];
-/// A room of two nodes whose functions have one port each, as options of `bf-emu run`.
+/// Options of `bf-emu run` for two nodes whose functions have one port each.
 pub(crate) const TOPOLOGY_ONE: &[&str] = &["--nodes", "2"];
 
-/// A running agent, whose device is open.
+/// A running agent with an open device.
 pub(crate) struct Party {
     name: String,
     talk: Talk,
     addr: u64,
     rkey: u32,
     pub(crate) caps: Caps,
-    /// Codes of the time that a try takes, and of how many more there are.
+    /// Encoded timeout of a try, and number of retries.
     patience: (u8, u8),
 }
 
-/// What a device says of itself.
+/// Attributes of a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caps {
     pub(crate) ports: u64,
-    /// Most completions of one event.
+    /// Maximum number of completions per event.
     pub(crate) count: u64,
-    /// Longest time that one is held back, in microseconds.
+    /// Maximum moderation time in microseconds.
     pub(crate) period: u64,
 }
 
-/// A port as `ibv_query_port` and its kin show it.
+/// A port in `ibv_query_port` and related calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) lid: u64,
@@ -83,7 +84,7 @@ impl Party {
         Ok(party)
     }
 
-    /// Says one line and waits for the answer.
+    /// Sends one line and waits for the answer.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Answer> {
         let line = self
             .talk
@@ -92,7 +93,7 @@ impl Party {
         Ok(Answer::new(format!("{}: {command}", self.name), line))
     }
 
-    /// Says one line that must be obeyed.
+    /// Sends one line. The command must succeed.
     pub(crate) fn tell(&mut self, command: &str) -> Result<Answer> {
         let answer = self.ask(command)?;
         answer.expect_start("ok")?;
@@ -108,20 +109,20 @@ impl Party {
         })
     }
 
-    /// Makes a queue pair on a port. Returns its number.
+    /// Creates a queue pair on a port. Returns its number.
     pub(crate) fn qp(&mut self, slot: u32, service: &str, port: u8) -> Result<u32> {
         let answer = self.tell(&format!("qp {slot} {service} {port}"))?;
         answer.value("qpn")
     }
 
-    /// Connects a queue pair to one behind `there`.
+    /// Connects a queue pair to a queue pair of `there`.
     pub(crate) fn connect(&mut self, slot: u32, qpn: u32, there: &Port) -> Result<()> {
         let (Port { lid, gid, .. }, (time, tries)) = (there, self.patience);
         self.tell(&format!("connect {slot} {qpn} {lid} {gid} {time} {tries}"))
             .map(drop)
     }
 
-    /// Connects new queue pairs in the same slot of two parties, over a port of each.
+    /// Connects new queue pairs in the same slot of two processes, over a port of each.
     pub(crate) fn pair(&mut self, other: &mut Party, slot: u32, ports: (u8, u8)) -> Result<()> {
         let own = (self.qp(slot, "rc", ports.0)?, self.port(ports.0)?);
         let others = (other.qp(slot, "rc", ports.1)?, other.port(ports.1)?);
@@ -129,26 +130,27 @@ impl Party {
         other.connect(slot, own.0, &own.1)
     }
 
-    /// Writes into its own memory, as often as asked for, by one doorbell.
+    /// Posts the given number of writes to its own memory with one doorbell.
     pub(crate) fn write(&mut self, slot: u32, times: u64) -> Result<()> {
         let (addr, rkey) = (self.addr + 8, self.rkey);
         self.tell(&format!("write {slot} {times} {addr} {rkey}"))
             .map(drop)
     }
 
-    /// Sets what the next writes carry.
+    /// Sets the value of the next writes.
     fn put(&mut self, value: u64) -> Result<()> {
         self.tell(&format!("put 0 {value}")).map(drop)
     }
 
-    /// Writes eight bytes into another party's memory, and does not wait.
+    /// Writes eight bytes to another process's memory and does not wait.
     fn post_to(&mut self, other: &Party, slot: u32) -> Result<()> {
         let (addr, rkey) = (other.addr + WRITTEN_AT, other.rkey);
         self.tell(&format!("write {slot} 1 {addr} {rkey}"))
             .map(drop)
     }
 
-    /// Writes a fresh value there, and returns the status of the completion. If that is success, the value is there.
+    /// Writes a fresh value and returns the status of the completion. On success the value must
+    /// have arrived.
     fn write_to(&mut self, other: &mut Party, slot: u32) -> Result<u64> {
         let value = 0x5eed_0000_0000 + u64::from(slot) + 1;
         other.tell(&format!("put {WRITTEN_AT} 0"))?;
@@ -227,7 +229,7 @@ fn two_are_seen(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Over each pair of ports, by LID and by GID, bytes arrive.
+/// Bytes arrive over each pair of ports, by LID and by GID.
 fn each_way(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
@@ -249,7 +251,7 @@ fn each_way(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// What comes by the port that a queue pair is not on, it does not hear.
+/// A queue pair does not receive through another port than its own.
 fn other_port(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
@@ -260,7 +262,7 @@ fn other_port(world: &World) -> Result<()> {
     to.connect(0, own, &here)?;
     let status = from.write_to(&mut to, 0)?;
     ensure!(status == RETRY_EXCEEDED, "status {status}");
-    // The port of a path is that of its queue pair.
+    // The port of a path must be that of its queue pair.
     from.qp(1, "rc", 2)?;
     from.tell("on 1 1")?;
     from.ask(&format!("connect 1 {others} {} 0 14 7", wrong.lid))?
@@ -293,7 +295,7 @@ fn datagrams(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Everybody who has the function open is told, of the port that it was.
+/// All users of the function get the event, with the right port.
 fn events(world: &World) -> Result<()> {
     const COOKIE: u64 = 4711;
     let room = Room::new(world)?;
@@ -303,7 +305,7 @@ fn events(world: &World) -> Result<()> {
     ];
     let mut far = Party::start(&room, TOPOLOGY_TWO, FAR)?;
     parties[1].tell(&format!("subscribe {COOKIE}"))?;
-    // What happens; the event of verbs; the subtype of the device's, if it has one; the state that follows.
+    // A change; the verbs event; the subtype of the device's event, if any; the resulting state.
     let table: &[(&str, u64, Option<u64>, u64)] = &[
         ("down", 10, Some(1), 1),
         ("init", 10, Some(5), 2),
@@ -342,7 +344,7 @@ fn events(world: &World) -> Result<()> {
             "{change}: sysfs has {shown}"
         );
     }
-    // A node's name stands for all its functions, and a state that is there already is none that is told of.
+    // A node's name means all its functions. A change to the current state causes no event.
     for _ in 0..2 {
         set(&room, "node1", 1, "down")?;
     }
@@ -352,19 +354,19 @@ fn events(world: &World) -> Result<()> {
         .map(|told| told.value::<u64>("event"))
         .collect::<Result<Vec<_>>>()?;
     ensure!(told == [10, 9], "{told:?}");
-    // Who comes later sees what is.
+    // A process that starts later sees the current state.
     set(&room, HOST, 1, "down")?;
     let state = Party::start(&room, TOPOLOGY_TWO, HOST)?.port(1)?.state;
     ensure!(state == 1, "a later process sees state {state}");
     Ok(())
 }
 
-/// What a port does not carry is tried again, and goes on when it comes up.
+/// Requests on a port that is down retry, and continue when it comes up.
 fn up_in_time(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
     let mut to = Party::start(&room, TOPOLOGY_TWO, FAR)?;
-    // Four seconds a try, eight tries: more than the commands in between take.
+    // Four seconds per try, eight tries: longer than the commands in between.
     from.patience = (20, 7);
     from.pair(&mut to, 0, (2, 2))?;
     from.pair(&mut to, 1, (1, 1))?;
@@ -372,7 +374,7 @@ fn up_in_time(world: &World) -> Result<()> {
         set(&room, who, 2, "down")?;
         from.put(77)?;
         from.post_to(&to, 0)?;
-        // The other port carries what it is given meanwhile.
+        // The other port continues to transmit.
         let status = from.write_to(&mut to, 1)?;
         ensure!(
             status == SUCCESS,
@@ -408,7 +410,7 @@ fn down_for_good(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Lets something happen to a port.
+/// Triggers a port change.
 fn set(room: &Room<'_>, function: &str, port: u8, change: &str) -> Result<()> {
     let port = port.to_string();
     let mut command = room.emulator_command("port");
@@ -430,8 +432,8 @@ fn second_by_ucx(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Stock UCX over both ports of an adapter at once, each by another function: two ports of one function are one device
-/// to UCX, with one address.
+/// Stock UCX over both ports of an adapter at once, each through another function, because UCX
+/// treats two ports of one function as one device with one address.
 fn both_by_ucx(world: &World) -> Result<()> {
     let rails = [("UCX_MAX_RNDV_RAILS", "2"), ("UCX_MAX_EAGER_RAILS", "2")];
     for tls in ["rc_x,self", "dc_x,self"] {
@@ -444,7 +446,7 @@ fn both_by_ucx(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Two programs that move data in every way that UCP has. Returns the lanes that both had.
+/// Two programs that use all UCP operations. Returns the lanes that both had.
 fn ucx(world: &World, tls: &str, devices: &str, more: &[(&str, &str)]) -> Result<Vec<String>> {
     let room = Room::new(world)?;
     let port = free_port()?;

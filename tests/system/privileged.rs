@@ -1,4 +1,4 @@
-//! Programs that run with more rights than their user: they have no emulated device, and nothing else is different.
+//! Privileged (setuid) programs: they get no emulated device and are otherwise unaffected.
 
 use crate::agent::compile_with;
 use crate::harness::{Case, Outcome};
@@ -9,7 +9,7 @@ use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
-/// Whose program it is, and who runs it: neither needs a name.
+/// Owner of the program, and user that runs it. Neither needs a name.
 const OWNER: u32 = 65_532;
 const USER: u32 = 65_533;
 

@@ -1,5 +1,5 @@
-//! Requests that the device must refuse: the completions of both sides, the states of their queue pairs, the events,
-//! and that nothing was moved. By stock libibverbs between two processes.
+//! Requests that the device must refuse: completions of both sides, states of their queue pairs,
+//! events, and no moved byte. With stock libibverbs between two processes.
 
 use crate::agent::{Agent, Memory, Wc, connect};
 use crate::harness::Case;
@@ -7,7 +7,7 @@ use crate::world::{Room, World};
 use anyhow::{Result, ensure};
 
 const SIZE: u64 = 64 * 1024;
-/// Bytes of a message that is too long to lie in a completion.
+/// Bytes of a message that does not fit into a completion.
 const MESSAGE: u64 = 1000;
 const LOCAL: u64 = 1;
 const REMOTE: u64 = 2;
@@ -23,7 +23,7 @@ const ERR: u32 = 6;
 const QP_REQ_ERR: u32 = 2;
 const QP_ACCESS_ERR: u32 = 3;
 
-/// A process that asks, and one that answers, connected.
+/// A requester and a responder, connected.
 struct Scene {
     asks: Agent,
     answers: Agent,
@@ -31,10 +31,10 @@ struct Scene {
     remote: Memory,
 }
 
-/// A request that the answering side refuses.
+/// A request that the responder refuses.
 struct Row {
     name: &'static str,
-    /// Rights of the memory there, and what its queue pair grants.
+    /// Rights of the memory at the responder, and of its queue pair.
     rights: &'static str,
     grants: &'static str,
     verb: Verb,
@@ -42,7 +42,7 @@ struct Row {
     at: u64,
     key: u32,
     status: Wc,
-    /// The asynchronous event there.
+    /// The asynchronous event at the responder.
     event: u32,
 }
 
@@ -139,7 +139,7 @@ const ROWS: &[Row] = &[
             QP_ACCESS_ERR,
         )
     },
-    // So that the end of the range wraps around.
+    // The end of the range wraps around.
     Row {
         at: u64::MAX - (1 << 48),
         ..row(
@@ -257,7 +257,7 @@ fn refused(scene: &mut Scene, row: &Row) -> Result<()> {
     scene.nothing_has_moved()
 }
 
-/// A fault of the asking side alone: the other does not notice.
+/// An error of the requester alone. The responder does not notice it.
 fn only_here(scene: &mut Scene, local: (u64, u32)) -> Result<()> {
     let remote = (scene.remote.addr, scene.remote.rkey);
     let status = scene.asks.rdma("write", local, remote, SIZE)?;
@@ -320,7 +320,8 @@ fn region_gone(scene: &mut Scene) -> Result<()> {
     scene.nothing_has_moved()
 }
 
-/// A region is its owner's: a message cannot take its key away, only that of a window or of a key made for it.
+/// A message cannot invalidate the key of a region, only that of a window or of a key that allows
+/// it.
 fn not_to_invalidate(scene: &mut Scene) -> Result<()> {
     scene.post(scene.remote.lkey, MESSAGE)?;
     let key = scene.remote.rkey.to_string();
@@ -329,7 +330,7 @@ fn not_to_invalidate(scene: &mut Scene) -> Result<()> {
     scene.nothing_has_moved()
 }
 
-/// A completion queue that is full loses what comes, and its owner is told, once.
+/// A full completion queue loses entries, and its owner gets one event.
 fn overrun(scene: &mut Scene) -> Result<()> {
     const CQ_ERR: u32 = 0;
     let answer = scene.asks.tell("overrun")?;
@@ -339,7 +340,7 @@ fn overrun(scene: &mut Scene) -> Result<()> {
     is("event", event, CQ_ERR)
 }
 
-/// Masks (`enum ibv_qp_attr_mask`) and states that the kernel does not take together.
+/// Masks (`enum ibv_qp_attr_mask`) and states that the kernel does not accept together.
 fn transitions(scene: &mut Scene) -> Result<()> {
     const STATE: u32 = 1 << 0;
     const DEST_QPN: u32 = 1 << 20;
@@ -363,7 +364,7 @@ fn transitions(scene: &mut Scene) -> Result<()> {
         scene.asks.tell(&format!("modify 0 {STATE} {to}"))?;
         is("state", state(&mut scene.asks)?, expect)?;
     }
-    // From reset there is one way.
+    // Reset has one successor state.
     let answer = scene.asks.ask(&format!("modify 0 {STATE} {ERR}"))?;
     answer.expect_start("error ibv_modify_qp: Invalid argument")
 }

@@ -1,4 +1,5 @@
-//! The rules of cross-function memory keys, through stock libmlx5: who may reach whose memory, and what happens else.
+//! The rules of cross-function memory keys through stock libmlx5: permitted accesses, and the
+//! errors of the others.
 //!
 //! Three processes: the owner of the memory on a host, the user of its alias on that node's DPU, and a peer on the
 //! other node. Each case is a row of [`RULES`]: it prepares a key, tries one access, and names the completion that
@@ -29,13 +30,13 @@ struct Scene {
     remote: Memory,
 }
 
-/// An mkey of the owner: the number by which its function knows it.
+/// An mkey of the owner, by its number in that function.
 #[derive(Clone, Copy)]
 struct Exported {
     index: u32,
 }
 
-/// How the alias is used.
+/// Use of the alias.
 #[derive(Clone, Copy)]
 enum Access {
     /// The DPU writes the owner's bytes to the peer: the alias is the local key.
@@ -104,7 +105,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 impl Scene {
     fn set(room: &Room<'_>) -> Result<Self> {
-        // A key's number comes again at once: what an alias is not to rely on.
+        // A key's number is used again at once. An alias must not rely on the number.
         let options = ["--nodes", "2", "--keys", "lowest"];
         let mut owner = Agent::start_with(room, &options, "node0.host")?;
         let dpu = Agent::start(room, "node0.dpu")?;
@@ -121,7 +122,7 @@ impl Scene {
         })
     }
 
-    /// A KSM key over the exported part, with permission for whoever knows the secret.
+    /// A KSM key over the exported part, with permission for holders of the access key.
     fn export_ksm(&mut self) -> Result<Exported> {
         let index = self
             .owner
@@ -131,7 +132,7 @@ impl Scene {
         Ok(Exported { index })
     }
 
-    /// A UMR key with permission, not bound to anything yet.
+    /// A UMR key with permission, not yet bound.
     fn export_umr(&mut self) -> Result<Exported> {
         let index = self.owner.tell("umr 0")?.value("index")?;
         self.owner.tell(&format!("allow {index} {SECRET}"))?;
@@ -153,7 +154,7 @@ impl Scene {
         Ok(())
     }
 
-    /// The DPU's alias; its answer, because some must be refused.
+    /// The DPU's alias, or the refusal.
     fn alias(&mut self, exported: Exported, secret: &str) -> Result<crate::agent::Answer> {
         let vhca = self.owner.vhca;
         self.dpu
@@ -186,7 +187,7 @@ impl Scene {
 
     /// The access succeeds and moves exactly these bytes, at `offset` in the owner's memory.
     fn moves(&mut self, access: Access, key: u32, offset: u64, length: u64) -> Result<()> {
-        // Told apart from whatever surrounds them by a seed of their own.
+        // A seed of its own distinguishes these bytes from the surrounding ones.
         const CARGO: u64 = 77;
         self.reset_bytes()?;
         match access {
@@ -203,7 +204,7 @@ impl Scene {
         self.peer.expect_kept(0, length, SIZE - length, PEER)
     }
 
-    /// The access ends in `expect` and not one byte changes on either side.
+    /// The access ends in `expect`, and no byte changes on either side.
     fn refuses(
         &mut self,
         access: Access,
@@ -314,7 +315,7 @@ fn shrunk(scene: &mut Scene) -> Result<()> {
     scene.refuses_all(key)
 }
 
-/// Without waiting: the answer comes through a channel, behind the number that was given with the question.
+/// Without a wait: the answer arrives through a channel, after the request's number.
 fn asked_about(scene: &mut Scene) -> Result<()> {
     let exported = scene.export_ksm()?;
     let key = scene.alias_key(exported)?;
@@ -329,7 +330,7 @@ fn not_allowed(scene: &mut Scene) -> Result<()> {
         .tell(&format!("ksm 0 0 {OFFSET} {LENGTH}"))?
         .value("index")?;
     scene.alias(Exported { index }, SECRET)?.expect_refusal()?;
-    // The same request succeeds once it is allowed: nothing else was wrong with it.
+    // The same request succeeds once it is permitted: nothing else was wrong.
     scene.owner.tell(&format!("allow {index} {SECRET}"))?;
     scene.alias_key(Exported { index }).map(drop)
 }
@@ -357,7 +358,8 @@ fn no_such_key(scene: &mut Scene) -> Result<()> {
 }
 
 fn foreign(scene: &mut Scene) -> Result<()> {
-    // Index spaces are per function, so a small number may well mean a key of the DPU's own: use one far from those.
+    // Index spaces are per function, so a small number may be a key of the DPU. Use a number far
+    // from those.
     let mut index = 0;
     for slot in 1..24 {
         index = scene
@@ -402,7 +404,7 @@ fn number_again(scene: &mut Scene) -> Result<()> {
 }
 
 fn wrong_domain(scene: &mut Scene) -> Result<()> {
-    // Ordinary memory of the DPU in its second protection domain; its QPs live in the first.
+    // Memory of the DPU in its second protection domain. Its QPs are in the first.
     let other = scene.dpu.memory(2, SIZE, "wRWA 1")?;
     connect(&mut scene.dpu, &mut scene.peer)?;
     let remote = (scene.remote.addr, scene.remote.rkey);
@@ -422,7 +424,7 @@ fn wrong_domain(scene: &mut Scene) -> Result<()> {
 }
 
 fn missing_rights(scene: &mut Scene) -> Result<()> {
-    // Rights that are there, what is tried, and what follows.
+    // Rights, attempted access, and result.
     let table = [
         ("w", "read", Wc::RemAccessErr),
         ("w", "write", Wc::RemAccessErr),

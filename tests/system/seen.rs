@@ -1,4 +1,4 @@
-//! What the device shows of itself: the trace of what happened, and the objects that there are.
+//! The device's own output: the trace of events and the list of objects.
 
 use crate::agent::{Agent, connect};
 use crate::harness::Case;
@@ -79,7 +79,7 @@ fn trace_and_dump(world: &World) -> Result<()> {
         ])
     };
     ensure!(request("rdma_write", 4096, 0) == 1, "{text}");
-    // A key that does not exist: remote access error, by the PRM's number.
+    // An unknown key: remote access error, with the PRM's number.
     ensure!(request("rdma_read", 0, 0x13) == 1, "{text}");
     let completion = |name: &str| count(&[("kind", "completion".into()), ("name", name.into())]);
     ensure!(

@@ -1,5 +1,5 @@
-//! What the kernel and the device refuse, with which words: calls, commands and work requests that stock libraries
-//! never make, written out by hand.
+//! Refusals of the kernel and the device with their errors: calls, commands and work requests that
+//! stock libraries never issue, written by hand.
 
 use crate::agent::Agent;
 use crate::harness::Case;
@@ -8,12 +8,12 @@ use anyhow::{Result, ensure};
 
 const FUNCTION: &str = "node0.host";
 
-/// A command to the agent and what its answer must begin with.
+/// A command to the agent and the expected start of its answer.
 struct Row {
     name: &'static str,
     command: &'static str,
     answer: &'static str,
-    /// The refusal that `bf-emu stats` counts it as, if it is one.
+    /// The refusal counter in `bf-emu stats`, if any.
     counted: Option<&'static str>,
 }
 
@@ -40,10 +40,10 @@ const fn obeyed(name: &'static str, command: &'static str) -> Row {
     }
 }
 
-/// QUERY_PORT of port 1, as libibverbs asks for it: what the following calls differ from.
+/// QUERY_PORT of port 1, as libibverbs issues it. The following calls differ from it.
 const QUERY_PORT: &str = "ioctl 0 2 0:8:1:1 1:48:1:room";
 
-/// Calls into the kernel. Attributes are ID:LENGTH:FLAGS:DATA; flag 1 says that the caller insists.
+/// Calls into the kernel. Attributes are ID:LENGTH:FLAGS:DATA; flag 1 marks a mandatory attribute.
 const CALLS: &[Row] = &[
     obeyed("strict_good_call", QUERY_PORT),
     refused(
@@ -104,7 +104,7 @@ const CALLS: &[Row] = &[
         answer: "error ioctl: No space left on device",
         counted: None,
     },
-    // DEALLOC_PD of a completion queue, and of a domain that is not there.
+    // DEALLOC_PD of a completion queue, and of a domain that does not exist.
     Row {
         name: "strict_handle_of_another_kind",
         command: "ioctl 1 0 0:0:1:0x02000000",
@@ -117,8 +117,8 @@ const CALLS: &[Row] = &[
         answer: "error ioctl: No such file or directory",
         counted: None,
     },
-    // INIT_HCA is not the user's; 0xbff would be a command on the device; DESTROY_QP makes no object, and CREATE_SRQ
-    // would.
+    // INIT_HCA is not a user command; 0xbff would be a device command; DESTROY_QP creates no
+    // object, and CREATE_SRQ would.
     refused(
         "strict_command_of_the_kernel",
         "devx general 0x102",
@@ -145,7 +145,7 @@ const CALLS: &[Row] = &[
     ),
 ];
 
-/// What a dynamic connection's target says of itself, as it was made.
+/// Attributes of a DC target, as created.
 const TARGET: Row = Row {
     name: "strict_target_is_what_it_was_made",
     command: "dct 0x123456789abcdef0",
@@ -178,7 +178,7 @@ const ENTRIES: &[Row] = &[
         "ok wc=2",
         "local_operation",
     ),
-    // An inline segment that says it is longer than the entry.
+    // An inline segment with a length beyond the entry.
     refused(
         "strict_inline_data_beyond_the_entry",
         "raw 0 0000000a 00000002 00000008 00000000 80000040 00000000 00000000 00000000",
@@ -200,7 +200,7 @@ fn run(world: &World, row: &Row, with_queue: bool) -> Result<()> {
     let room = Room::new(world)?;
     let mut agent = Agent::start(&room, FUNCTION)?;
     if with_queue {
-        // Connected to itself, which is as good as to another here.
+        // Connected to itself, which is equivalent to another peer here.
         let qpn: u32 = agent.tell("qp 0")?.value("qpn")?;
         agent.tell(&format!("connect 0 {qpn} {}", agent.lid()))?;
     }
@@ -214,6 +214,6 @@ fn run(world: &World, row: &Row, with_queue: bool) -> Result<()> {
             "{refusal} was counted {before} times, then {after}"
         );
     }
-    // The process, and what it has, are none the worse for it.
+    // The process and its objects still work.
     agent.tell(QUERY_PORT).map(drop)
 }

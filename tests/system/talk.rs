@@ -1,4 +1,4 @@
-//! A conversation with a child process: one line to it, one line back, within a limit.
+//! Dialogue with a child process: one line to it, one line back, within a time limit.
 
 use crate::process::{self, Collected, Group};
 use anyhow::{Context, Result, bail};
@@ -7,7 +7,7 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The child; ended when dropped.
+/// The child. Dropping it ends the process.
 pub(crate) struct Talk {
     shown: String,
     input: ChildStdin,
@@ -49,7 +49,7 @@ impl Talk {
         })
     }
 
-    /// Says `line` and waits for nothing.
+    /// Sends `line` and does not wait.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         let written = self.input.write_all(format!("{line}\n").as_bytes());
         written.with_context(|| self.gone())
@@ -59,7 +59,7 @@ impl Talk {
         format!("it has ended: `{}`\n{}", self.shown, self.complaints.text())
     }
 
-    /// Says `line` and returns the answer.
+    /// Sends `line` and returns the answer.
     pub(crate) fn ask(&mut self, line: &str, limit: Duration) -> Result<String> {
         self.say(line)?;
         match self.answers.recv_timeout(limit) {
@@ -72,7 +72,7 @@ impl Talk {
         }
     }
 
-    /// Kills the child and waits until it is gone.
+    /// Kills the child and waits for its end.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.group.kill();
         self.group

@@ -1,4 +1,4 @@
-//! The emulator's own commands, as a user meets them: who uses a fabric, what it has done, and its end.
+//! The emulator's own commands: users of a fabric, counters, and reset.
 
 use crate::agent::Agent;
 use crate::harness::Case;
@@ -98,7 +98,8 @@ fn exit_code(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// 1 Gbit/s is 8 ns a byte, whoever asks: the port's time is that of the bytes that passed it.
+/// 1 Gbit/s is 8 ns per byte, for all senders together: the port's time is that of the transmitted
+/// bytes.
 const LINK: &str = "source = \"a test\"\n[link]\nlatency_ns = 2000\nbandwidth_mbit_per_s = 1000\n";
 const NS_PER_BYTE: u64 = 8;
 

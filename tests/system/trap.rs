@@ -1,4 +1,4 @@
-//! The doorbell trap: what the thread that rings does not notice.
+//! The doorbell trap preserves the state of the thread that rings.
 
 use crate::agent::compile;
 use crate::harness::Case;
@@ -9,8 +9,8 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![Case::new("trap_keeps_registers", keeps_registers)]
 }
 
-/// General registers, flags, vectors, the red zone, modes of floating point, errno and the signal mask, with signals
-/// that ring too.
+/// General registers, flags, vectors, the red zone, floating-point modes, errno and the signal
+/// mask, with signals whose handlers also ring.
 fn keeps_registers(world: &World) -> Result<()> {
     let room = Room::new(world)?;
     let said = succeed(&mut room.command("node0.host", compile("trap_state")?))?;

@@ -1,4 +1,4 @@
-//! Stock UCX over the emulated device: what it finds, and its own performance test between two nodes.
+//! Stock UCX on the emulated device: discovery, and its own performance test between two nodes.
 
 use crate::harness::Case;
 use crate::world::{Room, World, free_port, succeed, succeed_pair};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 /// One run of `ucx_perftest`.
 struct Perftest {
     name: &'static str,
-    /// Options of both sides; with `-x` it is a test of UCT, else of UCP.
+    /// Options of both sides. With `-x` it is a test of UCT, otherwise of UCP.
     options: &'static [&'static str],
 }
 
@@ -54,7 +54,8 @@ pub(crate) fn cases() -> Vec<Case> {
             .iter()
             .map(|row| Case::new(row.name, move |world| perftest(world, row))),
     );
-    // Words of four bytes, which need masked operations; without them UCX has its receiver do it.
+    // Words of four bytes need masked operations. Without them UCX executes the atomics in software
+    // at the receiver.
     cases.push(Case::new("ucx_swap_32", |world| {
         const ITERATIONS: u64 = 500;
         let row = Perftest {
@@ -97,7 +98,7 @@ fn devx(world: &World) -> Result<()> {
     for function in ["node0.host", "node0.dpu"] {
         let mut command = room.ucx_command(function, "ucx_info");
         let output = succeed(command.arg("-d").env("UCX_LOG_LEVEL", "debug"))?;
-        // UCX falls back to lesser ways without a word: these lines are of the pinned version.
+        // UCX falls back silently to other paths. These lines are those of the pinned version.
         for line in [
             "md open by 'uct_ib_mlx5_devx_md_ops' is successful",
             "mlx5_0: XGVMI is supported",
@@ -116,8 +117,8 @@ fn devx(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Each request, whose copy into a BlueFlame register takes four stores and more, traps once: in loops of one block
-/// and of several, and in the straight copies.
+/// Each request traps once, although its copy into a BlueFlame register has four or more stores: in
+/// loops of one block and of several, and in straight-line copies.
 fn one_trap(world: &World) -> Result<()> {
     for row in PERFTEST.iter().filter(|row| row.name != "ucx_tag_lat_rndv") {
         let room = Room::new(world)?;
@@ -142,7 +143,7 @@ fn perftest_in(room: &Room<'_>, row: &Perftest) -> Result<()> {
     let port = free_port()?;
     let command = |function: &str| {
         let mut command = room.ucx_command(function, "ucx_perftest");
-        // rc_x alone: a fallback to another transport fails instead of passing for it.
+        // rc_x alone, so that a fallback to another transport fails.
         command
             .env("UCX_TLS", "rc_x,self")
             .env("UCX_NET_DEVICES", "mlx5_0:1");
@@ -151,7 +152,7 @@ fn perftest_in(room: &Room<'_>, row: &Perftest) -> Result<()> {
     };
     let (mut server, mut client) = (command("node0.host"), command("node1.host"));
     let (_, output) = succeed_pair(&mut server, client.arg("127.0.0.1"), port)?;
-    // Final: iterations, typical and average and overall latency, bandwidths, rates.
+    // "Final:" line: iterations; typical, average and overall latency; bandwidths; rates.
     let line = output.lines().find_map(|line| line.strip_prefix("Final:"));
     let line = line.with_context(|| format!("no result:\n{output}"))?;
     let numbers: Vec<f64> = line

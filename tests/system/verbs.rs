@@ -1,14 +1,14 @@
-//! Stock libibverbs programs, unmodified: what they list, and what they exchange between two nodes.
+//! Unmodified libibverbs programs: device listing, and transfers between two nodes.
 
 use crate::harness::Case;
 use crate::world::{Room, World, free_port, succeed, succeed_pair};
 use anyhow::{Context, Result, ensure};
 
-/// The functions that talk to each other.
+/// The communicating functions.
 const SERVER: &str = "node0.host";
 const CLIENT: &str = "node1.host";
 
-/// A program of perftest, and what the device must have executed at least when it is done.
+/// A perftest program, and the minimum counts of the device at its end.
 struct Perftest {
     program: &'static str,
     size: u32,
@@ -93,7 +93,7 @@ fn devinfo(world: &World) -> Result<()> {
             "ibv_devinfo -v has no '{want}':\n{host}"
         );
     }
-    // The two functions of a node are told apart by their own ids and belong together by the image's.
+    // The two functions of a node have different ids and the same system image GUID.
     let (dpu, other) = (info("node0.dpu")?, info("node1.host")?);
     let field = |text: &str, name: &str| -> Result<String> {
         let line = text
@@ -125,11 +125,11 @@ fn pingpong(world: &World) -> Result<()> {
     pingpong_in(world, &Room::new(world)?)
 }
 
-/// Two processes that send to each other and look at each byte that came.
+/// Two processes that send to each other and compare every received byte.
 pub(crate) fn pingpong_in(world: &World, room: &Room<'_>) -> Result<()> {
     let port = free_port()?;
     let program = world.verbs_tool("ibv_rc_pingpong");
-    // -c compares each received buffer with what was sent.
+    // -c compares each received buffer with the sent data.
     let options = ["-d", "mlx5_0", "-n", "1000", "-c", "-p", &port.to_string()].map(str::to_owned);
     let (server, client) = succeed_pair(
         room.command(SERVER, &program).args(&options),
@@ -162,7 +162,7 @@ fn perftest(world: &World, row: &Perftest) -> Result<()> {
         "-n".to_owned(),
         row.iterations.to_string(),
     ]);
-    // The atomic tests have but one size and refuse to be told.
+    // The atomic tests have one size only and refuse a size option.
     if row.program != "ib_atomic_lat" {
         options.extend(["-s".to_owned(), row.size.to_string()]);
     }

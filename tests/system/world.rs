@@ -1,4 +1,4 @@
-//! Where the built parts lie, and how a program is run in one function of one emulated node.
+//! Paths of the built artefacts, and the start of a program in one function of an emulated node.
 
 use crate::process::{self, Done, Running};
 use anyhow::{Context, Result, bail, ensure};
@@ -8,24 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A whole program run. The slowest takes a second, unless other work takes the cores from two spinning processes.
+/// Time limit of a program. The slowest takes a second, unless other work takes the cores from two
+/// polling processes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The parts under test, as `cargo xtask test` names them in the environment.
+/// The artefacts under test, as `cargo xtask test` names them in the environment.
 pub(crate) struct World {
-    /// The build directory that holds `bf-emu` and the libraries.
+    /// The build directory with `bf-emu` and the libraries.
     bin: PathBuf,
     pub(crate) ucx_lib: PathBuf,
     pub(crate) ucx_tools: PathBuf,
     pub(crate) ucx_include: PathBuf,
-    /// Where libibverbs' packages lie unpacked, if they are not installed.
+    /// Unpacked libibverbs packages, if they are not installed.
     verbs_root: Option<PathBuf>,
     /// For every program that uses libibverbs.
     verbs_env: Vec<(String, String)>,
 }
 
 impl World {
-    /// `None` without the environment that the tool sets.
+    /// `None` without the environment of `cargo xtask test`.
     pub(crate) fn from_env() -> Result<Option<Self>> {
         let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let Some(bin) = path("XGVMI_TEST_BIN") else {
@@ -60,7 +61,7 @@ impl World {
         self.bin.join(name)
     }
 
-    /// MPI's launcher in its environment, with the options that every launch needs.
+    /// MPI's launcher in its environment, with the common options of all launches.
     pub(crate) fn mpi(&self) -> Result<Command> {
         const LAUNCHER: &str = "XGVMI_TEST_MPI_LAUNCHER";
         const VARIABLE: &str = "XGVMI_TEST_MPI_ENV_";
@@ -99,7 +100,8 @@ impl World {
     }
 }
 
-/// A fresh emulated machine room: two nodes, each with a host and a DPU function. Gone when dropped.
+/// A fresh emulated cluster: two nodes, each with a host and a DPU function. Dropping it removes
+/// it.
 pub(crate) struct Room<'a> {
     world: &'a World,
     place: tempfile::TempDir,
@@ -107,7 +109,8 @@ pub(crate) struct Room<'a> {
 
 impl<'a> Room<'a> {
     pub(crate) fn new(world: &'a World) -> Result<Self> {
-        /// The directories are named after their process, so that others know when they are of no use any more.
+        /// The directory names contain the process number, so that other processes can detect stale
+        /// ones.
         const PREFIX: &str = "xgvmi-test";
         process::sweep(Path::new(process::ROOMS), PREFIX);
         // The device is a file that all its processes map.
@@ -117,17 +120,17 @@ impl<'a> Room<'a> {
         Ok(Self { world, place })
     }
 
-    /// A directory of the room's own.
+    /// A directory inside the cluster's directory.
     pub(crate) fn path(&self) -> &Path {
         self.place.path()
     }
 
-    /// `program` as it runs in `function`, such as `node0.host`.
+    /// The command for `program` in `function`, such as `node0.host`.
     pub(crate) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
         self.command_with(&["--nodes", "2"], function, program)
     }
 
-    /// As [`Room::command`], with options of `bf-emu run`, the room's size among them.
+    /// Like [`Room::command`], with options of `bf-emu run`, including the cluster's size.
     pub(crate) fn command_with(
         &self,
         options: &[&str],
@@ -151,7 +154,7 @@ impl<'a> Room<'a> {
         self.ucx_command_with(&["--nodes", "2"], function, tool)
     }
 
-    /// As [`Room::ucx_command`], of any program and with options of `bf-emu run`.
+    /// Like [`Room::ucx_command`], for any program and with options of `bf-emu run`.
     pub(crate) fn ucx_command_with(
         &self,
         options: &[&str],
@@ -173,7 +176,8 @@ impl<'a> Room<'a> {
         command
     }
 
-    /// How many work requests of a kind the device has executed in all functions, by its own count.
+    /// Number of work requests of a kind that the device has executed in all functions, from its
+    /// own count.
     pub(crate) fn executed(&self, kind: &str) -> Result<u64> {
         let stats = self.stats()?;
         let counts: Vec<u64> = functions(&stats)
@@ -186,7 +190,7 @@ impl<'a> Room<'a> {
         Ok(counts.iter().sum())
     }
 
-    /// How many commands of a kind one function has executed.
+    /// Number of commands of a kind that one function has executed.
     pub(crate) fn commands(&self, function: &str, kind: &str) -> Result<u64> {
         let stats = self.stats()?;
         functions(&stats)
@@ -195,7 +199,7 @@ impl<'a> Room<'a> {
             .with_context(|| format!("bf-emu stats --json has no {kind} of {function}: {stats}"))
     }
 
-    /// How often one function has refused something for this reason.
+    /// Number of refusals of one function for this reason.
     pub(crate) fn refusals(&self, function: &str, reason: &str) -> Result<u64> {
         let stats = self.stats()?;
         let entry = functions(&stats).find(|entry| entry["name"] == function);
@@ -205,11 +209,11 @@ impl<'a> Room<'a> {
             .with_context(|| {
                 format!("bf-emu stats --json has no refusals of {function}: {stats}")
             })?;
-        // What never happened is left out.
+        // Counters that are zero are absent from the output.
         Ok(refusals[reason].as_u64().unwrap_or(0))
     }
 
-    /// A number of the whole device, all functions added up: "traps", "doorbells", "cq_arms".
+    /// A counter of the whole device, summed over all functions: "traps", "doorbells", "cq_arms".
     pub(crate) fn total(&self, name: &str) -> Result<u64> {
         let stats = self.stats()?;
         functions(&stats)
@@ -218,7 +222,7 @@ impl<'a> Room<'a> {
             .with_context(|| format!("bf-emu stats --json has no {name}: {stats}"))
     }
 
-    /// Bytes of memory that the device takes: what of its file was ever touched.
+    /// Resident bytes of the device's file.
     pub(crate) fn device_bytes(&self) -> Result<u64> {
         use std::os::unix::fs::MetadataExt;
         let device = self.place.path().join("state/device");
@@ -233,7 +237,7 @@ impl<'a> Room<'a> {
         serde_json::from_str(&text).with_context(|| format!("bf-emu stats --json printed: {text}"))
     }
 
-    /// One of the emulator's own commands, on this room.
+    /// One of the emulator's own commands on this cluster.
     pub(crate) fn emulator_command(&self, subcommand: &str) -> Command {
         let mut command = Command::new(self.world.emulator());
         command
@@ -248,14 +252,15 @@ fn functions(stats: &serde_json::Value) -> impl Iterator<Item = &serde_json::Val
     stats["functions"].as_array().into_iter().flatten()
 }
 
-/// Runs a command that must end well and returns what it wrote.
+/// Runs a command that must succeed and returns its output.
 pub(crate) fn succeed(command: &mut Command) -> Result<String> {
     let done = process::run(command, LIMIT)?;
     expect_ok(&process::shown(command), &done)?;
     Ok(done.output)
 }
 
-/// Runs a server, and a client once the server listens on `port`; both must end well. Returns what both wrote.
+/// Runs a server, and a client once the server listens on `port`. Both must succeed. Returns the
+/// output of both.
 pub(crate) fn succeed_pair(
     server: &mut Command,
     client: &mut Command,
@@ -273,7 +278,7 @@ pub(crate) fn succeed_pair(
         );
     }
     let client_done = process::run(client, LIMIT)?;
-    // A client that failed leaves its server waiting for ever.
+    // If the client fails, its server would wait forever.
     let patience = if client_done.ok() {
         LIMIT
     } else {
@@ -291,7 +296,7 @@ pub(crate) fn succeed_pair(
     Ok((server_done.output, client_done.output))
 }
 
-/// A TCP port that nobody listens on now.
+/// A TCP port without a listener.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
@@ -306,7 +311,8 @@ fn expect_ok(line: &str, done: &Done) -> Result<()> {
     Ok(())
 }
 
-/// Whether any socket listens on `port`. Looked up, not tried: these servers take the first connection for the client's.
+/// Whether a socket listens on `port`. Found in /proc, because these servers take the first
+/// connection for the client's.
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let wanted = format!(":{port:04X}");
