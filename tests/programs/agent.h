@@ -1,6 +1,6 @@
-/* What the agents of the system tests share: they do what they are told, one line at a time on standard input, and
- * answer each with one line on standard output, "ok key=value ..." or "error what: why". Numbers are decimal or 0x...;
- * a command that is wrong in itself is a bug of the test and ends the agent with 2.
+/* Common parts of the agents of the system tests. An agent executes commands, one per line on standard input, and
+ * answers each with one line on standard output, "ok key=value ..." or "error what: why". Numbers are decimal or 0x....
+ * A malformed command is a bug of the test and ends the agent with 2.
  */
 #ifndef AGENT_H
 #define AGENT_H
@@ -52,7 +52,7 @@ static inline uint64_t number(const char *word)
 	return value;
 }
 
-/* A place in a table of so many. */
+/* An index into a table of this size. */
 static inline unsigned place(const char *word, unsigned count)
 {
 	uint64_t value = number(word);
@@ -91,7 +91,7 @@ static inline uint32_t get32(const uint8_t *at)
 	return be32toh(value);
 }
 
-/* Has each command obeyed until there are no more; words that are not given are null. */
+/* Executes commands until the end of the input. Absent words are null. */
 static inline int take_commands(void (*obey)(char **word))
 {
 	char line[LINE_BYTES];

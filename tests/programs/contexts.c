@@ -1,8 +1,8 @@
-/* Contexts opened and closed, for tests/system/contexts.rs. The first argument says what is done:
+/* Opens and closes contexts, for tests/system/contexts.rs. The first argument selects the test:
  *
  *   rounds N   opens a context with a channel, a queue pair and its doorbell page, closes it, N times; prints
  *              "ok files=BEFORE,AFTER", the open files after the first round and after the last
- *   null       does one such round, then a child stores to address 0 and another one loads from it; prints
+ *   null       runs one such round, then a child stores to address 0 and another one loads from it; prints
  *              "ok store=SIGNAL load=SIGNAL", the signals that ended them
  *   most       opens contexts until that fails, then closes one and opens another; prints "ok opened=N errno=E"
  */

@@ -1,10 +1,10 @@
-/* One side of a connection that is full of traffic, for tests that kill processes in the middle of it.
+/* One side of a connection with continuous traffic, for tests that kill processes during it.
  *
- * Directed by tests/system/crash.rs: each command is one line on standard input and gets one line on standard output,
- * "ok key=value ..." or "error what: why". The traffic runs in a thread of its own: messages that are counted by their
- * receiver, writes, reads and atomics of all sizes, and beside them objects that come and go. It ends with the first
- * completion in error, whose status "wait" answers. The completion queue and the shared receive queue stay for as long
- * as the process does: a peer that dies must not leave them out of step.
+ * tests/system/crash.rs drives it: each command is one line on standard input and gets one line on standard output,
+ * "ok key=value ..." or "error what: why". The traffic runs in a separate thread: messages that the receiver counts,
+ * writes, reads and atomics of all sizes, and objects that are created and destroyed meanwhile. It ends with the first
+ * completion in error; "wait" answers its status. The completion queue and the shared receive queue exist as long as
+ * the process: a dead peer must not leave them inconsistent.
  */
 #define _GNU_SOURCE
 #include "agent.h"
@@ -19,10 +19,10 @@
 #include <time.h>
 
 enum {
-	SENDS = 8,            /* requests in flight */
-	RECEIVES = 32,        /* entries of the shared receive queue, and messages that fit into their memory */
+	SENDS = 8,            /* outstanding requests */
+	RECEIVES = 32,        /* entries of the shared receive queue, each with memory for a message */
 	MESSAGE = 64,
-	LARGE = 600 * 1024,   /* more than the device moves in one go */
+	LARGE = 600 * 1024,   /* more than the device moves in one step */
 	REMOTE = 1 << 20,     /* memory that the other side may use */
 	SILENCE_MS = 10000,   /* without any completion: a hang */
 };
@@ -40,14 +40,14 @@ static struct ibv_cq *cq;
 static struct ibv_srq *srq;
 static struct ibv_qp *qp;
 static struct ibv_mr *mr;
-static uint8_t *memory; /* what the other side uses, then receives, sends, and room for large ones */
+static uint8_t *memory; /* memory for the peer, then receives, sends, large sends */
 static uint8_t *receives, *sends, *large;
 static struct ibv_port_attr port;
 static uint64_t remote_addr;
 static uint32_t remote_rkey;
 static uint64_t seed;
-static int by_event; /* sleeps until there is something to poll */
-static int light;    /* small messages only: what moves is little beside what is written down of it */
+static int by_event; /* sleep until a completion event */
+static int light;    /* small messages only: little data relative to the journal */
 
 static pthread_t thread;
 static int running;
@@ -98,7 +98,7 @@ static int make_qp(void)
 	return errno ? -1 : 0;
 }
 
-/* open SEED MODE: all that stays. Mode: 1 by event, 2 light. */
+/* open SEED MODE: the permanent objects. Mode: 1 by event, 2 light. */
 static int do_open(char **word)
 {
 	struct mlx5dv_context_attr devx = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
@@ -144,7 +144,7 @@ static int do_open(char **word)
 	return 0;
 }
 
-/* qp: a fresh queue pair, and what the other side needs to know. */
+/* qp: a new queue pair and its connection data. */
 static int do_qp(void)
 {
 	if (make_qp())
@@ -154,7 +154,7 @@ static int do_qp(void)
 	return 0;
 }
 
-/* Returns what failed, or NULL. */
+/* Returns the failed step, or NULL. */
 static const char *connect_to(uint32_t qpn, uint16_t lid, uint64_t addr, uint32_t rkey)
 {
 	struct ibv_qp_attr attr = {
@@ -204,7 +204,7 @@ static int post_any(unsigned slot, uint64_t *number)
 		.wr_id = slot, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED,
 	};
 
-	/* Large ones are rare, or they would be all the time there is. */
+	/* Large ones are rare, because they would take all the time. */
 	if (length > 4096 && any() % 8)
 		sge.length = 64;
 	switch (light ? 7 : any() % 8) {
@@ -239,7 +239,7 @@ static int post_any(unsigned slot, uint64_t *number)
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-/* Objects that come and go while others have theirs in use. */
+/* Objects that are created and destroyed while others are in use. */
 static const char *churn(void)
 {
 	switch (any() % 4) {
@@ -270,7 +270,7 @@ static const char *churn(void)
 	}
 }
 
-/* Sleeps until the channel tells of a completion. False after a long silence. */
+/* Sleeps until a completion event. False after a long silence. */
 static int sleep_on_channel(void)
 {
 	struct pollfd waits = { .fd = channel->fd, .events = POLLIN };
@@ -364,7 +364,7 @@ static int do_start(void)
 	return 0;
 }
 
-/* wait: until the traffic has ended; what is left of it is cleared away. */
+/* wait: until the traffic has ended; removes its remains. */
 static int do_wait(void)
 {
 	struct ibv_wc wc;
@@ -372,7 +372,7 @@ static int do_wait(void)
 	if (running)
 		pthread_join(thread, NULL);
 	running = 0;
-	/* Messages that came before the end have used entries of the shared queue. */
+	/* Messages before the end have used entries of the shared queue. */
 	while (ibv_poll_cq(cq, 1, &wc) == 1)
 		if (wc.status == IBV_WC_SUCCESS && wc.opcode & IBV_WC_RECV && post_receive(wc.wr_id))
 			return failed("ibv_post_srq_recv");
@@ -383,7 +383,7 @@ static int do_wait(void)
 	return 0;
 }
 
-/* drain: every entry of the shared receive queue is still there. A message to oneself takes each in turn. */
+/* drain: every entry of the shared receive queue still exists. A message to the own queue pair uses each in turn. */
 static int do_drain(void)
 {
 	uint8_t seen[RECEIVES] = { 0 };
@@ -430,7 +430,7 @@ static int do_drain(void)
 	return 0;
 }
 
-/* close: everything in order, which waits for events that were not acknowledged. */
+/* close: in order, which waits for unacknowledged events. */
 static int do_close(void)
 {
 	errno = ibv_destroy_srq(srq);

@@ -1,6 +1,6 @@
-/* The child of a fork that posts on its parent's queue pair and rings its doorbell, for tests/system/polling.rs.
+/* A forked child posts on its parent's queue pair and rings its doorbell, for tests/system/polling.rs.
  *
- * Rings and doorbell records lie in memory that both share, where an adapter finds what the child has posted. The
+ * Rings and doorbell records are in shared memory, so an adapter finds the child's requests there. The
  * parent waits for the bytes of each write and for its completion. Prints "ok N" for N writes.
  */
 #define _GNU_SOURCE

@@ -1,9 +1,9 @@
-/* An MPI program that compares everything that arrives: point to point, collectives and one-sided.
+/* An MPI program that compares all received data: point-to-point, collectives and one-sided.
  *
  *   mpi_check
  *
- * Rank 0 writes "ok SECTION" when every rank has finished a section, and "done" at the end. The first thing that is
- * wrong is written to standard error and aborts the job. Works with any number of ranks from 2.
+ * Rank 0 prints "ok SECTION" when every rank has finished a section, and "done" at the end. The first error is
+ * printed on standard error and aborts the job. Works with any number of ranks from 2.
  */
 #include <mpi.h>
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static void *allocate(size_t size)
 	return memory;
 }
 
-/* Byte `at` of what one rank sends to another under a number. */
+/* Byte `at` of the data that one rank sends to another, for a message number. */
 static uint8_t byte_of(int from, int to, unsigned number, size_t at)
 {
 	uint32_t x = (uint32_t)at * 2654435761u ^ (uint32_t)(from * 977 + to * 131 + number * 7919 + 1);
@@ -77,9 +77,9 @@ static void expect(long long value, long long wanted, const char *what)
 		fail("%s is %lld, not %lld", what, value, wanted);
 }
 
-/* ---- point to point ---- */
+/* ---- point-to-point ---- */
 
-/* Every rank with every other, all sizes in flight together, received in the opposite order. */
+/* Every rank with every other, all sizes outstanding at once, received in reverse order. */
 static void everybody(void)
 {
 	MPI_Request *requests = allocate(sizeof(*requests) * 2 * SIZES * ranks);
@@ -111,7 +111,7 @@ static void everybody(void)
 	free(received);
 }
 
-/* Messages that nobody waits for yet, found by a probe, whose length only the probe tells. */
+/* Unexpected messages, found by a probe, which also returns their length. */
 static void probed(void)
 {
 	int next = (rank + 1) % ranks, length, i;
@@ -218,7 +218,7 @@ static void arrays(int size)
 	free(theirs);
 }
 
-/* Each rank sends another length to each: (from + 2 * to) blocks. */
+/* Each rank sends a different length to each: (from + 2 * to) blocks. */
 static void uneven(void)
 {
 	int *send_counts = allocate(sizeof(int) * ranks), *send_at = allocate(sizeof(int) * ranks);
@@ -249,7 +249,7 @@ static void uneven(void)
 	free(receive_at);
 }
 
-/* A large array is summed, which MPI does in other ways than a number. */
+/* Sum of a large array, for which MPI uses other algorithms than for one number. */
 static void sums(void)
 {
 	enum { COUNT = 200001 };
@@ -275,7 +275,7 @@ static void collectives(void)
 	int i;
 
 	numbers(MPI_COMM_WORLD);
-	/* Parts with ranks of different nodes, in the opposite order. */
+	/* Groups with ranks of different nodes, in reverse order. */
 	MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &part);
 	numbers(part);
 	MPI_Comm_free(&part);
@@ -288,7 +288,7 @@ static void collectives(void)
 
 /* ---- one-sided ---- */
 
-/* What is put into and got from every rank's window, between fences. */
+/* Put to and get from every rank's window, between fences. */
 static void fenced(void)
 {
 	size_t part = LARGEST / ranks;
@@ -336,7 +336,7 @@ static void counted(void)
 			fail("a counter went from %lld to %lld", (long long)last, (long long)before);
 		last = before;
 		MPI_Accumulate(&one, 1, MPI_INT64_T, 0, 1 + rank % 2, 1, MPI_INT64_T, MPI_SUM, window);
-		/* Of all ranks one succeeds in each round's word. */
+		/* One rank succeeds in each round's word. */
 		swapped = rank + 1;
 		MPI_Compare_and_swap(&swapped, &none, &before, MPI_INT64_T, 0, 8 + i, window);
 		MPI_Win_flush(0, window);
@@ -357,7 +357,7 @@ static void counted(void)
 	MPI_Win_free(&window);
 }
 
-/* A number that is read and written under an exclusive lock, so that no increment is lost. */
+/* Read and write of a number under an exclusive lock: no increment is lost. */
 static void locked(void)
 {
 	int64_t value, *memory = NULL;
@@ -383,7 +383,7 @@ static void locked(void)
 	MPI_Free_mem(memory);
 }
 
-/* Between a post and its wait, from one neighbour only. */
+/* Between post and wait, from one neighbour only. */
 static void posted(void)
 {
 	int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;

@@ -1,9 +1,9 @@
-/* A process with an mlx5 device that does what it is told, one line at a time, through stock libibverbs and libmlx5:
+/* A process with an mlx5 device that executes commands, one per line, through stock libibverbs and libmlx5:
  * completion events and their moderation, the ports of the device, and the events of a port.
  *
- * Directed by tests/system/ports.rs and tests/system/moderation.rs. Each command is one line on standard input, and
+ * tests/system/ports.rs and tests/system/moderation.rs drive it. Each command is one line on standard input, and
  * gets one line on standard output: "ok key=value ..." or "error what: why". Command layouts: PRM as in rdma-core's
- * providers/mlx5/mlx5_ifc.h. Nothing of the project is used here.
+ * providers/mlx5/mlx5_ifc.h. It uses no code of the project.
  */
 #define _GNU_SOURCE
 #include "agent.h"
@@ -15,15 +15,15 @@
 
 enum {
 	SLOTS = 8,         /* queue pairs */
-	DEPTH = 64,        /* requests of a queue; completions of one are never left unread */
-	WAIT_MS = 20000,   /* what takes longer is lost */
+	DEPTH = 64,        /* requests of a queue; all its completions are read */
+	WAIT_MS = 20000,   /* time limit of a wait */
 	BYTES = 65536,     /* of memory */
-	RECEIVE_AT = 32768,/* where messages arrive */
+	RECEIVE_AT = 32768,/* offset of received messages */
 	QKEY = 0x1234,
 	OP_QUERY_CQ = 0x402,
 	OP_MODIFY_CQ = 0x403,
 	CQ_BYTES = 0x110,  /* of the input of MODIFY_CQ and the output of QUERY_CQ, without a page list */
-	CQC = 0x10,        /* where their context begins */
+	CQC = 0x10,        /* offset of their context */
 	EVENT_PORT_CHANGE = 9,
 };
 
@@ -49,7 +49,7 @@ static unsigned slot(const char *word)
 	return place(word, SLOTS);
 }
 
-/* open: the first device, a completion queue with a channel, memory. Answers what the device says of itself. */
+/* open: the first device, a completion queue with a channel, memory. Answers the device's attributes. */
 static void do_open(void)
 {
 	struct mlx5dv_context_attr devx = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
@@ -98,7 +98,7 @@ static void do_port(char **word)
 	       be64toh(gid.global.interface_id));
 }
 
-/* gids: how many addresses all ports have, and the sum of their ports' numbers. */
+/* gids: number of addresses of all ports, and the sum of their port numbers. */
 static void do_gids(void)
 {
 	struct ibv_gid_entry entries[32];
@@ -167,7 +167,7 @@ static void do_connect(char **word)
 	answer("ok");
 }
 
-/* on SLOT PORT: paths of a queue pair name this port from now on. */
+/* on SLOT PORT: later paths of a queue pair use this port. */
 static void do_on(char **word)
 {
 	ports[slot(word[1])] = (uint8_t)number(word[2]);
@@ -206,8 +206,8 @@ static void do_get(char **word)
 	answer("ok value=%" PRIu64, value);
 }
 
-/* write SLOT COUNT ADDR RKEY: so many writes of the memory's first eight bytes, by one doorbell.
- * send SLOT COUNT: so many messages of the same. datagram SLOT LID QPN: one to there. */
+/* write SLOT COUNT ADDR RKEY: COUNT writes of the memory's first eight bytes, with one doorbell.
+ * send SLOT COUNT: COUNT messages of the same bytes. datagram SLOT LID QPN: one datagram. */
 static void do_post(char **word, enum ibv_wr_opcode opcode, int datagram)
 {
 	unsigned s = slot(word[1]), n = datagram ? 1 : (unsigned)number(word[2]);
@@ -244,7 +244,7 @@ static void do_post(char **word, enum ibv_wr_opcode opcode, int datagram)
 	answer("ok");
 }
 
-/* receive SLOT COUNT: so many receives, all into one place. */
+/* receive SLOT COUNT: COUNT receives, all into the same memory. */
 static void do_receive(char **word)
 {
 	struct ibv_sge sge = {
@@ -268,7 +268,7 @@ static int64_t since_ns(const struct timespec *start)
 	return (now.tv_sec - start->tv_sec) * 1000000000ll + now.tv_nsec - start->tv_nsec;
 }
 
-/* poll: the next completion. drain: how many there are now. */
+/* poll: the next completion. drain: number of completions now. */
 static void do_poll(void)
 {
 	struct timespec start;
@@ -294,7 +294,7 @@ static void do_drain(void)
 	answer("ok read=%d", n);
 }
 
-/* arm: the next completion is to be told of. */
+/* arm: request an event for the next completion. */
 static void do_arm(void)
 {
 	errno = ibv_req_notify_cq(cq, 0);
@@ -317,7 +317,7 @@ static int take_event(int limit_ms)
 	return 1;
 }
 
-/* events: the completion events that are there now. event: waits for one; since_us: how long after the last post. */
+/* events: number of completion events now. event: waits for one; since_us: time after the last post. */
 static void do_events(void)
 {
 	int n = 0;
@@ -367,7 +367,7 @@ static void modify(uint8_t *in)
 	answer("ok");
 }
 
-/* modify SELECT COUNT PERIOD: by command, what SELECT names. */
+/* modify SELECT COUNT PERIOD: by command, the fields in SELECT. */
 static void do_modify(char **word)
 {
 	uint8_t in[CQ_BYTES] = { 0 };
@@ -378,7 +378,7 @@ static void do_modify(char **word)
 	modify(in);
 }
 
-/* resize LOG: another ring in memory of its own, by command. */
+/* resize LOG: a new ring in separate memory, by command. */
 static uint8_t *ring;
 
 static void do_resize(char **word)
@@ -408,7 +408,7 @@ static void do_ring(char **word)
 	answer("ok opcode=%d", ring[number(word[1]) * 64 + 63] >> 4);
 }
 
-/* query: what the device knows of the completion queue. */
+/* query: the completion queue's context in the device. */
 static void do_query(void)
 {
 	uint8_t in[16] = { 0 }, out[CQ_BYTES] = { 0 };

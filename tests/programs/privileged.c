@@ -1,8 +1,8 @@
-/* What a program sees of the device that runs with more rights than its user: one line, "secure=.. uid=.. euid=..
+/* Prints what a privileged (setuid) program sees of the device: one line, "secure=.. uid=.. euid=..
  * library=.. device=..", for tests/system/privileged.rs.
  *
- *   privileged                     says what it sees
- *   privileged UID PROGRAM         becomes the user of this number, for good, and then PROGRAM
+ *   privileged                     prints the line
+ *   privileged UID PROGRAM         changes permanently to this user and executes PROGRAM
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,9 +1,9 @@
-/* A process with an mlx5 device that does what it is told, one line at a time, through stock libibverbs and libmlx5:
+/* A process with an mlx5 device that executes commands, one per line, through stock libibverbs and libmlx5:
  * the GIDs of its port, address handles, and queue pairs whose paths are given in full.
  *
- * Directed by tests/system/roce.rs. Each command is one line on standard input, and gets one line on standard output:
+ * tests/system/roce.rs drives it. Each command is one line on standard input, and gets one line on standard output:
  * "ok key=value ..." or "error what: why". GIDs are 32 hexadecimal digits, MACs 12. Command layouts: PRM as in
- * rdma-core's providers/mlx5/mlx5_ifc.h; raw calls: rdma/ib_user_verbs.h. Nothing of the project is used here.
+ * rdma-core's providers/mlx5/mlx5_ifc.h; raw calls: rdma/ib_user_verbs.h. It uses no code of the project.
  */
 #define _GNU_SOURCE
 #include "agent.h"

@@ -1,5 +1,5 @@
-/* What a thread has in its registers across a store to a doorbell page, for tests/system/trap.rs: all of it is there
- * behind the store, whatever the device has done in between, and whatever signals come. Prints "ok N" for N stores.
+/* Checks that a store to a doorbell page preserves a thread's registers, for tests/system/trap.rs, whatever the device
+ * does in between and whatever signals arrive. Prints "ok N" for N stores.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,7 +21,7 @@ enum { STORES = 20000, GENERAL = 15, RED_ZONE = 16, VECTORS = 16, FLAGS = 0xcd5 
         }                                                                                                              \
     } while (0)
 
-/* Before the store and after it. The general registers are those but rsp, in the order of their encoding. */
+/* Before and after the store. The general registers except rsp, in the order of their encoding. */
 struct state {
     uint64_t general[GENERAL];
     uint64_t flags;
@@ -92,7 +92,7 @@ static __attribute__((noinline)) void store_xmm(void)
     STORE(EACH_VECTOR(LOAD_SSE, ""), EACH_VECTOR(KEEP_SSE, ""));
 }
 
-/* Comes in the middle of everything, and rings too. */
+/* Arrives at any time, and rings a doorbell too. */
 static void on_alarm(int signal)
 {
     (void)signal;
@@ -112,7 +112,7 @@ int main(void)
 
     CHECK(devices && devices[0] && (context = ibv_open_device(devices[0])));
     CHECK(uar = mlx5dv_devx_alloc_uar(context, 0));
-    /* Pages are closed to stores when there is something to ring. */
+    /* Pages are read-only once a doorbell can be rung. */
     CHECK(ibv_create_cq(context, 16, NULL, NULL, 0));
     page = uar->base_addr;
     sigemptyset(&blocked);
@@ -129,7 +129,7 @@ int main(void)
 
         for (size_t at = 0; at < sizeof(before) / 8; at++)
             words[at] = number = number * 6364136223846793005 + 1442695040888963407;
-        /* Carry, parity, adjust, zero, sign, direction and overflow, and what is always set. */
+        /* Carry, parity, adjust, zero, sign, direction and overflow, and the bit that is always set. */
         before.flags = (before.flags & FLAGS) | 0x202;
         before.mxcsr = 0x1f80 | (before.mxcsr & 0xe000);
         before.control = 0x37f | (before.control & 0xc00);

@@ -1,16 +1,16 @@
-/* One side of a pair that moves data through UCP in every way that UCP has, and compares every byte.
+/* One side of a pair that transfers data with all UCP operations and compares every byte.
  *
  *   ucp_pair LIBUCP [-w] [-s] -p PORT [-c] SECTION...
  *
- * It listens on PORT of the loopback address, or with -c connects there; both sides must be given the same
+ * It listens on PORT of the loopback address, or with -c connects to it. Both sides need the same
  * options and sections. Both send and both receive in each section: tag, am, stream, put, get, amo32, amo64.
  *
  *   -w   sleeps on the worker's event descriptor instead of polling
  *   -s   a few sizes instead of many
  *
- * UCX is opened at run time, whatever its version and file name. "ok SECTION" is written when both sides have finished
- * a section, and "lanes TRANSPORT/DEVICE ..." and "sleeps N" at the end. The first thing that goes wrong is written to
- * standard error and ends the program with 1; so does a wait that takes too long, and the other side's end.
+ * The program opens UCX at run time, in any version. It prints "ok SECTION" when both sides have finished
+ * a section, and "lanes TRANSPORT/DEVICE ..." and "sleeps N" at the end. The first error is printed on standard error
+ * and ends the program with 1. An expired wait and the end of the other side are errors as well.
  */
 #include "ucp_side.h"
 
@@ -72,7 +72,7 @@ static void tag_expected(int in_sync, uint32_t base)
 	barrier();
 }
 
-/* Messages come before anybody waits for them, and are then taken in the opposite order. */
+/* Unexpected messages, received in reverse order. */
 static void tag_unexpected(uint32_t base)
 {
 	ucp_request_param_t param = { .op_attr_mask = 0 };
@@ -89,7 +89,7 @@ static void tag_unexpected(uint32_t base)
 	barrier();
 }
 
-/* One message that is gathered from three places and scattered into two. */
+/* One message, gathered from three buffers and scattered into two. */
 static void tag_vectors(uint32_t base)
 {
 	ucp_request_param_t param = { .op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE, .datatype = ucp_dt_make_iov() };
@@ -211,7 +211,7 @@ static void active_messages(void)
 
 /* ---- streams ---- */
 
-/* What is written in pieces of all sizes is read in pieces of other sizes. */
+/* Data is sent in pieces of all sizes and received in pieces of other sizes. */
 static void stream(void)
 {
 	ucp_request_param_t send = { .op_attr_mask = 0 };
@@ -244,7 +244,7 @@ static void stream(void)
 
 /* ---- remote memory ---- */
 
-/* What of the other side's memory may be used. */
+/* The window in the other side's memory. */
 struct window {
 	uint64_t address;
 	uint32_t rkey_size;
@@ -285,7 +285,7 @@ static void open_window(void)
 
 static void close_window(void)
 {
-	/* The other side may still be in here. */
+	/* The other side may still access this memory. */
 	barrier();
 	ucx.ucp_rkey_destroy(window.rkey);
 	ok(ucx.ucp_mem_unmap(context, window.memh), "ucp_mem_unmap");
@@ -299,7 +299,7 @@ static void flush(void)
 	finish(ucx.ucp_ep_flush_nbx(peer, &param), "ucp_ep_flush_nbx");
 }
 
-/* Each size at the beginning of the window and at an odd place in it, from memory that UCX knows and that it does not. */
+/* Each size at the start of the window and at an odd offset, from registered and unregistered memory. */
 static void rma(int is_put)
 {
 	ucp_request_param_t plain = { .op_attr_mask = 0 };
@@ -337,7 +337,7 @@ static void rma(int is_put)
 				       "ucp_get_nbx");
 				compare_guarded(mine, size, number);
 			}
-			/* What one side does next must not meet what the other still looks at. */
+			/* The next operation of one side must not overlap the check of the other. */
 			barrier();
 		}
 	}
@@ -379,8 +379,8 @@ static void set_word(unsigned index, uint64_t value)
 	memcpy(window.memory + index * 8, &value, width);
 }
 
-/* One atomic of the other side's word. `reply` is null for one that returns nothing, and for a conditional swap holds
- * what to swap in. The operand must live as long as the request. */
+/* One atomic on the other side's word. `reply` is null for one without a result. For a conditional swap it holds
+ * the new value. The operand must live as long as the request. */
 static ucs_status_ptr_t atomic(ucp_atomic_op_t op, unsigned index, uint64_t *operand, uint64_t *reply)
 {
 	ucp_request_param_t param = { .op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE,
@@ -406,7 +406,7 @@ static void expect(uint64_t value, uint64_t wanted, const char *what)
 		fail("%s is 0x%llx, not 0x%llx", what, (unsigned long long)value, (unsigned long long)wanted);
 }
 
-/* Additions that overlap: each must see another sum. */
+/* Overlapping additions: each must see a different sum. */
 static void additions(uint64_t start)
 {
 	static uint64_t operand = 1;
@@ -436,7 +436,7 @@ static void additions(uint64_t start)
 
 static void atomics(void)
 {
-	/* Near the end of the range, so that sums run over it. */
+	/* Near the end of the range, so that sums overflow. */
 	uint64_t start = word_mask() - ROUNDS / 2, a = 0x1122334455667788u, b = 0x99aabbccddeeff00u;
 	uint64_t mixed = (a & b) | 0x5500000055u;
 	unsigned i;

@@ -1,6 +1,6 @@
-/* What ucp_pair.c stands on: UCX opened at run time, the other side and how to wait for it, data that can be compared.
+/* Base of ucp_pair.c: UCX opened at run time, the connection to the other side, waits, and comparable data.
  *
- * Everything here ends the program when it goes wrong: a test has nothing to go on with.
+ * Each error ends the program.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,15 +20,15 @@
 #include <unistd.h>
 
 enum {
-	WAIT_MS = 40000,    /* for anything; the machine may be busy */
-	GUARD = 64,         /* bytes before and behind a buffer that must stay as they are */
+	WAIT_MS = 40000,    /* time limit of a wait; the machine may be busy */
+	GUARD = 64,         /* guard bytes before and after a buffer */
 	GUARD_BYTE = 0xa5,
 	AM_ID = 7,
 	SIZES_MAX = 32,
 	WORDS = 8,          /* of a window, for atomics */
 	ROUNDS = 48,        /* atomics of one kind */
-	IDLE_SPINS = 64,    /* empty rounds before the processor is offered to others */
-	API_MAJOR = 1,      /* the oldest UCX that has all that is used */
+	IDLE_SPINS = 64,    /* empty rounds before the process yields */
+	API_MAJOR = 1,      /* the oldest UCX with all required functions */
 	API_MINOR = 18,
 };
 
@@ -39,7 +39,7 @@ static const size_t *sizes = all_sizes;
 static size_t sizes_count = sizeof(all_sizes) / sizeof(all_sizes[0]);
 #define LARGEST ((size_t)4 << 20)
 
-/* The functions of UCX that are used, each as a pointer of its own type. */
+/* The required functions of UCX, each as a pointer of its own type. */
 #define UCX_FUNCTIONS(F)                                                                                               \
 	F(ucp_am_recv_data_nbx)                                                                                        \
 	F(ucp_am_send_nbx)                                                                                             \
@@ -101,7 +101,7 @@ static void fail(const char *format, ...)
 	va_end(args);
 	fputc('\n', stderr);
 	fflush(NULL);
-	/* Not exit: UCX's own handlers would wait for what is stuck. */
+	/* Not exit: UCX's own handlers would wait for outstanding operations. */
 	_exit(1);
 }
 
@@ -130,7 +130,7 @@ static int64_t now_ms(void)
 
 /* ---- waiting ---- */
 
-/* Sleeps until the worker or the socket has something; false when it was not worth it. */
+/* Sleeps until the worker or the socket has an event; false if there was one already. */
 static int sleep_for_event(int64_t until, const char *what)
 {
 	struct pollfd fds[2] = { { .fd = efd, .events = POLLIN }, { .fd = sock, .events = POLLIN } };
@@ -150,7 +150,7 @@ static int sleep_for_event(int64_t until, const char *what)
 	return 1;
 }
 
-/* Lets UCX work until `done` holds. */
+/* Progresses UCX until `done` holds. */
 static void wait_until(int (*done)(void *), void *arg, const char *what)
 {
 	int64_t until = now_ms() + WAIT_MS;
@@ -164,7 +164,7 @@ static void wait_until(int (*done)(void *), void *arg, const char *what)
 		if (++idle < IDLE_SPINS)
 			continue;
 		idle = 0;
-		/* What came between the last progress and arming makes arming fail. */
+		/* An event between the last progress and arming makes arming fail. */
 		if (efd >= 0)
 			sleep_for_event(until, what);
 		else
@@ -203,7 +203,7 @@ static int transferred(void *arg)
 	return t->sent == t->size && t->received == t->size;
 }
 
-/* Gives the other side as many bytes as it takes from it, beside UCX, which goes on working. */
+/* Exchanges the same number of bytes with the other side over the socket, while UCX progresses. */
 static void exchange(void *mine, void *theirs, size_t size)
 {
 	struct transfer t = { .mine = mine, .theirs = theirs, .size = size };
@@ -211,7 +211,7 @@ static void exchange(void *mine, void *theirs, size_t size)
 	wait_until(transferred, &t, "the other side");
 }
 
-/* Until both sides are here. */
+/* Barrier of both sides. */
 static void barrier(void)
 {
 	uint8_t mine = 'b', theirs = 0;
@@ -226,7 +226,7 @@ static int request_done(void *request)
 	return ucx.ucp_request_check_status(request) != UCS_INPROGRESS;
 }
 
-/* Until a request is done, whatever form UCX has answered in. */
+/* Waits for a request, in any form that UCX returns. */
 static void finish(ucs_status_ptr_t request, const char *what)
 {
 	ucs_status_t status = UCS_OK;
@@ -243,7 +243,7 @@ static void finish(ucs_status_ptr_t request, const char *what)
 
 /* ---- data ---- */
 
-/* Byte `at` of the data that a side (0 the client, 1 the server) sends under a number. */
+/* Byte `at` of the data that a side (0 client, 1 server) sends, for a message number. */
 static uint8_t byte_of(int side, uint32_t number, size_t at)
 {
 	uint64_t x = (at >> 3) + ((uint64_t)number << 32) + ((uint64_t)(side + 1) << 60);
@@ -284,7 +284,7 @@ static uint8_t *filled(size_t size, uint32_t number)
 	return data;
 }
 
-/* Bytes [from, from + size) of what the other side has sent under a number. */
+/* Compares bytes [from, from + size) of the other side's data for a message number. */
 static void compare(const uint8_t *data, size_t from, size_t size, uint32_t number)
 {
 	size_t at;
@@ -295,7 +295,7 @@ static void compare(const uint8_t *data, size_t from, size_t size, uint32_t numb
 			     byte_of(!is_server, number, from + at));
 }
 
-/* As compare, and nothing was written beside it. */
+/* Like compare, and checks the guard bytes. */
 static void compare_guarded(const uint8_t *data, size_t size, uint32_t number)
 {
 	size_t at;
@@ -306,7 +306,7 @@ static void compare_guarded(const uint8_t *data, size_t size, uint32_t number)
 			fail("message %u of %zu bytes was written beside its buffer", number, size);
 }
 
-/* ---- coming and going ---- */
+/* ---- set-up and end ---- */
 
 static void load(const char *library)
 {
@@ -388,7 +388,7 @@ static void connect_peer(void)
 	ok(ucx.ucp_ep_create(worker, &params, &peer), "ucp_ep_create");
 }
 
-/* What UCX has really chosen. */
+/* The lanes that UCX selected. */
 static void tell_lanes(void)
 {
 	ucp_transport_entry_t entries[16];

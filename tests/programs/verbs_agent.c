@@ -1,9 +1,9 @@
-/* A process with an mlx5 device that does what it is told, one line at a time, through stock libibverbs and libmlx5.
+/* A process with an mlx5 device that executes commands, one per line, through stock libibverbs and libmlx5.
  *
- * The rules of the device are tested by several of these in different functions, directed by tests/system/rules.rs.
+ * tests/system/rules.rs drives several of these in different functions to test the rules of the device.
  * Each command is one line on standard input, and gets one line on standard output: "ok key=value ..." or
- * "error what: why". Numbers are decimal or 0x.... Nothing of the project is used here, so that a wrong idea of ours
- * about wire formats cannot cancel itself out. Command layouts: PRM as in rdma-core's providers/mlx5/mlx5_ifc.h.
+ * "error what: why". Numbers are decimal or 0x.... It uses no code of the project, so that an
+ * error in our wire formats cannot cancel out. Command layouts: PRM as in rdma-core's providers/mlx5/mlx5_ifc.h.
  */
 #define _GNU_SOURCE
 #include "agent.h"
@@ -18,10 +18,10 @@
 
 enum {
 	SLOTS = 32,      /* of each kind of object; a test uses a handful */
-	POLL_LIMIT_S = 20, /* a completion that takes longer is lost */
+	POLL_LIMIT_S = 20, /* time limit of a completion */
 	KEY_BYTES = 32,  /* access key of ALLOW_OTHER_VHCA_ACCESS */
-	ATTRS = 8,       /* of a call into the kernel that is written out by hand */
-	RECEIVES = 16,   /* room in a receive queue */
+	ATTRS = 8,       /* of a hand-written call into the kernel */
+	RECEIVES = 16,   /* entries of a receive queue */
 	OP_QUERY_HCA_CAP = 0x100,
 	OP_CREATE_MKEY = 0x200,
 	OP_ALLOW_OTHER_VHCA_ACCESS = 0xb16,
@@ -31,7 +31,7 @@ enum {
 };
 
 static struct ibv_context *ctx;
-static struct ibv_pd *pds[2]; /* the second is there to be the wrong one */
+static struct ibv_pd *pds[2]; /* the second one is for tests of a wrong domain */
 static struct ibv_cq *cq;
 static uint32_t pdn;
 
@@ -60,7 +60,7 @@ static unsigned slot(const char *word)
 	return place(word, SLOTS);
 }
 
-/* Waits for one completion on the only CQ; at most one request is ever in flight. */
+/* Waits for one completion on the only CQ; at most one request is outstanding. */
 static int poll_one(struct ibv_wc *wc)
 {
 	struct timespec start, now;
@@ -91,7 +91,7 @@ static struct ibv_qp *create_qp(int with_umr)
 	};
 
 	if (with_umr) {
-		/* Room in the send queue for work requests as large as a UMR. */
+		/* The send queue needs space for work requests as large as a UMR. */
 		attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 		attr.send_ops_flags = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
 		return mlx5dv_create_qp(ctx, &attr, &dv);
@@ -209,7 +209,7 @@ static int do_mem(char **word)
 	return 0;
 }
 
-/* unmem SLOT: the registration and the memory go. */
+/* unmem SLOT: deregister and free the memory. */
 static int do_unmem(char **word)
 {
 	unsigned s = slot(word[1]);
@@ -220,7 +220,7 @@ static int do_unmem(char **word)
 	return 0;
 }
 
-/* A byte that depends on seed and place, so that moved, shifted and repeated data all differ. */
+/* A byte that depends on seed and offset, so that moved, shifted and repeated data differ. */
 static uint8_t pattern(uint64_t seed, size_t at)
 {
 	uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15ull + at * 0xbf58476d1ce4e5b9ull;
@@ -228,7 +228,7 @@ static uint8_t pattern(uint64_t seed, size_t at)
 	return (uint8_t)(x >> 56 ^ x >> 24);
 }
 
-/* fill SLOT OFFSET LENGTH SEED | check SLOT OFFSET LENGTH SEED [BASE=0]: BASE is where in a filled run this part lies. */
+/* fill SLOT OFFSET LENGTH SEED | check SLOT OFFSET LENGTH SEED [BASE=0]: BASE is the offset of this part in the filled range. */
 static int do_bytes(char **word, int check)
 {
 	unsigned s = slot(word[1]);
@@ -288,7 +288,7 @@ static int do_ksm(char **word)
 	return 0;
 }
 
-/* umr SLOT: an indirect mkey without a translation; the first one brings a QP connected to itself for binding. */
+/* umr SLOT: an indirect mkey without a translation; the first one also creates a QP connected to itself for binds. */
 static int do_umr(char **word)
 {
 	unsigned s = slot(word[1]);
@@ -325,7 +325,7 @@ static int post_umr(struct ibv_send_wr *wr)
 	return 0;
 }
 
-/* bind SLOT MEM OFFSET LENGTH [RIGHTS]: by one UMR work request, addressed by virtual address. */
+/* bind SLOT MEM OFFSET LENGTH [RIGHTS]: with one UMR work request, addressed by virtual address. */
 static int do_bind(char **word)
 {
 	unsigned s = slot(word[1]), m = slot(word[2]);
@@ -348,7 +348,7 @@ static int do_bind(char **word)
 	return post_umr(&wr);
 }
 
-/* invalidate SLOT: the UMR mkey translates nothing any more. */
+/* invalidate SLOT: remove the translation of the UMR mkey. */
 static int do_invalidate(char **word)
 {
 	struct ibv_send_wr wr = {
@@ -378,7 +378,7 @@ static void access_key(uint8_t *at, const char *word)
 	strncpy((char *)at, word ? word : "", KEY_BYTES);
 }
 
-/* allow INDEX KEY: other functions may make aliases of this mkey, given the same access key. */
+/* allow INDEX KEY: other functions may create aliases of this mkey with the same access key. */
 static int do_allow(char **word)
 {
 	uint8_t in[0x40] = { 0 }, out[16] = { 0 };
@@ -393,7 +393,7 @@ static int do_allow(char **word)
 	return 0;
 }
 
-/* alias OBJ VHCA INDEX KEY: an mkey of ours that stands for one of another function. */
+/* alias OBJ VHCA INDEX KEY: an mkey of this function that stands for one of another function. */
 static int do_alias(char **word)
 {
 	unsigned s = slot(word[1]);
@@ -412,7 +412,7 @@ static int do_alias(char **word)
 	if (!objs[s])
 		return refused("CREATE_GENERAL_OBJECT", out);
 	if (out[16 + 3] & 7) {
-		/* The object exists, but says that it leads nowhere. */
+		/* The object exists, but its status says that it is invalid. */
 		mlx5dv_devx_obj_destroy(objs[s]);
 		answer("error CREATE_GENERAL_OBJECT: alias status %u", out[16 + 3] & 7);
 		return -1;
@@ -481,7 +481,7 @@ static int do_rdma(char **word, enum ibv_wr_opcode opcode)
 	return 0;
 }
 
-/* One more object of a kind, and nothing kept of it but what undoes the last one; the process's end undoes the rest. */
+/* One more object of a kind. Only the last one can be destroyed; the process's end destroys the rest. */
 static void *last;
 
 static int make_one(const char *kind)
@@ -532,7 +532,7 @@ static int unmake_last(const char *kind, void *object)
 	return mlx5dv_destroy_mkey(object);
 }
 
-/* make KIND MOST: so many objects, or fewer if there is no room for more; then whether one that goes makes room again. */
+/* make KIND MOST: creates up to MOST objects; then checks that a destroyed one frees its entry. */
 static int do_make(char **word)
 {
 	uint64_t most = number(word[2]), made = 0;
@@ -579,7 +579,7 @@ static int do_ioctl(char **word)
 	return 0;
 }
 
-/* devx general|create OPCODE: a command that is nothing but its opcode. */
+/* devx general|create OPCODE: a command that consists of its opcode. */
 static int do_devx(char **word)
 {
 	uint8_t in[64] = { 0 }, out[64] = { 0 };
@@ -597,7 +597,7 @@ static int do_devx(char **word)
 }
 
 /* raw QP HEX...: one entry of a send queue, byte by byte; its number and the queue's are filled in. Answers the status
- * of the completion. The queue must be one that nothing else is posted on. */
+ * of the completion. Nothing else may be posted on the queue. */
 static int do_raw(char **word)
 {
 	unsigned s = slot(word[1]);
@@ -644,7 +644,7 @@ static int do_post(char **word)
 	return 0;
 }
 
-/* send QP LADDR LKEY LENGTH [INVALIDATE]: a message, perhaps one that takes a key away from its receiver. */
+/* send QP LADDR LKEY LENGTH [INVALIDATE]: a message, optionally with an invalidation of the receiver's key. */
 static int do_send(char **word)
 {
 	struct ibv_sge sge = {
@@ -670,7 +670,7 @@ static int do_send(char **word)
 	return 0;
 }
 
-/* atomic QP fadd|cswap LADDR LKEY RADDR RKEY FIRST SECOND: FIRST is added, or compared with. */
+/* atomic QP fadd|cswap LADDR LKEY RADDR RKEY FIRST SECOND: FIRST is the addend or the compare value. */
 static int do_atomic(char **word)
 {
 	int add = !strcmp(word[2], "fadd");
@@ -738,7 +738,7 @@ static int do_event(void)
 	return 0;
 }
 
-/* dct KEY: the target side of dynamic connections by verbs, asked about by command. */
+/* dct KEY: a DC target created by verbs and queried by command. */
 static int do_dct(char **word)
 {
 	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 16, .max_sge = 1 } };
@@ -779,7 +779,7 @@ static int do_dct(char **word)
 	return 0;
 }
 
-/* async ALIAS: asks about an alias object without waiting; the answer comes through a channel. */
+/* async ALIAS: queries an alias object without waiting; the answer arrives through a channel. */
 static int do_async(char **word)
 {
 	struct mlx5dv_devx_cmd_comp *channel = mlx5dv_devx_create_cmd_comp(ctx);
@@ -804,7 +804,7 @@ static int do_async(char **word)
 	return 0;
 }
 
-/* overrun: more completions than their queue has room for, none of them read. Answers how many can be read after. */
+/* overrun: more unread completions than the queue holds. Answers the number of readable ones. */
 static int do_overrun(void)
 {
 	struct ibv_cq *small = ibv_create_cq(ctx, 1, NULL, NULL, 0);
@@ -837,7 +837,7 @@ static int do_overrun(void)
 	return 0;
 }
 
-/* access QP RIGHTS: what the other side may do through the queue pair. modify QP MASK STATE: a bare transition. */
+/* access QP RIGHTS: rights of the other side through the queue pair. modify QP MASK STATE: a bare transition. */
 static int do_access(char **word)
 {
 	struct ibv_qp_attr attr = { .qp_access_flags = (unsigned)access_flags(word[2]) };
