@@ -190,7 +190,9 @@ mod tests {
 
     #[test]
     fn the_example_is_valid() {
-        let example = file(include_str!("../../packaging/offload.toml"));
+        // The secret's file does not exist here.
+        let example = include_str!("../../packaging/offload.toml");
+        let example = file(&example.replace("\nsecret-file", "\n# secret-file"));
         let services = |node: &str| {
             let options = args(&example, node).options(Scheme::Stock);
             options.expect("valid").services.len()

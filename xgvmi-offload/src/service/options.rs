@@ -345,7 +345,9 @@ mod tests {
     #[test]
     fn the_example_is_valid() {
         let example = include_str!("../../packaging/xgvmi-sp.toml");
-        let args: ServiceArgs = toml::from_str(example).expect("valid");
+        // The secret's file does not exist here.
+        let without = example.replace("\nsecret-file", "\n# secret-file");
+        let args: ServiceArgs = toml::from_str(&without).expect("valid");
         let options = args.options().expect("valid");
         assert_eq!(
             (options.listen.as_str(), options.workers),
