@@ -42,6 +42,7 @@ pub mod general {
         LOG_MAX_RA_REQ_DC = 0x12a, 6;
         LOG_MAX_RA_RES_DC = 0x13a, 6;
         LOG_MAX_RA_REQ_QP = 0x14a, 6;
+        RTS2RTS_QP_UDP_SPORT = 0x151, 1;
         LOG_MAX_RA_RES_QP = 0x15a, 6;
         CACHE_LINE_128BYTE = 0x164, 1;
         GID_TABLE_SIZE = 0x170, 16;

@@ -84,6 +84,7 @@ pub mod context {
         FLOW_LABEL = 0x12c, 20;
         RGID_HIGH = 0x140, 64;
         RGID_LOW = 0x180, 64;
+        UDP_SPORT = 0x1d0, 16;
         SL = 0x1e4, 4;
         PORT = 0x1e8, 8;
         RMAC_HIGH = 0x1f0, 16;

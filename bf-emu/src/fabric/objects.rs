@@ -359,6 +359,8 @@ pub struct Path {
     pub gid_type: GidType,
     /// MAC of the destination, on Ethernet.
     pub mac: Mac,
+    /// UDP source port of RoCE v2, if a command sets it.
+    pub udp_sport: u16,
 }
 
 /// When a completion queue wants to tell its owner.

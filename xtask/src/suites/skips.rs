@@ -35,7 +35,15 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
                     .map(str::to_owned)
                     .with_context(|| format!("a [[skip]] without {name}: {group}"))
             };
-            let (suite, reason) = (text("suite")?, text("reason")?);
+            let reason = text("reason")?;
+            let suites = match group.get("suite").and_then(toml::Value::as_array) {
+                None => vec![text("suite")?],
+                Some(suites) => suites
+                    .iter()
+                    .map(|suite| suite.as_str().map(str::to_owned))
+                    .collect::<Option<_>>()
+                    .with_context(|| format!("a suite that is no text: {group}"))?,
+            };
             let of_machine = match group.get("of_machine") {
                 None => false,
                 Some(value) => value
@@ -44,11 +52,14 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
             };
             let names = group.get("names").and_then(toml::Value::as_array);
             let names = names.with_context(|| format!("a [[skip]] without names: {group}"))?;
-            for name in names {
+            for (suite, name) in suites
+                .iter()
+                .flat_map(|suite| names.iter().map(move |name| (suite, name)))
+            {
                 let name = name.as_str().context("a name that is no text")?.to_owned();
                 let twice = accepted
                     .iter()
-                    .any(|other| other.suite == suite && other.name == name);
+                    .any(|other| other.suite == *suite && other.name == name);
                 ensure!(!twice, "'{name}' is listed twice");
                 accepted.push(Accepted {
                     suite: suite.clone(),
@@ -82,5 +93,8 @@ mod tests {
             assert!(error.contains(missing), "{error}");
         }
         assert!(parse(&format!("{good}{good}")).is_err());
+        let of_two = good.replace("\"s\"", "[\"s\", \"t\"]");
+        assert_eq!(parse(&of_two).unwrap().len(), 4);
+        assert!(parse(&good.replace("\"s\"", "[1]")).is_err());
     }
 }

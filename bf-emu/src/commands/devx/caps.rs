@@ -31,6 +31,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
                 (general::NUM_PORTS, u64::from(*identity.ports().end())),
                 (general::PORT_TYPE, u64::from(is_ethernet)),
                 (general::ROCE, u64::from(is_ethernet)),
+                (general::RTS2RTS_QP_UDP_SPORT, u64::from(is_ethernet)),
             ]);
         }
         page::GENERAL_2 => put(&[

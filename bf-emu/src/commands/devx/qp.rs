@@ -163,6 +163,10 @@ mod optional {
 
 /// `opt_param_mask` of the transitions.
 const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
+/// `opt_param_mask_95_32` of the transitions.
+const OPT_PARAM_MASK_95_32: Field = Field::new(0x840, 64);
+/// In there: the UDP source port (`MLX5_QPC_OPT_MASK_32_UDP_SPORT`).
+const OPT_UDP_SPORT: u64 = 1 << 2;
 
 pub(super) fn modify(
     call: &Call<'_>,
@@ -204,6 +208,15 @@ pub(super) fn modify(
     };
     if command == opcode::INIT2RTR_QP && matches!(queue.service, service::RC | service::UC) {
         check_path(call, place, input)?;
+    }
+    let sets_udp =
+        command == opcode::RTS2RTS_QP && OPT_PARAM_MASK_95_32.get(input) & OPT_UDP_SPORT != 0;
+    if sets_udp {
+        // Other packets have no such port.
+        if queue.path.gid_type != GidType::RoceV2 {
+            return Err(BAD_PARAM);
+        }
+        queue.path.udp_sport = get16(input, field(context::UDP_SPORT));
     }
     match to {
         state::RST => reset(queue),
@@ -291,6 +304,7 @@ fn set_attributes(queue: &mut Qp, command: u16, input: &[u8]) {
             path.traffic_class = get8(input, field(context::TCLASS));
             path.flow_label = get(input, field(context::FLOW_LABEL));
             path.mac = mac(input);
+            path.udp_sport = get16(input, field(context::UDP_SPORT));
             path.min_rnr_timer = get8(input, field(context::MIN_RNR_NAK));
             path.max_dest_rd_atomic = 1 << get8(input, field(context::LOG_RRA_MAX));
             path.rq_psn = get(input, field(context::NEXT_RCV_PSN));
@@ -340,6 +354,7 @@ pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
     put(context::REMOTE_QPN, u64::from(queue.remote_qpn));
     put(context::RLID, u64::from(path.dlid));
     put(context::GRH, u64::from(path.is_global));
+    put(context::UDP_SPORT, u64::from(path.udp_sport));
     put(context::SRC_ADDR_INDEX, u64::from(path.sgid_index));
     put(context::HOP_LIMIT, u64::from(path.hop_limit));
     put(context::TCLASS, u64::from(path.traffic_class));
