@@ -1,6 +1,7 @@
 //! Work requests carried out: one entry of a send queue, by its operation.
 
 use mlx5_prm::qp::service;
+use mlx5_prm::umr::{UmrContext, UmrCtrl};
 
 use super::access::Need;
 use super::atomic;
@@ -34,35 +35,16 @@ pub(super) fn execute(
         xrc_srq: work.xrc_srq,
         ..*poster
     };
-    let counters = locked.fabric().counters(poster.function);
-    let count = |work: Work| counters.work(work);
-    match work.operation {
-        Operation::Nop => {
-            count(Work::Nop);
-            Ok(Outcome::default())
-        }
+    let (outcome, counted) = match work.operation {
+        Operation::Nop => (Outcome::default(), Work::Nop),
         Operation::Umr {
             mkey,
             ctrl,
             context,
-        } => {
-            let by = (poster.qpn, &poster.qp);
-            let done = umr::execute(locked, poster.function, by, mkey, (ctrl, context), data)
-                .map_err(|error| match error {
-                    umr::UmrError::Key => WINDOW_BIND,
-                    umr::UmrError::List => LOCAL_OPERATION,
-                    umr::UmrError::Memory => LOCAL_PROTECTION,
-                })?;
-            count(done.work);
-            let cost_ns = locked.fabric().profile().cost_ns(done.cost, done.bytes);
-            Ok(Outcome {
-                cost_ns,
-                ..Outcome::default()
-            })
-        }
+        } => change_key(locked, poster, mkey, (ctrl, context), data)?,
         Operation::Send { imm, invalidate } => {
             let mut list = List::new(poster.side(), Need::LocalRead);
-            list.gather(data).map_err(|_| LOCAL_OPERATION)?;
+            list.gather(data)?;
             let message = Message {
                 list,
                 imm,
@@ -75,44 +57,62 @@ pub(super) fn execute(
                 }
                 _ => send(locked, poster, &message)?,
             };
-            let counted = if invalidate.is_some() {
-                Work::SendInvalidate
-            } else {
-                Work::Send
+            let counted = match invalidate {
+                Some(_) => Work::SendInvalidate,
+                None => Work::Send,
             };
-            count(counted);
-            Ok(outcome)
+            (outcome, counted)
         }
         Operation::Write { remote, imm } => {
             let mut list = List::new(poster.side(), Need::LocalRead);
-            list.gather(data).map_err(|_| LOCAL_OPERATION)?;
-            let solicited = work.ctrl.is_solicited();
+            list.gather(data)?;
             let message = Message {
                 list,
                 imm,
                 invalidate: None,
-                solicited,
+                solicited: work.ctrl.is_solicited(),
             };
-            let outcome = write(locked, poster, &message, remote)?;
-            count(Work::RdmaWrite);
-            Ok(outcome)
+            (write(locked, poster, &message, remote)?, Work::RdmaWrite)
         }
         Operation::Read { remote } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
-            list.scatter(data).map_err(|_| LOCAL_OPERATION)?;
+            list.scatter(data)?;
             let outcome = read(locked, poster, (&list, limit), remote)?;
-            count(Work::RdmaRead);
-            Ok(outcome)
+            (outcome, Work::RdmaRead)
         }
         Operation::Atomic { remote, atomic } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
-            list.scatter(data).map_err(|_| LOCAL_OPERATION)?;
+            list.scatter(data)?;
             let scattered = atomic::execute(locked, poster, (&list, limit), remote, atomic)?;
-            count(Work::Atomic);
-            Ok(Outcome {
+            let outcome = Outcome {
                 scattered,
                 ..Outcome::of(u32::from(atomic.bytes))
-            })
+            };
+            (outcome, Work::Atomic)
         }
-    }
+    };
+    locked.fabric().counters(poster.function).work(counted);
+    Ok(outcome)
+}
+
+/// Binds, changes or invalidates an indirect mkey.
+fn change_key(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    mkey: u32,
+    change: (UmrCtrl, UmrContext),
+    list: &[u8],
+) -> Result<(Outcome, Work), Fault> {
+    let by = (poster.qpn, &poster.qp);
+    let done = umr::execute(locked, poster.function, by, mkey, change, list);
+    let done = done.map_err(|error| match error {
+        umr::UmrError::Key => WINDOW_BIND,
+        umr::UmrError::List => LOCAL_OPERATION,
+        umr::UmrError::Memory => LOCAL_PROTECTION,
+    })?;
+    let outcome = Outcome {
+        cost_ns: locked.fabric().profile().cost_ns(done.cost, done.bytes),
+        ..Outcome::default()
+    };
+    Ok((outcome, done.work))
 }

@@ -2,6 +2,7 @@
 
 use mlx5_prm::cqe::syndrome;
 
+use super::list::Malformed;
 use super::scatter::Scattered;
 use crate::fabric::counters::Refusal;
 
@@ -25,9 +26,19 @@ pub(super) enum Reason {
     Gone,
 }
 
+impl Fault {
+    /// Syndrome and refusal of the error that an entry completes in.
+    pub(super) fn error(self) -> (u8, Refusal) {
+        match self {
+            Self::Error(syndrome, refusal) => (syndrome, refusal),
+            Self::NotYet(reason) => reason.error(),
+        }
+    }
+}
+
 impl Reason {
     /// The error if that stays so.
-    pub(super) fn error(self) -> (u8, Refusal) {
+    fn error(self) -> (u8, Refusal) {
         match self {
             Self::NotReady(_) => (syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady),
             Self::Silent | Self::Gone => {
@@ -54,6 +65,12 @@ pub(super) const REMOTE_OPERATION: Fault =
     Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
 pub(super) const NO_ANSWER: Fault = Fault::NotYet(Reason::Gone);
 pub(super) const SILENT: Fault = Fault::NotYet(Reason::Silent);
+
+impl From<Malformed> for Fault {
+    fn from(_: Malformed) -> Self {
+        LOCAL_OPERATION
+    }
+}
 
 /// What a successful entry did.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ use crate::fabric::Locked;
 use crate::fabric::counters::Refusal;
 use crate::fabric::journal::Take;
 use crate::fabric::numbers::qp_slot;
-use crate::fabric::objects::Ring;
+use crate::fabric::objects::{Qp, Ring};
 use crate::fabric::trace::{ENTRY_BYTES, What};
 use crate::memory::{MemoryError, Space};
 use crate::sys;
@@ -43,40 +43,15 @@ pub(crate) enum Step {
 
 /// Carries out the next posted entry of queue pair `qpn`.
 pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
-    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)) else {
-        return Step::Idle;
+    let qp = match ready(locked, function, qpn) {
+        Ok(qp) => qp,
+        Err(step) => return step,
     };
-    let qp = qp.as_poster();
-    match qp.state {
-        state::RTS => {}
-        state::ERR => {
-            flush(locked, function, qpn);
-            return Step::Idle;
-        }
-        _ => return Step::Idle,
-    }
-    if fault::waits(locked, function, qpn) {
-        return Step::Wait;
-    }
-    if qp.retry_at_ns != 0 && qp.retry_at_ns > sys::now_ns() {
-        return Step::Wait;
-    }
-    let Some(space) = space_of_qp(locked, function, qpn) else {
-        return Step::Idle;
-    };
-    let Ok(record) = space.read_be32(qp.dbrec.wrapping_add(4)) else {
-        return Step::Idle;
-    };
-    let posted = low16(record).wrapping_sub(low16(qp.sq_done));
-    if posted == 0 || qp.sq.count == 0 {
-        return Step::Idle;
-    }
     let mut bytes = [0; WORK_BYTES_MAX];
-    let read = read_entry(space, &qp.sq, qp.sq_done, &mut bytes);
-    let ctrl = Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]));
-    // A record that claims more than the ring holds, or an entry that cannot be read or is for
-    // another queue, is the poster's own fault.
-    let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
+    let Some(fetched) = fetch(locked, (function, qpn), &qp, &mut bytes) else {
+        return Step::Idle;
+    };
+    let Fetched { ctrl, sound } = fetched;
     if sound && let Some(until_ns) = link::arrives_at(locked, (function, qpn), &qp, &bytes) {
         return Step::OnItsWay { until_ns };
     }
@@ -89,25 +64,11 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     };
     let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
     trace_umr(locked, &poster, &ctrl, &bytes);
-    // Data goes into a completion only if there will be one, and now.
-    let limit = match verdict {
-        Verdict::Go if ctrl.is_signaled() => qp.cs_req,
-        _ => 0,
-    };
-    let result = match verdict {
-        Verdict::QpError => {
-            enter_error(locked, function, qpn, Some(Event::QpFatal));
-            return Step::Done { cost_ns: 0 };
-        }
-        Verdict::Fail(syndrome) => Err(Fault::Error(syndrome, Refusal::Injected)),
-        Verdict::Go | Verdict::Hold(_) | Verdict::Wrong(_) if sound => {
-            if let Verdict::Wrong(wrong) = verdict {
-                fault::distort(&mut bytes, wrong);
-            }
-            execute(locked, &poster, &bytes, limit)
-        }
-        Verdict::Go | Verdict::Hold(_) | Verdict::Wrong(_) => Err(LOCAL_OPERATION),
-    };
+    if verdict == Verdict::QpError {
+        enter_error(locked, function, qpn, Some(Event::QpFatal));
+        return Step::Done { cost_ns: 0 };
+    }
+    let result = judged(locked, &poster, (fetched, &mut bytes), verdict);
     if let Err(Fault::NotYet(reason)) = result
         && !give_up(locked, &poster, reason)
     {
@@ -115,48 +76,127 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     }
     advance(locked, &poster, ctrl.wqebbs());
     trace(locked, &poster, &ctrl, &result);
-    match result {
+    let cost_ns = match result {
         Ok(outcome) => {
-            locked
-                .fabric()
-                .counters(function)
-                .payload(outcome.bytes.into());
-            if let Verdict::Hold(until_ns) = verdict {
-                fault::hold(locked, (function, qpn), &ctrl, outcome.bytes, until_ns);
-            } else if ctrl.is_signaled() {
-                let cqe = Cqe {
-                    opcode: cqe_opcode::REQ,
-                    user_index: qp.user_index,
-                    wqe_opcode: ctrl.opcode,
-                    qpn,
-                    wqe_counter: ctrl.index,
-                    byte_count: outcome.bytes,
-                    ..Cqe::default()
-                };
-                let completion = (cqe, &outcome.scattered);
-                let take = Take::default();
-                complete_scattered(locked, (function, qp.send_cq), completion, take);
-            }
-            // A service that may lose messages has completed one that its own receiver refused.
-            if qp.service == service::UC && owes_events(locked, function, qpn) {
-                enter_error(locked, function, qpn, None);
-            }
-            Step::Done {
-                cost_ns: outcome.cost_ns,
-            }
+            succeed(locked, &poster, &ctrl, (&outcome, verdict));
+            outcome.cost_ns
         }
         Err(fault) => {
-            let error = match fault {
-                Fault::Error(syndrome, refusal) => (syndrome, refusal),
-                Fault::NotYet(reason) => reason.error(),
-            };
-            fail(locked, function, qpn, &ctrl, error);
-            Step::Done { cost_ns: 0 }
+            fail(locked, function, qpn, &ctrl, fault.error());
+            0
         }
+    };
+    Step::Done { cost_ns }
+}
+
+/// The queue pair as its poster sees it, if its next entry may be carried out now.
+fn ready(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Result<Qp, Step> {
+    let qp = locked.peek(function).qps.get(qp_slot(qpn));
+    let qp = qp.ok_or(Step::Idle)?.as_poster();
+    match qp.state {
+        state::RTS => {}
+        state::ERR => {
+            flush(locked, function, qpn);
+            return Err(Step::Idle);
+        }
+        _ => return Err(Step::Idle),
+    }
+    if fault::waits(locked, function, qpn) {
+        return Err(Step::Wait);
+    }
+    if qp.retry_at_ns != 0 && qp.retry_at_ns > sys::now_ns() {
+        return Err(Step::Wait);
+    }
+    Ok(qp)
+}
+
+/// An entry that was read from its ring.
+#[derive(Clone, Copy)]
+struct Fetched {
+    ctrl: Ctrl,
+    /// False for an entry that is the poster's own fault: its doorbell record claims more than the ring holds,
+    /// or the entry cannot be read or is for another queue.
+    sound: bool,
+}
+
+/// Reads the next posted entry of a queue pair; None if there is none.
+fn fetch(
+    locked: &Locked<'_>,
+    (function, qpn): (usize, u32),
+    qp: &Qp,
+    bytes: &mut [u8; WORK_BYTES_MAX],
+) -> Option<Fetched> {
+    let space = space_of_qp(locked, function, qpn)?;
+    let record = space.read_be32(qp.dbrec.wrapping_add(4)).ok()?;
+    let posted = low16(record).wrapping_sub(low16(qp.sq_done));
+    if posted == 0 || qp.sq.count == 0 {
+        return None;
+    }
+    let read = read_entry(space, &qp.sq, qp.sq_done, bytes);
+    let ctrl = control(bytes);
+    let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
+    Some(Fetched { ctrl, sound })
+}
+
+/// The control segment, with which each entry begins.
+fn control(bytes: &[u8; WORK_BYTES_MAX]) -> Ctrl {
+    Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]))
+}
+
+/// Carries an entry out as the fault rules want it.
+fn judged(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    (fetched, bytes): (Fetched, &mut [u8; WORK_BYTES_MAX]),
+    verdict: Verdict,
+) -> Result<Outcome, Fault> {
+    // Data goes into a completion only if there will be one, and now.
+    let limit = match verdict {
+        Verdict::Go if fetched.ctrl.is_signaled() => poster.qp.cs_req,
+        _ => 0,
+    };
+    match verdict {
+        Verdict::Fail(syndrome) => Err(Fault::Error(syndrome, Refusal::Injected)),
+        _ if !fetched.sound => Err(LOCAL_OPERATION),
+        Verdict::Wrong(wrong) => {
+            fault::distort(bytes, wrong);
+            execute(locked, poster, bytes, limit)
+        }
+        _ => execute(locked, poster, bytes, limit),
     }
 }
 
-/// Notes what became of a request, if there is a trace.
+/// Completes an entry that was carried out, at once or when the fault rules want it.
+fn succeed(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    ctrl: &Ctrl,
+    (outcome, verdict): (&Outcome, Verdict),
+) {
+    let (function, qpn, qp) = (poster.function, poster.qpn, &poster.qp);
+    let counters = locked.fabric().counters(function);
+    counters.payload(outcome.bytes.into());
+    if let Verdict::Hold(until_ns) = verdict {
+        fault::hold(locked, (function, qpn), ctrl, outcome.bytes, until_ns);
+    } else if ctrl.is_signaled() {
+        let cqe = Cqe {
+            opcode: cqe_opcode::REQ,
+            user_index: qp.user_index,
+            wqe_opcode: ctrl.opcode,
+            qpn,
+            wqe_counter: ctrl.index,
+            byte_count: outcome.bytes,
+            ..Cqe::default()
+        };
+        let completion = (cqe, &outcome.scattered);
+        complete_scattered(locked, (function, qp.send_cq), completion, Take::default());
+    }
+    // A service that may lose messages has completed one that its own receiver refused.
+    if qp.service == service::UC && owes_events(locked, function, qpn) {
+        enter_error(locked, function, qpn, None);
+    }
+}
+
 /// Notes the bytes of a UMR request, for comparison with those of others.
 fn trace_umr(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, bytes: &[u8; WORK_BYTES_MAX]) {
     let trace = locked.fabric().trace();
@@ -176,6 +216,7 @@ fn trace_umr(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, bytes: &[u8; WOR
     }
 }
 
+/// Notes what became of a request, if there is a trace.
 fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outcome, Fault>) {
     let trace = locked.fabric().trace();
     if !trace.is_on() {
@@ -183,8 +224,7 @@ fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outc
     }
     let (syndrome, bytes) = match *result {
         Ok(outcome) => (0, u64::from(outcome.bytes)),
-        Err(Fault::Error(syndrome, _)) => (syndrome, 0),
-        Err(Fault::NotYet(reason)) => (reason.error().0, 0),
+        Err(fault) => (fault.error().0, 0),
     };
     let what = What::Request {
         qpn: poster.qpn,
@@ -204,8 +244,7 @@ fn read_entry(
     bytes: &mut [u8; WORK_BYTES_MAX],
 ) -> Result<(), MemoryError> {
     space.read(sq.entry(done), &mut bytes[..WQEBB_BYTES])?;
-    let ctrl = Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]));
-    let blocks = u32::from(ctrl.wqebbs());
+    let blocks = u32::from(control(bytes).wqebbs());
     if blocks == 1 {
         return Ok(());
     }

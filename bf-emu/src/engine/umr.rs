@@ -11,7 +11,7 @@ use crate::fabric::Locked;
 use crate::fabric::counters::Work;
 use crate::fabric::klm::Run;
 use crate::fabric::numbers::slot_of;
-use crate::fabric::objects::{MkeyKind, Qp};
+use crate::fabric::objects::{Mkey, MkeyKind, Qp};
 use crate::model::profile::CostKind;
 
 /// Why a UMR was refused.
@@ -47,41 +47,19 @@ pub(crate) fn execute(
 ) -> Result<Done, UmrError> {
     let slot = slot_of(mkey).ok_or(UmrError::Key)?;
     let key = locked.peek(function).mkeys.get(slot).ok_or(UmrError::Key)?;
-    // The tag in the request is not compared: an invalidation resets it, and whoever binds next
-    // need not know what it was.
-    if !key.umr_enabled || key.pd != qp.pd || key.kind == MkeyKind::Alias {
-        return Err(UmrError::Key);
-    }
-    if ctrl.flags & flag::CHECK_FREE != 0 && !key.free {
-        return Err(UmrError::Key);
-    }
-    let any = mlx5_prm::mkey::QPN_ANY;
-    if ctrl.flags & flag::CHECK_QPN != 0 && !key.free && key.qpn != any && key.qpn != qpn {
-        return Err(UmrError::Key);
-    }
-    let wants = |bit: u64| ctrl.mkey_mask & bit != 0;
-
+    check(key, (qpn, qp), &ctrl)?;
     let (run, was_free) = (key.list, key.free);
     let change = Change::of(&ctrl, run.capacity())?;
     let end = match change {
         None => None,
-        Some(change) if ctrl.flags & flag::INLINE != 0 => {
-            // The list is padded to its granularity; entries beyond the bytes given are not set.
-            let mut end = change.first;
-            for klm in work::klms(list).take(change.entries) {
-                set(locked, function, run, end, klm)?;
-                end += 1;
-            }
-            Some(end)
-        }
         Some(change) => {
+            let inline = ctrl.flags & flag::INLINE != 0;
             let side = Side {
                 function,
                 pd: qp.pd,
                 qpn,
             };
-            read_list(locked, side, list, (run, change))?;
-            Some(change.first + change.entries)
+            Some(set_list(locked, side, (list, inline), (run, change))?)
         }
     };
     let function = locked.function(function);
@@ -93,6 +71,65 @@ pub(crate) fn execute(
             _ => end,
         };
     }
+    set_context(key, &ctrl, &context);
+    let bytes = key.len;
+    let frees = ctrl.mkey_mask & mask::FREE != 0 && context.free;
+    if key.free && !was_free || frees {
+        Ok(Done {
+            work: Work::UmrInvalidate,
+            cost: CostKind::UmrInvalidate,
+            bytes,
+        })
+    } else {
+        Ok(Done {
+            work: Work::UmrBind,
+            cost: CostKind::UmrBind,
+            bytes,
+        })
+    }
+}
+
+/// Refuses a UMR that its key is not open to.
+fn check(key: &Mkey, (qpn, qp): (u32, &Qp), ctrl: &UmrCtrl) -> Result<(), UmrError> {
+    // The tag in the request is not compared: an invalidation resets it, and whoever binds next
+    // need not know what it was.
+    let open = key.umr_enabled && key.pd == qp.pd && key.kind != MkeyKind::Alias;
+    let wrong_state = ctrl.flags & flag::CHECK_FREE != 0 && !key.free;
+    let of_another = ctrl.flags & flag::CHECK_QPN != 0
+        && !key.free
+        && key.qpn != mlx5_prm::mkey::QPN_ANY
+        && key.qpn != qpn;
+    if open && !wrong_state && !of_another {
+        Ok(())
+    } else {
+        Err(UmrError::Key)
+    }
+}
+
+/// Sets entries of a key's translation list, from the request itself or from memory. Returns the entry behind
+/// the last one.
+fn set_list(
+    locked: &mut Locked<'_>,
+    side: Side,
+    (list, inline): (&[u8], bool),
+    (run, change): (Run, Change),
+) -> Result<usize, UmrError> {
+    if !inline {
+        read_list(locked, side, list, (run, change))?;
+        return Ok(change.first + change.entries);
+    }
+    // The list is padded to its granularity; entries beyond the bytes given are not set.
+    let mut end = change.first;
+    for klm in work::klms(list).take(change.entries) {
+        set(locked, side.function, run, end, klm)?;
+        end += 1;
+    }
+    Ok(end)
+}
+
+/// Sets what the mask selects of a key's context.
+fn set_context(key: &mut Mkey, ctrl: &UmrCtrl, context: &UmrContext) {
+    let wants = |bit: u64| ctrl.mkey_mask & bit != 0;
     if wants(mask::LEN) {
         key.len = context.len;
     }
@@ -118,20 +155,6 @@ pub(crate) fn execute(
     }
     if wants(mask::FREE) {
         key.free = context.free;
-    }
-    let bytes = key.len;
-    if key.free && !was_free || wants(mask::FREE) && context.free {
-        Ok(Done {
-            work: Work::UmrInvalidate,
-            cost: CostKind::UmrInvalidate,
-            bytes,
-        })
-    } else {
-        Ok(Done {
-            work: Work::UmrBind,
-            cost: CostKind::UmrBind,
-            bytes,
-        })
     }
 }
 

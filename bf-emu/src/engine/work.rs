@@ -131,8 +131,6 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
         return Err(WorkError::Short);
     }
     reader.bytes = bytes.get(..end).ok_or(WorkError::Short)?;
-    let reliable = matches!(queue, service::RC | service::DCI | service::XRC);
-    let connected = reliable || queue == service::UC;
     let address = match queue {
         service::UD | service::DCI if ctrl.opcode != opcode::NOP => Some(reader.address_vector()?),
         _ => None,
@@ -141,8 +139,23 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
         service::XRC if ctrl.opcode != opcode::NOP => Some(reader.xrc_srq()?),
         _ => None,
     };
+    let operation = operation(&mut reader, &ctrl, queue)?;
+    Ok(Work {
+        ctrl,
+        address,
+        xrc_srq,
+        operation,
+        data_at: reader.at,
+        end,
+    })
+}
+
+/// What an entry asks for, by its opcode and the service of its queue. Reads its segments up to its data.
+fn operation(reader: &mut Reader<'_>, ctrl: &Ctrl, queue: u8) -> Result<Operation, WorkError> {
+    let reliable = matches!(queue, service::RC | service::DCI | service::XRC);
+    let connected = reliable || queue == service::UC;
     let imm = Some(ctrl.imm);
-    let operation = match ctrl.opcode {
+    Ok(match ctrl.opcode {
         opcode::NOP => Operation::Nop,
         opcode::SEND => Operation::Send {
             imm: None,
@@ -198,14 +211,6 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
             context: UmrContext::parse(reader.take::<{ umr::CONTEXT_BYTES }>()?),
         },
         _ => return Err(WorkError::Opcode),
-    };
-    Ok(Work {
-        ctrl,
-        address,
-        xrc_srq,
-        operation,
-        data_at: reader.at,
-        end,
     })
 }
 

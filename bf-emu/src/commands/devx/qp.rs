@@ -43,48 +43,13 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     let owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    let kind = get8(input, field(context::RQ_TYPE));
-    let srq = match kind {
-        rq_type::SRQ_RMP_XRC => {
-            let slot = slot_of_number(get(input, field(context::SRQN))).ok_or(BAD_PARAM)?;
-            function
-                .srqs
-                .owned(slot, call.context.number)
-                .ok_or(BAD_PARAM)?;
-            Some(slot)
-        }
-        rq_type::REGULAR | rq_type::ZERO_SIZE => None,
-        _ => return Err(BAD_PARAM),
-    };
-    // log_rq_stride counts from 16 bytes.
-    let rq_log_stride = get(input, field(context::LOG_RQ_STRIDE)) + 4;
-    let rq_count = match kind {
-        rq_type::REGULAR => 1u32 << get(input, field(context::LOG_RQ_SIZE)),
-        _ => 0,
-    };
-    let sq_count = if field(context::NO_SQ).is_set(input) {
-        0
-    } else {
-        1u32 << get(input, field(context::LOG_SQ_SIZE))
-    };
-    let rq_bytes = u64::from(rq_count) << rq_log_stride;
-    let bytes = rq_bytes + (u64::from(sq_count) << LOG_WQEBB);
-    let umem = get(input, qp::create::WQ_UMEM_ID);
-    let offset = qp::create::WQ_UMEM_OFFSET.get(input);
-    let base = in_umem(call, function, umem, offset, bytes)?;
+    let srq = shared_queue(call, function, input)?;
+    let (sq, rq) = rings(call, function, input)?;
     let dbr_umem = get(input, field(context::DBR_UMEM_ID));
     let dbr_offset = field(context::DBR_ADDR).get(input);
     let queue = Qp {
-        sq: Ring {
-            base: base + rq_bytes,
-            count: sq_count,
-            log_stride: LOG_WQEBB,
-        },
-        rq: Ring {
-            base,
-            count: rq_count,
-            log_stride: rq_log_stride,
-        },
+        sq,
+        rq,
         dbrec: in_umem(call, function, dbr_umem, dbr_offset, DBREC_BYTES)?,
         pd: pd_slot(call, function, get(input, field(context::PD)))?,
         send_cq: cq_slot(call, function, get(input, field(context::CQN_SND)))?,
@@ -102,7 +67,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     };
     check_scattered(function, queue.send_cq, queue.cs_req)?;
     check_scattered(function, queue.recv_cq, queue.cs_res)?;
-    if sq_count != 0 {
+    if queue.sq.count != 0 {
         polling::forget_rung(queue.dbrec);
     }
     let slot = function
@@ -114,6 +79,51 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     let mut output = Output::new(cmd::HEADER_BYTES, room);
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
     Ok((Kind::Qp.handle(slot), output.done()))
+}
+
+/// Slot of the shared receive queue that the queue pair takes its entries from; None if it has its own.
+fn shared_queue(call: &Call<'_>, function: &Function, input: &[u8]) -> Result<Option<u32>> {
+    match get8(input, field(context::RQ_TYPE)) {
+        rq_type::SRQ_RMP_XRC => {
+            let slot = slot_of_number(get(input, field(context::SRQN))).ok_or(BAD_PARAM)?;
+            let srq = function.srqs.owned(slot, call.context.number);
+            srq.ok_or(BAD_PARAM)?;
+            Ok(Some(slot))
+        }
+        rq_type::REGULAR | rq_type::ZERO_SIZE => Ok(None),
+        _ => Err(BAD_PARAM),
+    }
+}
+
+/// The send and the receive ring, which lie in one umem, the receive ring first.
+fn rings(call: &Call<'_>, function: &Function, input: &[u8]) -> Result<(Ring, Ring)> {
+    // log_rq_stride counts from 16 bytes.
+    let rq_log_stride = get(input, field(context::LOG_RQ_STRIDE)) + 4;
+    let rq_count = match get8(input, field(context::RQ_TYPE)) {
+        rq_type::REGULAR => 1u32 << get(input, field(context::LOG_RQ_SIZE)),
+        _ => 0,
+    };
+    let sq_count = if field(context::NO_SQ).is_set(input) {
+        0
+    } else {
+        1u32 << get(input, field(context::LOG_SQ_SIZE))
+    };
+    let rq_bytes = u64::from(rq_count) << rq_log_stride;
+    let bytes = rq_bytes + (u64::from(sq_count) << LOG_WQEBB);
+    let umem = get(input, qp::create::WQ_UMEM_ID);
+    let offset = qp::create::WQ_UMEM_OFFSET.get(input);
+    let base = in_umem(call, function, umem, offset, bytes)?;
+    let sq = Ring {
+        base: base + rq_bytes,
+        count: sq_count,
+        log_stride: LOG_WQEBB,
+    };
+    let rq = Ring {
+        base,
+        count: rq_count,
+        log_stride: rq_log_stride,
+    };
+    Ok((sq, rq))
 }
 
 /// Bytes that go into completions, of answers or of messages: 1 in the field is up to 32, 2 up to 64,

@@ -98,119 +98,210 @@ fn check_driver_flags(qp_type: u64, flags: u32) -> Result<(), Errno> {
     }
 }
 
+/// Creates a queue pair: what is asked for, the objects that it names, the queue pair, the answer.
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::CreateQp);
     call.process.close_uars()?;
-    if ioctl.has(create_qp::IND_TABLE_HANDLE) {
-        // There are no such tables.
-        return Err(Errno(libc::ENOENT));
+    let asked = Asked::read(ioctl)?;
+    let named = Named::read(call, ioctl, asked.service)?;
+    if asked.sends() {
+        polling::forget_rung(asked.dbrec);
     }
-    if ioctl.has(create_qp::SOURCE_QPN) {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
-    // What the others ask for (`enum ib_uverbs_qp_create_flags`) is not advertised.
-    let create_flags = ioctl.flags(create_qp::FLAGS, SQ_SIG_ALL | NO_MULTICAST_LOOPBACK)?;
-    let caps = ioctl.input(create_qp::CAP, CAP_BYTES.into())?;
-    let caps = Fields(&caps);
-    // struct mlx5_ib_create_qp
-    let driver = ioctl.input(UHW_IN, 56)?;
-    let driver = Fields(&driver);
-    let qp_type = ioctl.number(create_qp::TYPE)?;
-    let driver_flags = driver.u32(28);
-    check_driver_flags(qp_type, driver_flags)?;
-    let service = service_of(qp_type, driver_flags)?;
-    if create_flags & NO_MULTICAST_LOOPBACK != 0 && service != service::UD {
-        return Err(Errno(libc::EINVAL));
-    }
-    let (buffer, dbrec) = (driver.u64(0), driver.u64(8));
-    let (sq_count, rq_count, rq_shift) = (driver.u32(16), driver.u32(20), driver.u32(24));
-    let power = |count: u32| count == 0 || count.is_power_of_two() && count <= QP_WRS_MAX;
-    if !power(sq_count) || !power(rq_count) || rq_shift > 12 || !dbrec.is_multiple_of(8) {
-        return Err(Errno(libc::EINVAL));
-    }
-    // What a queue pair of its type does without is no slot of any table.
-    let (sends, receives) = match service {
-        SERVICE_XRC_TARGET => (false, false),
-        service::XRC => (true, false),
-        _ => (true, true),
-    };
-    let named = |wanted: bool, kind: Kind, attr: u16| match wanted {
-        true => kind.slot(ioctl.number32(attr)?),
-        false => Ok(NO_SLOT),
-    };
-    let pd = named(sends, Kind::Pd, create_qp::PD_HANDLE)?;
-    let send_cq = named(sends, Kind::Cq, create_qp::SEND_CQ_HANDLE)?;
-    let recv_cq = named(receives, Kind::Cq, create_qp::RECV_CQ_HANDLE)?;
-    let xrc_domain = match service {
-        SERVICE_XRC_TARGET => xrcd::domain(call, ioctl.number32(create_qp::XRCD_HANDLE)?)?,
-        _ => 0,
-    };
-    let srq = match ioctl.number32(create_qp::SRQ_HANDLE) {
-        Ok(handle) => Some(Kind::Srq.slot(handle)?),
-        Err(_) => None,
-    };
-    let rq_bytes = u64::from(rq_count) << rq_shift;
-    if sends {
-        polling::forget_rung(dbrec);
-    }
+    let event_channel = channel::event_channel(call, ioctl, create_qp::EVENT_FD);
     let mut qp = Qp {
-        // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
-        sq: Ring {
-            base: buffer.wrapping_add(rq_bytes),
-            count: if sends { sq_count } else { 0 },
-            log_stride: 6,
-        },
-        rq: Ring {
-            base: buffer,
-            count: if receives { rq_count } else { 0 },
-            log_stride: rq_shift,
-        },
-        dbrec,
         user_handle: ioctl.number(create_qp::USER_HANDLE)?,
-        pd,
-        send_cq,
-        recv_cq,
-        srq: srq.map_or(0, |slot| slot + 1),
-        user_index: driver.u32(32),
-        uar: driver.u32(36),
-        event_channel: channel::event_channel(call, ioctl, create_qp::EVENT_FD),
-        caps: QpCaps {
-            max_send_wr: caps.u32(0),
-            max_recv_wr: caps.u32(4),
-            max_send_sge: caps.u32(8),
-            max_recv_sge: caps.u32(12),
-            max_inline_data: caps.u32(16),
-        },
-        // Others have the address of a separate send ring there.
-        dc_key: if service == SERVICE_DCT {
-            driver.u64(40)
-        } else {
-            0
-        },
-        xrc_domain,
-        service,
-        state: state::RST,
-        signal_all: create_flags & SQ_SIG_ALL != 0,
-        ..Qp::default()
+        event_channel,
+        ..queue_pair(&asked, &named)
     };
     let owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    (qp.cs_req, qp.cs_res) = scattered(function, &qp, driver_flags);
-    let context = call.context.number;
-    let senders = || {
-        function.pds.owned(pd, context).is_some() && function.cqs.owned(send_cq, context).is_some()
-    };
-    let there = (!sends || senders())
-        && (!receives || function.cqs.owned(recv_cq, context).is_some())
-        && srq.is_none_or(|srq| function.srqs.owned(srq, context).is_some());
-    if !there {
+    (qp.cs_req, qp.cs_res) = scattered(function, &qp, asked.driver_flags);
+    if !named.exist(function, call.context.number) {
         return Err(Errno(libc::ENOENT));
     }
     let slot = function.qps.insert(owner, qp);
     drop(locked);
     let slot = slot.ok_or_else(|| call.full(Full::Qps))?;
     call.process.start_tick()?;
+    answer_create(ioctl, slot, &qp)
+}
+
+/// What a creation asks for.
+struct Asked {
+    service: u8,
+    create_flags: u32,
+    driver_flags: u32,
+    caps: QpCaps,
+    buffer: u64,
+    dbrec: u64,
+    sq_count: u32,
+    rq_count: u32,
+    rq_shift: u32,
+    user_index: u32,
+    uar: u32,
+    /// Key of a DCT; others have the address of a separate send ring there.
+    dc_key: u64,
+}
+
+impl Asked {
+    fn read(ioctl: &Ioctl) -> Result<Self, Errno> {
+        if ioctl.has(create_qp::IND_TABLE_HANDLE) {
+            // There are no such tables.
+            return Err(Errno(libc::ENOENT));
+        }
+        if ioctl.has(create_qp::SOURCE_QPN) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        // What the others ask for (`enum ib_uverbs_qp_create_flags`) is not advertised.
+        let create_flags = ioctl.flags(create_qp::FLAGS, SQ_SIG_ALL | NO_MULTICAST_LOOPBACK)?;
+        let caps = ioctl.input(create_qp::CAP, CAP_BYTES.into())?;
+        let caps = Fields(&caps);
+        // struct mlx5_ib_create_qp
+        let driver = ioctl.input(UHW_IN, 56)?;
+        let driver = Fields(&driver);
+        let qp_type = ioctl.number(create_qp::TYPE)?;
+        let driver_flags = driver.u32(28);
+        check_driver_flags(qp_type, driver_flags)?;
+        let service = service_of(qp_type, driver_flags)?;
+        if create_flags & NO_MULTICAST_LOOPBACK != 0 && service != service::UD {
+            return Err(Errno(libc::EINVAL));
+        }
+        let asked = Self {
+            service,
+            create_flags,
+            driver_flags,
+            caps: QpCaps {
+                max_send_wr: caps.u32(0),
+                max_recv_wr: caps.u32(4),
+                max_send_sge: caps.u32(8),
+                max_recv_sge: caps.u32(12),
+                max_inline_data: caps.u32(16),
+            },
+            buffer: driver.u64(0),
+            dbrec: driver.u64(8),
+            sq_count: driver.u32(16),
+            rq_count: driver.u32(20),
+            rq_shift: driver.u32(24),
+            user_index: driver.u32(32),
+            uar: driver.u32(36),
+            dc_key: driver.u64(40),
+        };
+        if asked.rings_fit() {
+            Ok(asked)
+        } else {
+            Err(Errno(libc::EINVAL))
+        }
+    }
+
+    fn rings_fit(&self) -> bool {
+        let power = |count: u32| count == 0 || count.is_power_of_two() && count <= QP_WRS_MAX;
+        power(self.sq_count)
+            && power(self.rq_count)
+            && self.rq_shift <= 12
+            && self.dbrec.is_multiple_of(8)
+    }
+
+    fn sends(&self) -> bool {
+        sends(self.service)
+    }
+}
+
+fn sends(service: u8) -> bool {
+    service != SERVICE_XRC_TARGET
+}
+
+fn receives(service: u8) -> bool {
+    !matches!(service, SERVICE_XRC_TARGET | service::XRC)
+}
+
+/// Slots of the objects that a creation names; what a queue pair of its type does without is no slot of any
+/// table.
+struct Named {
+    service: u8,
+    pd: u32,
+    send_cq: u32,
+    recv_cq: u32,
+    srq: Option<u32>,
+    xrc_domain: u64,
+}
+
+impl Named {
+    fn read(call: &Call<'_>, ioctl: &Ioctl, service: u8) -> Result<Self, Errno> {
+        let slot = |wanted: bool, kind: Kind, attr: u16| match wanted {
+            true => kind.slot(ioctl.number32(attr)?),
+            false => Ok(NO_SLOT),
+        };
+        let (sends, receives) = (sends(service), receives(service));
+        Ok(Self {
+            service,
+            pd: slot(sends, Kind::Pd, create_qp::PD_HANDLE)?,
+            send_cq: slot(sends, Kind::Cq, create_qp::SEND_CQ_HANDLE)?,
+            recv_cq: slot(receives, Kind::Cq, create_qp::RECV_CQ_HANDLE)?,
+            xrc_domain: match service {
+                SERVICE_XRC_TARGET => xrcd::domain(call, ioctl.number32(create_qp::XRCD_HANDLE)?)?,
+                _ => 0,
+            },
+            srq: match ioctl.number32(create_qp::SRQ_HANDLE) {
+                Ok(handle) => Some(Kind::Srq.slot(handle)?),
+                Err(_) => None,
+            },
+        })
+    }
+
+    /// True if all of them are objects of the context.
+    fn exist(&self, function: &Function, context: u32) -> bool {
+        let senders = || {
+            function.pds.owned(self.pd, context).is_some()
+                && function.cqs.owned(self.send_cq, context).is_some()
+        };
+        let receivers = || function.cqs.owned(self.recv_cq, context).is_some();
+        (!sends(self.service) || senders())
+            && (!receives(self.service) || receivers())
+            && self
+                .srq
+                .is_none_or(|srq| function.srqs.owned(srq, context).is_some())
+    }
+}
+
+/// A new queue pair, without what belongs to its creator.
+fn queue_pair(asked: &Asked, named: &Named) -> Qp {
+    let rq_bytes = u64::from(asked.rq_count) << asked.rq_shift;
+    let service = asked.service;
+    Qp {
+        // The receive ring comes first in the buffer (`providers/mlx5/verbs.c`).
+        sq: Ring {
+            base: asked.buffer.wrapping_add(rq_bytes),
+            count: if asked.sends() { asked.sq_count } else { 0 },
+            log_stride: 6,
+        },
+        rq: Ring {
+            base: asked.buffer,
+            count: if receives(service) { asked.rq_count } else { 0 },
+            log_stride: asked.rq_shift,
+        },
+        dbrec: asked.dbrec,
+        pd: named.pd,
+        send_cq: named.send_cq,
+        recv_cq: named.recv_cq,
+        srq: named.srq.map_or(0, |slot| slot + 1),
+        user_index: asked.user_index,
+        uar: asked.uar,
+        caps: asked.caps,
+        dc_key: if service == SERVICE_DCT {
+            asked.dc_key
+        } else {
+            0
+        },
+        xrc_domain: named.xrc_domain,
+        service,
+        state: state::RST,
+        signal_all: asked.create_flags & SQ_SIG_ALL != 0,
+        ..Qp::default()
+    }
+}
+
+fn answer_create(ioctl: &Ioctl, slot: u32, qp: &Qp) -> Result<(), Errno> {
     ioctl.answer_handle(create_qp::HANDLE, u64::from(Kind::Qp.handle(slot)))?;
     let mut resp = Answer::new(CAP_BYTES.into());
     resp.u32(0, qp.caps.max_send_wr)

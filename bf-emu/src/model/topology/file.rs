@@ -106,97 +106,127 @@ fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyError> {
         return Err(value_error(file, "node[*].function", total, allowed));
     }
 
-    let all = || nodes.iter().flat_map(|(_, functions)| functions);
-    let mut vhca_ids = Numbers::new(all().filter_map(|f| f.vhca_id));
-    let mut seen = port::Seen {
-        lids: Numbers::new(all().flat_map(|f| [f.lid, f.lid_2]).flatten()),
-        unique_lid: Unique::new(file),
-        unique_guid: Unique::new(file),
-        unique_mac: Unique::new(file),
-        unique_address: Unique::new(file),
-    };
-    let mut names = Unique::new(file);
-    let mut node_names = Unique::new(file);
-    let mut unique_vhca = Unique::new(file);
-    let mut unique_image = Unique::new(file);
-    let mut unique_bdf = Unique::new(file);
-
+    let mut values = Values::new(file, &nodes);
     let mut functions = Vec::with_capacity(total);
     for (n, (node, raw_functions)) in nodes.iter().enumerate() {
-        let node_key = |key: &str| format!("node[{n}].{key}");
-        let node_name = match &node.name {
-            Some(name) => checked_name(file, node_key("name"), name)?,
-            None => format!("node{n}"),
-        };
-        node_names.add(node_key("name"), node_name.clone())?;
-        if raw_functions.is_empty() {
-            return Err(value_error(
-                file,
-                node_key("function"),
-                "empty",
-                "one table or more",
-            ));
-        }
-        let mut sys_image_guid = node
-            .sys_image_guid
-            .as_deref()
-            .map(|text| checked_guid(file, node_key("sys_image_guid"), text))
-            .transpose()?;
-
-        for (f, raw) in raw_functions.iter().enumerate() {
-            let key = |key: &str| format!("node[{n}].function[{f}].{key}");
-            let short = match &raw.name {
-                Some(name) => checked_name(file, key("name"), name)?,
-                None => raw.role.to_string(),
-            };
-            let name = format!("{node_name}.{short}");
-            names.add(key("name"), name.clone())?;
-
-            let vhca_id = checked_number(
-                file,
-                key("vhca_id"),
-                vhca_ids.pick(raw.vhca_id),
-                VHCA_ID_MAX,
-            )?;
-            unique_vhca.add(key("vhca_id"), vhca_id.to_string())?;
-            let node_guid = match &raw.node_guid {
-                Some(text) => checked_guid(file, key("node_guid"), text)?,
-                None => default_guid(n, f),
-            };
-            seen.unique_guid
-                .add(key("node_guid"), guid_text(node_guid))?;
-            let ports = port::ports(file, (n, f), raw, node_guid, &mut seen)?;
-            let image = *sys_image_guid.get_or_insert(node_guid);
-            if f == 0 {
-                unique_image.add(node_key("sys_image_guid"), guid_text(image))?;
-            }
-
-            let pci_bdf = match &raw.pci_bdf {
-                Some(text) => checked_bdf(file, key("pci_bdf"), text)?,
-                None => default_bdf(n, f),
-            };
-            unique_bdf.add(key("pci_bdf"), pci_bdf.clone())?;
-            let pci_device = checked_number(
-                file,
-                key("pci_device"),
-                raw.pci_device.unwrap_or(i64::from(PCI_DEVICE_BLUEFIELD3)),
-                u16::MAX,
-            )?;
-
-            functions.push(FunctionSpec {
-                name,
-                node: node_name.clone(),
-                role: raw.role,
-                vhca_id,
-                sys_image_guid: image,
-                node_guid,
-                ports,
-                pci_device,
-                pci_bdf,
-            });
-        }
+        functions.extend(values.node(n, node, raw_functions)?);
     }
     Ok(Topology { functions })
+}
+
+/// The values of a fabric: those that must be unique, and the numbers that are free to be given out.
+struct Values<'a> {
+    file: &'a Path,
+    vhca_ids: Numbers,
+    names: Unique<'a>,
+    node_names: Unique<'a>,
+    vhca: Unique<'a>,
+    images: Unique<'a>,
+    bdfs: Unique<'a>,
+    ports: port::Seen<'a>,
+}
+
+impl<'a> Values<'a> {
+    fn new(file: &'a Path, nodes: &[(RawNode, Vec<RawFunction>)]) -> Self {
+        let all = || nodes.iter().flat_map(|(_, functions)| functions);
+        let unique = || Unique::new(file);
+        Self {
+            file,
+            vhca_ids: Numbers::new(all().filter_map(|f| f.vhca_id)),
+            names: unique(),
+            node_names: unique(),
+            vhca: unique(),
+            images: unique(),
+            bdfs: unique(),
+            ports: port::Seen {
+                lids: Numbers::new(all().flat_map(|f| [f.lid, f.lid_2]).flatten()),
+                unique_lid: unique(),
+                unique_guid: unique(),
+                unique_mac: unique(),
+                unique_address: unique(),
+            },
+        }
+    }
+
+    /// The functions of the `n`th node.
+    fn node(
+        &mut self,
+        n: usize,
+        node: &RawNode,
+        functions: &[RawFunction],
+    ) -> Result<Vec<FunctionSpec>, TopologyError> {
+        let key = |key: &str| format!("node[{n}].{key}");
+        let name = match &node.name {
+            Some(name) => checked_name(self.file, key("name"), name)?,
+            None => format!("node{n}"),
+        };
+        self.node_names.add(key("name"), name.clone())?;
+        if functions.is_empty() {
+            let allowed = "one table or more";
+            return Err(value_error(self.file, key("function"), "empty", allowed));
+        }
+        let image = node.sys_image_guid.as_deref();
+        let mut image = image
+            .map(|text| checked_guid(self.file, key("sys_image_guid"), text))
+            .transpose()?;
+        let mut specs = Vec::with_capacity(functions.len());
+        for (f, raw) in functions.iter().enumerate() {
+            let spec = self.function((n, f), (&name, image), raw)?;
+            // All functions of a node have the image of its first one.
+            if f == 0 {
+                let guid = guid_text(spec.sys_image_guid);
+                self.images.add(key("sys_image_guid"), guid)?;
+            }
+            image = Some(spec.sys_image_guid);
+            specs.push(spec);
+        }
+        Ok(specs)
+    }
+
+    /// The `f`th function of the `n`th node.
+    fn function(
+        &mut self,
+        (n, f): (usize, usize),
+        (node, image): (&str, Option<u64>),
+        raw: &RawFunction,
+    ) -> Result<FunctionSpec, TopologyError> {
+        let file = self.file;
+        let key = |key: &str| format!("node[{n}].function[{f}].{key}");
+        let short = match &raw.name {
+            Some(name) => checked_name(file, key("name"), name)?,
+            None => raw.role.to_string(),
+        };
+        let name = format!("{node}.{short}");
+        self.names.add(key("name"), name.clone())?;
+        let vhca_id = self.vhca_ids.pick(raw.vhca_id);
+        let vhca_id = checked_number(file, key("vhca_id"), vhca_id, VHCA_ID_MAX)?;
+        self.vhca.add(key("vhca_id"), vhca_id.to_string())?;
+        let node_guid = match &raw.node_guid {
+            Some(text) => checked_guid(file, key("node_guid"), text)?,
+            None => default_guid(n, f),
+        };
+        let guids = &mut self.ports.unique_guid;
+        guids.add(key("node_guid"), guid_text(node_guid))?;
+        let ports = port::ports(file, (n, f), raw, node_guid, &mut self.ports)?;
+        let pci_bdf = match &raw.pci_bdf {
+            Some(text) => checked_bdf(file, key("pci_bdf"), text)?,
+            None => default_bdf(n, f),
+        };
+        self.bdfs.add(key("pci_bdf"), pci_bdf.clone())?;
+        let pci_device = raw.pci_device.unwrap_or(PCI_DEVICE_BLUEFIELD3.into());
+        let pci_device = checked_number(file, key("pci_device"), pci_device, u16::MAX)?;
+        Ok(FunctionSpec {
+            name,
+            node: node.to_owned(),
+            role: raw.role,
+            vhca_id,
+            sys_image_guid: image.unwrap_or(node_guid),
+            node_guid,
+            ports,
+            pci_device,
+            pci_bdf,
+        })
+    }
 }
 
 fn default_guid(node: usize, function: usize) -> u64 {
