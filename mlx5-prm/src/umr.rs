@@ -114,7 +114,7 @@ impl UmrContext {
         bytes[4..8].copy_from_slice(&(self.qpn << 8 | u32::from(self.variant)).to_be_bytes());
         bytes[16..24].copy_from_slice(&self.start_addr.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_be_bytes());
-        bytes[55] = self.log_page_size;
+        bytes[59] = self.log_page_size;
         bytes
     }
 
@@ -128,7 +128,7 @@ impl UmrContext {
             variant: bytes[7],
             start_addr: be64(&bytes[16..24]),
             len: be64(&bytes[24..32]),
-            log_page_size: bytes[55] & 0x1f,
+            log_page_size: bytes[59] & 0x1f,
         }
     }
 }

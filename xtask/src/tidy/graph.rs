@@ -51,7 +51,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("step-count", &[]),
-    ("xgvmi-tests", &[]),
+    ("xgvmi-tests", &["mlx5-prm"]),
     ("xtask", &[]),
 ];
 
