@@ -23,6 +23,7 @@ mod offload;
 mod polling;
 mod pool;
 mod ports;
+mod posted;
 mod privileged;
 mod refusals;
 mod roce;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
     cases.extend(tools::cases());
     cases.extend(trap::cases());
     cases.extend(pool::cases());
+    cases.extend(posted::cases());
     cases.extend(forms::cases());
     cases.extend(offload::cases());
     cases.extend(cost::cases());

@@ -94,7 +94,7 @@ pub(crate) struct Access {
 pub(crate) const CONTEXT_BYTES: usize = 64;
 
 impl Context {
-    /// Reads `mkc`.
+    /// Reads `mkc` of a command.
     ///
     /// # Errors
     /// A reserved bit is set.
@@ -102,8 +102,7 @@ impl Context {
         let Some(bytes) = bytes.get(..CONTEXT_BYTES) else {
             return malformed("a context of less than 64 bytes");
         };
-        let bits = Bits(bytes);
-        bits.rest_is_zero(
+        Bits(bytes).rest_is_zero(
             "mkey context",
             &[
                 0x01..0x02,   // free
@@ -120,8 +119,14 @@ impl Context {
                 0x1db..0x1e0, // log_page_size
             ],
         )?;
+        Ok(Self::of_request(Bits(bytes)))
+    }
+
+    /// Reads `mkc` of a UMR request. The device looks at the fields that the mask names and at no others: libmlx5 leaves
+    /// the rest as it was in the ring.
+    fn of_request(bits: Bits<'_>) -> Self {
         let flag = |at| bits.get(at, 1) == 1;
-        Ok(Self {
+        Self {
             free: flag(0x01),
             umr_enabled: flag(0x10),
             access: Access {
@@ -142,7 +147,7 @@ impl Context {
             crossing_target_gvmi: u16::try_from(bits.get(0x180, 16)).expect("16 bits"),
             translation_octowords: bits.get32(0x1a0, 32),
             log_page_size: bits.get8(0x1db, 5),
-        })
+        }
     }
 }
 
@@ -316,7 +321,7 @@ impl Umr {
             check_queue_pair: umr.get(4, 1) == 1,
             translation_offset: with_offset.then_some(offset),
             mask,
-            context: Context::decode(&bytes[head - CONTEXT_BYTES..head])?,
+            context: Context::of_request(Bits(&bytes[head - CONTEXT_BYTES..head])),
             translation,
         })
     }

@@ -81,6 +81,15 @@ pub enum What {
         /// The bytes.
         bytes: [u8; ENTRY_BYTES],
     },
+    /// Bytes of a device command's input, before the record of the call.
+    Mailbox {
+        /// Opcode of the command.
+        opcode: u16,
+        /// Which [`ENTRY_BYTES`] of it these are, from 0. The last part is filled with zeros.
+        part: u8,
+        /// The bytes.
+        bytes: [u8; ENTRY_BYTES],
+    },
     /// A completion was written.
     Completion {
         /// Into this completion queue.
@@ -118,6 +127,7 @@ const DOORBELL: u8 = 2;
 const REQUEST: u8 = 3;
 const COMPLETION: u8 = 4;
 const ENTRY: u8 = 5;
+const MAILBOX: u8 = 6;
 
 impl Ring {
     /// True if records are kept.
@@ -253,6 +263,19 @@ fn encode(pid: i32, function: usize, what: What) -> [u64; WORDS] {
             }
             words
         }
+        What::Mailbox {
+            opcode,
+            part,
+            bytes,
+        } => {
+            let mut words = [0; WORDS];
+            words[0] = head(MAILBOX);
+            words[1] = u64::from(part) << 48 | u64::from(opcode);
+            for (word, bytes) in words[2..].iter_mut().zip(bytes.as_chunks().0) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            words
+        }
         What::Completion {
             cqn,
             qpn,
@@ -306,6 +329,18 @@ fn decode(words: &[u64; WORDS]) -> Option<(i32, usize, What)> {
             What::Entry {
                 qpn: u32::from_le_bytes([a, b, c, d]),
                 index: u16::from_le_bytes([index_low, index_high]),
+                part,
+                bytes,
+            }
+        }
+        MAILBOX => {
+            let [low, high, _, _, _, _, part, _] = first.to_le_bytes();
+            let mut bytes = [0; ENTRY_BYTES];
+            for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(&words[2..]) {
+                *to = word.to_le_bytes();
+            }
+            What::Mailbox {
+                opcode: u16::from_le_bytes([low, high]),
                 part,
                 bytes,
             }
@@ -436,7 +471,14 @@ mod tests {
                 part,
                 bytes,
             });
-        prop_oneof![call, request, completion, doorbell, entry]
+        let mailbox = (any::<u16>(), any::<u8>(), any::<[u8; ENTRY_BYTES]>()).prop_map(
+            |(opcode, part, bytes)| What::Mailbox {
+                opcode,
+                part,
+                bytes,
+            },
+        );
+        prop_oneof![call, request, completion, doorbell, entry, mailbox]
     }
 
     // Properties: a record is read as it was written; no words in a place make the reader panic.

@@ -19,7 +19,7 @@ pub struct Shown {
     pub pid: i32,
     /// Name of the function.
     pub function: String,
-    /// "call", "doorbell", "entry", "request" or "completion".
+    /// "call", "mailbox", "doorbell", "entry", "request" or "completion".
     pub kind: &'static str,
     /// Name of the call, or opcode.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,10 @@ pub struct Shown {
     /// Number of the entry in its queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<u16>,
-    /// Which part of an entry, from 0.
+    /// Opcode of a device command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opcode: Option<u16>,
+    /// Which part of an entry or mailbox, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u8>,
     /// Bytes of an entry, in hexadecimal digits.
@@ -65,6 +68,7 @@ impl Shown {
             qpn: None,
             cqn: None,
             index: None,
+            opcode: None,
             part: None,
             hex: None,
             bytes: None,
@@ -109,6 +113,16 @@ impl Shown {
                 shown.part = Some(part);
                 shown.hex = Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect());
             }
+            What::Mailbox {
+                opcode,
+                part,
+                bytes,
+            } => {
+                shown.kind = "mailbox";
+                shown.opcode = Some(opcode);
+                shown.part = Some(part);
+                shown.hex = Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect());
+            }
             What::Completion {
                 cqn,
                 qpn,
@@ -149,6 +163,9 @@ impl fmt::Display for Shown {
         }
         if let Some(index) = self.index {
             write!(f, " index {index}")?;
+        }
+        if let Some(opcode) = self.opcode {
+            write!(f, " command {opcode:#x}")?;
         }
         if let Some(part) = self.part {
             write!(f, " part {part}")?;
@@ -247,6 +264,17 @@ mod tests {
                 concat!(
                     "5.000000042 b 7 entry qp 0x48 index 9 part 1 ",
                     "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5"
+                ),
+            ),
+            (
+                What::Mailbox {
+                    opcode: 0x200,
+                    part: 2,
+                    bytes: [0x5a; 32],
+                },
+                concat!(
+                    "5.000000042 b 7 mailbox command 0x200 part 2 ",
+                    "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
                 ),
             ),
             (

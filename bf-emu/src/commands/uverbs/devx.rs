@@ -9,6 +9,7 @@ use crate::commands::call::{Call, Kind};
 use crate::commands::devx::{self as commands, CommandError};
 use crate::engine::event::DEVICE_TYPE_PORT;
 use crate::fabric::objects::{ChannelKind, Subscription};
+use crate::fabric::trace::{ENTRY_BYTES, What};
 use crate::model::adapter::EQN;
 use crate::sys::Errno;
 
@@ -18,6 +19,7 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 /// A command on the device itself.
 pub(super) fn general(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OTHER_CMD_IN, 0)?;
+    trace(call, &input);
     let room = room(ioctl, devx::OTHER_CMD_OUT)?;
     let result = commands::general(call, &input, room);
     answer(ioctl, devx::OTHER_CMD_OUT, result)
@@ -39,6 +41,7 @@ pub(super) fn query_eqn(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 /// A command that makes an object.
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    trace(call, &input);
     let room = room(ioctl, devx::OBJ_CMD_OUT)?;
     match commands::create(call, &input, room) {
         Ok((handle, output)) => {
@@ -56,6 +59,7 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 /// A command that changes an object.
 pub(super) fn modify(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
+    trace(call, &input);
     let room = room(ioctl, devx::OBJ_CMD_OUT)?;
     let result = commands::modify(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room);
     answer(ioctl, devx::OBJ_CMD_OUT, result)
@@ -88,6 +92,27 @@ pub(super) fn query_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let mut event = ioctl.number(devx::ASYNC_WR_ID)?.to_ne_bytes().to_vec();
     event.append(&mut output);
     channel::answer(call, fd, &event)
+}
+
+/// Records the input of a command, if there is a trace.
+fn trace(call: &Call<'_>, input: &[u8]) {
+    let trace = call.fabric().trace();
+    let Some(opcode) = input.first_chunk().copied().map(u16::from_be_bytes) else {
+        return;
+    };
+    if !trace.is_on() {
+        return;
+    }
+    for (part, chunk) in (0..).zip(input.chunks(ENTRY_BYTES)) {
+        let mut bytes = [0; ENTRY_BYTES];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        let what = What::Mailbox {
+            opcode,
+            part,
+            bytes,
+        };
+        trace.write(call.function(), what);
+    }
 }
 
 fn room(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
