@@ -86,6 +86,10 @@ pub(crate) fn check(root: &Path) -> Result<Vec<(&'static str, Vec<String>)>> {
         graph::edges(&packages),
     ));
     verdicts.push(("licences", graph::licences(&packages)));
+    verdicts.push((
+        "no dependency needs a newer compiler",
+        graph::compilers(&packages),
+    ));
     Ok(verdicts)
 }
 

@@ -84,6 +84,8 @@ pub(super) struct Package {
     licence: String,
     ours: bool,
     dependencies: BTreeSet<String>,
+    /// The oldest compiler that it accepts, such as `1.88` or `1.88.0`; empty if it does not say.
+    rust_version: String,
 }
 
 /// Asks cargo, for this platform alone: other platforms' packages are never fetched.
@@ -105,6 +107,7 @@ pub(super) fn packages() -> Result<Vec<Package>> {
             name: text_of(&package["name"]),
             licence: text_of(&package["license"]),
             ours: package["source"].is_null(),
+            rust_version: text_of(&package["rust_version"]),
             dependencies: package["dependencies"]
                 .as_array()
                 .into_iter()
@@ -140,6 +143,34 @@ pub(super) fn edges(packages: &[Package]) -> Vec<String> {
         faults.extend(wrong.map(|name| format!("{} must not depend on {name}", package.name)));
     }
     faults
+}
+
+/// No dependency needs a newer compiler than the workspace's own `rust-version`, which all crates of the workspace share.
+pub(super) fn compilers(packages: &[Package]) -> Vec<String> {
+    let parse = |text: &str| -> Vec<u32> {
+        let parts = text.split('.').map(|part| part.parse().unwrap_or(u32::MAX));
+        let mut parts: Vec<u32> = parts.collect();
+        parts.resize(3, 0);
+        parts
+    };
+    let Some(oldest) = packages
+        .iter()
+        .find(|p| p.ours && !p.rust_version.is_empty())
+    else {
+        return vec!["no crate of the workspace says which compiler it needs".to_owned()];
+    };
+    let limit = parse(&oldest.rust_version);
+    let fault = |package: &&Package| match package.ours {
+        true => package.rust_version != oldest.rust_version,
+        false => !package.rust_version.is_empty() && parse(&package.rust_version) > limit,
+    };
+    let told = |package: &Package| {
+        format!(
+            "{}: needs rust {}, not {}",
+            package.name, package.rust_version, oldest.rust_version
+        )
+    };
+    packages.iter().filter(fault).map(told).collect()
 }
 
 pub(super) fn licences(packages: &[Package]) -> Vec<String> {
@@ -183,7 +214,26 @@ mod tests {
             licence: licence.to_owned(),
             ours,
             dependencies,
+            rust_version: "1.88".to_owned(),
         }
+    }
+
+    #[test]
+    fn a_newer_compiler_is_found() {
+        let with = |ours, version: &str| Package {
+            rust_version: version.to_owned(),
+            ..package("a", OWN_LICENCE, ours, &[])
+        };
+        let check = |other: Package, expect: usize| {
+            let faults = compilers(&[with(true, "1.88"), other]);
+            assert_eq!(faults.len(), expect, "{faults:?}");
+        };
+        check(with(false, "1.88.0"), 0);
+        check(with(false, ""), 0);
+        check(with(false, "1.9"), 0);
+        check(with(false, "1.88.1"), 1);
+        check(with(false, "1.100"), 1);
+        check(with(true, "1.87"), 1);
     }
 
     #[test]
