@@ -4,15 +4,17 @@
 
 use crate::link::Link;
 use crate::matrix::versions::{self, VERSIONS, Version};
+use crate::progress::{self, Line};
 use crate::setup::Env;
 use crate::setup::cache::Cache;
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::fs;
-use std::io::IsTerminal as _;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const HELP: &str = "\
@@ -48,6 +50,9 @@ const KEYS_AT_OPEN: &str = "2";
 const LIMIT: Duration = Duration::from_secs(240);
 const ORCHESTRATOR_LIMIT_S: u64 = 220;
 
+/// A cold build takes a minute or two; a machine that does other work, more.
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+
 /// One command of the emulator's; it answers in milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
 
@@ -60,12 +65,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    let env = setup::ensure()?;
-    let libraries = match options.ucx {
-        Some(version) => version.ensure(&Cache::open()?, &env)?,
-        None => env.ucx_lib_dir.clone(),
-    };
-    let built = build()?;
+    let (env, libraries, built) = prepare(&options)?;
     let states = States::make(&built.emulator)?;
     let mut command = orchestrate(&options, (&env, &libraries), &built, &states);
     let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
@@ -83,6 +83,24 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Sets up and builds side by side, as neither needs the other, and says meanwhile what is fetched and built.
+fn prepare(options: &Options) -> Result<(Env, PathBuf, Built)> {
+    let _line = Line::start();
+    let mut build = Build::start()?;
+    let set_up = setup::ensure().and_then(|env| {
+        let libraries = match options.ucx {
+            Some(version) => version.ensure(&Cache::open()?, &env)?,
+            None => env.ucx_lib_dir.clone(),
+        };
+        Ok((env, libraries))
+    });
+    progress::done(setup::PART);
+    // What was built is of use to the next run, even if the set-up failed.
+    let built = build.wait();
+    let (env, libraries) = set_up?;
+    Ok((env, libraries, built?))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -191,26 +209,76 @@ struct Built {
     plugin: PathBuf,
 }
 
-fn build() -> Result<Built> {
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release"]);
-    if !std::io::stderr().is_terminal() {
-        command.arg("--quiet");
+/// cargo at work.
+struct Build {
+    command: Command,
+    cargo: process::Group,
+    /// Reads what cargo says, to the end.
+    reader: Option<JoinHandle<String>>,
+}
+
+impl Build {
+    const PART: &str = "build";
+
+    /// Starts to build what the demo runs, and no more.
+    fn start() -> Result<Self> {
+        let mut command = Command::new("cargo");
+        command.current_dir(workspace::root());
+        command.args(["build", "--release", "--color", "never"]);
+        for package in ["bf-emu", "bf-emu-preload", "uct-plugin", "osu-bench"] {
+            command.args(["-p", package]);
+        }
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut cargo = process::Group::spawn(&mut command).context("cannot run cargo")?;
+        let said = cargo.child.stderr.take();
+        let reader =
+            said.map(|said| std::thread::spawn(move || Self::follow(BufReader::new(said))));
+        progress::note(Self::PART, "starting cargo");
+        Ok(Self {
+            command,
+            cargo,
+            reader,
+        })
     }
-    for package in ["bf-emu", "bf-emu-preload", "uct-plugin", "osu-bench"] {
-        command.args(["-p", package]);
+
+    /// Passes the crates on to the line of progress. Returns all that cargo said.
+    fn follow(said: impl BufRead) -> String {
+        let (mut text, mut crates) = (String::new(), 0);
+        for line in said.lines().map_while(std::io::Result::ok) {
+            if let Some(name) = compiled(&line) {
+                crates += 1;
+                progress::note_often(Self::PART, &format!("compiling {name} ({crates})"));
+            }
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
     }
-    let status = command.status().context("cannot run cargo")?;
-    if !status.success() {
-        bail!("`{}`: {status}", process::shown(&command));
+
+    fn wait(&mut self) -> Result<Built> {
+        let (status, timed_out) = self.cargo.wait(BUILD_LIMIT)?;
+        let said = self.reader.take().map(JoinHandle::join);
+        progress::done(Self::PART);
+        if timed_out || !status.success() {
+            let said = said.and_then(std::result::Result::ok).unwrap_or_default();
+            bail!("`{}`: {status}\n{said}", process::shown(&self.command));
+        }
+        let release = workspace::target_dir().join("release");
+        Ok(Built {
+            demo: release.join("xgvmi-demo"),
+            emulator: release.join("bf-emu"),
+            plugin: release.join("libuct_ib_mlx5_xgvmi.so"),
+        })
     }
-    let release = workspace::target_dir().join("release");
-    Ok(Built {
-        demo: release.join("xgvmi-demo"),
-        emulator: release.join("bf-emu"),
-        plugin: release.join("libuct_ib_mlx5_xgvmi.so"),
-    })
+}
+
+/// The crate in a line of cargo's, such as `   Compiling clap v4.6.7`.
+fn compiled(line: &str) -> Option<&str> {
+    let (name, _) = line
+        .trim_start()
+        .strip_prefix("Compiling ")?
+        .split_once(' ')?;
+    Some(name)
 }
 
 fn orchestrate(
@@ -373,6 +441,15 @@ mod tests {
         check(&["now"], "now");
         check(&["--schemes", "umem"], "no scheme 'umem'");
         check(&["--ucx", "1.17.0"], "no UCX '1.17.0'; there are 1.18.1, ");
+    }
+
+    #[test]
+    fn crates_are_read_from_what_cargo_says() {
+        let check = |line, expect| assert_eq!(compiled(line), expect, "{line}");
+        check("   Compiling clap v4.6.7", Some("clap"));
+        check("   Compiling bf-emu v0.1.0 (/a/b)", Some("bf-emu"));
+        check("    Finished `release` profile [optimized] in 9s", None);
+        check("", None);
     }
 
     #[test]

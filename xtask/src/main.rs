@@ -16,6 +16,7 @@ mod link;
 mod matrix;
 mod patch;
 mod process;
+mod progress;
 mod results;
 mod setup;
 mod stage;

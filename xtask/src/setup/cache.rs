@@ -1,5 +1,6 @@
 //! The cache directory: one lock for all who set up at once, and a stamp in each finished part.
 
+use crate::progress;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -35,7 +36,10 @@ impl Cache {
             .open(&path)
             .with_context(|| format!("cannot open {}", path.display()))?;
         if !flock(&lock, libc::LOCK_EX | libc::LOCK_NB) {
-            eprintln!("waiting for another set-up in {} to end", dir.display());
+            progress::note(
+                super::PART,
+                &format!("waiting for another set-up in {} to end", dir.display()),
+            );
             if !flock(&lock, libc::LOCK_EX) {
                 bail!(
                     "flock {}: {}",

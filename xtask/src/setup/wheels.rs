@@ -3,7 +3,7 @@
 use super::cache::{Cache, key};
 use super::pins::{self, WheelSet};
 use super::{Fetch, apt};
-use crate::process;
+use crate::{process, progress};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,10 @@ fn part_name(set: &WheelSet) -> String {
 }
 
 fn build(cache: &Cache, venv: &Path, set: &WheelSet) -> Result<()> {
-    eprintln!("fetching {} ({} MB of wheels)", set.what, set.megabytes);
+    progress::note(
+        super::PART,
+        &format!("fetching {} ({} MB of wheels)", set.what, set.megabytes),
+    );
     let pip = make_venv(cache, venv)?;
     let lock = venv.join("requirements.lock");
     fs::write(&lock, set.lock)?;
