@@ -49,3 +49,9 @@ pub use library::LibraryStats;
 pub use scheme::Scheme;
 pub use service::{Credits, Service, ServiceArgs, ServiceOptions, Status};
 pub use xgvmi_daemon::{LogLevel, Secret, supervise};
+
+/// Whether this project's library is in this process, so that scheme xgvmi can be used.
+#[must_use]
+pub fn library_is_loaded() -> bool {
+    library::Library::is_loaded()
+}

@@ -12,7 +12,7 @@ use ucx_sys::{
     UCP_AM_FLAG_WHOLE_MSG, UCP_AM_HANDLER_PARAM_FIELD_ARG, UCP_AM_HANDLER_PARAM_FIELD_CB,
     UCP_AM_HANDLER_PARAM_FIELD_FLAGS, UCP_AM_HANDLER_PARAM_FIELD_ID, UCP_AM_RECV_ATTR_FLAG_RNDV,
     UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER, UCP_WORKER_ATTR_FIELD_ADDRESS,
-    UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK, UCS_THREAD_MODE_SINGLE, Ucp,
+    UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK, UCS_THREAD_MODE_SERIALIZED, Ucp,
     ucp_am_handler_param_t, ucp_am_recv_param_t, ucp_worker_attr_t, ucp_worker_h,
     ucp_worker_params_t, ucs_status_t,
 };
@@ -20,7 +20,7 @@ use ucx_sys::{
 /// Maximum number of waiting active messages. More indicate a faulty peer, and memory is limited.
 const INBOX_MAX: usize = 1024;
 
-/// A worker of one thread. Clones share it. The last object that uses it destroys it.
+/// A worker that one thread uses at a time. Clones share it. The last object that uses it destroys it.
 #[derive(Debug, Clone)]
 pub struct Worker {
     inner: Rc<Inner>,
@@ -63,7 +63,7 @@ impl Worker {
         let ucp = context.ucp();
         let params = ucp_worker_params_t {
             field_mask: u64::from(UCP_WORKER_PARAM_FIELD_THREAD_MODE),
-            thread_mode: UCS_THREAD_MODE_SINGLE,
+            thread_mode: UCS_THREAD_MODE_SERIALIZED,
             ..Default::default()
         };
         let mut handle = std::ptr::null_mut();

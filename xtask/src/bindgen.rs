@@ -10,8 +10,9 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask bindgen [--check]
 
-For each crate with a wrapper.h and a bindgen.args (one argument per line; $UCX_INCLUDE stands for the headers of
-stock UCX), runs the pinned bindgen and writes src/bindings.rs. Builds never need libclang; only this command does.
+For each crate with a wrapper.h and a bindgen.args (one argument per line; $UCX_INCLUDE and $UCC_INCLUDE stand for the
+headers of stock UCX and stock UCC), runs the pinned bindgen and writes src/bindings.rs. Builds never need
+libclang; only this command does.
 
   --check   write nothing; print the difference and fail if there is one";
 
@@ -85,11 +86,15 @@ fn crates_with_bindings() -> Result<Vec<PathBuf>> {
 
 fn generate(dir: &Path, env: &setup::Env, tools: &setup::BindgenTools) -> Result<String> {
     let text = fs::read_to_string(dir.join("bindgen.args"))?;
-    let include = env.ucx_include.display().to_string();
+    let ucx = env.ucx_include.display().to_string();
+    let ucc = match text.contains("$UCC_INCLUDE") {
+        true => setup::tree::ucc()?.include().display().to_string(),
+        false => String::new(),
+    };
     let mut command = Command::new(&tools.bindgen);
     command
         .arg("wrapper.h")
-        .args(arguments(&text, &include))
+        .args(arguments(&text, &ucx, &ucc))
         .current_dir(dir);
     command
         .env("LIBCLANG_PATH", &tools.libclang_dir)
@@ -105,11 +110,14 @@ fn generate(dir: &Path, env: &setup::Env, tools: &setup::BindgenTools) -> Result
 }
 
 /// One argument per line; blank lines and `#` comments are for the reader.
-fn arguments(text: &str, ucx_include: &str) -> Vec<String> {
+fn arguments(text: &str, ucx: &str, ucc: &str) -> Vec<String> {
     text.lines()
         .map(str::trim_end)
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(|line| line.replace("$UCX_INCLUDE", ucx_include))
+        .map(|line| {
+            line.replace("$UCX_INCLUDE", ucx)
+                .replace("$UCC_INCLUDE", ucc)
+        })
         .collect()
 }
 
@@ -130,13 +138,14 @@ mod tests {
 
     #[test]
     fn an_argument_is_a_line() {
-        let text = "--use-core\n\n# why\n--raw-line=use libc::{a, b};\n--\n-I$UCX_INCLUDE/x\n";
+        let text = "--use-core\n\n# why\n--raw-line=use libc::{a, b};\n--\n-I$UCX_INCLUDE/x\n-I$UCC_INCLUDE\n";
         let expect = [
             "--use-core",
             "--raw-line=use libc::{a, b};",
             "--",
             "-I/inc/x",
+            "-I/ucc",
         ];
-        assert_eq!(arguments(text, "/inc"), expect);
+        assert_eq!(arguments(text, "/inc", "/ucc"), expect);
     }
 }

@@ -7,6 +7,7 @@ mod bindgen_tools;
 pub(crate) mod cache;
 pub(crate) mod mpi;
 pub(crate) mod pins;
+pub(crate) mod tree;
 mod wheels;
 
 use anyhow::{Result, bail};
@@ -16,13 +17,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-Usage: cargo xtask setup [--offline]
+Usage: cargo xtask setup [--offline] [LEVEL]
 
 Installs the Debian packages of libibverbs and its tools (as root or through sudo; otherwise it prints the command to
 run and unpacks them into the cache), and stock UCX from pinned wheels into a virtual environment in the cache.
 The cache is $XGVMI_CACHE, else $XDG_CACHE_HOME/xgvmi, else ~/.cache/xgvmi.
 
-  --offline   download nothing: check the cache and name what is missing";
+  --offline   download nothing: check the cache and name what is missing
+  ucc         a level of its own: stock UCC, Open MPI and MPICH of Debian's testing suite, in a tree in the cache";
 
 /// Name of the set-up in the line of progress.
 pub(crate) const PART: &str = "set-up";
@@ -200,9 +202,11 @@ pub(crate) fn inventory() -> Result<Inventory> {
 /// Runs `cargo xtask setup`.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let mut fetch = Fetch::Allowed;
+    let mut ucc = false;
     for argument in arguments {
         match argument.as_str() {
             "--offline" => fetch = Fetch::Refused,
+            "ucc" => ucc = true,
             "-h" | "--help" => {
                 println!("{HELP}");
                 return Ok(ExitCode::SUCCESS);
@@ -216,6 +220,16 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     match &env.verbs_root {
         None => println!("libibverbs installed"),
         Some(root) => println!("libibverbs unpacked in {}", root.display()),
+    }
+    if ucc {
+        let tree = match fetch {
+            Fetch::Allowed => Some(tree::ucc()?),
+            Fetch::Refused => tree::ucc_if_there()?,
+        };
+        match tree {
+            Some(tree) => println!("stock UCC  unpacked in {}", tree.root.display()),
+            None => bail!("the tree of stock UCC is not in the cache (offline)"),
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

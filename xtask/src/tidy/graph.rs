@@ -27,6 +27,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "xgvmi-offload",
         &["cli-pages", "ucx-sys", "xgvmi-daemon", "xgvmi-ucp"],
     ),
+    ("ucc-tl", &["xgvmi-offload"]),
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),
     (

@@ -15,6 +15,7 @@ const PRODUCT: [&str; 12] = [
     "xgvmi-ucp/",
     "xgvmi-daemon/",
     "xgvmi-offload/",
+    "ucc-tl/",
     "bench-report/",
     "scale-model/",
     "cost-table/",
@@ -132,6 +133,7 @@ pub(super) fn exports(tree: &Tree) -> Vec<String> {
     tree.rust()
         .filter(|file| !file.path.starts_with("uct-plugin/src/"))
         .filter(|file| !file.path.starts_with("bf-emu/preload/src/"))
+        .filter(|file| !file.path.starts_with("ucc-tl/src/"))
         .flat_map(|file| {
             file.faults(|line| {
                 let attribute = line.trim_start().starts_with("#[");

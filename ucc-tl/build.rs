@@ -1,0 +1,13 @@
+//! Gives the component its name, binds it to itself, and keeps it mapped.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libucc_tl_xgvmi.so");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    // UCC keeps pointers into the component's configuration tables, and the exit handler lies in the component.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // The names of the functions stay, for profilers and stack traces.
+    if std::env::var("PROFILE").as_deref() == Ok("release") {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--strip-debug");
+    }
+}

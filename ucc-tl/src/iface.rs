@@ -1,0 +1,561 @@
+//! The interface that UCC finds under the component's name, and its functions for the library, contexts and teams.
+
+use crate::bindings as b;
+use crate::bindings::{ucc_context_params_t, ucc_oob_coll_t, ucc_status_t};
+use crate::config::{self, Entry};
+use crate::guard;
+use crate::job::Job;
+use crate::layout::{Layout, NEWEST, OBJECT_BYTES};
+use crate::log;
+use crate::oob::Oob;
+use crate::settings::{OnFailure, Served, Settings};
+use crate::task;
+use crate::team::TeamState;
+use crate::ucc::{Ucc, read, write};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// `ucc_tl_iface_t` of any known version. UCC writes to it: the component's number and handle.
+#[repr(C, align(16))]
+pub struct Interface(UnsafeCell<[u8; OBJECT_BYTES]>);
+
+// SAFETY: the component writes to it in its constructor alone, before UCC knows of it; later it is UCC's.
+unsafe impl Sync for Interface {}
+
+impl std::fmt::Debug for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Interface")
+    }
+}
+
+/// UCC looks for the name of the component's file without `lib` and `.so`.
+#[unsafe(no_mangle)]
+#[expect(
+    non_upper_case_globals,
+    reason = "UCC makes the name out of the file's"
+)]
+pub static ucc_tl_xgvmi: Interface = Interface(UnsafeCell::new([0; OBJECT_BYTES]));
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
+
+/// False when something about this UCC is not as expected: the component then refuses.
+static USABLE: AtomicBool = AtomicBool::new(false);
+
+/// The component's default score among components. UCC wants it to be unlike those of others, and does not use it.
+const COMPONENT_SCORE: c_int = 77;
+
+type Status0 = unsafe extern "C" fn() -> ucc_status_t;
+
+/// An object of UCC that the component allocates: UCC's part first, then the component's.
+#[repr(C, align(16))]
+pub(crate) struct Object<T> {
+    base: [u8; OBJECT_BYTES],
+    pub(crate) own: T,
+}
+
+/// A zeroed base with the component's part behind it.
+pub(crate) fn allocate<T>(own: T) -> *mut c_void {
+    let object = Object {
+        base: [0; OBJECT_BYTES],
+        own,
+    };
+    Box::into_raw(Box::new(object)).cast()
+}
+
+/// # Safety
+/// From [`allocate`] with the same type, and used by nobody any more.
+pub(crate) unsafe fn free<T>(object: *mut c_void) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(object.cast::<Object<T>>()) });
+}
+
+/// # Safety
+/// From [`allocate`] with the same type, and alive.
+pub(crate) unsafe fn own<'a, T>(object: *mut c_void) -> &'a T {
+    // SAFETY: the caller's promise.
+    unsafe { &(*object.cast::<Object<T>>()).own }
+}
+
+/// What the component keeps for a UCC context.
+pub(crate) struct ContextState {
+    /// `ucc_context_t`.
+    core: *mut c_void,
+    /// Why the options cannot be used.
+    settings: Result<Settings, String>,
+    jobs: Mutex<Vec<Arc<Job>>>,
+}
+
+// SAFETY: the pointer is handed back to UCC and never followed without UCC's own functions; the rest is shared safely.
+unsafe impl Send for ContextState {}
+// SAFETY: as above.
+unsafe impl Sync for ContextState {}
+
+impl ContextState {
+    pub(crate) fn core(&self) -> *mut c_void {
+        self.core
+    }
+
+    pub(crate) fn settings(&self) -> Result<&Settings, String> {
+        self.settings.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) fn on_failure(&self) -> OnFailure {
+        self.settings
+            .as_ref()
+            .map_or(OnFailure::Error, |settings| settings.on_failure)
+    }
+
+    /// The longest that a collective may take. Without settings there is none.
+    pub(crate) fn limit(&self) -> Duration {
+        self.settings
+            .as_ref()
+            .map_or(Duration::ZERO, |settings| settings.client.limit)
+    }
+
+    pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn job(&self, id: u128) -> Option<Arc<Job>> {
+        self.jobs().into_iter().find(|job| job.id == id)
+    }
+
+    pub(crate) fn add_job(&self, job: &Arc<Job>) {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(job));
+    }
+}
+
+/// Fills in the interface while UCC loads the component.
+extern "C" fn construct() {
+    guard("the constructor", || {
+        let found = Ucc::find();
+        let Ok(ucc) = found else {
+            // Loaded by another program than UCC, such as a test.
+            return b::UCC_ERR_NOT_FOUND;
+        };
+        let [major, minor, release] = ucc.version;
+        let checked = match ucc.layout {
+            None => Err("the component does not know this version"),
+            Some(_) => ucc.check_tables(),
+        };
+        if let Err(reason) = checked {
+            log::warning!(
+                "UCC {major}.{minor}.{release} is not used: {reason}; known are {}",
+                Layout::known()
+            );
+        }
+        USABLE.store(checked.is_ok(), Ordering::Release);
+        fill(ucc, &ucc.layout.unwrap_or(NEWEST), checked.is_ok());
+        b::UCC_OK
+    });
+}
+
+/// Writes the interface in the layout of this UCC. If it is not usable, all that UCC finds is a name and functions that
+/// refuse.
+fn fill(ucc: &Ucc, layout: &Layout, usable: bool) {
+    let to: *mut c_void = ucc_tl_xgvmi.0.get().cast();
+    let at = layout.iface;
+    // SAFETY: the interface is as long as that of any version, has its fields there, and is not yet known to UCC.
+    unsafe {
+        write(to, at.name, c"xgvmi".as_ptr());
+        write(to, at.score, COMPONENT_SCORE);
+        write(to, at.lib_config, Entry::of_lib(ucc));
+        write(to, at.lib, lib_init as unsafe extern "C" fn(_, _, _) -> _);
+        write(to, at.lib + 8, lib_finalize as unsafe extern "C" fn(_));
+        write(
+            to,
+            at.lib + 16,
+            lib_attributes as unsafe extern "C" fn(_, _) -> _,
+        );
+        write(
+            to,
+            at.lib + 24,
+            lib_properties as unsafe extern "C" fn(_) -> _,
+        );
+        write(
+            to,
+            at.context,
+            context_create as unsafe extern "C" fn(_, _, _) -> _,
+        );
+        write(
+            to,
+            at.context + 16,
+            context_destroy as unsafe extern "C" fn(_),
+        );
+        write(
+            to,
+            at.context + 24,
+            context_attributes as unsafe extern "C" fn(_, _) -> _,
+        );
+        // mem_map, mem_unmap and memh_pack must not be null.
+        for place in [32, 40, 48] {
+            write(to, at.context + place, refuse as Status0);
+        }
+        write(
+            to,
+            at.team,
+            team_create_post as unsafe extern "C" fn(_, _, _) -> _,
+        );
+        write(
+            to,
+            at.team + 8,
+            team_create_test as unsafe extern "C" fn(_) -> _,
+        );
+        write(
+            to,
+            at.team + 16,
+            team_destroy as unsafe extern "C" fn(_) -> _,
+        );
+        write(
+            to,
+            at.team + 24,
+            team_scores as unsafe extern "C" fn(_, _) -> _,
+        );
+        write(
+            to,
+            at.collective,
+            task::init as unsafe extern "C" fn(_, _, _) -> _,
+        );
+    }
+    let context_entry = if usable { Entry::of_context(ucc) } else { None };
+    // SAFETY: as above. Without options of its own the component has UCC's, and is never switched on.
+    unsafe {
+        write(
+            to,
+            at.context_config,
+            context_entry.unwrap_or_else(|| Entry::plain_context(ucc)),
+        )
+    };
+    if let (true, Some(list)) = (usable, ucc.option_list) {
+        for place in [at.lib_config, at.context_config] {
+            let entry = to.cast::<u8>().wrapping_add(place).cast::<Entry>();
+            // SAFETY: written above, in no list yet, and the component is never unmapped.
+            unsafe { Entry::register(entry, list) };
+        }
+    }
+}
+
+unsafe extern "C" fn refuse() -> ucc_status_t {
+    b::UCC_ERR_NOT_SUPPORTED
+}
+
+/// `ucc_base_lib_iface_t.init`.
+unsafe extern "C" fn lib_init(
+    _params: *const c_void,
+    config: *const c_void,
+    to: *mut *mut c_void,
+) -> ucc_status_t {
+    guard("the library's initialisation", || {
+        let Some(ucc) = Ucc::get().filter(|_| USABLE.load(Ordering::Acquire)) else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        // SAFETY: UCC has read it with the interface's entry.
+        log::set_level(unsafe { config::log_level(config) });
+        let lib = allocate(());
+        let interface: *const c_void = ucc_tl_xgvmi.0.get().cast();
+        // SAFETY: fresh memory; the arguments are those of ucc_tl_lib_t.
+        let status = unsafe { ucc.lib.construct(lib, interface, config) };
+        if status == b::UCC_OK {
+            // SAFETY: UCC's place for the answer.
+            unsafe { to.write(lib) };
+        } else {
+            // SAFETY: allocated above.
+            unsafe { free::<()>(lib) };
+        }
+        status
+    })
+}
+
+unsafe extern "C" fn lib_finalize(lib: *mut c_void) {
+    guard("the library's end", || {
+        if let Some(ucc) = Ucc::get() {
+            // SAFETY: constructed in lib_init(), destroyed once.
+            unsafe { ucc.lib.destruct(lib) };
+        }
+        // SAFETY: allocated there.
+        unsafe { free::<()>(lib) };
+        b::UCC_OK
+    });
+}
+
+/// `ucc_base_lib_attr_t`.
+#[repr(C)]
+struct LibAttributes {
+    mask: u64,
+    public: b::ucc_lib_attr_t,
+    min_team_size: u32,
+    max_team_size: u32,
+    flags: u64,
+}
+
+/// `ucc_base_lib_properties_t`.
+#[repr(C)]
+struct LibProperties {
+    min_team_size: u32,
+    max_team_size: u32,
+    default_team_size: u32,
+}
+
+/// The largest team that a service job takes.
+const TEAM_SIZE_MAX: u32 = xgvmi_offload::RANKS_MAX;
+
+unsafe extern "C" fn lib_attributes(_lib: *const c_void, to: *mut c_void) -> ucc_status_t {
+    const MIN_TEAM_SIZE: u64 = 1;
+    const MAX_TEAM_SIZE: u64 = 2;
+    // SAFETY: UCC's structure, which has had this layout in all known versions (ucc_base_iface.h).
+    let to = unsafe { &mut *to.cast::<LibAttributes>() };
+    // Calls from several threads meet in the job's lock.
+    to.public.thread_mode = b::UCC_THREAD_MULTIPLE;
+    to.public.coll_types = u64::from(
+        b::UCC_COLL_TYPE_ALLTOALL
+            | b::UCC_COLL_TYPE_ALLTOALLV
+            | b::UCC_COLL_TYPE_ALLGATHER
+            | b::UCC_COLL_TYPE_ALLGATHERV
+            | b::UCC_COLL_TYPE_BCAST
+            | b::UCC_COLL_TYPE_GATHER
+            | b::UCC_COLL_TYPE_GATHERV
+            | b::UCC_COLL_TYPE_SCATTER
+            | b::UCC_COLL_TYPE_SCATTERV
+            | b::UCC_COLL_TYPE_BARRIER,
+    );
+    to.flags = 0;
+    if to.mask & MIN_TEAM_SIZE != 0 {
+        to.min_team_size = 2;
+    }
+    if to.mask & MAX_TEAM_SIZE != 0 {
+        to.max_team_size = TEAM_SIZE_MAX;
+    }
+    b::UCC_OK
+}
+
+unsafe extern "C" fn lib_properties(to: *mut c_void) -> ucc_status_t {
+    // SAFETY: UCC's structure, as above.
+    let to = unsafe { &mut *to.cast::<LibProperties>() };
+    *to = LibProperties {
+        min_team_size: 2,
+        max_team_size: TEAM_SIZE_MAX,
+        default_team_size: 2,
+    };
+    b::UCC_OK
+}
+
+/// `ucc_base_context_params_t` behind its public part.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ContextParams {
+    estimated_ranks: c_int,
+    estimated_ranks_per_node: c_int,
+    node_local_id: c_int,
+    thread_mode: b::ucc_thread_mode_t,
+    prefix: *const c_void,
+    context: *mut c_void,
+}
+
+/// `ucc_base_context_iface_t.create`.
+unsafe extern "C" fn context_create(
+    params: *const c_void,
+    config: *const c_void,
+    to: *mut *mut c_void,
+) -> ucc_status_t {
+    guard("the creation of a context", || {
+        let Some(ucc) = Ucc::get().filter(|_| USABLE.load(Ordering::Acquire)) else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        // SAFETY: UCC has read it with the interface's entry.
+        let raw = unsafe { config::values(config) };
+        if !Settings::wanted(&raw) {
+            log::debug!("off: neither UCC_TL_XGVMI_SERVICES nor UCC_TL_XGVMI_CONFIG is set");
+            return b::UCC_ERR_NOT_SUPPORTED;
+        }
+        // SAFETY: UCC's parameters, of which the public part is first.
+        let params: ContextParams = unsafe { read(params, size_of::<ucc_context_params_t>()) };
+        let tune = std::env::var("UCC_TL_UCP_TUNE").unwrap_or_default();
+        // Faults are told when a team is made, so that all ranks hear of them.
+        let state = Arc::new(ContextState {
+            core: params.context,
+            settings: Settings::new(&raw, &tune),
+            jobs: Mutex::default(),
+        });
+        let context = allocate(state);
+        // SAFETY: fresh memory; the arguments are those of ucc_tl_context_t.
+        let status = unsafe { ucc.context.construct(context, config, params.context) };
+        // SAFETY: UCC's part of the object; the core context is its first field.
+        let core: *mut c_void = unsafe { read(context, 0) };
+        if status != b::UCC_OK || core != params.context {
+            if status == b::UCC_OK {
+                log::warning!("UCC's contexts are not as expected: nothing is offloaded");
+            }
+            // SAFETY: allocated above.
+            unsafe { free::<Arc<ContextState>>(context) };
+            return b::UCC_ERR_NOT_SUPPORTED;
+        }
+        // SAFETY: UCC's place for the answer.
+        unsafe { to.write(context) };
+        b::UCC_OK
+    })
+}
+
+unsafe extern "C" fn context_destroy(context: *mut c_void) {
+    guard("the end of a context", || {
+        {
+            // SAFETY: from context_create().
+            let state: &Arc<ContextState> = unsafe { own(context) };
+            for job in state.jobs() {
+                job.close();
+            }
+        }
+        if let Some(ucc) = Ucc::get() {
+            // SAFETY: constructed in context_create(), destroyed once.
+            unsafe { ucc.context.destruct(context) };
+        }
+        // SAFETY: allocated there.
+        unsafe { free::<Arc<ContextState>>(context) };
+        b::UCC_OK
+    });
+}
+
+/// `ucc_base_ctx_attr_t`.
+#[repr(C)]
+struct ContextAttributes {
+    public: b::ucc_context_attr_t,
+    topology: u32,
+}
+
+unsafe extern "C" fn context_attributes(_context: *const c_void, to: *mut c_void) -> ucc_status_t {
+    // SAFETY: UCC's structure, which has had this layout in all known versions (ucc_base_iface.h).
+    let to = unsafe { &mut *to.cast::<ContextAttributes>() };
+    // No address, no work buffer, no topology.
+    let mask = to.public.mask;
+    to.public = b::ucc_context_attr_t {
+        mask,
+        ..Default::default()
+    };
+    to.topology = 0;
+    b::UCC_OK
+}
+
+/// `ucc_base_team_iface_t.create_post`.
+unsafe extern "C" fn team_create_post(
+    context: *mut c_void,
+    params: *const c_void,
+    to: *mut *mut c_void,
+) -> ucc_status_t {
+    guard("the creation of a team", || {
+        let Some((ucc, layout)) = Ucc::get().and_then(|ucc| Some((ucc, ucc.layout?))) else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        // SAFETY: from context_create().
+        let state: &Arc<ContextState> = unsafe { own(context) };
+        let at = layout.team;
+        // UCC's team begins with the context, and goes on with a copy of the parameters.
+        let (rank, size, mask, functions): (u32, u32, u64, ucc_oob_coll_t) = {
+            let within = |place: usize| place - at.params_mask;
+            // SAFETY: fields of ucc_base_team_params_t; the functions are judged below.
+            unsafe {
+                (
+                    read(params, within(at.rank)),
+                    read(params, within(at.size)),
+                    read(params, 0),
+                    read(params, within(at.oob)),
+                )
+            }
+        };
+        // SAFETY: the context is complete when teams are made.
+        if !unsafe { ucc.check_queue(&layout, state.core()) } {
+            log::warning!("UCC's progress queue is not as expected: nothing is offloaded");
+            return b::UCC_ERR_NOT_SUPPORTED;
+        }
+        let oob = (mask & u64::from(b::UCC_TEAM_PARAM_FIELD_OOB) != 0)
+            .then(|| Oob::new(functions, rank, size))
+            .flatten();
+        let team = allocate(TeamState::new(Arc::clone(state), rank, size, oob));
+        // SAFETY: fresh memory; the arguments are those of ucc_tl_team_t.
+        let status = unsafe { ucc.team.construct(team, context, params) };
+        // SAFETY: fields of the base team that UCC has just filled in.
+        let (found_context, found_rank): (*mut c_void, u32) =
+            unsafe { (read(team, at.context), read(team, at.rank)) };
+        if status != b::UCC_OK || found_context != context || found_rank != rank {
+            if status == b::UCC_OK {
+                log::warning!("UCC's teams are not as expected: nothing is offloaded");
+            }
+            // SAFETY: allocated above.
+            unsafe { free::<TeamState>(team) };
+            return b::UCC_ERR_NOT_SUPPORTED;
+        }
+        // SAFETY: UCC's place for the answer.
+        unsafe { to.write(team) };
+        b::UCC_OK
+    })
+}
+
+unsafe extern "C" fn team_create_test(team: *mut c_void) -> ucc_status_t {
+    guard("the making of a team", || {
+        // SAFETY: from team_create_post().
+        let state: &TeamState = unsafe { own(team) };
+        if state.step() {
+            b::UCC_OK
+        } else {
+            b::UCC_INPROGRESS
+        }
+    })
+}
+
+unsafe extern "C" fn team_destroy(team: *mut c_void) -> ucc_status_t {
+    guard("the end of a team", || {
+        if let Some(ucc) = Ucc::get() {
+            // SAFETY: constructed in team_create_post(), destroyed once.
+            unsafe { ucc.team.destruct(team) };
+        }
+        // SAFETY: allocated there.
+        unsafe { free::<TeamState>(team) };
+        b::UCC_OK
+    })
+}
+
+/// What the team serves: nothing unless all its ranks are in one job.
+unsafe extern "C" fn team_scores(team: *mut c_void, to: *mut *mut c_void) -> ucc_status_t {
+    guard("the scores of a team", || {
+        let Some(ucc) = Ucc::get() else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        // SAFETY: UCC's place for the answer.
+        let status = unsafe { ucc.make_scores(to) };
+        if status != b::UCC_OK {
+            return status;
+        }
+        // SAFETY: from team_create_post().
+        let state: &TeamState = unsafe { own(team) };
+        let (Some(_), Ok(settings)) = (state.joined(), state.context().settings()) else {
+            return b::UCC_OK;
+        };
+        for Served { kind, first, end } in &settings.served {
+            // SAFETY: made above.
+            let scores = unsafe { to.read() };
+            // SAFETY: the same; the initialisation function is of this component.
+            let status = unsafe {
+                ucc.add_score(
+                    scores,
+                    (*kind, *first, *end),
+                    settings.score,
+                    task::init,
+                    team,
+                )
+            };
+            if status != b::UCC_OK {
+                return status;
+            }
+        }
+        b::UCC_OK
+    })
+}

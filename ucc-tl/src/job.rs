@@ -1,0 +1,277 @@
+//! The service jobs of this process: one connection to a service process each, shared by all teams and threads.
+
+use crate::log;
+use crate::plan::Plan;
+use crate::settings::name_of;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use xgvmi_offload::{Client, CommunicatorId, Memory, OffloadError, Request, Side};
+
+/// A client in the hands of whichever thread has the job's lock.
+pub(crate) struct Held(Client);
+
+// SAFETY: a client's reference counts and pointers are all inside it: nothing of it is shared with other clients or kept
+// by the thread that made it, and it is moved and used as a whole by one thread at a time, behind the job's lock. UCX
+// has been told so: its workers are made for serialised use (xgvmi-ucp).
+unsafe impl Send for Held {}
+
+impl Held {
+    pub(crate) fn new(client: Client) -> Self {
+        Self(client)
+    }
+}
+
+/// A service job: the ranks of one team, which other teams are parts of.
+pub(crate) struct Job {
+    pub(crate) id: u128,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    process: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Gone when the job has failed or was closed.
+    client: Option<Held>,
+    failed: Option<String>,
+    /// Communicators that this rank has numbered.
+    led: u32,
+    /// Calls that were begun, by the name of the collective.
+    served: BTreeMap<&'static str, u64>,
+    /// Calls of a served kind that were refused.
+    left: u64,
+}
+
+/// Whether a call is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Over,
+    Under,
+}
+
+/// Every job of the process, for the goodbye at its end.
+static JOBS: Mutex<Vec<Weak<Job>>> = Mutex::new(Vec::new());
+
+impl Job {
+    /// Takes over a connected client.
+    pub(crate) fn new(id: u128, rank: u32, size: u32, client: Held) -> Arc<Self> {
+        let job = Arc::new(Self {
+            id,
+            rank,
+            size,
+            process: std::process::id(),
+            state: Mutex::new(State {
+                client: Some(client),
+                failed: None,
+                led: 0,
+                served: BTreeMap::new(),
+                left: 0,
+            }),
+        });
+        let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.retain(|job| job.strong_count() > 0);
+        if jobs.is_empty() {
+            // SAFETY: a function of this library, which is never unmapped. It runs before UCX's own destructors, as UCX
+            // was loaded earlier.
+            unsafe { libc::atexit(at_exit) };
+        }
+        jobs.push(Arc::downgrade(&job));
+        job
+    }
+
+    /// Why nothing more can be done in this job; `None` while it works.
+    pub(crate) fn failed(&self) -> Option<String> {
+        if self.is_forked() {
+            return Some("this is a child process of the one that is connected".to_owned());
+        }
+        self.lock().failed.clone()
+    }
+
+    /// How many communicators this rank has numbered.
+    pub(crate) fn led(&self) -> u32 {
+        self.lock().led
+    }
+
+    /// Makes a team known. All its members do so with the same number.
+    pub(crate) fn add_communicator(&self, id: u32, members: &[u32]) -> Result<(), String> {
+        let mut state = self.lock();
+        if members.first() == Some(&self.rank) {
+            state.led += 1;
+        }
+        let Some(Held(client)) = &mut state.client else {
+            return Err("the job has ended".to_owned());
+        };
+        let added = client.add_communicator(CommunicatorId(id), members);
+        added.map_err(|error| error.to_string())
+    }
+
+    /// Forgets a team.
+    pub(crate) fn remove_communicator(&self, id: u32) {
+        if self.is_forked() || id == 0 {
+            return;
+        }
+        if let Some(Held(client)) = &mut self.lock().client
+            && let Err(error) = client.remove_communicator(CommunicatorId(id))
+        {
+            log::debug!("communicator {id}: {error}");
+        }
+    }
+
+    /// Counts a call that goes to UCC's other components.
+    pub(crate) fn leave(&self) {
+        self.lock().left += 1;
+    }
+
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// The client's.
+    ///
+    /// # Safety
+    /// The plan's buffers belong to the call until it is over or the job has failed.
+    pub(crate) unsafe fn begin(
+        &self,
+        communicator: u32,
+        kind: crate::bindings::ucc_coll_type_t,
+        plan: &Plan,
+    ) -> Result<Request, OffloadError> {
+        if let Some(reason) = self.failed() {
+            return Err(OffloadError::Failed(reason));
+        }
+        let mut state = self.lock();
+        let Some(Held(client)) = &mut state.client else {
+            return Err(OffloadError::Failed("the job has ended".to_owned()));
+        };
+        let id = CommunicatorId(communicator);
+        let begun = if plan.in_place {
+            // SAFETY: the caller's promise.
+            unsafe { client.alltoallv_in_place(id, side(&plan.receive)) }
+        } else {
+            // SAFETY: the same.
+            unsafe { client.alltoallv(id, side(&plan.send), side(&plan.receive)) }
+        };
+        match begun {
+            Ok(request) => {
+                *state.served.entry(name_of(kind)).or_default() += 1;
+                Ok(request)
+            }
+            Err(error @ OffloadError::Arguments(_)) => Err(error),
+            Err(error) => Err(state.fail(&error.to_string())),
+        }
+    }
+
+    /// Whether a call is over. Another thread that is at work in the job makes the call progress as well: then nothing
+    /// is known yet.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub(crate) fn test(&self, request: &mut Request) -> Result<Progress, OffloadError> {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::WouldBlock) => return Ok(Progress::Under),
+            Err(TryLockError::Poisoned(_)) => self.lock(),
+        };
+        if let Some(reason) = &state.failed {
+            return Err(OffloadError::Failed(reason.clone()));
+        }
+        let Some(Held(client)) = &mut state.client else {
+            return Err(OffloadError::Failed("the job has ended".to_owned()));
+        };
+        match client.test(request) {
+            Ok(true) => Ok(Progress::Over),
+            Ok(false) => Ok(Progress::Under),
+            Err(error) => Err(state.fail(&error.to_string())),
+        }
+    }
+
+    /// Gives the job up. The service processes tell the other ranks.
+    pub(crate) fn abandon(&self, reason: &str) {
+        self.lock().fail(reason);
+    }
+
+    /// Says goodbye to the service process. Calls under way end the job with an error.
+    pub(crate) fn close(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let mut state = self.lock();
+        let Some(Held(client)) = state.client.take() else {
+            return;
+        };
+        let kinds: Vec<String> = state
+            .served
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        log::info!(
+            "rank {} of {}: {} collectives offloaded ({}), {} left to other components",
+            self.rank,
+            self.size,
+            state.served.values().sum::<u64>(),
+            kinds.join(", "),
+            state.left
+        );
+        if let Err(error) = client.close() {
+            log::warning!("rank {}: goodbye to the service: {error}", self.rank);
+        }
+    }
+
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// A panic under the lock is a failure of the job.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| {
+            let mut state = poisoned.into_inner();
+            state.fail("internal error");
+            self.state.clear_poison();
+            state
+        })
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            // The connection and the device's objects are the parent's.
+            std::mem::forget(state.client.take());
+        } else {
+            self.close();
+        }
+    }
+}
+
+impl State {
+    /// Drops the client, so that the device no longer reaches any buffer of a call.
+    fn fail(&mut self, reason: &str) -> OffloadError {
+        let reason = self.failed.get_or_insert_with(|| reason.to_owned()).clone();
+        drop(self.client.take());
+        OffloadError::Failed(reason)
+    }
+}
+
+fn side(of: &crate::plan::Side) -> Side<'_> {
+    Side {
+        memory: Memory::Temporary {
+            start: of.start,
+            length: of.length,
+        },
+        counts: &of.counts,
+        displacements: &of.displacements,
+    }
+}
+
+/// The goodbye of a program that never destroys its teams.
+extern "C" fn at_exit() {
+    let closed = std::panic::catch_unwind(|| {
+        let jobs = std::mem::take(&mut *JOBS.lock().unwrap_or_else(PoisonError::into_inner));
+        for job in jobs.iter().filter_map(Weak::upgrade) {
+            job.close();
+        }
+    });
+    if closed.is_err() {
+        log::error!("internal error at the end of the process");
+    }
+}

@@ -1,0 +1,162 @@
+//! Where UCC's internal structures keep the few fields that a component needs, per version of UCC.
+//!
+//! Offsets are in bytes and hold for 64-bit machines. They were compiled from the headers of each release
+//! (`src/components/tl/ucc_tl.h`, `src/components/base/ucc_base_iface.h`, `src/schedule/ucc_schedule.h`,
+//! `src/core/ucc_context.h`, `src/core/ucc_progress_queue.h`). No row is trusted: what is read through it is compared
+//! with what UCC tells by exported functions, see `ucc.rs`, `team.rs` and `task.rs`.
+
+/// The layouts of one range of versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// First and last version, as major and minor number.
+    versions: [(u32, u32); 2],
+    /// `ucc_tl_iface_t`.
+    pub(crate) iface: Iface,
+    /// `ucc_base_team_t`.
+    pub(crate) team: Team,
+    /// `ucc_coll_task_t`.
+    pub(crate) task: Task,
+    /// `ucc_context_t.pq`.
+    pub(crate) context_queue: usize,
+    /// `ucc_progress_queue_t`: `enqueue` and `progress`.
+    pub(crate) queue: [usize; 2],
+    /// `ucc_base_coll_args_t.args`.
+    pub(crate) args: usize,
+}
+
+/// `ucc_tl_iface_t`, the table of functions that a component exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Iface {
+    pub(crate) name: usize,
+    pub(crate) score: usize,
+    pub(crate) lib_config: usize,
+    pub(crate) context_config: usize,
+    pub(crate) lib: usize,
+    pub(crate) context: usize,
+    pub(crate) team: usize,
+    pub(crate) collective: usize,
+    pub(crate) size: usize,
+}
+
+/// `ucc_base_team_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Team {
+    pub(crate) context: usize,
+    pub(crate) params_mask: usize,
+    pub(crate) oob: usize,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+}
+
+/// `ucc_coll_task_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Task {
+    pub(crate) user_status: usize,
+    pub(crate) status: usize,
+    pub(crate) args: usize,
+    pub(crate) team: usize,
+    pub(crate) post: usize,
+    pub(crate) progress: usize,
+    pub(crate) finalize: usize,
+    pub(crate) size: usize,
+}
+
+/// UCC 1.5 added `mem_map`, `mem_unmap` and `memh_pack` to the interface; nothing here has moved since.
+const LAYOUTS: [Layout; 1] = [Layout {
+    versions: [(1, 5), (1, 9)],
+    iface: Iface {
+        name: 0,
+        score: 24,
+        lib_config: 32,
+        context_config: 88,
+        lib: 144,
+        context: 176,
+        team: 232,
+        collective: 264,
+        size: 472,
+    },
+    team: Team {
+        context: 0,
+        params_mask: 8,
+        oob: 80,
+        rank: 224,
+        size: 228,
+    },
+    task: Task {
+        user_status: 0,
+        status: 4,
+        args: 32,
+        team: 296,
+        post: 320,
+        progress: 344,
+        finalize: 352,
+        size: 464,
+    },
+    context_queue: 224,
+    queue: [0, 16],
+    args: 8,
+}];
+
+/// The layout by which the component fills in its interface for a UCC that it does not know. Its functions then refuse.
+pub(crate) const NEWEST: Layout = LAYOUTS[LAYOUTS.len() - 1];
+
+/// Bytes that the component allocates for each object that UCC fills in: twice the largest of any version.
+pub(crate) const OBJECT_BYTES: usize = 1024;
+
+const _: () = assert!(NEWEST.iface.size <= OBJECT_BYTES && NEWEST.task.size <= OBJECT_BYTES);
+
+impl Layout {
+    /// The layout of a version, if the component knows it.
+    pub(crate) fn of(major: u32, minor: u32) -> Option<Self> {
+        LAYOUTS.into_iter().find(|layout| {
+            layout.versions[0] <= (major, minor) && (major, minor) <= layout.versions[1]
+        })
+    }
+
+    /// The versions that the component knows, for a log line.
+    pub(crate) fn known() -> String {
+        let text = |[(a, b), (c, d)]: [(u32, u32); 2]| format!("{a}.{b} to {c}.{d}");
+        let ranges: Vec<String> = LAYOUTS.iter().map(|layout| text(layout.versions)).collect();
+        ranges.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bindings::{
+        ucc_coll_args_t, ucc_context_params_t, ucc_oob_coll_t, ucc_team_params_t,
+    };
+
+    #[test]
+    fn versions_have_their_rows() {
+        let check = |major, minor, known| assert_eq!(Layout::of(major, minor).is_some(), known);
+        check(1, 4, false);
+        check(1, 5, true);
+        check(1, 9, true);
+        check(1, 10, false);
+        check(2, 5, false);
+        assert_eq!(Layout::known(), "1.5 to 1.9");
+    }
+
+    /// The public structures inside the internal ones agree with the offsets.
+    #[test]
+    fn public_structures_fit_between_the_offsets() {
+        let team = NEWEST.team;
+        assert_eq!(
+            team.params_mask + std::mem::offset_of!(ucc_team_params_t, oob),
+            team.oob
+        );
+        // Scope and scope number lie between the parameters and the rank.
+        assert_eq!(
+            team.params_mask + size_of::<ucc_team_params_t>() + 8,
+            team.rank
+        );
+        assert_eq!(team.rank + 4, team.size);
+        assert_eq!(size_of::<ucc_oob_coll_t>(), 40);
+        // Mask and arguments, then the team, a count and two saved buffers lie before the task's team.
+        assert_eq!(size_of::<ucc_coll_args_t>(), 200);
+        assert!(NEWEST.task.args + size_of::<ucc_coll_args_t>() < NEWEST.task.team);
+        assert_eq!(size_of::<ucc_context_params_t>() % 8, 0);
+    }
+}

@@ -1,0 +1,550 @@
+//! From a collective's arguments to the alltoallv that carries it out: each rank's blocks for and from each other rank.
+//!
+//! A plan depends on the caller's arguments alone. What is refused here is refused by all ranks alike, because the
+//! reasons (flags, datatypes, the collective itself) are the same at all of them in a correct program.
+
+use crate::bindings as b;
+use crate::bindings::{
+    ucc_coll_args_t, ucc_coll_buffer_info_t, ucc_coll_buffer_info_v_t, ucc_datatype_t,
+};
+use crate::ucc::DATATYPES;
+
+/// A rank's part in a collective, in bytes. Blocks are in the order of the team's ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) send: Side,
+    pub(crate) receive: Side,
+    /// An alltoall(v) in place: the blocks to send are those of the receive buffer, and `send` is empty.
+    pub(crate) in_place: bool,
+}
+
+/// One buffer and its blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Side {
+    /// First byte of the first block; null if there is none.
+    pub(crate) start: *mut u8,
+    /// Bytes up to the end of the last block.
+    pub(crate) length: usize,
+    pub(crate) counts: Vec<usize>,
+    pub(crate) displacements: Vec<usize>,
+}
+
+/// Why a collective is left to UCC's other components.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) &'static str);
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) datatype_bytes: &'a [usize; DATATYPES],
+}
+
+/// Flags that ask for something else than a collective on buffers of this process.
+const FOREIGN: u64 = (b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS
+    | b::UCC_COLL_ARGS_FLAG_SRC_MEMH_GLOBAL
+    | b::UCC_COLL_ARGS_FLAG_DST_MEMH_GLOBAL) as u64;
+
+impl Plan {
+    /// # Errors
+    /// [`Refused`], with the reason.
+    ///
+    /// # Safety
+    /// The arguments are those of a valid collective of a team of this size: arrays of counts and displacements have an
+    /// entry for each rank where the collective wants them.
+    pub(crate) unsafe fn new(args: &ucc_coll_args_t, caller: Caller<'_>) -> Result<Self, Refused> {
+        let has = |field| args.mask & u64::from(field) != 0;
+        let flags = if has(b::UCC_COLL_ARGS_FIELD_FLAGS) {
+            args.flags
+        } else {
+            0
+        };
+        if has(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET) {
+            return Err(Refused("an active set"));
+        }
+        if flags & FOREIGN != 0 {
+            return Err(Refused("memory handles of the caller"));
+        }
+        let wide = |flag| flags & u64::from(flag) != 0;
+        let reader = Reader {
+            caller,
+            wide_counts: wide(b::UCC_COLL_ARGS_FLAG_COUNT_64BIT),
+            wide_displacements: wide(b::UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT),
+        };
+        let in_place = wide(b::UCC_COLL_ARGS_FLAG_IN_PLACE);
+        let root = usize::try_from(args.root).unwrap_or(usize::MAX);
+        let Caller { rank, size, .. } = caller;
+        let none = || reader.none();
+        let rooted = |kind| {
+            let of_root = [
+                b::UCC_COLL_TYPE_BCAST,
+                b::UCC_COLL_TYPE_GATHER,
+                b::UCC_COLL_TYPE_GATHERV,
+                b::UCC_COLL_TYPE_SCATTER,
+                b::UCC_COLL_TYPE_SCATTERV,
+            ];
+            of_root.contains(&kind)
+        };
+        if rooted(args.coll_type) && root >= size {
+            return Err(Refused("a root outside the team"));
+        }
+        // SAFETY: which member of a union is valid depends on the collective alone; see the table at
+        // ucc_coll_args_t in ucc.h. All members are plain data.
+        let (src, dst, src_v, dst_v) = unsafe {
+            (
+                &args.src.info,
+                &args.dst.info,
+                &args.src.info_v,
+                &args.dst.info_v,
+            )
+        };
+        let (send, receive) = match args.coll_type {
+            b::UCC_COLL_TYPE_ALLTOALL => {
+                let receive = reader.even(dst)?;
+                (if in_place { none() } else { reader.even(src)? }, receive)
+            }
+            b::UCC_COLL_TYPE_ALLTOALLV => {
+                // SAFETY: the caller's promise.
+                let receive = unsafe { reader.listed(dst_v) }?;
+                // SAFETY: the same.
+                (
+                    if in_place {
+                        none()
+                    } else {
+                        unsafe { reader.listed(src_v) }?
+                    },
+                    receive,
+                )
+            }
+            b::UCC_COLL_TYPE_ALLGATHER => {
+                let receive = reader.even(dst)?;
+                if in_place {
+                    reader.own_block_for_all(receive)
+                } else {
+                    (reader.same_for_all(src)?, receive)
+                }
+            }
+            b::UCC_COLL_TYPE_ALLGATHERV => {
+                // SAFETY: the caller's promise.
+                let receive = unsafe { reader.listed(dst_v) }?;
+                if in_place {
+                    reader.own_block_for_all(receive)
+                } else {
+                    (reader.same_for_all(src)?, receive)
+                }
+            }
+            b::UCC_COLL_TYPE_BCAST if rank == root => {
+                (reader.same_for_all(src)?.without(rank), none())
+            }
+            b::UCC_COLL_TYPE_BCAST => (none(), reader.one(src, root)?),
+            b::UCC_COLL_TYPE_GATHER | b::UCC_COLL_TYPE_GATHERV => {
+                let vector = args.coll_type == b::UCC_COLL_TYPE_GATHERV;
+                let receive = match (rank == root, vector) {
+                    (false, _) => none(),
+                    (true, false) => reader.even(dst)?,
+                    // SAFETY: the caller's promise.
+                    (true, true) => unsafe { reader.listed(dst_v) }?,
+                };
+                if in_place && rank == root {
+                    // The root's own block is where it belongs.
+                    (none(), receive.without(rank))
+                } else {
+                    (reader.one(src, root)?, receive)
+                }
+            }
+            b::UCC_COLL_TYPE_SCATTER | b::UCC_COLL_TYPE_SCATTERV => {
+                let vector = args.coll_type == b::UCC_COLL_TYPE_SCATTERV;
+                let send = match (rank == root, vector) {
+                    (false, _) => none(),
+                    (true, false) => reader.even(src)?,
+                    // SAFETY: the caller's promise.
+                    (true, true) => unsafe { reader.listed(src_v) }?,
+                };
+                if in_place && rank == root {
+                    (send.without(rank), none())
+                } else {
+                    (send, reader.one(dst, root)?)
+                }
+            }
+            b::UCC_COLL_TYPE_BARRIER => (none(), none()),
+            _ => return Err(Refused("a collective that the component does not know")),
+        };
+        let in_place = in_place
+            && matches!(
+                args.coll_type,
+                b::UCC_COLL_TYPE_ALLTOALL | b::UCC_COLL_TYPE_ALLTOALLV
+            );
+        Ok(Self {
+            send,
+            receive,
+            in_place,
+        })
+    }
+}
+
+/// Reads buffers as UCC describes them.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    caller: Caller<'a>,
+    wide_counts: bool,
+    wide_displacements: bool,
+}
+
+impl Reader<'_> {
+    /// Bytes of an element.
+    fn element(
+        &self,
+        datatype: ucc_datatype_t,
+        memory: b::ucc_memory_type_t,
+    ) -> Result<usize, Refused> {
+        if memory != b::UCC_MEMORY_TYPE_HOST {
+            return Err(Refused("memory of another kind than the host's"));
+        }
+        // The low three bits are the class; predefined datatypes are class 0 (ucc.h).
+        if datatype & 7 != u64::from(b::UCC_DATATYPE_PREDEFINED) {
+            return Err(Refused("a generic datatype"));
+        }
+        let number = usize::try_from(datatype >> 3).unwrap_or(usize::MAX);
+        let bytes = self.caller.datatype_bytes.get(number);
+        bytes.copied().ok_or(Refused("a datatype of a newer UCC"))
+    }
+
+    fn bytes(&self, info: &ucc_coll_buffer_info_t) -> Result<usize, Refused> {
+        let element = self.element(info.datatype, info.mem_type)?;
+        usize::try_from(info.count)
+            .ok()
+            .and_then(|count| count.checked_mul(element))
+            .ok_or(TOO_LONG)
+    }
+
+    fn none(&self) -> Side {
+        Side {
+            start: std::ptr::null_mut(),
+            length: 0,
+            counts: vec![0; self.caller.size],
+            displacements: vec![0; self.caller.size],
+        }
+    }
+
+    /// A buffer of one block per rank, all of the same length. The count is of all of them.
+    fn even(&self, info: &ucc_coll_buffer_info_t) -> Result<Side, Refused> {
+        let size = self.caller.size;
+        let element = self.element(info.datatype, info.mem_type)?;
+        let elements = usize::try_from(info.count).map_err(|_| TOO_LONG)?;
+        let block = (elements / size).checked_mul(element).ok_or(TOO_LONG)?;
+        let length = block.checked_mul(size).ok_or(TOO_LONG)?;
+        Ok(Side {
+            start: info.buffer.cast(),
+            length,
+            counts: vec![block; size],
+            displacements: (0..size).map(|rank| rank * block).collect(),
+        })
+    }
+
+    /// One block for every rank.
+    fn same_for_all(&self, info: &ucc_coll_buffer_info_t) -> Result<Side, Refused> {
+        let length = self.bytes(info)?;
+        let size = self.caller.size;
+        Ok(Side {
+            start: info.buffer.cast(),
+            length,
+            counts: vec![length; size],
+            displacements: vec![0; size],
+        })
+    }
+
+    /// One block, for or from one rank.
+    fn one(&self, info: &ucc_coll_buffer_info_t, other: usize) -> Result<Side, Refused> {
+        let length = self.bytes(info)?;
+        let mut side = self.none();
+        side.start = info.buffer.cast();
+        side.length = length;
+        side.counts[other] = length;
+        Ok(side)
+    }
+
+    /// Blocks with counts and displacements of their own.
+    ///
+    /// # Safety
+    /// The arrays have an entry for each rank, of the widths that the flags say.
+    unsafe fn listed(&self, info: &ucc_coll_buffer_info_v_t) -> Result<Side, Refused> {
+        let element = self.element(info.datatype, info.mem_type)?;
+        let size = self.caller.size;
+        let mut side = self.none();
+        side.start = info.buffer.cast();
+        for rank in 0..size {
+            // SAFETY: the caller's promise.
+            let count = unsafe { entry(info.counts.cast(), rank, self.wide_counts) };
+            // SAFETY: the same.
+            let displacement =
+                unsafe { entry(info.displacements.cast(), rank, self.wide_displacements) };
+            let in_bytes = |number: u64| usize::try_from(number).ok()?.checked_mul(element);
+            side.counts[rank] = in_bytes(count).ok_or(TOO_LONG)?;
+            if side.counts[rank] == 0 {
+                // The place of an empty block is nobody's business.
+                continue;
+            }
+            side.displacements[rank] = in_bytes(displacement).ok_or(TOO_LONG)?;
+            let end = side.displacements[rank].checked_add(side.counts[rank]);
+            side.length = side.length.max(end.ok_or(TOO_LONG)?);
+        }
+        Ok(side)
+    }
+
+    /// An allgather in place: the caller's block of the receive buffer goes to all others.
+    fn own_block_for_all(&self, receive: Side) -> (Side, Side) {
+        let rank = self.caller.rank;
+        let length = receive.counts[rank];
+        let send = Side {
+            start: receive.start.wrapping_add(receive.displacements[rank]),
+            length,
+            counts: vec![length; self.caller.size],
+            displacements: vec![0; self.caller.size],
+        };
+        (send.without(rank), receive.without(rank))
+    }
+}
+
+const TOO_LONG: Refused = Refused("more bytes than the address space has");
+
+impl Side {
+    /// The same without the block of a rank.
+    fn without(mut self, rank: usize) -> Self {
+        self.counts[rank] = 0;
+        self
+    }
+}
+
+/// An entry of an array of 32-bit or 64-bit numbers; 0 if there is no array.
+///
+/// # Safety
+/// The array has the entry.
+unsafe fn entry(array: *const u8, index: usize, wide: bool) -> u64 {
+    if array.is_null() {
+        return 0;
+    }
+    if wide {
+        // SAFETY: the caller's promise.
+        let at = unsafe { array.add(index * 8) };
+        // SAFETY: the same.
+        unsafe { at.cast::<u64>().read_unaligned() }
+    } else {
+        // SAFETY: the caller's promise.
+        let at = unsafe { array.add(index * 4) };
+        // SAFETY: the same.
+        unsafe { at.cast::<u32>().read_unaligned() }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: [usize; DATATYPES] = [1, 2, 4, 8, 16, 1, 2, 4, 8, 16, 2, 4, 8, 2, 16, 8, 16, 32];
+    const INT32: ucc_datatype_t = 2 << 3;
+    const SRC: *mut u8 = 0x10000 as *mut u8;
+    const DST: *mut u8 = 0x20000 as *mut u8;
+
+    fn info(buffer: *mut u8, count: u64) -> ucc_coll_buffer_info_t {
+        ucc_coll_buffer_info_t {
+            buffer: buffer.cast(),
+            count,
+            datatype: INT32,
+            mem_type: b::UCC_MEMORY_TYPE_HOST,
+        }
+    }
+
+    fn info_v<T>(buffer: *mut u8, counts: &[T], displacements: &[T]) -> ucc_coll_buffer_info_v_t {
+        ucc_coll_buffer_info_v_t {
+            buffer: buffer.cast(),
+            counts: counts.as_ptr().cast_mut().cast(),
+            displacements: displacements.as_ptr().cast_mut().cast(),
+            datatype: INT32,
+            mem_type: b::UCC_MEMORY_TYPE_HOST,
+        }
+    }
+
+    fn args(kind: b::ucc_coll_type_t, flags: u32, root: u64) -> ucc_coll_args_t {
+        ucc_coll_args_t {
+            mask: b::UCC_COLL_ARGS_FIELD_FLAGS.into(),
+            coll_type: kind,
+            flags: flags.into(),
+            root,
+            ..Default::default()
+        }
+    }
+
+    fn plan(args: &ucc_coll_args_t, rank: usize) -> Result<Plan, Refused> {
+        let caller = Caller {
+            rank,
+            size: 3,
+            datatype_bytes: &BYTES,
+        };
+        // SAFETY: the tests' arrays have three entries.
+        unsafe { Plan::new(args, caller) }
+    }
+
+    /// Start, length, and (count, displacement) of the blocks that have bytes.
+    fn check(side: &Side, start: *mut u8, length: usize, blocks: &[(usize, usize, usize)]) {
+        let found: Vec<(usize, usize, usize)> = (0..)
+            .zip(side.counts.iter().zip(&side.displacements))
+            .filter(|(_, (count, _))| **count > 0)
+            .map(|(rank, (count, displacement))| (rank, *count, *displacement))
+            .collect();
+        assert_eq!(
+            (side.start, side.length, found.as_slice()),
+            (start, length, blocks)
+        );
+    }
+
+    fn empty(side: &Side) {
+        assert!(side.counts.iter().all(|count| *count == 0), "{side:?}");
+    }
+
+    #[test]
+    fn alltoall() {
+        let mut args = args(b::UCC_COLL_TYPE_ALLTOALL, 0, 0);
+        args.src.info = info(SRC, 6);
+        args.dst.info = info(DST, 6);
+        let all = [(0, 8, 0), (1, 8, 8), (2, 8, 16)];
+        let made = plan(&args, 1).expect("served");
+        check(&made.send, SRC, 24, &all);
+        check(&made.receive, DST, 24, &all);
+        assert!(!made.in_place);
+        args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+        let made = plan(&args, 1).expect("served");
+        check(&made.receive, DST, 24, &all);
+        empty(&made.send);
+        assert!(made.in_place);
+    }
+
+    #[test]
+    fn alltoallv_of_both_widths() {
+        let mut narrow = args(b::UCC_COLL_TYPE_ALLTOALLV, 0, 0);
+        narrow.src.info_v = info_v(SRC, &[1_u32, 0, 2], &[0_u32, u32::MAX, 5]);
+        narrow.dst.info_v = info_v(DST, &[0_u32, 0, 1], &[9_u32, 9, 9]);
+        let made = plan(&narrow, 0).expect("served");
+        check(&made.send, SRC, 28, &[(0, 4, 0), (2, 8, 20)]);
+        check(&made.receive, DST, 40, &[(2, 4, 36)]);
+        let flags = b::UCC_COLL_ARGS_FLAG_COUNT_64BIT | b::UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT;
+        let mut wide = args(b::UCC_COLL_TYPE_ALLTOALLV, flags, 0);
+        wide.src.info_v = info_v(SRC, &[1_u64, 0, 2], &[0_u64, u64::MAX, 5]);
+        wide.dst.info_v = info_v(DST, &[0_u64, 0, 1], &[9_u64, 9, 9]);
+        assert_eq!(plan(&wide, 0).expect("served"), made);
+        wide.src.info_v = info_v(SRC, &[u64::MAX, 0, 2], &[0_u64, 0, 5]);
+        assert_eq!(plan(&wide, 0), Err(TOO_LONG));
+    }
+
+    #[test]
+    fn allgather_and_in_place() {
+        let mut args = args(b::UCC_COLL_TYPE_ALLGATHER, 0, 0);
+        args.src.info = info(SRC, 2);
+        args.dst.info = info(DST, 6);
+        let made = plan(&args, 2).expect("served");
+        check(&made.send, SRC, 8, &[(0, 8, 0), (1, 8, 0), (2, 8, 0)]);
+        check(&made.receive, DST, 24, &[(0, 8, 0), (1, 8, 8), (2, 8, 16)]);
+        args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+        let made = plan(&args, 2).expect("served");
+        check(&made.send, DST.wrapping_add(16), 8, &[(0, 8, 0), (1, 8, 0)]);
+        check(&made.receive, DST, 24, &[(0, 8, 0), (1, 8, 8)]);
+        assert!(!made.in_place);
+    }
+
+    #[test]
+    fn allgatherv_in_place() {
+        let mut args = args(
+            b::UCC_COLL_TYPE_ALLGATHERV,
+            b::UCC_COLL_ARGS_FLAG_IN_PLACE,
+            0,
+        );
+        args.dst.info_v = info_v(DST, &[1_u32, 2, 0], &[0_u32, 4, 0]);
+        let made = plan(&args, 1).expect("served");
+        check(&made.send, DST.wrapping_add(16), 8, &[(0, 8, 0), (2, 8, 0)]);
+        check(&made.receive, DST, 24, &[(0, 4, 0)]);
+        empty(&plan(&args, 2).expect("served").send);
+    }
+
+    #[test]
+    fn bcast_has_one_side_at_each_rank() {
+        let mut args = args(b::UCC_COLL_TYPE_BCAST, 0, 1);
+        args.src.info = info(SRC, 2);
+        let root = plan(&args, 1).expect("served");
+        check(&root.send, SRC, 8, &[(0, 8, 0), (2, 8, 0)]);
+        empty(&root.receive);
+        let other = plan(&args, 0).expect("served");
+        check(&other.receive, SRC, 8, &[(1, 8, 0)]);
+        empty(&other.send);
+        args.root = 3;
+        assert!(plan(&args, 0).is_err());
+    }
+
+    #[test]
+    fn gather_and_scatter_with_and_without_a_copy_at_the_root() {
+        let mut gather = args(b::UCC_COLL_TYPE_GATHER, 0, 0);
+        gather.src.info = info(SRC, 2);
+        gather.dst.info = info(DST, 6);
+        check(
+            &plan(&gather, 2).expect("served").send,
+            SRC,
+            8,
+            &[(0, 8, 0)],
+        );
+        let all = [(0, 8, 0), (1, 8, 8), (2, 8, 16)];
+        check(&plan(&gather, 0).expect("served").receive, DST, 24, &all);
+        gather.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+        let root = plan(&gather, 0).expect("served");
+        check(&root.receive, DST, 24, &all[1..]);
+        empty(&root.send);
+        let mut scatter = args(b::UCC_COLL_TYPE_SCATTERV, 0, 0);
+        scatter.src.info_v = info_v(SRC, &[1_u32, 2, 3], &[0_u32, 1, 3]);
+        scatter.dst.info = info(DST, 2);
+        let root = plan(&scatter, 0).expect("served");
+        check(&root.send, SRC, 24, &[(0, 4, 0), (1, 8, 4), (2, 12, 12)]);
+        scatter.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+        let root = plan(&scatter, 0).expect("served");
+        check(&root.send, SRC, 24, &[(1, 8, 4), (2, 12, 12)]);
+        empty(&root.receive);
+        check(
+            &plan(&scatter, 1).expect("served").receive,
+            DST,
+            8,
+            &[(0, 8, 0)],
+        );
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused() {
+        let refused = |change: &dyn Fn(&mut ucc_coll_args_t)| {
+            let mut args = args(b::UCC_COLL_TYPE_ALLTOALL, 0, 0);
+            args.src.info = info(SRC, 6);
+            args.dst.info = info(DST, 6);
+            change(&mut args);
+            plan(&args, 0).expect_err("refused").0
+        };
+        assert_eq!(
+            refused(&|args| args.src.info.datatype = 1),
+            "a generic datatype"
+        );
+        assert_eq!(
+            refused(&|args| args.dst.info.datatype = 99 << 3),
+            "a datatype of a newer UCC"
+        );
+        assert_eq!(
+            refused(&|args| args.dst.info.mem_type = 1),
+            "memory of another kind than the host's"
+        );
+        assert_eq!(
+            refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET)),
+            "an active set"
+        );
+        assert_eq!(
+            refused(&|args| args.flags = b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS.into()),
+            "memory handles of the caller"
+        );
+        assert_eq!(
+            refused(&|args| args.coll_type = b::UCC_COLL_TYPE_ALLREDUCE),
+            "a collective that the component does not know"
+        );
+    }
+}

@@ -1,0 +1,362 @@
+//! From the user's options to what the component does, with an explanation of each option that cannot be right.
+
+use crate::bindings as b;
+use crate::bindings::ucc_coll_type_t;
+use crate::config::Raw;
+use std::time::Duration;
+use xgvmi_offload::{ClientArgs, ClientOptions, Scheme, library_is_loaded};
+
+/// What a rank does when a service process fails during one of its collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnFailure {
+    Abort,
+    Error,
+    Host,
+}
+
+/// A collective that is served, and for which messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) kind: ucc_coll_type_t,
+    pub(crate) first: usize,
+    /// One more than the last size, as UCC's ranges are; `usize::MAX` for no end.
+    pub(crate) end: usize,
+}
+
+/// The options, judged.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) client: ClientOptions,
+    pub(crate) served: Vec<Served>,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) score: u32,
+}
+
+/// Names of the collectives, and whether `all` means them.
+const NAMES: [(&str, ucc_coll_type_t, bool); 10] = [
+    ("alltoall", b::UCC_COLL_TYPE_ALLTOALL, true),
+    ("alltoallv", b::UCC_COLL_TYPE_ALLTOALLV, true),
+    ("allgather", b::UCC_COLL_TYPE_ALLGATHER, true),
+    ("allgatherv", b::UCC_COLL_TYPE_ALLGATHERV, true),
+    ("bcast", b::UCC_COLL_TYPE_BCAST, true),
+    ("gather", b::UCC_COLL_TYPE_GATHER, true),
+    ("gatherv", b::UCC_COLL_TYPE_GATHERV, true),
+    ("scatter", b::UCC_COLL_TYPE_SCATTER, true),
+    ("scatterv", b::UCC_COLL_TYPE_SCATTERV, true),
+    ("barrier", b::UCC_COLL_TYPE_BARRIER, false),
+];
+
+/// The name of a collective.
+pub(crate) fn name_of(kind: ucc_coll_type_t) -> &'static str {
+    NAMES
+        .iter()
+        .find(|(_, of, _)| *of == kind)
+        .map_or("unknown", |(name, ..)| name)
+}
+
+impl Settings {
+    /// Whether the user has asked for the component at all.
+    pub(crate) fn wanted(raw: &Raw) -> bool {
+        !raw.services.is_empty() || !raw.config.is_empty()
+    }
+
+    /// Judges the options. `host_tune` is `UCC_TL_UCP_TUNE`.
+    ///
+    /// # Errors
+    /// A text that names the option and what it may be.
+    pub(crate) fn new(raw: &Raw, host_tune: &str) -> Result<Self, String> {
+        let option = |name: &str, why: String| format!("UCC_TL_XGVMI_{name}: {why}");
+        let scheme = match (raw.scheme.to_lowercase().as_str(), library_is_loaded()) {
+            ("auto", true) | ("xgvmi", _) => Scheme::Xgvmi,
+            ("auto", false) | ("stock", _) => Scheme::Stock,
+            ("ksm", _) => Scheme::Ksm,
+            (other, _) => {
+                let why = format!("'{other}' is none of auto, xgvmi, stock, ksm");
+                return Err(option("SCHEME", why));
+            }
+        };
+        let on_failure = match raw.on_failure.to_lowercase().as_str() {
+            "abort" => OnFailure::Abort,
+            "error" => OnFailure::Error,
+            "host" => OnFailure::Host,
+            other => {
+                let why = format!("'{other}' is none of abort, error, host");
+                return Err(option("ON_FAILURE", why));
+            }
+        };
+        if raw.score == 0 {
+            let why = "0 would never be chosen; to switch the component off, set neither SERVICES nor CONFIG";
+            return Err(option("SCORE", why.to_owned()));
+        }
+        let mut served = collectives(&raw.collectives).map_err(|why| option("COLLS", why))?;
+        // UCC's fallback from a refusal does not honour an algorithm that a tune names, so nothing may be refused there.
+        let onesided = |name: &&str| {
+            host_tune.split('#').any(|token| {
+                token.contains("@onesided") && token.split(':').any(|word| word == *name)
+            })
+        };
+        let taken: Vec<ucc_coll_type_t> = ["alltoall", "alltoallv"]
+            .iter()
+            .filter(|name| onesided(name))
+            .filter_map(|name| {
+                NAMES
+                    .iter()
+                    .find(|(of, ..)| of == name)
+                    .map(|(_, kind, _)| *kind)
+            })
+            .collect();
+        served.retain(|served| !taken.contains(&served.kind));
+        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let client = ClientArgs {
+            services: raw
+                .services
+                .split(',')
+                .map(|service| service.trim().to_owned())
+                .filter(|service| !service.is_empty())
+                .collect(),
+            node: given(&raw.node),
+            offload_config: given(&raw.config).map(Into::into),
+            connect_limit_s: Some(
+                seconds(raw.connect_limit_s).map_err(|why| option("CONNECT_LIMIT", why))?,
+            ),
+            offload_limit_s: Some(seconds(raw.limit_s).map_err(|why| option("LIMIT", why))?),
+            secret_file: given(&raw.secret_file).map(Into::into),
+            ..ClientArgs::default()
+        }
+        .options(scheme)
+        .map_err(|error| error.to_string())?;
+        Ok(Self {
+            client,
+            served,
+            on_failure,
+            score: raw.score,
+        })
+    }
+
+    /// What all ranks must have alike, as a text to compare.
+    pub(crate) fn agreement(&self) -> String {
+        let mut text = format!(
+            "SCHEME={} ON_FAILURE={:?} SCORE={} COLLS=",
+            self.client.scheme, self.on_failure, self.score
+        );
+        for Served { kind, first, end } in &self.served {
+            text += &format!("{}:{first}-{end},", name_of(*kind));
+        }
+        text
+    }
+
+    /// The longest that connecting may take.
+    pub(crate) fn connect_limit(&self) -> Duration {
+        self.client.connect_limit
+    }
+}
+
+/// Whole seconds of a time between a second and a day.
+fn seconds(value: f64) -> Result<u64, String> {
+    let limit = Duration::try_from_secs_f64(value.ceil())
+        .map(|limit| limit.as_secs())
+        .unwrap_or(0);
+    if (1..=86_400).contains(&limit) {
+        Ok(limit)
+    } else {
+        Err(format!("{value} s is not between 1 s and 1 day"))
+    }
+}
+
+/// A list of collectives.
+fn collectives(text: &str) -> Result<Vec<Served>, String> {
+    let mut served: Vec<Served> = Vec::new();
+    for item in text
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+    {
+        let (name, range) = item.split_once(':').unwrap_or((item, "0-inf"));
+        let (first, last) = range
+            .split_once('-')
+            .ok_or_else(|| format!("'{range}' in '{item}' is no range MIN-MAX"))?;
+        let (first, end) = (size(first)?, size(last)?);
+        if first >= end {
+            return Err(format!("the range of '{item}' is empty"));
+        }
+        let name = name.to_lowercase();
+        let mut known = false;
+        for (of, kind, in_all) in NAMES {
+            if name == of || (name == "all" && in_all) {
+                known = true;
+                // What comes later in the list counts.
+                served.retain(|served| served.kind != kind);
+                served.push(Served { kind, first, end });
+            }
+        }
+        if !known {
+            let names: Vec<&str> = NAMES.iter().map(|(name, ..)| *name).collect();
+            return Err(format!(
+                "'{name}' is no collective that the component serves: {}, all",
+                names.join(", ")
+            ));
+        }
+    }
+    if served.is_empty() {
+        return Err("the list is empty".to_owned());
+    }
+    Ok(served)
+}
+
+/// A number of bytes with an optional K, M or G, or `inf`.
+fn size(text: &str) -> Result<usize, String> {
+    let text = text.trim().to_lowercase();
+    if text == "inf" {
+        return Ok(usize::MAX);
+    }
+    let (number, shift) = match text.strip_suffix(['k', 'm', 'g']) {
+        Some(number) => match text.as_bytes().last() {
+            Some(b'k') => (number, 10),
+            Some(b'm') => (number, 20),
+            _ => (number, 30),
+        },
+        None => (text.as_str(), 0),
+    };
+    number
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("'{text}' is no size"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw() -> Raw {
+        Raw {
+            services: "127.0.0.1:1, 127.0.0.1:2".to_owned(),
+            config: String::new(),
+            node: "n0".to_owned(),
+            secret_file: String::new(),
+            scheme: "auto".to_owned(),
+            collectives: "all".to_owned(),
+            on_failure: "abort".to_owned(),
+            score: 100,
+            connect_limit_s: 30.0,
+            limit_s: 60.0,
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        let settings = Settings::new(&raw(), "").expect("valid");
+        assert_eq!(settings.client.services, ["127.0.0.1:1", "127.0.0.1:2"]);
+        assert_eq!(settings.served.len(), 9);
+        assert_eq!(settings.client.scheme, Scheme::Stock);
+        assert!(settings.agreement().contains("COLLS=alltoall:0-"));
+        assert!(Settings::wanted(&raw()));
+        assert!(!Settings::wanted(&Raw {
+            services: String::new(),
+            ..raw()
+        }));
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_named() {
+        let check = |raw: Raw, expect: &str| {
+            let error = Settings::new(&raw, "").expect_err("invalid");
+            assert!(error.contains(expect), "{error}");
+        };
+        check(
+            Raw {
+                scheme: "fast".into(),
+                ..raw()
+            },
+            "SCHEME: 'fast'",
+        );
+        check(
+            Raw {
+                on_failure: "ask".into(),
+                ..raw()
+            },
+            "ON_FAILURE: 'ask'",
+        );
+        check(
+            Raw {
+                collectives: "alltoal".into(),
+                ..raw()
+            },
+            "COLLS: 'alltoal' is no collective",
+        );
+        check(
+            Raw {
+                collectives: "bcast:1K-1".into(),
+                ..raw()
+            },
+            "COLLS: the range of 'bcast:1K-1' is empty",
+        );
+        check(
+            Raw {
+                collectives: "bcast:1X-2".into(),
+                ..raw()
+            },
+            "'1x' is no size",
+        );
+        check(
+            Raw {
+                collectives: " ,".into(),
+                ..raw()
+            },
+            "COLLS: the list is empty",
+        );
+        check(
+            Raw {
+                limit_s: 0.0,
+                ..raw()
+            },
+            "LIMIT: 0 s",
+        );
+        check(
+            Raw {
+                connect_limit_s: f64::NAN,
+                ..raw()
+            },
+            "CONNECT_LIMIT",
+        );
+        check(Raw { score: 0, ..raw() }, "SCORE: 0");
+        check(
+            Raw {
+                config: "/nowhere".into(),
+                ..raw()
+            },
+            "/nowhere",
+        );
+    }
+
+    #[test]
+    fn collectives_have_ranges() {
+        let check = |text: &str, expect: &[(&str, usize, usize)]| {
+            let found = collectives(text).expect("valid");
+            let found: Vec<(&str, usize, usize)> = found
+                .iter()
+                .map(|served| (name_of(served.kind), served.first, served.end))
+                .collect();
+            assert_eq!(found, expect);
+        };
+        check("bcast", &[("bcast", 0, usize::MAX)]);
+        check(
+            "bcast:4k-1M, alltoall:1-inf",
+            &[("bcast", 4096, 1 << 20), ("alltoall", 1, usize::MAX)],
+        );
+        check("barrier,barrier:0-1", &[("barrier", 0, 1)]);
+        assert_eq!(collectives("all,alltoallv:0-64K").expect("valid").len(), 9);
+    }
+
+    #[test]
+    fn a_one_sided_tune_keeps_its_collective() {
+        let settings = Settings::new(&raw(), "alltoallv:@onesided:inf").expect("valid");
+        assert!(
+            settings
+                .served
+                .iter()
+                .all(|served| served.kind != b::UCC_COLL_TYPE_ALLTOALLV)
+        );
+        assert_eq!(settings.served.len(), 8);
+    }
+}

@@ -1,0 +1,262 @@
+//! A collective as UCC's task: initialised, posted (again and again if it is persistent), asked for progress, finalised.
+
+use crate::bindings as b;
+use crate::bindings::{ucc_coll_args_t, ucc_coll_type_t, ucc_status_t};
+use crate::guard;
+use crate::iface::{Object, allocate, free, own};
+use crate::job::Progress;
+use crate::layout::Layout;
+use crate::log;
+use crate::plan::{Caller, Plan, Refused};
+use crate::settings::{OnFailure, name_of};
+use crate::team::TeamState;
+use crate::ucc::{Ucc, read, write};
+use std::ffi::c_void;
+use std::time::Instant;
+use xgvmi_offload::{OffloadError, Request};
+
+/// What the component keeps behind UCC's part of a task.
+pub(crate) struct TaskState {
+    /// UCC's team, which outlives its tasks.
+    team: *mut c_void,
+    kind: ucc_coll_type_t,
+    plan: Plan,
+    request: Option<Request>,
+    posted: Instant,
+}
+
+/// UCC initialises a collective: `ucc_base_coll_init_fn_t`.
+pub(crate) unsafe extern "C" fn init(
+    base_args: *mut c_void,
+    team: *mut c_void,
+    to: *mut *mut c_void,
+) -> ucc_status_t {
+    guard("the initialisation of a collective", || {
+        let Some((ucc, layout)) = known() else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        // SAFETY: UCC's arguments, valid through the call; they begin as in the public header of every known version.
+        let args: &ucc_coll_args_t = unsafe { &*base_args.cast::<u8>().add(layout.args).cast() };
+        // SAFETY: a team that this component has made.
+        let state: &TeamState = unsafe { own(team) };
+        let Some(joined) = state.joined() else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        let caller = Caller {
+            rank: state.rank as usize,
+            size: state.size as usize,
+            datatype_bytes: ucc.datatype_bytes,
+        };
+        // SAFETY: UCC has checked the arguments that its user has to answer for.
+        let plan = match unsafe { Plan::new(args, caller) } {
+            Ok(plan) => plan,
+            Err(Refused(reason)) => {
+                log::debug!(
+                    "{} is left to other components: {reason}",
+                    name_of(args.coll_type)
+                );
+                joined.job.leave();
+                return b::UCC_ERR_NOT_SUPPORTED;
+            }
+        };
+        if let Some(reason) = joined.job.failed() {
+            return refuse_after_failure(state, args.coll_type, &reason);
+        }
+        let task = allocate(TaskState {
+            team,
+            kind: args.coll_type,
+            plan,
+            request: None,
+            posted: Instant::now(),
+        });
+        // SAFETY: fresh memory, and UCC's arguments.
+        let status = unsafe { ucc.make_task(task, base_args, team) };
+        // SAFETY: fields of a task that UCC has filled in; the check that follows is what they are read for.
+        let (found_team, found_kind) = unsafe {
+            let args: *const u8 = task.cast::<u8>().add(layout.task.args);
+            (
+                read::<*mut c_void>(task, layout.task.team),
+                read::<ucc_coll_type_t>(
+                    args.cast(),
+                    std::mem::offset_of!(ucc_coll_args_t, coll_type),
+                ),
+            )
+        };
+        if status != b::UCC_OK || found_team != team || found_kind != args.coll_type {
+            log::error!("UCC's tasks are not as expected, status {status}: nothing is offloaded");
+            // SAFETY: allocated above, and known to nobody.
+            unsafe { free::<TaskState>(task) };
+            return b::UCC_ERR_NOT_SUPPORTED;
+        }
+        // SAFETY: the functions' places in a task, as just checked by two of its fields.
+        unsafe {
+            write(
+                task,
+                layout.task.post,
+                post as unsafe extern "C" fn(*mut c_void) -> ucc_status_t,
+            );
+            write(
+                task,
+                layout.task.progress,
+                progress as unsafe extern "C" fn(*mut c_void),
+            );
+            write(
+                task,
+                layout.task.finalize,
+                finalize as unsafe extern "C" fn(*mut c_void) -> ucc_status_t,
+            );
+            to.write(task);
+        }
+        b::UCC_OK
+    })
+}
+
+/// UCC starts a collective.
+unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
+    guard("the post of a collective", || {
+        let Some((ucc, layout)) = known() else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        // SAFETY: a task that init() has made; UCC calls into a task from one thread at a time.
+        let state: &mut TaskState = unsafe { own_mut(task) };
+        // SAFETY: the task's team.
+        let team: &TeamState = unsafe { own(state.team) };
+        let Some(joined) = team.joined() else {
+            return b::UCC_ERR_NOT_SUPPORTED;
+        };
+        team.count_call();
+        state.posted = Instant::now();
+        // SAFETY: the user's buffers belong to a collective from its post to its completion. A job that fails drops its
+        // registrations before the task's status says so.
+        match unsafe {
+            joined
+                .job
+                .begin(joined.communicator, state.kind, &state.plan)
+        } {
+            Ok(request) => state.request = Some(request),
+            Err(error) => return failed(team, state.kind, &error),
+        }
+        // SAFETY: fields of the task.
+        unsafe { write(task, layout.task.status, b::UCC_INPROGRESS) };
+        // SAFETY: the same.
+        unsafe { write(task, layout.task.user_status, b::UCC_INPROGRESS) };
+        // SAFETY: the team's context was checked when the team was made, and the task is in no queue.
+        unsafe { ucc.enqueue(&layout, team.context().core(), task) };
+        b::UCC_OK
+    })
+}
+
+/// UCC asks how a collective goes.
+unsafe extern "C" fn progress(task: *mut c_void) {
+    let Some((_, layout)) = known() else { return };
+    let status = guard("the progress of a collective", || {
+        // SAFETY: as in post().
+        let state: &mut TaskState = unsafe { own_mut(task) };
+        // SAFETY: the task's team.
+        let team: &TeamState = unsafe { own(state.team) };
+        let (Some(joined), Some(request)) = (team.joined(), &mut state.request) else {
+            return b::UCC_ERR_NO_MESSAGE;
+        };
+        match joined.job.test(request) {
+            Ok(Progress::Over) => {
+                state.request = None;
+                b::UCC_OK
+            }
+            Ok(Progress::Under) => {
+                let limit = team.context().limit();
+                if state.posted.elapsed() <= limit {
+                    return b::UCC_INPROGRESS;
+                }
+                let reason = format!(
+                    "rank {}: {} is not complete after {} s",
+                    team.rank,
+                    name_of(state.kind),
+                    limit.as_secs()
+                );
+                joined.job.abandon(&reason);
+                state.request = None;
+                failed(team, state.kind, &OffloadError::Failed(reason))
+            }
+            Err(error) => {
+                state.request = None;
+                failed(team, state.kind, &error)
+            }
+        }
+    });
+    // SAFETY: a field of the task.
+    unsafe { write(task, layout.task.status, status) };
+}
+
+/// UCC is done with a collective.
+unsafe extern "C" fn finalize(task: *mut c_void) -> ucc_status_t {
+    guard("the end of a collective", || {
+        // SAFETY: as in post().
+        let state: &mut TaskState = unsafe { own_mut(task) };
+        if state.request.take().is_some() {
+            // SAFETY: the task's team.
+            let team: &TeamState = unsafe { own(state.team) };
+            // UCC has timed it out: the device must not touch the buffers any more.
+            if let Some(joined) = team.joined() {
+                joined
+                    .job
+                    .abandon("a collective was given up before its end");
+            }
+        }
+        if let Some(ucc) = Ucc::get() {
+            // SAFETY: constructed in init(), destroyed once.
+            unsafe { (ucc.task_destruct)(task) };
+        }
+        // SAFETY: allocated in init(); UCC does not use it any more.
+        unsafe { free::<TaskState>(task) };
+        b::UCC_OK
+    })
+}
+
+/// A collective of a job that works has failed.
+fn failed(team: &TeamState, kind: ucc_coll_type_t, error: &OffloadError) -> ucc_status_t {
+    if matches!(error, OffloadError::Arguments(_)) {
+        log::error!("{}: {error}", name_of(kind));
+        return b::UCC_ERR_INVALID_PARAM;
+    }
+    log::error!("rank {}: {} has failed: {error}", team.rank, name_of(kind));
+    if team.context().on_failure() == OnFailure::Abort {
+        log::error!("the process ends (UCC_TL_XGVMI_ON_FAILURE=abort)");
+        std::process::abort();
+    }
+    b::UCC_ERR_NO_MESSAGE
+}
+
+/// A collective of a job that has failed before.
+fn refuse_after_failure(team: &TeamState, kind: ucc_coll_type_t, reason: &str) -> ucc_status_t {
+    let error = || OffloadError::Failed(reason.to_owned());
+    match team.context().on_failure() {
+        OnFailure::Abort | OnFailure::Error => {
+            team.count_call();
+            failed(team, kind, &error())
+        }
+        OnFailure::Host => match team.is_for_host() {
+            Ok(true) => b::UCC_ERR_NOT_SUPPORTED,
+            Ok(false) => failed(team, kind, &error()),
+            Err(why) => {
+                log::error!(
+                    "rank {}: the ranks cannot agree to go on without the services: {why}",
+                    team.rank
+                );
+                b::UCC_ERR_NO_MESSAGE
+            }
+        },
+    }
+}
+
+/// UCC and its layout, once both are known to be good.
+fn known() -> Option<(&'static Ucc, Layout)> {
+    let ucc = Ucc::get()?;
+    Some((ucc, ucc.layout?))
+}
+
+/// # Safety
+/// A task of this component, in use by this thread alone.
+unsafe fn own_mut<'a>(task: *mut c_void) -> &'a mut TaskState {
+    // SAFETY: the caller's promise.
+    unsafe { &mut (*task.cast::<Object<TaskState>>()).own }
+}

@@ -1,0 +1,597 @@
+//! How a team gets its place in a service job: its ranks introduce themselves, join a job that all of them have or
+//! connect to a new one, and then agree on whether the team is served. UCC asks again and again; nothing here waits.
+
+use crate::bindings::ucc_status_t;
+use crate::iface::ContextState;
+use crate::job::{Held, Job};
+use crate::log;
+use crate::oob::{Gather, Oob};
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use xgvmi_offload::{Client, ClientOptions, Exchange};
+
+/// Version of what the ranks tell each other here.
+const VERSION: u32 = 1;
+
+/// Service jobs of a process. A program whose teams need more is served in the first ones only.
+const JOBS_MAX: usize = 4;
+
+/// A team of the component.
+pub(crate) struct TeamState {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    context: Arc<ContextState>,
+    oob: Option<Oob>,
+    stage: Mutex<Stage>,
+    joined: OnceLock<Joined>,
+    pub(crate) after_failure: Mutex<AfterFailure>,
+}
+
+/// A team's place in a service job.
+pub(crate) struct Joined {
+    pub(crate) job: Arc<Job>,
+    pub(crate) communicator: u32,
+}
+
+/// What the team's ranks know of each other's calls when the job has failed.
+#[derive(Debug, Default)]
+pub(crate) struct AfterFailure {
+    /// Calls that this rank has begun, or that have failed before.
+    pub(crate) begun: u64,
+    /// The most that any rank has begun, once all have told.
+    agreed: Option<u64>,
+}
+
+enum Stage {
+    Introducing {
+        gather: Gather,
+        until: Instant,
+    },
+    Connecting(Box<Connecting>),
+    /// Served or not, as `joined` says.
+    Over,
+}
+
+/// A job in the making. The client connects in a thread of its own, as that waits for service processes; what it wants
+/// to exchange with other ranks goes through here.
+struct Connecting {
+    id: u128,
+    requests: Receiver<FromThread>,
+    answers: Sender<Vec<Vec<u8>>>,
+    gather: Option<(Gather, Instant)>,
+}
+
+enum FromThread {
+    Exchange(Vec<u8>),
+    Done(Result<Held, String>),
+}
+
+/// What each rank says first.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Introduction {
+    version: u32,
+    /// Why this rank cannot take part.
+    fault: Option<String>,
+    agreement: String,
+    /// Names the job if it is to be a new one; rank 0's counts.
+    id: u128,
+    jobs: Vec<Membership>,
+}
+
+/// A job that a rank has already.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Membership {
+    id: u128,
+    rank: u32,
+    size: u32,
+    led: u32,
+}
+
+/// What follows from the introductions. All ranks come to the same.
+#[derive(Debug, PartialEq, Eq)]
+enum Decision {
+    Join {
+        id: u128,
+        communicator: u32,
+        members: Vec<u32>,
+    },
+    Connect {
+        id: u128,
+    },
+    Refuse(String),
+}
+
+impl TeamState {
+    /// Begins with the introductions, if the team has what it takes.
+    pub(crate) fn new(context: Arc<ContextState>, rank: u32, size: u32, oob: Option<Oob>) -> Self {
+        let stage = match oob {
+            Some(oob) if size > 1 => introduce(&context, oob),
+            _ => Stage::Over,
+        };
+        Self {
+            rank,
+            size,
+            context,
+            oob,
+            stage: Mutex::new(stage),
+            joined: OnceLock::new(),
+            after_failure: Mutex::default(),
+        }
+    }
+
+    /// The team's place in a job, if it is served.
+    pub(crate) fn joined(&self) -> Option<&Joined> {
+        self.joined.get()
+    }
+
+    pub(crate) fn context(&self) -> &ContextState {
+        &self.context
+    }
+
+    /// Takes the next step; true when there is none left.
+    pub(crate) fn step(&self) -> bool {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.advance(&mut stage) {
+            Ok(over) => over,
+            Err(reason) => {
+                // Every rank meets the same, or has told the others.
+                if self.rank == 0 {
+                    log::warning!("a team of {} ranks is not offloaded: {reason}", self.size);
+                } else {
+                    log::info!("a team of {} ranks is not offloaded: {reason}", self.size);
+                }
+                *stage = Stage::Over;
+                true
+            }
+        }
+    }
+
+    fn advance(&self, stage: &mut MutexGuard<'_, Stage>) -> Result<bool, String> {
+        match &mut **stage {
+            Stage::Over => Ok(true),
+            Stage::Introducing { gather, until } => {
+                let Some(all) = within(gather, *until)? else {
+                    return Ok(false);
+                };
+                match decide(&all, self.size) {
+                    Decision::Refuse(reason) => Err(reason),
+                    Decision::Join {
+                        id,
+                        communicator,
+                        members,
+                    } => {
+                        let job = self
+                            .context
+                            .job(id)
+                            .ok_or("a job of this process is gone")?;
+                        job.add_communicator(communicator, &members)?;
+                        self.join(job, communicator);
+                        **stage = Stage::Over;
+                        Ok(true)
+                    }
+                    Decision::Connect { id } => {
+                        let settings = self.context.settings()?;
+                        **stage = Stage::Connecting(Box::new(Connecting::start(
+                            id,
+                            settings.client.clone(),
+                            self.rank,
+                            self.size,
+                        )));
+                        Ok(false)
+                    }
+                }
+            }
+            Stage::Connecting(connecting) => {
+                let oob = self.oob.ok_or("the team has no out-of-band functions")?;
+                let limit = self.context.settings()?.connect_limit();
+                let Some(client) = connecting.poll(oob, limit)? else {
+                    // The connecting thread may want the core.
+                    std::thread::yield_now();
+                    return Ok(false);
+                };
+                let job = Job::new(connecting.id, self.rank, self.size, client);
+                self.context.add_job(&job);
+                self.join(job, 0);
+                **stage = Stage::Over;
+                Ok(true)
+            }
+        }
+    }
+
+    fn join(&self, job: Arc<Job>, communicator: u32) {
+        log::debug!(
+            "rank {} of {} is rank {} of a job of {}, communicator {communicator}",
+            self.rank,
+            self.size,
+            job.rank,
+            job.size
+        );
+        if self.rank == 0 && communicator == 0 {
+            log::info!(
+                "a job of {} ranks is connected to its service processes",
+                self.size
+            );
+        }
+        // Set once: a team comes here once.
+        let _ = self.joined.set(Joined { job, communicator });
+    }
+
+    /// Counts a call that was begun.
+    pub(crate) fn count_call(&self) {
+        self.after_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .begun += 1;
+    }
+
+    /// After the job's failure: true if this call is to be carried out by UCC's other components, at all ranks; false if
+    /// it has failed at another rank, and so fails here.
+    ///
+    /// Ranks notice a failure between different calls. They tell each other how many they have begun, which takes a wait
+    /// for the last of them.
+    ///
+    /// # Errors
+    /// A rank has not told within the limit.
+    pub(crate) fn is_for_host(&self) -> Result<bool, String> {
+        let mut after = self
+            .after_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let agreed = match after.agreed {
+            Some(agreed) => agreed,
+            None => {
+                let oob = self.oob.ok_or("the team has no out-of-band functions")?;
+                let mine = after.begun.to_le_bytes().to_vec();
+                let mut gather = Gather::start(oob, mine).map_err(text_of)?;
+                let until = Instant::now() + self.context.settings()?.client.limit;
+                let all = loop {
+                    if let Some(all) = within(&mut gather, until)? {
+                        break all;
+                    }
+                    std::thread::yield_now();
+                };
+                let counts = all
+                    .into_iter()
+                    .map(|bytes| bytes.try_into().map(u64::from_le_bytes));
+                let counts = counts.collect::<Result<Vec<u64>, _>>();
+                let counts = counts.map_err(|_| "a rank counts its calls in another way")?;
+                *after.agreed.insert(counts.into_iter().max().unwrap_or(0))
+            }
+        };
+        if after.begun < agreed {
+            after.begun += 1;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for TeamState {
+    fn drop(&mut self) {
+        if let Some(Joined { job, communicator }) = self.joined.take() {
+            job.remove_communicator(communicator);
+        }
+    }
+}
+
+fn introduce(context: &ContextState, oob: Oob) -> Stage {
+    let (fault, agreement, limit) = match context.settings() {
+        Ok(settings) => (None, settings.agreement(), settings.connect_limit()),
+        Err(fault) => (Some(fault), String::new(), FAULTY_LIMIT),
+    };
+    let introduction = Introduction {
+        version: VERSION,
+        fault,
+        agreement,
+        id: random(),
+        jobs: context
+            .jobs()
+            .iter()
+            .filter(|job| job.failed().is_none())
+            .map(|job| Membership {
+                id: job.id,
+                rank: job.rank,
+                size: job.size,
+                led: job.led(),
+            })
+            .collect(),
+    };
+    // Plain data without maps: this cannot fail.
+    let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
+    match Gather::start(oob, bytes) {
+        Ok(gather) => Stage::Introducing {
+            gather,
+            until: Instant::now() + limit,
+        },
+        Err(status) => {
+            log::warning!("UCC's out-of-band allgather: {}", text_of(status));
+            Stage::Over
+        }
+    }
+}
+
+/// For the introductions of a rank whose own options are wrong.
+const FAULTY_LIMIT: Duration = Duration::from_secs(30);
+
+/// The blocks of all ranks, nothing yet, or an error if it is too late.
+fn within(gather: &mut Gather, until: Instant) -> Result<Option<Vec<Vec<u8>>>, String> {
+    match gather.poll() {
+        Err(status) => Err(format!("UCC's out-of-band allgather: {}", text_of(status))),
+        Ok(None) if Instant::now() > until => Err(
+            "some ranks have not introduced themselves in time: is UCC_TL_XGVMI_SERVICES or UCC_TL_XGVMI_CONFIG set for \
+             all of them, and the component installed on all nodes?"
+                .to_owned(),
+        ),
+        Ok(all) => Ok(all),
+    }
+}
+
+fn text_of(status: ucc_status_t) -> String {
+    format!("status {status}")
+}
+
+fn decide(all: &[Vec<u8>], size: u32) -> Decision {
+    let parsed: Result<Vec<Introduction>, _> = all
+        .iter()
+        .map(|bytes| serde_json::from_slice(bytes))
+        .collect();
+    let Ok(ranks) = parsed else {
+        return Decision::Refuse("a rank has another version of the component".to_owned());
+    };
+    let Some(first) = ranks.first().filter(|_| ranks.len() == size as usize) else {
+        return Decision::Refuse(
+            "the out-of-band allgather has another number of ranks".to_owned(),
+        );
+    };
+    for (rank, other) in ranks.iter().enumerate() {
+        if other.version != first.version {
+            return Decision::Refuse(format!("rank {rank} has another version of the component"));
+        }
+        if let Some(fault) = &other.fault {
+            return Decision::Refuse(format!("rank {rank}: {fault}"));
+        }
+        if other.agreement != first.agreement {
+            return Decision::Refuse(format!(
+                "rank {rank} has other options: {} and not {}",
+                other.agreement, first.agreement
+            ));
+        }
+    }
+    for Membership {
+        id,
+        size,
+        led,
+        rank,
+    } in &first.jobs
+    {
+        let members: Option<Vec<u32>> = ranks
+            .iter()
+            .map(|other| {
+                other
+                    .jobs
+                    .iter()
+                    .find(|job| job.id == *id)
+                    .map(|job| job.rank)
+            })
+            .collect();
+        let Some(members) = members else { continue };
+        // Numbers of communicators that no two ranks give: the first member's rank in the job tells them apart.
+        let number = led
+            .checked_mul(*size)
+            .and_then(|number| number.checked_add(*rank))
+            .and_then(|number| number.checked_add(1));
+        return match number {
+            Some(communicator) => Decision::Join {
+                id: *id,
+                communicator,
+                members,
+            },
+            None => Decision::Refuse("rank 0 has numbered too many teams".to_owned()),
+        };
+    }
+    if ranks.iter().any(|rank| rank.jobs.len() >= JOBS_MAX) {
+        return Decision::Refuse(format!("a rank has {JOBS_MAX} service jobs already"));
+    }
+    Decision::Connect { id: first.id }
+}
+
+impl Connecting {
+    fn start(id: u128, options: ClientOptions, rank: u32, size: u32) -> Self {
+        let (to_here, requests) = channel();
+        let (answers, from_here) = channel();
+        let mut bridge = Bridge {
+            requests: to_here.clone(),
+            answers: from_here,
+        };
+        let thread = std::thread::Builder::new().name("xgvmi-connect".to_owned());
+        let spawned = thread.spawn(move || {
+            without_signals();
+            let connected = Client::connect(&options, rank, size, &mut bridge);
+            let done = connected.map(Held::new).map_err(|error| error.to_string());
+            // A team that was given up hears nothing; the client says goodbye by being dropped.
+            let _ = bridge.requests.send(FromThread::Done(done));
+        });
+        if spawned.is_err() {
+            // The other ranks wait for a first exchange, and take this for a rank of another version.
+            let _ = to_here.send(FromThread::Exchange(Vec::new()));
+        }
+        Self {
+            id,
+            requests,
+            answers,
+            gather: None,
+        }
+    }
+
+    /// The client when it is connected.
+    fn poll(&mut self, oob: Oob, limit: Duration) -> Result<Option<Held>, String> {
+        loop {
+            if let Some((gather, until)) = &mut self.gather {
+                let Some(all) = within(gather, *until)? else {
+                    return Ok(None);
+                };
+                self.gather = None;
+                // Without a thread, the next receive tells.
+                let _ = self.answers.send(all);
+            }
+            match self.requests.try_recv() {
+                Ok(FromThread::Exchange(mine)) => {
+                    let gather = Gather::start(oob, mine).map_err(text_of)?;
+                    // A rank that cannot reach its service says so when its own limit is over.
+                    self.gather = Some((gather, Instant::now() + limit * 2));
+                }
+                Ok(FromThread::Done(done)) => return done.map(Some),
+                Err(TryRecvError::Empty) => return Ok(None),
+                Err(TryRecvError::Disconnected) => {
+                    return Err(
+                        "the connecting thread could not be started or has ended".to_owned()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The connecting thread's way to the other ranks.
+struct Bridge {
+    requests: Sender<FromThread>,
+    answers: Receiver<Vec<Vec<u8>>>,
+}
+
+impl Exchange for Bridge {
+    fn allgather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Box<dyn Error + Send + Sync>> {
+        let sent = self.requests.send(FromThread::Exchange(mine.to_vec()));
+        sent.map_err(|_| "the team was given up")?;
+        Ok(self.answers.recv()?)
+    }
+}
+
+/// Leaves the process's signals to the program's own threads. Faults stay: they belong to the thread that makes them.
+fn without_signals() {
+    const FAULTS: [libc::c_int; 5] = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGTRAP,
+    ];
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set can be written, and is made before it is read.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    for fault in FAULTS {
+        // SAFETY: a set that was made above, and a valid signal.
+        unsafe { libc::sigdelset(set.as_mut_ptr(), fault) };
+    }
+    // SAFETY: changes the calling thread's mask alone.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+}
+
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    // SAFETY: as many bytes as named can be written. Without randomness the number is 0, as every such rank's: jobs
+    // are told apart by it among those of one process only.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u128::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(jobs: &[(u128, u32, u32)]) -> Introduction {
+        Introduction {
+            version: VERSION,
+            fault: None,
+            agreement: "A".to_owned(),
+            id: 9,
+            jobs: jobs
+                .iter()
+                .map(|(id, rank, led)| Membership {
+                    id: *id,
+                    rank: *rank,
+                    size: 8,
+                    led: *led,
+                })
+                .collect(),
+        }
+    }
+
+    fn decision(ranks: &[Introduction]) -> Decision {
+        let bytes: Vec<Vec<u8>> = ranks
+            .iter()
+            .map(|rank| serde_json::to_vec(rank).expect("plain"))
+            .collect();
+        decide(&bytes, u32::try_from(ranks.len()).expect("few"))
+    }
+
+    #[test]
+    fn the_first_team_connects() {
+        assert_eq!(
+            decision(&[rank(&[]), rank(&[])]),
+            Decision::Connect { id: 9 }
+        );
+        // One of them has a job with others.
+        assert_eq!(
+            decision(&[rank(&[(u128::MAX, 0, 0)]), rank(&[])]),
+            Decision::Connect { id: 9 }
+        );
+    }
+
+    #[test]
+    fn a_team_within_a_job_joins_it() {
+        let first = rank(&[(5, 1, 0), (u128::MAX, 3, 2)]);
+        let second = rank(&[(u128::MAX, 7, 0)]);
+        let expect = Decision::Join {
+            id: u128::MAX,
+            communicator: 2 * 8 + 3 + 1,
+            members: vec![3, 7],
+        };
+        assert_eq!(decision(&[first, second]), expect);
+    }
+
+    #[test]
+    fn no_two_teams_get_one_number() {
+        let mut seen = std::collections::BTreeSet::from([0]);
+        for led in 0..4 {
+            for member in 0..8 {
+                let ranks = [rank(&[(5, member, led)]), rank(&[(5, (member + 1) % 8, 0)])];
+                let Decision::Join { communicator, .. } = decision(&ranks) else {
+                    panic!("joins");
+                };
+                assert!(seen.insert(communicator), "{communicator}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_that_differ_are_named() {
+        let check = |change: &dyn Fn(&mut Introduction), expect: &str| {
+            let mut second = rank(&[]);
+            change(&mut second);
+            match decision(&[rank(&[]), second]) {
+                Decision::Refuse(reason) => assert!(reason.contains(expect), "{reason}"),
+                other => panic!("{other:?}"),
+            }
+        };
+        check(&|rank| rank.version = 2, "rank 1 has another version");
+        check(
+            &|rank| rank.fault = Some("no file".to_owned()),
+            "rank 1: no file",
+        );
+        check(
+            &|rank| rank.agreement = "B".to_owned(),
+            "rank 1 has other options: B and not A",
+        );
+        let many: Vec<(u128, u32, u32)> = (0..4).map(|id| (id, 0, 0)).collect();
+        check(&|rank| rank.jobs = self::rank(&many).jobs, "4 service jobs");
+        assert!(matches!(
+            decide(&[b"{}".to_vec(), Vec::new()], 2),
+            Decision::Refuse(_)
+        ));
+        let one = serde_json::to_vec(&rank(&[])).expect("plain");
+        assert!(matches!(decide(&[one], 2), Decision::Refuse(_)));
+    }
+}

@@ -1,0 +1,371 @@
+//! The UCC that loaded this component: its functions, resolved by name, and what is checked about them.
+
+use crate::bindings::{ucc_coll_type_t, ucc_memory_type_t, ucc_status_t, ucc_thread_mode_t};
+use crate::config::Field;
+use crate::layout::Layout;
+use crate::log;
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::OnceLock;
+
+type ClassInit2 = unsafe extern "C" fn(
+    *mut c_void,
+    *const c_void,
+    *mut c_int,
+    *const c_void,
+    *const c_void,
+) -> ucc_status_t;
+type Cleanup = unsafe extern "C" fn(*mut c_void);
+type InitFn = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> ucc_status_t;
+type AddRange = unsafe extern "C" fn(
+    *mut c_void,
+    ucc_coll_type_t,
+    ucc_memory_type_t,
+    usize,
+    usize,
+    c_uint,
+    InitFn,
+    *mut c_void,
+) -> ucc_status_t;
+
+/// A class of UCC: its descriptor, constructor and destructor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Class {
+    descriptor: *const c_void,
+    init: ClassInit2,
+    cleanup: Cleanup,
+}
+
+/// UCC's functions and tables.
+#[derive(Debug)]
+pub(crate) struct Ucc {
+    /// As in `1.9.0`.
+    pub(crate) version: [u32; 3],
+    /// `None` for a version that the component does not know.
+    pub(crate) layout: Option<Layout>,
+    pub(crate) lib: Class,
+    pub(crate) context: Class,
+    pub(crate) team: Class,
+    score_alloc: unsafe extern "C" fn(*mut *mut c_void) -> ucc_status_t,
+    score_add_range: AddRange,
+    task_construct: Cleanup,
+    pub(crate) task_destruct: Cleanup,
+    task_init: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> ucc_status_t,
+    queue_init: unsafe extern "C" fn(*mut *mut c_void, ucc_thread_mode_t, u32) -> ucc_status_t,
+    queue_finalize: Cleanup,
+    /// Bytes of each predefined datatype.
+    pub(crate) datatype_bytes: &'static [usize; DATATYPES],
+    pub(crate) lib_table: *const Field,
+    pub(crate) context_table: *const Field,
+    base_lib_table: *const Field,
+    base_context_table: *const Field,
+    pub(crate) option_list: Option<NonNull<c_void>>,
+    pub(crate) log: Option<log::Dispatch>,
+    handle: *mut c_void,
+}
+
+/// Predefined datatypes that UCC has had since 1.2; newer ones come behind them.
+pub(crate) const DATATYPES: usize = crate::bindings::UCC_DT_PREDEFINED_LAST as usize;
+
+// SAFETY: the fields are set once and only read; the functions may be called from any thread, as UCC itself does.
+unsafe impl Send for Ucc {}
+// SAFETY: as above.
+unsafe impl Sync for Ucc {}
+
+static UCC: OnceLock<Option<Ucc>> = OnceLock::new();
+
+impl Ucc {
+    /// The UCC of this process, once [`Ucc::find`] has found it.
+    pub(crate) fn get() -> Option<&'static Self> {
+        UCC.get().and_then(Option::as_ref)
+    }
+
+    /// Looks for the UCC that is loading this component. `Err` names what is missing.
+    pub(crate) fn find() -> Result<&'static Self, &'static str> {
+        let mut missing = "libucc.so.1 is not in this process";
+        let found = UCC.get_or_init(|| Self::resolve().map_err(|name| missing = name).ok());
+        found.as_ref().ok_or(missing)
+    }
+
+    fn resolve() -> Result<Self, &'static str> {
+        // SAFETY: asks for a library that is loaded already, by a constant name; nothing is run. UCC may have been
+        // loaded locally, so its names are looked up by this handle, which is kept.
+        let handle =
+            unsafe { libc::dlopen(c"libucc.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let handle = NonNull::new(handle).ok_or("libucc.so.1 is not in this process")?;
+        let at = |name: &'static CStr| {
+            let found = find_symbol(handle.as_ptr(), name);
+            found.ok_or_else(|| name.to_str().unwrap_or("a symbol"))
+        };
+        let class = |names: [&'static CStr; 3]| -> Result<Class, &'static str> {
+            Ok(Class {
+                descriptor: at(names[0])?.as_ptr(),
+                // SAFETY: UCC's class constructors take the object, the class, a counter and the two arguments of each
+                // of these three classes (UCC_CLASS_DECLARE in ucc_tl.h); all are pointers.
+                init: unsafe { std::mem::transmute::<NonNull<c_void>, ClassInit2>(at(names[1])?) },
+                // SAFETY: a class destructor takes the object.
+                cleanup: unsafe { std::mem::transmute::<NonNull<c_void>, Cleanup>(at(names[2])?) },
+            })
+        };
+        type Version = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
+        // SAFETY: the public function ucc_get_version has this type.
+        let get_version =
+            unsafe { std::mem::transmute::<NonNull<c_void>, Version>(at(c"ucc_get_version")?) };
+        let mut version = [0; 3];
+        let [major, minor, release] = &mut version;
+        // SAFETY: three numbers that can be written.
+        unsafe { get_version(major, minor, release) };
+        let layout = Layout::of(version[0], version[1]);
+        // SAFETY: UCC's table of as many sizes, which is constant; DATATYPES is what the oldest known version has.
+        let datatype_bytes = unsafe { at(c"ucc_dt_predefined_sizes")?.cast().as_ref() };
+        // SAFETY: each function is found by its name, and has had its type in all known versions
+        // (src/coll_score/ucc_coll_score.h, src/schedule/ucc_schedule.h, src/core/ucc_progress_queue.h). Of a version
+        // that is not known, no function but the log's is called.
+        let ucc = unsafe {
+            Self {
+                version,
+                layout,
+                lib: class([
+                    c"ucc_tl_lib_t_class",
+                    c"ucc_tl_lib_t_init",
+                    c"ucc_tl_lib_t_cleanup",
+                ])?,
+                context: class([
+                    c"ucc_tl_context_t_class",
+                    c"ucc_tl_context_t_init",
+                    c"ucc_tl_context_t_cleanup",
+                ])?,
+                team: class([
+                    c"ucc_tl_team_t_class",
+                    c"ucc_tl_team_t_init",
+                    c"ucc_tl_team_t_cleanup",
+                ])?,
+                score_alloc: std::mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut *mut c_void) -> ucc_status_t,
+                >(at(c"ucc_coll_score_alloc")?),
+                score_add_range: std::mem::transmute::<NonNull<c_void>, AddRange>(at(
+                    c"ucc_coll_score_add_range",
+                )?),
+                task_construct: std::mem::transmute::<NonNull<c_void>, Cleanup>(at(
+                    c"ucc_coll_task_construct",
+                )?),
+                task_destruct: std::mem::transmute::<NonNull<c_void>, Cleanup>(at(
+                    c"ucc_coll_task_destruct",
+                )?),
+                task_init: std::mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> ucc_status_t,
+                >(at(c"ucc_coll_task_init")?),
+                queue_init: std::mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut *mut c_void, ucc_thread_mode_t, u32) -> ucc_status_t,
+                >(at(c"ucc_progress_queue_init")?),
+                queue_finalize: std::mem::transmute::<NonNull<c_void>, Cleanup>(at(
+                    c"ucc_progress_queue_finalize",
+                )?),
+                datatype_bytes,
+                lib_table: at(c"ucc_tl_lib_config_table")?.as_ptr().cast(),
+                context_table: at(c"ucc_tl_context_config_table")?.as_ptr().cast(),
+                base_lib_table: at(c"ucc_base_lib_config_table")?.as_ptr().cast(),
+                base_context_table: at(c"ucc_base_ctx_config_table")?.as_ptr().cast(),
+                option_list: at(c"ucc_config_global_list").ok(),
+                log: at(c"ucs_log_dispatch")
+                    .ok()
+                    .map(|found| std::mem::transmute::<NonNull<c_void>, log::Dispatch>(found)),
+                handle: handle.as_ptr(),
+            }
+        };
+        Ok(ucc)
+    }
+
+    /// A name in libucc or in a library that it needs, libucs above all.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        find_symbol(self.handle, name)
+    }
+
+    /// Checks UCC's tables: that options have the layout of [`Field`], and datatypes their known sizes.
+    pub(crate) fn check_tables(&self) -> Result<(), &'static str> {
+        let table_parser = self
+            .symbol(c"ucs_config_sscanf_table")
+            .ok_or("no parser of option tables")?;
+        for (table, base) in [
+            (self.lib_table, self.base_lib_table),
+            (self.context_table, self.base_context_table),
+        ] {
+            // SAFETY: the table has one entry and its end (ucc_tl.c). Were it otherwise, the entry's size would still be
+            // inside UCC's data, where tables follow each other.
+            let first = unsafe { &*table };
+            if first.parser.read != table_parser.as_ptr().cast_const()
+                || first.parser.argument != base.cast()
+                || first.offset != 0
+            {
+                return Err("its option tables are not as expected");
+            }
+        }
+        // SAFETY: as above.
+        let level = unsafe { &*self.base_lib_table };
+        if level.offset != LOG_LEVEL_AT || !level.is_called(c"LOG_LEVEL") {
+            return Err("its log level option is not as expected");
+        }
+        if *self.datatype_bytes != KNOWN_BYTES {
+            return Err("its datatypes are not as expected");
+        }
+        Ok(())
+    }
+
+    /// Checks that the context's progress queue is where the layout says: its functions must be those of a queue that
+    /// UCC makes when it is asked for one.
+    ///
+    /// # Safety
+    /// `context` is a complete `ucc_context_t`.
+    pub(crate) unsafe fn check_queue(&self, layout: &Layout, context: *mut c_void) -> bool {
+        // SAFETY: the field lies inside ucc_context_t in each known version.
+        let queue: *const u8 = unsafe { read(context, layout.context_queue) };
+        if queue.is_null() || queue.addr() % align_of::<usize>() != 0 {
+            return false;
+        }
+        // Which of UCC's queues it is depends on the context's thread mode and on an option.
+        let modes = [
+            crate::bindings::UCC_THREAD_SINGLE,
+            crate::bindings::UCC_THREAD_MULTIPLE,
+        ];
+        modes
+            .iter()
+            .flat_map(|mode| [(*mode, 0), (*mode, 1)])
+            .any(|(mode, lock_free)| {
+                let mut other = null_mut();
+                // SAFETY: any thread mode and either kind; the queue can be written.
+                if unsafe { (self.queue_init)(&raw mut other, mode, lock_free) } != 0 {
+                    return false;
+                }
+                let same = layout.queue.iter().all(|at| {
+                    // SAFETY: both are at least as long as a queue's table of functions, if `queue` is one; if it is not,
+                    // it is an aligned pointer inside UCC's context and may point anywhere, which the check of the version
+                    // makes as unlikely as it can.
+                    unsafe {
+                        read::<usize>(queue.cast_mut().cast(), *at) == read::<usize>(other, *at)
+                    }
+                });
+                // SAFETY: made above and used by nobody else.
+                unsafe { (self.queue_finalize)(other) };
+                same
+            })
+    }
+
+    /// Puts a task into the context's progress queue.
+    ///
+    /// # Safety
+    /// `context` has passed [`Ucc::check_queue`], and the task is initialised and in no queue.
+    pub(crate) unsafe fn enqueue(&self, layout: &Layout, context: *mut c_void, task: *mut c_void) {
+        // SAFETY: checked when the team was made.
+        let queue: *mut c_void = unsafe { read(context, layout.context_queue) };
+        // SAFETY: the same; the function has this type in all versions.
+        let enqueue: unsafe extern "C" fn(*mut c_void, *mut c_void) =
+            unsafe { read(queue, layout.queue[0]) };
+        // SAFETY: the caller's promise.
+        unsafe { enqueue(queue, task) };
+    }
+
+    /// Makes a task of zeroed memory.
+    ///
+    /// # Safety
+    /// `task` has [`crate::layout::OBJECT_BYTES`] zeroed bytes; `args` and `team` are what UCC gave.
+    pub(crate) unsafe fn make_task(
+        &self,
+        task: *mut c_void,
+        args: *mut c_void,
+        team: *mut c_void,
+    ) -> ucc_status_t {
+        // SAFETY: the caller's promise.
+        unsafe { (self.task_construct)(task) };
+        // SAFETY: the same.
+        unsafe { (self.task_init)(task, args, team) }
+    }
+
+    /// A set of scores without a range.
+    ///
+    /// # Safety
+    /// `to` can be written.
+    pub(crate) unsafe fn make_scores(&self, to: *mut *mut c_void) -> ucc_status_t {
+        // SAFETY: the caller's promise.
+        unsafe { (self.score_alloc)(to) }
+    }
+
+    /// Adds what a team serves: a collective on host memory, for messages of `first` to `last` bytes.
+    ///
+    /// # Safety
+    /// `scores` is from [`Ucc::make_scores`], and `team` is the team that they are for.
+    pub(crate) unsafe fn add_score(
+        &self,
+        scores: *mut c_void,
+        (kind, first, last): (ucc_coll_type_t, usize, usize),
+        score: u32,
+        init: InitFn,
+        team: *mut c_void,
+    ) -> ucc_status_t {
+        let host = crate::bindings::UCC_MEMORY_TYPE_HOST;
+        // SAFETY: the caller's promise.
+        unsafe { (self.score_add_range)(scores, kind, host, first, last, score, init, team) }
+    }
+}
+
+/// Where `ucc_base_lib_config_t` keeps its log component, whose first field is the level.
+pub(crate) const LOG_LEVEL_AT: usize = 8;
+
+/// Bytes of UCC's predefined datatypes in the order of their numbers (`ucc.h`): signed and unsigned integers of 8 to 128
+/// bits, floating-point numbers of 16, 32 and 64 bits, bfloat16, float128, and complex numbers of 32, 64 and 128 bits.
+const KNOWN_BYTES: [usize; DATATYPES] = [1, 2, 4, 8, 16, 1, 2, 4, 8, 16, 2, 4, 8, 2, 16, 8, 16, 32];
+
+impl Class {
+    /// Runs the constructor of a base object with its two arguments.
+    ///
+    /// # Safety
+    /// `object` has [`crate::layout::OBJECT_BYTES`] zeroed bytes, and the arguments are those of the class.
+    pub(crate) unsafe fn construct(
+        &self,
+        object: *mut c_void,
+        first: *const c_void,
+        second: *const c_void,
+    ) -> ucc_status_t {
+        let mut count: c_int = 1;
+        // SAFETY: the caller's promise.
+        unsafe { (self.init)(object, self.descriptor, &raw mut count, first, second) }
+    }
+
+    /// Runs the destructor.
+    ///
+    /// # Safety
+    /// `object` was constructed, and is destroyed once.
+    pub(crate) unsafe fn destruct(&self, object: *mut c_void) {
+        // SAFETY: the caller's promise.
+        unsafe { (self.cleanup)(object) };
+    }
+}
+
+fn find_symbol(handle: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: an open library and a text with a NUL at its end; looking up runs nothing.
+    NonNull::new(unsafe { libc::dlsym(handle, name.as_ptr()) })
+}
+
+/// Reads a field of a structure of UCC.
+///
+/// # Safety
+/// The structure has a field of this type there.
+pub(crate) unsafe fn read<T: Copy>(of: *const c_void, at: usize) -> T {
+    // SAFETY: the caller's promise.
+    let field = unsafe { of.cast::<u8>().add(at) };
+    // SAFETY: the same; fields of C structures are aligned, and an unaligned read asks for nothing.
+    unsafe { field.cast::<T>().read_unaligned() }
+}
+
+/// Writes a field of a structure of UCC.
+///
+/// # Safety
+/// The structure has a field of this type there, and nobody else uses it now.
+pub(crate) unsafe fn write<T>(of: *mut c_void, at: usize, value: T) {
+    // SAFETY: the caller's promise.
+    let field = unsafe { of.cast::<u8>().add(at) };
+    // SAFETY: the same.
+    unsafe { field.cast::<T>().write_unaligned(value) };
+}

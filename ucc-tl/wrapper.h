@@ -1,0 +1,2 @@
+/* What bindgen reads: UCC's public API. */
+#include <ucc/api/ucc.h>
