@@ -33,10 +33,6 @@ impl std::fmt::Debug for Interface {
 
 /// UCC looks for the name of the component's file without `lib` and `.so`.
 #[unsafe(no_mangle)]
-#[expect(
-    non_upper_case_globals,
-    reason = "UCC makes the name out of the file's"
-)]
 pub static ucc_tl_xgvmi: Interface = Interface(UnsafeCell::new([0; OBJECT_BYTES]));
 
 #[used]

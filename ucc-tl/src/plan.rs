@@ -104,18 +104,17 @@ impl Plan {
                 let receive = reader.even(dst)?;
                 (if in_place { none() } else { reader.even(src)? }, receive)
             }
-            b::UCC_COLL_TYPE_ALLTOALLV => {
+            b::UCC_COLL_TYPE_ALLTOALLV if in_place => {
                 // SAFETY: the caller's promise.
                 let receive = unsafe { reader.listed(dst_v) }?;
+                (none(), receive)
+            }
+            b::UCC_COLL_TYPE_ALLTOALLV => {
+                // SAFETY: the caller's promise.
+                let send = unsafe { reader.listed(src_v) }?;
                 // SAFETY: the same.
-                (
-                    if in_place {
-                        none()
-                    } else {
-                        unsafe { reader.listed(src_v) }?
-                    },
-                    receive,
-                )
+                let receive = unsafe { reader.listed(dst_v) }?;
+                (send, receive)
             }
             b::UCC_COLL_TYPE_ALLGATHER => {
                 let receive = reader.even(dst)?;

@@ -66,7 +66,7 @@ struct Connecting {
 
 enum FromThread {
     Exchange(Vec<u8>),
-    Done(Result<Held, String>),
+    Done(Box<Result<Held, String>>),
 }
 
 /// What each rank says first.
@@ -412,7 +412,7 @@ impl Connecting {
             let connected = Client::connect(&options, rank, size, &mut bridge);
             let done = connected.map(Held::new).map_err(|error| error.to_string());
             // A team that was given up hears nothing; the client says goodbye by being dropped.
-            let _ = bridge.requests.send(FromThread::Done(done));
+            let _ = bridge.requests.send(FromThread::Done(Box::new(done)));
         });
         if spawned.is_err() {
             // The other ranks wait for a first exchange, and take this for a rank of another version.

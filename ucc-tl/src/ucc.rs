@@ -222,7 +222,7 @@ impl Ucc {
     pub(crate) unsafe fn check_queue(&self, layout: &Layout, context: *mut c_void) -> bool {
         // SAFETY: the field lies inside ucc_context_t in each known version.
         let queue: *const u8 = unsafe { read(context, layout.context_queue) };
-        if queue.is_null() || queue.addr() % align_of::<usize>() != 0 {
+        if queue.is_null() || !queue.addr().is_multiple_of(align_of::<usize>()) {
             return false;
         }
         // Which of UCC's queues it is depends on the context's thread mode and on an option.

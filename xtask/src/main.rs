@@ -15,6 +15,7 @@ mod install;
 mod link;
 mod matrix;
 mod patch;
+mod place;
 mod process;
 mod progress;
 mod results;

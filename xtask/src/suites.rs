@@ -7,6 +7,7 @@ mod pyverbs;
 mod skips;
 mod stock;
 mod transport;
+mod ucc;
 mod ucp;
 mod ucx;
 mod verbs;
@@ -34,6 +35,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
   mpi       stock Open MPI with four ranks on two nodes, over each transport, each byte compared
   osu       osu_alltoallv and osu_ialltoallv under the wheel's Open MPI and Debian's Open MPI and MPICH
+  ucc       stock UCC of Debian's testing suite, alone and under its Open MPI and MPICH, with collectives on the DPUs:
+            with the service processes, without them, and with one of them killed
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)
@@ -146,6 +149,7 @@ const SUITES: &[Suite] = &[
     Suite::new("ucx", None, ucx::run_all),
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
     Suite::new("osu", None, osu::run_all),
+    Suite::new("ucc", Some(ucc::SAMPLE), ucc::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),
@@ -175,7 +179,16 @@ impl World {
         let mut build = Command::new("cargo");
         build
             .args(["build", "--release", "-p", "bf-emu", "-p", "bf-emu-preload"])
-            .args(["-p", "osu-mpi"])
+            .args([
+                "-p",
+                "osu-mpi",
+                "-p",
+                "uct-plugin",
+                "-p",
+                "xgvmi-offload",
+                "-p",
+                "ucc-tl",
+            ])
             .current_dir(workspace::root());
         let done = process::run(&mut build, BUILD)?;
         ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);

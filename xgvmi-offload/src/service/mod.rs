@@ -531,10 +531,15 @@ impl Service {
                 self.tell(*connection, &Frame::Bye);
                 self.connections.leave(*connection, &self.poller);
             }
-            self.counters.past.add(entry.job.moved());
+            let moved = entry.job.moved();
+            let calls = moved.calls;
+            self.counters.past.add(moved);
             entry.job.shut();
             self.counters.jobs_done += 1;
-            self.log(LogLevel::Info, format_args!("job {id}: done"));
+            self.log(
+                LogLevel::Info,
+                format_args!("job {id}: done, {calls} calls of its ranks completed"),
+            );
         }
     }
 

