@@ -6,7 +6,7 @@ use super::Tree;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product: they meet the emulator only at the kernel's interface.
-const PRODUCT: [&str; 12] = [
+const PRODUCT: [&str; 13] = [
     "mlx5dv-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
