@@ -6,7 +6,10 @@ use crate::world::{Room, World, succeed};
 use anyhow::{Result, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("trap_keeps_registers", keeps_registers)]
+    vec![
+        Case::new("trap_keeps_registers", keeps_registers),
+        Case::new("trap_foreign_doorbell", foreign_doorbell),
+    ]
 }
 
 /// General registers, flags, vectors, the red zone, floating-point modes, errno and the signal
@@ -17,5 +20,16 @@ fn keeps_registers(world: &World) -> Result<()> {
     ensure!(said.trim() == "ok 20000", "{said}");
     let traps = room.total("traps")?;
     ensure!(traps >= 20_000, "only {traps} stores trapped");
+    Ok(())
+}
+
+/// Dedicated doorbell registers: both halves of each ring its queue pair, and another page's register does not.
+fn foreign_doorbell(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let program = compile("foreign_doorbell")?;
+    let said = succeed(&mut room.command("node0.host", program))?;
+    ensure!(said.trim() == "ok 256", "{said}");
+    let refused = room.refusals("node0.host", "foreign_doorbell")?;
+    ensure!(refused == 1, "{refused} doorbells were refused");
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::step::{self, Step};
 use super::{complete, deferred, wake};
+use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
@@ -14,18 +15,23 @@ use crate::sys;
 /// Entries of one queue that are carried out before others may use the device.
 const ENTRIES_PER_TURN: u32 = 16;
 
-/// The doorbell of send queue `qpn` rang, by a user of `context`. False if the context has no such
-/// queue, and then nothing is done.
-pub(crate) fn ring_send(fabric: &Fabric, function: usize, (context, qpn): (u32, u32)) -> bool {
+/// The doorbell of send queue `qpn` rang, by a user of `context` on UAR page `uar`. False if the context
+/// has no such queue, and then nothing is done. Nor is it if the queue has another page: hardware
+/// ignores such a doorbell.
+pub(crate) fn ring_send(
+    fabric: &Fabric,
+    function: usize,
+    (context, qpn): (u32, u32),
+    uar: u32,
+) -> bool {
     let start_ns = now_if_it_counts(fabric);
     let mut locked = fabric.lock();
-    if locked
-        .peek(function)
-        .qps
-        .owned(qp_slot(qpn), context)
-        .is_none()
-    {
+    let Some(qp) = locked.peek(function).qps.owned(qp_slot(qpn), context) else {
         return false;
+    };
+    if qp.uar != uar {
+        fabric.counters(function).refuse(Refusal::ForeignDoorbell);
+        return true;
     }
     fabric.counters(function).doorbell();
     fabric.trace().write(function, What::Doorbell { qpn });

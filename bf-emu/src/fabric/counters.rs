@@ -84,6 +84,7 @@ countable! {
         Dropped = "dropped",
         CqOverrun = "cq_overrun",
         Injected = "injected",
+        ForeignDoorbell = "foreign_doorbell",
     }
 }
 

@@ -571,7 +571,7 @@ impl Process {
     fn ring(&self, function: usize, context: u32, uar: u32, bytes: Option<[u8; 8]>) {
         if let Some([_, _, _, _, a, b, c, _]) = bytes {
             let qpn = u32::from_be_bytes([0, a, b, c]);
-            if engine::ring_send(self.fabric, function, (context, qpn)) {
+            if engine::ring_send(self.fabric, function, (context, qpn), uar) {
                 return;
             }
         }
@@ -586,7 +586,7 @@ impl Process {
                 locked.peek(function).qps.next(from, wanted)
             };
             let Some(slot) = next else { return };
-            engine::ring_send(self.fabric, function, (context, slot + QPN_BASE));
+            engine::ring_send(self.fabric, function, (context, slot + QPN_BASE), uar);
             from = slot + 1;
         }
     }

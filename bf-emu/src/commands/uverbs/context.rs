@@ -52,12 +52,14 @@ fn ucontext(call: &Call<'_>) -> Result<Answer, Errno> {
     const MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
     /// CREATE_AH and QUERY_DEVICE have driver data.
     const CMDS_SUPP_UHW: u8 = 3;
+    /// What BlueField-2 and -3 answer: halves of 256 bytes.
+    const BF_REG_BYTES: u32 = 512;
     /// There is a clock page, see [`super::clock`].
     const CLOCK_INFO_V1: u8 = 1 << 0;
     let mut answer = Answer::new(BYTES as usize);
     answer
         .u32(0, 1 << 18) // qp_tab_size
-        .u32(4, 0) // bf_reg_size: every queue rings by words of 8 bytes
+        .u32(4, BF_REG_BYTES) // bf_reg_size: two halves that are written in turn
         .u32(8, 0) // tot_bfregs: UAR pages are given out one by one
         .u32(12, 64) // cache_line_size
         .u16(16, 1024) // max_sq_desc_sz
