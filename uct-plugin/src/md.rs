@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
-use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::mlx5::{Form, Mlx5Device};
 use xgvmi_pool::{
     AliasRef, AliasStats, Announcement, DpuHooks, HostHooks, MkeyDevice, Observer, OwnerUuid,
     PoolError, PoolEvent, PoolStats, RemoteKey,
@@ -176,13 +176,30 @@ impl Md {
         self.device.get_or_init(open).as_ref()
     }
 
-    /// Opens the pool and its work queue, so that the first export finds both.
+    /// Opens the pool and its work queue and proves what the device does, so that the first export finds
+    /// all of it.
     fn get_ready(&self) {
         if self.host().is_some()
             && let Some(device) = self.device()
         {
             // An empty chain makes the queue. If it cannot be made, the first export tries again.
             let _made = device.run(&[]);
+            self.prove();
+        }
+    }
+
+    /// Proves the usual form of binds with a key of the pool, if it has a free one. If that fails, the
+    /// first export says so.
+    fn prove(&self) {
+        let (Some(host), Some(device)) = (self.host(), self.device()) else {
+            return;
+        };
+        let pool = host.pool();
+        if pool.levels().free > 0
+            && let Ok(lease) = pool.lease()
+            && let Some(mkey) = lease.mkey()
+        {
+            let _proved = device.prove(Form::Stock, mkey);
         }
     }
 
@@ -201,6 +218,7 @@ impl Md {
             // What the device does not give is not announced.
             let _created = pool.prefill(pool.levels().free.saturating_add(missing));
         }
+        self.prove();
         // Numbers begin at one.
         let sequence = self.announced.fetch_add(1, Ordering::Relaxed) + 1;
         let announcement = pool.announce(self.owner, sequence);

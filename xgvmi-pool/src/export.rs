@@ -27,6 +27,12 @@ impl<'a, D: MkeyDevice> Lease<'a, D> {
         Self { core, id: Some(id) }
     }
 
+    /// The key, which is free.
+    #[must_use]
+    pub fn mkey(&self) -> Option<Mkey> {
+        self.id.map(|id| self.core.slots.mkey(id))
+    }
+
     /// Makes the key stand for a [`Region`], or for a [`Span`] of several.
     ///
     /// # Errors

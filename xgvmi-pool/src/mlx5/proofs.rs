@@ -163,6 +163,11 @@ impl Proofs {
         lock(&self.state).done.clone()
     }
 
+    /// True if the form may be used.
+    pub(super) fn is_usable(&self, form: Form) -> bool {
+        self.usable.load(Ordering::Acquire) & form.bit() != 0
+    }
+
     /// The first bind of the chain whose form is not known to work.
     #[inline]
     pub(super) fn missing(&self, chain: &[UmrOp<'_>]) -> Option<(Form, Mkey)> {
