@@ -6,6 +6,8 @@ use crate::wqe::{be32, be64};
 pub const CQE_BYTES: usize = 64;
 /// Offset of the byte that passes the entry to its reader: opcode, format and owner.
 pub const OWNER_AT: usize = 63;
+/// Offset of the number of the request, in big-endian order.
+pub const WQE_COUNTER_AT: usize = 60;
 
 /// Opcodes of completions, the upper half of the last byte.
 #[expect(missing_docs, reason = "the PRM's own names say it all")]
@@ -102,7 +104,7 @@ impl Cqe {
             bytes[48..56].copy_from_slice(&self.timestamp.to_be_bytes());
         }
         bytes[56..60].copy_from_slice(&low24(self.wqe_opcode, self.qpn));
-        bytes[60..62].copy_from_slice(&self.wqe_counter.to_be_bytes());
+        bytes[WQE_COUNTER_AT..WQE_COUNTER_AT + 2].copy_from_slice(&self.wqe_counter.to_be_bytes());
         bytes[OWNER_AT] = self.opcode << 4
             | (self.inline_scatter & 3) << 2
             | u8::from(self.solicited) << 1
@@ -127,7 +129,7 @@ impl Cqe {
             timestamp: if error { 0 } else { be64(&bytes[48..56]) },
             wqe_opcode: bytes[56],
             qpn: be32(&bytes[57..60]),
-            wqe_counter: u16::from_be_bytes([bytes[60], bytes[61]]),
+            wqe_counter: u16::from_be_bytes([bytes[WQE_COUNTER_AT], bytes[WQE_COUNTER_AT + 1]]),
             src_qpn: be32(&bytes[25..28]),
             slid: u16::from_be_bytes([bytes[22], bytes[23]]),
             rx_flags: bytes[24],

@@ -97,6 +97,7 @@ impl Klm {
 
     /// The entry on the wire.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> [u8; KLM_BYTES] {
         let mut bytes = [0; KLM_BYTES];
         bytes[..4].copy_from_slice(&self.byte_count.to_be_bytes());

@@ -64,6 +64,7 @@ pub struct UmrCtrl {
 impl UmrCtrl {
     /// The segment on the wire.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> [u8; CTRL_BYTES] {
         let mut bytes = [0; CTRL_BYTES];
         bytes[0] = self.flags;
@@ -107,6 +108,7 @@ pub struct UmrContext {
 impl UmrContext {
     /// The segment on the wire.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> [u8; CONTEXT_BYTES] {
         let mut bytes = [0; CONTEXT_BYTES];
         bytes[0] = if self.free { CONTEXT_FREE } else { 0 };

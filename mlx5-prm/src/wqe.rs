@@ -73,6 +73,7 @@ impl Ctrl {
 
     /// The segment on the wire.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = self.opmod;
@@ -140,6 +141,7 @@ impl RemoteAddress {
 
     /// The segment on the wire.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> [u8; OCTOWORD_BYTES] {
         let mut bytes = [0; OCTOWORD_BYTES];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());
@@ -191,6 +193,7 @@ impl Data {
 
     /// The segment on the wire; of an inline segment the header, data to follow at once.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self) -> [u8; OCTOWORD_BYTES] {
         let mut bytes = [0; OCTOWORD_BYTES];
         match self {

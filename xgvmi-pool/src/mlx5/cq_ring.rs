@@ -50,7 +50,9 @@ impl CqRing {
         })
     }
 
-    /// The next completion, if the adapter has written it.
+    /// The next completion, if the adapter has written it. Of one that is no error, opcode and number
+    /// of the request.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Cqe> {
         let place = (self.next & (self.count - 1)) as usize * self.entry_bytes;
         // The completion proper is the second half of a 128-byte entry.
@@ -66,6 +68,17 @@ impl CqRing {
             return None;
         }
         mmio::from_device_barrier();
+        if owner >> 4 == cqe::opcode::REQ {
+            // Of a success the number of its request is all that matters.
+            // SAFETY: within the entry, and aligned; volatile, because the adapter wrote it.
+            let counter = unsafe { entry.add(cqe::WQE_COUNTER_AT).cast::<u16>().read_volatile() };
+            self.advance();
+            return Some(Cqe {
+                opcode: cqe::opcode::REQ,
+                wqe_counter: u16::from_be(counter),
+                ..Cqe::default()
+            });
+        }
         let mut bytes = [0; CQE_BYTES];
         for (word, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             // SAFETY: `word` is below 8, the words of an entry.
@@ -73,12 +86,18 @@ impl CqRing {
             // SAFETY: entries are aligned to their size; volatile, because the adapter wrote it.
             *bytes = unsafe { word.read_volatile() }.to_ne_bytes();
         }
+        self.advance();
+        Some(Cqe::parse(&bytes))
+    }
+
+    /// Gives the entry back to the adapter.
+    #[inline]
+    fn advance(&mut self) {
         self.next = self.next.wrapping_add(1);
         // The record holds 24 bits of the counter; it tells the adapter which entries are free.
         let record = (self.next & 0xff_ffff).to_be();
         // SAFETY: a doorbell record is two aligned words, of which this is the first. Volatile,
         // because the adapter reads it.
         unsafe { self.record.write_volatile(record) };
-        Some(Cqe::parse(&bytes))
     }
 }

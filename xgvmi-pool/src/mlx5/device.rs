@@ -296,8 +296,10 @@ impl MkeyDevice for Mlx5Device {
         while let Some(form) = self.proofs.missing(chain) {
             self.proofs.prove(&self.queues, form)?;
         }
-        let queue = self.queues.get().map_err(not_posted)?;
-        queue.run(chain)
+        match self.queues.first() {
+            Some(queue) => queue.run(chain),
+            None => self.queues.get().map_err(not_posted)?.run(chain),
+        }
     }
 
     fn recoveries(&self) -> u64 {

@@ -26,6 +26,7 @@ mod record;
 mod register;
 mod send;
 mod send_ring;
+mod single;
 pub mod steps;
 mod wqe;
 

@@ -39,16 +39,19 @@ pub(super) struct Ticket {
 
 impl Progress {
     /// Building blocks below this one may be written again: what they held is done.
+    #[inline]
     pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire)
     }
 
     /// Why the queue carries nothing any more, if so.
+    #[inline]
     pub(super) fn failure(&self) -> Option<&DeviceError> {
         self.failure.get().map(|failure| &failure.error)
     }
 
     /// What became of a chain, if that is known.
+    #[inline]
     pub(super) fn outcome<R: Request>(
         &self,
         ticket: Ticket,
@@ -67,6 +70,7 @@ impl Progress {
     }
 
     /// Takes note of one completion. Called by one thread at a time, in the order of the queue.
+    #[inline]
     pub(super) fn count(&self, cqe: &Cqe, qpn: u32) {
         let done = self.done.load(Ordering::Relaxed);
         // The adapter counts modulo 2^16, and fewer building blocks than that are on their way.

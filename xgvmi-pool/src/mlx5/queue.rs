@@ -26,7 +26,9 @@ use super::receive::Receiver;
 use super::register::Register;
 use super::send::{Post, Sender, VerbsSend};
 use super::send_ring::{SendRing, low16};
-use super::wqe::{Request, Slot, WQEBBS_MAX};
+use super::single::{Templates, Words};
+use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
+use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
@@ -76,6 +78,9 @@ struct Producer {
     next: u64,
     /// Fence of the next request: behind a UMR there is one, as libmlx5 does it (`fm_cache`).
     fence: u8,
+    /// Where entries are written before they are copied to the ring.
+    scratch: Box<Wqe>,
+    templates: Option<Templates>,
     qp: Handle<ibv_qp>,
     /// Goes after the queue pair.
     register: Option<Register>,
@@ -164,6 +169,8 @@ impl UmrQueue {
                 sender,
                 next: 0,
                 fence: 0,
+                scratch: Box::new(Wqe::new()),
+                templates: Templates::new(qpn),
                 qp: Handle(qp),
                 register,
             })),
@@ -187,6 +194,7 @@ impl UmrQueue {
     }
 
     /// True once the queue carries nothing any more.
+    #[inline]
     pub(super) fn has_failed(&self) -> bool {
         self.progress.failure().is_some()
     }
@@ -204,8 +212,72 @@ impl UmrQueue {
             rest: Rest::NotDone,
             source,
         };
-        let ticket = self.post(chain).map_err(not_posted)?;
+        let single = match chain {
+            [request] => request.umr().and_then(|op| self.post_single(op)),
+            _ => None,
+        };
+        let ticket = match single {
+            Some(ticket) if self.reap_until(ticket) => return Ok(()),
+            Some(ticket) => ticket,
+            None => self.post(chain).map_err(not_posted)?,
+        };
         self.wait(ticket, chain)
+    }
+
+    /// Reads completions up to that of the chain. False if it is not there yet, or if another thread is
+    /// at it.
+    #[inline]
+    fn reap_until(&self, ticket: Ticket) -> bool {
+        let Ok(mut completions) = self.completions.try_lock() else {
+            return false;
+        };
+        let Some(Completions {
+            receiver: Receiver::Ring(ring),
+            ..
+        }) = completions.as_mut()
+        else {
+            return false;
+        };
+        while let Some(cqe) = ring.pop() {
+            self.progress.count(&cqe, self.qpn);
+            if self.progress.done() > ticket.last {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Posts one of the two usual requests, if nothing stands in the way.
+    #[inline]
+    fn post_single(&self, op: &UmrOp<'_>) -> Option<Ticket> {
+        let mut producer = lock(&self.producer);
+        if self.has_failed() {
+            return None;
+        }
+        let producer = producer.as_mut()?;
+        let Sender::Ring(ring) = &mut producer.sender else {
+            return None;
+        };
+        let first = producer.next;
+        let templates = producer.templates.as_ref()?;
+        let words = templates.words(op, low16(first), producer.fence)?;
+        let end = first + words.wqebbs();
+        if end - self.progress.done() > u64::from(self.capacity) {
+            return None;
+        }
+        match &words {
+            Words::Bind(words) => {
+                ring.write_words(first, words);
+                ring.ring_word(end, words[0]);
+            }
+            Words::Invalidate(words) => {
+                ring.write_words(first, words);
+                ring.ring_word(end, words[0]);
+            }
+        }
+        producer.next = end;
+        producer.fence = self.fence;
+        Some(Ticket { first, last: first })
     }
 
     fn post<R: Request>(&self, chain: &[R]) -> Result<Ticket, DeviceError> {
@@ -228,6 +300,7 @@ impl UmrQueue {
     }
 
     /// Building blocks of a chain, if it fits.
+    #[inline]
     fn measure<R: Request>(&self, chain: &[R]) -> Result<u32, DeviceError> {
         let mut sum = 0;
         for op in chain {
@@ -250,6 +323,7 @@ impl UmrQueue {
     }
 
     /// Writes the chain and rings, if there is room.
+    #[inline]
     fn try_post<R: Request>(
         &self,
         chain: &[R],
@@ -280,20 +354,21 @@ impl UmrQueue {
                 signaled,
                 fence,
             };
-            let Some(wqe) = op.wqe(slot) else {
+            let wqe = &mut *producer.scratch;
+            if !op.write(slot, wqe) {
                 producer.sender.abort();
                 producer.next = first;
                 return Err(DeviceError::Unsupported {
                     what: "a bind of so many list entries".to_owned(),
                 });
-            };
+            }
             // A key may be freed and bound again in one chain.
             fence = if op.is_umr() { self.fence } else { 0 };
-            producer.sender.write(last, &wqe);
+            producer.sender.write(last, wqe);
             producer.next += wqe.blocks().len() as u64;
             if signaled {
                 assert_eq!(producer.next, end, "a chain takes what was measured");
-                if let Err(errno) = producer.sender.commit(end, &wqe) {
+                if let Err(errno) = producer.sender.commit(end, wqe) {
                     producer.next = first;
                     let reason = format!("libmlx5 does not post: errno {errno}");
                     return Err(DeviceError::QueueDown { reason });
@@ -321,6 +396,7 @@ impl UmrQueue {
     }
 
     /// Reads what completions there are, unless another thread is at it.
+    #[inline]
     fn reap(&self) {
         let Ok(mut completions) = self.completions.try_lock() else {
             hint::spin_loop();

@@ -1,7 +1,7 @@
 //! The queue in use, made when it is first needed and replaced when it has failed.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mlx5dv_sys::{Mlx5Lib, ibv_context, ibv_pd};
@@ -34,6 +34,8 @@ pub(super) struct Recipe {
 pub(super) struct Queues {
     recipe: Recipe,
     current: RwLock<Option<Arc<UmrQueue>>>,
+    /// The first queue, which hardly ever fails: as long as it does not, nobody takes a lock.
+    first: OnceLock<Arc<UmrQueue>>,
     attempts: Mutex<Attempts>,
     recoveries: AtomicU64,
 }
@@ -64,15 +66,24 @@ impl Queues {
         Self {
             recipe,
             current: RwLock::new(None),
+            first: OnceLock::new(),
             attempts: Mutex::new(attempts),
             recoveries: AtomicU64::new(0),
         }
+    }
+
+    /// The first queue, if it carries requests. Until the device is closed, which waits for all calls.
+    #[inline]
+    pub(super) fn first(&self) -> Option<&UmrQueue> {
+        let first = self.first.get()?;
+        (!first.has_failed()).then_some(&**first)
     }
 
     /// A queue that carries requests.
     ///
     /// # Errors
     /// If there is none and none can be made now.
+    #[inline]
     pub(super) fn get(&self) -> Result<Arc<UmrQueue>, DeviceError> {
         match &*read(&self.current) {
             Some(queue) if !queue.has_failed() => return Ok(Arc::clone(queue)),
@@ -111,6 +122,7 @@ impl Queues {
         match made {
             Ok(queue) => {
                 *write(&self.current) = Some(Arc::clone(&queue));
+                let _later = self.first.set(Arc::clone(&queue));
                 attempts.backoff = BACKOFF_MIN;
                 attempts.not_before = None;
                 if old.is_some() {

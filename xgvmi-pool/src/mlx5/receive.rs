@@ -26,6 +26,7 @@ impl Receiver {
     ///
     /// # Safety
     /// `cq` is the live completion queue that this is for, and nobody else polls it.
+    #[inline]
     pub(super) unsafe fn pop(&mut self, cq: NonNull<ibv_cq>) -> Option<Cqe> {
         match self {
             Self::Ring(ring) => ring.pop(),

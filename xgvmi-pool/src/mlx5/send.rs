@@ -35,6 +35,7 @@ impl Sender {
     }
 
     /// Begins a chain.
+    #[inline]
     pub(super) fn begin(&mut self) {
         if let Self::Verbs(verbs) = self {
             verbs.begin();
@@ -42,6 +43,7 @@ impl Sender {
     }
 
     /// Adds an entry whose first building block is number `at`.
+    #[inline]
     pub(super) fn write(&mut self, at: u64, wqe: &Wqe) {
         match self {
             Self::Ring(ring) => ring.write(at, wqe),
@@ -59,6 +61,7 @@ impl Sender {
 
     /// Tells the adapter that all building blocks below number `end` are written, the last entry
     /// being `last`. On error nothing of the chain is posted.
+    #[inline]
     pub(super) fn commit(&mut self, end: u64, last: &Wqe) -> Result<(), i32> {
         match self {
             Self::Ring(ring) => {

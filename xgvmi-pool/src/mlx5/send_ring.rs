@@ -6,6 +6,7 @@ use mlx5_prm::wqe::WQEBB_BYTES;
 use mlx5dv_sys::mlx5dv_qp;
 
 use super::mmio;
+use super::single::WQEBB_WORDS;
 use super::wqe::Wqe;
 
 /// Index of the send counter among the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).
@@ -58,12 +59,10 @@ impl SendRing {
 
     /// Writes an entry whose first building block is number `at`. The adapter does not look at it
     /// before the doorbell.
+    #[inline]
     pub(super) fn write(&mut self, at: u64, wqe: &Wqe) {
         for (block, number) in wqe.blocks().zip(at..) {
-            // Cannot be lost: masked to less than 2^32.
-            let place = usize::try_from(number & u64::from(self.mask)).unwrap_or(0);
-            // SAFETY: `place` is below the capacity, so that it lies in the ring's buffer.
-            let place = unsafe { self.blocks.add(place) }.cast::<u64>();
+            let place = self.block(number);
             for (word, bytes) in block.as_chunks::<8>().0.iter().enumerate() {
                 // SAFETY: `word` is below 8, the words of a building block; the buffer is aligned
                 // to pages, so a block is to its size. Volatile, because the adapter reads it.
@@ -72,9 +71,38 @@ impl SendRing {
         }
     }
 
+    /// Writes the words of an entry whose first building block is number `at`.
+    #[inline]
+    pub(super) fn write_words<const WORDS: usize>(&mut self, at: u64, words: &[u64; WORDS]) {
+        for (block, number) in words.as_chunks::<WQEBB_WORDS>().0.iter().zip(at..) {
+            let place = self.block(number);
+            for (word, value) in block.iter().enumerate() {
+                // SAFETY: `word` is below 8, the words of a building block; the buffer is aligned
+                // to pages, so a block is to its size. Volatile, because the adapter reads it.
+                unsafe { place.add(word).write_volatile(*value) };
+            }
+        }
+    }
+
+    /// The building block of this number, in the ring's buffer.
+    #[inline]
+    fn block(&self, number: u64) -> NonNull<u64> {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to less than 2^32")]
+        let place = (number & u64::from(self.mask)) as usize;
+        // SAFETY: `place` is below the capacity, so that it lies in the ring's buffer.
+        unsafe { self.blocks.add(place) }.cast::<u64>()
+    }
+
     /// Tells the adapter that all building blocks below number `end` are written, the last entry
     /// being `last`.
+    #[inline]
     pub(super) fn ring(&mut self, end: u64, last: &Wqe) {
+        self.ring_word(end, u64::from_ne_bytes(last.doorbell()));
+    }
+
+    /// The same; `first` is the first word of the last entry.
+    #[inline]
+    pub(super) fn ring_word(&mut self, end: u64, first: u64) {
         // The record holds the counter modulo 2^16.
         let counter = u32::from(low16(end)).to_be();
         mmio::to_device_barrier();
@@ -92,7 +120,7 @@ impl SendRing {
         // (libmlx5: `bf->offset ^= bf->buf_size`).
         let doorbell = unsafe { self.doorbell.byte_add(offset) };
         // SAFETY: a doorbell takes aligned stores of eight bytes.
-        unsafe { doorbell.write_volatile(u64::from_ne_bytes(last.doorbell())) };
+        unsafe { doorbell.write_volatile(first) };
         mmio::flush_writes();
         self.second_doorbell = !self.second_doorbell;
     }

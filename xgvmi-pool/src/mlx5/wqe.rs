@@ -24,7 +24,9 @@ pub(super) const WQEBBS_MAX: usize = (DS_MAX as usize * OCTOWORD_BYTES).div_ceil
 pub(super) const KLM_ENTRIES_MAX: u32 = 52;
 const _: () = assert!(klm_entries_in(DS_MAX as usize * OCTOWORD_BYTES) == KLM_ENTRIES_MAX as usize);
 
-/// One work queue entry, ready to be copied to the ring.
+/// One work queue entry, ready to be copied to the ring. Large, so a queue has one and writes it anew
+/// for each request.
+#[derive(Debug)]
 pub(super) struct Wqe {
     bytes: [u8; WQEBBS_MAX * WQEBB_BYTES],
     wqebbs: usize,
@@ -47,10 +49,14 @@ pub(super) struct Slot {
 pub(super) trait Request {
     /// Building blocks that the request takes in the ring.
     fn wqebbs(&self) -> usize;
-    /// The request as an entry. `None` if it does not fit into the largest one.
-    fn wqe(&self, slot: Slot) -> Option<Wqe>;
+    /// Writes the request as an entry. False if it does not fit into the largest one.
+    fn write(&self, slot: Slot, wqe: &mut Wqe) -> bool;
     /// The request changes a key, so that the next one must not overtake it.
     fn is_umr(&self) -> bool;
+    /// The request, if it binds or invalidates a key.
+    fn umr(&self) -> Option<&UmrOp<'_>> {
+        None
+    }
 }
 
 /// An RDMA read through a key, into memory of this process.
@@ -90,16 +96,14 @@ impl Request for UmrOp<'_> {
         bytes.div_ceil(WQEBB_BYTES)
     }
 
-    fn wqe(&self, slot: Slot) -> Option<Wqe> {
+    #[inline]
+    fn write(&self, slot: Slot, wqe: &mut Wqe) -> bool {
         if let UmrOp::Bind { span, .. } = self
             && span.klm_entries() > u64::from(KLM_ENTRIES_MAX)
         {
-            return None;
+            return false;
         }
-        let mut wqe = Wqe {
-            bytes: [0; _],
-            wqebbs: self.wqebbs(),
-        };
+        wqe.clear(self.wqebbs());
         let mut ds = HEAD_BYTES / OCTOWORD_BYTES;
         let (control, context) = match self {
             UmrOp::Bind { mkey, span } => {
@@ -147,11 +151,16 @@ impl Request for UmrOp<'_> {
         wqe.put_ctrl(slot, opcode::UMR, ds, self.mkey().raw());
         wqe.put(Ctrl::BYTES, &control.to_bytes());
         wqe.put(Ctrl::BYTES + umr::CTRL_BYTES, &context.to_bytes());
-        Some(wqe)
+        true
     }
 
     fn is_umr(&self) -> bool {
         true
+    }
+
+    #[inline]
+    fn umr(&self) -> Option<&UmrOp<'_>> {
+        Some(self)
     }
 }
 
@@ -160,11 +169,8 @@ impl Request for Read {
         1
     }
 
-    fn wqe(&self, slot: Slot) -> Option<Wqe> {
-        let mut wqe = Wqe {
-            bytes: [0; _],
-            wqebbs: self.wqebbs(),
-        };
+    fn write(&self, slot: Slot, wqe: &mut Wqe) -> bool {
+        wqe.clear(self.wqebbs());
         let remote = RemoteAddress {
             address: self.from.get(),
             rkey: self.key.raw(),
@@ -177,7 +183,7 @@ impl Request for Read {
         wqe.put_ctrl(slot, opcode::RDMA_READ, 3, 0);
         wqe.put(Ctrl::BYTES, &remote.to_bytes());
         wqe.put(Ctrl::BYTES + OCTOWORD_BYTES, &data.to_bytes());
-        Some(wqe)
+        true
     }
 
     fn is_umr(&self) -> bool {
@@ -186,6 +192,21 @@ impl Request for Read {
 }
 
 impl Wqe {
+    /// An empty one.
+    pub(super) const fn new() -> Self {
+        Self {
+            bytes: [0; _],
+            wqebbs: 0,
+        }
+    }
+
+    /// Makes it an entry of so many building blocks, all zero.
+    #[inline]
+    fn clear(&mut self, wqebbs: usize) {
+        self.wqebbs = wqebbs;
+        self.bytes[..wqebbs * WQEBB_BYTES].fill(0);
+    }
+
     /// The building blocks to copy to the ring.
     pub(super) fn blocks(&self) -> impl ExactSizeIterator<Item = &[u8; WQEBB_BYTES]> {
         self.bytes.as_chunks().0[..self.wqebbs].iter()
@@ -260,9 +281,14 @@ mod tests {
     };
     const KEY: Mkey = Mkey::from_raw(0x1234_56fb);
 
+    fn written(request: &impl Request, slot: Slot) -> Option<Wqe> {
+        let mut wqe = Wqe::new();
+        request.write(slot, &mut wqe).then_some(wqe)
+    }
+
     #[track_caller]
     fn check(request: &impl Request, slot: Slot, expect: &[(usize, &[u8])]) {
-        let wqe = request.wqe(slot).expect("it fits");
+        let wqe = written(request, slot).expect("it fits");
         let mut model = [0u8; WQEBBS_MAX * WQEBB_BYTES];
         for (at, part) in expect {
             model[*at..at + part.len()].copy_from_slice(part);
@@ -378,7 +404,7 @@ mod tests {
     #[test]
     fn one_region_below_two_gigabytes_has_the_stock_form() {
         let longest = Form::STOCK_BYTES_END - 1;
-        let wqe = bind(longest).wqe(SLOT).expect("it fits");
+        let wqe = written(&bind(longest), SLOT).expect("it fits");
         assert_eq!((wqe.blocks().len(), wqe.bytes[7]), (3, 12));
         let whole = Klm {
             byte_count: 0x7fff_ffff,
@@ -388,7 +414,7 @@ mod tests {
         assert_eq!(entry(&wqe, 0), whole);
         assert_eq!(entry(&wqe, 1), Klm::default());
         // One byte more takes two entries, and another form.
-        let wqe = bind(longest + 1).wqe(SLOT).expect("it fits");
+        let wqe = written(&bind(longest + 1), SLOT).expect("it fits");
         assert_eq!(wqe.blocks().len(), 3);
         assert_eq!(entry(&wqe, 0).byte_count, 1 << 30);
         assert_eq!(entry(&wqe, 1).byte_count, 1 << 30);
@@ -403,10 +429,11 @@ mod tests {
     #[test]
     fn a_long_region_has_an_entry_for_each_gigabyte() {
         let len = (4u64 << 30) + 5;
-        let wqe = bind(len).wqe(Slot {
+        let slot = Slot {
             signaled: false,
             ..SLOT
-        });
+        };
+        let wqe = written(&bind(len), slot);
         let wqe = wqe.expect("it fits");
         assert_eq!(wqe.blocks().len(), 4);
         assert_eq!(
@@ -445,7 +472,7 @@ mod tests {
             mkey: KEY,
             span: Span::of(&parts).expect("no gap"),
         };
-        let wqe = op.wqe(SLOT).expect("it fits");
+        let wqe = written(&op, SLOT).expect("it fits");
         assert_eq!(wqe.blocks().len(), 3);
         assert_eq!(wqe.bytes[80..88], 0x7001u64.to_be_bytes());
         assert_eq!(wqe.bytes[88..96], 0x2fffu64.to_be_bytes());
@@ -462,9 +489,9 @@ mod tests {
     #[test]
     fn the_longest_region_fits_and_the_next_one_does_not() {
         let longest = u64::from(KLM_ENTRIES_MAX) << 30;
-        let wqe = bind(longest).wqe(SLOT).expect("it fits");
+        let wqe = written(&bind(longest), SLOT).expect("it fits");
         assert_eq!(wqe.blocks().len(), 15);
         assert_eq!(wqe.bytes[7], 60);
-        assert!(bind(longest + 1).wqe(SLOT).is_none());
+        assert!(written(&bind(longest + 1), SLOT).is_none());
     }
 }
