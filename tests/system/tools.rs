@@ -1,6 +1,6 @@
 //! The emulator's own commands: users of a fabric, counters, and reset.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, compile};
 use crate::harness::Case;
 use crate::process;
 use crate::world::{LIMIT, Room, World, free_port, succeed, succeed_pair};
@@ -13,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("bf_emu_resets", resets),
         Case::new("bf_emu_ends_with_the_programs_code", exit_code),
         Case::new("bf_emu_counts_time_on_the_link", link),
+        Case::new("bf_emu_keeps_the_device_under_another_preload", preload),
     ]
 }
 
@@ -125,6 +126,34 @@ fn link(world: &World) -> Result<()> {
     ensure!(
         link_ns == bytes * NS_PER_BYTE,
         "{bytes} bytes occupied the link for {link_ns} ns"
+    );
+    Ok(())
+}
+
+/// A program whose starter replaces or removes `LD_PRELOAD` has the device, unless the starter takes that away too.
+fn preload(world: &World) -> Result<()> {
+    const PYTHON: &str = "import os, subprocess, sys; \
+        sys.exit(subprocess.call(sys.argv[1:], env=dict(os.environ, LD_PRELOAD='')))";
+    const SHELL: &str = "LD_PRELOAD=libm.so.6 exec \"$0\" \"$@\"";
+    let room = Room::new(world)?;
+    let program = compile("contexts")?;
+    for starter in [
+        &["env", "LD_PRELOAD=libm.so.6"][..],
+        &["env", "-u", "LD_PRELOAD"],
+        &["sh", "-c", SHELL],
+        &["python3", "-c", PYTHON],
+    ] {
+        let mut command = room.command("node0.host", starter[0]);
+        command.args(&starter[1..]).arg(&program);
+        let said = succeed(command.args(["rounds", "1"]))?;
+        ensure!(said.starts_with("ok "), "{starter:?}: {said}");
+    }
+    let mut command = room.command("node0.host", "env");
+    command.args(["-u", "BFEMU_AS", "LD_PRELOAD=libm.so.6"]);
+    let output = command.arg(&program).args(["rounds", "1"]).output()?;
+    ensure!(
+        !output.status.success(),
+        "a device that was taken away is there"
     );
     Ok(())
 }

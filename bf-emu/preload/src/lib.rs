@@ -11,8 +11,9 @@
 //! - `masks`, `records`, `context`, `watch`: signal masks, the program's own actions for the trap's signals, a
 //!   thread's saved registers, and the files that are contexts of the device.
 //! - `resume`, `fault`, `install`: the doorbell trap: return from the handler, the handler, and its installation.
-//! - `signals`, `files`, `names`, `open`, `stat`: the interposed functions: for signals, for open files (ioctl, close,
-//!   dup), functions that need only another path, and functions that present a uverbs device as a character device.
+//! - `signals`, `files`, `names`, `open`, `stat`, `exec`: the interposed functions: for signals, for open files (ioctl,
+//!   close, dup), functions that need only another path, functions that present a uverbs device as a character device,
+//!   and functions that start programs.
 //!
 //! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`. The file of a uverbs
 //! device is a memory file and supports them directly.
@@ -24,6 +25,7 @@
 mod call;
 #[cfg(target_arch = "x86_64")]
 mod context;
+mod exec;
 #[cfg(target_arch = "x86_64")]
 mod fault;
 mod files;

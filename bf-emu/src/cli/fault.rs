@@ -1,6 +1,7 @@
 //! `bf-emu fault`: rules for what is to go wrong, in the device that is there.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use bf_emu::engine;
@@ -8,18 +9,26 @@ use bf_emu::fabric::Fabric;
 use bf_emu::model::faults::{RULES_MAX, parse};
 use bf_emu::report::stats;
 use bf_emu::view::state::{StateDir, locate};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
-use super::args::{FormArgs, StateArgs, print};
+use super::args::{FormArgs, print};
 use super::show;
+
+/// `bf-emu fault`.
+#[derive(Args, Debug)]
+pub(super) struct FaultArgs {
+    /// The fabric's directory [default: $BFEMU_STATE, else /dev/shm/bf-emu-<uid>]
+    #[arg(long, value_name = "DIR", global = true)]
+    state: Option<PathBuf>,
+    #[command(subcommand)]
+    command: FaultCommand,
+}
 
 /// What to do with rules.
 #[derive(Debug, Subcommand)]
-pub(super) enum FaultCommand {
+enum FaultCommand {
     /// Put rules in force for every process: `any command create_mkey nth 7 status LIMITS_EXCEEDED`
     Add {
-        #[command(flatten)]
-        state: StateArgs,
         /// The words of a rule, several rules with `;` between them, or @FILE
         #[arg(required = true, value_name = "RULE|@FILE")]
         words: Vec<String>,
@@ -27,35 +36,28 @@ pub(super) enum FaultCommand {
     /// List the rules in force, how many events each has seen and how many it struck
     List {
         #[command(flatten)]
-        state: StateArgs,
-        #[command(flatten)]
         form: FormArgs,
     },
     /// Take rules out of force: those of these numbers, or all
     Clear {
-        #[command(flatten)]
-        state: StateArgs,
         /// Numbers, as `bf-emu fault list` has them
         #[arg(value_name = "ID")]
         ids: Vec<u32>,
     },
 }
 
-/// Does what was asked for.
-pub(super) fn act(command: &FaultCommand) -> Result<()> {
-    match command {
-        FaultCommand::Add { state, words } => add(state, words),
-        FaultCommand::List { state, form } => list(state, form.json),
-        FaultCommand::Clear { state, ids } => clear(state, ids),
+/// Carries out the command.
+pub(super) fn act(args: &FaultArgs) -> Result<()> {
+    let state = StateDir::open(&locate(args.state.as_deref()))?;
+    let fabric = engine::open(state.path())?;
+    match &args.command {
+        FaultCommand::Add { words } => add(&fabric, words),
+        FaultCommand::List { form } => list(&fabric, form.json),
+        FaultCommand::Clear { ids } => clear(&fabric, ids),
     }
 }
 
-fn open(args: &StateArgs) -> Result<Fabric> {
-    let state = StateDir::open(&locate(args.state.as_deref()))?;
-    Ok(engine::open(state.path())?)
-}
-
-fn add(args: &StateArgs, words: &[String]) -> Result<()> {
+fn add(fabric: &Fabric, words: &[String]) -> Result<()> {
     let text = match words {
         [word] if word.starts_with('@') => {
             let file = &word[1..];
@@ -63,7 +65,6 @@ fn add(args: &StateArgs, words: &[String]) -> Result<()> {
         }
         words => words.join(" "),
     };
-    let fabric = open(args)?;
     let rules = parse::parse(&text, &fabric.names())?;
     if rules.is_empty() {
         bail!("no rule in `{text}`");
@@ -78,8 +79,8 @@ fn add(args: &StateArgs, words: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn list(args: &StateArgs, json: bool) -> Result<()> {
-    let faults = stats::faults(&open(args)?);
+fn list(fabric: &Fabric, json: bool) -> Result<()> {
+    let faults = stats::faults(fabric);
     if json {
         return show::print_json(&faults);
     }
@@ -87,12 +88,8 @@ fn list(args: &StateArgs, json: bool) -> Result<()> {
     print(&lines)
 }
 
-fn clear(args: &StateArgs, ids: &[u32]) -> Result<()> {
-    let fabric = open(args)?;
-    let there: Vec<u32> = stats::faults(&fabric)
-        .iter()
-        .map(|fault| fault.id)
-        .collect();
+fn clear(fabric: &Fabric, ids: &[u32]) -> Result<()> {
+    let there: Vec<u32> = stats::faults(fabric).iter().map(|fault| fault.id).collect();
     if let Some(id) = ids.iter().find(|id| !there.contains(id)) {
         bail!("no rule {id} is in force; those that are: {there:?}");
     }

@@ -13,7 +13,9 @@ use bf_emu::engine::{self, deferred::ENV_MODE};
 use bf_emu::model::profile::Profile;
 use bf_emu::model::topology::Topology;
 use bf_emu::process::ENV_KEYS;
-use bf_emu::view::state::{ENV_AS, ENV_STATE, StateDir, StateError, StateLock, locate};
+use bf_emu::view::state::{
+    ENV_AS, ENV_LIBRARY, ENV_STATE, StateDir, StateError, StateLock, locate,
+};
 
 use super::args::{FabricArgs, ShapeArgs, print};
 
@@ -101,6 +103,7 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
         ),
         (ENV_STATE, state.path().as_os_str().to_owned()),
         (ENV_AS, OsString::from(&args.view)),
+        (ENV_LIBRARY, library.into_os_string()),
     ];
     if let Some(mode) = args.mode {
         variables.push((ENV_MODE, OsString::from(mode.to_string())));

@@ -70,10 +70,7 @@ enum Command {
         form: FormArgs,
     },
     /// Make commands and work requests go wrong on purpose
-    Fault {
-        #[command(subcommand)]
-        command: fault::FaultCommand,
-    },
+    Fault(fault::FaultArgs),
     /// Let a port go down or come up, or tell of a change on it
     Port(port::PortArgs),
     /// Remove the fabric; a later `run` makes a new one
@@ -103,7 +100,7 @@ impl Cli {
             Command::Ps { state, form } => show::ps(&state, form.json),
             Command::Trace(args) => trace::trace(&args),
             Command::Dump { state, form } => trace::dump(&state, &form),
-            Command::Fault { command } => fault::act(&command),
+            Command::Fault(args) => fault::act(&args),
             Command::Port(args) => port::act(&args),
             Command::Reset { state, force } => show::reset(&state, force),
             Command::Topology { state, shape } => show::topology(&state, &shape),
@@ -143,6 +140,11 @@ mod tests {
             ("ps --state d", true),
             ("fault add any request umr never", true),
             ("fault add", false),
+            ("fault --state d add any request umr never", true),
+            ("fault add --state d any request umr never", true),
+            ("fault --state d list --json", true),
+            ("fault list --state d", true),
+            ("fault --state d clear 1", true),
             ("fault list --json", true),
             ("fault clear 1 2", true),
             ("port node0.host 2 down", true),

@@ -27,6 +27,9 @@ use crate::view::sysfs;
 pub const ENV_STATE: &str = "BFEMU_STATE";
 /// Environment variable with the comma list of functions that the process sees.
 pub const ENV_AS: &str = "BFEMU_AS";
+/// Environment variable with the path of the preload library. With it, a program that replaces `LD_PRELOAD`
+/// keeps the device.
+pub const ENV_LIBRARY: &str = "BFEMU_LIBRARY";
 
 const TOPOLOGY: &str = "topology.toml";
 const PROFILE: &str = "profile.toml";

@@ -45,7 +45,7 @@ const CRATES: &[Crate] = &[
             ("doorbell trap", &["resume", "fault", "install"]),
             (
                 "interposed calls",
-                &["signals", "files", "names", "open", "stat"],
+                &["signals", "files", "names", "open", "stat", "exec"],
             ),
         ],
     },

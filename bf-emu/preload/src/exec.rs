@@ -1,0 +1,180 @@
+//! Calls that start programs: a program whose `LD_PRELOAD` was replaced, as by `env LD_PRELOAD=LIBRARY
+//! PROGRAM`, gets this library back in front of it, if its environment asks for devices.
+//!
+//! `execl` and its kin take their arguments in C's variadic form and are not interposed: such a program has
+//! the environment as it is. The calls may run in a child of `vfork`: nothing here allocates or locks.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use bf_emu::sys;
+use bf_emu::view::state::{ENV_AS, ENV_LIBRARY, ENV_STATE};
+use libc::pid_t;
+
+use crate::call::enabled;
+use crate::next::next_or;
+
+const LD_PRELOAD: &str = "LD_PRELOAD";
+/// Variables of a started program's environment, with the NULL behind them.
+const VARIABLES_MAX: usize = 4096;
+/// Bytes of its `LD_PRELOAD`, with the name and the NUL.
+const PRELOAD_BYTES_MAX: usize = 4096;
+
+type Strings = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+fn own_environment() -> Strings {
+    // SAFETY: the C library's variable; who changes the environment while another thread starts a program
+    // has the same race without us.
+    unsafe { environ }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
+    let next = next_or!(-1, fn execve(*const c_char, Strings, Strings) -> c_int);
+    // SAFETY: the caller's own arguments, but for the environment, which is one.
+    let start = |variables| unsafe { next(path, arguments, variables) };
+    // SAFETY: NULL or an environment, by the caller's promise.
+    unsafe { with_library(variables, start) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    let next = next_or!(-1, fn execve(*const c_char, Strings, Strings) -> c_int);
+    // SAFETY: as above.
+    let start = |variables| unsafe { next(path, arguments, variables) };
+    // SAFETY: the process's own environment.
+    unsafe { with_library(own_environment(), start) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
+    let next = next_or!(-1, fn execvpe(*const c_char, Strings, Strings) -> c_int);
+    // SAFETY: as above.
+    let start = |variables| unsafe { next(file, arguments, variables) };
+    // SAFETY: NULL or an environment, by the caller's promise.
+    unsafe { with_library(variables, start) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    let next = next_or!(-1, fn execvpe(*const c_char, Strings, Strings) -> c_int);
+    // SAFETY: as above.
+    let start = |variables| unsafe { next(file, arguments, variables) };
+    // SAFETY: the process's own environment.
+    unsafe { with_library(own_environment(), start) }
+}
+
+/// Defines the two interposers that start a child.
+macro_rules! spawning {
+    ($($name:ident),*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            child: *mut pid_t,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            arguments: Strings,
+            variables: Strings,
+        ) -> c_int {
+            let next = next_or!(
+                libc::ENOSYS,
+                fn $name(
+                    *mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings
+                ) -> c_int
+            );
+            // SAFETY: the caller's own arguments, but for the environment, which is one.
+            let start = |variables| unsafe {
+                next(child, path, actions, attributes, arguments, variables)
+            };
+            // SAFETY: NULL or an environment, by the caller's promise.
+            unsafe { with_library(variables, start) }
+        }
+    )*};
+}
+
+spawning!(posix_spawn, posix_spawnp);
+
+/// Calls `start` with an environment that asks for this library if it asks for devices.
+///
+/// # Safety
+/// `variables` is NULL or an environment: C strings and a NULL behind them.
+unsafe fn with_library(variables: Strings, start: impl FnOnce(Strings) -> c_int) -> c_int {
+    if variables.is_null() || !enabled() {
+        return start(variables);
+    }
+    // SAFETY: the caller's promise.
+    let length = unsafe { length_of(variables) };
+    // SAFETY: so many strings are there; they stay as they are during the call.
+    let all = unsafe { std::slice::from_raw_parts(variables, length) };
+    let value = |name: &str| all.iter().find_map(|variable| value_of(*variable, name));
+    let (Some(library), Some(_), Some(_)) = (value(ENV_LIBRARY), value(ENV_STATE), value(ENV_AS))
+    else {
+        return start(variables);
+    };
+    let others = value(LD_PRELOAD).unwrap_or_default();
+    let is_separator = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+    if others.split(is_separator).any(|other| other == library) {
+        return start(variables);
+    }
+    let mut preload = [0; PRELOAD_BYTES_MAX];
+    let mut list = [ptr::null(); VARIABLES_MAX];
+    let fits = put(
+        &mut preload,
+        &[LD_PRELOAD.as_bytes(), b"=", library, b":", others],
+    );
+    // One more variable, and the NULL.
+    if !fits || length + 2 > list.len() {
+        const TEXT: &[u8] =
+            b"bf-emu: a program was started with another LD_PRELOAD, too long to add the \
+            device's library to it: it gets no device\n";
+        let _ = sys::write(libc::STDERR_FILENO, TEXT);
+        return start(variables);
+    }
+    let kept = all
+        .iter()
+        .filter(|variable| value_of(**variable, LD_PRELOAD).is_none());
+    let new: *const c_char = preload.as_ptr().cast();
+    for (to, from) in list.iter_mut().zip(kept.chain([&new])) {
+        *to = *from;
+    }
+    start(list.as_ptr())
+}
+
+/// How many strings there are before the NULL.
+///
+/// # Safety
+/// As [`with_library`], and not NULL.
+unsafe fn length_of(variables: Strings) -> usize {
+    let at = |length| {
+        // SAFETY: no place behind the NULL is looked at.
+        unsafe { *variables.wrapping_add(length) }
+    };
+    (0..)
+        .find(|length| at(*length).is_null())
+        .unwrap_or_default()
+}
+
+/// The value of a variable, if it has this name.
+fn value_of<'a>(variable: *const c_char, name: &str) -> Option<&'a [u8]> {
+    // SAFETY: a string of the environment that the caller of the interposed function gave.
+    let bytes = unsafe { CStr::from_ptr(variable) }.to_bytes();
+    bytes.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+}
+
+/// Puts parts into a buffer that ends with a NUL; false if they do not fit.
+fn put(buffer: &mut [u8], parts: &[&[u8]]) -> bool {
+    let mut at = 0;
+    for part in parts {
+        let end = at + part.len();
+        match buffer.get_mut(at..end) {
+            Some(room) if end < PRELOAD_BYTES_MAX => room.copy_from_slice(part),
+            _ => return false,
+        }
+        at = end;
+    }
+    true
+}
