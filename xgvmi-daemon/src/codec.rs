@@ -19,10 +19,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins with bytes that are there already.
+    /// A message that takes up to `bytes` without growing.
     #[must_use]
-    pub fn after(bytes: Vec<u8>) -> Self {
-        Self { bytes }
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(bytes),
+        }
     }
 
     /// Appends a byte.
@@ -61,6 +63,20 @@ impl Writer {
         self.u64(items.len() as u64);
         for item in items {
             write(self, item);
+        }
+        self
+    }
+
+    /// A count, then a record of `N` bytes for each item.
+    pub fn records<const N: usize, T>(
+        &mut self,
+        items: &[T],
+        write: impl Fn(&T) -> [u8; N],
+    ) -> &mut Self {
+        self.u64(items.len() as u64);
+        self.bytes.reserve(items.len() * N);
+        for item in items {
+            self.bytes.extend_from_slice(&write(item));
         }
         self
     }
@@ -151,6 +167,18 @@ impl<'a> Reader<'a> {
             items.push(read(self)?);
         }
         Ok(items)
+    }
+
+    /// Takes a count and a record of `N` bytes for each item.
+    ///
+    /// # Errors
+    /// When the message ends before.
+    pub fn records<const N: usize>(&mut self) -> Result<&'a [[u8; N]], BadMessage> {
+        let count = self.count(N)?;
+        // count() has compared the product with the rest.
+        let (records, rest) = self.rest.split_at(count * N);
+        self.rest = rest;
+        Ok(records.as_chunks::<N>().0)
     }
 
     /// Takes the count of a list of items of at least `size` bytes each, for which the message is long enough.

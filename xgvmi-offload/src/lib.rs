@@ -47,6 +47,8 @@ pub use error::{OffloadError, Result};
 pub use exchange::{Exchange, TcpExchange};
 pub use library::LibraryStats;
 pub use scheme::Scheme;
+#[doc(hidden)]
+pub use service::standin;
 pub use service::{Credits, Service, ServiceArgs, ServiceOptions, Status};
 pub use xgvmi_daemon::{LogLevel, Secret, supervise};
 

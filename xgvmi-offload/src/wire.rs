@@ -262,8 +262,8 @@ impl HostArrive {
         writer.u32(self.rank);
         put_export(&mut writer, self.send_memory.as_ref());
         put_export(&mut writer, self.receive_memory.as_ref());
-        writer.list(&self.sends, put_block);
-        writer.list(&self.receives, put_block);
+        writer.records(&self.sends, put_block);
+        writer.records(&self.receives, put_block);
         writer.blob(&self.short);
         writer.finish()
     }
@@ -275,8 +275,8 @@ impl HostArrive {
             rank: reader.u32()?,
             send_memory: get_export(&mut reader)?,
             receive_memory: get_export(&mut reader)?,
-            sends: reader.list(BLOCK_BYTES, get_block)?,
-            receives: reader.list(BLOCK_BYTES, get_block)?,
+            sends: get_blocks(&mut reader)?,
+            receives: get_blocks(&mut reader)?,
             short: reader.blob()?.to_vec(),
         };
         reader.end()?;
@@ -285,8 +285,15 @@ impl HostArrive {
 }
 
 impl RtsWriter {
-    pub(super) fn new(collective: Collective, from: u32, offer: u64, parts: usize) -> Self {
-        let mut writer = Writer::default();
+    /// For so many sources, with so many blocks in all, and keys of up to `key_bytes`.
+    pub(super) fn new(
+        collective: Collective,
+        from: u32,
+        offer: u64,
+        [parts, blocks, key_bytes]: [usize; 3],
+    ) -> Self {
+        let heads = parts * (PART_BYTES + key_bytes);
+        let mut writer = Writer::with_capacity(64 + heads + blocks * BLOCK_BYTES);
         put_collective(&mut writer, collective);
         writer.u32(from).u64(offer).u64(parts as u64);
         Self {
@@ -298,10 +305,10 @@ impl RtsWriter {
     /// A source's blocks; their offsets count from `base` in its address space.
     pub(super) fn part(&mut self, source: u32, rkey: &[u8], base: u64, blocks: &[Block]) {
         self.writer.u32(source).blob(rkey);
-        self.writer.list(blocks, |writer, block| {
+        self.writer.records(blocks, |block| {
             // The address of a short block is not used, and that of another lies in the buffer.
             let address = base.wrapping_add(block.offset);
-            writer.u32(block.peer).u64(address).u64(block.length);
+            put_record(block.peer, address, block.length)
         });
     }
 
@@ -329,15 +336,15 @@ impl DpuRts {
             if rkey.len() > PACKED_MAX {
                 return Err(reader.fault("too long in a packed key"));
             }
-            let count = reader.count(BLOCK_BYTES)?;
-            for _ in 0..count {
-                blocks.push(OfferedBlock {
+            blocks.extend(reader.records()?.iter().map(|record| {
+                let (destination, address, length) = get_record(record);
+                OfferedBlock {
                     part: place,
-                    destination: reader.u32()?,
-                    address: reader.u64()?,
-                    length: reader.u64()?,
-                });
-            }
+                    destination,
+                    address,
+                    length,
+                }
+            }));
             place += 1;
             Ok(RtsPart {
                 source,
@@ -359,7 +366,7 @@ impl DpuRts {
 
 impl DpuFin {
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = Writer::with_capacity(12);
         writer.u32(self.from).u64(self.offer);
         writer.finish()
     }
@@ -377,7 +384,7 @@ impl DpuFin {
 
 impl HostFin {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = Writer::with_capacity(64 + 16 * self.short.len() + self.bytes.len());
         put_collective(&mut writer, self.collective);
         let (hits, misses) = self.aliases.unwrap_or_default();
         writer.u32(self.aliases.is_some().into());
@@ -437,16 +444,40 @@ fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
     })
 }
 
-fn put_block(writer: &mut Writer, block: &Block) {
-    writer.u32(block.peer).u64(block.offset).u64(block.length);
+fn put_block(block: &Block) -> [u8; BLOCK_BYTES] {
+    put_record(block.peer, block.offset, block.length)
 }
 
-fn get_block(reader: &mut Reader<'_>) -> Result<Block, BadMessage> {
-    Ok(Block {
-        peer: reader.u32()?,
-        offset: reader.u64()?,
-        length: reader.u64()?,
-    })
+fn get_blocks(reader: &mut Reader<'_>) -> Result<Vec<Block>, BadMessage> {
+    let block = |record| {
+        let (peer, offset, length) = get_record(record);
+        Block {
+            peer,
+            offset,
+            length,
+        }
+    };
+    Ok(reader.records()?.iter().map(block).collect())
+}
+
+/// Of a block: the other rank, an offset or address, and the length.
+fn put_record(rank: u32, place: u64, length: u64) -> [u8; BLOCK_BYTES] {
+    let mut record = [0; BLOCK_BYTES];
+    record[..4].copy_from_slice(&rank.to_le_bytes());
+    record[4..12].copy_from_slice(&place.to_le_bytes());
+    record[12..].copy_from_slice(&length.to_le_bytes());
+    record
+}
+
+fn get_record(record: &[u8; BLOCK_BYTES]) -> (u32, u64, u64) {
+    let (rank, rest) = record.split_first_chunk().expect("4 of 20 bytes");
+    let (place, rest) = rest.split_first_chunk().expect("8 of 16 bytes");
+    let length = rest.first_chunk().expect("8 bytes");
+    (
+        u32::from_le_bytes(*rank),
+        u64::from_le_bytes(*place),
+        u64::from_le_bytes(*length),
+    )
 }
 
 /// An absent export is one without bytes: UCX's never are.
@@ -525,7 +556,7 @@ mod tests {
             short: b"hello".to_vec(),
         };
         check(&arrive, &arrive.to_bytes(), HostArrive::parse);
-        let mut writer = RtsWriter::new(COLLECTIVE, 1, 77, 2);
+        let mut writer = RtsWriter::new(COLLECTIVE, 1, 77, [2, 3, 40]);
         let sent = |length| Block {
             peer: 4,
             offset: 16,

@@ -7,6 +7,7 @@ pub(crate) mod hotpath;
 pub(crate) mod judge;
 mod library;
 mod pool;
+pub(crate) mod service;
 
 pub(crate) use pool::instructions;
 
@@ -30,6 +31,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   library    cost of the library in a process: target/bench/library.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
+  service    instructions, time and memory of the service processes' own code: target/bench/service.json
 
 The program that runs the job gets OPTIONS. Its --help describes them.";
 
@@ -39,7 +41,7 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Does a job, given the options behind `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 9] = [
+const JOBS: [(&str, Job); 10] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -49,6 +51,7 @@ const JOBS: [(&str, Job); 9] = [
     ("library", library),
     ("model", model),
     ("pool", pool),
+    ("service", service),
 ];
 
 /// Runs one job with the arguments after `cargo xtask bench`.
@@ -142,6 +145,10 @@ fn hotpath(options: &[String]) -> Result<ExitCode> {
 
 fn judge(options: &[String]) -> Result<ExitCode> {
     judge::run(options, &output("judge.json"))
+}
+
+fn service(options: &[String]) -> Result<ExitCode> {
+    service::run(options, &output("service.json"))
 }
 
 fn library(options: &[String]) -> Result<ExitCode> {

@@ -5,7 +5,7 @@ mod report;
 mod skips;
 mod tally;
 
-use crate::bench::instructions;
+use crate::bench::{instructions, service};
 use crate::link::Link;
 use crate::setup::{self, Env};
 use crate::{aarch64, matrix, patch, process, suites, tidy, workspace};
@@ -29,7 +29,7 @@ Runs all phases, or the named ones, in this order:
   unit     unit, integration and documentation tests
   layout   the FFI crates against the installed headers
   build    release build for the following phases
-  counts   instructions of the pool's hot paths, if valgrind is installed
+  counts   instructions of hot paths of pool and service, if valgrind is installed
   loom     the pool's models, in every order of their steps
   system   stock programs and the device's rules on the emulated device
   suites   a sample of cargo xtask suites
@@ -330,28 +330,42 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 /// which the C list does not.
 const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.0)];
 
+/// Ranks, service processes per node, and the most instructions of the services' own code per block. With few ranks,
+/// the messages of a call cost more than its blocks.
+const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 3] =
+    [(64, 1, 1000.0), (256, 1, 1000.0), (256, 4, 1000.0)];
+
 fn counts(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let env = world.env()?;
     if !instructions::can_count()? {
         println!("counts   not run: valgrind is not installed (apt-get install valgrind)");
         return Ok(Vec::new());
     }
-    INSTRUCTIONS
-        .iter()
-        .map(|&(subject, most)| {
-            let name = format!("instructions of {subject}");
-            let ours = instructions::per_round(env, subject, "ours")?;
-            let peer = instructions::per_round(env, subject, "peer")?;
-            Ok(if ours > 0.0 && peer > 0.0 && ours <= most * peer {
-                Case::pass(name)
-            } else {
-                Case::fail(
-                    name,
-                    format!("{ours:.1}, the peer {peer:.1}; at most {most} times"),
-                )
-            })
+    let pool = INSTRUCTIONS.iter().map(|&(subject, most)| {
+        let name = format!("instructions of {subject}");
+        let ours = instructions::per_round(env, subject, "ours")?;
+        let peer = instructions::per_round(env, subject, "peer")?;
+        Ok(if ours > 0.0 && peer > 0.0 && ours <= most * peer {
+            Case::pass(name)
+        } else {
+            Case::fail(
+                name,
+                format!("{ours:.1}, the peer {peer:.1}; at most {most} times"),
+            )
         })
-        .collect()
+    });
+    service::build()?;
+    let services = SERVICE_INSTRUCTIONS.iter().map(|&(ranks, services, most)| {
+        let name =
+            format!("instructions of {services} services per node for a block of {ranks} ranks");
+        let found = service::per_block(ranks, services)?;
+        Ok(if found > 0.0 && found <= most {
+            Case::pass(name)
+        } else {
+            Case::fail(name, format!("{found:.0}; at most {most}"))
+        })
+    });
+    pool.chain(services).collect()
 }
 
 /// The models are built otherwise than all else, so in a directory of their own, where they move nothing out. Filters

@@ -2,15 +2,13 @@
 
 use super::counters::{Moved, Queues};
 use super::greeting::Greetings;
-use super::mover::{Destination, Limits, Mover};
+use super::mover::{Destination, Limits, Mover, Peers, check_token};
 use super::transport::Ucx;
 use crate::control::{Hello as Joining, Keys, Table, Token};
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::scheme::Scheme;
-use crate::wire::{
-    DpuFin, DpuRts, Export, From, Greeting, Hello, HostArrive, Kind, RtsPart, hello_header,
-};
+use crate::wire::{Export, From, Greeting, Hello, Kind, hello_header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::sync::LazyLock;
@@ -61,8 +59,6 @@ struct Shared {
     me: u32,
     mover: Mover<Ucx>,
     table: Table,
-    /// Of each of our ranks, what its messages must bear.
-    from_ranks: Vec<Option<Token>>,
 }
 
 /// A rank's buffer. What UCX has imported may be larger, and begin earlier.
@@ -186,14 +182,18 @@ impl Job {
             })
         });
         let services = services.collect();
-        let service_of = table.service_of.clone();
-        let mover = Mover::new(me, service_of, self.limits, ranks, services);
-        self.shared = Some(Shared {
+        let peers = Peers {
             me,
-            mover,
-            table,
+            service_of: table.service_of.clone(),
+            ranks,
             from_ranks,
-        });
+            services,
+        };
+        let mut mover = Mover::new(peers, self.limits);
+        for (index, token) in &self.from_services {
+            mover.expect_service(*index, *token);
+        }
+        self.shared = Some(Shared { me, mover, table });
         for index in self.to_services.keys().copied().collect::<Vec<_>>() {
             self.greet_service(index)?;
         }
@@ -203,6 +203,9 @@ impl Job {
     /// The messages of SP `index` will bear `token`.
     pub(super) fn expect_service(&mut self, index: u32, token: Token) {
         self.from_services.insert(index, token);
+        if let Some(shared) = &mut self.shared {
+            shared.mover.expect_service(index, token);
+        }
     }
 
     /// SP `index` is connected, and expects `token` in our messages: says hello to it over UCP.
@@ -331,18 +334,19 @@ impl Job {
     }
 
     fn receive(&mut self, message: &Message) -> Result<()> {
-        let peer = "a peer of the job";
-        let bad = |error| OffloadError::message(peer, &error);
         match Kind::from_id(message.id) {
             Some(Kind::Hello) => {
-                let hello = Hello::parse(&message.data).map_err(bad)?;
+                let hello = Hello::parse(&message.data)
+                    .map_err(|error| OffloadError::message("a peer of the job", &error))?;
                 match (hello.from, hello.greeting) {
                     (From::Rank(rank), _) => {
-                        self.check_rank(message, rank)?;
+                        let expect = self.ranks.get(&rank).map(|peer| peer.from);
+                        check_token(&message.header, expect, "rank", rank)?;
                         self.greeted.insert((false, rank));
                     }
                     (From::Service(index), greeting) => {
-                        self.check_service(message, index)?;
+                        let expect = self.from_services.get(&index).copied();
+                        check_token(&message.header, expect, "service", index)?;
                         if !self.greeted.insert((true, index)) {
                             return Err(failed(format!("service {index} says hello twice")));
                         }
@@ -353,67 +357,15 @@ impl Job {
                 }
                 Ok(())
             }
-            Some(Kind::HostArrive) => {
-                let arrive = HostArrive::parse(&message.data).map_err(bad)?;
-                self.check_rank(message, arrive.rank)?;
+            Some(kind) => {
                 let (transport, shared) = self.moving()?;
-                shared.mover.arrive(transport, &arrive)
+                shared
+                    .mover
+                    .receive(transport, kind, &message.header, &message.data)
             }
-            Some(Kind::DpuRts) => {
-                let rts = DpuRts::parse(&message.data).map_err(bad)?;
-                self.check_service(message, rts.from)?;
-                self.check_sources(&rts)?;
-                let (transport, shared) = self.moving()?;
-                shared.mover.offered(transport, rts)
-            }
-            Some(Kind::DpuFin) => {
-                let fin = DpuFin::parse(&message.data).map_err(bad)?;
-                self.check_service(message, fin.from)?;
-                self.shared()?.mover.finished(fin)
-            }
-            Some(Kind::HostFin) | None => Err(failed(format!(
+            None => Err(failed(format!(
                 "an SP was sent a message of kind {}",
                 message.id
-            ))),
-        }
-    }
-
-    /// A rank speaks for itself alone.
-    fn check_rank(&self, message: &Message, rank: u32) -> Result<()> {
-        let expect = match &self.shared {
-            Some(shared) => shared.from_ranks.get(rank as usize).copied().flatten(),
-            None => self.ranks.get(&rank).map(|peer| peer.from),
-        };
-        if expect.is_some_and(|token| bears(message, token)) {
-            return Ok(());
-        }
-        Err(failed(format!(
-            "a message of kind {} claims to come from rank {rank}, and does not bear its token",
-            message.id
-        )))
-    }
-
-    /// An SP speaks for itself alone.
-    fn check_service(&self, message: &Message, index: u32) -> Result<()> {
-        let expect = self.from_services.get(&index);
-        if expect.is_some_and(|token| bears(message, *token)) {
-            return Ok(());
-        }
-        Err(failed(format!(
-            "a message of kind {} claims to come from service {index}, and does not bear its token",
-            message.id
-        )))
-    }
-
-    /// An SP offers blocks of its own ranks alone.
-    fn check_sources(&mut self, rts: &DpuRts) -> Result<()> {
-        let table = &self.shared()?.table;
-        let of = |part: &&RtsPart| table.service_of.get(part.source as usize) != Some(&rts.from);
-        match rts.parts.iter().find(of) {
-            None => Ok(()),
-            Some(part) => Err(failed(format!(
-                "service {} offers blocks of rank {}, which is not its own",
-                rts.from, part.source
             ))),
         }
     }
@@ -463,12 +415,6 @@ fn say_hello(
 ) -> Result<Request> {
     let data = Hello { from, greeting }.to_bytes();
     Ok(endpoint.send(Kind::Hello as u16, hello_header(token), data)?)
-}
-
-/// Whether a message begins with this token. Comparing takes the same time for any other.
-fn bears(message: &Message, token: Token) -> bool {
-    let differs = |found: &[u8; 16]| u128::from_le_bytes(*found) ^ u128::from_le_bytes(token.0);
-    message.header.first_chunk().map(differs) == Some(0)
 }
 
 impl Table {

@@ -14,6 +14,7 @@
 //! A message looks its call up once. Its blocks then find their places by index: ranks of this SP have local numbers,
 //! calls and offers have places in slabs, and a source's slot is at its rank where all ranks take part.
 
+use super::actions::{Action, CallId, Offer, OfferId, OfferKey, Part, Transfer, Wrong};
 use crate::wire::{Block, Collective, Delivered, OfferedBlock};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -31,15 +32,6 @@ const OFFER_SHORT_BYTES: usize = 64 << 10;
 
 /// The local number of a rank of another SP.
 const ELSEWHERE: u32 = u32::MAX;
-
-/// A call's place.
-pub(super) type CallId = usize;
-
-/// The place of an offer to us.
-pub(super) type OfferId = usize;
-
-/// An offer to us, as the wire names it: the offering SP, and its number.
-pub(super) type OfferKey = (u32, u64);
 
 /// The rules' state.
 #[derive(Debug)]
@@ -67,6 +59,8 @@ pub(super) struct Ledger {
     sent_by: Vec<u64>,
     arrivals: u64,
     actions: VecDeque<Action>,
+    /// Blocks that the device may move now.
+    ready: VecDeque<BlockRef>,
 }
 
 /// A collective that somebody has begun.
@@ -93,11 +87,11 @@ enum Seat {
     Left,
 }
 
-/// A block of an offer to us.
+/// A block of an offer to us. There may be millions, so that it is small.
 #[derive(Debug, Clone, Copy)]
 struct BlockRef {
-    offer: OfferId,
-    block: usize,
+    offer: u32,
+    block: u32,
 }
 
 /// A rank of ours that has entered a call.
@@ -154,109 +148,6 @@ struct Incoming {
     short: Vec<u8>,
 }
 
-/// Blocks of some of our ranks for one SP's ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Offer {
-    pub(super) to: u32,
-    pub(super) id: u64,
-    pub(super) call: CallId,
-    pub(super) collective: Collective,
-    pub(super) parts: Vec<Part>,
-}
-
-/// Blocks of one of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) source: u32,
-    /// The source's number among our ranks.
-    pub(super) local: usize,
-    /// `peer` is the destination; offsets are in the source's send buffer.
-    pub(super) blocks: Vec<Block>,
-    /// The bytes of the short ones.
-    pub(super) short: Vec<u8>,
-}
-
-/// A block that the device moves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Transfer {
-    pub(super) call: CallId,
-    pub(super) offer: OfferId,
-    /// The source's place in the offer.
-    pub(super) part: u32,
-    pub(super) source: u32,
-    pub(super) destination: u32,
-    /// The destination's number among our ranks.
-    pub(super) local: usize,
-    /// In the source's address space.
-    pub(super) from: u64,
-    /// Offset in the destination's receive buffer.
-    pub(super) to: u64,
-    pub(super) length: u64,
-}
-
-/// What is to be done next.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Action {
-    /// Send DPU_RTS.
-    Offer(Offer),
-    /// Read a block, and answer with [`Ledger::transferred`].
-    Transfer(Transfer),
-    /// All of an offer to us was taken: forget its keys and send DPU_FIN. The place is free now.
-    Finish { offer: OfferId, key: OfferKey },
-    /// A rank's part is over: give its buffers back and send HOST_FIN. The seat is free now.
-    Complete {
-        call: CallId,
-        collective: Collective,
-        rank: u32,
-        local: usize,
-        short: Vec<Delivered>,
-        bytes: Vec<u8>,
-    },
-}
-
-/// A call that cannot end well.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Wrong {
-    #[error(
-        "the counts of {collective} disagree: rank {source_rank} sends {sent} bytes to rank {destination}, which \
-         expects {expected}"
-    )]
-    Counts {
-        collective: Collective,
-        source_rank: u32,
-        destination: u32,
-        sent: u64,
-        expected: u64,
-    },
-    #[error(
-        "the members of {collective} disagree: rank {source_rank} sends to rank {destination}, which expects nothing \
-         from it"
-    )]
-    Members {
-        collective: Collective,
-        source_rank: u32,
-        destination: u32,
-    },
-    #[error("rank {rank} breaks the protocol in {collective}: {what}")]
-    Rank {
-        rank: u32,
-        collective: Collective,
-        what: &'static str,
-    },
-    #[error("service {service} breaks the protocol in offer {offer}: {what}")]
-    Service {
-        service: u32,
-        offer: u64,
-        what: &'static str,
-    },
-    #[error("{count} {what} at once; the most is {max}")]
-    Full {
-        what: &'static str,
-        count: usize,
-        max: usize,
-    },
-}
-
 impl Ledger {
     /// `service_of` tells each rank's SP, of which `me` is this one.
     pub(super) fn new(me: u32, service_of: Vec<u32>, direct_min: u64, send_credits: usize) -> Self {
@@ -292,6 +183,7 @@ impl Ledger {
             held: Vec::new(),
             arrivals: 0,
             actions: VecDeque::new(),
+            ready: VecDeque::new(),
         }
     }
 
@@ -301,6 +193,11 @@ impl Ledger {
         local
             .filter(|local| *local != ELSEWHERE)
             .map(|local| local as usize)
+    }
+
+    /// A rank's SP.
+    pub(super) fn service_of(&self, rank: u32) -> Option<u32> {
+        self.service_of.get(rank as usize).copied()
     }
 
     /// Calls under way, blocks that wait for their destinations, and offers that wait for their answer.
@@ -324,9 +221,39 @@ impl Ledger {
                 self.states[*call].present -= 1;
                 self.forget_if_over(*call);
             }
-            Action::Offer(_) | Action::Transfer(_) => {}
+            Action::Offer(_) => {}
         }
         Some(action)
+    }
+
+    /// A block that the device may move: read it, and answer with [`Ledger::transferred`].
+    pub(super) fn next_transfer(&mut self) -> Option<Transfer> {
+        let at = self.ready.pop_front()?;
+        let offer = &self.offers[at.offer as usize];
+        let block = &offer.blocks[at.block as usize];
+        let local = self.local_of[block.destination as usize] as usize;
+        let source = offer.sources[block.part as usize];
+        let Seat::Present(participant) = &mut self.states[offer.call].seats[local] else {
+            // A rank does not leave while a block of its is ready.
+            return None;
+        };
+        let to = participant.slot(source)?.offset;
+        Some(Transfer {
+            call: offer.call,
+            offer: at.offer as usize,
+            part: block.part,
+            source,
+            destination: block.destination,
+            local,
+            from: block.address,
+            to,
+            length: block.length,
+        })
+    }
+
+    /// How many blocks [`Ledger::next_transfer`] has.
+    pub(super) fn transfers(&self) -> usize {
+        self.ready.len()
     }
 
     /// A rank of ours has entered a call: answers the call's place and the rank's number. `short` are the bytes of the
@@ -419,7 +346,8 @@ impl Ledger {
         if self.incoming.contains_key(&key) {
             return Err(wrong("its number is taken"));
         }
-        let mut short_at = Vec::with_capacity(blocks.len());
+        // Most offers have no short blocks at all.
+        let mut short_at = Vec::with_capacity(if short.is_empty() { 0 } else { blocks.len() });
         let mut at = 0usize;
         for block in &blocks {
             if self.local(block.destination).is_none() {
@@ -428,7 +356,9 @@ impl Ledger {
             if block.part as usize >= sources.len() {
                 return Err(wrong("a block has no source"));
             }
-            short_at.push(at);
+            if !short.is_empty() {
+                short_at.push(at);
+            }
             if block.length < self.direct_min {
                 // Below direct_min each, and no more blocks than a message has.
                 at += usize::try_from(block.length).map_err(|_| wrong("a block is too long"))?;
@@ -452,10 +382,15 @@ impl Ledger {
             short,
         });
         self.incoming.insert(key, offer);
+        let place = u32::try_from(offer).map_err(|_| wrong("there are too many offers"))?;
+        let count = u32::try_from(count).map_err(|_| wrong("it has too many blocks"))?;
         for block in 0..count {
-            let destination = self.offers[offer].blocks[block].destination;
+            let destination = self.offers[offer].blocks[block as usize].destination;
             let local = self.local_of[destination as usize] as usize;
-            let reference = BlockRef { offer, block };
+            let reference = BlockRef {
+                offer: place,
+                block,
+            };
             if let Seat::Absent(waiting) = &mut self.states[call].seats[local] {
                 full(
                     "blocks for ranks that have not arrived",
@@ -464,8 +399,7 @@ impl Ledger {
                 )?;
                 waiting.push(reference);
                 self.parked += 1;
-            } else {
-                self.meet(call, local, reference)?;
+            } else if self.meet(call, local, reference)? {
                 self.check_complete(call, local, destination);
             }
         }
@@ -474,8 +408,9 @@ impl Ledger {
 
     /// The device has moved a block.
     pub(super) fn transferred(&mut self, transfer: &Transfer) {
-        self.delivered(transfer.call, transfer.local, transfer.offer);
-        self.check_complete(transfer.call, transfer.local, transfer.destination);
+        if self.delivered(transfer.call, transfer.local, transfer.offer) {
+            self.check_complete(transfer.call, transfer.local, transfer.destination);
+        }
     }
 
     /// SP `from` has taken all blocks of an offer of ours.
@@ -555,7 +490,8 @@ impl Ledger {
                 let part = Part {
                     source,
                     local,
-                    blocks: Vec::new(),
+                    // As if the ranks were spread evenly.
+                    blocks: Vec::with_capacity(sends.len().div_ceil(self.services.max(1))),
                     short: Vec::new(),
                 };
                 parts.push((to, part));
@@ -605,12 +541,12 @@ impl Ledger {
         }
     }
 
-    /// A block and its destination are both there.
-    fn meet(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<(), Wrong> {
+    /// A block and its destination are both there; true when the destination may be complete.
+    fn meet(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<bool, Wrong> {
         let state = &mut self.states[call];
         let collective = state.collective;
-        let offer = &self.offers[at.offer];
-        let block = &offer.blocks[at.block];
+        let offer = &self.offers[at.offer as usize];
+        let block = &offer.blocks[at.block as usize];
         let source = offer.sources[block.part as usize];
         let members = Wrong::Members {
             collective,
@@ -641,21 +577,11 @@ impl Ledger {
         }
         let to = slot.offset;
         if block.length >= self.direct_min {
-            self.actions.push_back(Action::Transfer(Transfer {
-                call,
-                offer: at.offer,
-                part: block.part,
-                source,
-                destination: block.destination,
-                local,
-                from: block.address,
-                to,
-                length: block.length,
-            }));
-            return Ok(());
+            self.ready.push_back(at);
+            return Ok(false);
         }
         if block.length > 0 {
-            let start = offer.short_at[at.block];
+            let start = offer.short_at[at.block as usize];
             let length = usize::try_from(block.length).expect("below direct_min");
             participant
                 .bytes
@@ -665,14 +591,15 @@ impl Ledger {
                 length: block.length,
             });
         }
-        self.delivered(call, local, at.offer);
-        Ok(())
+        Ok(self.delivered(call, local, at.offer as usize))
     }
 
-    /// A block is where it belongs.
-    fn delivered(&mut self, call: CallId, local: usize, offer: OfferId) {
+    /// A block is where it belongs; true when it was the last one of its destination.
+    fn delivered(&mut self, call: CallId, local: usize, offer: OfferId) -> bool {
+        let mut was_last = false;
         if let Seat::Present(participant) = &mut self.states[call].seats[local] {
             participant.receives_left -= 1;
+            was_last = participant.receives_left == 0;
         }
         let incoming = &mut self.offers[offer];
         incoming.left -= 1;
@@ -680,6 +607,7 @@ impl Ledger {
             let key = incoming.key;
             self.actions.push_back(Action::Finish { offer, key });
         }
+        was_last
     }
 
     fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {

@@ -1,7 +1,8 @@
 //! The ledgers of a whole job against a plain model: whatever the order of events, every block arrives where it
 //! belongs, every rank completes once, and nothing is left.
 
-use super::{Action, Ledger, Offer, Transfer, Wrong};
+use super::super::actions::{Action, Offer, Transfer, Wrong};
+use super::Ledger;
 use crate::wire::{Block, Collective, OfferedBlock};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -150,23 +151,23 @@ impl World {
     }
 
     fn act(&mut self, at: u32) {
+        while let Some(transfer) = self.ledgers[at as usize].next_transfer() {
+            let call = self.ledgers[at as usize].states[transfer.call].collective;
+            let key = (call, transfer.source, transfer.destination);
+            assert_eq!(self.lengths[&key], transfer.length, "seed {}", self.seed);
+            assert_eq!(transfer.to, offset(transfer.source), "seed {}", self.seed);
+            assert_eq!(
+                transfer.from,
+                offset(transfer.destination),
+                "seed {}",
+                self.seed
+            );
+            assert!(self.moved.insert(key), "moved twice, seed {}", self.seed);
+            self.events.push(Event::Read(at, transfer));
+        }
         while let Some(action) = self.ledgers[at as usize].next() {
             match action {
                 Action::Offer(offer) => self.events.push(Event::Rts(offer)),
-                Action::Transfer(transfer) => {
-                    let call = self.ledgers[at as usize].states[transfer.call].collective;
-                    let key = (call, transfer.source, transfer.destination);
-                    assert_eq!(self.lengths[&key], transfer.length, "seed {}", self.seed);
-                    assert_eq!(transfer.to, offset(transfer.source), "seed {}", self.seed);
-                    assert_eq!(
-                        transfer.from,
-                        offset(transfer.destination),
-                        "seed {}",
-                        self.seed
-                    );
-                    assert!(self.moved.insert(key), "moved twice, seed {}", self.seed);
-                    self.events.push(Event::Read(at, transfer));
-                }
                 Action::Finish {
                     key: (from, id), ..
                 } => {

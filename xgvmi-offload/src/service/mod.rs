@@ -4,6 +4,7 @@
 //! the listener, TCP connections and UCP workers. Each job has its own worker, so that nothing of a job is left when it
 //! is over. [`ledger`] has the rules, [`job`] the UCX objects, [`connections`] the peers, this file the loop.
 
+mod actions;
 mod admission;
 mod connections;
 mod counters;
@@ -13,6 +14,8 @@ mod job;
 mod ledger;
 mod mover;
 mod options;
+#[doc(hidden)]
+pub mod standin;
 mod transport;
 
 pub use counters::Status;

@@ -1,14 +1,15 @@
 //! The data path of a job at one SP: messages in, messages and reads out, as the ledger says.
 
+use super::actions::{Action, CallId, Offer, OfferId, OfferKey, Transfer};
 use super::counters::{Moved, Queues};
-use super::ledger::{Action, CallId, Ledger, Offer, OfferId, OfferKey, Transfer};
+use super::ledger::Ledger;
 use super::transport::Transport;
 use crate::control::Token;
 use crate::error::{OffloadError, Result};
 use crate::wire::{
-    Block, Collective, Delivered, DpuFin, DpuRts, Export, HostArrive, HostFin, Kind, RtsWriter,
+    Block, Collective, Delivered, DpuFin, DpuRts, Export, HostArrive, HostFin, Kind, RtsPart,
+    RtsWriter,
 };
-use std::collections::VecDeque;
 use std::time::Instant;
 
 /// What one SP has under way at the same time, and from which length on a block is read.
@@ -21,6 +22,9 @@ pub(super) struct Limits {
     /// Blocks shorter than this travel in messages.
     pub(super) direct_min: u64,
 }
+
+/// Room for a packed key in a message. One of UCX's takes some tens of bytes.
+const KEY_BYTES: usize = 64;
 
 /// A peer, and the token that messages to it bear.
 #[derive(Debug)]
@@ -38,8 +42,6 @@ pub(super) struct Mover<T: Transport> {
     reads: Vec<(T::Operation, Transfer)>,
     /// Messages under way.
     sends: Vec<T::Operation>,
-    /// Reads that wait for a credit.
-    waiting: VecDeque<Transfer>,
     /// Of each offer to us, the sources' keys.
     keys: Vec<Vec<Option<T::Key>>>,
     /// Of each call, the buffers of our ranks.
@@ -48,8 +50,27 @@ pub(super) struct Mover<T: Transport> {
     ranks: Vec<Destination<T::Peer>>,
     /// Of each SP; those that are not connected yet have none.
     services: Vec<Option<Destination<T::Peer>>>,
+    /// What the messages of each rank of the job must bear; `None` for those of other SPs.
+    from_ranks: Vec<Option<Token>>,
+    /// What the messages of each SP must bear, once it is connected.
+    from_services: Vec<Option<Token>>,
     ledger: Ledger,
     moved: Moved,
+}
+
+/// The peers of a job at one SP.
+#[derive(Debug)]
+pub(super) struct Peers<P> {
+    /// This SP's place.
+    pub(super) me: u32,
+    /// Of each rank, the place of its SP.
+    pub(super) service_of: Vec<u32>,
+    /// Our ranks, in their order.
+    pub(super) ranks: Vec<Destination<P>>,
+    /// What the messages of each rank must bear; `None` for those of other SPs.
+    pub(super) from_ranks: Vec<Option<Token>>,
+    /// All SPs; those that are not connected yet have none.
+    pub(super) services: Vec<Option<Destination<P>>>,
 }
 
 /// The buffers with which a rank of ours is in a call.
@@ -65,27 +86,74 @@ struct Entered<T: Transport> {
 }
 
 impl<T: Transport> Mover<T> {
-    /// `ranks` are ours, in their order.
-    pub(super) fn new(
-        me: u32,
-        service_of: Vec<u32>,
-        limits: Limits,
-        ranks: Vec<Destination<T::Peer>>,
-        services: Vec<Option<Destination<T::Peer>>>,
-    ) -> Self {
+    pub(super) fn new(peers: Peers<T::Peer>, limits: Limits) -> Self {
         Self {
             limits,
-            me,
+            me: peers.me,
             reads: Vec::new(),
             sends: Vec::new(),
-            waiting: VecDeque::new(),
             keys: Vec::new(),
             entered: Vec::new(),
-            ranks,
-            services,
-            ledger: Ledger::new(me, service_of, limits.direct_min, limits.sends),
+            ranks: peers.ranks,
+            from_services: vec![None; peers.services.len()],
+            services: peers.services,
+            from_ranks: peers.from_ranks,
+            ledger: Ledger::new(peers.me, peers.service_of, limits.direct_min, limits.sends),
             moved: Moved::default(),
         }
+    }
+
+    /// Takes a message of a collective.
+    pub(super) fn receive(
+        &mut self,
+        transport: &T,
+        kind: Kind,
+        header: &[u8],
+        data: &[u8],
+    ) -> Result<()> {
+        let bad = |error| OffloadError::message("a peer of the job", &error);
+        match kind {
+            Kind::HostArrive => {
+                let arrive = HostArrive::parse(data).map_err(bad)?;
+                self.check_rank(header, arrive.rank)?;
+                self.arrive(transport, &arrive)
+            }
+            Kind::DpuRts => {
+                let rts = DpuRts::parse(data).map_err(bad)?;
+                self.check_service(header, rts.from)?;
+                // An SP offers blocks of its own ranks alone.
+                let foreign =
+                    |part: &&RtsPart| self.ledger.service_of(part.source) != Some(rts.from);
+                if let Some(part) = rts.parts.iter().find(foreign) {
+                    return Err(failed(format!(
+                        "service {} offers blocks of rank {}, which is not its own",
+                        rts.from, part.source
+                    )));
+                }
+                self.offered(transport, rts)
+            }
+            Kind::DpuFin => {
+                let fin = DpuFin::parse(data).map_err(bad)?;
+                self.check_service(header, fin.from)?;
+                self.finished(fin)
+            }
+            Kind::Hello | Kind::HostFin => Err(failed(format!(
+                "an SP was sent a message of kind {}",
+                kind as u16
+            ))),
+        }
+    }
+
+    /// A rank speaks for itself alone.
+    fn check_rank(&self, header: &[u8], rank: u32) -> Result<()> {
+        let expect = self.from_ranks.get(rank as usize).copied().flatten();
+        check_token(header, expect, "rank", rank)
+    }
+
+    /// An SP speaks for itself alone.
+    fn check_service(&self, header: &[u8], index: u32) -> Result<()> {
+        let expect = self.from_services.get(index as usize).copied().flatten();
+        check_token(header, expect, "service", index)
     }
 
     /// Numbers since the job's start.
@@ -98,7 +166,7 @@ impl<T: Transport> Mover<T> {
         Queues {
             reads: self.reads.len(),
             messages: self.sends.len(),
-            waiting_reads: self.waiting.len(),
+            waiting_reads: self.ledger.transfers(),
             calls,
             parked_blocks,
             offers,
@@ -112,8 +180,15 @@ impl<T: Transport> Mover<T> {
         }
     }
 
+    /// The messages of SP `index` will bear `token`.
+    pub(super) fn expect_service(&mut self, index: u32, token: Token) {
+        if let Some(slot) = self.from_services.get_mut(index as usize) {
+            *slot = Some(token);
+        }
+    }
+
     /// A rank of ours enters a call: imports its buffers and makes the key that others read with.
-    pub(super) fn arrive(&mut self, transport: &T, arrive: &HostArrive) -> Result<()> {
+    fn arrive(&mut self, transport: &T, arrive: &HostArrive) -> Result<()> {
         let (collective, rank) = (arrive.collective, arrive.rank);
         let direct_min = self.limits.direct_min;
         let (send, receive) = (arrive.send_memory.as_ref(), arrive.receive_memory.as_ref());
@@ -154,7 +229,7 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Blocks are on offer to ranks of ours.
-    pub(super) fn offered(&mut self, transport: &T, rts: DpuRts) -> Result<()> {
+    fn offered(&mut self, transport: &T, rts: DpuRts) -> Result<()> {
         let from = self
             .services
             .get(rts.from as usize)
@@ -180,7 +255,7 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Another SP has taken an offer of ours.
-    pub(super) fn finished(&mut self, fin: DpuFin) -> Result<()> {
+    fn finished(&mut self, fin: DpuFin) -> Result<()> {
         self.ledger
             .finished(fin.from, fin.offer)
             .map_err(|wrong| failed(wrong.to_string()))
@@ -211,11 +286,16 @@ impl<T: Transport> Mover<T> {
                 self.carry_out(transport, action)?;
             }
             while self.reads.len() < self.limits.receives
-                && let Some(transfer) = self.waiting.pop_front()
+                && let Some(transfer) = self.ledger.next_transfer()
             {
                 again = true;
                 let read = self.read(transport, &transfer)?;
-                self.reads.push((read, transfer));
+                // On a fast path it is over already.
+                if self.has_ended(transport, &read, &transfer)? {
+                    self.transferred(&transfer);
+                } else {
+                    self.reads.push((read, transfer));
+                }
             }
             if !again {
                 return Ok(acted);
@@ -239,17 +319,9 @@ impl<T: Transport> Mover<T> {
         let mut index = 0;
         while let Some((read, transfer)) = self.reads.get(index) {
             let transfer = *transfer;
-            let ended = transport.has_ended(read).map_err(|error| {
-                failed(format!(
-                    "reading {} bytes of rank {} for rank {}: {error}",
-                    transfer.length, transfer.source, transfer.destination
-                ))
-            })?;
-            if ended {
+            if self.has_ended(transport, read, &transfer)? {
                 self.reads.swap_remove(index);
-                self.moved.blocks += 1;
-                self.moved.bytes += transfer.length;
-                self.ledger.transferred(&transfer);
+                self.transferred(&transfer);
                 done = true;
             } else {
                 index += 1;
@@ -267,13 +339,24 @@ impl<T: Transport> Mover<T> {
         Ok(done)
     }
 
+    fn has_ended(&self, transport: &T, read: &T::Operation, transfer: &Transfer) -> Result<bool> {
+        transport.has_ended(read).map_err(|error| {
+            failed(format!(
+                "reading {} bytes of rank {} for rank {}: {error}",
+                transfer.length, transfer.source, transfer.destination
+            ))
+        })
+    }
+
+    fn transferred(&mut self, transfer: &Transfer) {
+        self.moved.blocks += 1;
+        self.moved.bytes += transfer.length;
+        self.ledger.transferred(transfer);
+    }
+
     fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
         match action {
             Action::Offer(offer) => self.offer(transport, &offer),
-            Action::Transfer(transfer) => {
-                self.waiting.push_back(transfer);
-                Ok(())
-            }
             Action::Finish { offer, key } => self.finish(transport, offer, key),
             Action::Complete {
                 call,
@@ -297,24 +380,18 @@ impl<T: Transport> Mover<T> {
     }
 
     fn offer(&mut self, transport: &T, offer: &Offer) -> Result<()> {
-        let mut rts = RtsWriter::new(offer.collective, self.me, offer.id, offer.parts.len());
+        let blocks = offer.parts.iter().map(|part| part.blocks.len()).sum();
+        let sizes = [offer.parts.len(), blocks, KEY_BYTES];
+        let mut rts = RtsWriter::new(offer.collective, self.me, offer.id, sizes);
+        let direct_min = self.limits.direct_min;
         for part in &offer.parts {
             let entered = self.seat(offer.call, part.local)?;
             let entered = entered
                 .as_ref()
                 .ok_or_else(|| failed("an offer of a rank that has not entered"))?;
-            let base = entered.base;
-            let key = entered.key.clone();
-            let direct = part
-                .blocks
-                .iter()
-                .any(|b| b.length >= self.limits.direct_min);
-            rts.part(
-                part.source,
-                if direct { &key } else { &[] },
-                base,
-                &part.blocks,
-            );
+            let direct = part.blocks.iter().any(|block| block.length >= direct_min);
+            let key: &[u8] = if direct { &entered.key } else { &[] };
+            rts.part(part.source, key, entered.base, &part.blocks);
         }
         for part in &offer.parts {
             rts.short(&part.short);
@@ -399,6 +476,22 @@ impl<T: Transport> Mover<T> {
         seats
             .and_then(|seats| seats.get_mut(local))
             .ok_or_else(|| failed("a rank that has not entered its call"))
+    }
+}
+
+/// Checks that a message begins with the token of its sender. Comparing takes the same time for any other token.
+pub(super) fn check_token(
+    header: &[u8],
+    expect: Option<Token>,
+    what: &str,
+    number: u32,
+) -> Result<()> {
+    let found = header.first_chunk().copied().map(u128::from_le_bytes);
+    match (found, expect) {
+        (Some(found), Some(token)) if found ^ u128::from_le_bytes(token.0) == 0 => Ok(()),
+        _ => Err(failed(format!(
+            "a message claims to come from {what} {number}, and does not bear its token"
+        ))),
     }
 }
 

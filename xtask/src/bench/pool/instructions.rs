@@ -63,13 +63,24 @@ pub(crate) fn per_round(env: &Env, subject: &str, whose: &str) -> Result<f64> {
 /// Instructions of one run.
 fn count(env: &Env, subject: &str, whose: &str, rounds: u64) -> Result<u64> {
     let program = workspace::target_dir().join("release/examples/instructions");
-    let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    command.arg(program).args([subject, whose]);
-    command.arg(rounds.to_string());
+    let mut command = Command::new(program);
+    command.args([subject, whose]).arg(rounds.to_string());
     command.env("XGVMI_UCX_INCLUDE", &env.ucx_include);
     command.envs(env.for_cc());
-    let done = process::run(&mut command, LIMIT)?;
+    of(&mut command, LIMIT)
+}
+
+/// Instructions of a program, from its start to its end.
+pub(crate) fn of(program: &mut Command, limit: Duration) -> Result<u64> {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    let done = process::run(&mut command, limit)?;
     collected(&done.output)
         .filter(|_| done.ok())
         .with_context(|| {

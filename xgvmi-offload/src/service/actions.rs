@@ -1,0 +1,113 @@
+//! What the ledger asks for, and what it refuses.
+
+use crate::wire::{Block, Collective, Delivered};
+
+/// A call's place.
+pub(super) type CallId = usize;
+
+/// The place of an offer to us.
+pub(super) type OfferId = usize;
+
+/// An offer to us, as the wire names it: the offering SP, and its number.
+pub(super) type OfferKey = (u32, u64);
+
+/// Blocks of some of our ranks for one SP's ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) to: u32,
+    pub(super) id: u64,
+    pub(super) call: CallId,
+    pub(super) collective: Collective,
+    pub(super) parts: Vec<Part>,
+}
+
+/// Blocks of one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) source: u32,
+    /// The source's number among our ranks.
+    pub(super) local: usize,
+    /// `peer` is the destination; offsets are in the source's send buffer.
+    pub(super) blocks: Vec<Block>,
+    /// The bytes of the short ones.
+    pub(super) short: Vec<u8>,
+}
+
+/// A block that the device moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Transfer {
+    pub(super) call: CallId,
+    pub(super) offer: OfferId,
+    /// The source's place in the offer.
+    pub(super) part: u32,
+    pub(super) source: u32,
+    pub(super) destination: u32,
+    /// The destination's number among our ranks.
+    pub(super) local: usize,
+    /// In the source's address space.
+    pub(super) from: u64,
+    /// Offset in the destination's receive buffer.
+    pub(super) to: u64,
+    pub(super) length: u64,
+}
+
+/// What is to be done next, beside transfers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Send DPU_RTS.
+    Offer(Offer),
+    /// All of an offer to us was taken: forget its keys and send DPU_FIN. The place is free now.
+    Finish { offer: OfferId, key: OfferKey },
+    /// A rank's part is over: give its buffers back and send HOST_FIN. The seat is free now.
+    Complete {
+        call: CallId,
+        collective: Collective,
+        rank: u32,
+        local: usize,
+        short: Vec<Delivered>,
+        bytes: Vec<u8>,
+    },
+}
+
+/// A call that cannot end well.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Wrong {
+    #[error(
+        "the counts of {collective} disagree: rank {source_rank} sends {sent} bytes to rank {destination}, which \
+         expects {expected}"
+    )]
+    Counts {
+        collective: Collective,
+        source_rank: u32,
+        destination: u32,
+        sent: u64,
+        expected: u64,
+    },
+    #[error(
+        "the members of {collective} disagree: rank {source_rank} sends to rank {destination}, which expects nothing \
+         from it"
+    )]
+    Members {
+        collective: Collective,
+        source_rank: u32,
+        destination: u32,
+    },
+    #[error("rank {rank} breaks the protocol in {collective}: {what}")]
+    Rank {
+        rank: u32,
+        collective: Collective,
+        what: &'static str,
+    },
+    #[error("service {service} breaks the protocol in offer {offer}: {what}")]
+    Service {
+        service: u32,
+        offer: u64,
+        what: &'static str,
+    },
+    #[error("{count} {what} at once; the most is {max}")]
+    Full {
+        what: &'static str,
+        count: usize,
+        max: usize,
+    },
+}

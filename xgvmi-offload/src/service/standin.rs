@@ -1,0 +1,285 @@
+//! The data path of whole jobs without UCX: ranks that only arrive, and a transport that only counts. What remains is the
+//! cost of this project's own code.
+
+use super::mover::{Destination, Limits, Mover, Peers};
+use super::transport::Transport;
+use crate::control::Token;
+use crate::error::Result;
+use crate::wire::{Block, Collective, Export, HostArrive, Kind};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// A job on two nodes: an alltoallv of equal blocks, again and again.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Ranks in all, an even number.
+    pub ranks: u32,
+    /// Service processes of each node.
+    pub services_per_node: u32,
+    /// Bytes of each block.
+    pub block_bytes: u64,
+    /// Alltoallvs.
+    pub rounds: u32,
+}
+
+/// What a job has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Blocks moved.
+    pub blocks: u64,
+    /// Messages between ranks and services, and between services.
+    pub messages: u64,
+    /// Time in the services.
+    pub time: Duration,
+}
+
+/// A message on its way.
+#[derive(Debug)]
+struct Letter {
+    to: Place,
+    kind: Kind,
+    header: Vec<u8>,
+    data: Vec<u8>,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Rank,
+    Service(usize),
+}
+
+/// Counts reads, and passes messages on.
+#[derive(Debug, Default)]
+struct StandIn {
+    letters: RefCell<VecDeque<Letter>>,
+    blocks: Cell<u64>,
+    messages: Cell<u64>,
+    completed: Cell<u64>,
+    block_bytes: u64,
+}
+
+/// Bytes of a packed key, as those of UCX 1.20 with one device.
+const KEY_BYTES: usize = 40;
+
+impl Transport for StandIn {
+    type Peer = Place;
+    type Memory = u64;
+    type Key = u64;
+    type Operation = ();
+
+    fn send(&self, to: &Place, kind: Kind, header: Vec<u8>, data: Vec<u8>) -> Result<()> {
+        self.messages.set(self.messages.get() + 1);
+        match to {
+            Place::Rank => self.completed.set(self.completed.get() + 1),
+            Place::Service(_) => self.letters.borrow_mut().push_back(Letter {
+                to: *to,
+                kind,
+                header,
+                data,
+            }),
+        }
+        Ok(())
+    }
+
+    fn import(&self, export: &Export) -> Result<u64> {
+        Ok(export.address)
+    }
+
+    fn pack(&self, memory: &u64) -> Result<Vec<u8>> {
+        let mut key = vec![0; KEY_BYTES];
+        key[..8].copy_from_slice(&memory.to_le_bytes());
+        Ok(key)
+    }
+
+    fn unmap(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn unpack(&self, _: &Place, key: &[u8]) -> Result<u64> {
+        let first = key.first_chunk().copied().expect("made by pack()");
+        Ok(u64::from_le_bytes(first))
+    }
+
+    fn read(&self, key: &u64, address: u64, into: &u64, to: u64, length: usize) -> Result<()> {
+        // A rank's buffer begins at its number times a terabyte; block i of it belongs to rank i.
+        let source = key >> 40;
+        let destination = into >> 40;
+        assert_eq!(address, key + destination * self.block_bytes);
+        assert_eq!(to, source * self.block_bytes);
+        assert_eq!(length as u64, self.block_bytes);
+        self.blocks.set(self.blocks.get() + 1);
+        Ok(())
+    }
+
+    fn aliases(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn has_ended(&self, (): &()) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+/// Carries a job out. `before` is called when the ranks are there and no service is.
+///
+/// # Errors
+/// Those of the data path, of which there are none unless it is broken.
+pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
+    let per_node = plan.ranks / 2;
+    let services = (2 * plan.services_per_node).min(plan.ranks);
+    let service_of: Vec<u32> = (0..plan.ranks)
+        .map(|rank| {
+            let (node, local) = (rank / per_node, rank % per_node);
+            node * (services / 2) + local % (services / 2)
+        })
+        .collect();
+    // The sequence number is patched for each round: making a message is the rank's cost.
+    let mut arrivals: Vec<Vec<u8>> = (0..plan.ranks).map(|rank| arrival(plan, rank)).collect();
+    let transport = StandIn {
+        block_bytes: plan.block_bytes,
+        ..StandIn::default()
+    };
+    before();
+    let start = Instant::now();
+    let mut movers: Vec<Mover<StandIn>> = (0..services)
+        .map(|me| mover(me, services, &service_of))
+        .collect();
+    for round in 0..plan.rounds {
+        for (rank, data) in (0..).zip(&mut arrivals) {
+            data[4..8].copy_from_slice(&round.to_le_bytes());
+            let of = service_of[rank as usize] as usize;
+            let header = rank_token(rank).0;
+            movers[of].receive(&transport, Kind::HostArrive, &header, data)?;
+            deliver(&transport, &mut movers)?;
+        }
+        for mover in &mut movers {
+            mover.settle(&transport)?;
+        }
+        deliver(&transport, &mut movers)?;
+    }
+    let expect = u64::from(plan.rounds) * u64::from(plan.ranks);
+    assert_eq!(
+        transport.completed.get(),
+        expect,
+        "each rank completes once"
+    );
+    Ok(Outcome {
+        blocks: transport.blocks.get(),
+        messages: transport.messages.get() + expect,
+        time: start.elapsed(),
+    })
+}
+
+/// Passes messages on until there are none.
+fn deliver(transport: &StandIn, movers: &mut [Mover<StandIn>]) -> Result<()> {
+    loop {
+        for mover in &mut *movers {
+            mover.act(transport)?;
+        }
+        let letters = std::mem::take(&mut *transport.letters.borrow_mut());
+        if letters.is_empty() {
+            return Ok(());
+        }
+        for letter in letters {
+            if let Place::Service(to) = letter.to {
+                movers[to].receive(transport, letter.kind, &letter.header, &letter.data)?;
+            }
+        }
+    }
+}
+
+fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
+    let memory = Some(Export {
+        address: u64::from(rank) << 40,
+        length: u64::from(plan.ranks) * plan.block_bytes,
+        packed: vec![1; KEY_BYTES],
+    });
+    let block = |peer: u32| Block {
+        peer,
+        offset: u64::from(peer) * plan.block_bytes,
+        length: plan.block_bytes,
+    };
+    let blocks: Vec<Block> = (0..plan.ranks).map(block).collect();
+    let arrive = HostArrive {
+        collective: Collective {
+            communicator: 0,
+            sequence: 0,
+        },
+        rank,
+        send_memory: memory.clone(),
+        receive_memory: memory,
+        sends: blocks.clone(),
+        receives: blocks,
+        short: Vec::new(),
+    };
+    arrive.to_bytes()
+}
+
+fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<StandIn> {
+    let ranks = (0..).zip(service_of);
+    let ours = ranks.filter(|(_, of)| **of == me).map(|(rank, _)| rank);
+    let ours: Vec<u32> = ours.collect();
+    let mut from_ranks = vec![None; service_of.len()];
+    for rank in &ours {
+        from_ranks[*rank as usize] = Some(rank_token(*rank));
+    }
+    let peers = Peers {
+        me,
+        service_of: service_of.to_vec(),
+        ranks: ours
+            .iter()
+            .map(|rank| Destination {
+                peer: Place::Rank,
+                token: rank_token(*rank),
+            })
+            .collect(),
+        from_ranks,
+        services: (0..services)
+            .map(|to| {
+                Some(Destination {
+                    peer: Place::Service(to as usize),
+                    token: service_token(me, to),
+                })
+            })
+            .collect(),
+    };
+    let limits = Limits {
+        sends: 4,
+        receives: 4,
+        direct_min: 512,
+    };
+    let mut mover = Mover::new(peers, limits);
+    for from in 0..services {
+        mover.expect_service(from, service_token(from, me));
+    }
+    mover
+}
+
+fn rank_token(rank: u32) -> Token {
+    Token(u128::from(rank).to_le_bytes())
+}
+
+fn service_token(from: u32, to: u32) -> Token {
+    Token((1 << 64 | u128::from(from) << 32 | u128::from(to)).to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_of_a_job_is_moved() {
+        for (ranks, services_per_node) in [(4, 1), (16, 4), (64, 4)] {
+            let plan = Plan {
+                ranks,
+                services_per_node,
+                block_bytes: 4096,
+                rounds: 3,
+            };
+            let outcome = run(&plan, || ()).expect("carried out");
+            assert_eq!(outcome.blocks, 3 * u64::from(ranks * ranks));
+        }
+    }
+}

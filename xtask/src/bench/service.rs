@@ -1,0 +1,136 @@
+//! `cargo xtask bench service`: what the service processes' own code costs per block, without UCX, as
+//! `target/bench/service.json`.
+//!
+//! Instructions are the difference of two runs under valgrind, so that start-up does not count. They include the
+//! stand-in's own queues. Times are of one run without valgrind: the median of several.
+
+use super::pool::instructions;
+use crate::{process, workspace};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Ranks in all, and service processes of each of two nodes.
+const JOBS: [(u32, u32); 10] = [
+    (4, 1),
+    (4, 4),
+    (16, 1),
+    (16, 4),
+    (64, 1),
+    (64, 4),
+    (256, 1),
+    (256, 4),
+    (1024, 1),
+    (1024, 4),
+];
+
+const BLOCK_BYTES: u32 = 4096;
+
+/// Blocks of the difference of the two runs, at the least.
+const BLOCKS_MIN: u32 = 100_000;
+
+/// Runs for the time.
+const RUNS: usize = 5;
+
+/// A million blocks take seconds under valgrind; on a busy machine, a minute.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const BUILD_LIMIT: Duration = Duration::from_secs(900);
+
+/// Measures, writes `file`, and prints the rows.
+pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
+    if let Some(option) = options.first() {
+        bail!("bench service takes no options, not '{option}'");
+    }
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    // Another run's must not pass for this one's.
+    let _ = fs::remove_file(file);
+    let can_count = instructions::can_count()?;
+    if !can_count {
+        println!("instructions not counted: valgrind is not installed (apt-get install valgrind)");
+    }
+    build()?;
+    println!("ranks  services  instructions  us/block  bytes/rank");
+    let mut rows = Vec::new();
+    for (ranks, services) in JOBS {
+        let counted = if can_count {
+            Some(per_block(ranks, services)?)
+        } else {
+            None
+        };
+        let (us, bytes) = time_and_memory(ranks, services)?;
+        let shown = counted.map_or("-".to_owned(), |count| format!("{count:.0}"));
+        println!("{ranks:>5}  {services:>8}  {shown:>12}  {us:>8.3}  {bytes:>10.0}");
+        rows.push(json!({
+            "ranks": ranks,
+            "services_per_node": services,
+            "block_bytes": BLOCK_BYTES,
+            "transport": "stand-in",
+            "instructions_per_block": counted,
+            "us_per_block": { "ours": us, "ucx": null, "device": null },
+            "bytes_per_rank": bytes,
+            "connect_ms": null,
+        }));
+    }
+    let text = format!("{:#}\n", json!({ "schema": 1, "rows": rows }));
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("report: {}", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the program that is measured.
+pub(crate) fn build() -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "-p", "xgvmi-offload"]);
+    command.args(["--example", "service_cost"]);
+    let done = process::run(command.current_dir(workspace::root()), BUILD_LIMIT)?;
+    if !done.ok() {
+        bail!(
+            "`{}`: {}\n{}",
+            process::shown(&command),
+            done.verdict(),
+            done.output
+        );
+    }
+    Ok(())
+}
+
+/// Instructions per block of a job.
+pub(crate) fn per_block(ranks: u32, services: u32) -> Result<f64> {
+    let blocks = ranks * ranks;
+    let more = BLOCKS_MIN.div_ceil(blocks);
+    let count = |rounds: u32| instructions::of(&mut program(ranks, services, rounds), LIMIT);
+    let between = count(1 + more)?.saturating_sub(count(1)?);
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^52")]
+    Ok(between as f64 / f64::from(more * blocks))
+}
+
+/// Microseconds per block, and bytes of a service at its peak for each of its ranks.
+fn time_and_memory(ranks: u32, services: u32) -> Result<(f64, f64)> {
+    let rounds = BLOCKS_MIN.div_ceil(ranks * ranks).max(2);
+    let mut times = Vec::new();
+    let mut peak = 0.0;
+    for _ in 0..RUNS {
+        let mut command = program(ranks, services, rounds);
+        let text = process::stdout(&mut command, LIMIT)?;
+        let outcome: Value = serde_json::from_str(&text).context("service_cost's answer")?;
+        let number = |name: &str| {
+            let found = outcome[name].as_f64();
+            found.with_context(|| format!("service_cost says no {name}"))
+        };
+        times.push(number("time_ns")? / 1e3 / number("blocks")?);
+        peak = number("peak_bytes")?;
+    }
+    times.sort_by(f64::total_cmp);
+    Ok((times[RUNS / 2], peak / f64::from(ranks)))
+}
+
+fn program(ranks: u32, services: u32, rounds: u32) -> Command {
+    let mut command = Command::new(workspace::target_dir().join("release/examples/service_cost"));
+    command.args([ranks, services, BLOCK_BYTES, rounds].map(|number| number.to_string()));
+    command
+}
