@@ -1,9 +1,6 @@
 //! Finds and opens `libucp`, and describes the errors.
 
-use crate::{
-    UCP_API_MAJOR, UCP_API_MINOR, UcpFunctions, ucp_config_t, ucp_context_h, ucp_params_t,
-    ucs_status_t,
-};
+use crate::{UcpFunctions, ucp_config_t, ucp_context_h, ucp_params_t, ucs_status_t};
 use libloading::Library;
 use std::ffi::{CStr, OsStr};
 use std::ops::Deref;
@@ -12,6 +9,9 @@ use std::{env, fmt};
 
 /// The file name for the loader if no path is given. UCX has kept this soname since 1.0.
 pub const SONAME: &str = "libucp.so.0";
+
+/// The oldest UCX that has all functions and protocols used here. `ucp_init` asks for its API version.
+const OLDEST: (u32, u32) = (1, 18);
 
 /// Reason why UCX cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,19 @@ pub enum LoadError {
         library: PathBuf,
         /// The loader's message.
         cause: String,
+    },
+    /// The library is a UCX that is too old.
+    #[error(
+        "{} is UCX {found}, and UCX {}.{} or later is needed: install one, or name its libucp.so.0",
+        library.display(),
+        OLDEST.0,
+        OLDEST.1
+    )]
+    TooOld {
+        /// The opened file.
+        library: PathBuf,
+        /// Its version.
+        found: String,
     },
     /// The library exists but lacks a function of the table.
     #[error("{} is no usable UCX: {}", library.display(), cause)]
@@ -60,6 +73,14 @@ impl Ucp {
             library: file.into(),
             cause: cause_of(&error),
         })?;
+        if let Some(found) = version_of(&opened)
+            && is_too_old(&found)
+        {
+            return Err(LoadError::TooOld {
+                library: file.into(),
+                found,
+            });
+        }
         // SAFETY: the table's types are those of ucp.h (tests/layout.rs), and the names are UCX's
         // own.
         let functions =
@@ -107,7 +128,7 @@ impl Ucp {
         // SAFETY: the caller's contract is the callee's.
         unsafe {
             self.functions
-                .ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, params, config, context)
+                .ucp_init_version(OLDEST.0, OLDEST.1, params, config, context)
         }
     }
 }
@@ -125,6 +146,27 @@ impl fmt::Debug for Ucp {
         f.debug_struct("Ucp")
             .field("version", &self.version())
             .finish_non_exhaustive()
+    }
+}
+
+/// The version that a library reports, if it is a UCX.
+fn version_of(library: &Library) -> Option<String> {
+    type Version = unsafe extern "C" fn() -> *const std::ffi::c_char;
+    // SAFETY: every UCX has had this function with this type since 1.0, and no other library has the name.
+    let version = unsafe { library.get::<Version>(b"ucp_get_version_string\0") }.ok()?;
+    // SAFETY: the function takes nothing and may be called at any time.
+    let text = unsafe { version() };
+    // SAFETY: UCX returns a string constant of its own; the library is open.
+    let text = unsafe { CStr::from_ptr(text) };
+    Some(text.to_string_lossy().into_owned())
+}
+
+/// Whether a version such as `1.17.0` is older than [`OLDEST`]. An unreadable version is accepted.
+fn is_too_old(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) < OLDEST,
+        _ => false,
     }
 }
 
@@ -157,6 +199,27 @@ mod tests {
             "/nowhere/libucp.so.0",
             &["cannot open /nowhere/libucp.so.0", "No such file"],
         );
+    }
+
+    #[test]
+    fn versions_before_the_oldest_are_refused() {
+        for (version, expect) in [
+            ("1.17.0", true),
+            ("1.9.5", true),
+            ("0.99.1", true),
+            ("1.18.1", false),
+            ("1.23.0", false),
+            ("2.0.0", false),
+            ("none", false),
+        ] {
+            assert_eq!(is_too_old(version), expect, "{version}");
+        }
+        let error = LoadError::TooOld {
+            library: "libucp.so.0".into(),
+            found: "1.12.0".to_owned(),
+        };
+        let expect = "libucp.so.0 is UCX 1.12.0, and UCX 1.18 or later is needed";
+        assert!(error.to_string().starts_with(expect), "{error}");
     }
 
     #[test]

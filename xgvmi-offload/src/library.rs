@@ -45,10 +45,24 @@ pub struct LibraryStats {
 
 /// What the library says instead of doing what it was asked.
 #[derive(Debug, thiserror::Error)]
-#[error("{call}: {source}")]
-pub(super) struct LibraryError {
-    call: &'static str,
-    source: std::io::Error,
+pub(super) enum LibraryError {
+    /// The keys were announced under another secret.
+    #[error(
+        "xgvmi_accept: the rank's key file (UCX_XGVMI_KEY_FILE) and this service's differ; this service has {here}: use \
+         the same file at both"
+    )]
+    KeyFile {
+        /// This process's own.
+        here: String,
+    },
+    /// Everything else.
+    #[error("{call}: {source}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// Its answer.
+        source: std::io::Error,
+    },
 }
 
 impl Library {
@@ -102,7 +116,15 @@ impl Library {
     pub(super) fn accept(&self, message: &[u8]) -> Result<u64, LibraryError> {
         // SAFETY: as many bytes as named can be read; the library does not trust them.
         let answer = unsafe { (self.accept)(message.as_ptr().cast(), message.len()) };
-        u64::try_from(answer).map_err(|_| failure("xgvmi_accept", answer))
+        u64::try_from(answer).map_err(|_| match failure("xgvmi_accept", answer) {
+            LibraryError::Call { source, .. } if source.raw_os_error() == Some(libc::EACCES) => {
+                let here = std::env::var("UCX_XGVMI_KEY_FILE");
+                LibraryError::KeyFile {
+                    here: here.unwrap_or_else(|_| "none".to_owned()),
+                }
+            }
+            other => other,
+        })
     }
 
     /// The numbers so far.
@@ -117,7 +139,7 @@ impl Library {
 
 fn failure(call: &'static str, negative_errno: i64) -> LibraryError {
     let errno = i32::try_from(-negative_errno).unwrap_or(libc::EIO);
-    LibraryError {
+    LibraryError::Call {
         call,
         source: std::io::Error::from_raw_os_error(errno),
     }

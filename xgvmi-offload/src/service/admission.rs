@@ -119,7 +119,12 @@ impl Service {
         match self.admit_checked(id, &hello, keys) {
             Ok(()) => {}
             Err(error) => {
-                let reason = error.to_string();
+                let reason = format!(
+                    "{error} (this service: {}, process {}, up {} s)",
+                    self.advertise,
+                    std::process::id(),
+                    self.started.elapsed().as_secs()
+                );
                 self.refuse(id, "keys", &reason);
                 // Without this rank the job cannot come together.
                 self.fail(

@@ -121,7 +121,7 @@ impl Job {
         let accepted = match self.transport.library {
             Some(library) if !keys.announcement.is_empty() => library
                 .accept(&keys.announcement)
-                .map_err(|error| OffloadError::Failed(error.to_string()))?,
+                .map_err(|error| failed(error.to_string()))?,
             _ => 0,
         };
         self.greetings
