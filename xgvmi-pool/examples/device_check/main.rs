@@ -1,12 +1,12 @@
 //! Checks of the real device, one line each: what the pool relies on, on the adapter that is there.
 //!
 //! ```text
-//! device_check HOST_DEVICE DPU_DEVICE
+//! device_check HOST_DEVICE DPU_DEVICE [CHECK...]
 //! ```
 //!
 //! Both devices are functions of one adapter that this process can open, such as the two functions of
 //! a BlueField in separated-host mode. Prints `ok NAME` or `FAILED NAME: WHY` for each check, and ends
-//! with 1 if any failed.
+//! with 1 if any failed. With names of checks, only these run.
 #![expect(clippy::print_stdout, reason = "a check says how it went")]
 
 mod checks;
@@ -26,17 +26,25 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     let names: Vec<String> = env::args().skip(1).collect();
-    let [host, dpu] = names.as_slice() else {
-        println!("usage: device_check HOST_DEVICE DPU_DEVICE");
+    let [host, dpu, wanted @ ..] = names.as_slice() else {
+        println!("usage: device_check HOST_DEVICE DPU_DEVICE [CHECK...]");
         return ExitCode::from(2);
     };
+    let known = |name: &&String| checks::ALL.iter().any(|check| check.name == **name);
+    if let Some(name) = wanted.iter().find(|name| !known(name)) {
+        println!("there is no check '{name}'");
+        return ExitCode::from(2);
+    }
+    let is_wanted =
+        |check: &&checks::Check| wanted.is_empty() || wanted.iter().any(|name| name == check.name);
+    let chosen: Vec<&checks::Check> = checks::ALL.iter().filter(is_wanted).collect();
     match open(host, dpu) {
         Ok((host, dpu)) => {
-            let failed = checks::ALL
+            let failed = chosen
                 .iter()
                 .filter(|check| !passes(check, &host, &dpu))
                 .count();
-            println!("{} checks, {failed} failed", checks::ALL.len());
+            println!("{} checks, {failed} failed", chosen.len());
             ExitCode::from(u8::from(failed != 0))
         }
         Err(error) => {
