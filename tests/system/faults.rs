@@ -233,7 +233,7 @@ fn listed(world: &World) -> Result<()> {
     ensure!(
         error
             .as_ref()
-            .is_err_and(|text| text.contains("no rule 1 is in force")),
+            .is_err_and(|text| text.contains("no rule 1 is active")),
         "{error:?}"
     );
     let error = fault(&room, &["add", "node7.host command any vanish"])

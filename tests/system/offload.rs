@@ -569,7 +569,7 @@ fn disagreements(world: &World) -> Result<()> {
     stream.read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer).into_owned();
     ensure!(
-        answer.contains("speaks version 99 of the protocol"),
+        answer.contains("protocol version is 99"),
         "the service answers {answer:?}"
     );
     Ok(())

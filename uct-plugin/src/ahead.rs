@@ -1,5 +1,5 @@
-//! Keys told ahead of their use: what the programs of a job send each other, by a way of their own,
-//! so that the DPU has the aliases of a host's pooled keys before the first of them is imported.
+//! Announced keys: messages between the programs of a job, sent over their own connection. The DPU
+//! creates the aliases of a host's pooled keys before the first import of them.
 //!
 //! # Message, version 1
 //! All numbers are little-endian.
@@ -21,8 +21,8 @@
 //! | 36 | 4 | bytes that follow |
 //! | 40 | | the pool's announcement, under the job's seal; see `xgvmi-pool` |
 //!
-//! What is outside of the sealed announcements decides only on which memory domains aliases are made
-//! ahead. Changed on the way, it costs time at the first imports and nothing else.
+//! The bytes outside the sealed announcements only determine the memory domains on which aliases
+//! are created. A modification in transit costs time at the first imports and has no other effect.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -36,39 +36,39 @@ const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 16;
 const PART_BYTES: usize = Adapter::BYTES + 8;
 
-/// Memory domains in one message: as many as a process serves.
+/// Maximum number of memory domains in one message: the number that a process serves.
 const PARTS_MAX: usize = md::MDS_MAX;
 
-/// Keys that a pool has when it is announced, unless `UCX_XGVMI_POOL_INIT` says more: with fewer the
-/// first exports would draw keys that nobody was told of. As many as one chain of requests binds.
+/// Minimum number of keys in an announced pool, unless `UCX_XGVMI_POOL_INIT` is larger. With fewer
+/// keys the first exports would use unannounced keys. One chain of requests binds this number.
 const KEYS_MIN: u32 = 64;
 
-/// Messages that were taken in.
+/// Accepted messages.
 static SEEN: LazyLock<Mutex<ReplayFilter>> = LazyLock::new(Mutex::default);
 
-/// Why a message cannot be made or taken.
+/// Reason why a message cannot be written or accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum AheadError {
-    /// There is nothing to announce, or nothing that could make an alias.
+    /// No memory domain can announce, or none can create an alias.
     #[error("no memory domain is served in this process")]
     NobodyServed,
-    /// It is no message, or a damaged one.
+    /// Not a message, or a damaged one.
     #[error("byte {at} of a message of {bytes}: {what}")]
     Form {
-        /// Where.
+        /// Offset.
         at: usize,
         /// Length of the message.
         bytes: usize,
-        /// What is wrong there.
+        /// The problem at that offset.
         what: &'static str,
     },
-    /// The announcement of one memory domain is not to be trusted.
+    /// The announcement of one memory domain is not authentic.
     #[error("part {part}: {source}")]
     Part {
         /// Number of the part.
         part: usize,
-        /// What is wrong with it.
+        /// The problem.
         source: AnnounceError,
     },
 }
@@ -81,8 +81,8 @@ struct Part {
     announcement: Announcement,
 }
 
-/// A message with all keys of all pools of this process, after making sure that there are some.
-/// Takes hundreds of microseconds for each key that has to be created.
+/// Writes a message with all keys of all pools of this process and first creates missing keys,
+/// which takes hundreds of microseconds per key.
 pub(crate) fn announce() -> Result<Vec<u8>, AheadError> {
     let options = config::get();
     let mut parts = Vec::new();
@@ -101,8 +101,9 @@ pub(crate) fn announce() -> Result<Vec<u8>, AheadError> {
     Ok(write(&parts, options.seal()))
 }
 
-/// Makes aliases of all keys in a message, on each memory domain of their adapter. Returns how many
-/// are there. A message that is older than another one of its sender does nothing.
+/// Creates aliases of all keys in a message, on each memory domain of their adapter. Returns the
+/// number of aliases. A message that is older than an accepted one of the same sender has no
+/// effect.
 pub(crate) fn accept(message: &[u8]) -> Result<usize, AheadError> {
     let mut parts = read(message, config::get().seal())?;
     parts.retain(|part| is_news(part.announcement.owner, part.announcement.sequence));
@@ -120,8 +121,8 @@ pub(crate) fn accept(message: &[u8]) -> Result<usize, AheadError> {
     Ok(ready)
 }
 
-/// The keys as imports on a memory domain with keys of this form name them: without their exporter
-/// unless both ends know of exporters.
+/// The keys in the form of imports on a memory domain with this key format: without the exporter
+/// unless both ends know exporters.
 fn keys_as_imported(part: &Part, form: KeyForm) -> Vec<RemoteKey> {
     let named = part.form == KeyForm::Long && form == KeyForm::Long;
     let owner = |key: &RemoteKey| if named { key.owner } else { OwnerUuid::new(0) };
@@ -133,13 +134,13 @@ fn keys_as_imported(part: &Part, form: KeyForm) -> Vec<RemoteKey> {
     .collect()
 }
 
-/// False for a message that a later one of the same sender has overtaken. The last one may come
-/// again, as when a process has several connections.
+/// False for a message that is older than an accepted one of the same sender. The last one may be
+/// repeated, as when a process has several connections.
 fn is_news(owner: OwnerUuid, sequence: u64) -> bool {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut news = seen.judge(owner, sequence);
     if news == News::NoRoom {
-        // An old message could now cost aliases once more.
+        // An old message could cause evictions again.
         seen.clear();
         news = seen.judge(owner, sequence);
     }
@@ -157,18 +158,18 @@ fn write(parts: &[Part], seal: &Seal) -> Vec<u8> {
     let mut message = Vec::new();
     message.extend(MAGIC);
     message.extend(VERSION.to_le_bytes());
-    // Cannot be lost: there are no more than PARTS_MAX.
+    // Cannot fail: there are at most PARTS_MAX parts.
     message.extend(u16::try_from(parts.len()).unwrap_or(u16::MAX).to_le_bytes());
     message.extend([0; 4]);
     for part in parts {
         let bytes = part.announcement.to_bytes(seal);
         message.extend(part.adapter.0);
         message.extend([if part.form == KeyForm::Long { 14 } else { 6 }, 0, 0, 0]);
-        // Cannot be lost: a pool has 2^20 keys at most, of 8 bytes each.
+        // Cannot fail: a pool has at most 2^20 keys of 8 bytes.
         message.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
         message.extend(bytes);
     }
-    // As above, 256 times: the length is below 2^31.
+    // Cannot fail: at most 256 times as much, below 2^31.
     let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
     message[12..HEAD_BYTES].copy_from_slice(&bytes.to_le_bytes());
     message
@@ -279,8 +280,7 @@ mod tests {
                     continue;
                 }
                 bad[at] = value;
-                // The name of the adapter is all that may be another one; the bytes of the form
-                // have just two values.
+                // Any adapter name is valid; the format byte has two valid values.
                 let only_the_name_differs = read(&bad, &Seal::OPEN).is_ok_and(|read| {
                     let keys = |parts: &[Part]| -> Vec<_> {
                         parts

@@ -1,5 +1,5 @@
-//! The library's own interface for programs, as `include/xgvmi.h` says it. Programs find it with
-//! `dlsym`, so that they run without the library as well.
+//! The library's own interface for programs, declared in `include/xgvmi.h`. Programs look it up
+//! with `dlsym`, so that they also run without the library.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -9,8 +9,8 @@ use crate::numbers::Numbers;
 use crate::panic::guard;
 use crate::{log, md};
 
-/// Longest message that is looked at: one of 256 memory domains with a million keys each, in
-/// scattered order, would be no announcement but a mistake.
+/// Maximum length of a message. Longer ones (256 memory domains with a million scattered keys each)
+/// indicate a mistake.
 const MESSAGE_MAX: usize = 1 << 28;
 
 /// `ssize_t xgvmi_announce(void *buffer, size_t length)`.
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn xgvmi_announce(buffer: *mut c_void, length: usiz
                 .copy_from_nonoverlapping(message.as_ptr(), message.len())
         };
     }
-    // Cannot be lost: a vector has no more than isize::MAX bytes.
+    // Cannot fail: a vector has at most isize::MAX bytes.
     isize::try_from(message.len()).unwrap_or(isize::MAX)
 }
 
@@ -91,7 +91,7 @@ pub(crate) extern "C" fn xgvmi_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// The way in which all of these report a failure.
+/// Common error handling of these functions.
 const fn failure(errno: c_int) -> isize {
     -(errno as isize)
 }

@@ -1,6 +1,6 @@
-//! The board: a small file in shared memory on which this process's numbers stand, for `xgvmi stat`
-//! to read. No thread writes them and nobody has to be asked for them: whoever exports, imports or
-//! releases counts in place.
+//! The board: a small file in shared memory with this process's counters, for `xgvmi stat`. No
+//! thread maintains it, and readers need no cooperation: exports, imports and releases count in
+//! place.
 //!
 //! The file is `/dev/shm/xgvmi-<user id>/<process id>`, readable by its user alone. Its process
 //! holds a lock on it, by which readers and the next process know that it is alive; it is removed at
@@ -25,50 +25,51 @@ use crate::{config, log};
 
 /// `xgvmi st`, read as a word.
 const MAGIC: u64 = u64::from_ne_bytes(*b"xgvmi st");
-/// Raised when the head changes; new names need no new format.
+/// Format version, raised when the head changes. New names need no new format.
 const FORMAT: u64 = 1;
-/// Words of the head, the last ones spare.
+/// Words of the head; the last ones are spare.
 const HEAD_WORDS: usize = 16;
-/// Word of the head that counts the memory domains without a slot.
+/// Word of the head that counts memory domains without a slot.
 const UNLISTED: usize = 10;
-/// Memory domains that have a slot: 16 devices with one for InfiniBand and one for GGA.
+/// Maximum number of slots: 16 devices with one memory domain for InfiniBand and one for GGA.
 const SLOTS: usize = 32;
-/// Files in the directory that are looked at when it is swept; the next process sees to the rest.
+/// Maximum number of files per sweep of the directory. The next process sweeps the rest.
 const SWEPT_MAX: usize = 1024;
-/// Names that are tried: the same process number can be there in several containers.
+/// Maximum number of tried names: several containers may use the same process number.
 const NAMES_MAX: usize = 8;
 
-/// Time for which the pool's and the map's own numbers stand before the next user renews them: far
-/// longer than adding them up takes, far shorter than anybody looks.
+/// Interval of the pool's and map's own counters: far longer than their summation takes, far
+/// shorter than a reader's interval.
 const RENEWAL: Duration = Duration::from_millis(10);
-/// Of so many events of a kind one looks at the clock for that, beyond the first ones: a look takes as
-/// long as the rest of a release. So these numbers may lag behind by as many events.
+/// After the first events of a kind, only one of this many reads the clock for that, because
+/// reading it takes as long as the rest of a release. The counters may therefore lag by this many
+/// events.
 const EVENTS_PER_LOOK: u64 = 64;
 
-/// What is counted here, in the order of the slots' words.
+/// The counted events, in the order of the slots' words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// An export was served from the pool.
+    /// The pool served an export.
     Export = 2,
-    /// An export was left to UCX.
+    /// UCX handled an export.
     ExportLeft,
-    /// An import was served from the alias map.
+    /// The alias map served an import.
     Import,
-    /// An import was left to UCX.
+    /// UCX handled an import.
     ImportLeft,
     /// A served export was released.
     Release,
-    /// A released key may still work, and does so until UCX has freed the memory.
+    /// A released key may still work until UCX has deregistered the memory.
     ReleaseFailed,
-    /// A served import was given back.
+    /// A served import was released.
     ImportReleased,
 }
 
 impl Event {
-    /// How many there are.
+    /// Number of events.
     pub(crate) const COUNT: usize = 7;
 
-    /// Place among them.
+    /// Index of the event.
     pub(crate) const fn place(self) -> usize {
         self as usize - Self::Export as usize
     }
@@ -86,10 +87,10 @@ const OWN_NAMES: [&str; 9] = [
     "releases_failed",
     "imports_released",
 ];
-/// Word of the slot, behind the first, in which the monotonic time of the last renewal stands.
+/// Word of the slot, after the first, with the monotonic time of the last update.
 const RENEWED: usize = 1;
 
-/// Set in a forked child, whose numbers are not the parent's.
+/// Set in a forked child. The counters belong to the parent.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The mapped file.
@@ -108,14 +109,14 @@ unsafe impl Send for Board {}
 // SAFETY: as above.
 unsafe impl Sync for Board {}
 
-/// A memory domain's part of the board; given back when dropped.
+/// A memory domain's slot of the board. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
     board: &'static Board,
     at: usize,
 }
 
-/// What a memory domain counts: on the board if it has a slot there, else here.
+/// Counters of a memory domain: on the board if it has a slot, otherwise in this structure.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// The first of the words; null until the first event.
@@ -125,19 +126,19 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Counts an event. True if the other numbers should be renewed.
+    /// Counts an event. True if the other counters need an update.
     #[inline]
     pub(crate) fn count(&self, event: Event) -> bool {
         let before = self.word(event).fetch_add(1, Ordering::Relaxed);
         before < EVENTS_PER_LOOK || before.is_multiple_of(EVENTS_PER_LOOK)
     }
 
-    /// How often there was such an event.
+    /// Count of an event.
     pub(crate) fn get(&self, event: Event) -> u64 {
         self.word(event).load(Ordering::Relaxed)
     }
 
-    /// Renews the pool's and the map's numbers, if it is time.
+    /// Updates the pool's and the map's counters, if the interval has passed.
     pub(crate) fn renew(
         &self,
         gvmi: Option<u16>,
@@ -175,8 +176,8 @@ impl Counts {
 
 static BOARD: OnceLock<Option<Board>> = OnceLock::new();
 
-/// A slot for a memory domain, unless the option says no, the file cannot be made, or all slots are
-/// taken.
+/// A slot for a memory domain, unless the option disables it, the file cannot be created, or all
+/// slots are in use.
 fn slot() -> Option<Slot> {
     if !config::get().stats {
         return None;
@@ -188,7 +189,7 @@ fn slot() -> Option<Slot> {
         match Board::make(&dir, user) {
             Ok(board) => Some(board),
             Err(error) => {
-                log::diag!("no numbers for xgvmi stat, {}: {error}", dir.display());
+                log::diag!("no counters for xgvmi stat, {}: {error}", dir.display());
                 None
             }
         }
@@ -201,7 +202,7 @@ pub(crate) fn remove() {
     if let Some(Some(board)) = BOARD.get()
         && !IS_CHILD.load(Ordering::Relaxed)
     {
-        // What cannot be removed now, the next process sweeps. Here there is time for that.
+        // The next process sweeps files that cannot be removed now. There is time for that here.
         let _removed = fs::remove_file(&board.path);
         if let Some(dir) = board.path.parent() {
             sweep(dir);
@@ -245,7 +246,7 @@ impl Slot {
         }
     }
 
-    /// A word behind the first; none in a child.
+    /// A word after the first; `None` in a child.
     fn value(&self, at: usize) -> Option<&AtomicU64> {
         if IS_CHILD.load(Ordering::Relaxed) {
             return None;
@@ -369,7 +370,7 @@ extern "C" fn in_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
 }
 
-/// All names of a slot's words behind the first, one in a line.
+/// All names of a slot's words after the first, one per line.
 fn names() -> String {
     let mut names: Vec<String> = OWN_NAMES.map(str::to_owned).to_vec();
     names.extend(
@@ -385,13 +386,13 @@ fn names() -> String {
     names.join("\n")
 }
 
-/// Makes sure of a directory that nobody else can write to.
+/// Checks a directory that no other user can write to, and creates it if necessary.
 fn own_directory(dir: &Path, user: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Anybody may make a directory, or a link, of this name.
+    // Any user may create a directory, or a link, with this name.
     let metadata = fs::symlink_metadata(dir)?;
     if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o077 != 0 {
         return Err(io::Error::other("is not a directory of this user's alone"));
@@ -399,7 +400,7 @@ fn own_directory(dir: &Path, user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes this process's file and locks it.
+/// Creates this process's file and locks it.
 fn create(dir: &Path) -> io::Result<(File, PathBuf)> {
     let pid = std::process::id();
     let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
@@ -419,7 +420,7 @@ fn create(dir: &Path) -> io::Result<(File, PathBuf)> {
     Err(last)
 }
 
-/// Removes what dead processes have left.
+/// Removes the files of dead processes.
 fn sweep(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;
@@ -433,13 +434,13 @@ fn sweep(dir: &Path) {
     }
 }
 
-/// True if nobody else has the file locked; it is locked until it is closed.
+/// True if no other process has locked the file. The lock lasts until the file is closed.
 fn lock(file: &File) -> bool {
     // SAFETY: the descriptor is open.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
-/// Monotonic time, which is the same in all processes; never zero.
+/// Monotonic time, equal in all processes, never zero.
 fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -511,7 +512,7 @@ mod tests {
         };
         assert_eq!(second.get(Event::Export), 2);
         second.renew(Some(7), pool, aliases);
-        // Too early: nothing is added up.
+        // Before the interval has passed, nothing is summed.
         second.renew(Some(7), || unreachable!(), || unreachable!());
         for (name, expect) in [
             ("gvmi", 7),

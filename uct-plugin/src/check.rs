@@ -1,5 +1,5 @@
-//! What is checked in the running process before anything of UCX's is relied upon. Whatever fails
-//! here costs one log line and leaves UCX as it was.
+//! Checks of the running process before the library relies on UCX's structures. A failed check
+//! costs one log line and leaves UCX unchanged.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -10,63 +10,63 @@ use xgvmi_pool::Lkey;
 use crate::abi::{INVALID_MKEY, MdHandle, MdHead, MdOpsEntry, MemhHead, md_attr, slot};
 use crate::original::{Module, Originals};
 
-/// Why the library stays out.
+/// Reason why the library is inactive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Refusal {
-    /// The module does not show its operations table.
-    #[error("the mlx5 module shows no operations table by uct_ib_md_ops_devx_entry")]
+    /// The module has no visible operations table.
+    #[error("the mlx5 module has no operations table named uct_ib_md_ops_devx_entry")]
     NoTable,
-    /// A slot holds neither UCX's function nor ours.
+    /// A slot contains neither UCX's function nor ours.
     #[error("slot {index} of the operations table holds {found:#x}, not {name}")]
     Slot {
         /// Index of the slot.
         index: usize,
-        /// UCX's function that belongs there.
+        /// UCX's function for that slot.
         name: &'static str,
-        /// What is there.
+        /// The address in the slot.
         found: usize,
     },
-    /// Some slots lead here and some to UCX.
-    #[error("only {ours} of {all} slots of the operations table lead here")]
+    /// Some slots point to this library and some to UCX.
+    #[error("only {ours} of {all} slots of the operations table point to this library")]
     Mixed {
-        /// Slots that lead here.
+        /// Slots that point to this library.
         ours: usize,
-        /// Slots there are.
+        /// Total number of slots.
         all: usize,
     },
-    /// The fields of the memory domain are not where they are expected.
+    /// The fields of the memory domain are not at their expected offsets.
     #[error("the protection domain of memory domain {md:#x} is not of its context")]
     Md {
         /// The memory domain.
         md: usize,
     },
-    /// Exported keys have a form that is not known.
-    #[error("exported keys have {bytes} bytes, known are 6 and 14")]
+    /// Exported keys have an unknown format.
+    #[error("exported keys have {bytes} bytes instead of 6 or 14")]
     KeySize {
         /// Size that UCX reports.
         bytes: usize,
     },
-    /// The fields of a memory handle are not where they are expected.
+    /// The fields of a memory handle are not at their expected offsets.
     #[error("a memory handle seems to have lkey {lkey:#x} and rkey {rkey:#x}")]
     Memh {
-        /// What was read for the local key.
+        /// The value read for the local key.
         lkey: u32,
-        /// What was read for the remote key.
+        /// The value read for the remote key.
         rkey: u32,
     },
 }
 
-/// Where the operations table of mlx5 leads.
+/// Target of mlx5's operations table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Table {
-    /// To the functions of this library, because the loader found them first.
+    /// The functions of this library, because the loader found them first.
     Ours,
-    /// To UCX's own functions.
+    /// UCX's own functions.
     Untouched(*mut *mut c_void),
 }
 
-/// The operations table of the module, if it is as expected.
+/// The operations table of the module, if it passes the checks.
 pub(crate) fn table(
     module: &Module,
     originals: &Originals,
@@ -76,8 +76,8 @@ pub(crate) fn table(
         .symbol(c"uct_ib_md_ops_devx_entry")
         .ok_or(Refusal::NoTable)?;
     let entry = entry.as_ptr().cast::<MdOpsEntry>();
-    // Before 1.18 the object of that name had two words and not four, so that what is read here may
-    // be anything: it is read through the kernel, as what it points to.
+    // Before 1.18 the object of that name had two words instead of four, so the bytes read here may
+    // be anything. They are read through the kernel, and so is the memory that they point to.
     let place = entry.wrapping_byte_add(offset_of!(MdOpsEntry, ops));
     let ops = read_word(place.cast()).ok_or(Refusal::NoTable)?;
     let ops = std::ptr::with_exposed_provenance_mut::<*mut c_void>(ops);
@@ -128,7 +128,7 @@ fn judge(
     }
 }
 
-/// Form of an exported key, which is the same for all memory domains of one UCX.
+/// Format of an exported key, equal for all memory domains of one UCX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyForm {
     /// Key and function: UCX 1.18.
@@ -147,16 +147,16 @@ impl KeyForm {
     }
 }
 
-/// What is known of a memory domain that passed its checks.
+/// Facts about a memory domain that passed its checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MdFacts {
     /// libibverbs' protection domain.
     pub(crate) pd: NonNull<c_void>,
     /// libibverbs' context.
     pub(crate) context: NonNull<c_void>,
-    /// How its exported keys look.
+    /// Format of its exported keys.
     pub(crate) key_form: KeyForm,
-    /// Which adapter it is of.
+    /// Its adapter.
     pub(crate) adapter: Adapter,
 }
 
@@ -172,7 +172,7 @@ impl Adapter {
 
 const _: () = assert!(Adapter::BYTES <= md_attr::GLOBAL_ID_BYTES);
 
-/// The memory domain's facts; `None` if its device cannot export keys, which is no failure.
+/// The memory domain's facts. `None` if its device cannot export keys, which is not an error.
 ///
 /// # Safety
 /// `md` must be an open memory domain of mlx5, and `attr` the attributes that its `md_query` has
@@ -197,8 +197,8 @@ pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFa
     let head = md.cast::<MdHead>();
     // SAFETY: a memory domain is far larger than its head.
     let (pd, context) = unsafe { ((*head).pd, (*head).context) };
-    // The field is read through the kernel, which says no where a load would be fatal: it is the
-    // very question whether `pd` is a pointer at all.
+    // The field is read through the kernel, which returns an error where a load would be fatal:
+    // whether `pd` is a pointer is the question.
     match (NonNull::new(pd.cast()), NonNull::new(context)) {
         (Some(pd), Some(context)) if read_word(pd.as_ptr()) == Some(context.addr().get()) => {
             Ok(Some(MdFacts {
@@ -212,8 +212,8 @@ pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFa
     }
 }
 
-/// The local key of registered memory. mlx5 gives one key for local and remote use; it is by this
-/// that the fields are known. Keys of symmetric registrations, which differ, are not served.
+/// The local key of registered memory. mlx5 uses one key for local and remote access, which
+/// identifies the fields. Symmetric registrations have different keys and are not served.
 pub(crate) const fn lkey(head: &MemhHead) -> Result<Lkey, Refusal> {
     let MemhHead {
         lkey,
@@ -221,7 +221,7 @@ pub(crate) const fn lkey(head: &MemhHead) -> Result<Lkey, Refusal> {
         flags: _,
     } = *head;
     let key = Lkey::from_raw(lkey);
-    // Index 0 is the reserved key, and of all ones there is no key.
+    // Index 0 is the reserved key, and the key of all ones does not exist.
     if lkey == rkey && lkey >> 8 != 0 && lkey != INVALID_MKEY {
         Ok(key)
     } else {
@@ -229,7 +229,7 @@ pub(crate) const fn lkey(head: &MemhHead) -> Result<Lkey, Refusal> {
     }
 }
 
-/// A word of this process's memory, or `None` where there is none.
+/// A word of this process's memory, or `None` if it is not mapped.
 pub(crate) fn read_word(address: *const c_void) -> Option<usize> {
     let mut ends = [-1; 2];
     // SAFETY: the array has room for the two descriptors.
@@ -239,7 +239,7 @@ pub(crate) fn read_word(address: *const c_void) -> Option<usize> {
     let mut word = [0_u8; size_of::<usize>()];
     // SAFETY: the kernel reads the address and answers EFAULT where it cannot.
     let written = unsafe { libc::write(ends[1], address, word.len()) };
-    // A pipe holds what was written to it, and nobody else has this one, so the read cannot block.
+    // The pipe contains the written bytes and is private, so the read cannot block.
     let read = if usize::try_from(written) == Ok(word.len()) {
         // SAFETY: the array is as large as the length says.
         unsafe { libc::read(ends[0], word.as_mut_ptr().cast(), word.len()) }

@@ -1,5 +1,5 @@
-//! Memory that UCX registered in chunks, by several threads at once: the registrations themselves,
-//! which one key of the pool then stands for together.
+//! Memory that UCX registered in chunks, with several threads at once: finds the registrations, so
+//! that one key of the pool can refer to all of them.
 //!
 //! UCX keeps them behind a field of the memory handle that is not at the same place in all versions
 //! and builds. It is looked for once in each memory domain, through the kernel, which says no where a
@@ -15,50 +15,50 @@ use xgvmi_pool::{Lkey, Region, VirtAddr};
 use crate::abi::{INVALID_MKEY, KsmData, MRS_PLACES, MemHandle};
 use crate::check::read_word;
 
-/// Most chunks that are looked at: no bind takes more, see `MkeyLimits::klm_entries_max` of a device
-/// with the longest work requests.
+/// Maximum number of chunks: no bind takes more, see `MkeyLimits::klm_entries_max` of a device with
+/// the longest work requests.
 const CHUNKS_MAX: usize = 52;
 
-/// Bytes by which the first chunk may begin before the memory: UCX aligns it for atomics, to less
-/// than a page.
+/// Maximum number of bytes by which the first chunk may start before the memory: UCX aligns it for
+/// atomics, to less than a page.
 const PREFIX_BYTES_MAX: usize = 4096;
 
 const WORD: usize = size_of::<usize>();
 
-/// Where the memory handles of one memory domain keep their registrations.
+/// Offset of the registrations in the memory handles of one memory domain.
 #[derive(Debug, Default)]
 pub(crate) struct Place(AtomicUsize);
 
-/// Not looked for yet: no registration is where a memory handle begins.
+/// Not searched yet. No registration is at the start of a memory handle.
 const UNKNOWN: usize = 0;
-/// Looked for in vain.
+/// Searched without success.
 const NOWHERE: usize = usize::MAX;
 
-/// Why chunks are left to UCX.
+/// Reason why UCX handles the chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Refusal {
-    /// No known place of a memory handle holds them.
-    #[error("no known place of the memory handle leads to its registrations")]
+    /// The memory handle contains them at no known offset.
+    #[error("the memory handle contains its registrations at no known offset")]
     Nowhere,
-    /// There are more than a key of the pool can stand for.
+    /// More chunks than a key of the pool can refer to.
     #[error("{count} chunks, a key of the pool takes {CHUNKS_MAX}")]
     Many {
-        /// How many, as far as UCX is to be believed.
+        /// Their number, according to UCX.
         count: u32,
     },
-    /// What was found is not what it should be.
-    #[error("what should be chunk {chunk} of the memory is not")]
+    /// A found chunk is not valid.
+    #[error("chunk {chunk} of the memory is not valid")]
     Chunk {
         /// Its number.
         chunk: usize,
     },
 }
 
-/// Memory of which the chunks are wanted.
+/// Memory whose chunks are wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Of the memory domain: libibverbs' context and protection domain.
+    /// libibverbs' context and protection domain of the memory domain.
     pub(crate) context: usize,
     pub(crate) pd: usize,
     pub(crate) memh: MemHandle,
@@ -67,7 +67,8 @@ pub(crate) struct Wanted {
 }
 
 impl Place {
-    /// The chunks of a memory handle that says that it has some, in the order of their addresses.
+    /// The chunks of a memory handle that has some according to its flag, in the order of their
+    /// addresses.
     ///
     /// # Errors
     /// If they are not found, or too many.
@@ -80,7 +81,7 @@ impl Place {
             NOWHERE => return Err(Refusal::Nowhere),
             UNKNOWN => {
                 let through_kernel = |address| read_word(std::ptr::without_provenance(address));
-                // Threads that look at the same time find the same.
+                // Threads that search at the same time find the same.
                 let (at, found) = look(wanted, through_kernel);
                 self.0.store(at, Ordering::Relaxed);
                 return found;
@@ -97,7 +98,7 @@ impl Place {
     }
 }
 
-/// Tries each place; the one that holds what it should, and what that is.
+/// Tries each offset. Returns the one with valid chunks, and the chunks.
 fn look(
     wanted: &Wanted,
     read: impl Fn(usize) -> Option<usize> + Copy,
@@ -113,7 +114,7 @@ fn look(
     (NOWHERE, Err(Refusal::Nowhere))
 }
 
-/// The chunks behind one place of the memory handle, if they are what they should be.
+/// The chunks at one offset of the memory handle, if they are valid.
 fn parse(
     wanted: &Wanted,
     at: usize,
@@ -150,7 +151,7 @@ fn parse(
     let mut next = address - prefix;
     for chunk in 0..count as usize {
         let wrong = Refusal::Chunk { chunk };
-        // The registrations follow on the head.
+        // The registrations follow the head.
         let entry = data.wrapping_add(size_of::<KsmData>() + chunk * WORD);
         let mr = pointer(entry).ok_or(wrong)?;
         let word = |at: usize| read(mr.wrapping_add(at)).ok_or(wrong);
@@ -167,7 +168,7 @@ fn parse(
         if !is_of_domain || !is_key || !is_next {
             return Err(wrong);
         }
-        // What UCX registered in front of the memory is not exported.
+        // UCX also registered memory before the buffer. That part is not exported.
         let from = next.max(address);
         next += len;
         let region = Region::new(
@@ -187,7 +188,7 @@ fn parse(
     }
 }
 
-/// The 32 bits at an address, out of the aligned word that they are in.
+/// The 32 bits at an address, from the aligned word that contains them.
 fn half(read: impl Fn(usize) -> Option<usize>, address: usize) -> Option<u32> {
     let bytes = read(address - address % WORD)?.to_ne_bytes();
     let (halves, _) = bytes.as_chunks::<4>();

@@ -1,5 +1,5 @@
-//! The options of this library: what they say, in the words of the pool and the map. [`table`] says
-//! what there is, [`values`] what is made of it.
+//! The options of this library in the terms of the pool and the map. [`table`] defines them,
+//! [`values`] converts their values.
 
 mod table;
 mod values;
@@ -17,15 +17,15 @@ use crate::original::Module;
 use crate::ucs_config::{self, Listing, Symbols};
 use table::{OPTIONS, Raw};
 
-/// What the names of the options start with in the environment.
+/// Prefix of the options' names in the environment.
 pub(crate) const PREFIX: &str = "UCX_XGVMI_";
 
 /// The options' values.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Whether anything is served.
+    /// Whether the library serves anything.
     pub(crate) enable: bool,
-    /// Whether numbers are shown to `xgvmi stat`.
+    /// Whether `xgvmi stat` can see the counters.
     pub(crate) stats: bool,
     pool_init: u32,
     pool_max: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// How the pools of the memory domains behave.
+    /// Policy of the memory domains' pools.
     pub(crate) fn pool_policy(&self) -> PoolPolicy {
         PoolPolicy {
             mkeys_max: self.pool_max,
@@ -69,34 +69,34 @@ impl Options {
         }
     }
 
-    /// How the alias maps of the memory domains behave.
+    /// Policy of the memory domains' alias maps.
     pub(crate) fn alias_policy(&self) -> AliasPolicy {
         AliasPolicy {
             aliases_max: self.alias_max,
             access_key: self.access_key.clone(),
             ttl: self.alias_ttl,
-            // Without a time to live there is nothing to be kept.
+            // Without a time to live the map needs no upkeep.
             keeper: self.refill && self.alias_ttl.is_some(),
             ..AliasPolicy::default()
         }
     }
 
-    /// Imports of one exporter that UCP may keep: no more than there may be aliases.
+    /// Maximum number of imports of one exporter in UCP: at most the number of aliases.
     pub(crate) fn imports_max(&self) -> u32 {
         self.import_max.min(self.alias_max)
     }
 
-    /// Numbers of the devices.
+    /// Parameters of the devices.
     pub(crate) fn device(&self) -> Mlx5Options {
         Mlx5Options {
             poll_timeout: self.poll_timeout,
             sq_wqebbs: match self.invalidate {
-                // UCX exports one by one, so that chains are short; a longer queue costs the first
-                // export the time to make it.
+                // UCX exports one buffer at a time, so chains are short. Creating a longer queue
+                // would make the first export slower.
                 Invalidate::Strict => WQEBBS_WITHOUT_BATCHES,
                 _ => Mlx5Options::default().sq_wqebbs,
             },
-            // UCX has asked the adapter, and says so of the memory domain.
+            // UCX has queried the adapter and reports the result for the memory domain.
             is_known_to_cross: true,
             gid_index: gid_index(std::env::var("UCX_IB_GID_INDEX").ok().as_deref()),
             post: self.post,
@@ -106,38 +106,38 @@ impl Options {
         }
     }
 
-    /// Keys that a pool shall have before the first export.
+    /// Minimum number of keys of a pool before the first export.
     pub(crate) fn pool_init(&self) -> u32 {
         self.pool_init
     }
 
-    /// How often whoever imports has to look for aliases that nobody has used for long; `None` if
-    /// nobody has to, or a thread does.
+    /// Interval at which imports look for expired aliases. `None` if nothing expires or a thread
+    /// does it.
     pub(crate) fn alias_upkeep(&self) -> Option<Duration> {
         self.alias_ttl.filter(|_| !self.refill).map(|ttl| ttl / 4)
     }
 
-    /// What the messages of the job's programs are sealed with.
+    /// The key of the seal of messages between the job's programs.
     pub(crate) fn seal(&self) -> &Seal {
         &self.seal
     }
 }
 
-/// Says that a form of binds is not used, once for each form and memory domain.
+/// Reports that a request form of binds is not used, once per form and memory domain.
 fn tell_failure(failure: &FormFailure) {
     log::warning!("{failure}; such exports take UCX's own path");
 }
 
-/// The entry of the GID table that the user names for UCX. UCX's own word for "choose" is `auto`.
+/// The GID table index from the user's UCX options. UCX's word for automatic selection is `auto`.
 fn gid_index(value: Option<&str>) -> Option<u8> {
     value?.trim().parse().ok()
 }
 
-/// Building blocks of a work queue without batches: room for 85 exports of as many threads.
+/// Building blocks of a work queue without batches: space for 85 exports of as many threads.
 const WQEBBS_WITHOUT_BATCHES: u32 = 256;
 
-/// Processors that this process may use. The standard library reads files to know it better, which
-/// takes longer than the first export should; zero leaves it to that.
+/// Processors that this process may use. The standard library reads files for a more precise value,
+/// which would make the first export slower. Zero selects that.
 fn processors() -> u32 {
     // SAFETY: an all-zero set is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };

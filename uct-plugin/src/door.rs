@@ -1,4 +1,4 @@
-//! The two ways by which UCX's calls come to this library, and what the constructor does about them.
+//! Two entry points of UCX's calls, preload and plugin, and the constructor's part in them.
 //!
 //! Door S: the library is preloaded and defines UCX's names, so that the loader fills UCX's
 //! operations table with the functions of this library. Door P: the library is loaded after UCX's
@@ -14,29 +14,29 @@ use crate::door_table::{self, Registration};
 use crate::original::{self, Module, Originals};
 use crate::{config, log, panic};
 
-/// What the file name of UCX's mlx5 module starts with, in every packaging seen.
+/// Prefix of the file name of UCX's mlx5 module in all known packagings.
 const MODULE_FILE: &[u8] = b"libuct_ib_mlx5.so";
 
-/// What the file name of this library starts with.
+/// Prefix of this library's file name.
 const OWN_FILE: &[u8] = b"libuct_ib_mlx5_xgvmi.so";
 
-/// Copies of UCX that the constructor looks at. More than a few in one process were never seen.
+/// Maximum number of UCX copies that the constructor handles. Known processes have at most a few.
 const MODULES_MAX: usize = 8;
 
-/// True if the address is one of the functions that this library puts before UCX's.
+/// True if the address is one of this library's replacement functions.
 pub(crate) fn is_ours(address: *mut c_void) -> bool {
     crate::entries().contains(&address)
 }
 
-/// Makes UCX's calls come here, if they do not already and everything is as expected. Says whether
-/// they do.
+/// Redirects UCX's calls to this library, if they are not redirected yet and all checks pass.
+/// Returns whether they are redirected.
 pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool {
     panic::silence();
     log::set_destination(module);
     let path = path.to_string_lossy();
     config::load(module);
     if !config::get().enable {
-        log::debug!("switched off, {path} is left alone");
+        log::debug!("disabled, {path} is unchanged");
         return false;
     }
     match check::table(module, originals, &crate::entries()) {
@@ -46,11 +46,11 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
         }
         Ok(Table::Untouched(ops)) => match door_table::register(module) {
             Registration::Done => {
-                log::debug!("{path} calls this library through its table for providers of keys");
+                log::debug!("{path} calls this library through its key-provider table");
                 true
             }
             Registration::Taken => {
-                log::debug!("{path} has another provider of keys");
+                log::debug!("{path} already has another key provider");
                 false
             }
             Registration::Unknown => {
@@ -70,16 +70,16 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
     }
 }
 
-/// True if the address is in another file with this library in it, as when one file is preloaded and
-/// another one is in UCX's plugin directory.
+/// True if the address is in another file with this library, for example if one file is preloaded
+/// and another one is in UCX's plugin directory.
 fn is_other_copy(address: usize) -> bool {
     original::file_of(std::ptr::without_provenance(address))
         .is_some_and(|(_base, path)| file_name(&path).starts_with(OWN_FILE))
 }
 
-/// Writes this library's functions into the table. Each store is atomic, so that a call that is
-/// under way meanwhile finds either function, and both are right: what the old one made, the new
-/// one does not know and passes on.
+/// Writes this library's functions into the table. Each store is atomic. A concurrent call uses
+/// either function, and both are correct: the new function passes on objects that the old one
+/// created.
 fn patch(ops: *mut *mut c_void) {
     for (slot, entry) in slot::ALL.iter().zip(crate::entries()) {
         // SAFETY: `check::table` has read the same slots of the same table and found them filled;
@@ -89,16 +89,16 @@ fn patch(ops: *mut *mut c_void) {
     }
 }
 
-/// Runs when the library is loaded. In a process without UCX it finds nothing and does nothing.
+/// Runs when the library is loaded. Without UCX in the process it does nothing.
 pub(crate) fn look_around() {
     config::announce();
     for path in loaded_modules() {
-        // An object that it knows, it has looked at; the answer is for whoever calls first.
+        // Known objects are already handled.
         let _known = original::adopt(&path);
     }
 }
 
-/// Paths of the copies of UCX's mlx5 module that are loaded.
+/// Paths of the loaded copies of UCX's mlx5 module.
 fn loaded_modules() -> Vec<CString> {
     let mut found = Vec::new();
     // SAFETY: the callback gets the vector's address and uses it only during this call.

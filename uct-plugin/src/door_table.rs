@@ -1,6 +1,6 @@
-//! A third way by which UCX's calls come here: a UCX with the patches of `patches/` has a table in
-//! which a provider of keys registers its operations. Nothing of UCX's is overwritten then, and UCX
-//! itself goes on with what an operation leaves to it.
+//! The third entry point: a UCX with the patches of `patches/` has a table in which a key provider
+//! registers its operations. Nothing of UCX's is overwritten. UCX executes a call itself if the
+//! operation asks for it.
 
 use std::ffi::c_void;
 
@@ -52,12 +52,12 @@ const _: () = assert!(size_of::<Operations>() == 8 + 6 * size_of::<*const c_void
 /// `uct_ib_mlx5_xgvmi_register` of the patch.
 type RegisterFn = unsafe extern "C" fn(*const Operations) -> UcsStatus;
 
-/// What became of a registration.
+/// Result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Registration {
-    /// UCX asks this library from now on.
+    /// UCX calls this library from now on.
     Done,
-    /// Another provider is there: this one stays out.
+    /// Another provider is registered. This library stays inactive.
     Taken,
     /// This UCX has no such table, or another version of it.
     Unknown,
@@ -92,7 +92,7 @@ unsafe fn served(md: MdHandle) -> Option<&'static Object> {
     object.filter(|object| object.serves())
 }
 
-/// What UCX is told: the status, or that it has to do it itself.
+/// The answer to UCX: the status, or the request to execute the call itself.
 fn answer(status: Option<Option<UcsStatus>>) -> UcsStatus {
     status.flatten().unwrap_or(UcsStatus::ERR_UNSUPPORTED)
 }

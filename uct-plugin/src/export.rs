@@ -1,4 +1,4 @@
-//! `mkey_pack`: packs a key of the pool where UCX would create or bind one of its own.
+//! `mkey_pack`: packs a key of the pool instead of one that UCX would create or bind.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -18,7 +18,7 @@ use crate::registrations::{Exported, REGISTRATIONS, Registration};
 use crate::release::Back;
 use crate::{check, log, memory, panic};
 
-/// What an importer needs to know of a key, as UCX packs it.
+/// The data that an importer needs, as UCX packs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PackedKey {
     mkey: Mkey,
@@ -27,8 +27,8 @@ struct PackedKey {
 }
 
 impl PackedKey {
-    /// Writes the key in UCX's form (`uct_ib_md_packed_mkey_t`, `src/uct/ib/base/ib_md.h:181`),
-    /// which is packed and in the byte order of the machine.
+    /// Writes the key in UCX's format (`uct_ib_md_packed_mkey_t`, `src/uct/ib/base/ib_md.h:181`),
+    /// which is packed and in machine byte order.
     ///
     /// # Safety
     /// `buffer` must have room for as many bytes as the form has.
@@ -46,7 +46,7 @@ impl PackedKey {
     }
 }
 
-/// Packs what is ours to pack; `None` if UCX's own operation has to do it.
+/// Packs the handle if it is ours. `None` if UCX's own operation must do it.
 ///
 /// # Safety
 /// The arguments must be those of `mkey_pack` on a live memory handle of the object.
@@ -67,7 +67,7 @@ pub(crate) unsafe fn pack(
         let import = IMPORTS.with(memh, |import| (import.alias.lkey(), import.remote));
         let (lkey, remote) = import?;
         if can_fail_later {
-            // As UCX: the key is the exporter's, it cannot be made to fail here.
+            // As in UCX: the exporter owns the key, so it cannot be invalidated here.
             return Some(UcsStatus::ERR_INVALID_PARAM);
         }
         if is_exported {
@@ -85,7 +85,7 @@ pub(crate) unsafe fn pack(
             unsafe { key.write(form, buffer) };
             return Some(UcsStatus::OK);
         }
-        // The upper half is the key for atomics, of which an imported key has none.
+        // The upper half is the key for atomics. An imported key has none.
         let rkey = u64::from(INVALID_MKEY) << 32 | u64::from(lkey.raw());
         // SAFETY: a packed rkey has eight bytes, and the buffer has room for one.
         unsafe { buffer.cast::<u64>().write_unaligned(rkey) };
@@ -98,7 +98,7 @@ pub(crate) unsafe fn pack(
     unsafe { export(object, md, memh, buffer) }
 }
 
-/// Packs a registration as a key of the pool; `None` if UCX's own operation has to do it.
+/// Packs a registration as a key of the pool. `None` if UCX's own operation must do it.
 ///
 /// # Safety
 /// `memh` must be a live memory handle that `md` of the object registered, and `buffer` for an
@@ -128,7 +128,7 @@ unsafe fn export(
     Some(UcsStatus::OK)
 }
 
-/// Exports a registration for the first time: the moment that decides who serves it.
+/// Exports a registration for the first time and decides who serves it.
 ///
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
@@ -143,7 +143,7 @@ unsafe fn first(
         // SAFETY: by the contract of this function.
         false => unsafe { draw(served, memh, registration) },
     };
-    // A key that is not recorded in the end is given back.
+    // A key that is not recorded at the end is released.
     let surplus = drawn.map(|key| Back { md, key });
     panic::here("a key is bound");
     served.count(match drawn {
@@ -155,7 +155,7 @@ unsafe fn first(
             std::mem::forget(surplus);
             drawn
         }
-        // Another thread was faster: what it decided holds.
+        // Another thread was faster. Its decision holds.
         Err(Exported::FromPool(bound)) => Some(bound),
         Err(Exported::No | Exported::Natively) => None,
     }
@@ -226,7 +226,7 @@ unsafe fn chunks(served: &Md, memh: MemHandle, registration: &Registration) -> O
     }
 }
 
-/// True for memory whose local keys cover it byte for byte, and which is this process's.
+/// True for memory of this process whose local keys cover it exactly.
 const fn is_servable(flags: u32) -> bool {
     let left_to_ucx =
         memh_flags::IMPORTED | memh_flags::GVA | memh_flags::DIRECT_NIC | !memh_flags::KNOWN;

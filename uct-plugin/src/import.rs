@@ -1,4 +1,4 @@
-//! `mem_attach`: gives a memory handle for another function's key out of the alias map.
+//! `mem_attach`: returns a memory handle for another function's key from the alias map.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -15,21 +15,21 @@ use crate::memh::{IMPORTS, Import};
 use crate::original::Object;
 use crate::{log, memory, panic, ucp};
 
-/// A memory handle of our own. UCX reads the head of it only; the spare part is as long as UCX's
-/// own structure was in any version, so that a field that UCX might read is there, and zero.
+/// Our own memory handle. UCX reads its head only. The spare part is as long as UCX's own structure
+/// in any version, so that any field that UCX may read exists and is zero.
 #[repr(C, align(16))]
 struct ImportedMemh {
     head: MemhHead,
     spare: [u8; SPARE_BYTES],
 }
 
-/// The exporter of a key that does not say whose it is.
+/// The exporter of a key that does not name it.
 const UNKNOWN: OwnerUuid = OwnerUuid::UNKNOWN;
 
 /// `uct_ib_mlx5_devx_mem_t` without registrations has 104 bytes at most (1.18.1).
 const SPARE_BYTES: usize = 256 - size_of::<MemhHead>();
 
-/// Attaches to an exported key through the alias map; `None` if UCX's own operation has to do it.
+/// Attaches to an exported key through the alias map. `None` if UCX's own operation must do it.
 ///
 /// # Safety
 /// The arguments must be those of `mem_attach` on a memory domain of the object.
@@ -68,10 +68,10 @@ pub(crate) unsafe fn attach(
         alias,
         remote,
     };
-    // The address is exposed because it is all that the table keeps.
+    // The address is exposed, because the table keeps nothing else.
     let _address = memh.expose_provenance();
     match IMPORTS.insert(memh.cast(), import) {
-        // Nothing can have been there: the memory was free until now.
+        // The table has no older entry: the memory was free until now.
         Ok(before) => drop(before),
         Err(import) => {
             drop(import);
@@ -89,7 +89,7 @@ pub(crate) unsafe fn attach(
     Some(UcsStatus::OK)
 }
 
-/// The alias of a key that its exporter keeps; `None` if UCX's own operation has to make one.
+/// The alias of a key that its exporter keeps. `None` if UCX's own operation must create one.
 fn alias_of(
     served: &Md,
     remote: RemoteKey,
@@ -97,15 +97,15 @@ fn alias_of(
 ) -> Option<AliasRef<Mlx5Device>> {
     if remote.mkey.tag() == Tag::UCX_POOLED {
         let map = served.dpu()?;
-        // UCP knows whose it is where the key does not say it.
+        // UCP knows the exporter if the key does not name it.
         let owner = match remote.owner {
             UNKNOWN => ucp::exporter_of(mkey_buffer).unwrap_or(UNKNOWN),
             owner => owner,
         };
         let key = RemoteKey { owner, ..remote };
         let attached = match map.attach(key) {
-            // Everything that is kept is in use. UCX's own operation would keep this one as well, for
-            // good; an alias that is not in the map goes with its import.
+            // All cached aliases are in use. UCX's own operation would keep this alias until the
+            // context ends. An alias outside the map ends with its import.
             Err(AliasError::Full { .. }) => map.aliases().attach_alone(key),
             attached => attached,
         };
@@ -127,7 +127,8 @@ fn alias_of(
     served.alias_there(&remote)
 }
 
-/// Says once what UCP does with small transfers, because nobody else does and nothing here can help.
+/// Reports once how UCP handles small transfers, because nothing else reports it and the library
+/// cannot change it.
 fn warn_of_copies() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -172,7 +173,7 @@ unsafe fn read_key(mkey_buffer: *const c_void, params: *const MemAttachParams) -
     };
     // SAFETY: UCX gives parameters.
     let field_mask = unsafe { (*params).field_mask };
-    // As UCX: a caller that does not say how long the key is, gives no exporter with it.
+    // As in UCX: a caller that does not pass the key's length passes no exporter either.
     let is_long = field_mask & MemAttachParams::FIELD_MKEY_SIZE != 0 && {
         // SAFETY: the field is there, because the mask says so.
         let size = unsafe { (*params).mkey_size };

@@ -1,4 +1,5 @@
-//! The file with a job's secret, from which its access key and the seal of its messages are made.
+//! The file with a job's secret, from which the access key and the seal of its messages are
+//! derived.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,27 +8,27 @@ use std::path::{Path, PathBuf};
 
 use xgvmi_pool::{Secret, SecretError};
 
-/// Why a file gives no secret. The text never holds any of the secret.
+/// Reason why a file contains no valid secret. The text never contains any part of the secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum KeyFileError {
-    /// The system did not let us.
+    /// The system refused.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others can read it, and so it is no secret.
-    #[error("{} has mode {mode:o}, others than its owner must not have access", path.display())]
+    /// Other users can read it, so it is not secret.
+    #[error("{} has mode {mode:o}; only its owner may have access", path.display())]
     Open {
         /// The file.
         path: PathBuf,
         /// Permission bits.
         mode: u32,
     },
-    /// It belongs to somebody who is neither this user nor root.
+    /// Its owner is neither this user nor root.
     #[error("{} belongs to user {owner}, not to user {user} or root", path.display())]
     Owner {
         /// The file.
@@ -37,12 +38,12 @@ pub(crate) enum KeyFileError {
         /// This process's user.
         user: u32,
     },
-    /// It holds too little or too much.
+    /// It is too short or too long.
     #[error("{}: {source}", path.display())]
     Length {
         /// The file.
         path: PathBuf,
-        /// How much there is and how much there should be.
+        /// Actual and permitted length.
         source: SecretError,
     },
 }
@@ -53,7 +54,7 @@ pub(crate) fn read(path: &Path) -> Result<Secret, KeyFileError> {
         path: path.to_owned(),
         source,
     };
-    // A pipe that nobody writes to must not hold up the program.
+    // A pipe without a writer must not block the program.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -78,7 +79,7 @@ pub(crate) fn read(path: &Path) -> Result<Secret, KeyFileError> {
         });
     }
     let mut bytes = Vec::new();
-    // One byte more than allowed, so that a longer file is noticed.
+    // One byte more than permitted, so that a longer file is detected.
     file.take(Secret::BYTES_MAX as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
@@ -131,7 +132,7 @@ mod tests {
         check(
             &secret[..15],
             0o600,
-            Err("a secret of 15 bytes, allowed are 16 to 4096"),
+            Err("a secret of 15 bytes instead of 16 to 4096"),
         );
         check("", 0o600, Err("a secret of 0 bytes"));
         check(&"a5".repeat(4096), 0o600, Err("a secret of 4097 bytes"));

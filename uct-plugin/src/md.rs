@@ -1,5 +1,4 @@
-//! The memory domains that are served, and for each the pool and the alias map, which are opened
-//! when they are first needed.
+//! The served memory domains, and the pool and alias map of each, opened at their first use.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -24,11 +23,11 @@ use crate::original::Object;
 use crate::registrations::REGISTRATIONS;
 use crate::{chunks, config, import, log, memory, panic, ucp, vfs};
 
-/// Memory domains that are looked at and kept in mind at a time. UCX opens one or two per device and context; a process
-/// of 16 devices and 8 contexts stays within. Any further one is left to UCX.
+/// Maximum number of memory domains. UCX opens one or two per device and context, which is enough
+/// for 16 devices and 8 contexts. UCX handles further ones itself.
 pub(crate) const MDS_MAX: usize = 256;
 
-/// A memory domain that is served.
+/// A served memory domain.
 #[derive(Debug)]
 pub(crate) struct Md {
     object: &'static Object,
@@ -43,7 +42,7 @@ pub(crate) struct Md {
     /// Number of the last announcement.
     announced: AtomicU64,
     counts: board::Counts,
-    /// When aliases that rest for long were looked for last.
+    /// Time of the last search for expired aliases.
     looked: Mutex<Option<Instant>>,
 }
 
@@ -54,37 +53,37 @@ unsafe impl Send for Md {}
 unsafe impl Sync for Md {}
 
 impl Md {
-    /// A number that no other memory domain has, as long as this one is there.
+    /// A number that is unique among the existing memory domains.
     fn identity(md: &Arc<Self>) -> usize {
         Arc::as_ptr(md).addr()
     }
 
-    /// How exported keys look.
+    /// Format of exported keys.
     pub(crate) fn key_form(&self) -> KeyForm {
         self.facts.key_form
     }
 
-    /// The number that marks the keys exported here.
+    /// The number in the keys that this memory domain exports.
     pub(crate) fn owner(&self) -> OwnerUuid {
         self.owner
     }
 
-    /// Which adapter it is of.
+    /// The adapter.
     pub(crate) fn adapter(&self) -> Adapter {
         self.facts.adapter
     }
 
-    /// What is known of the device.
+    /// Parameters of the device.
     pub(crate) fn facts(&self) -> &MdFacts {
         &self.facts
     }
 
-    /// Where memory handles keep the chunks of their memory.
+    /// Offset of the chunks in memory handles.
     pub(crate) fn chunks(&self) -> &chunks::Place {
         &self.chunks
     }
 
-    /// The pool, opened at the first call; `None` if the device cannot be used so.
+    /// The pool, opened at the first call. `None` if the device is not suitable.
     #[inline]
     pub(crate) fn host(&self) -> Option<&HostHooks<Mlx5Device>> {
         match self.host.get() {
@@ -103,7 +102,7 @@ impl Md {
         let (policy, observer) = (config::get().pool_policy(), Observer::new(tell));
         let host = match HostHooks::open_observed(device, policy, observer) {
             Ok(hooks) => Some(hooks),
-            // Another time there may be.
+            // A later attempt may succeed.
             Err(error @ PoolError::NoMemory { .. }) => {
                 log::diag!("no memory key pool yet, exports are left to UCX: {error}");
                 return None;
@@ -116,7 +115,7 @@ impl Md {
         self.host.get_or_init(|| host).as_ref()
     }
 
-    /// The alias map, opened at the first call; `None` if the device cannot be used so.
+    /// The alias map, opened at the first call. `None` if the device is not suitable.
     pub(crate) fn dpu(&self) -> Option<&DpuHooks<Mlx5Device>> {
         let open = || match DpuHooks::open(Arc::clone(self.device()?), config::get().alias_policy())
         {
@@ -129,8 +128,7 @@ impl Md {
         self.dpu.get_or_init(open).as_ref()
     }
 
-    /// Destroys aliases that have rested for too long, if it is time to look for them and no thread
-    /// does.
+    /// Destroys expired aliases if it is time for it and no thread does it.
     pub(crate) fn expire_aliases(&self) {
         let Some(every) = config::get().alias_upkeep() else {
             return;
@@ -139,7 +137,7 @@ impl Md {
             return;
         };
         {
-            // Whoever finds it taken, finds somebody else at it.
+            // If the lock is taken, another thread does it.
             let Ok(mut looked) = self.looked.try_lock() else {
                 return;
             };
@@ -151,7 +149,7 @@ impl Md {
         let _expired = map.aliases().upkeep();
     }
 
-    /// The alias of a key, pinned, if there is one already. Opens nothing and makes none.
+    /// The pinned alias of a key, if it exists. Opens nothing and creates nothing.
     pub(crate) fn alias_there(&self, key: &RemoteKey) -> Option<AliasRef<Mlx5Device>> {
         self.dpu.get()?.as_ref()?.aliases().find(key)
     }
@@ -176,20 +174,19 @@ impl Md {
         self.device.get_or_init(open).as_ref()
     }
 
-    /// Opens the pool and its work queue and proves what the device does, so that the first export finds
-    /// all of it.
+    /// Opens the pool and its work queue and verifies the device's binds before the first export.
     fn get_ready(&self) {
         if self.host().is_some()
             && let Some(device) = self.device()
         {
-            // An empty chain makes the queue. If it cannot be made, the first export tries again.
+            // An empty chain creates the queue. After a failure the first export tries again.
             let _made = device.run(&[]);
             self.prove();
         }
     }
 
-    /// Proves the usual form of binds with a key of the pool, if it has a free one. If that fails, the
-    /// first export says so.
+    /// Verifies the usual form of binds with a key of the pool, if it has a free one. After a failure the
+    /// first export reports it.
     fn prove(&self) {
         let (Some(host), Some(device)) = (self.host(), self.device()) else {
             return;
@@ -203,30 +200,30 @@ impl Md {
         }
     }
 
-    /// All keys of the pool, for importers to make their aliases ahead of time; `None` if it has
-    /// none. Before, keys are created until the pool has `keys_min` of them, in use or not.
+    /// All keys of the pool, for importers that create their aliases in advance. `None` without a
+    /// pool. First creates keys until the pool has `keys_min`, in use or not.
     pub(crate) fn announcement(&self, keys_min: u32) -> Option<Announcement> {
         self.get_ready();
         let pool = self.host()?.pool();
         if !MkeyDevice::is_ours(&**self.device()?) {
-            // A forked child: the keys are its parent's.
+            // In a forked child the keys belong to the parent.
             return None;
         }
         let there = u32::try_from(pool.stats().keys).unwrap_or(u32::MAX);
         let missing = keys_min.saturating_sub(there);
         if missing > 0 {
-            // What the device does not give is not announced.
+            // Keys that the device cannot create are not announced.
             let _created = pool.prefill(pool.levels().free.saturating_add(missing));
         }
         self.prove();
-        // Numbers begin at one.
+        // Numbers start at one.
         let sequence = self.announced.fetch_add(1, Ordering::Relaxed) + 1;
         let announcement = pool.announce(self.owner, sequence);
         let is_empty = announcement.keys().next().is_none();
         (!is_empty).then_some(announcement)
     }
 
-    /// Makes aliases of keys that will be imported. Returns how many there are now.
+    /// Creates aliases of keys that will be imported. Returns the number of existing ones.
     pub(crate) fn make_aliases(&self, keys: &[RemoteKey]) -> usize {
         let Some(map) = self.dpu() else {
             return 0;
@@ -236,7 +233,7 @@ impl Md {
         prepared.ready
     }
 
-    /// What has been done here so far, and what there is.
+    /// Counts so far, and current values.
     fn numbers(&self) -> Numbers {
         let pool = self.host.get().and_then(Option::as_ref);
         let aliases = self.dpu.get().and_then(Option::as_ref);
@@ -263,7 +260,7 @@ impl Md {
         }
     }
 
-    /// Counts an event, and now and then renews the other numbers on the board.
+    /// Counts an event and updates the other counters on the board from time to time.
     #[inline]
     pub(crate) fn count(&self, event: Event) {
         if self.counts.count(event) {
@@ -293,31 +290,31 @@ impl Md {
         if let Some(Some(hooks)) = self.host.get() {
             log::debug!("pool: {:?}", hooks.stats());
             if !hooks.close() {
-                log::warning!("memory keys are left behind on the device");
+                log::warning!("memory keys remain on the device");
             }
         }
         if let Some(Some(hooks)) = self.dpu.get() {
             log::debug!("alias map: {:?}", hooks.stats());
             if !hooks.close() {
-                log::warning!("aliases are left behind on the device");
+                log::warning!("aliases remain on the device");
             }
         }
         if let Some(Some(device)) = self.device.get()
             && !device.close()
         {
-            log::warning!("objects are left behind on the device");
+            log::warning!("objects remain on the device");
         }
     }
 }
 
-/// Logs what no return value of a pool says.
+/// Logs events of a pool that no return value reports.
 fn tell(event: &PoolEvent) {
     static FULL: Once = Once::new();
     match event {
-        // Each export beyond the cap says so at a lower level.
+        // Each export beyond the cap reports it at a lower level.
         PoolEvent::CapLowered { cap, error } => FULL.call_once(|| {
             log::warning!(
-                "the pool makes do with {cap} memory keys, further exports are left to UCX: {error}"
+                "the pool stops at {cap} memory keys, UCX handles further exports: {error}"
             );
         }),
         PoolEvent::Lost { mkey, error } => {
@@ -329,7 +326,7 @@ fn tell(event: &PoolEvent) {
     }
 }
 
-/// A place for a memory domain that was looked at, be it served or not.
+/// A slot for a known memory domain, served or not.
 struct Place {
     /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
     /// under `CHANGES`, as all of this.
@@ -337,13 +334,13 @@ struct Place {
     /// What `md` holds, for UCX's operations on the memory domain; null if it is not served, or if
     /// this process is a forked child of the one that opened it.
     served: AtomicPtr<Md>,
-    /// For those who come without an operation of UCX's: closing waits for them.
+    /// Held by callers from outside of UCX's operations. Closing waits for them.
     md: RwLock<Option<Arc<Md>>>,
 }
 
-/// No memory domain was here, nor is there one behind.
+/// Never used: neither this slot nor a later one has a memory domain.
 const NEVER_USED: usize = 0;
-/// No memory domain is here now.
+/// Empty now.
 const EMPTY: usize = 1;
 
 static PLACES: [Place; MDS_MAX] = [const {
@@ -354,17 +351,17 @@ static PLACES: [Place; MDS_MAX] = [const {
     }
 }; MDS_MAX];
 
-/// True while there is no place left, so that nobody looks at a memory domain again and again.
+/// True while all slots are in use, so that memory domains are not checked again and again.
 static IS_FULL: AtomicBool = AtomicBool::new(false);
 
-/// Held while a memory domain comes or goes.
+/// Held while a memory domain is added or removed.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-/// What memory domains have done that are closed.
+/// Counts of closed memory domains.
 static CLOSED: Mutex<Numbers> = Mutex::new(Numbers::NONE);
 
-/// Does something with each memory domain that is served. None of them is closed meanwhile: UCX's
-/// call to close it waits.
+/// Calls a function for each served memory domain. None of them can close meanwhile: UCX's call to
+/// close it waits.
 pub(crate) fn each(mut visit: impl FnMut(&Md)) {
     if panic::is_broken() {
         return;
@@ -380,8 +377,8 @@ pub(crate) fn each(mut visit: impl FnMut(&Md)) {
     }
 }
 
-/// The numbers of the memory domain with this identity. Waits for nobody: `None` as well while it comes
-/// or goes.
+/// The counters of the memory domain with this identity. Never waits: returns `None` also while the
+/// domain is added or removed.
 pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
     let used = |place: &&Place| place.address.load(Ordering::Acquire) != NEVER_USED;
     PLACES.iter().take_while(used).find_map(|place| {
@@ -394,7 +391,7 @@ pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
     })
 }
 
-/// The numbers of all memory domains, the closed ones as well.
+/// The counters of all memory domains, including closed ones.
 pub(crate) fn numbers() -> Numbers {
     let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
     each(|md| numbers = numbers.plus(md.numbers()));
@@ -402,7 +399,7 @@ pub(crate) fn numbers() -> Numbers {
     numbers
 }
 
-/// True if the memory domain is served. Takes no lock for one that was looked at.
+/// True if the memory domain is served. Takes no lock for a known one.
 ///
 /// # Safety
 /// `md` must be an open memory domain of the object.
@@ -415,7 +412,7 @@ pub(crate) unsafe fn is_served(object: &'static Object, md: MdHandle) -> bool {
     }
 }
 
-/// The memory domain, if it is served and nothing is broken.
+/// The memory domain, if it is served and the library works.
 ///
 /// # Safety
 /// `md` must be an open memory domain of the object, and the result is not kept beyond the operation
@@ -430,7 +427,8 @@ pub(crate) unsafe fn get<'a>(object: &'static Object, md: MdHandle) -> Option<&'
     unsafe { known(md) }
 }
 
-/// The memory domain, if it was looked at and is served. What is broken is still given back.
+/// The memory domain, if it is known and served. After an internal error its objects are still
+/// released.
 ///
 /// # Safety
 /// As [`get`].
@@ -441,7 +439,8 @@ pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
     unsafe { served.as_ref() }
 }
 
-/// Leaves everything to UCX in a forked child, as keys, aliases and numbers are its parent's.
+/// In a forked child UCX handles everything, because keys, aliases and counters belong to the
+/// parent.
 extern "C" fn in_child() {
     for place in &PLACES {
         place.served.store(null_mut(), Ordering::Relaxed);
@@ -460,7 +459,7 @@ fn place_of(address: usize) -> Option<&'static Place> {
     None
 }
 
-/// Looks at a memory domain that was opened before this library was loaded.
+/// Checks a memory domain that was opened before this library was loaded.
 ///
 /// # Safety
 /// As [`is_served`].
@@ -484,13 +483,13 @@ unsafe fn look_at(object: &'static Object, md: MdHandle) -> bool {
     unsafe { known(md) }.is_some()
 }
 
-/// Looks at a memory domain that UCX has just opened, and serves it from now on if it can.
+/// Checks a memory domain that UCX has just opened, and serves it from now on if possible.
 ///
 /// # Safety
 /// `md` must be an open memory domain of the object, and `attr` the attributes that its `md_query`
 /// has just filled.
 pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const c_void) {
-    // Without memory it is looked at again when there is some, at the next registration.
+    // Without memory the check is repeated at the next registration.
     if place_of(md.addr()).is_some() || memory::is_short() {
         return;
     }
@@ -535,7 +534,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     }
     let free = |place: &&Place| place.address.load(Ordering::Relaxed) <= EMPTY;
     let Some(place) = PLACES.iter().find(free) else {
-        log::info!("memory domain not served: {MDS_MAX} are there");
+        log::info!("memory domain not served: the limit of {MDS_MAX} is reached");
         IS_FULL.store(true, Ordering::Relaxed);
         return;
     };
@@ -562,7 +561,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     }
 }
 
-/// Lets go of everything that belongs to a memory domain, which UCX is about to close.
+/// Releases everything of a memory domain that UCX is about to close.
 pub(crate) fn closing(md: MdHandle) {
     let taken = {
         let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -583,7 +582,7 @@ pub(crate) fn closing(md: MdHandle) {
     let host = taken.as_ref().and_then(|md| md.host.get()?.as_ref());
     REGISTRATIONS.forget_all(address, |key| {
         exports += 1;
-        // What cannot be invalidated is destroyed with the pool.
+        // The pool destroys keys that cannot be invalidated.
         let _lost = host.map(|host| host.unbind(key));
     });
     let mut imports = 0_usize;
@@ -597,7 +596,7 @@ pub(crate) fn closing(md: MdHandle) {
         },
     );
     if exports + imports > 0 {
-        log::debug!("{exports} exports and {imports} imports were still there");
+        log::debug!("{exports} exports and {imports} imports were still in use");
     }
     if let Some(md) = taken {
         vfs::remove(md.object, Md::identity(&md));
@@ -605,7 +604,7 @@ pub(crate) fn closing(md: MdHandle) {
     }
 }
 
-/// A number that no other exporter has.
+/// A number that is unique among exporters.
 fn draw_owner() -> Option<OwnerUuid> {
     let mut bytes = [0_u8; 8];
     File::open("/dev/urandom")

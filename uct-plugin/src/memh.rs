@@ -1,4 +1,5 @@
-//! Tables by memory handle, beside UCX's own structures, and which alias an imported handle holds.
+//! Tables indexed by memory handle, separate from UCX's own structures, and the alias of an
+//! imported handle.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,31 +11,30 @@ use xgvmi_pool::{AliasRef, RemoteKey};
 
 use crate::abi::MemHandle;
 
-/// Shards of a table. A lock is held for one table operation, so a few of them are enough for the
-/// threads of a process not to meet.
+/// Shards of a table. A lock is held for one table operation, so a few shards avoid contention.
 pub(crate) const SHARDS: usize = 16;
 
-/// A memory handle that this library made for a key of another function.
+/// A memory handle that this library created for another function's key.
 #[derive(Debug)]
 pub(crate) struct Import {
     /// Address of the memory domain.
     pub(crate) md: usize,
-    /// The alias, pinned as long as the memory handle lives.
+    /// The alias, pinned as long as the memory handle exists.
     pub(crate) alias: AliasRef<Mlx5Device>,
-    /// What it is an alias of.
+    /// The key that it is an alias of.
     pub(crate) remote: RemoteKey,
 }
 
-/// Imported memory of all domains that are served.
+/// Imported memory of all served memory domains.
 pub(crate) static IMPORTS: Table<Import> = Table::new();
 
-/// Something for each memory handle.
+/// A value per memory handle.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
     shards: [CachePadded<Mutex<Shard<V>>>; SHARDS],
 }
 
-/// Addresses of handles, each with what belongs to it.
+/// Addresses of handles with their values.
 type Shard<V> = HashTable<(usize, V)>;
 
 impl<V> Table<V> {
@@ -44,8 +44,8 @@ impl<V> Table<V> {
         }
     }
 
-    /// Sets what belongs to the handle. Gives back what belonged to it before, which the caller
-    /// lets go of without a lock; or, if there is no memory for more, the value.
+    /// Sets the value of a handle. Returns the previous value, which the caller drops without a
+    /// lock, or, without memory, the new value.
     #[inline]
     pub(crate) fn insert(&self, memh: MemHandle, value: V) -> Result<Option<V>, V> {
         let (address, hash) = (memh.addr(), mix(memh.addr()));
@@ -63,7 +63,7 @@ impl<V> Table<V> {
         Ok(before)
     }
 
-    /// Takes what belongs to the handle.
+    /// Removes the value of the handle.
     pub(crate) fn remove(&self, memh: MemHandle) -> Option<V> {
         let (address, hash) = (memh.addr(), mix(memh.addr()));
         let mut shard = self.shard(hash);
@@ -72,7 +72,7 @@ impl<V> Table<V> {
         Some(value)
     }
 
-    /// Looks at, or changes, what belongs to the handle. `look` runs under a lock.
+    /// Reads or changes the value of the handle. `look` runs under a lock.
     pub(crate) fn with<R>(&self, memh: MemHandle, look: impl FnOnce(&mut V) -> R) -> Option<R> {
         let (address, hash) = (memh.addr(), mix(memh.addr()));
         let mut shard = self.shard(hash);
@@ -80,8 +80,8 @@ impl<V> Table<V> {
         Some(look(&mut entry.1))
     }
 
-    /// Takes everything that is chosen, and gives each with the address of its handle to `each`,
-    /// which runs without a lock. A few at a time, so that it takes little memory.
+    /// Removes all selected values and passes each with its handle's address to `each`, which runs
+    /// without a lock. Works in small batches to use little memory.
     pub(crate) fn take(&self, chosen: impl Fn(&V) -> bool, mut each: impl FnMut(usize, V)) {
         const AT_ONCE: usize = 32;
         for shard in &self.shards {

@@ -1,5 +1,5 @@
-//! The library's memory. Where the system gives none, what is under way is finished with a reserve,
-//! and nothing new is begun: it is left to UCX until there is memory again.
+//! The library's allocator. If the system has no memory, the library completes outstanding work
+//! from a reserve and starts nothing new; UCX handles further calls until memory is available.
 //!
 //! Without this the standard library would end the program, as it does when an allocation fails whose
 //! caller does not ask. Whatever can be large asks ([`Vec::try_reserve`] and the like) and takes no for
@@ -17,27 +17,27 @@ use crate::log;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// Bytes of the reserve: the largest thing that is made without asking is a pool of the default size,
-/// of which all parts together take 900 KiB. A pool asks for as much as it takes before it begins.
+/// Bytes of the reserve. The largest infallible allocation is a pool of the default size, whose
+/// parts take 900 KiB together. A pool requests its memory before it starts.
 const RESERVE_BYTES: usize = 2 << 20;
-/// Bytes of the smallest piece; each further kind of piece is twice as large as the one before.
+/// Bytes of the smallest piece. Each following size is twice as large.
 const PIECE_MIN: usize = 64;
-/// Bytes of the largest piece. Whoever wants more has asked.
+/// Bytes of the largest piece. Larger requests are fallible.
 const PIECE_MAX: usize = 1 << 19;
-/// Kinds of pieces.
+/// Number of piece sizes.
 const KINDS: usize = (PIECE_MAX / PIECE_MIN).ilog2() as usize + 1;
-/// Largest alignment that is kept: a page.
+/// Largest supported alignment: a page.
 const ALIGNMENT_MAX: usize = 4096;
-/// What is asked for to see whether there is memory again.
+/// Size of the request that tests whether memory is available again.
 const TRIAL_BYTES: usize = 64 << 10;
-/// How often the reserve's lock is tried. It is held for some nanoseconds; in a forked child whose
-/// parent held it, for ever.
+/// Number of attempts to take the reserve's lock. It is held for nanoseconds, or forever in a
+/// forked child whose parent held it.
 const TRIES_MAX: u32 = 1 << 20;
 
-/// Set when the system had no memory, until it has some again.
+/// Set after the system had no memory, until it has some again.
 static SHORT: AtomicBool = AtomicBool::new(false);
 
-/// True if nothing new should be begun.
+/// True if nothing new should start.
 #[inline]
 pub(crate) fn is_short() -> bool {
     SHORT.load(Ordering::Relaxed) && is_still_short()
@@ -47,7 +47,7 @@ pub(crate) fn is_short() -> bool {
 fn is_still_short() -> bool {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
-        log::warning!("out of memory, exports and imports are left to UCX until there is some");
+        log::warning!("out of memory, UCX handles exports and imports until memory is available");
     }
     let Ok(layout) = Layout::from_size_align(TRIAL_BYTES, PIECE_MIN) else {
         return true;
@@ -66,10 +66,10 @@ fn is_still_short() -> bool {
     false
 }
 
-/// The system's allocator with the reserve behind it.
+/// The system's allocator with the reserve as a fallback.
 struct Allocator;
 
-/// Memory of the system's, unless a test wants there to be none.
+/// Memory from the system, unless a test simulates its absence.
 ///
 /// # Safety
 /// As [`GlobalAlloc::alloc`].
@@ -159,26 +159,27 @@ fn is_made_to_fail() -> bool {
 #[repr(align(4096))]
 struct Bytes(UnsafeCell<[u8; RESERVE_BYTES]>);
 
-/// Pieces in powers of two: cut from the front, and kept by kind when they come back.
+/// Pieces in powers of two: taken from the front of the reserve, and kept by size when they are
+/// freed.
 struct Reserve {
     bytes: Bytes,
     lock: AtomicBool,
     cut: UnsafeCell<Cut>,
 }
 
-/// What was cut. Guarded by the reserve's lock.
+/// The allocated part. The reserve's lock protects it.
 struct Cut {
     /// Bytes from the front.
     used: usize,
     /// Bytes of these in use.
     live: usize,
-    /// Of each kind, the piece that came back last.
+    /// The last freed piece of each size.
     back: [Option<NonNull<Piece>>; KINDS],
 }
 
-/// A piece that is not in use.
+/// A free piece.
 struct Piece {
-    /// The one of its kind that came back before.
+    /// The piece of the same size that was freed before.
     before: Option<NonNull<Piece>>,
 }
 
@@ -197,7 +198,7 @@ static RESERVE: Reserve = Reserve {
     }),
 };
 
-/// Kind and bytes of the piece for a layout; `None` if there are none that large.
+/// Index and bytes of the piece for a layout; `None` if it is too large.
 fn kind(layout: Layout) -> Option<(usize, usize)> {
     let wanted = layout.size().max(layout.align()).max(PIECE_MIN);
     if wanted > PIECE_MAX || layout.align() > ALIGNMENT_MAX {
@@ -208,7 +209,7 @@ fn kind(layout: Layout) -> Option<(usize, usize)> {
 }
 
 impl Reserve {
-    /// A piece for the layout, null if there is none. From now on nothing new should be begun.
+    /// A piece for the layout; null if there is none. From now on nothing new should start.
     #[cold]
     fn take(&self, layout: Layout) -> *mut u8 {
         SHORT.store(true, Ordering::Relaxed);
@@ -233,13 +234,13 @@ impl Reserve {
         piece.unwrap_or_default()
     }
 
-    /// Takes a piece back.
+    /// Frees a piece.
     #[cold]
     fn give_back(&self, given: *mut u8, layout: Layout) {
         let (Some((kind, bytes)), Some(piece)) = (kind(layout), NonNull::new(given.cast())) else {
             return;
         };
-        // Without the lock it is lost, which is one piece.
+        // Without the lock one piece is leaked.
         let _kept = self.locked(|cut| {
             let before = cut.back[kind];
             // SAFETY: the piece is aligned to its kind and large enough, and its owner gave it up.
@@ -264,7 +265,7 @@ impl Reserve {
         given.addr().wrapping_sub(self.start().addr()) < RESERVE_BYTES
     }
 
-    /// Does something under the lock; `None` if it is not to be had.
+    /// Runs a function under the lock; `None` if the lock is not available.
     fn locked<R>(&self, work: impl FnOnce(&mut Cut) -> R) -> Option<R> {
         for _ in 0..TRIES_MAX {
             if !self.lock.swap(true, Ordering::Acquire) {
@@ -286,9 +287,9 @@ impl Reserve {
 pub(crate) mod injected {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// The first that fails; zero: none.
+    /// The first allocation that fails; zero: none.
     static FIRST: AtomicU64 = AtomicU64::new(0);
-    /// And each one that follows at this distance; zero: none.
+    /// The distance of the following failures; zero: none.
     static EVERY: AtomicU64 = AtomicU64::new(0);
     /// Allocations so far.
     static COUNT: AtomicU64 = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! The numbers that a program can ask for, `struct xgvmi_stats` of `include/xgvmi.h`. New ones go to
-//! the end, so that a program and a library of different versions understand each other.
+//! The counters for programs, `struct xgvmi_stats` of `include/xgvmi.h`. New ones are appended, so
+//! that programs and libraries of different versions are compatible.
 
 macro_rules! numbers {
     ($(#[$meta:meta])* $numbers:ident { $($(#[$doc:meta])* $name:ident,)* }) => {
@@ -11,7 +11,7 @@ macro_rules! numbers {
         }
 
         impl $numbers {
-            /// Nothing was done yet.
+            /// All zero.
             pub(crate) const NONE: Self = Self { $($name: 0,)* };
 
             /// The sum of both.
@@ -28,45 +28,45 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// What all memory domains of this process have done so far, and what those that are open have.
+    /// Counts of all memory domains of this process, and current values of the open ones.
     Numbers {
-        /// Exports for which the pool had a free key.
+        /// Exports that found a free key in the pool.
         pool_hits,
-        /// Exports for which it had none.
+        /// Exports that did not.
         pool_misses,
-        /// Keys that the pools have now.
+        /// Keys in the pools now.
         pool_keys,
-        /// Of these, those that stand for a region now.
+        /// Of these, keys bound to memory now.
         pool_in_use,
         /// Exports served from the pool.
         exports,
-        /// Exports left to UCX.
+        /// Exports that UCX handled.
         exports_left,
-        /// Served exports that were released.
+        /// Released exports of the pool.
         releases,
-        /// Of these, those whose key may have worked until UCX had freed the memory.
+        /// Of these, keys that may have worked until UCX deregistered the memory.
         releases_failed,
-        /// Imports for which the map had an alias.
+        /// Imports that found an alias in the map.
         alias_hits,
-        /// Imports, and keys that were announced, for which an alias had to be made.
+        /// Imports and announced keys that needed a new alias.
         alias_misses,
-        /// Aliases of an exporter that was gone, replaced.
+        /// Replaced aliases of dead exporters.
         alias_stale,
-        /// Aliases that the maps have now.
+        /// Aliases in the maps now.
         aliases,
         /// Imports served from the map.
         imports,
-        /// Imports left to UCX.
+        /// Imports that UCX handled.
         imports_left,
-        /// Served imports that UCX has given back.
+        /// Served imports that UCX has released.
         imports_released,
-        /// Exporters that UCP has a cache of now, for all memory domains together.
+        /// Exporters with an import cache in UCP now, for all memory domains together.
         exporters,
     }
 }
 
 impl Numbers {
-    /// What remains of a memory domain that is closed: what it has done, not what it had.
+    /// The part that remains of a closed memory domain: its counts without its current values.
     pub(crate) fn of_closed(self) -> Self {
         Self {
             pool_keys: 0,

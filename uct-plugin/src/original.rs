@@ -1,4 +1,4 @@
-//! UCX's own operations, by which everything is passed on that this library does not serve.
+//! UCX's own operations. Calls that this library does not serve go there.
 //!
 //! A process may hold several copies of UCX. Each copy's module is an [`Object`], found through
 //! the operations table of the memory domain at hand, so that no call ever reaches another copy.
@@ -16,18 +16,18 @@ use crate::abi::{
 };
 use crate::{door, log};
 
-/// SONAME of UCX's mlx5 module, the same for every file name and version.
+/// SONAME of UCX's mlx5 module, equal for all file names and versions.
 const MODULE_SONAME: &CStr = c"libuct_ib_mlx5.so.0";
 
-/// Operation tables that are remembered: one for InfiniBand and one for GGA in each of eight copies
-/// of UCX, of which two are rare. Any further table is looked up at every call.
+/// Maximum number of remembered operations tables: one for InfiniBand and one for GGA in each of
+/// eight copies of UCX. Further tables are looked up at every call.
 const TABLES_MAX: usize = 16;
 
 /// One loaded copy of UCX's mlx5 module.
 #[derive(Debug)]
 pub(crate) struct Object {
     base: usize,
-    /// Name by which the loader knows it.
+    /// Its name in the loader.
     path: CString,
     originals: Originals,
     serves: bool,
@@ -51,8 +51,8 @@ impl Object {
         &self.originals
     }
 
-    /// True if every call for the memory domains of this copy comes to this library and all checks
-    /// passed. Otherwise calls are passed on and nothing is remembered.
+    /// True if every call for the memory domains of this copy reaches this library and all checks
+    /// passed. Otherwise calls are passed on and nothing is recorded.
     pub(crate) fn serves(&self) -> bool {
         self.serves
     }
@@ -62,10 +62,10 @@ impl Object {
         Module::loaded(&self.path)?.symbol(name)
     }
 
-    /// The libibverbs and libmlx5 that this copy of UCX uses, looked up at the first call.
+    /// The libibverbs and libmlx5 of this copy of UCX, looked up at the first call.
     pub(crate) fn verbs(&self) -> Option<Arc<Mlx5Lib>> {
         let find = || {
-            // The libraries are found through a handle of their own, which they close.
+            // The table keeps the libraries open through its own handle.
             let module = Module::loaded(&self.path)?;
             // SAFETY: the handle comes from dlopen, and nothing else keeps it.
             match unsafe { Mlx5Lib::from_handle(module.handle.as_ptr()) } {
@@ -94,7 +94,7 @@ impl Originals {
     }
 }
 
-/// A loaded shared object that is kept loaded: it is never closed.
+/// A loaded shared object. It is never closed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Module {
     handle: NonNull<c_void>,
@@ -106,7 +106,7 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// The object of that file or SONAME, if it is loaded already. Never loads anything.
+    /// The loaded object of that file or SONAME. Never loads anything.
     pub(crate) fn loaded(name: &CStr) -> Option<Self> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: the name ends in a zero byte; with RTLD_NOLOAD no code of the object runs.
@@ -114,7 +114,7 @@ impl Module {
         NonNull::new(handle).map(|handle| Self { handle })
     }
 
-    /// Address of a symbol of the object or of the libraries that it needs.
+    /// Address of a symbol of the object or of its dependencies.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the handle is open, since it is never closed, and the name ends in a zero byte.
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
@@ -124,7 +124,7 @@ impl Module {
 /// An operations table and the copy of UCX that it belongs to.
 struct Table {
     ops: *const c_void,
-    /// The hot one of the copy's operations, at hand.
+    /// The most frequent operation of the copy.
     mkey_pack: MkeyPackFn,
     object: Option<&'static Object>,
 }
@@ -132,21 +132,21 @@ struct Table {
 // SAFETY: the table is only compared with, never followed.
 unsafe impl Sync for Table {}
 
-/// Where there is no table yet. No memory domain's table is at this address.
+/// Marks an empty entry. No memory domain has its table at this address.
 static NO_TABLE: Table = Table {
     ops: std::ptr::without_provenance(1),
     mkey_pack: crate::uct_ib_mlx5_devx_mkey_pack,
     object: None,
 };
 
-/// The tables seen so far; filled from the front, entries are never taken back.
+/// The known tables, filled from the front. Entries are never removed.
 static TABLES: [AtomicPtr<Table>; TABLES_MAX] =
     [const { AtomicPtr::new((&raw const NO_TABLE).cast_mut()) }; TABLES_MAX];
 
-/// The objects seen so far. Held while a new one is looked at, so that it is looked at once.
+/// The known objects. Locked while a new one is checked, so that each is checked once.
 static OBJECTS: Mutex<Vec<&'static Object>> = Mutex::new(Vec::new());
 
-/// The copy of UCX that the memory domain belongs to; `None` if its functions cannot be found.
+/// The copy of UCX that the memory domain belongs to. `None` if its functions cannot be found.
 ///
 /// # Safety
 /// `md` must be a memory domain of UCX's mlx5 module.
@@ -178,8 +178,8 @@ fn search(ops: *const c_void) -> Option<&'static Object> {
     look_up(ops)
 }
 
-/// UCX's own `mkey_pack` for the memory domain, if its table is the one that was seen first: in a
-/// process with one UCX and one kind of memory domain that is all there is.
+/// UCX's own `mkey_pack` for the memory domain, if its table is the first known one. With one UCX
+/// and one kind of memory domain this covers all calls.
 ///
 /// # Safety
 /// As [`of`].
@@ -192,8 +192,7 @@ pub(crate) unsafe fn mkey_pack_of_first_table(md: MdHandle) -> Option<MkeyPackFn
     (table.ops == ops).then_some(table.mkey_pack)
 }
 
-/// Looks at a copy of the module that was not looked at before, as a constructor does that finds it
-/// loaded. Does nothing if it was.
+/// Checks a loaded copy of the module that is not known yet.
 pub(crate) fn adopt(path: &CStr) -> Option<&'static Object> {
     let module = Module::loaded(path)?;
     let close = module.symbol(slot::MD_CLOSE.name)?;
@@ -202,8 +201,8 @@ pub(crate) fn adopt(path: &CStr) -> Option<&'static Object> {
 
 #[cold]
 fn look_up(ops: *const c_void) -> Option<&'static Object> {
-    // A memory domain that is closed before it was open has no table yet. The module's name then
-    // decides, which is right unless there are two copies.
+    // A memory domain that is closed before it was opened has no table yet. The module's name then
+    // decides, which is correct unless there are two copies.
     let object = if ops.is_null() {
         adopt(MODULE_SONAME)?
     } else {
@@ -215,15 +214,15 @@ fn look_up(ops: *const c_void) -> Option<&'static Object> {
     Some(object)
 }
 
-/// The object that holds the address.
+/// The object that contains the address.
 fn object_at(address: *const c_void) -> Option<&'static Object> {
     let (base, path) = file_of(address)?;
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(object) = objects.iter().copied().find(|object| object.base == base) {
         return Some(object);
     }
-    // The path can fail where the program has changed its directory since; the name is then the
-    // only hint, which is right unless there are two copies.
+    // The path can fail if the program has changed its directory. The name is then the only
+    // information, which is correct unless there are two copies.
     let (module, path) = match Module::loaded(&path) {
         Some(module) => (module, path),
         None => (Module::loaded(MODULE_SONAME)?, MODULE_SONAME.to_owned()),
@@ -261,7 +260,7 @@ fn remember(ops: *const c_void, object: &'static Object) {
     drop(unsafe { Box::from_raw(table) });
 }
 
-/// Base address and path of the loaded file that holds the address.
+/// Base address and path of the loaded file that contains the address.
 pub(crate) fn file_of(address: *const c_void) -> Option<(usize, CString)> {
     // SAFETY: an all-zero Dl_info is a valid one, its pointers are null.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -277,7 +276,7 @@ pub(crate) fn file_of(address: *const c_void) -> Option<(usize, CString)> {
 fn originals_of(module: &Module) -> Option<Originals> {
     let symbol = |slot: slot::Slot| {
         let address = module.symbol(slot.name)?.as_ptr();
-        // A module that has no such function of its own would lead the call back here, for ever.
+        // A module without such a function would lead to infinite recursion.
         (!door::is_ours(address)).then_some(address)
     };
     let md_close = symbol(slot::MD_CLOSE)?;

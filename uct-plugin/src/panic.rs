@@ -1,5 +1,5 @@
-//! No panic leaves this library: UCX is C and cannot be unwound. A panic is a bug of ours; it costs
-//! one log line, and the stock path is taken.
+//! No panic leaves this library, because UCX is C and cannot be unwound. A panic is a bug of this
+//! library. It costs one log line, and the call takes UCX's own path.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::log;
 
-/// Set by the first panic. From then on nothing new is served; what was served is still released.
+/// Set by the first panic. From then on nothing new is served. Existing objects are still released.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// True once there was a panic.
+/// True after a panic.
 pub(crate) fn is_broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }
 
-/// What `work` gives, or `None` if it panicked.
+/// The result of `work`, or `None` if it panicked.
 ///
 /// The state that `work` may leave half changed is behind locks, whose data is valid at any point
 /// where the code can panic.
@@ -55,9 +55,9 @@ fn caught(what: &str, cause: &(dyn Any + Send)) {
         .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     if first {
-        // Writing the line must not panic in its turn.
+        // Writing the line must not panic.
         let _written = catch_unwind(|| {
-            log::error!("internal error in {what}, nothing is served any more: {cause}");
+            log::error!("internal error in {what}, the library is disabled from now on: {cause}");
         });
     }
 }

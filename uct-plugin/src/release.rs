@@ -1,4 +1,4 @@
-//! `mem_dereg`: kills the pool's key before UCX frees the registration under it, and unpins aliases.
+//! `mem_dereg`: invalidates the pool's key before UCX deregisters the memory, and unpins aliases.
 
 use xgvmi_pool::BoundKey;
 
@@ -10,17 +10,17 @@ use crate::memh::IMPORTS;
 use crate::registrations::{Exported, REGISTRATIONS};
 use crate::{import, log, md, panic};
 
-/// Notes memory that a domain has just registered.
+/// Records memory that a domain has just registered.
 #[inline]
 pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
-    // An older handle at the same place was freed without this library's knowledge. Its key goes with
-    // it.
+    // An older handle at the same address was freed without this library's knowledge. Its key is
+    // released.
     if let Some(key) = REGISTRATIONS.note(md, memh, address, length) {
         give_back(md, key);
     }
 }
 
-/// Lets go of what this library has for a memory handle; `None` if UCX's own operation has still to
+/// Releases this library's objects for a memory handle. `None` if UCX's own operation must still
 /// deregister it.
 ///
 /// # Safety
@@ -53,7 +53,7 @@ pub(crate) unsafe fn dereg(
     Some(UcsStatus::OK)
 }
 
-/// Gives a key back when dropped, after a panic too.
+/// Releases a key when dropped, also after a panic.
 #[derive(Debug)]
 pub(crate) struct Back {
     pub(crate) md: MdHandle,
@@ -67,7 +67,7 @@ impl Drop for Back {
     }
 }
 
-/// Gives a key back to the pool of its memory domain.
+/// Releases a key to the pool of its memory domain.
 fn give_back(md: MdHandle, key: BoundKey) {
     // SAFETY: UCX does not close the memory domain during a call for it.
     let Some(served) = (unsafe { md::known(md) }) else {
@@ -79,7 +79,7 @@ fn give_back(md: MdHandle, key: BoundKey) {
     let event = match host.unbind(key) {
         Ok(()) => Event::Release,
         Err(error) => {
-            // The key dies with the registration, which UCX frees next.
+            // The key becomes invalid with the registration, which UCX removes next.
             log::error!("{error}");
             Event::ReleaseFailed
         }
@@ -87,7 +87,7 @@ fn give_back(md: MdHandle, key: BoundKey) {
     served.count(event);
 }
 
-/// Tells the caller that wanted the handle invalidated: nobody can use it any more.
+/// Tells the caller that requested the invalidation that the handle is unusable now.
 ///
 /// # Safety
 /// `params` must be those of `mem_dereg`.

@@ -1,5 +1,5 @@
-//! UCP's cache of imports, which lies above the operations of memory domains: it gets the limit
-//! that it lacks, and says whose a key is that does not say it itself.
+//! UCP's import cache, which is above the memory-domain operations. The library gives it a limit
+//! and identifies the exporter of keys that do not name it.
 //!
 //! UCP keeps what was imported, for each exporter in a registration cache of its own, without a limit
 //! and until its context ends; so that nothing is ever given back, and every alias stays in use. Its
@@ -13,14 +13,14 @@
 //! | `ucs_rcache_destroy` | the cache is forgotten |
 //! | `ucp_memh_exported_unpack` | which export of whose is being imported is noted for the thread |
 //!
-//! And, in a UCX with assertions, one of which does not hold:
+//! And, in a UCX with assertions, one assertion that does not hold:
 //!
 //! | slot | what is done with it |
 //! |---|---|
 //! | `ucs_rcache_get` | of which export a region of a cache of imports is, is noted |
 //! | `ucs_pgtable_lookup` | a region of an older export that somebody holds is not found any more |
 //!
-//! Whatever is not as expected is left alone, with one line that says what remains.
+//! If a check fails, UCX keeps its behaviour and one line describes the consequence.
 
 mod calls;
 mod hooks;
@@ -41,38 +41,37 @@ use calls::Slot;
 use hooks::{Originals, UnpackFn};
 use rcache::Params;
 
-/// Copies of UCX that are looked at: as many as have functions of their own to be called.
+/// Maximum number of UCX copies: the number of available function sets.
 const COPIES_MAX: usize = 4;
 
-/// Caches that are kept in mind. Each is an exporter that UCP has memory of; beyond it UCP has used
-/// up gigabytes.
+/// Maximum number of caches. Each belongs to one exporter. Beyond it UCP uses gigabytes of memory.
 const CACHES_MAX: usize = 1 << 16;
 
-/// Exporters of which it is said that there are many: UCP keeps some 150 KiB for each, until the
-/// context ends.
+/// Number of exporters from which on a line reports them: UCP keeps about 150 KiB for each until
+/// the context ends.
 const EXPORTERS_TOLD: usize = 256;
 
-/// Bytes of a cache's own structure within which its table of regions is.
+/// Range within a cache's structure that contains its table of regions.
 const CACHE_BYTES: usize = 256;
 
-/// What UCP's assertion about imports says, in a UCX that has assertions.
+/// The text of UCP's assertion about imports, in a UCX with assertions.
 const ASSERTION: &[u8] = b"This may indicate that exported memory handle was destroyed";
 
-/// Why UCP's cache of imports is left alone.
+/// Reason why UCP's import cache is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
-    #[error("{0} is not called through a slot, or not to be found")]
+    #[error("{0} is not called through a slot, or was not found")]
     NoSlot(&'static str),
-    #[error("the slot of {0} leads elsewhere")]
+    #[error("the slot of {0} points elsewhere")]
     Taken(&'static str),
-    #[error("the parameters of ucs_rcache_create have another form")]
+    #[error("the parameters of ucs_rcache_create have an unknown layout")]
     Params,
-    #[error("there are {COPIES_MAX} other copies of UCX")]
+    #[error("the limit of {COPIES_MAX} copies of UCX is reached")]
     TooMany,
 }
 
-/// Puts this library's functions into the slots of the UCP that is above this module, unless it was
-/// done before or there is none.
+/// Writes this library's functions into the slots of the UCP above this module, unless that is done
+/// or there is none.
 pub(crate) fn look_at(object: &'static Object) {
     static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,15 +90,17 @@ pub(crate) fn look_at(object: &'static Object) {
         seen.push(library.base);
         let path = library.path.to_string_lossy();
         match stand_in(&library, &module) {
-            Ok(done) => log::debug!("{path} calls this library for its cache of imports{done}"),
-            Err(refusal) => log::diag!("{path} keeps what it imports as it likes: {refusal}"),
+            Ok(done) => log::debug!("{path} calls this library for its import cache{done}"),
+            Err(refusal) => {
+                log::diag!("{path} keeps its own import cache without a limit: {refusal}")
+            }
         }
     }
 }
 
 const CREATE: &CStr = c"ucs_rcache_create";
 
-/// Puts the functions there. Says in words what else was done.
+/// Writes the functions and returns a description of the additional ones.
 fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Refusal> {
     static COPIES: Mutex<usize> = Mutex::new(0);
     let create = Place::find(library, module, CREATE, "ucs_rcache_create")?;
@@ -145,7 +146,7 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
     let mut copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
     let entries = hooks::take(*copies, originals).ok_or(Refusal::TooMany)?;
     *copies += 1;
-    // The one that forgets first, so that nothing is noted that nobody forgets.
+    // The release hook comes first, so that nothing is recorded without being released.
     let mut places = vec![
         (destroy.slot, entries.destroy),
         (create.slot, entries.create),
@@ -156,7 +157,7 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
     }
     for (slot, entry) in places {
         if !slot.set(entry) {
-            // What was put there before works on its own.
+            // The functions installed there before are independent.
             return Err(Refusal::Taken("a function of its own"));
         }
     }
@@ -166,7 +167,7 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
     })
 }
 
-/// A slot, and the function that belongs there.
+/// A slot and its function.
 #[derive(Clone, Copy)]
 struct Place {
     slot: Slot,
@@ -182,7 +183,7 @@ impl Place {
     ) -> Result<Self, Refusal> {
         let original = module.symbol(symbol).ok_or(Refusal::NoSlot(name))?.as_ptr();
         let slot = library.slot(symbol).ok_or(Refusal::NoSlot(name))?;
-        // Before its first call, the slot leads to a piece of the library itself.
+        // Before the first call the slot points to a stub of the library itself.
         let found = slot.get();
         if found != original && !library.contains(found.addr()) {
             return Err(Refusal::Taken(name));
@@ -191,13 +192,13 @@ impl Place {
     }
 }
 
-/// An import that is under way in this thread, or was the last one.
+/// The current or the last import of this thread.
 #[derive(Clone, Copy, Debug)]
 struct Import {
-    /// Where the exported handle is.
+    /// Address of the exported handle.
     buffer: usize,
     head: wire::Head,
-    /// Whether UCP has looked into its cache for it.
+    /// Whether UCP has searched its cache for it.
     is_looked_up: bool,
 }
 
@@ -205,7 +206,8 @@ thread_local! {
     static IMPORT: Cell<Option<Import>> = const { Cell::new(None) };
 }
 
-/// Who exported the key at this address, if it is in the handle that this thread is importing.
+/// The exporter of the key at this address, if the key is in the handle that this thread is
+/// importing.
 pub(crate) fn exporter_of(key: *const c_void) -> Option<OwnerUuid> {
     let import = IMPORT.get()?;
     let offset = key.addr().checked_sub(import.buffer)?;
@@ -213,10 +215,10 @@ pub(crate) fn exporter_of(key: *const c_void) -> Option<OwnerUuid> {
     (is_within && import.head.context != 0).then(|| OwnerUuid::new(import.head.context))
 }
 
-/// UCP's caches of imports, by their addresses.
+/// UCP's import caches, by address.
 static CACHES: Mutex<BTreeMap<usize, Cache>> = Mutex::new(BTreeMap::new());
 
-/// A cache of imports.
+/// An import cache.
 #[derive(Debug)]
 struct Cache {
     /// Number of the exporter's UCP context.
@@ -226,7 +228,7 @@ struct Cache {
     regions: BTreeMap<usize, u64>,
 }
 
-/// Notes a new cache.
+/// Records a new cache.
 fn created(cache: usize, exporter: u64) {
     let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
     if caches.len() == CACHES_MAX {
@@ -248,22 +250,22 @@ fn created(cache: usize, exporter: u64) {
     }
 }
 
-/// Forgets a cache.
+/// Removes a cache.
 fn destroyed(cache: usize) {
     let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
     caches.remove(&cache);
     EXPORTERS.store(caches.len() as u64, Ordering::Relaxed);
 }
 
-/// Caches that are noted.
+/// Known caches.
 static EXPORTERS: AtomicU64 = AtomicU64::new(0);
 
-/// Exporters that UCP has a cache of now. Waits for nobody.
+/// Exporters with an import cache in UCP now. Never waits.
 pub(crate) fn exporters() -> u64 {
     EXPORTERS.load(Ordering::Relaxed)
 }
 
-/// Regions that a cache of imports may have.
+/// Maximum number of regions of an import cache.
 fn regions_max() -> usize {
     static MAX: OnceLock<usize> = OnceLock::new();
     *MAX.get_or_init(|| config::get().imports_max() as usize)

@@ -1,4 +1,4 @@
-//! UCX's option parser: how a table of ours becomes options of a UCX that is there.
+//! UCX's option parser: adds our option table to a loaded UCX.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null, null_mut};
@@ -14,23 +14,23 @@ const ENV_PREFIX: &CStr = c"UCX_";
 pub(crate) struct Option {
     pub(crate) name: &'static CStr,
     pub(crate) default: &'static CStr,
-    /// What it is for; lines are at most 88 columns long.
+    /// Description, in lines of at most 88 columns.
     pub(crate) doc: &'static CStr,
-    /// Where its value goes in the structure that is filled.
+    /// Offset of its value in the structure.
     pub(crate) offset: usize,
     pub(crate) kind: Kind,
 }
 
-/// How the value of an option is written, and what it becomes.
+/// Type of an option and of its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// `y` or `n`; an `int`.
     Bool,
-    /// An unsigned integer; an `unsigned`. UCX does not know of the range.
+    /// An unsigned integer; an `unsigned`. UCX does not know the range.
     Uint { min: u32, max: u32 },
     /// A number with a unit; seconds in a `double`.
     Time,
-    /// Any text; a `char *`, which UCX has allocated.
+    /// Any text; a `char *` that UCX has allocated.
     String,
     /// One of the words, of which the last is null; its number, in an `unsigned`.
     Word(&'static [*const c_char]),
@@ -39,22 +39,22 @@ pub(crate) enum Kind {
 // SAFETY: the words are pointers to constants.
 unsafe impl Sync for Kind {}
 
-/// Words that an option can have, closed by a null pointer as UCX wants it.
+/// Allowed words of an option, terminated by a null pointer for UCX.
 #[derive(Debug)]
 pub(crate) struct Words<const N: usize>(pub(crate) [*const c_char; N]);
 
 // SAFETY: the words are pointers to constants.
 unsafe impl<const N: usize> Sync for Words<N> {}
 
-/// How a symbol of the UCX at hand is found.
+/// Looks up a symbol of the loaded UCX.
 pub(crate) type Symbols<'a> = dyn Fn(&CStr) -> std::option::Option<NonNull<c_void>> + 'a;
 
-/// Whether our entry has just been put into an option list.
+/// Whether our entry was just added to an option list.
 #[derive(Debug)]
 pub(crate) enum Listing {
-    /// It has.
+    /// It was added.
     New(NonNull<Entry>),
-    /// It was there.
+    /// It was already there.
     Known,
 }
 
@@ -105,11 +105,11 @@ pub(crate) struct Entry {
 /// `ucs_config_parser_fill_opts` (`src/ucs/config/parser.h:522`).
 type FillFn = unsafe extern "C" fn(*mut c_void, *mut Entry, *const c_char, c_int) -> i8;
 
-/// Addresses of the option lists that have our entry.
+/// Addresses of the option lists with our entry.
 static LISTED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Puts the options into the list of this UCX, unless they are there; `None` if it has no list, or
-/// not all of the parsers.
+/// Adds the options to the list of this UCX, unless they are there. `None` if it has no list, or
+/// not all parsers.
 pub(crate) fn list(
     symbol: &Symbols<'_>,
     options: &[Option],
@@ -131,7 +131,7 @@ pub(crate) fn list(
         });
     }
     fields.push(LAST_FIELD);
-    // Neither is ever freed: UCX keeps the entry to the end of the process.
+    // Neither is ever freed: UCX keeps the entry until the process ends.
     let table = Vec::leak(fields).as_mut_ptr();
     let entry = Box::leak(Box::new(Entry {
         name: c"Cross-GVMI memory key pool".as_ptr(),

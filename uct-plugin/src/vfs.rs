@@ -49,7 +49,10 @@ pub(crate) unsafe fn show(object: &Object, md: MdHandle, identity: usize) {
     let added = unsafe { add_dir(md, identity, DIRECTORY.as_ptr()) };
     if !added.is_ok() {
         // Not an error: the memory domain was opened in a way that does not show it.
-        log::debug!("not shown in UCX's virtual file system: status {}", added.0);
+        log::debug!(
+            "not visible in UCX's virtual file system: status {}",
+            added.0
+        );
         return;
     }
     for (number, (name, _)) in (0..).zip(Numbers::NONE.each()) {

@@ -81,8 +81,8 @@ fn check(said: &Said, plain: &Said, log: &[&str]) {
     assert!(as_expected, "{:#?} instead of {log:#?}", said.log);
 }
 
-/// What it says where the operations table is not to be found.
-const NO_TABLE: &str = "shows no operations table by uct_ib_md_ops_devx_entry";
+/// Its message without an operations table.
+const NO_TABLE: &str = "has no operations table named uct_ib_md_ops_devx_entry";
 
 /// What the library says at the first export or import, since the module brings no libibverbs along.
 const NO_DEVICE: &str = "everything is left to UCX: libibverbs or libmlx5 is too old";
@@ -133,9 +133,9 @@ fn a_patched_ucx_is_registered_with() {
     let bench = Bench::new();
     let plugin = format!("+{}", library());
     for (answer, log) in [
-        ("0", &["its table for providers of keys", NO_DEVICE][..]),
+        ("0", &["its key-provider table", NO_DEVICE][..]),
         // UCS_ERR_ALREADY_EXISTS: another provider is there; UCS_ERR_UNSUPPORTED: another table.
-        ("(-18)", &["has another provider of keys"]),
+        ("(-18)", &["already has another key provider"]),
         (
             "(-22)",
             &[
@@ -206,7 +206,7 @@ fn an_unexpected_ucx_is_left_alone() {
         ("-DWRONG_SLOT", "slot 8 of the operations table holds"),
         (
             "-DKEY_BYTES=10",
-            "exported keys have 10 bytes, known are 6 and 14",
+            "exported keys have 10 bytes instead of 6 or 14",
         ),
         ("-DWRONG_PD", "the protection domain of memory domain"),
         ("-DOTHER_ENTRY=uct_ib_mlx5_devx_entry", NO_TABLE),
@@ -233,9 +233,9 @@ fn it_can_be_switched_off() {
     let plain = bench.run(&[&module], &[]);
     let off = ("UCX_XGVMI_ENABLE", "n");
     let said = bench.run(&[&module], &[("LD_PRELOAD", &library()), off]);
-    check(&said, &plain, &["switched off"]);
+    check(&said, &plain, &["disabled"]);
     let said = bench.run(&[&module, &format!("+{}", library())], &[off]);
-    check(&said, &plain, &["switched off"]);
+    check(&said, &plain, &["disabled"]);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_key_file_that_is_no_secret_switches_it_off() {
     ];
     let off = [
         "UCX_XGVMI_KEY_FILE: cannot read /no/such/key: No such file",
-        "switched off",
+        "disabled",
     ];
     check(&bench.run(&[&module], &missing), &plain, &off);
 }

@@ -25,7 +25,7 @@ pub struct Share {
 /// A budget that has no more to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "all connections together hold {used} bytes; the limit is {bytes_max}, and {wanted} more are wanted"
+    "all connections together use {used} bytes; {wanted} more would exceed the limit of {bytes_max}"
 )]
 pub struct Exceeded {
     /// Bytes in use.

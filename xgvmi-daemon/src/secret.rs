@@ -313,7 +313,7 @@ mod tests {
             let error = secret(text).expect_err("refused").to_string();
             assert!(error.contains(expect), "{error}");
         };
-        check("too short\n", "a secret of 9 bytes, allowed are 16 to 4096");
+        check("too short\n", "a secret of 9 bytes instead of 16 to 4096");
         check("", "a secret of 0 bytes");
         check(&"x".repeat(5000), "a secret of 5000 bytes");
         let mut file = tempfile::NamedTempFile::new().expect("a file");

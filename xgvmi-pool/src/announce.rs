@@ -81,7 +81,7 @@ pub enum AnnounceError {
         version: u16,
     },
     /// It does not end where it says.
-    #[error("an announcement of {len} bytes that should have {expected}")]
+    #[error("an announcement of {len} bytes instead of {expected}")]
     Length {
         /// Its length in bytes.
         len: usize,
@@ -89,7 +89,7 @@ pub enum AnnounceError {
         expected: usize,
     },
     /// It was changed on its way, or comes from another job.
-    #[error("the seal is broken, or another job's")]
+    #[error("the seal is wrong or belongs to another job")]
     Seal,
     /// It is sealed but makes no sense.
     #[error("entry {entry} of the announcement: {what}")]

@@ -83,7 +83,7 @@ impl DeviceError {
 
 /// A chain of work requests that did not run to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{done} requests of the chain done, the next one failed: {source}")]
+#[error("{done} requests of the chain are complete, the next one failed: {source}")]
 pub struct ChainError {
     /// How many requests from the front are known to have taken effect.
     pub done: usize,
@@ -113,7 +113,7 @@ pub enum PoolError {
         mkeys_max: u32,
     },
     /// All keys were in use, and none came back in time.
-    #[error("all {mkeys_max} keys of the pool are in use and none came back within {limit:?}")]
+    #[error("all {mkeys_max} keys of the pool are in use and none was released within {limit:?}")]
     WaitedTooLong {
         /// The cap in force.
         mkeys_max: u32,

@@ -1,23 +1,23 @@
-//! Pooled memory keys for DPU-offloaded communication: the host binds a buffer to a key that it made
-//! long ago, in about a microsecond; the DPU finds its alias of that key in a map.
+//! Pooled memory keys for DPU-offloaded communication. The host binds an existing key to a buffer in
+//! about a microsecond. The DPU finds its alias of that key in a map.
 //!
-//! # Words
-//! - **mkey**: memory key, a 24-bit index and an 8-bit tag, `index << 8 | tag`. **lkey** and
-//!   **rkey** are what work requests call it locally and remotely.
-//! - **gvmi**: a function of the adapter, also vHCA id. Each has key numbers of its own.
-//! - **KLM**: an entry (length, key, address) of the list that an indirect mkey translates by.
-//! - **UMR**: the work request that rewrites an mkey: **bind** makes it stand for a region,
-//!   **invalidate** makes it free.
-//! - **export**: a bound key, to be sent to the DPU with its gvmi. **alias**: the DPU's own key that
-//!   stands for it. The alias outlives the binding: of a key that is bound again it reaches the new
-//!   region, of a free one it reaches nothing.
-//! - **lease**: a free key in somebody's hands. **pin**: an alias in somebody's hands.
+//! # Terms
+//! - **mkey**: memory key, a 24-bit index and an 8-bit tag, `index << 8 | tag`. A work request calls it
+//!   **lkey** for local memory and **rkey** for remote memory.
+//! - **gvmi**: a function of the adapter, also called vHCA id. Key numbers are per function.
+//! - **KLM**: an entry (length, key, address) of an indirect mkey's translation list.
+//! - **UMR**: the work request that rewrites an mkey. **bind** makes the key refer to a region,
+//!   **invalidate** removes the reference.
+//! - **export**: a bound key with its gvmi, sent to the DPU. **alias**: the DPU's own key for it. The
+//!   alias outlives the binding: after the next bind it gives access to the new region, and after an
+//!   invalidation to nothing.
+//! - **lease**: exclusive use of a pooled key. **pin**: a reference that protects an alias from eviction.
 //!
-//! # Rooms
-//! [`HostHooks`] and [`DpuHooks`] are the public face. Behind them [`MkeyPool`] and [`AliasMap`]
-//! decide, by the numbers of [`PoolPolicy`] and [`AliasPolicy`], and [`MkeyDevice`] and
-//! [`AliasDevice`] do. The crate names no UCX type, and without its feature `mlx5` it holds no unsafe
-//! code and calls no foreign function.
+//! # Structure
+//! [`HostHooks`] and [`DpuHooks`] are the public interface. [`MkeyPool`] and [`AliasMap`] make the
+//! decisions, with the limits in [`PoolPolicy`] and [`AliasPolicy`]. [`MkeyDevice`] and
+//! [`AliasDevice`] execute them. The crate names no UCX type. Without its feature `mlx5` it contains no
+//! unsafe code and calls no foreign function.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,14 +25,14 @@
 //! use xgvmi_pool::{AliasPolicy, DpuHooks, Gvmi, HostHooks, Lkey, OwnerUuid, PoolPolicy, Region};
 //! use xgvmi_pool::{RemoteKey, VirtAddr};
 //!
-//! // A simulated adapter; on a real one these are two `mlx5::Mlx5Device`s of two processes.
+//! // A simulated adapter. On a real one, use two `mlx5::Mlx5Device`s in two processes.
 //! let fabric = SimFabric::new();
 //! let host = HostHooks::open(fabric.function(Gvmi::new(1)), PoolPolicy::default())?;
 //! let dpu = DpuHooks::open(fabric.function(Gvmi::new(2)), AliasPolicy::default())?;
 //!
 //! let region = Region::new(VirtAddr::new(0x7f00_0000_1000), 16 << 10, Lkey::from_raw(0x1234))?;
 //! let export = host.export(region)?;
-//! // Travels to the DPU: function, key, and who exported it.
+//! // The message to the DPU: function, key, and exporter.
 //! let owner = OwnerUuid::new(0x5eed);
 //! let key = RemoteKey { gvmi: export.gvmi(), mkey: export.mkey(), owner };
 //! let alias = dpu.attach(key)?;

@@ -29,7 +29,7 @@ pub enum SecretError {
         cause: io::Error,
     },
     /// The variable is not set, or is no text.
-    #[error("the environment variable {name} holds no secret: {cause}")]
+    #[error("the environment variable {name} contains no valid secret: {cause}")]
     Variable {
         /// The variable.
         name: String,
@@ -37,7 +37,7 @@ pub enum SecretError {
         cause: env::VarError,
     },
     /// Too short to be one, or so long that it is something else.
-    #[error("a secret of {len} bytes, allowed are {min} to {max}")]
+    #[error("a secret of {len} bytes instead of {min} to {max}")]
     Length {
         /// Its length.
         len: usize,

@@ -61,7 +61,7 @@ pub enum Unreached {
     #[error("no such key")]
     NoKey,
     /// The key is an alias of one that is gone.
-    #[error("the alias of a key that is gone")]
+    #[error("the alias of a destroyed key")]
     Dangling,
     /// The key stands for nothing.
     #[error("the key is free")]

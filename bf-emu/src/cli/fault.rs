@@ -91,7 +91,7 @@ fn list(fabric: &Fabric, json: bool) -> Result<()> {
 fn clear(fabric: &Fabric, ids: &[u32]) -> Result<()> {
     let there: Vec<u32> = stats::faults(fabric).iter().map(|fault| fault.id).collect();
     if let Some(id) = ids.iter().find(|id| !there.contains(id)) {
-        bail!("no rule {id} is in force; those that are: {there:?}");
+        bail!("no rule {id} is active; active rules: {there:?}");
     }
     fabric
         .lock()

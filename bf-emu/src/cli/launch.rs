@@ -31,7 +31,7 @@ const ROUNDS_MAX: usize = 8;
 /// Replaces this process by `command`, which sees the view.
 pub(super) fn run(args: &FabricArgs, command: &[OsString]) -> Result<()> {
     let Some((program, arguments)) = command.split_first() else {
-        bail!("no program to run; give one after --");
+        bail!("no program; give one after --");
     };
     let variables = prepare(args)?;
     let error = Command::new(program).args(arguments).envs(variables).exec();
@@ -152,7 +152,7 @@ fn find_library() -> Result<PathBuf> {
         let path = PathBuf::from(path);
         if !path.is_file() {
             bail!(
-                "{ENV_PRELOAD} is {}, which is no file; unset or mend it",
+                "{ENV_PRELOAD} is {}, which is not a file; unset or fix it",
                 path.display()
             );
         }

@@ -96,7 +96,7 @@ fn places(fabric: &Fabric, name: &str, port: u8) -> Result<Vec<Place>> {
         .map(|(function, _)| Place { function, port })
         .collect();
     if places.is_empty() {
-        bail!("{name} has no port {port}; `bf-emu topology` shows the ports that there are");
+        bail!("{name} has no port {port}; `bf-emu topology` shows the existing ports");
     }
     Ok(places)
 }

@@ -44,7 +44,7 @@ pub enum Mode {
 /// A mode that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no mode: one of trap, polling, deferred, deferred:SEED with a number up to 2^64 - 1"
+    "`{text}` is not a mode: trap, polling, deferred, or deferred:SEED with a number up to 2^64 - 1"
 )]
 pub struct ModeError {
     text: String,

@@ -266,7 +266,7 @@ pub struct Profile {
 pub enum ProfileError {
     /// Neither a built-in name nor a file.
     #[error(
-        "no profile {name:?}: built in are {}; anything else is the path of a file ({source})",
+        "no profile {name:?}: the built-in ones are {}; any other name is the path of a file ({source})",
         built_in_names()
     )]
     Read {
@@ -645,7 +645,7 @@ mod tests {
         }
         let message = Profile::load("bluefield4").unwrap_err().to_string();
         assert!(
-            message.contains("built in are none, bluefield3"),
+            message.contains("the built-in ones are none, bluefield3"),
             "{message}"
         );
     }

@@ -165,7 +165,7 @@ pub enum KeyNumbers {
 
 /// A choice of numbers that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no choice of key numbers: one of resting, lowest")]
+#[error("`{text}` is not a choice of key numbers: resting or lowest")]
 pub struct KeyNumbersError {
     text: String,
 }

@@ -70,7 +70,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// Nobody made the state yet.
-    #[error("no state in {}; `bf-emu run` makes one", path.display())]
+    #[error("no state in {}; `bf-emu run` creates one", path.display())]
     Missing {
         /// The directory.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum StateError {
     },
     /// No view of that name was written for the state.
     #[error(
-        "state {} has no view {view:?}; `bf-emu run` and `bf-emu env` make it",
+        "state {} has no view {view:?}; `bf-emu run` and `bf-emu env` create it",
         path.display()
     )]
     NoView {

@@ -402,7 +402,7 @@ fn copies(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         }
     }
     let log = pair.dpu.log()?;
-    let led = "calls this library for its cache of imports";
+    let led = "calls this library for its import cache";
     let copies = log.iter().filter(|line| line.contains(led)).count();
     if copies != if door == Door::Absent { 0 } else { 2 } {
         return Err(format!("the caches of {copies} copies lead to the library"));

@@ -215,9 +215,9 @@ pub(super) static OPTIONS: [Spec; 22] = [
     Spec {
         name: c"BATCH_TIME",
         default: c"10ms",
-        doc: c"Longest time that a memory key waits for its invalidation with batched and chained. The\n\
-               next export or release after this time invalidates it. With UCX_XGVMI_REFILL a thread\n\
-               does so if there is none.",
+        doc: c"Longest time for which a memory key waits for its invalidation with batched and chained.\n\
+               The next export or release after this time invalidates it. With UCX_XGVMI_REFILL a\n\
+               thread does so if no such call occurs.",
         offset: offset_of!(Raw, batch_time),
         kind: Kind::Time,
     },
@@ -232,22 +232,22 @@ pub(super) static OPTIONS: [Spec; 22] = [
     Spec {
         name: c"PROVE",
         default: c"y",
-        doc: c"Prove that the adapter carries binds out as meant, before the first key leaves the\n\
-               process: bytes are read back through a key, and reads beyond it and through the invalid\n\
-               key must be refused. Exports that the adapter fails to prove take UCX's own path.\n\
-                - y:    in each process, at the first export of each form by each device\n\
-                - n:    not at all\n\
-                - once: once for each model and firmware of adapter; a file in $XDG_CACHE_HOME/xgvmi,\n\
-                        else in ~/.cache/xgvmi, remembers it",
+        doc: c"Verify the adapter's binds before the first key leaves the process: a read through a key\n\
+               must return the bytes, and reads beyond its end and after its invalidation must fail. If\n\
+               the check fails, UCX exports the buffers itself.\n \
+               - y: in each process, at the first export of each request form on each device.\n \
+               - n: never.\n \
+               - once: once per adapter model and firmware. A file in $XDG_CACHE_HOME/xgvmi or\n   \
+               ~/.cache/xgvmi stores the result.",
         offset: offset_of!(Raw, prove),
         kind: Kind::Word(&PROVE.0),
     },
     Spec {
         name: c"POST",
         default: c"raw",
-        doc: c"Who writes work requests to the queue of the pool:\n\
-                - raw:   this library, by a doorbell register of its own; libmlx5 where there is none\n\
-                - verbs: libmlx5 in any case, which takes longer",
+        doc: c"How work requests are posted to the pool's queue pair:\n \
+               - raw: by this library, through its own doorbell register; by libmlx5 if there is none.\n \
+               - verbs: by libmlx5 in all cases, which takes longer.",
         offset: offset_of!(Raw, post),
         kind: Kind::Word(&POST.0),
     },
@@ -274,9 +274,9 @@ pub(super) static OPTIONS: [Spec; 22] = [
         name: c"IMPORT_MAX",
         default: c"1024",
         doc: c"Maximum number of imports of one exporter that UCX keeps. UCX_XGVMI_ALIAS_MAX limits it\n\
-               as well. When the limit is reached, UCX releases the least recently used import. Its alias\n\
-               stays in the map, so the next import of the same key issues no command. Without the\n\
-               library, UCX keeps all imports until the context is destroyed.",
+               as well. When the limit is reached, UCX releases the least recently used import. Its\n\
+               alias stays in the map, so the next import of the same key issues no command. Without\n\
+               the library, UCX keeps all imports until the context is destroyed.",
         offset: offset_of!(Raw, import_max),
         kind: Kind::Uint {
             min: 1,
@@ -286,11 +286,12 @@ pub(super) static OPTIONS: [Spec; 22] = [
     Spec {
         name: c"KEY_FILE",
         default: c"",
-        doc: c"File with the secret of the job: at least 16 random characters, the same for all processes\n\
-               of the job, readable only by its owner. The library derives the access key of memory keys and\n\
-               the authentication code of announcements from it. Without the file, the access key is the\n\
-               public constant of UCX. With it, only peers that have the secret can import, so peers without\n\
-               this library cannot. Buffers that UCX exports itself still use the constant of UCX.",
+        doc: c"File with the secret of the job: at least 16 random characters, the same for all\n\
+               processes of the job, readable only by its owner. The library derives the access key of\n\
+               memory keys and the authentication code of announcements from it. Without the file, the\n\
+               access key is the public constant of UCX. With it, only peers that have the secret can\n\
+               import, so peers without this library cannot. Buffers that UCX exports itself still use\n\
+               the constant of UCX.",
         offset: offset_of!(Raw, key_file),
         kind: Kind::String,
     },

@@ -1,4 +1,4 @@
-//! From the values that UCX's parsers have written to those that the library goes by.
+//! Converts the values from UCX's parsers to the library's types.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use crate::ucs_config::Kind;
 use crate::{key_file, log};
 
 impl Raw {
-    /// The values as the library goes by them. What UCX's parser lets pass and the library cannot
-    /// follow is reported, and something else is used.
+    /// Converted values. A value that UCX's parser accepts and the library does not is reported and
+    /// replaced.
     pub(super) fn options(&self) -> Options {
         let (access_key, seal, is_usable) = self.access();
         let pool_max = number(c"POOL_MAX", self.pool_max);
-        // A pool that is smaller than the default mark has the mark that it can have.
+        // A pool smaller than the default mark uses its own size as mark.
         let high = number(c"POOL_HIGH", self.pool_high).min(pool_max);
         let ttl = time("ALIAS_TTL", self.alias_ttl, Self::DEFAULT.alias_ttl);
         Options {
@@ -82,7 +82,7 @@ impl Raw {
         }
     }
 
-    /// The access key and the seal, and whether they are what was asked for.
+    /// The access key and the seal, and whether they are valid.
     fn access(&self) -> (AccessKey, Seal, bool) {
         let open = |is_usable| (AccessKey::UCX_COMPATIBLE, Seal::OPEN, is_usable);
         if self.key_file.is_null() {
@@ -97,15 +97,15 @@ impl Raw {
         match key_file::read(&path) {
             Ok(secret) => (secret.access_key(), secret.seal(), true),
             Err(error) => {
-                // The pool would export under a key that was not wanted.
-                log::error!("switched off, {PREFIX}KEY_FILE: {error}");
+                // Otherwise the pool would export with an unintended key.
+                log::error!("disabled, {PREFIX}KEY_FILE: {error}");
                 open(false)
             }
         }
     }
 }
 
-/// The number, if the option's range has it, else the end of the range that is next to it.
+/// The number, or the nearest limit of the option's range.
 fn number(name: &CStr, value: u32) -> u32 {
     let option = OPTIONS.iter().find(|option| option.name == name);
     let Some(Kind::Uint { min, max }) = option.map(|option| option.kind) else {
@@ -121,7 +121,7 @@ fn number(name: &CStr, value: u32) -> u32 {
     used
 }
 
-/// The number, if it is not above another option's, else that one.
+/// The number, limited by another option's.
 fn at_most(name: &str, value: u32, limit_name: &str, limit: u32) -> u32 {
     if value > limit {
         log::error!(
@@ -132,7 +132,7 @@ fn at_most(name: &str, value: u32, limit_name: &str, limit: u32) -> u32 {
     value.min(limit)
 }
 
-/// A time in seconds, as UCX reads it. Negative ones, and those that do not fit, are bad values.
+/// A time in seconds from UCX's parser. Negative and out-of-range values are invalid.
 fn time(name: &str, seconds: f64, default: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_else(|error| {
         log::error!("Invalid value for {name}: '{seconds:?}s'. {error}; {default}s is used");
@@ -140,7 +140,7 @@ fn time(name: &str, seconds: f64, default: f64) -> Duration {
     })
 }
 
-/// A time that cannot be zero either.
+/// A time that also must not be zero.
 fn time_above_zero(name: &str, seconds: f64, default: f64) -> Duration {
     let found = time(name, seconds, default);
     if found.is_zero() {
@@ -191,7 +191,7 @@ mod tests {
         set(&mut raw);
         let options = raw.options();
         assert_eq!(seen(&options), expect);
-        // Whatever was set, the pool and the map can follow.
+        // With any values, the pool and the map accept the policies.
         let policy = options.pool_policy();
         assert!(policy.mkeys_max >= 1 && policy.prefill <= policy.mkeys_max);
         assert!(policy.low <= policy.high && policy.high <= policy.mkeys_max);

@@ -168,7 +168,7 @@ unsafe extern "C" fn unpack<const COPY: usize>(
         ];
         if seen != said {
             static ONCE: std::sync::Once = std::sync::Once::new();
-            ONCE.call_once(|| log::diag!("an exported handle has a form that is not known"));
+            ONCE.call_once(|| log::diag!("an exported handle has an unknown format"));
             return;
         }
         IMPORTS.store(true, Ordering::Relaxed);
@@ -310,7 +310,9 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     // SAFETY: the region is of this cache and in its table. Whoever holds it goes on doing so, and it
     // goes with the last of them, as where UCP does this itself.
     unsafe { (originals.invalidate)(cache, region, Some(released), std::ptr::null_mut()) };
-    log::debug!("an import of an older export is still held, the new one is imported beside it");
+    log::debug!(
+        "an import of an older export is still in use, the new one is imported in addition"
+    );
     std::ptr::null_mut()
 }
 

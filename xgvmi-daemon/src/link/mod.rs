@@ -61,10 +61,10 @@ pub enum LinkError {
     #[error("{0}")]
     Refused(String),
     /// The peer speaks another protocol.
-    #[error("the peer is no {0} and no client of it")]
+    #[error("the peer is neither {0} nor a client of it")]
     Stranger(&'static str),
     /// The peer speaks another version.
-    #[error("it speaks version {theirs} of the protocol, and this is version {ours}")]
+    #[error("its protocol version is {theirs}, and this program's is {ours}")]
     Version {
         /// The peer's.
         theirs: u32,
@@ -86,13 +86,15 @@ pub enum LinkError {
     #[error("{0}")]
     Secret(&'static str),
     /// A frame was changed on its way, or does not come from the peer.
-    #[error("a frame has a wrong seal: it was changed on its way, or another process wrote it")]
+    #[error(
+        "a frame has a wrong seal: it was modified on the network, or another process wrote it"
+    )]
     Seal,
     /// The memory for frames is used up.
     #[error("{0}: try again later, or raise the limit")]
     Budget(#[from] Exceeded),
     /// The peer does not read what it is sent.
-    #[error("{0} bytes wait for it, and it takes none")]
+    #[error("{0} bytes wait for it, and it reads none")]
     Unread(usize),
     /// The system's error.
     #[error(transparent)]

@@ -167,10 +167,10 @@ fn another_version_is_named_and_strangers_are_refused() {
     };
     check(
         &header(99, 0),
-        "version 99 of the protocol, and this is version 3",
+        "protocol version is 99, and this program's is 3",
     );
-    check(b"HTTP/1.1 200 OK\r\n\r\n", "no tested");
-    check(b"GET", "no tested");
+    check(b"HTTP/1.1 200 OK\r\n\r\n", "neither tested");
+    check(b"GET", "neither tested");
     check(
         &[&header(3, u32::MAX)[..], &[0]].concat(),
         "the most is 4096 before",

@@ -426,7 +426,7 @@ impl Service {
                     self.log(
                         LogLevel::Info,
                         format_args!(
-                            "SIGTERM: {jobs} jobs may finish within {limit} s, new ones are refused"
+                            "SIGTERM: {jobs} running jobs have {limit} s to finish, new jobs are refused"
                         ),
                     );
                 }
@@ -442,13 +442,13 @@ impl Service {
         let Some(path) = self.options.secret_file.clone() else {
             return self.log(
                 LogLevel::Info,
-                format_args!("SIGHUP: nothing to read again, as there is no --secret-file"),
+                format_args!("SIGHUP: no effect without --secret-file"),
             );
         };
         match secret::read(&path) {
             Ok(secret) if self.secrets.first() == Some(&secret) => self.log(
                 LogLevel::Info,
-                format_args!("SIGHUP: the secret in {} is the same", path.display()),
+                format_args!("SIGHUP: the secret in {} has not changed", path.display()),
             ),
             Ok(secret) => {
                 self.secrets.insert(0, secret);
@@ -458,7 +458,7 @@ impl Service {
                 self.log(
                     LogLevel::Info,
                     format_args!(
-                        "SIGHUP: a new secret from {}; the old one opens connections for another {} s",
+                        "SIGHUP: a new secret from {}; the old one is accepted for another {} s",
                         path.display(),
                         OLD_SECRET_LIMIT.as_secs()
                     ),
@@ -466,7 +466,7 @@ impl Service {
             }
             Err(error) => self.log(
                 LogLevel::Error,
-                format_args!("SIGHUP: the secret stays as it was: {error}"),
+                format_args!("SIGHUP: the secret is unchanged: {error}"),
             ),
         }
     }

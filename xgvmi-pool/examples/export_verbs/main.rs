@@ -160,6 +160,6 @@ fn dpu(arguments: &Arguments) -> Outcome<()> {
     if clean {
         Ok(())
     } else {
-        Err("aliases are left behind".into())
+        Err("aliases remain on the device".into())
     }
 }
