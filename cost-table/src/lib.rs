@@ -27,7 +27,7 @@ mod plot;
 mod report;
 mod step;
 
-pub use peer::serve;
+pub use peer::{AliasTimes, Dpu, serve};
 pub use report::{Document, Row};
 pub use step::{Approach, Step};
 
@@ -35,7 +35,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bench_report::parse_size;
 use clap::Args;
 use measure::Bench;
-use peer::Dpu;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -128,16 +127,8 @@ pub fn run(args: &CostArgs) -> Result<String> {
         [] => Approach::ALL.as_slice(),
         some => some,
     };
-    let mut bench = Bench::new(&host, dpu, args.repeats)?;
-    let mut document = Document::new(host.name(), args.dpu.as_deref());
-    for approach in approaches {
-        for size in &args.sizes {
-            let times = bench
-                .measure(*approach, *size)
-                .with_context(|| format!("{} at {size} bytes", approach.name()))?;
-            document.add(*approach, *size, &times);
-        }
-    }
+    let mut document = measure(&host, dpu, (approaches, &args.sizes, args.repeats))?;
+    document.dpu.clone_from(&args.dpu);
     for earlier in &earlier {
         document.keep_the_best(earlier)?;
     }
@@ -154,6 +145,28 @@ pub fn run(args: &CostArgs) -> Result<String> {
         fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
     }
     Ok(document.text())
+}
+
+/// Measures the steps of `approaches` at `sizes` in bytes, `repeats` times each, on `host` and, where there is one, `dpu`.
+///
+/// # Errors
+/// A function that refuses a step, named with its approach and size.
+pub fn measure<'f>(
+    host: &'f Function,
+    dpu: Option<Dpu<'f>>,
+    (approaches, sizes, repeats): (&[Approach], &[usize], u32),
+) -> Result<Document> {
+    let mut bench = Bench::new(host, dpu, repeats)?;
+    let mut document = Document::new(host.name(), None);
+    for approach in approaches {
+        for size in sizes {
+            let times = bench
+                .measure(*approach, *size)
+                .with_context(|| format!("{} at {size} bytes", approach.name()))?;
+            document.add(*approach, *size, &times);
+        }
+    }
+    Ok(document)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,7 +45,7 @@ pub(super) struct Bench<'f> {
     function: &'f Function,
     device: Arc<Mlx5Device>,
     gvmi: Gvmi,
-    dpu: Option<Dpu>,
+    dpu: Option<Dpu<'f>>,
     repeats: u32,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Bench<'f> {
 const ACCESS: AccessKey = AccessKey::UCX_COMPATIBLE;
 
 impl<'f> Bench<'f> {
-    pub(super) fn new(function: &'f Function, dpu: Option<Dpu>, repeats: u32) -> Result<Self> {
+    pub(super) fn new(function: &'f Function, dpu: Option<Dpu<'f>>, repeats: u32) -> Result<Self> {
         let device = function.device(Mlx5Options::default())?;
         let gvmi = device.gvmi();
         Ok(Self {

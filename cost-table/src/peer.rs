@@ -21,16 +21,32 @@ const LINE_MAX: usize = 512;
 /// them take seconds for the largest memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Creates and destroys aliases.
-#[derive(Debug)]
-pub(super) enum Dpu {
-    Local(Arc<Mlx5Device>),
-    Remote(Line),
+/// Something that makes and destroys aliases on a DPU.
+pub trait AliasTimes: std::fmt::Debug {
+    /// Makes an alias of `key` and destroys it. Returns both times, in nanoseconds, as the DPU measured them.
+    ///
+    /// # Errors
+    /// If the DPU refuses either, or the connection to it ends.
+    fn alias_ns(&mut self, key: &RemoteKey, access: &AccessKey) -> Result<(u64, u64)>;
 }
 
-impl Dpu {
+/// The DPU of a measurement.
+#[derive(Debug)]
+pub enum Dpu<'d> {
     /// A function of this machine.
-    pub(super) fn local(function: &Function) -> Result<Self> {
+    Local(Arc<Mlx5Device>),
+    /// A `cost_table --serve` on another machine.
+    Remote(Line),
+    /// Anything else.
+    Other(&'d mut dyn AliasTimes),
+}
+
+impl Dpu<'_> {
+    /// A function of this machine.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn local(function: &Function) -> Result<Self> {
         Ok(Self::Local(function.device(Mlx5Options::default())?))
     }
 
@@ -56,6 +72,7 @@ impl Dpu {
     pub(super) fn alias(&mut self, key: &RemoteKey, access: &AccessKey) -> Result<(u64, u64)> {
         match self {
             Self::Local(device) => make(device, key, access),
+            Self::Other(other) => other.alias_ns(key, access),
             Self::Remote(line) => {
                 line.write(&request(key, access))?;
                 let answer = line.read()?.context("the DPU's `cost_table` has gone")?;
@@ -149,7 +166,7 @@ fn parse_answer(text: &str) -> Result<(u64, u64)> {
 
 /// Lines of bounded length over a connection with time limits.
 #[derive(Debug)]
-pub(super) struct Line {
+pub struct Line {
     reader: BufReader<TcpStream>,
 }
 

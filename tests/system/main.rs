@@ -25,6 +25,7 @@ mod pool;
 mod ports;
 mod posted;
 mod privileged;
+mod probe;
 mod refusals;
 mod roce;
 mod rules;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
     cases.extend(forms::cases());
     cases.extend(offload::cases());
     cases.extend(cost::cases());
+    cases.extend(probe::cases());
     cases.extend(faults::cases());
     cases.extend(deferred::cases());
     cases.extend(polling::cases());

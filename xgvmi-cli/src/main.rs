@@ -10,6 +10,7 @@ mod capability;
 mod doctor;
 mod info;
 mod options;
+mod probe;
 mod stat;
 
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Command {
     Stat(stat::Arguments),
     /// Check whether this machine can use the library, and print a fix for each problem
     Doctor(doctor::Arguments),
+    /// Try everything that the library needs of a device, and write one report to send
+    Probe(probe::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Probe(arguments) => probe::run(&arguments),
     };
     match is_well {
         true => ExitCode::SUCCESS,

@@ -13,12 +13,13 @@ use super::form::Form;
 use super::proofs::{OnFailure, Proof, Proofs, Prove};
 use super::queue::{Shape, UmrQueue};
 use super::queues::{Queues, Recipe};
+use super::read::{self, ReadError};
 use super::send::Post;
 use super::{alias, caps, command, mkey};
 use crate::device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::gate::{Gate, Inside};
-use crate::key::{AccessKey, Gvmi, Mkey, MkeyIndex, RemoteKey};
+use crate::key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, RemoteKey, VirtAddr};
 use crate::sync::{Mutex, lock};
 
 /// How long closing waits for calls that are inside; commands are bounded by the kernel.
@@ -209,6 +210,16 @@ impl Mlx5Device {
             let _free = queue.run(&[UmrOp::Invalidate { mkey: key }]);
         }
         proved
+    }
+
+    /// Reads `into.len()` bytes at `from` through the alias `key` of this function, by one RDMA READ on a queue pair that
+    /// is made for it. For tests of keys and aliases: each call makes and destroys a queue pair.
+    ///
+    /// # Errors
+    /// [`ReadError::Refused`] if the adapter refuses the read, [`ReadError::Device`] if it could not be posted.
+    pub fn read(&self, key: Lkey, from: VirtAddr, into: &mut [u8]) -> Result<(), ReadError> {
+        let _inside = self.enter()?;
+        read::read(&self.queues, key, from, into)
     }
 
     /// Who posts to the work queue in use.

@@ -21,6 +21,8 @@ mod proof;
 mod proofs;
 mod queue;
 mod queues;
+mod read;
+mod reader;
 mod receive;
 mod record;
 mod register;
@@ -35,6 +37,7 @@ pub use form::Form;
 pub use function::Function;
 pub use proof::ProofStep;
 pub use proofs::{FormFailure, OnFailure, Outcome, Proof, Prove};
+pub use read::ReadError;
 pub use send::Post;
 // What `Mlx5Device::open` is called with.
 pub use mlx5dv_sys::{LoadError, Mlx5Lib, ibv_context, ibv_pd};

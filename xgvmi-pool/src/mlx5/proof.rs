@@ -7,20 +7,17 @@
 //! reads something good first: a refusal is not taken for a queue pair that reads nothing.
 
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use mlx5_prm::cqe::syndrome;
 use mlx5dv_sys::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_STATE,
-    IBV_QPS_RESET, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, Mlx5Lib, ibv_context, ibv_cq,
-    ibv_mr, ibv_pd, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_send_wr, ibv_sge,
-    ibv_wc,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, Mlx5Lib, ibv_mr,
 };
 
 use super::form::Form;
 use super::queue::UmrQueue;
-use super::receive::{poll, syndrome_of};
+use super::queues::Recipe;
+use super::reader::{Reader, Transfer};
 use super::wqe::Read;
 use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError};
@@ -42,11 +39,8 @@ const EMPTY: u8 = 0;
 /// What a proof needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bench<'d> {
-    pub(super) lib: &'d Arc<Mlx5Lib>,
-    pub(super) context: NonNull<ibv_context>,
-    pub(super) pd: NonNull<ibv_pd>,
+    pub(super) recipe: &'d Recipe,
     pub(super) queue: &'d UmrQueue,
-    pub(super) poll_timeout: Duration,
 }
 
 /// A step of a proof.
@@ -130,18 +124,18 @@ pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoPro
     memory.compare(ProofStep::Read)?;
 
     // A queue pair that lives to be refused.
-    let reader = Reader::new(bench)?;
+    let reader = Reader::new(bench.recipe, bench.queue.loopback())?;
     let key = Rkey::from_raw(key.raw());
-    reader.reads(&memory, key)?;
-    reader.is_refused(&memory, (key, BOUND + 1), ProofStep::Beyond)?;
+    reads(&reader, &memory, key)?;
+    is_refused(&reader, &memory, (key, BOUND + 1), ProofStep::Beyond)?;
     let free = UmrOp::Invalidate {
         mkey: Mkey::from_raw(key.raw()),
     };
     let ran = bench.queue.run(&[free]);
     ran.map_err(|error| failed(ProofStep::Invalidate, error))?;
     reader.reset()?;
-    reader.reads(&memory, memory.rkey())?;
-    reader.is_refused(&memory, (key, BOUND), ProofStep::Invalid)
+    reads(&reader, &memory, memory.rkey())?;
+    is_refused(&reader, &memory, (key, BOUND), ProofStep::Invalid)
 }
 
 /// An error completion that is about the request itself speaks against its form; all else does not. A
@@ -212,8 +206,8 @@ impl<'d> Registration<'d> {
         let start = page.0.as_ptr();
         // SAFETY: the domain is live, and the page outlives the registration.
         let mr = unsafe {
-            bench.lib.ibv_reg_mr_iova2(
-                bench.pd.as_ptr(),
+            bench.recipe.lib.ibv_reg_mr_iova2(
+                bench.recipe.pd.as_ptr(),
                 start.cast(),
                 PAGE,
                 start.addr() as u64,
@@ -221,7 +215,7 @@ impl<'d> Registration<'d> {
             )
         };
         let mr = NonNull::new(mr).ok_or_else(|| refused("ibv_reg_mr of a page"))?;
-        let lib = bench.lib;
+        let lib: &Mlx5Lib = &bench.recipe.lib;
         Ok(Self { lib, page, mr })
     }
 
@@ -273,152 +267,50 @@ impl Drop for Registration<'_> {
     }
 }
 
-/// A queue pair connected to itself that reads until it is refused.
-#[derive(Debug)]
-struct Reader<'d> {
-    bench: Bench<'d>,
-    cq: NonNull<ibv_cq>,
-    qp: NonNull<ibv_qp>,
-}
-
-impl<'d> Reader<'d> {
-    fn new(bench: Bench<'d>) -> Result<Self, DeviceError> {
-        let (none, channel) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the context is live; a queue without channel needs nothing else.
-        let cq = unsafe {
-            let context = bench.context.as_ptr();
-            bench.lib.ibv_create_cq(context, 2, none, channel, 0)
-        };
-        let cq = NonNull::new(cq).ok_or_else(|| refused("ibv_create_cq"))?;
-        let mut init = ibv_qp_init_attr {
-            send_cq: cq.as_ptr(),
-            recv_cq: cq.as_ptr(),
-            qp_type: IBV_QPT_RC,
-            ..ibv_qp_init_attr::default()
-        };
-        init.cap.max_send_wr = 1;
-        init.cap.max_send_sge = 1;
-        // SAFETY: the domain is live, and so is the completion queue that the attributes name.
-        let qp = unsafe { bench.lib.ibv_create_qp(bench.pd.as_ptr(), &raw mut init) };
-        let Some(qp) = NonNull::new(qp) else {
-            let error = refused("ibv_create_qp");
-            // SAFETY: just created, and nothing uses it.
-            unsafe { bench.lib.ibv_destroy_cq(cq.as_ptr()) };
-            return Err(error);
-        };
-        let reader = Self { bench, cq, qp };
-        // SAFETY: a new queue pair is in the state RESET.
-        unsafe { bench.queue.loopback().connect(bench.lib, qp) }?;
-        Ok(reader)
-    }
-
-    /// Brings the broken queue pair to where it reads again.
-    fn reset(&self) -> Result<(), DeviceError> {
-        let mut attr = ibv_qp_attr {
-            qp_state: IBV_QPS_RESET,
-            ..ibv_qp_attr::default()
-        };
-        let (lib, qp) = (self.bench.lib, self.qp.as_ptr());
-        let mask = IBV_QP_STATE.cast_signed();
-        // SAFETY: the queue pair is live, and the attributes are those that the mask names.
-        match unsafe { lib.ibv_modify_qp(qp, &raw mut attr, mask) } {
-            0 => {}
-            errno => {
-                let reason = format!("a queue pair to RESET: errno {errno}");
-                return Err(DeviceError::QueueDown { reason });
-            }
-        }
-        // SAFETY: it is in the state RESET.
-        unsafe { self.bench.queue.loopback().connect(self.bench.lib, self.qp) }
-    }
-
-    /// Reads what the key must give.
-    fn reads(&self, memory: &Registration<'_>, key: Rkey) -> Result<(), NoProof> {
-        memory.clear();
-        match syndrome_of(self.read(memory, (key, BOUND))?.status) {
-            None => memory.compare(ProofStep::Read),
-            Some(syndrome) => Err(NoProof::Failed {
-                step: ProofStep::Read,
-                syndrome,
-            }),
-        }
-    }
-
-    /// Reads what the key must not give.
-    fn is_refused(
-        &self,
-        memory: &Registration<'_>,
-        read: (Rkey, usize),
-        step: ProofStep,
-    ) -> Result<(), NoProof> {
-        memory.clear();
-        let completion = self.read(memory, read)?;
-        match syndrome_of(completion.status) {
-            // The queue pair is both sides: the side that refuses may flush the other's request before
-            // its own answer arrives.
-            Some(
-                syndrome::REMOTE_ACCESS_ERR
-                | syndrome::REMOTE_OP_ERR
-                | syndrome::REMOTE_INVAL_REQ_ERR
-                | syndrome::WR_FLUSH_ERR,
-            ) if memory.is_clear() => Ok(()),
-            syndrome => Err(NoProof::Failed {
-                step,
-                syndrome: syndrome.unwrap_or_default(),
-            }),
-        }
-    }
-
-    fn read(
-        &self,
-        memory: &Registration<'_>,
-        (key, len): (Rkey, usize),
-    ) -> Result<ibv_wc, DeviceError> {
-        let mut sge = ibv_sge {
-            addr: memory.addr(TARGET),
-            length: number(len),
-            lkey: memory.lkey().raw(),
-        };
-        let mut wr = ibv_send_wr {
-            sg_list: &raw mut sge,
-            num_sge: 1,
-            opcode: IBV_WR_RDMA_READ,
-            send_flags: IBV_SEND_SIGNALED,
-            ..ibv_send_wr::default()
-        };
-        wr.wr.rdma.remote_addr = memory.addr(SOURCE);
-        wr.wr.rdma.rkey = key.raw();
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, and the list is one request whose buffer stays registered
-        // until the queue pair is destroyed.
-        let errno = unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut wr, &raw mut bad) };
-        if errno != 0 {
-            let reason = format!("a read is not posted: errno {errno}");
-            return Err(DeviceError::QueueDown { reason });
-        }
-        let start = Instant::now();
-        loop {
-            // SAFETY: the completion queue is live, and this reader's own.
-            if let Some(completion) = unsafe { poll(self.cq) } {
-                return Ok(completion);
-            }
-            let limit = self.bench.poll_timeout;
-            if start.elapsed() > limit {
-                let request = "a read that proves a key".to_owned();
-                return Err(DeviceError::TimedOut { request, limit });
-            }
-            std::hint::spin_loop();
-        }
+/// Reads `len` bytes of the source through a key.
+fn transfer(memory: &Registration<'_>, (rkey, len): (Rkey, usize)) -> Transfer {
+    Transfer {
+        rkey,
+        from: VirtAddr::new(memory.addr(SOURCE)),
+        lkey: memory.lkey(),
+        to: VirtAddr::new(memory.addr(TARGET)),
+        len: number(len),
     }
 }
 
-impl Drop for Reader<'_> {
-    fn drop(&mut self) {
-        // What the kernel does not take back goes with the context.
-        // SAFETY: created by `new`, and nobody posts to it any more.
-        unsafe { self.bench.lib.ibv_destroy_qp(self.qp.as_ptr()) };
-        // SAFETY: its queue pair is gone.
-        unsafe { self.bench.lib.ibv_destroy_cq(self.cq.as_ptr()) };
+/// Reads what the key must give.
+fn reads(reader: &Reader<'_>, memory: &Registration<'_>, key: Rkey) -> Result<(), NoProof> {
+    memory.clear();
+    match reader.read(transfer(memory, (key, BOUND)))? {
+        None => memory.compare(ProofStep::Read),
+        Some(syndrome) => Err(NoProof::Failed {
+            step: ProofStep::Read,
+            syndrome,
+        }),
+    }
+}
+
+/// Reads what the key must not give.
+fn is_refused(
+    reader: &Reader<'_>,
+    memory: &Registration<'_>,
+    read: (Rkey, usize),
+    step: ProofStep,
+) -> Result<(), NoProof> {
+    memory.clear();
+    match reader.read(transfer(memory, read))? {
+        // The queue pair is both sides: the side that refuses may flush the other's request before
+        // its own answer arrives.
+        Some(
+            syndrome::REMOTE_ACCESS_ERR
+            | syndrome::REMOTE_OP_ERR
+            | syndrome::REMOTE_INVAL_REQ_ERR
+            | syndrome::WR_FLUSH_ERR,
+        ) if memory.is_clear() => Ok(()),
+        syndrome => Err(NoProof::Failed {
+            step,
+            syndrome: syndrome.unwrap_or_default(),
+        }),
     }
 }
 

@@ -290,13 +290,9 @@ fn not_used(failure: &FormFailure, rest: Rest) -> ChainError {
 
 fn attempt(queues: &Queues, form: Form, key: Mkey) -> Result<(), NoProof> {
     let queue = queues.get()?;
-    let recipe = queues.recipe();
     let bench = Bench {
-        lib: &recipe.lib,
-        context: recipe.context,
-        pd: recipe.pd,
+        recipe: queues.recipe(),
         queue: &queue,
-        poll_timeout: recipe.shape.poll_timeout,
     };
     proof::prove(bench, form, key)
 }

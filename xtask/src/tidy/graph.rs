@@ -17,7 +17,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
     (
         "xgvmi-cli",
-        &["cli-pages", "mlx5-prm", "mlx5dv-sys", "ucx-sys"],
+        &[
+            "bench-report",
+            "cli-pages",
+            "cost-table",
+            "mlx5-prm",
+            "mlx5dv-sys",
+            "ucx-sys",
+            "xgvmi-pool",
+        ],
     ),
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),

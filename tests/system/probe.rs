@@ -1,0 +1,212 @@
+//! `xgvmi probe` over libmlx5 and the emulated device: a complete report on a device that works, and the name of what
+//! does not work on one that fails.
+
+use crate::harness::Case;
+use crate::process;
+use crate::world::{LIMIT, Room, World, free_port, succeed_pair};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("probe_reports_a_host_and_its_dpu", |world| {
+            host_and_dpu(world, "infiniband")
+        }),
+        Case::new("probe_reports_ethernet_ports", |world| {
+            host_and_dpu(world, "ethernet")
+        }),
+        Case::new("probe_finds_the_limit_of_keys", limit_of_keys),
+        Case::new("probe_names_the_proof_that_fails", failing_proof),
+        Case::new("probe_names_a_peer_that_is_none", bad_peers),
+    ]
+}
+
+/// Forms of binds: stock and list.
+const FORMS: usize = 2;
+/// Steps of the four approaches at one size, with a DPU.
+const STEPS: usize = 27;
+
+fn options(link: &str) -> [&str; 4] {
+    ["--nodes", "2", "--link", link]
+}
+
+fn read(file: &Path) -> Result<Value> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Host and DPU in two processes, as on two machines.
+fn host_and_dpu(world: &World, link: &str) -> Result<()> {
+    let room = Room::new(world)?;
+    let port = free_port()?;
+    let address = format!("127.0.0.1:{port}");
+    let file = room.path().join("probe.json");
+    let program = world.program("xgvmi");
+    let start = |function: &str| {
+        let mut command = room.command_with(&options(link), function, &program);
+        command.arg("probe");
+        command
+    };
+    succeed_pair(
+        start("node0.dpu").args(["--serve", &address]),
+        start("node0.host")
+            .args(["--peer", &address, "--sizes", "16K,1M", "--limit", "50"])
+            .arg("--json")
+            .arg(&file),
+        port,
+    )?;
+    let report = read(&file)?;
+    ensure!(report["link"] == link, "{report:#}");
+    ensure!(report["peer"]["link"] == link, "{report:#}");
+    let proofs = report["proofs"].as_array().context("proofs")?;
+    let steps = ["bound", "read", "beyond_refused", "invalid_refused"];
+    let proved = proofs
+        .iter()
+        .filter(|proof| steps.iter().all(|step| proof[step] == true))
+        .count();
+    ensure!(proved == FORMS && proofs.len() == FORMS, "{report:#}");
+    let costs = report["costs"].as_array().context("costs")?;
+    ensure!(costs.len() == 2 * STEPS, "{} rows", costs.len());
+    for object in ["mkeys", "aliases"] {
+        let found = &report["limits"][object];
+        ensure!(
+            found["created"] == 50 && found["refusal"].is_null(),
+            "{object}: {report:#}"
+        );
+    }
+    let peer = &report["peer"];
+    ensure!(
+        peer["verified"] == true && peer["invalid_refused"] == true && peer["bytes"] == 65536,
+        "{peer:#}"
+    );
+    ensure!(
+        peer["vhca_id"] != report["capabilities"]["vhca_id"],
+        "{report:#}"
+    );
+    // All that the probe created is gone.
+    for (function, made, gone) in [
+        ("node0.host", "create_mkey", "destroy_mkey"),
+        ("node0.dpu", "create_alias", "destroy_alias"),
+    ] {
+        let (made, gone) = (
+            room.commands(function, made)?,
+            room.commands(function, gone)?,
+        );
+        ensure!(
+            made == gone && made > 50,
+            "{function}: {made} made, {gone} destroyed"
+        );
+    }
+    Ok(())
+}
+
+/// Runs a probe of the host's function under fault rules. Returns its report and whether it found all well.
+fn under(world: &World, rules: &str) -> Result<(Value, bool)> {
+    let room = Room::new(world)?;
+    let file = room.path().join("probe.json");
+    let mut command = room.command("node0.host", world.program("xgvmi"));
+    command
+        .args([
+            "probe",
+            "--sizes",
+            "16K",
+            "--limit",
+            "100",
+            "--repeats",
+            "1",
+        ])
+        .arg("--json")
+        .arg(&file)
+        .env("BFEMU_FAULTS", rules);
+    let done = process::run(&mut command, LIMIT)?;
+    let report = read(&file).with_context(|| format!("{}\n{}", done.verdict(), done.output))?;
+    Ok((report, done.ok()))
+}
+
+/// The device's refusal ends the search and is in the report; the keys that were created are destroyed.
+fn limit_of_keys(world: &World) -> Result<()> {
+    // The proofs use the first keys, and the timed steps after the search need more.
+    let rules = "node0.host command create_mkey after 20 times 1 status LIMITS_EXCEEDED";
+    let (report, well) = under(world, rules)?;
+    let found = &report["limits"]["mkeys"];
+    let created = found["created"].as_u64().context("created")?;
+    let refusal = found["refusal"].as_str().unwrap_or_default();
+    ensure!(
+        well && (10..=20).contains(&created) && refusal.contains("status 0x8"),
+        "{found:#}"
+    );
+    Ok(())
+}
+
+/// Each step of a proof fails in turn. The probe names it and ends with 1.
+fn failing_proof(world: &World) -> Result<()> {
+    for (rules, step) in [
+        ("node0.host request umr_bind syndrome MW_BIND_ERR", "bound"),
+        ("node0.host request umr_bind shifted", "read"),
+        ("node0.host request umr_bind longer", "beyond_refused"),
+        (
+            "node0.host request umr_invalidate ignored",
+            "invalid_refused",
+        ),
+    ] {
+        let (report, well) = under(world, rules).with_context(|| rules.to_owned())?;
+        let proof = &report["proofs"][0];
+        ensure!(
+            !well && proof["form"] == "stock" && proof[step] == false,
+            "{rules}: {report:#}"
+        );
+        let steps = ["bound", "read", "beyond_refused", "invalid_refused"];
+        let before = steps.iter().take_while(|before| **before != step);
+        for before in before {
+            ensure!(proof[before] == true, "{rules}: {before} in {proof:#}");
+        }
+        ensure!(proof["failure"].is_string(), "{rules}: {proof:#}");
+    }
+    Ok(())
+}
+
+/// A peer that is absent, silent, of another protocol or of another version ends the probe with a line that says so.
+fn bad_peers(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let probe = |address: &str| -> Result<(bool, String)> {
+        let mut command: Command = room.command("node0.host", world.program("xgvmi"));
+        command.args(["probe", "--limit", "0", "--sizes", "16K", "--peer", address]);
+        let done = process::run(&mut command, LIMIT)?;
+        Ok((done.ok(), done.output))
+    };
+    let check = |address: &str, expect: &str| -> Result<()> {
+        let (well, output) = probe(address)?;
+        ensure!(!well && output.contains(expect), "{address}: {output}");
+        Ok(())
+    };
+    check("nowhere", "not a HOST:PORT")?;
+    check(
+        &format!("127.0.0.1:{}", free_port()?),
+        "start `xgvmi probe --serve ADDRESS:PORT` on the DPU first",
+    )?;
+    for (greeting, expect) in [
+        ("SSH-2.0-OpenSSH_9.2\r\n", "not an `xgvmi probe --serve`"),
+        (
+            "{\"xgvmi_probe\":99,\"device\":\"x\",\"firmware\":\"x\",\"link\":\"x\",\"vhca_id\":1}\n",
+            "install the same version on both",
+        ),
+        ("", "closed at once"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?.to_string();
+        let stranger = std::thread::spawn(move || -> std::io::Result<()> {
+            let (mut stream, _) = listener.accept()?;
+            stream.write_all(greeting.as_bytes())
+        });
+        check(&address, expect)?;
+        stranger
+            .join()
+            .map_err(|_| anyhow::anyhow!("the stranger's thread ended badly"))??;
+    }
+    Ok(())
+}

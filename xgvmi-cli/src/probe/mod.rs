@@ -1,0 +1,217 @@
+//! `xgvmi probe`: tries on a device all that the library relies on, and writes one report that a user can send.
+//!
+//! On the DPU, `xgvmi probe --serve ADDRESS:PORT` waits for a host. On the host, `xgvmi probe --peer DPU:PORT` exports a
+//! buffer to it. Without a peer the probe stays on one function.
+
+mod limits;
+mod peer;
+mod proofs;
+mod report;
+mod wire;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bench_report::parse_size;
+use cost_table::Approach;
+use mlx5dv_sys::Mlx5Lib;
+use xgvmi_pool::MkeyDevice as _;
+use xgvmi_pool::mlx5::{Function, Mlx5Options};
+
+use crate::capability;
+use peer::Dpu;
+use report::{Capabilities, Cost, Limits, Report};
+
+/// Most objects that `--limit` creates: sixteen times what a pool holds by default.
+pub(crate) const LIMIT_MAX: u32 = 65_536;
+/// Most bytes of one buffer of `--sizes`.
+const SIZE_MAX: usize = 1 << 34;
+/// Longest `--wait`, in seconds: a day.
+const WAIT_MAX_S: u64 = 86_400;
+/// Measurements of each step; the report has the median.
+const REPEATS_MAX: u32 = 1000;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The RDMA device, such as mlx5_0 [default: the first mlx5 device]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Write the report as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Export a buffer to the DPU on which `xgvmi probe --serve` runs
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Option<String>,
+    /// On the DPU: serve the probe of one host at this address
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["peer", "json"])]
+    serve: Option<String>,
+    /// With --serve: end if no host connects within this time, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    wait: u64,
+    /// Create at most this many keys, and aliases with --peer, to find limits; 0 for none
+    #[arg(long, value_name = "COUNT", default_value_t = 1024)]
+    limit: u32,
+    /// Buffer sizes at which the steps are timed
+    #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "16K,1M,64M,1G")]
+    sizes: Vec<usize>,
+    /// Number of measurements of each step; the report has the median
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    repeats: u32,
+}
+
+/// What identifies the device of a probe.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    device: String,
+    firmware: String,
+    link: String,
+    vhca_id: u64,
+}
+
+/// Probes, prints the report and writes it. False if something that the library needs does not work.
+pub(crate) fn run(arguments: &Arguments) -> bool {
+    let done = match &arguments.serve {
+        Some(address) => serve(arguments, address),
+        None => probe(arguments),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        false
+    })
+}
+
+fn serve(arguments: &Arguments, address: &str) -> Result<bool> {
+    ensure!(
+        arguments.wait <= WAIT_MAX_S,
+        "--wait {}: at most {WAIT_MAX_S} seconds",
+        arguments.wait
+    );
+    let lib = open_library()?;
+    let function = Function::open(&lib, arguments.device.as_deref())?;
+    let (identity, _) = identify(&lib, &function)?;
+    let wait = Duration::from_secs(arguments.wait);
+    print!("{}", peer::serve(&function, &identity, (address, wait))?);
+    Ok(true)
+}
+
+fn probe(arguments: &Arguments) -> Result<bool> {
+    ensure!(
+        arguments.limit <= LIMIT_MAX,
+        "--limit {}: at most {LIMIT_MAX}",
+        arguments.limit
+    );
+    ensure!(
+        (1..=REPEATS_MAX).contains(&arguments.repeats),
+        "--repeats {}: from 1 to {REPEATS_MAX}",
+        arguments.repeats
+    );
+    if let Some(size) = arguments.sizes.iter().find(|size| **size > SIZE_MAX) {
+        anyhow::bail!("--sizes: {size} bytes is above {SIZE_MAX} (16 GiB)");
+    }
+    let lib = open_library()?;
+    let function = Function::open(&lib, arguments.device.as_deref())?;
+    // Connected before minutes of work, not after.
+    let mut dpu = arguments.peer.as_deref().map(Dpu::connect).transpose()?;
+    let report = examine(arguments, (&lib, &function), dpu.as_mut())?;
+    print!("{}", report.text());
+    if let Some(file) = &arguments.json {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        fs::write(file, text).with_context(|| format!("--json {}", file.display()))?;
+        eprintln!("written: {}", file.display());
+    }
+    let holds = report.holds() && report.proofs.len() == proofs::FORMS;
+    if !holds {
+        eprintln!("error: this device lacks something that the library needs; see NO above");
+    }
+    Ok(holds)
+}
+
+fn open_library() -> Result<Arc<Mlx5Lib>> {
+    let lib =
+        Mlx5Lib::open().context("rdma-core is needed, with its mlx5 provider (libmlx5.so.1)")?;
+    Ok(Arc::new(lib))
+}
+
+fn examine(
+    arguments: &Arguments,
+    (lib, function): (&Arc<Mlx5Lib>, &Function),
+    mut dpu: Option<&mut Dpu>,
+) -> Result<Report> {
+    let (identity, capabilities) = identify(lib, function)?;
+    let device = function.device(Mlx5Options::default())?;
+    let limits_of_device = device.limits();
+    let proofs = proofs::run(function, &device)?;
+    let mkeys = limits::mkeys(&device, 1, arguments.limit);
+    let aliases = match dpu.as_deref_mut() {
+        Some(dpu) => Some(dpu.limit(function, arguments.limit)?),
+        None => None,
+    };
+    let peer = match dpu.as_deref_mut() {
+        Some(dpu) => Some(dpu.exchange(function)?),
+        None => None,
+    };
+    let document = cost_table::measure(
+        function,
+        dpu.map(|dpu| cost_table::Dpu::Other(dpu)),
+        (&Approach::ALL, &arguments.sizes, arguments.repeats),
+    )?;
+    let costs = document.rows.into_iter().map(|row| Cost {
+        approach: row.approach,
+        step: row.step,
+        size: row.size,
+        measured_us: row.measured_ns / 1e3,
+        slide_us: row.slide_ns.map(|ns| ns / 1e3),
+    });
+    Ok(Report {
+        schema: 1,
+        version: env!("CARGO_PKG_VERSION"),
+        device: identity.device,
+        firmware: identity.firmware,
+        link: identity.link,
+        capabilities,
+        proofs,
+        limits: Limits {
+            klm_entries_max: limits_of_device.klm_entries_max,
+            mkeys,
+            aliases,
+        },
+        costs: costs.collect(),
+        peer,
+    })
+}
+
+/// Name, firmware, link layer and capability bits of the function's device.
+fn identify(lib: &Mlx5Lib, function: &Function) -> Result<(Identity, Capabilities)> {
+    let name = function.name();
+    let devices = capability::devices(lib);
+    let device = devices.into_iter().find(|device| device.name == name);
+    let device = device.with_context(|| format!("{name} is no longer there"))?;
+    let answer = device
+        .answer
+        .map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
+    let capabilities = Capabilities {
+        vhca_id: answer.vhca_id,
+        second_page: answer.second_page,
+        alias: answer.alias,
+        allow: answer.allow,
+    };
+    let identity = Identity {
+        device: device.name,
+        firmware: device.firmware,
+        link: link_layer(name),
+        vhca_id: answer.vhca_id,
+    };
+    Ok((identity, capabilities))
+}
+
+/// Link layer of the first port, in lower case.
+fn link_layer(device: &str) -> String {
+    let file = format!("/sys/class/infiniband/{device}/ports/1/link_layer");
+    fs::read_to_string(file).map_or_else(
+        |_| "unknown".to_owned(),
+        |text| text.trim().to_ascii_lowercase(),
+    )
+}

@@ -1,0 +1,69 @@
+//! Proves each form of binds on the device, as the library does before it uses one, and reports the steps.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use xgvmi_pool::mlx5::steps::{Span, Steps};
+use xgvmi_pool::mlx5::{Form, Function, Mlx5Device, Outcome, Proof as Proved, ProofStep};
+use xgvmi_pool::{HostHooks, PoolPolicy, Region, VirtAddr};
+
+use super::report::Proof;
+
+/// Bytes of each of the two regions that a bind of the list form describes.
+const PART: usize = 4096;
+
+/// Binds a key by each form, which makes the device prove the form first.
+pub(super) fn run(function: &Function, device: &Arc<Mlx5Device>) -> Result<Vec<Proof>> {
+    let mut bytes = vec![0; 2 * PART];
+    let steps = Steps::new(function)?;
+    let span = Span::of(&mut bytes);
+    let start = span.addr();
+    let memory = steps.register(span)?;
+    let part = |at: usize| {
+        let addr = VirtAddr::new(start.get() + at as u64);
+        Region::new(addr, PART as u64, memory.lkey())
+    };
+    let regions = [part(0)?, part(PART)?];
+    let hooks = HostHooks::open(Arc::clone(device), PoolPolicy::default())?;
+    for regions in [&regions[..1], &regions[..]] {
+        // A form that fails its proof refuses the bind; the proof's own report says why.
+        if let Ok(export) = hooks.export(xgvmi_pool::Span::of(regions)?) {
+            hooks.release(export).context("releasing a key")?;
+        }
+    }
+    hooks.close();
+    memory.end()?;
+    Ok(device.proofs().iter().map(report).collect())
+}
+
+fn report(proof: &Proved) -> Proof {
+    let (passed, failure) = match &proof.outcome {
+        Outcome::Failed(failure) => (failure.step.map_or(0, place), Some(failure.to_string())),
+        _ => (place(ProofStep::Invalid) + 1, None),
+    };
+    let done = |step| place(step) < passed;
+    Proof {
+        form: proof.form.to_string(),
+        bound: done(ProofStep::Bind),
+        read: done(ProofStep::Read),
+        beyond_refused: done(ProofStep::Beyond),
+        invalid_refused: done(ProofStep::Invalid),
+        us: proof.took.as_secs_f64() * 1e6,
+        failure,
+    }
+}
+
+/// Position of a step in its proof.
+const fn place(step: ProofStep) -> usize {
+    match step {
+        ProofStep::Bind => 0,
+        ProofStep::Read => 1,
+        ProofStep::Beyond => 2,
+        ProofStep::Invalidate => 3,
+        // A step of a later version of the library comes last.
+        _ => 4,
+    }
+}
+
+/// Forms that a complete probe reports.
+pub(super) const FORMS: usize = Form::ALL.len();
