@@ -4,14 +4,13 @@ mod alltoallv;
 mod cost;
 mod device;
 pub(crate) mod hotpath;
-pub(crate) mod judge;
 mod library;
 mod pool;
 pub(crate) mod service;
 
 pub(crate) use pool::instructions;
 
-use crate::{process, workspace};
+use crate::{process, results, workspace};
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -144,7 +143,7 @@ fn hotpath(options: &[String]) -> Result<ExitCode> {
 }
 
 fn judge(options: &[String]) -> Result<ExitCode> {
-    judge::run(options, &output("judge.json"))
+    results::judge::run(options, &output("judge.json"))
 }
 
 fn service(options: &[String]) -> Result<ExitCode> {

@@ -24,6 +24,7 @@ mod stage;
 mod suites;
 mod test;
 mod tidy;
+mod tree;
 mod workspace;
 
 use anyhow::{Result, bail};

@@ -2,6 +2,7 @@
 //! documents from them.
 
 mod blocks;
+pub(crate) mod judge;
 mod machine;
 mod query;
 mod reports;
@@ -10,13 +11,12 @@ mod tables;
 mod timeline;
 
 pub(crate) use blocks::differences;
-pub(crate) use query::Query;
-pub(crate) use reports::{COMMITTED, Reports};
+pub(crate) use reports::Reports;
 
-use crate::tidy::Tree;
+use crate::tree::Tree;
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
-use reports::{MACHINE, REPORTS, Report, committed, lines};
+use reports::{COMMITTED, MACHINE, REPORTS, Report, committed, lines};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -215,10 +215,25 @@ fn written(file: &Path) -> Result<String> {
     Ok(process::stdout(&mut command, LIMIT)?.trim().to_owned())
 }
 
+/// The committed reports.
+///
+/// # Errors
+/// If one of them is not JSON.
+pub(crate) fn committed_reports(tree: &Tree) -> Result<Reports> {
+    let mut reports = Reports::default();
+    for file in &tree.files {
+        let name = file.path.strip_prefix(&format!("{COMMITTED}/"));
+        if let Some(name) = name.and_then(|name| name.strip_suffix(".json")) {
+            reports.add(name, &file.text)?;
+        }
+    }
+    Ok(reports)
+}
+
 /// Writes the generated parts of all documents. False if one could not be generated.
 fn render(root: &Path) -> Result<bool> {
     let tree = Tree::read(root)?;
-    let reports = tree.reports()?;
+    let reports = committed_reports(&tree)?;
     let mut complete = true;
     if let (Some(cost), Some(demo)) = (reports.get("cost")?, reports.get("demo")?) {
         write(

@@ -5,27 +5,11 @@ mod graph;
 mod layers;
 mod text;
 
-use crate::results::{COMMITTED, Reports};
+use crate::tree::Tree;
 use crate::workspace;
-use anyhow::{Context, Result};
-use std::fs;
-use std::path::{Path, PathBuf};
+use anyhow::Result;
+use std::path::Path;
 use std::process::ExitCode;
-
-/// The text files of the tree.
-#[derive(Debug, Default)]
-pub(crate) struct Tree {
-    files: Vec<Source>,
-}
-
-/// A text file.
-#[derive(Debug)]
-pub(crate) struct Source {
-    /// Relative to the root, with `/`.
-    pub(crate) path: String,
-    /// All of it.
-    pub(crate) text: String,
-}
 
 type Rule = fn(&Tree) -> Vec<String>;
 
@@ -93,89 +77,10 @@ pub(crate) fn check(root: &Path) -> Result<Vec<(&'static str, Vec<String>)>> {
     Ok(verdicts)
 }
 
-impl Tree {
-    /// Reads all text files below the root, except for build output.
-    ///
-    /// # Errors
-    /// If a directory cannot be listed.
-    pub(crate) fn read(root: &Path) -> Result<Self> {
-        let mut tree = Self::default();
-        let mut dirs = vec![PathBuf::new()];
-        while let Some(dir) = dirs.pop() {
-            let absolute = root.join(&dir);
-            let entries = fs::read_dir(&absolute)
-                .with_context(|| format!("cannot list {}", absolute.display()))?;
-            for entry in entries {
-                let entry = entry?;
-                let path = dir.join(entry.file_name());
-                let kind = entry.file_type()?;
-                // `.git` is a file in a linked work tree.
-                if [".git", "target"].contains(&entry.file_name().to_string_lossy().as_ref()) {
-                    continue;
-                }
-                if kind.is_dir() {
-                    dirs.push(path);
-                } else if kind.is_file()
-                    && let Ok(text) = fs::read_to_string(root.join(&path))
-                {
-                    // What is not UTF-8 is not text.
-                    tree.files.push(Source {
-                        path: path.display().to_string(),
-                        text,
-                    });
-                }
-            }
-        }
-        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(tree)
-    }
-
-    fn rust(&self) -> impl Iterator<Item = &Source> {
-        self.files.iter().filter(|file| file.path.ends_with(".rs"))
-    }
-
-    /// The documents.
-    pub(crate) fn markdown(&self) -> impl Iterator<Item = &Source> {
-        self.files.iter().filter(|file| file.path.ends_with(".md"))
-    }
-
-    /// The committed reports.
-    ///
-    /// # Errors
-    /// If one of them is not JSON.
-    pub(crate) fn reports(&self) -> Result<Reports> {
-        let mut reports = Reports::default();
-        for file in &self.files {
-            let name = file.path.strip_prefix(&format!("{COMMITTED}/"));
-            if let Some(name) = name.and_then(|name| name.strip_suffix(".json")) {
-                reports.add(name, &file.text)?;
-            }
-        }
-        Ok(reports)
-    }
-
-    fn get(&self, path: &str) -> Option<&Source> {
-        self.files.iter().find(|file| file.path == path)
-    }
-}
-
-impl Source {
-    fn is_generated(&self) -> bool {
-        self.path.ends_with("/bindings.rs")
-    }
-
-    /// `path:line: what` for each line in which `fault` finds something.
-    fn faults(&self, mut fault: impl FnMut(&str) -> Option<String>) -> Vec<String> {
-        let numbered = self.text.lines().enumerate();
-        numbered
-            .filter_map(|(at, line)| Some(format!("{}:{}: {}", self.path, at + 1, fault(line)?)))
-            .collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::Source;
 
     /// A tree of planted files, for the rules' own tests.
     pub(super) fn planted(files: &[(&str, &str)]) -> Tree {

@@ -142,7 +142,7 @@ fn table(marker: &str, reports: &Reports) -> Result<String> {
     let table = tables::named(&query.report)?;
     if table.report == JUDGE {
         // Not a file: the promises beside the committed reports.
-        let judged = json!({ "rows": crate::bench::judge::rows(reports)? });
+        let judged = json!({ "rows": super::judge::rows(reports)? });
         return (table.body)(&judged, &query);
     }
     match reports.get(table.report)? {

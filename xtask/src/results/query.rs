@@ -9,9 +9,9 @@ use serde_json::Value;
 
 /// The words of a marker.
 #[derive(Debug)]
-pub(crate) struct Query {
+pub(super) struct Query {
     /// Name of the report, or of the table.
-    pub(crate) report: String,
+    pub(super) report: String,
     /// Name of the list of rows: what follows a point in the report's name.
     list: String,
     filters: Vec<(String, String)>,
@@ -24,7 +24,7 @@ impl Query {
     ///
     /// # Errors
     /// If it is empty, or a quote is open.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let mut words = split(text)?.into_iter();
         let name = words.next().context("the marker names no report")?;
         let (report, list) = name.split_once('.').unwrap_or((&name, "rows"));
@@ -114,7 +114,7 @@ impl Query {
     ///
     /// # Errors
     /// If it is no number, or is in several rows and there is no function.
-    pub(crate) fn number(&self, report: &Value) -> Result<Option<f64>> {
+    pub(super) fn number(&self, report: &Value) -> Result<Option<f64>> {
         let [field] = self.rest.as_slice() else {
             bail!("a number is REPORT [KEY=VALUE]... [FUNCTION:]FIELD");
         };

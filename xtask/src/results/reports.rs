@@ -69,9 +69,15 @@ pub(super) const REPORTS: [Report; 12] = [
         plot: Some("bench/alltoallv.svg"),
         ..report(
             "alltoallv",
-            &["bench", "alltoallv"],
+            &[
+                "bench",
+                "alltoallv",
+                "--",
+                "--sizes",
+                "1024,4096,16384,65536,131072,262144",
+            ],
             "bench/alltoallv.json",
-            900,
+            700,
         )
     },
     Report {
@@ -81,7 +87,7 @@ pub(super) const REPORTS: [Report; 12] = [
     },
     report("check", &["bench", "check"], "bench/check.json", 60),
     report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 300),
-    report("service", &["bench", "service"], "bench/service.json", 300),
+    report("service", &["bench", "service"], "bench/service.json", 400),
     Report {
         reduce: matrix,
         ..report("matrix", &["matrix"], "matrix/report.json", 600)

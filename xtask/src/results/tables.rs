@@ -16,7 +16,7 @@ pub(super) struct Table {
     pub(super) body: fn(&Value, &Query) -> Result<String>,
 }
 
-const TABLES: [Table; 19] = [
+const TABLES: [Table; 21] = [
     of("alltoallv", "alltoallv", alltoallv),
     of("alltoallv-connect", "alltoallv", connect),
     of("alltoallv-overlap", "alltoallv", overlap),
@@ -25,6 +25,7 @@ const TABLES: [Table; 19] = [
     of("demo", "demo", iterations),
     of("demo-output", "demo", output),
     of("device", "device", measured),
+    of("hotpath", "hotpath", hotpath),
     of(JUDGE, JUDGE, judge),
     of("library", "library", measured),
     of(MACHINE, MACHINE, machine),
@@ -34,6 +35,7 @@ const TABLES: [Table; 19] = [
     of("model-sensitivity", "model", sensitivity),
     of("pool", "pool", pool),
     of("pool-instructions", "pool", instructions),
+    of("service", "service", service),
     of("suites", "suites", suites),
     of("suites-skips", "suites", skips),
 ];
@@ -392,6 +394,41 @@ fn check(report: &Value, query: &Query) -> Result<String> {
             time("measured", "/measured_saved_us"),
             time("predicted", "/predicted_saved_us"),
             Column::new("ratio", "/ratio", Form::Fixed(2)),
+        ],
+    )
+}
+
+/// Counts per export and release, by owner.
+fn hotpath(report: &Value, query: &Query) -> Result<String> {
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("count per export and release", "/what", Form::Text),
+            Column::new("mode", "/mode", Form::Text),
+            Column::new("owner", "/owner", Form::Text),
+            Column::new("ours", "/ours", Form::Count),
+            Column::new("stock", "/stock", Form::Count),
+        ],
+    )
+}
+
+/// The cost of a block in the service process, by whose code it is.
+fn service(report: &Value, query: &Query) -> Result<String> {
+    let count = |title, path| Column::new(title, path, Form::Count);
+    let time = |title, path| Column::new(title, path, Form::Fixed(2));
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            count("ranks", "/ranks"),
+            count("services per node", "/services_per_node"),
+            Column::new("block", "/block_bytes", Form::Size),
+            Column::new("transport", "/transport", Form::Text),
+            count("instructions per block", "/instructions_per_block"),
+            time("ours (us)", "/us_per_block/ours"),
+            time("UCX (us)", "/us_per_block/ucx"),
+            time("device (us)", "/us_per_block/device"),
+            count("bytes per rank", "/bytes_per_rank"),
+            count("connect (ms)", "/connect_ms"),
         ],
     )
 }

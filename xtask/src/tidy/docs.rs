@@ -1,8 +1,8 @@
 //! Rules about the documents: each link has a target, each page is in the book, each promise names an existing test, and
 //! generated numbers are those of the committed reports.
 
-use super::{Source, Tree};
 use crate::results;
+use crate::tree::{Source, Tree};
 
 const SPECIFICATION: &str = "docs/SPECIFICATION.md";
 /// mdBook's table of contents.
@@ -69,7 +69,7 @@ pub(super) fn book(tree: &Tree) -> Vec<String> {
 
 /// Generated parts of the documents must be what `cargo xtask results --render` writes.
 pub(super) fn numbers(tree: &Tree) -> Vec<String> {
-    let reports = match tree.reports() {
+    let reports = match results::committed_reports(tree) {
         Ok(reports) => reports,
         Err(error) => return vec![format!("{error:#}")],
     };

@@ -3,7 +3,7 @@
 
 mod imports;
 
-use super::{Source, Tree};
+use crate::tree::{Source, Tree};
 use imports::{Import, Modules};
 use std::collections::{BTreeMap, BTreeSet};
 

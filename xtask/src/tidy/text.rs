@@ -1,6 +1,6 @@
 //! Rules that look at one file's text at a time.
 
-use super::Tree;
+use crate::tree::Tree;
 
 /// Longer files hold more than one subject.
 const LINES_MAX: usize = 800;

@@ -1,6 +1,6 @@
 //! Which module uses which, read from the text of the files: `use` declarations and paths in code, outside of tests.
 
-use crate::tidy::Source;
+use crate::tree::Source;
 use std::collections::BTreeMap;
 
 /// One use of a module by another. Modules are paths from the crate's root, `a::b`; the root is empty.

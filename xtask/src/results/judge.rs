@@ -4,7 +4,8 @@
 //! Times and their ratios are judged here and in no test, because they are noisy. A promise without a report, or
 //! without the row that it is about, is neither kept nor broken.
 
-use crate::results::{Query, Reports};
+use super::query::Query;
+use super::reports::Reports;
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -336,7 +337,7 @@ const PROMISES: &[Promise] = &[
 ];
 
 /// Judges the reports below the target directory, writes `file`, and prints the rows.
-pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
+pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     if let Some(option) = options.first() {
         bail!("bench judge takes no options, not '{option}'");
     }
@@ -384,7 +385,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If a report has another form than the promise expects.
-pub(crate) fn rows(reports: &Reports) -> Result<Vec<Value>> {
+pub(super) fn rows(reports: &Reports) -> Result<Vec<Value>> {
     PROMISES
         .iter()
         .map(|promise| {

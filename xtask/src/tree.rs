@@ -1,0 +1,88 @@
+//! The text files of the workspace, for rules and for generated parts of documents.
+
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The text files of the tree.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) files: Vec<Source>,
+}
+
+/// A text file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Relative to the root, with `/`.
+    pub(crate) path: String,
+    /// All of it.
+    pub(crate) text: String,
+}
+
+impl Tree {
+    /// Reads all text files below the root, except for build output.
+    ///
+    /// # Errors
+    /// If a directory cannot be listed.
+    pub(crate) fn read(root: &Path) -> Result<Self> {
+        let mut tree = Self::default();
+        let mut dirs = vec![PathBuf::new()];
+        while let Some(dir) = dirs.pop() {
+            let absolute = root.join(&dir);
+            let entries = fs::read_dir(&absolute)
+                .with_context(|| format!("cannot list {}", absolute.display()))?;
+            for entry in entries {
+                let entry = entry?;
+                let path = dir.join(entry.file_name());
+                let kind = entry.file_type()?;
+                // `.git` is a file in a linked work tree.
+                if [".git", "target"].contains(&entry.file_name().to_string_lossy().as_ref()) {
+                    continue;
+                }
+                if kind.is_dir() {
+                    dirs.push(path);
+                } else if kind.is_file()
+                    && let Ok(text) = fs::read_to_string(root.join(&path))
+                {
+                    // What is not UTF-8 is not text.
+                    tree.files.push(Source {
+                        path: path.display().to_string(),
+                        text,
+                    });
+                }
+            }
+        }
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(tree)
+    }
+
+    /// The source files in Rust.
+    pub(crate) fn rust(&self) -> impl Iterator<Item = &Source> {
+        self.files.iter().filter(|file| file.path.ends_with(".rs"))
+    }
+
+    /// The documents.
+    pub(crate) fn markdown(&self) -> impl Iterator<Item = &Source> {
+        self.files.iter().filter(|file| file.path.ends_with(".md"))
+    }
+
+    /// The file of a path.
+    pub(crate) fn get(&self, path: &str) -> Option<&Source> {
+        self.files.iter().find(|file| file.path == path)
+    }
+}
+
+impl Source {
+    /// Whether a tool writes it.
+    pub(crate) fn is_generated(&self) -> bool {
+        self.path.ends_with("/bindings.rs")
+    }
+
+    /// `path:line: what` for each line in which `fault` finds something.
+    pub(crate) fn faults(&self, mut fault: impl FnMut(&str) -> Option<String>) -> Vec<String> {
+        let numbered = self.text.lines().enumerate();
+        numbered
+            .filter_map(|(at, line)| Some(format!("{}:{}: {}", self.path, at + 1, fault(line)?)))
+            .collect()
+    }
+}
