@@ -13,9 +13,9 @@ use crate::task;
 use crate::team::TeamState;
 use crate::ucc::{Ucc, read, write};
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// `ucc_tl_iface_t` of any known version. UCC writes to it: the component's number and handle.
@@ -41,6 +41,15 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 
 /// False when something about this UCC is not as expected: the component then refuses.
 static USABLE: AtomicBool = AtomicBool::new(false);
+
+/// Why it is not usable.
+static REASON: OnceLock<&'static CStr> = OnceLock::new();
+
+/// Why the component refuses the UCC of this process; an empty text if it does not. For `xgvmi doctor`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ucc_tl_xgvmi_status() -> *const c_char {
+    REASON.get().copied().unwrap_or(c"").as_ptr()
+}
 
 /// The component's default score among components. UCC wants it to be unlike those of others, and does not use it.
 const COMPONENT_SCORE: c_int = 77;
@@ -135,19 +144,24 @@ impl ContextState {
 /// Fills in the interface while UCC loads the component.
 extern "C" fn construct() {
     guard("the constructor", || {
-        let found = Ucc::find();
-        let Ok(ucc) = found else {
-            // Loaded by another program than UCC, such as a test.
-            return b::UCC_ERR_NOT_FOUND;
+        let ucc = match Ucc::find() {
+            Ok(ucc) => ucc,
+            Err(missing) => {
+                // Another program than UCC loads it, such as a test, or UCC lacks a symbol.
+                let _ = REASON.set(missing);
+                return b::UCC_ERR_NOT_FOUND;
+            }
         };
         let [major, minor, release] = ucc.version;
         let checked = match ucc.layout {
-            None => Err("the component does not know this version"),
+            None => Err(c"the component does not know this version"),
             Some(_) => ucc.check_tables(),
         };
         if let Err(reason) = checked {
+            let _ = REASON.set(reason);
             log::warning!(
-                "UCC {major}.{minor}.{release} is not used: {reason}; known are {}",
+                "UCC {major}.{minor}.{release} is not used: {}; known are {}",
+                reason.to_string_lossy(),
                 Layout::known()
             );
         }

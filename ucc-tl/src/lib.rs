@@ -29,7 +29,7 @@ mod task;
 mod team;
 mod ucc;
 
-pub use iface::{Interface, ucc_tl_xgvmi};
+pub use iface::{Interface, ucc_tl_xgvmi, ucc_tl_xgvmi_status};
 
 use bindings::{UCC_ERR_NO_MESSAGE, ucc_status_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};

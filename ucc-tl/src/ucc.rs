@@ -81,23 +81,23 @@ impl Ucc {
     }
 
     /// Looks for the UCC that is loading this component. `Err` names what is missing.
-    pub(crate) fn find() -> Result<&'static Self, &'static str> {
-        let mut missing = "libucc.so.1 is not in this process";
+    pub(crate) fn find() -> Result<&'static Self, &'static CStr> {
+        let mut missing = c"libucc.so.1 is not in this process";
         let found = UCC.get_or_init(|| Self::resolve().map_err(|name| missing = name).ok());
         found.as_ref().ok_or(missing)
     }
 
-    fn resolve() -> Result<Self, &'static str> {
+    fn resolve() -> Result<Self, &'static CStr> {
         // SAFETY: asks for a library that is loaded already, by a constant name; nothing is run. UCC may have been
         // loaded locally, so its names are looked up by this handle, which is kept.
         let handle =
             unsafe { libc::dlopen(c"libucc.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        let handle = NonNull::new(handle).ok_or("libucc.so.1 is not in this process")?;
+        let handle = NonNull::new(handle).ok_or(c"libucc.so.1 is not in this process")?;
         let at = |name: &'static CStr| {
             let found = find_symbol(handle.as_ptr(), name);
-            found.ok_or_else(|| name.to_str().unwrap_or("a symbol"))
+            found.ok_or(name)
         };
-        let class = |names: [&'static CStr; 3]| -> Result<Class, &'static str> {
+        let class = |names: [&'static CStr; 3]| -> Result<Class, &'static CStr> {
             Ok(Class {
                 descriptor: at(names[0])?.as_ptr(),
                 // SAFETY: UCC's class constructors take the object, the class, a counter and the two arguments of each
@@ -185,10 +185,10 @@ impl Ucc {
     }
 
     /// Checks UCC's tables: that options have the layout of [`Field`], and datatypes their known sizes.
-    pub(crate) fn check_tables(&self) -> Result<(), &'static str> {
+    pub(crate) fn check_tables(&self) -> Result<(), &'static CStr> {
         let table_parser = self
             .symbol(c"ucs_config_sscanf_table")
-            .ok_or("no parser of option tables")?;
+            .ok_or(c"no parser of option tables")?;
         for (table, base) in [
             (self.lib_table, self.base_lib_table),
             (self.context_table, self.base_context_table),
@@ -200,16 +200,16 @@ impl Ucc {
                 || first.parser.argument != base.cast()
                 || first.offset != 0
             {
-                return Err("its option tables are not as expected");
+                return Err(c"its option tables are not as expected");
             }
         }
         // SAFETY: as above.
         let level = unsafe { &*self.base_lib_table };
         if level.offset != LOG_LEVEL_AT || !level.is_called(c"LOG_LEVEL") {
-            return Err("its log level option is not as expected");
+            return Err(c"its log level option is not as expected");
         }
         if *self.datatype_bytes != KNOWN_BYTES {
-            return Err("its datatypes are not as expected");
+            return Err(c"its datatypes are not as expected");
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use ucx_sys::Ucp;
 
 use crate::capability::{self, Capability, Device};
 use crate::info;
+use crate::ucc::{self, Ucc};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -85,6 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
         )),
     }
     findings.push(shared_memory(Path::new("/dev/shm")));
+    findings.push(collectives(&ucc::look()));
     if arguments.json {
         println!("{}", as_json(&findings));
     } else {
@@ -112,6 +114,23 @@ fn ucx(version: Result<&str, impl ToString>) -> Finding {
         }
         Some(number) if number >= info::KNOWN[0] => Finding::ok(need, found),
         _ => Finding::new(need, State::Fix, found, "use UCX 1.18 or later"),
+    }
+}
+
+/// UCC is for offloaded collectives alone, so its absence is no fault.
+fn collectives(found: &Ucc) -> Finding {
+    let need = "UCC";
+    let note = |advice| Finding::new(need, State::Note, found.to_string(), advice);
+    match found {
+        Ucc::Absent(_) => note("only offloaded collectives need it: see docs/UCC.md"),
+        Ucc::Alone { .. } => {
+            note("link the component there, or make a directory of links: see docs/UCC.md")
+        }
+        Ucc::Refused { .. } => note("use UCC 1.5 to 1.9"),
+        Ucc::Ready {
+            configured: false, ..
+        } => note("set UCC_TL_XGVMI_CONFIG or UCC_TL_XGVMI_SERVICES for all ranks"),
+        Ucc::Ready { .. } => Finding::ok(need, found.to_string()),
     }
 }
 

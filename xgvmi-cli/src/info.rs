@@ -1,10 +1,10 @@
-//! `xgvmi info`: version, the installed UCX, its entry points for the library, and the options.
+//! `xgvmi info`: version, the installed UCX and UCC, its entry points for the library, and the options.
 
 use std::path::PathBuf;
 
 use ucx_sys::Ucp;
 
-use crate::options;
+use crate::{options, ucc};
 
 /// Oldest and newest UCX version that the library is tested with.
 pub(crate) const KNOWN: [(u32, u32); 2] = [(1, 18), (1, 23)];
@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
         }
         Err(error) => println!("UCX     {error}"),
     }
+    println!("UCC     {}", ucc::look());
     println!("options");
     print!("{}", listing(false, |name| std::env::var(name).ok()));
     true

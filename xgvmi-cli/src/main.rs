@@ -12,6 +12,7 @@ mod info;
 mod options;
 mod probe;
 mod stat;
+mod ucc;
 
 use std::process::ExitCode;
 

@@ -14,6 +14,7 @@ Builds the library and its commands, and installs below DIR:
 
   lib/xgvmi/libuct_ib_mlx5_xgvmi.so.0  the library, and .so.0.0.0, the name that some UCX packages expect
   lib/ucx/                             links to it, for a UCX below the same prefix
+  lib/xgvmi/libucc_tl_xgvmi.so         the component of UCC, and lib/ucc/, a link for a UCC below the same prefix
   lib/pkgconfig/xgvmi.pc               its location, for builds
   include/xgvmi.h                      its C interface
   bin/                                 xgvmi; xgvmi-sp, xgvmi-offload-check, osu_alltoallv, osu_ialltoallv, cost_table,

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// The library's file, by its soname.
 pub(crate) const LIBRARY: &str = "libuct_ib_mlx5_xgvmi.so.0";
+/// The component of UCC, by the name that UCC looks for.
+pub(crate) const UCC_COMPONENT: &str = "libucc_tl_xgvmi.so";
 /// The name that some packagings of UCX ask for.
 pub(crate) const OTHER_NAME: &str = "libuct_ib_mlx5_xgvmi.so.0.0.0";
 
@@ -60,7 +62,12 @@ impl Part {
     pub(crate) const fn documents(self) -> &'static [&'static str] {
         match self {
             Self::Product => &["docs/OPTIONS.md", "docs/HARDWARE.md", "docs/DEFECTS.md"],
-            Self::Offload => &["docs/OFFLOAD.md", "docs/OSU.md", "docs/MODEL.md"],
+            Self::Offload => &[
+                "docs/OFFLOAD.md",
+                "docs/UCC.md",
+                "docs/OSU.md",
+                "docs/MODEL.md",
+            ],
             Self::Emulator => &["docs/EMULATION.md", "docs/FAULTS.md"],
         }
     }
@@ -164,6 +171,14 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             for name in ["xgvmi-sp.toml", "offload.toml"] {
                 file(&source.join(name), &examples.join(name), 0o644)?;
             }
+            program(
+                &built.join(UCC_COMPONENT),
+                &layout.plugins().join(UCC_COMPONENT),
+                0o644,
+            )?;
+            // UCC loads components from the directory `ucc` beside its library.
+            let module = layout.at(layout.lib.join("ucc")).join(UCC_COMPONENT);
+            link(&format!("../xgvmi/{UCC_COMPONENT}"), &module)?;
             // The one part that depends on which MPI it is: compiled by that MPI's mpicc.
             let shim = layout.at("share").join(part.package()).join("osu_mpi.c");
             file(

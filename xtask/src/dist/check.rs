@@ -2,7 +2,7 @@
 
 use super::{LIMIT, Machine};
 use crate::process;
-use crate::stage::{LIBRARY, OTHER_NAME, Part};
+use crate::stage::{LIBRARY, OTHER_NAME, Part, UCC_COMPONENT};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs;
@@ -123,6 +123,8 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
         Part::Offload => {
             wanted.push("usr/lib/systemd/system/xgvmi-sp.service".to_owned());
             wanted.push("usr/share/xgvmi-offload/osu_mpi.c".to_owned());
+            wanted.push(format!("{lib}/xgvmi/{UCC_COMPONENT}"));
+            wanted.push(format!("{lib}/ucc/{UCC_COMPONENT}"));
             wanted.push(format!("{doc}/examples/xgvmi-sp.toml"));
             wanted.push(format!("{doc}/examples/offload.toml"));
         }

@@ -102,7 +102,8 @@ fn control(part: Part, machine: &Machine, kib: u64, libc: Option<(u32, u32)>) ->
             "collectives carried out by BlueField DPUs, and their benchmarks",
             "xgvmi, ibverbs-providers, libibverbs1",
             " Service processes for DPUs, which move the data of an alltoallv between the\n \
-             memories of hosts; OSU's alltoallv benchmarks with temporary buffers, for any\n \
+             memories of hosts; a component of UCC that hands them the collectives of any\n \
+             program; OSU's alltoallv benchmarks with temporary buffers, for any\n \
              MPI; a table of what memory keys cost on this machine; and a model of machines\n \
              of any size. UCX is the one that is there.\n",
         ),
@@ -182,6 +183,7 @@ fn crates(part: Part) -> Result<Vec<String>> {
         Part::Product => &["uct-plugin", "xgvmi-cli"],
         Part::Offload => &[
             "xgvmi-offload",
+            "ucc-tl",
             "scale-model",
             "cost-table",
             "osu-bench",
