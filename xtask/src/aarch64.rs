@@ -1,4 +1,4 @@
-//! `cargo xtask check-aarch64`: the whole workspace compiles for the DPU's own processors.
+//! `cargo xtask check-aarch64`: the whole workspace compiles for the DPU's own processors, and unit tests run there.
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
@@ -7,36 +7,67 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 const HELP: &str = "\
-Usage: cargo xtask check-aarch64
+Usage: cargo xtask check-aarch64 [--test]
 
 Compiles all libraries and programs for aarch64-unknown-linux-gnu, without linking. Needs a compiler with that target's
 standard library: `rustup target add aarch64-unknown-linux-gnu`, or XGVMI_AARCH64_RUSTC=PATH for another compiler. On
-Debian it is libstd-rust-web-dev of the architecture arm64, for rustc-web.";
+Debian it is libstd-rust-web-dev of the architecture arm64, for rustc-web.
+
+  --test   run the unit tests of the pool, the PRM and the library in UCX under a user-mode emulator instead. Needs
+           qemu-aarch64 and aarch64-linux-gnu-gcc: apt install qemu-user gcc-aarch64-linux-gnu";
 
 /// Names a compiler with the target's standard library.
-pub(crate) const ENV_RUSTC: &str = "XGVMI_AARCH64_RUSTC";
+const ENV_RUSTC: &str = "XGVMI_AARCH64_RUSTC";
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const QUESTION: Duration = Duration::from_secs(30);
 
+/// What the tests need: a linker with the target's C library, and an emulator of user mode.
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+/// Where the linker's C library lies.
+const SYSROOT: &str = "/usr/aarch64-linux-gnu";
+/// Crates whose unit tests need no device.
+const TESTED: [&str; 3] = ["mlx5-prm", "xgvmi-pool", "uct-plugin"];
+/// Needs MADV_WIPEONFORK, which qemu passes on since 8.0 only; Debian 12 has 7.2.
+const NOT_UNDER_EMULATION: &str = "a_child_knows_that_it_is_one";
+
 /// Runs the command.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
-    match arguments.first().map(String::as_str) {
-        None => {}
-        Some("-h" | "--help") => {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let test = match words[..] {
+        [] => false,
+        ["--test"] => true,
+        ["-h" | "--help", ..] => {
             println!("{HELP}");
             return Ok(ExitCode::SUCCESS);
         }
-        Some(other) => bail!("unexpected '{other}'; try: cargo xtask check-aarch64 --help"),
-    }
-    let rustc = named().unwrap_or_else(|| "rustc".into());
+        [other, ..] => bail!("unexpected '{other}'; try: cargo xtask check-aarch64 --help"),
+    };
+    let rustc = compiler();
     check_library(&rustc)?;
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root()).env("RUSTC", &rustc);
     // Apart, because another compiler makes other files for this machine too.
     let output = workspace::target_dir().join("aarch64");
     command.env("CARGO_TARGET_DIR", output);
-    command.args(["check", "--workspace", "--target", TARGET]);
+    if test {
+        for program in [LINKER, EMULATOR] {
+            if !process::is_installed(program) {
+                bail!("{program} is not installed: apt install qemu-user gcc-aarch64-linux-gnu");
+            }
+        }
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
+        let runner = format!("{EMULATOR} -L {SYSROOT}");
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
+        command.args(["test", "--lib", "--target", TARGET]);
+        for name in TESTED {
+            command.args(["-p", name]);
+        }
+        command.args(["--", "--skip", NOT_UNDER_EMULATION]);
+    } else {
+        command.args(["check", "--workspace", "--target", TARGET]);
+    }
     let status = command.status().context("cannot run cargo")?;
     Ok(if status.success() {
         ExitCode::SUCCESS
@@ -45,8 +76,23 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
+/// The compiler that the environment names, else the usual one.
+fn compiler() -> PathBuf {
+    named().unwrap_or_else(|| "rustc".into())
+}
+
+/// True if there is a compiler with the target's standard library.
+pub(crate) fn can_compile() -> bool {
+    check_library(&compiler()).is_ok()
+}
+
+/// True if what was compiled can be linked and run here.
+pub(crate) fn can_run() -> bool {
+    can_compile() && process::is_installed(LINKER) && process::is_installed(EMULATOR)
+}
+
 /// The compiler that the environment names.
-pub(crate) fn named() -> Option<PathBuf> {
+fn named() -> Option<PathBuf> {
     let value = std::env::var_os(ENV_RUSTC).filter(|value| !value.is_empty());
     value.map(PathBuf::from)
 }

@@ -36,7 +36,8 @@ Runs all phases, or the named ones, in this order:
   matrix   the library in three stock UCX versions, at each entry point
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   dist     the packages, checked and unpacked (see cargo xtask dist)
-  aarch64  everything compiles for aarch64, if a compiler is given (see cargo xtask check-aarch64)
+  aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
+           cargo xtask check-aarch64)
   demo     the demo in quick form
 
 Only if named:
@@ -88,7 +89,7 @@ const PHASES: &[Phase] = &[
     phase("matrix", 900, false, cells),
     phase("patches", 600, false, patches),
     phase("dist", 300, false, packages),
-    phase("aarch64", 400, false, other_processor),
+    phase("aarch64", 900, false, other_processor),
     phase("demo", 120, false, demo),
 ];
 
@@ -494,12 +495,23 @@ fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 /// Needs a compiler that the project's own toolchain does not bring.
 fn other_processor(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    if aarch64::named().is_none() {
-        let reason = format!("{} is not set", aarch64::ENV_RUSTC);
-        return Ok(vec![Case::skip("a compiler for aarch64", reason)]);
+    let tests = "tests on aarch64";
+    if !aarch64::can_compile() {
+        let reason = "no compiler has that target's standard library";
+        let skipped = ["a compiler for aarch64", tests];
+        return Ok(skipped.map(|name| Case::skip(name, reason)).to_vec());
     }
-    let mut command = Command::new(std::env::current_exe()?);
-    Ok(vec![single(phase, world, command.arg("check-aarch64"))?])
+    let command = || -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("check-aarch64");
+        Ok(command)
+    };
+    let mut cases = vec![single(phase, world, &mut command()?)?];
+    cases.push(match aarch64::can_run() {
+        true => single(phase, world, command()?.arg("--test"))?,
+        false => Case::skip(tests, "no qemu-aarch64, or no aarch64-linux-gnu-gcc"),
+    });
+    Ok(cases)
 }
 
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {

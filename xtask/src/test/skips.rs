@@ -1,6 +1,6 @@
 //! `tests/skips.toml`: the skips that are accepted, each with its reason.
 
-use crate::process;
+use crate::{aarch64, process};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
@@ -19,6 +19,10 @@ const ROOT: &str = "root";
 /// The program that builds the book.
 pub(super) const MDBOOK: &str = "mdbook";
 
+/// There is a compiler for the DPU's processors, or one and an emulator of them.
+const AARCH64_STD: &str = "aarch64_std";
+const AARCH64_EMULATOR: &str = "aarch64_emulator";
+
 /// Whether the condition that `unless` names holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
@@ -27,6 +31,12 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == MDBOOK {
         return process::is_installed(MDBOOK);
+    }
+    if name == AARCH64_STD {
+        return aarch64::can_compile();
+    }
+    if name == AARCH64_EMULATOR {
+        return aarch64::can_run();
     }
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
