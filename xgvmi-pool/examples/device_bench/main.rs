@@ -4,9 +4,11 @@
 //!
 //! ```text
 //! device_bench HOST_DEVICE DPU_DEVICE
+//! device_bench proof HOST_DEVICE
 //! ```
 //!
-//! Prints one line a measurement, `NAME NANOSECONDS`, each of the best of several runs.
+//! Prints one line a measurement, `NAME NANOSECONDS`, each of the best of several runs. The proofs of the
+//! forms of binds are carried out once in a process, so that they have a run of their own.
 #![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
 #[path = "../common/verbs.rs"]
@@ -19,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use mlx5dv_sys::Mlx5Lib;
 use verbs::{Context, Memory};
-use xgvmi_pool::mlx5::{Mlx5Device, Mlx5Options};
+use xgvmi_pool::mlx5::{Form, Mlx5Device, Mlx5Options};
 use xgvmi_pool::{
-    AliasPolicy, DpuHooks, HostHooks, Invalidate, OwnerUuid, PoolError, PoolPolicy, Region,
-    RemoteKey, Seal, VirtAddr,
+    AccessKey, AliasPolicy, DpuHooks, HostHooks, Invalidate, Mkey, MkeyDevice, MkeySpec, OwnerUuid,
+    PoolError, PoolPolicy, Region, RemoteKey, Seal, Tag, VirtAddr,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -43,6 +45,9 @@ fn main() -> Outcome<()> {
         return Err("usage: device_bench HOST_DEVICE DPU_DEVICE".into());
     };
     let lib = Arc::new(Mlx5Lib::open()?);
+    if host == "proof" {
+        return proof(&Context::open(&lib, Some(dpu))?);
+    }
     let (host, dpu) = (
         Context::open(&lib, Some(host))?,
         Context::open(&lib, Some(dpu))?,
@@ -51,6 +56,26 @@ fn main() -> Outcome<()> {
     together(&host)?;
     large(&host)?;
     first_touch(&host, &dpu)
+}
+
+/// What it takes to prove each form of binds, the queue and the key being there.
+fn proof(context: &Context) -> Outcome<()> {
+    let device = context.pool_device(Mlx5Options::default())?;
+    device.run(&[])?;
+    let spec = MkeySpec {
+        klm_entries: 4,
+        access_key: AccessKey::UCX_COMPATIBLE,
+    };
+    let key = Mkey::new(device.create_mkey(&spec)?, Tag::UCX_POOLED);
+    for form in Form::ALL {
+        device.prove(form, key)?;
+    }
+    for proof in device.proofs() {
+        println!("proof_{} {}", proof.form, proof.took.as_nanos());
+    }
+    device.destroy_mkey(key.index())?;
+    device.close();
+    Ok(())
 }
 
 /// A pool with as many keys as are needed.

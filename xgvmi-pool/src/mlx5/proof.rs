@@ -124,7 +124,7 @@ pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoPro
     memory.compare(ProofStep::Read)?;
 
     // A queue pair that lives to be refused.
-    let reader = Reader::new(bench.recipe, bench.queue.loopback())?;
+    let reader = Reader::new(bench.recipe, bench.queue)?;
     let key = Rkey::from_raw(key.raw());
     reads(&reader, &memory, key)?;
     is_refused(&reader, &memory, (key, BOUND + 1), ProofStep::Beyond)?;

@@ -83,7 +83,7 @@ struct Producer {
     templates: Option<Templates>,
     qp: Handle<ibv_qp>,
     /// Goes after the queue pair.
-    register: Option<Register>,
+    register: Option<Arc<Register>>,
 }
 
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl UmrQueue {
                 scratch: Box::new(Wqe::new()),
                 templates: Templates::new(qpn),
                 qp: Handle(qp),
-                register,
+                register: register.map(Arc::new),
             })),
             completions: Mutex::new(Some(Completions {
                 receiver,
@@ -186,6 +186,18 @@ impl UmrQueue {
     /// The way of the queue pair to itself.
     pub(super) fn loopback(&self) -> &Loopback {
         &self.loopback
+    }
+
+    /// The register, for another queue pair that rings it within [`UmrQueue::alone`] only. A page with a
+    /// register costs more to make than all else that such a queue pair needs.
+    pub(super) fn register(&self) -> Option<Arc<Register>> {
+        lock(&self.producer).as_ref()?.register.clone()
+    }
+
+    /// Does something while nobody posts to the queue.
+    pub(super) fn alone<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _held = lock(&self.producer);
+        act()
     }
 
     /// Who posts.
@@ -465,7 +477,7 @@ impl Drop for UmrQueue {
         }
         let producer = self.producer.get_mut().ok().and_then(Option::as_mut);
         if let Some(register) = producer.and_then(|producer| producer.register.take()) {
-            register.forget();
+            std::mem::forget(register);
         }
     }
 }

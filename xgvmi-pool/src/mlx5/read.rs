@@ -53,7 +53,7 @@ pub(super) fn read(
             reason: format!("ibv_reg_mr: {}", std::io::Error::last_os_error()),
         })?,
     };
-    let reader = Reader::new(recipe, queue.loopback())?;
+    let reader = Reader::new(recipe, &queue)?;
     let refused = reader.read(Transfer {
         rkey: Rkey::from_raw(key.raw()),
         from,

@@ -2,6 +2,7 @@
 //! it, so nothing else is posted to it.
 
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx5dv_sys::{
@@ -9,9 +10,10 @@ use mlx5dv_sys::{
     ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_send_wr, ibv_sge,
 };
 
-use super::connect::Loopback;
+use super::queue::UmrQueue;
 use super::queues::Recipe;
 use super::receive::{poll, syndrome_of};
+use super::register::Register;
 use crate::error::DeviceError;
 use crate::key::{Lkey, Rkey, VirtAddr};
 
@@ -29,18 +31,20 @@ pub(super) struct Transfer {
 #[derive(Debug)]
 pub(super) struct Reader<'d> {
     lib: &'d Mlx5Lib,
-    loopback: &'d Loopback,
+    queue: &'d UmrQueue,
     poll_timeout: Duration,
     cq: NonNull<ibv_cq>,
     qp: NonNull<ibv_qp>,
+    /// The work queue's register. The queue pair is in its domain, so that no page is made for it.
+    _register: Option<Arc<Register>>,
 }
 
 impl<'d> Reader<'d> {
-    /// Creates and connects the queue pair on the context of `recipe`.
+    /// Creates and connects the queue pair on the context of `recipe`, beside `queue`.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn new(recipe: &'d Recipe, loopback: &'d Loopback) -> Result<Self, DeviceError> {
+    pub(super) fn new(recipe: &'d Recipe, queue: &'d UmrQueue) -> Result<Self, DeviceError> {
         let lib: &Mlx5Lib = &recipe.lib;
         let (none, channel) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the context is live; a queue without channel needs nothing else.
@@ -54,8 +58,12 @@ impl<'d> Reader<'d> {
         };
         init.cap.max_send_wr = 1;
         init.cap.max_send_sge = 1;
+        let register = queue.register();
+        let domain = register
+            .as_ref()
+            .map_or(recipe.pd.as_ptr(), |register| register.domain());
         // SAFETY: the domain is live, and so is the completion queue that the attributes name.
-        let qp = unsafe { lib.ibv_create_qp(recipe.pd.as_ptr(), &raw mut init) };
+        let qp = unsafe { lib.ibv_create_qp(domain, &raw mut init) };
         let Some(qp) = NonNull::new(qp) else {
             let error = refused("ibv_create_qp");
             // SAFETY: just created, and nothing uses it.
@@ -64,13 +72,14 @@ impl<'d> Reader<'d> {
         };
         let reader = Self {
             lib,
-            loopback,
+            queue,
             poll_timeout: recipe.shape.poll_timeout,
             cq,
             qp,
+            _register: register,
         };
         // SAFETY: a new queue pair is in the state RESET.
-        unsafe { loopback.connect(lib, qp) }?;
+        unsafe { queue.loopback().connect(lib, qp) }?;
         Ok(reader)
     }
 
@@ -96,7 +105,7 @@ impl<'d> Reader<'d> {
             }
         }
         // SAFETY: it is in the state RESET.
-        unsafe { self.loopback.connect(self.lib, self.qp) }
+        unsafe { self.queue.loopback().connect(self.lib, self.qp) }
     }
 
     /// Reads, and waits for the completion. Returns its syndrome, `None` for success.
@@ -119,8 +128,11 @@ impl<'d> Reader<'d> {
         wr.wr.rdma.remote_addr = transfer.from.get();
         wr.wr.rdma.rkey = transfer.rkey.raw();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, and the list is one request. The adapter checks its keys.
-        let errno = unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut wr, &raw mut bad) };
+        let errno = self.queue.alone(|| {
+            // SAFETY: the queue pair is live, and the list is one request. The adapter checks its keys.
+            // Nobody else rings the register meanwhile.
+            unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut wr, &raw mut bad) }
+        });
         if errno != 0 {
             let reason = format!("a read is not posted: errno {errno}");
             return Err(DeviceError::QueueDown { reason });

@@ -24,6 +24,8 @@ pub(super) struct Register {
 
 // SAFETY: libibverbs objects belong to the process and are safe to use from any thread.
 unsafe impl Send for Register {}
+// SAFETY: as above; the value itself is never changed.
+unsafe impl Sync for Register {}
 
 impl Register {
     /// A register of one's own, or the error number.
@@ -62,11 +64,6 @@ impl Register {
     /// The domain to create the queue pair in.
     pub(super) fn domain(&self) -> *mut ibv_pd {
         self.pd.as_ptr()
-    }
-
-    /// Forgets both without a call: in a forked child they are the parent's.
-    pub(super) fn forget(self) {
-        std::mem::forget(self);
     }
 }
 

@@ -3,18 +3,24 @@
 //!
 //! A program runs with the library preloaded and without, turn about; the difference of the medians is the library's.
 
-use super::build_library;
-use crate::process::shown;
+use super::pool::State;
+use super::{build_library, build_package, build_preload};
+use crate::process::{self, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Runs of each program with the library and without: enough for a median, in a second or two.
 const RUNS: usize = 101;
+
+/// Processes that prove both forms.
+const PROOFS: usize = 21;
+const PROOF_LIMIT: Duration = Duration::from_secs(30);
+const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
@@ -35,6 +41,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     without_ucx.env_clear();
     let mut with_ucx = Command::new(env.ucx_tools_dir.join("ucx_info"));
     with_ucx.arg("-v").envs(env.for_ucx());
+    let proof = proofs_ns(&env)?;
     let rows = [
         (
             "load, in a program without UCX",
@@ -49,6 +56,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
             "<= 5",
         ),
         ("file", bytes as f64 / 1024.0, "KiB", "<= 2048"),
+        ("proof of the stock form", proof.0 / 1e3, "us", "<= 60"),
+        ("proof of the list form", proof.1 / 1e3, "us", "<= 60"),
     ];
     for (name, value, unit, wanted) in &rows {
         println!("{name:<32} {value:>9.2} {unit:<4} {wanted}");
@@ -60,6 +69,34 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     println!("\nwritten: {}", file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the proofs of both forms of binds take over the emulated device without a profile, the best of several
+/// processes: each proves once.
+fn proofs_ns(env: &setup::Env) -> Result<(f64, f64)> {
+    build_package("bf-emu")?;
+    build_preload()?;
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(["build", "--release", "--quiet", "-p", "xgvmi-pool"]);
+    process::stdout(command.args(["--example", "device_bench"]), BUILD_LIMIT)?;
+    let state = State::new();
+    let mut best = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..PROOFS {
+        let mut command = state.run_with("none", "device_bench");
+        command.args(["proof", "mlx5_0"]).envs(env.for_verbs());
+        let output = process::stdout(&mut command, PROOF_LIMIT)?;
+        let time = |name: &str| -> Result<f64> {
+            let line = output.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.with_context(|| format!("no {name}in:\n{output}"))?;
+            Ok(number.trim().parse()?)
+        };
+        best = (
+            best.0.min(time("proof_stock ")?),
+            best.1.min(time("proof_list ")?),
+        );
+    }
+    Ok(best)
 }
 
 /// What the library adds to a program's whole run, in microseconds.

@@ -346,9 +346,14 @@ impl State {
 
     /// An example program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
     fn run(&self, example: &str) -> Command {
+        self.run_with(PROFILE, example)
+    }
+
+    /// The same with another profile.
+    pub(super) fn run_with(&self, profile: &str, example: &str) -> Command {
         let mut command = Command::new(emulator());
         command.arg("run").arg("--state").arg(&self.path);
-        command.args(["--profile", PROFILE, "--nodes", "1"]);
+        command.args(["--profile", profile, "--nodes", "1"]);
         command.args(["--as", "node0.host,node0.dpu", "--"]);
         command.arg(
             workspace::target_dir()
