@@ -25,9 +25,10 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 Usage: cargo xtask results [OPTIONS]
 
-Runs what measures (demo, bench, matrix, suites), copies the reports to docs/results, and writes the tables and
+Runs what measures (demo and bench), copies the reports to docs/results, and writes the tables and
 figures of README.md, CHANGELOG.md and docs from them. A report that cannot be made stays as it is committed.
-Takes up to 25 minutes; run it on a machine that does nothing else.
+Takes up to 25 minutes; run it on a machine that does nothing else. The matrix and the suites run only if they are
+named, because they take that long by themselves; their reports are taken if they are there.
 
   --only LIST   only these reports: demo, pool, library, device, cost, alltoallv, model, check,
                 hotpath, service, matrix, suites
@@ -88,6 +89,11 @@ impl Options {
         Ok(Some(Self { mode, only }))
     }
 
+    /// Whether the command of a report that is wanted runs, or only its file is taken.
+    fn runs(&self, report: &Report) -> bool {
+        !report.only_by_name || !self.only.is_empty()
+    }
+
     fn wants(&self, report: &Report) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == report.name)
     }
@@ -108,7 +114,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         let mut collected = 0;
         for report in REPORTS.iter().filter(|report| options.wants(report)) {
             let made = match options.mode {
-                Mode::Run => make(report, &target, start),
+                Mode::Run if options.runs(report) => make(report, &target, start),
                 _ => Ok(()),
             };
             match made.and_then(|()| collect(report, &target, &place)) {
@@ -278,6 +284,16 @@ mod tests {
         for bad in ["--only gone", "--fast", "now"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        assert!(
+            REPORTS
+                .iter()
+                .any(|report| !parse("").unwrap().unwrap().runs(report))
+        );
+        assert!(
+            REPORTS
+                .iter()
+                .all(|report| parse("--only suites").unwrap().unwrap().runs(report))
+        );
         // The help names every report.
         assert!(
             REPORTS

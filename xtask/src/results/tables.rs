@@ -313,6 +313,7 @@ fn matrix(report: &Value, query: &Query) -> Result<String> {
         &query.rows(report, "rows")?,
         &[
             Column::new("UCX", "/ucx", Form::Text),
+            Column::new("link", "/link", Form::Text),
             Column::new("loaded by", "/door", Form::Text),
             Column::new("cells", "/cells", Form::Count),
             Column::new("result", "/result", Form::Text),
