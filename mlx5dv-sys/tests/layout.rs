@@ -63,6 +63,20 @@ fn expected() -> Expected {
         "struct ibv_sge" ibv_sge { addr, length, lkey }
         "struct ibv_send_wr" ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags }
         "struct ibv_wc" ibv_wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, wc_flags }
+        "struct ibv_device_attr" ibv_device_attr { fw_ver, vendor_part_id, hw_ver }
+        "struct ibv_gid_entry" ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
+        "struct ibv_td" ibv_td { context }
+        "struct ibv_td_init_attr" ibv_td_init_attr { comp_mask }
+        "struct ibv_parent_domain_init_attr" ibv_parent_domain_init_attr { pd, td, comp_mask }
+        "struct verbs_context" verbs_context {
+            alloc_parent_domain, dealloc_td, alloc_td, sz, context,
+        }
+        "struct ibv_qp_init_attr_ex" ibv_qp_init_attr_ex {
+            send_cq, recv_cq, cap, qp_type, comp_mask, pd, send_ops_flags,
+        }
+        "struct ibv_qp_ex" ibv_qp_ex { qp_base, wr_id, wr_flags, wr_start, wr_complete, wr_abort }
+        "struct mlx5dv_qp_init_attr" mlx5dv_qp_init_attr { comp_mask, send_ops_flags }
+        "struct mlx5dv_qp_ex" mlx5dv_qp_ex { wr_raw_wqe }
         "struct mlx5dv_qp" mlx5dv_qp {
             dbrec, sq.buf, sq.wqe_cnt, sq.stride, rq.buf, bf.reg, bf.size, comp_mask, sqn, tir_icm_addr,
         }
@@ -73,7 +87,9 @@ fn expected() -> Expected {
     }
     values! { to:
         IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
-        IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
+        IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_QP_INIT_ATTR_PD,
+        IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS,
+        MLX5DV_QP_EX_WITH_RAW_WQE, IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
         IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR, IBV_MTU_512,
         IBV_QP_STATE, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_PATH_MTU,
         IBV_QP_DEST_QPN, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY,
