@@ -1,13 +1,12 @@
 //! `libucc_tl_xgvmi.so`: a transport layer (TL) of UCC whose collectives run on the DPUs.
 //!
-//! UCC finds the file beside its own components, loads it, and asks it for scores like any other TL. Each process then
-//! has one service job ([`job`]) with the service processes of its node, and a communicator in it for each team
-//! ([`team`]). A collective that the component serves becomes an alltoallv of the offload client ([`plan`], [`task`]);
-//! one that it does not serve is refused when it is initialised, and UCC's next component carries it out.
+//! UCC finds the file in the directory of its own components, loads it, and asks it for scores like any other TL. Each
+//! process has one service job (`job`) with the service processes of its node, and a communicator in it for each team
+//! (`team`). A collective that the component serves becomes an alltoallv of the offload client (`plan`, `task`). The
+//! component refuses other collectives at their initialisation, and UCC's next component executes them.
 //!
-//! The component needs nothing of UCC but its public header: the layouts of UCC's internal structures are in
-//! [`layout`], each is checked at run time, and an unexpected UCC costs one log line and no score. `docs/UCC.md` is the
-//! page for users.
+//! The component uses UCC's public header only. `layout` contains the layouts of UCC's internal structures and checks
+//! each of them at run time. An unexpected UCC costs one log line and no score. `docs/UCC.md` is the user's page.
 
 #[expect(
     non_camel_case_types,

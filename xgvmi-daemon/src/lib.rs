@@ -1,9 +1,22 @@
-//! What every service process on a DPU needs, whatever its service: frames over TCP ([`Link`]), a secret that
-//! authenticates them ([`Secret`]), limits ([`Budget`]), options ([`config`]), signals ([`Signals`]), several processes
-//! under one daemon ([`supervise`]), and its status
-//! ([`status`], [`Metrics`]).
+//! Common parts of all service processes on a DPU: frames over TCP ([`Link`]), a secret that authenticates them
+//! ([`Secret`]), limits ([`Budget`]), options ([`config`]), signals ([`Signals`]), several processes under one daemon
+//! ([`supervise`]), and status ([`status`], [`Metrics`]).
 //!
-//! Nothing here knows what the frames say.
+//! The crate does not know the contents of the frames.
+//!
+//! ```
+//! use xgvmi_daemon::codec::{Reader, Writer};
+//!
+//! let mut writer = Writer::with_capacity(16);
+//! writer.u32(7).blob(b"payload");
+//! let bytes = writer.finish();
+//!
+//! // A reader refuses lengths that the message does not contain.
+//! let mut reader = Reader::new("example", &bytes);
+//! assert_eq!((reader.u32()?, reader.blob()?), (7, &b"payload"[..]));
+//! reader.end()?;
+//! # Ok::<(), xgvmi_daemon::codec::BadMessage>(())
+//! ```
 
 pub mod budget;
 pub mod codec;

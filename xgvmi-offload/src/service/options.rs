@@ -55,7 +55,7 @@ pub struct ServiceOptions {
     pub ucx_library: Option<PathBuf>,
     /// End after this many jobs.
     pub jobs: Option<u64>,
-    /// SPs that this process is to run; more than one are processes of their own, see [`super::supervise`].
+    /// SPs that this process is to run; more than one are processes of their own, see [`xgvmi_daemon::supervise`].
     pub workers: u16,
     /// What to tell.
     pub log: LogLevel,

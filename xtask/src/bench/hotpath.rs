@@ -1,7 +1,7 @@
 //! `cargo xtask bench hotpath`: what an export with its release executes, by owner, as `target/bench/hotpath.json`.
 //!
 //! Counts and no times: `step-count` steps through a program that exports and releases over the emulated device. What
-//! is counted is the same on a busy machine, so that tests assert it ([`judge`]).
+//! is counted is the same on a busy machine, so that tests assert it (`cargo xtask bench judge`).
 
 use super::pool::State;
 use crate::setup::{self, Env};
