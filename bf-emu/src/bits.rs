@@ -1,4 +1,4 @@
-//! Parts of numbers, and conversions that lose nothing.
+//! Parts of integers, and integer conversions that lose nothing.
 
 const _: () = assert!(usize::BITS == 64, "sizes are 64 bits wide");
 

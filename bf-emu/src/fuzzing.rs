@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets in `fuzz/`, which see only what is public.
+//! Entry points for the fuzz targets in `fuzz/`, which see only public items.
 
 use crate::engine::work;
 

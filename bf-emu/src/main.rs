@@ -1,5 +1,4 @@
-//! The `bf-emu` command. It makes and removes emulated fabrics, starts programs on them, and shows
-//! what they do.
+//! The command `bf-emu`. It creates and removes emulated fabrics, starts programs on them, and reports their activity.
 
 mod cli;
 

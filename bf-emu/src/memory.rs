@@ -1,5 +1,5 @@
-//! The memory of the processes that use the device, as its DMA engine sees it: addresses of a
-//! process, never references.
+//! The memory of the processes that use the device, as its DMA engine sees it: addresses of a process, never
+//! references.
 
 pub mod files;
 

@@ -1,5 +1,5 @@
-//! System calls, made directly: nothing here goes through an interposed libc symbol, allocates or
-//! takes a lock, so all of it may be used in the signal handler.
+//! Direct system calls. They use no interposed libc symbol, do not allocate and take no lock, so the signal handler may
+//! use all of them.
 
 pub mod interface;
 pub(crate) mod path;

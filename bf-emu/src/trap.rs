@@ -1,13 +1,11 @@
-//! What a doorbell trap interrupted: a decoder of the x86-64 instructions that store to memory.
-//! Pure; the signal handler uses it, so nothing here allocates, locks or panics.
+//! A decoder of the x86-64 instructions that store to memory, for trapped doorbells. It has no side effects. The signal
+//! handler uses it, so it does not allocate, lock or panic.
 //!
-//! It answers two questions about the faulting instruction: how long it is, so that it can be
-//! stepped over, and what it would have stored. It knows the plain stores that compilers and
-//! libraries write device registers with: moves from general registers and immediates, the
-//! non-temporal and direct ones, and the SSE, AVX and AVX-512 vector stores. Read-modify-write and
-//! string instructions are not among them and give `None`; of the latter [`string`] knows the moves.
+//! It finds the length of the faulting instruction, which the handler skips, and the value of the store. It knows the
+//! plain stores that compilers and libraries use for device registers: moves from general registers and immediates,
+//! non-temporal and direct stores, and SSE, AVX and AVX-512 vector stores. Read-modify-write and string instructions
+//! give `None`. [`string`] decodes string moves. [`copy`] handles the code after a store that is part of a longer copy.
 //! Encodings: Intel SDM volume 2.
-//! What comes behind the store, if it is part of a copy, is [`copy`]'s affair.
 
 pub mod copy;
 pub mod string;

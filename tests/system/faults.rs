@@ -238,7 +238,7 @@ fn listed(world: &World) -> Result<()> {
     );
     let error = fault(&room, &["add", "node7.host command any vanish"])
         .map_err(|error| format!("{error:#}"));
-    let names = "`node7.host` is no function: one of any, node0.host";
+    let names = "`node7.host` is not valid as function: one of any, node0.host";
     ensure!(
         error.as_ref().is_err_and(|text| text.contains(names)),
         "{error:?}"

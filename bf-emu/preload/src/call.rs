@@ -1,5 +1,5 @@
-//! What every interposed call needs: whether this process has devices, which path or device is meant,
-//! and how an answer goes back to C.
+//! Common parts of all interposed functions: whether this process has devices, which path or device a call concerns,
+//! and the conversion of results to C.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};

@@ -1,5 +1,5 @@
-//! What the kernel saved of an interrupted thread: its registers, to be read and changed. For the
-//! handler of SIGSEGV: nothing here allocates, locks or panics.
+//! The saved state of an interrupted thread: access to its registers. The handler of SIGSEGV uses it, so it does not
+//! allocate, lock or panic.
 
 use std::ffi::c_int;
 use std::mem;

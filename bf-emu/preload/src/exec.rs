@@ -1,8 +1,8 @@
-//! Calls that start programs: a program whose `LD_PRELOAD` was replaced, as by `env LD_PRELOAD=LIBRARY
-//! PROGRAM`, gets this library back in front of it, if its environment asks for devices.
+//! Functions that start programs. A program whose starter replaced `LD_PRELOAD`, such as `env LD_PRELOAD=LIBRARY
+//! PROGRAM`, gets this library again, before the others, if its environment requests devices.
 //!
-//! `execl` and its kin take their arguments in C's variadic form and are not interposed: such a program has
-//! the environment as it is. The calls may run in a child of `vfork`: nothing here allocates or locks.
+//! `execl` and its variants take variadic arguments and are not interposed. The functions may run in a child of
+//! `vfork`, so they do not allocate or lock.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -129,8 +129,8 @@ unsafe fn with_library(variables: Strings, start: impl FnOnce(Strings) -> c_int)
     // One more variable, and the NULL.
     if !fits || length + 2 > list.len() {
         const TEXT: &[u8] =
-            b"bf-emu: a program was started with another LD_PRELOAD, too long to add the \
-            device's library to it: it gets no device\n";
+            b"bf-emu: LD_PRELOAD of a started program is too long to add the device's \
+            library: the program has no device\n";
         let _ = sys::write(libc::STDERR_FILENO, TEXT);
         return start(variables);
     }

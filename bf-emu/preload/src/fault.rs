@@ -1,11 +1,10 @@
-//! The handler of SIGSEGV and SIGBUS: guarded copies that met a missing page, doorbells, and all
-//! that is the program's own affair. It runs in the thread that faulted, between two of its
-//! instructions: nothing here allocates, takes a lock of the C library, or panics.
+//! The handler of SIGSEGV and SIGBUS. It serves guarded copies that met an absent page, and doorbells, and passes all
+//! other faults to the program. It runs in the faulting thread, between two of its instructions: it does not allocate,
+//! take a lock of the C library, or panic.
 //!
-//! It runs on the thread's own stack, not on an alternate one (`SA_ONSTACK`): the work behind a
-//! doorbell needs the stack of a function call at this place, and alternate stacks, where programs
-//! have them, are as small as 8 KiB. The price is that a stack overflow ends the process without
-//! the message that its runtime may have for it.
+//! It runs on the thread's own stack, not on an alternate one (`SA_ONSTACK`). The work of a doorbell needs the stack of
+//! a function call at this point, and alternate stacks can be as small as 8 KiB. As a consequence, a stack overflow
+//! ends the process without the message of its language runtime.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -198,7 +197,7 @@ fn read_code(rip: usize, bytes: &mut [u8; INSTRUCTION_BYTES_MAX]) -> Option<()> 
 
 /// Says which instruction rang a doorbell and could not be stepped over.
 fn complain(rip: usize) {
-    const TEXT: &[u8] = b"bf-emu: a doorbell was rung by an instruction it cannot step over:";
+    const TEXT: &[u8] = b"bf-emu: a doorbell store by an instruction that cannot be skipped:";
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut line = [b' '; TEXT.len() + 3 * INSTRUCTION_BYTES_MAX + 1];
     let mut code = [0; INSTRUCTION_BYTES_MAX];

@@ -1,6 +1,6 @@
-//! Calls on open files: ioctl to the device, and the ends of its contexts by close and dup2. Files
-//! are told apart by what they are and not by their numbers, so a duplicate, an inherited or a
-//! received file works as the first one does. Also the one socket that must not exist.
+//! Functions on open files: ioctl to the device, and the end of contexts by close and dup2. The library identifies a
+//! file by its inode and not by its number, so duplicated, inherited and received files work. It also refuses the
+//! netlink socket of RDMA.
 
 use std::ffi::{c_int, c_ulong};
 

@@ -1,4 +1,4 @@
-//! Puts the doorbell trap in place before the first doorbell, and keeps it there.
+//! Installs the doorbell trap before the first doorbell, and restores it if the program replaced it.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

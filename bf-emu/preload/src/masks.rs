@@ -1,4 +1,4 @@
-//! Sets of signals as the kernel has them, and the mask of the calling thread.
+//! Signal sets in the kernel's form, and the mask of the calling thread.
 
 use std::ffi::c_int;
 use std::ptr;

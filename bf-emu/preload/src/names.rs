@@ -1,5 +1,4 @@
-//! Calls that take a path and need nothing but another path: the tree that stands in for `/sys` and
-//! `/dev/infiniband` does the rest.
+//! Functions that need only another path: the tree in place of `/sys` and `/dev/infiniband` provides the rest.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;

@@ -1,4 +1,4 @@
-//! The definition of a C function that would have been called without us.
+//! The definition of a C function that an interposer hides.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};

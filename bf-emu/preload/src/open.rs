@@ -1,5 +1,5 @@
-//! The open family: a uverbs device is opened as a new context of the device, everything else of
-//! the tree by its other path.
+//! The open functions. A uverbs device opens as a new context of the device, and every other file of the tree by its
+//! other path.
 
 use std::ffi::{c_char, c_int};
 

@@ -1,4 +1,4 @@
-//! What the program asked for as to the trap's signals: its own actions and masks, kept beside the trap's.
+//! The program's own actions and masks for the trap's signals.
 
 use std::cell::Cell;
 use std::ffi::c_int;

@@ -1,9 +1,9 @@
-//! Living beside the program's own signal handlers. The doorbell trap needs SIGSEGV and SIGBUS; a
-//! program may install handlers for them and block them as ever, and is told back what it asked
-//! for. Its handlers are kept in `records`, and `fault` calls them for what is not the device's.
+//! Coexistence with the program's own signal handlers. The doorbell trap needs SIGSEGV and SIGBUS. A program may
+//! install handlers for them and block them, and sees the values that it set. `records` stores its handlers, and
+//! `fault` calls them for faults that do not concern the device.
 //!
-//! Not covered, because the C library's own calls cannot be interposed: threads that wait with
-//! another mask in `sigsuspend` or `ppoll` and ring a doorbell from a handler that runs meanwhile.
+//! Not covered, because the C library's internal calls cannot be interposed: a thread that waits with another mask in
+//! `sigsuspend` or `ppoll`, and a handler that rings a doorbell meanwhile.
 
 use std::ffi::c_int;
 use std::mem;

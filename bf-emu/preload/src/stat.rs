@@ -1,5 +1,5 @@
-//! The stat family: a uverbs device is a character device with the numbers that sysfs gives, by
-//! name and by open file; libibverbs compares them (util/open_cdev.c).
+//! The stat functions. A uverbs device is a character device with the numbers in sysfs, by name and by open file.
+//! libibverbs compares them (util/open_cdev.c).
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 

@@ -1,4 +1,4 @@
-//! Arguments that several commands take, and the output that they print.
+//! Arguments and output functions that several commands share.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -25,17 +25,17 @@ pub(super) struct FormArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct ShapeArgs {
-    /// Take the fabric from a file
+    /// Read the topology from a file
     #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
     pub(super) topology: Option<PathBuf>,
-    /// Take N nodes with one host and one DPU function each [default: 2]
+    /// Use N nodes with one host and one DPU function each [default: 2]
     #[arg(long, value_name = "N")]
     pub(super) nodes: Option<usize>,
     /// Give each function N ports, 1 or 2 [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "topology")]
     pub(super) ports: Option<usize>,
-    /// What the ports are connected to: infiniband; infiniband-grh, where each message needs a global
-    /// route, as on a port that functions share; ethernet, with RoCE v1 and v2 [default: infiniband]
+    /// Link of the ports: infiniband; infiniband-grh, which requires a global route in each message, as a port that
+    /// functions share does; ethernet, with RoCE v1 and v2 [default: infiniband]
     #[arg(long, value_name = "LINK", conflicts_with = "topology", value_parser = link_named)]
     pub(super) link: Option<Link>,
 }
@@ -46,19 +46,19 @@ pub(super) struct FabricArgs {
     pub(super) state: StateArgs,
     #[command(flatten)]
     pub(super) shape: ShapeArgs,
-    /// How long operations take: none, bluefield3, or a file [default: none]
+    /// Durations of operations: none, bluefield3, or a file [default: none]
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) profile: Option<String>,
-    /// Who executes posted work: trap, the posting thread when it rings the doorbell; polling, a thread
-    /// beside it, for machines with processors to spare; deferred or deferred:SEED, one that comes
-    /// later, to find out who relies on the first [default: trap]
+    /// Executor of posted work: trap, the posting thread at its doorbell; polling, another thread of the process, for
+    /// machines with idle processors; deferred or deferred:SEED, another thread after a delay, to find programs that
+    /// depend on immediate execution [default: trap]
     #[arg(long, value_name = "MODE")]
     pub(super) mode: Option<Mode>,
-    /// Which number a new mkey gets: resting, one that has not been used for long; lowest, the lowest
-    /// that is free, to find out who relies on the first [default: resting]
+    /// Number of a new mkey: resting, the one that was destroyed first; lowest, the lowest free one, to find programs
+    /// that use destroyed keys [default: resting]
     #[arg(long, value_name = "NUMBERS")]
     pub(super) keys: Option<KeyNumbers>,
-    /// The functions to see, in this order: node0.host or node0.host,node0.dpu
+    /// The visible functions, in this order: node0.host or node0.host,node0.dpu
     #[arg(long = "as", value_name = "FUNCTIONS")]
     pub(super) view: String,
 }
@@ -69,7 +69,7 @@ fn link_named(name: &str) -> std::result::Result<Link, String> {
     Link::named(name).ok_or_else(|| format!("there are {}", names.join(", ")))
 }
 
-/// Writes to stdout. A reader that has seen enough, as `head`, is no failure.
+/// Writes to stdout. A reader that closes the pipe early, such as `head`, is not an error.
 pub(super) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,4 +1,4 @@
-//! `bf-emu fault`: rules for what is to go wrong, in the device that is there.
+//! `bf-emu fault`: adds, lists and removes the fault rules of a running fabric.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,23 +24,23 @@ pub(super) struct FaultArgs {
     command: FaultCommand,
 }
 
-/// What to do with rules.
+/// Subcommands of `bf-emu fault`.
 #[derive(Debug, Subcommand)]
 enum FaultCommand {
-    /// Put rules in force for every process: `any command create_mkey nth 7 status LIMITS_EXCEEDED`
+    /// Activate rules for every process: `any command create_mkey nth 7 status LIMITS_EXCEEDED`
     Add {
-        /// The words of a rule, several rules with `;` between them, or @FILE
+        /// A rule, several rules separated by `;`, or @FILE
         #[arg(required = true, value_name = "RULE|@FILE")]
         words: Vec<String>,
     },
-    /// List the rules in force, how many events each has seen and how many it struck
+    /// List the active rules with the number of events that each saw, and to how many it applied
     List {
         #[command(flatten)]
         form: FormArgs,
     },
-    /// Take rules out of force: those of these numbers, or all
+    /// Remove the rules with these numbers, or all
     Clear {
-        /// Numbers, as `bf-emu fault list` has them
+        /// Numbers from `bf-emu fault list`
         #[arg(value_name = "ID")]
         ids: Vec<u32>,
     },
@@ -71,8 +71,8 @@ fn add(fabric: &Fabric, words: &[String]) -> Result<()> {
     }
     if !fabric.lock().arm_faults(0, &rules) {
         bail!(
-            "{} more rules do not fit: the device has {RULES_MAX} at most; take some out of force \
-             with `bf-emu fault clear`",
+            "{} more rules do not fit: a device has at most {RULES_MAX}; remove some with \
+             `bf-emu fault clear`",
             rules.len()
         );
     }

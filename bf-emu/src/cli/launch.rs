@@ -1,5 +1,5 @@
-//! `bf-emu run` and `bf-emu env`: a fabric that is there, a view of it, and the environment in which
-//! a program sees that view.
+//! `bf-emu run` and `bf-emu env`: create the fabric and the view if needed, and give a program the environment in which
+//! it sees that view.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,13 +19,13 @@ use bf_emu::view::state::{
 
 use super::args::{FabricArgs, ShapeArgs, print};
 
-/// Names the preload library instead of looking for it.
+/// Environment variable with the path of the preload library.
 const ENV_PRELOAD: &str = "BFEMU_PRELOAD";
 const LD_PRELOAD: &str = "LD_PRELOAD";
 const LIBRARY: &str = "libbfemu_preload.so";
-/// Nodes of a fabric for which nothing is said.
+/// Default number of nodes.
 const NODES_DEFAULT: usize = 2;
-/// Times that a state is made again because someone removed it before it could be locked.
+/// Maximum number of attempts to create a state that another process removes before it is locked.
 const ROUNDS_MAX: usize = 8;
 
 /// Replaces this process by `command`, which sees the view.
@@ -53,7 +53,7 @@ pub(super) fn env(args: &FabricArgs) -> Result<()> {
     print(&lines)
 }
 
-/// The topology that `shape` asks for, if it asks for one.
+/// The topology that `shape` requests, if any.
 pub(super) fn asked_topology(shape: &ShapeArgs) -> Result<Option<Topology>> {
     if let Some(file) = &shape.topology {
         return Ok(Some(Topology::load(file)?));
@@ -68,12 +68,12 @@ pub(super) fn asked_topology(shape: &ShapeArgs) -> Result<Option<Topology>> {
         .map_err(Into::into)
 }
 
-/// The topology of a fabric for which nothing is said.
+/// The default topology.
 pub(super) fn default_topology() -> Result<Topology> {
     Ok(Topology::with_nodes(NODES_DEFAULT)?)
 }
 
-/// Makes what is missing of the fabric and the view, and gives the variables a program needs.
+/// Creates the fabric and the view if they do not exist. Returns the environment of the program.
 fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
     let library = find_library()?;
     let topology = asked_topology(&args.shape)?;
@@ -114,7 +114,7 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
     Ok(variables)
 }
 
-/// The state, made if need be, and its lock.
+/// The state, created if necessary, and its lock.
 fn fabric_state(
     args: &FabricArgs,
     topology: Option<&Topology>,
@@ -146,7 +146,7 @@ fn fabric_state(
     )
 }
 
-/// The preload library: where `BFEMU_PRELOAD` says, beside this program, or in ../lib/bf-emu/.
+/// The preload library: from `BFEMU_PRELOAD`, next to this program, or in ../lib/bf-emu/.
 fn find_library() -> Result<PathBuf> {
     if let Some(path) = env::var_os(ENV_PRELOAD).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -175,7 +175,7 @@ fn find_library() -> Result<PathBuf> {
     }
 }
 
-/// `LD_PRELOAD` with `library` first: its definitions must be found before those of others.
+/// `LD_PRELOAD` with `library` first, because its definitions must precede those of other libraries.
 fn preload_list(library: &Path, existing: Option<&OsStr>) -> Result<OsString> {
     let bytes = library.as_os_str().as_bytes();
     if bytes

@@ -1,4 +1,4 @@
-//! The command line: what can be said to `bf-emu`, and who acts on it.
+//! The command line of `bf-emu`.
 
 mod args;
 mod fault;
@@ -23,7 +23,7 @@ Examples:
 
 Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the program's own.";
 
-/// An emulated BlueField beneath unmodified rdma-core
+/// An emulated BlueField below unmodified rdma-core
 #[derive(Debug, Parser)]
 #[command(name = "bf-emu", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -41,12 +41,12 @@ enum Command {
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<std::ffi::OsString>,
     },
-    /// Print shell lines that do for later programs what `run` does for one
+    /// Print shell lines that give later programs the environment of `run`
     Env {
         #[command(flatten)]
         fabric: FabricArgs,
     },
-    /// Show what the functions have done: commands, work requests, refusals, objects
+    /// Show the counters of each function: commands, work requests, refusals, objects
     Stats {
         #[command(flatten)]
         state: StateArgs,
@@ -60,24 +60,24 @@ enum Command {
         #[command(flatten)]
         form: FormArgs,
     },
-    /// Show the calls, doorbells, work requests and completions of late, a line each
+    /// Show recent calls, doorbells, work requests and completions, one line each
     Trace(trace::TraceArgs),
-    /// Show the objects that there are, a line each
+    /// Show the live objects, one line each
     Dump {
         #[command(flatten)]
         state: StateArgs,
         #[command(flatten)]
         form: FormArgs,
     },
-    /// Make commands and work requests go wrong on purpose
+    /// Make commands and work requests fail
     Fault(fault::FaultArgs),
-    /// Let a port go down or come up, or tell of a change on it
+    /// Take a port down or up, or raise a port event
     Port(port::PortArgs),
     /// Remove the fabric; a later `run` makes a new one
     Reset {
         #[command(flatten)]
         state: StateArgs,
-        /// Also if processes use it: they go on alone, and no other can join them
+        /// Also while processes use it: they continue alone, and no other process can join them
         #[arg(long)]
         force: bool,
     },
@@ -91,7 +91,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what was asked for.
+    /// Carries out the command.
     pub(crate) fn act(self) -> Result<()> {
         match self.command {
             Command::Run { fabric, command } => launch::run(&fabric, &command),

@@ -1,4 +1,4 @@
-//! `bf-emu port`: a port of the device that is there goes down and comes up again, or tells of something.
+//! `bf-emu port`: takes a port of a running fabric down or up, or raises a port event.
 
 use anyhow::{Result, bail};
 use bf_emu::engine::event::PortEvent;
@@ -9,43 +9,43 @@ use clap::{Args, ValueEnum};
 
 use super::args::StateArgs;
 
-/// Which port, and what happens to it.
+/// Arguments of `bf-emu port`.
 #[derive(Args, Debug)]
 pub(super) struct PortArgs {
     #[command(flatten)]
     state: StateArgs,
-    /// A function, node0.host, or a node, node0, for each of its functions that has such a port
+    /// A function (node0.host), or a node (node0) for each of its functions with such a port
     #[arg(value_name = "FUNCTION|NODE")]
     function: String,
-    /// Number of the port, from 1
+    /// Port number, from 1
     port: u8,
-    /// What happens
+    /// New state or event
     change: Happening,
 }
 
-/// What happens to a port.
+/// A change of a port.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Happening {
-    /// It carries messages
+    /// The port carries messages
     Up,
-    /// Its link is gone: reliable messages are tried again, others are lost
+    /// The link is down: reliable messages are retried, others are lost
     Down,
-    /// There is a link, and no subnet manager has set it up: messages as with down
+    /// The link is up, but no subnet manager has configured the port: messages as with down
     Init,
-    /// Tell of another LID, and change none
+    /// Report a LID change, without changing the LID
     LidChange,
-    /// Tell of other partition keys, and change none
+    /// Report a change of the partition keys, without changing them
     PkeyChange,
-    /// Tell of other addresses, and change none
+    /// Report a change of the GIDs, without changing them
     GidChange,
-    /// Tell of another subnet manager
+    /// Report another subnet manager
     SmChange,
-    /// Ask all to subscribe again with the subnet manager
+    /// Request clients to reregister with the subnet manager
     ClientReregister,
 }
 
 impl Happening {
-    /// A state, or something that is only told of.
+    /// A new state, or an event that is only reported.
     fn effect(self) -> std::result::Result<PortState, PortEvent> {
         match self {
             Self::Up => Ok(PortState::Active),
@@ -60,7 +60,7 @@ impl Happening {
     }
 }
 
-/// Does what was asked for.
+/// Carries out the command.
 pub(super) fn act(args: &PortArgs) -> Result<()> {
     let state = StateDir::open(&locate(args.state.state.as_deref()))?;
     // Until the views show what is so, no other view is made.
@@ -78,7 +78,7 @@ pub(super) fn act(args: &PortArgs) -> Result<()> {
     Ok(())
 }
 
-/// The ports of this number that a name stands for.
+/// The ports with this number of the functions that a name selects.
 fn places(fabric: &Fabric, name: &str, port: u8) -> Result<Vec<Place>> {
     let named = |identity: &Identity| {
         let own = identity.name();

@@ -1,4 +1,4 @@
-//! `bf-emu stats`, `ps`, `topology` and `reset`: what there is, and an end to it.
+//! `bf-emu stats`, `ps`, `topology` and `reset`.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ struct ProcessInfo {
     pid: i32,
     /// The functions it sees.
     view: String,
-    /// Its name as the kernel has it; empty if it ended just now.
+    /// Its name from the kernel; empty if it just ended.
     command: String,
     /// The objects it owns, by kind.
     objects: Objects,

@@ -1,4 +1,4 @@
-//! `bf-emu trace` and `bf-emu dump`: what happened lately, and the objects that there are.
+//! `bf-emu trace` and `bf-emu dump`: recent operations, and live objects.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,27 +14,27 @@ use clap::Args;
 use super::args::{FormArgs, StateArgs, print};
 use super::show;
 
-/// Time between two looks at the trace while it is followed: short for a reader, long enough to cost
-/// the processes nothing.
+/// Interval between two reads of the trace while it is followed: short for a reader, and long enough to cost the
+/// processes nothing.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What of the trace is wanted.
+/// Arguments of `bf-emu trace`.
 #[derive(Args, Debug)]
 pub(super) struct TraceArgs {
     #[command(flatten)]
     state: StateArgs,
     #[command(flatten)]
     form: FormArgs,
-    /// Record from now on, and show nothing
+    /// Start recording, and show nothing
     #[arg(long, conflicts_with_all = ["off", "follow", "last"])]
     on: bool,
-    /// Record no more, and show nothing
+    /// Stop recording, and show nothing
     #[arg(long, conflicts_with_all = ["follow", "last"])]
     off: bool,
-    /// Record, and show what comes until interrupted; the recording stays on
+    /// Start recording, and show new records until interrupted; recording stays on
     #[arg(long)]
     follow: bool,
-    /// Show the latest N of what is recorded [default: all, up to 65536; with --follow: none]
+    /// Show the latest N records [default: all, up to 65536; with --follow: none]
     #[arg(long, value_name = "N")]
     last: Option<u64>,
 }

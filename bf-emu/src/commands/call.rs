@@ -1,4 +1,4 @@
-//! A call in progress, and the handles of objects: what device commands and verbs share.
+//! A call in progress and the handles of objects. Device commands and verbs share both.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -152,8 +152,8 @@ impl<'a> Call<'a> {
         let name = name.map_or("?", Identity::name);
         let (what, most) = table.limit();
         let text = format!(
-            "bf-emu: {name} has its most {what}, {most} (docs/EMULATION.md, Limits): \
-             'bf-emu dump' shows whose they are\n"
+            "bf-emu: {name} has the maximum number of {what}, {most} (docs/EMULATION.md, Limits); \
+             'bf-emu dump' shows their owners\n"
         );
         let _ = sys::write(2, text.as_bytes());
     }

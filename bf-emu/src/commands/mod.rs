@@ -1,4 +1,4 @@
-//! The kernel's side of the device: the calls of a process, and the device commands in them.
+//! The kernel's side of the device: uverbs calls of a process, and the device commands inside them.
 
 mod call;
 mod devx;

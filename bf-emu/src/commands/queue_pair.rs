@@ -1,4 +1,4 @@
-//! What verbs and device commands do to a queue pair alike.
+//! Operations on queue pairs that verbs and device commands share.
 
 use mlx5_prm::qp::state;
 

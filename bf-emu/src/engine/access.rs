@@ -1,5 +1,4 @@
-//! From a key and an address to memory: every check that stands between a work request and
-//! somebody's bytes.
+//! Resolves a key and an address to memory, with every check that a work request must pass.
 
 use mlx5_prm::mkey::{Klm, QPN_ANY};
 use mlx5_prm::umr::access;

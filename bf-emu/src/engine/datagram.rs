@@ -1,4 +1,4 @@
-//! Datagrams: a message to any queue pair that listens, with its header in front.
+//! Datagrams: messages to any listening queue pair, preceded by their header.
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};

@@ -1,13 +1,12 @@
-//! Deferred mode: work completes later, out of step with who posted it.
+//! Deferred mode: work completes later than its doorbell.
 //!
-//! By default a request is complete when its doorbell returns, and a program that relies on that
-//! without knowing is not found out. In this mode a doorbell only notes that there is something to
-//! do. The process's thread comes to it after a delay that is drawn from a seed, carries out some
-//! requests and leaves the rest for later, and shows some completions a while after the data: all
-//! that an adapter may do. Requests of one queue stay in order, and so do their completions; queues
-//! overtake each other.
+//! By default a request is complete when the doorbell store returns. A program that depends on this fails on hardware
+//! only. In deferred mode a doorbell only records that work exists. The process's thread executes it after a
+//! pseudo-random delay, executes some of the requests and leaves the rest for later, and reports some completions later
+//! than their data. An adapter may do all of this. Requests and completions of one queue stay in order. Different
+//! queues overtake each other.
 //!
-//! The same seed draws the same delays. What happens between them is the machine's own.
+//! The same seed gives the same delays. The scheduling between them depends on the machine.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

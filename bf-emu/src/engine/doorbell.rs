@@ -1,4 +1,4 @@
-//! A doorbell: what is posted on a send queue is carried out, or a completion queue is armed.
+//! Doorbells: execute the requests posted on a send queue, or arm a completion queue.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Events: what is written into the pipes that applications wait on.
+//! Events: records written to the pipes on which applications wait.
 
 use crate::fabric::objects::{Channel, ChannelKind, Subscription};
 use crate::fabric::{Locked, Place, PortState};

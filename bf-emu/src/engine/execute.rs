@@ -1,4 +1,4 @@
-//! Work requests carried out: one entry of a send queue, by its operation.
+//! Executes one entry of a send queue, by its operation.
 
 use mlx5_prm::qp::service;
 use mlx5_prm::umr::{UmrContext, UmrCtrl};

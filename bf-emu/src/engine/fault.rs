@@ -1,4 +1,4 @@
-//! Work requests that go wrong on purpose, and completions that come late.
+//! Injected faults of work requests, and delayed completions.
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::mkey::{KLM_BYTES, Klm};

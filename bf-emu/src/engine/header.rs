@@ -1,4 +1,4 @@
-//! The 40 bytes in front of a received datagram: the global route header, or the IP header of RoCE v2.
+//! The 40 bytes before a received datagram: the global route header, or the IP header of RoCE v2.
 
 use mlx5_prm::wqe::AddressVector;
 

@@ -1,12 +1,11 @@
-//! The link model: a message takes the time that the bandwidth of its ports and the latency of its
-//! way ask for, if the cost profile names them.
+//! The link model: a message takes time according to the bandwidth of its ports and the latency of its path, if the
+//! cost profile names them.
 //!
-//! Functions of one adapter share its ports; ports are full-duplex and independent. A message occupies
-//! the outgoing side of one port and the incoming side of another for its length over the bandwidth,
-//! first come, first served, and arrives by the latency later. What stays within a port of an adapter
-//! takes the same time and occupies none. Requests of a queue follow each other without a gap, so that a
-//! chain of them pays the latency once. Then the message is carried out, by the thread that has waited
-//! for it.
+//! The functions of an adapter share its ports. Ports are full-duplex and independent of each other. A message occupies
+//! the outgoing side of one port and the incoming side of another for its length divided by the bandwidth, in order of
+//! arrival. It arrives after the latency. A message within one port of an adapter takes the same time and occupies no
+//! port. Requests of one queue follow each other without a gap, so a chain of them has the latency once. The waiting
+//! thread then executes the message.
 
 use mlx5_prm::qp::service;
 

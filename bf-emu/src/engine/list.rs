@@ -1,4 +1,4 @@
-//! Gather and scatter lists, and moving bytes between two of them.
+//! Gather and scatter lists, and the transfer of bytes between two of them.
 
 use std::mem::MaybeUninit;
 

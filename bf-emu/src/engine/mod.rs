@@ -1,15 +1,14 @@
-//! The adapter: what happens when a doorbell rings.
+//! The adapter: executes posted work when a doorbell rings.
 //!
-//! There is no engine of its own. A doorbell is a store into a page that may not be written; the
-//! thread that made the store is led here by the signal, carries out what it posted, moves the data
-//! between the processes, writes the completions, and goes on behind its store. Nobody else has to
-//! be scheduled for that, which on few cores is the difference between microseconds and
-//! milliseconds.
+//! No separate process or thread executes work. A doorbell is a store to a read-only page. The signal handler leads the
+//! storing thread here. This thread executes its posted requests, moves data between the processes, writes the
+//! completions, and resumes after its store. No other thread has to be scheduled. On machines with few cores this is
+//! the difference between microseconds and milliseconds.
 //!
-//! Two other ways exist: [`deferred`], to find out who relies on work being done at once, and
-//! [`polling`], with a thread that looks at doorbell records.
+//! Two other modes exist: [`deferred`] finds programs that depend on immediate execution, and in [`polling`] mode a
+//! thread watches the doorbell records.
 //!
-//! Everything here runs in a signal handler: no allocation, no lock but the device's, no panic.
+//! All code here may run in a signal handler: it does not allocate, takes no lock but the device's, and does not panic.
 
 pub(crate) mod access;
 mod atomic;

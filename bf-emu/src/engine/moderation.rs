@@ -1,11 +1,10 @@
-//! Completion moderation: the event of a completion queue is held back until so many entries were
-//! written, or until so long after the first of them. The entries themselves are never delayed.
+//! Completion moderation: delays the event of a completion queue until a number of entries exist, or until a time after
+//! the first of them. The entries themselves are never delayed.
 //!
-//! A window opens with the first entry that the queue's owner is to be told of. Whoever writes the
-//! last entry that it waits for tells the owner; if none comes, the owner's own thread ([`super::tick`])
-//! does when the time is over. It is woken when the window opens, by whoever opens it; should that
-//! process die in between, the thread looks for itself ten times a second. A queue without moderation
-//! is not looked at by any of this.
+//! A window opens with the first entry that the queue's owner waits for. The writer of the last entry of the window
+//! sends the event. If that entry does not come, the owner's own thread ([`super::tick`]) sends the event at the end of
+//! the window. The process that opens the window wakes this thread. If that process dies first, the thread finds the
+//! window by itself, ten times a second. A queue without moderation uses none of this.
 
 use super::wake;
 use crate::fabric::Locked;

@@ -1,4 +1,4 @@
-//! What became of an entry of a send queue: what it did, or why it did not succeed.
+//! The result of a send queue entry: what it did, or why it failed.
 
 use mlx5_prm::cqe::syndrome;
 

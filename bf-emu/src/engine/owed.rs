@@ -1,8 +1,8 @@
-//! Asynchronous events of queues: owed before they are sent. Whoever is killed in between leaves a debt, and the next
-//! holder of the device's lock pays it.
+//! Asynchronous events of queues. An event is recorded as owed before it is sent. If the sender dies in between, the
+//! next holder of the device's lock sends it.
 //!
-//! An event that its owner acknowledges is counted, and owed no more, right before it is written: who is killed in the
-//! few instructions between loses it, and nobody is told twice.
+//! An event that its owner acknowledges is counted, and no longer owed, immediately before it is written. A sender that
+//! dies in the few instructions between loses the event. No event is sent twice.
 
 use std::sync::atomic::{Ordering, fence};
 

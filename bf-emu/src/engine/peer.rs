@@ -1,4 +1,4 @@
-//! The other end of a request: of a connection, or of a dynamic one for as long as the request takes.
+//! The other end of a request: of a connection, or of a dynamic connection while the request executes.
 
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;

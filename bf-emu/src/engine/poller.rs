@@ -1,14 +1,14 @@
-//! Polling mode: a thread of each process looks at the doorbell records of its queues, and stores to
-//! doorbell pages are stores like any other.
+//! The thread of polling mode: it watches the doorbell records of the process's queues. Stores to doorbell pages are
+//! then ordinary stores.
 //!
-//! Posting then costs what it costs on hardware, and work goes on beside its poster; where processors
-//! are few, the trap is faster, because nobody has to be scheduled for it. A library writes the
-//! doorbell record before it rings, so the record alone tells what is posted (PRM, "Posting a Work
-//! Request to Work Queue") and, of a completion queue, what is armed.
+//! Posting costs what it costs on hardware, and work executes beside the poster. On machines with few cores the trap is
+//! faster, because no other thread has to be scheduled. A library writes the doorbell record before the doorbell, so
+//! the record alone shows what is posted (PRM, "Posting a Work Request to Work Queue") and, for a completion queue,
+//! what is armed.
 //!
-//! The thread spins while there is work and for a moment after. Then it sleeps, for longer and longer
-//! up to [`SLEEP_NS_MAX`]: so long can the first doorbell after a pause take. Where spinning does not
-//! pay, because others want the processor, it sleeps between all rounds for a while.
+//! The thread spins while work exists and for a short time after. Then it sleeps, for increasing times up to
+//! [`SLEEP_NS_MAX`], which bounds the delay of the first doorbell after a pause. While other threads compete for the
+//! processor, it sleeps between all rounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

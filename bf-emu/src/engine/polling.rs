@@ -1,9 +1,8 @@
-//! Polling mode of a process, and its doorbell records as far as the mode needs them marked. The thread
-//! that looks at them is in [`super::poller`].
+//! The polling mode of a process, and the marks that it needs in doorbell records. The thread is in [`super::poller`].
 //!
-//! Records are the library's; two values that no library writes tell what has not been written since:
-//! the upper half of a send record, which a device ignores, is all ones from the making or reset of
-//! its queue to the first post, and an arm record is all ones until it is armed.
+//! The library owns the records. Two values that no library writes mark an unwritten record. The upper half of a send
+//! record, which a device ignores, is all ones from the creation or reset of its queue to the first post. An arm record
+//! is all ones until it is armed.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -1,4 +1,4 @@
-//! Changes of ports, and the events that tell their users.
+//! Changes of ports, and the events that report them.
 
 use super::event::{self, PortEvent};
 use crate::fabric::{Locked, Place, PortState};

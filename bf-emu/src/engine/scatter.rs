@@ -1,6 +1,5 @@
-//! Data that lies in a completion's entry and not where its list says ("scatter to CQE"), if its queue
-//! pair asks for it. What it is for is short messages: reader and device save a trip to memory. The
-//! driver copies it to where it belongs.
+//! Scatter to CQE: data inside a completion entry instead of the buffers in its list, if the queue pair requests it. It
+//! saves reader and device an access to memory for short messages. The driver copies the data to its buffers.
 
 use mlx5_prm::cqe::{CQE_BYTES, Cqe};
 

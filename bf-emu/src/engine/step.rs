@@ -1,4 +1,4 @@
-//! The next entry of a send queue: read, waited for, carried out and completed.
+//! The next entry of a send queue: read it, wait for it, execute it, complete it.
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};

@@ -1,8 +1,8 @@
-//! A thread that tries again what could not be done when its doorbell rang: a message whose
-//! receiver was not ready. It also sends the events that moderation holds back from its process.
+//! A thread that retries work that was impossible at its doorbell, such as a message whose receiver was not ready. It
+//! also sends the events that moderation delays.
 //!
-//! It sleeps while there is nothing to try. It is one per process, started with the first context,
-//! as a thread cannot be started in a signal handler; and it stands for the process's life.
+//! Each process has one such thread, which starts with the first context, because a signal handler cannot start a
+//! thread. It sleeps while it has nothing to do. Other processes read from its robust mutex whether this process lives.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Wakes the thread of a process that looks after what could not be done at once ([`super::tick`]).
+//! Wakes the thread of a process that retries postponed work ([`super::tick`]).
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 

@@ -1,4 +1,4 @@
-//! Send work queue entries: from the bytes in a ring to a checked [`Work`]. Pure; nothing is done.
+//! Send work queue entries: parses the bytes of a ring into a checked [`Work`]. Has no side effects.
 
 use mlx5_prm::mkey::{KLM_BYTES, Klm};
 use mlx5_prm::umr::{self, UmrContext, UmrCtrl};

@@ -1,7 +1,6 @@
 //! Counters of a function, in shared memory.
 //!
-//! They are exact: the code that does a thing counts it. Tests and benchmarks rely on them where times
-//! are noisy.
+//! They are exact: the code that performs an operation counts it. Tests and benchmarks use them where times are noisy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
-//! The device as all processes share it: one file, its tables, and the lock that guards them.
+//! The mapped device file and its lock.
 //!
-//! The file is sparse: a table costs memory only for the slots that were ever used.
+//! The file is sparse: a table uses memory only for slots that were ever used.
 
 use std::fs::{File, OpenOptions};
 use std::marker::PhantomData;

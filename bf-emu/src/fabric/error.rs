@@ -1,4 +1,4 @@
-//! Why the device file could not be made or used.
+//! Errors of creating or opening the device file.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub enum FabricError {
     },
     /// The file describes another device.
     #[error(
-        "{} exists with {there}, but {asked} was asked for: use another --state, or run \
+        "{} exists with {there}, but {asked} was requested: use another --state, or run \
          'bf-emu reset' first",
         path.display()
     )]
@@ -42,7 +42,7 @@ pub enum FabricError {
         asked: String,
     },
     /// The process table is full.
-    #[error("{PROCESSES_MAX} processes use {} already", path.display())]
+    #[error("{} already has the maximum of {PROCESSES_MAX} processes", path.display())]
     Full {
         /// The file.
         path: PathBuf,

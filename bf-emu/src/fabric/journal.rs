@@ -1,11 +1,10 @@
-//! The completion that is being written, so that it is written whole or not at all.
+//! A journal of the completion in progress, which makes its write atomic.
 //!
-//! A completion changes three things: the counter of the queue whose entry it completes, the ring
-//! in the memory of its reader, and the counter of the completion queue. A sender that is killed
-//! between two of them would leave its peer with a queue that is out of step for ever. So all three
-//! are written down first, as absolute values; whoever finds the lock of a dead holder does them
-//! again, which does no harm if they were done already. As all of it happens under the device's
-//! lock, one is written at a time. Each processor has a place for it, whose lines stay in its caches.
+//! A completion changes three things: the counter of the queue whose entry it completes, the ring in its reader's
+//! memory, and the counter of the completion queue. A sender that dies between two of these would leave its peer with
+//! an inconsistent queue. So the sender first records all three as absolute values. A process that takes the lock of a
+//! dead holder writes them again, which is harmless if they are there already. The device's lock serialises
+//! completions. Each processor has its own record, which stays in its caches.
 
 use std::sync::atomic::{Ordering, fence};
 

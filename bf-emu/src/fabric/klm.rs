@@ -1,4 +1,4 @@
-//! Room for the translation lists of indirect mkeys: runs of entries in one array per function.
+//! Space for the translation lists of indirect mkeys: runs of entries in one array per function.
 
 use mlx5_prm::mkey::Klm;
 
@@ -145,7 +145,7 @@ mod tests {
 
     fn empty() -> Box<Klms> {
         // SAFETY: all zeroes is a valid `Klms`; it is too large for the stack.
-        unsafe { Box::new_zeroed().assume_init() }
+        unsafe { crate::fabric::zeroed() }
     }
 
     #[test]

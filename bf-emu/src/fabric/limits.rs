@@ -1,4 +1,4 @@
-//! How many objects of each kind there can be.
+//! Maximum numbers of objects.
 
 /// Processes that may use the device at once.
 pub const PROCESSES_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! The ports of the link model: until when each direction of a port is busy.
+//! Ports of the link model: the time at which each direction of a port becomes free.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

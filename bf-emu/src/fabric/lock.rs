@@ -1,4 +1,4 @@
-//! The device's lock: one mutex in shared memory that survives the death of its holder.
+//! The device's lock: one robust mutex in shared memory, which survives the death of its holder.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn the_holder_is_seen_from_outside() {
         // SAFETY: all zeroes is a mutex that `init` may make.
-        let mutex: Box<SharedMutex> = unsafe { Box::new_zeroed().assume_init() };
+        let mutex: Box<SharedMutex> = unsafe { crate::fabric::zeroed() };
         // SAFETY: nobody else knows of it yet.
         unsafe { mutex.init() }.unwrap();
         assert_eq!(mutex.holder(), Holder::Nobody);
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn waiters_wait_their_turn() {
         // SAFETY: as above.
-        let mutex: Box<SharedMutex> = unsafe { Box::new_zeroed().assume_init() };
+        let mutex: Box<SharedMutex> = unsafe { crate::fabric::zeroed() };
         // SAFETY: as above.
         unsafe { mutex.init() }.unwrap();
         let inside = AtomicU32::new(0);

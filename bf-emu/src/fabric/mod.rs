@@ -1,4 +1,4 @@
-//! The device as all processes share it: one file, its tables, and the lock that guards them.
+//! The state of the device, shared by all processes: one file with its tables, and the lock that protects them.
 
 pub mod counters;
 mod device;
@@ -28,3 +28,16 @@ pub use limits::{
 pub use numbers::{MKEY_BASE, NUMBER_BASE, QPN_BASE};
 pub use port::{Identity, Place, PortState};
 pub use tables::{Common, Function};
+
+/// A value of zeroes on the heap, as in a new device file: most are too large for the stack.
+///
+/// # Safety
+/// All zeroes are a valid value of the type.
+#[cfg(test)]
+pub(crate) unsafe fn zeroed<T>() -> Box<T> {
+    let mut value = Box::<T>::new_uninit();
+    // SAFETY: the memory is this value's own.
+    unsafe { value.as_mut_ptr().write_bytes(0, 1) };
+    // SAFETY: the caller's promise.
+    unsafe { value.assume_init() }
+}

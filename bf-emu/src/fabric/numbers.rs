@@ -1,4 +1,4 @@
-//! Numbers of objects, as work requests and commands carry them, and the slots that they stand for.
+//! Numbers of objects in work requests and commands, and the table slots that they name.
 
 /// Numbers of objects start here, as on an adapter whose firmware keeps the first ones. They are
 /// the same for every function: nothing may take a number for unique in the fabric.

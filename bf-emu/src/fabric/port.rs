@@ -1,4 +1,4 @@
-//! The ports of functions: what they are called, who is behind an address, and whether they are up.
+//! Ports of functions: their identities, addresses and states.
 
 use std::sync::atomic::AtomicU32;
 

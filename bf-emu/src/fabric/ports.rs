@@ -1,4 +1,4 @@
-//! Questions about ports, and changes of their states.
+//! Lookups of ports, and changes of their states.
 
 use std::sync::atomic::Ordering;
 

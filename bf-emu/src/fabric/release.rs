@@ -1,5 +1,5 @@
-//! Taking objects away from a context or a process that is gone, and putting the tables right after
-//! one died in the middle of a change.
+//! Releases the objects of a closed context or a dead process, and repairs the tables after a process died while it
+//! changed them.
 
 use std::ffi::CStr;
 use std::io::Write;

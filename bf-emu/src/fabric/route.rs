@@ -1,4 +1,4 @@
-//! Which port a message reaches, by the address in its path or in the request itself.
+//! The port that a message reaches, from the address in its path or in the request itself.
 
 use super::objects::Path;
 use super::{Fabric, Place};

@@ -1,4 +1,4 @@
-//! The fault rules in force, in shared memory, and which events they strike.
+//! The active fault rules, in shared memory, and the events to which they apply.
 
 use super::table::{Owner, Table};
 use crate::model::faults::{Action, Event, RULES_MAX, Rule};
@@ -74,7 +74,7 @@ mod tests {
 
     fn rules(armed: &[(u32, Rule)]) -> Box<Rules> {
         // SAFETY: all zeroes is an empty table.
-        let mut rules: Box<Rules> = unsafe { Box::new_zeroed().assume_init() };
+        let mut rules: Box<Rules> = unsafe { crate::fabric::zeroed() };
         for (process, rule) in armed {
             arm(&mut rules, *process, *rule).unwrap();
         }

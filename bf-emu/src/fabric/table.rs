@@ -1,9 +1,9 @@
-//! Tables of device objects in shared memory: slots of fixed size, numbered, owned by a process
-//! and one of its contexts.
+//! Tables of device objects in shared memory: numbered slots of fixed size. A process and one of its contexts own each
+//! slot.
 //!
-//! A process may be killed at any instruction, so a slot's contents are written before its state
-//! says that it lives, and its state is cleared before anything else. The free list is only a
-//! shortcut: [`Table::repair`] rebuilds it from the states.
+//! A process can be killed at any instruction. An insertion therefore writes the contents of a slot before its state,
+//! and a removal clears the state first. The free list is only a shortcut: [`Table::repair`] rebuilds it from the
+//! states.
 
 use crate::bits::constant;
 

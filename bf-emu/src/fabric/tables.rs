@@ -1,4 +1,4 @@
-//! What the lock guards: the objects of each function, and what the functions share.
+//! The state that the lock protects: objects of each function, and state common to all functions.
 
 use super::journal::Journal;
 use super::klm::Klms;

@@ -1,11 +1,11 @@
-//! What happened lately: a ring of records in the device file that every process writes and
-//! `bf-emu trace` shows. Off until it is asked for; then a check costs one load.
+//! The trace: a ring of records in the device file. Every process writes it, and `bf-emu trace` shows it. It is off by
+//! default, and a check then costs one load.
 //!
-//! The ring is not guarded by the device's lock, as calls are recorded outside of it. A writer takes
-//! a number, and with it a place; it marks the place as being written, writes, and marks it with its
-//! number. A reader takes what has the same mark before and after. Who is killed in between leaves
-//! one record that is never shown. A writer that sleeps while the ring goes round once, 65,536
-//! records, and then goes on can leave a record mixed of two; this is a log and not an account.
+//! The device's lock does not protect the ring, because calls are recorded outside of the lock. A writer takes a number
+//! and the slot that belongs to it, marks the slot as incomplete, writes it, and marks it with the number. A reader
+//! accepts a slot with the same mark before and after. A writer that dies in between leaves one record that is never
+//! shown. A writer that sleeps for a whole revolution of the ring, 65,536 records, can leave a mixed record. The trace
+//! is for diagnosis and not for accounting.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -366,7 +366,7 @@ mod tests {
 
     fn ring() -> Box<Ring> {
         // SAFETY: all zeroes is an empty ring; it is too large for the stack.
-        unsafe { Box::new_zeroed().assume_init() }
+        unsafe { crate::fabric::zeroed() }
     }
 
     const DOORBELL: What = What::Doorbell { qpn: 0x48 };

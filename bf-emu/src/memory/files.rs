@@ -1,14 +1,13 @@
-//! The memory of other processes as files: `/proc/PID/mem`, opened once.
+//! The memory of other processes through `/proc/PID/mem`, opened once per process.
 //!
-//! For a few bytes that takes little more than half of what `process_vm_writev` takes, which finds the process
-//! and asks for leave each time, in lines of memory that the other one's processor has just written. Whatever
-//! does not work by a file is left to that call, which also tells why.
+//! For a few bytes this takes little more than half the time of `process_vm_writev`, which looks up the process and
+//! checks permissions at each call. All other transfers use that call, and it also reports the cause of an error.
 //!
-//! A file stands for the memory that the process had when it was opened, not for its number: behind an exec or
-//! the process's end it takes nothing any more. The files have high numbers, where a program that counts on the
-//! next free one does not meet them, and one that closes all its files may close these too.
+//! A file refers to the memory that the process had when the file was opened. After an exec or the end of the process
+//! it transfers nothing. The files have high numbers, so that a program that expects the next free number does not meet
+//! them. A program that closes all its files may close these too.
 //!
-//! The signal handler uses this: nothing here allocates, locks or panics.
+//! The signal handler uses this module: it does not allocate, lock or panic.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What every emulated adapter reports of itself: identity, capabilities, and sizes of its port tables.
+//! Properties that every emulated adapter reports: identity, capabilities, and sizes of its port tables.
 
 /// PCI vendor of every function.
 pub const PCI_VENDOR: u16 = 0x15b3;

@@ -1,10 +1,9 @@
-//! Faults on purpose: rules that say which command or work request is to go wrong, and how.
+//! Injected faults: rules that select a command or a work request and say how it fails.
 //!
-//! A rule counts the events that it speaks of, and strikes by number or by a seeded chance, so that
-//! a run with the same rules and the same events fails in the same places. The grammar is in [`parse`],
-//! and in docs/FAULTS.md. The rules in force lie in the device file (`fabric::rules`): those of
-//! `bf-emu fault` are for every process, those of [`ENV_FAULTS`] for the process that has them in its
-//! environment, and go with it.
+//! A rule counts matching events and applies by number or with a seeded probability. The same rules and the same events
+//! therefore fail at the same points. The grammar is in [`parse`] and in docs/FAULTS.md. The device file holds the
+//! active rules (`fabric::rules`). Rules of `bf-emu fault` apply to every process. Rules of [`ENV_FAULTS`] apply to the
+//! process with this environment variable and end with it.
 
 pub mod parse;
 

@@ -1,4 +1,4 @@
-//! What is modelled: the adapter, the fabric's topology, its cost profile, and the faults to inject.
+//! The model: the adapter, the fabric's topology, its cost profile, and the faults to inject.
 
 pub mod adapter;
 pub mod address;

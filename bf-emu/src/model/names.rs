@@ -1,4 +1,4 @@
-//! Enums whose variants have a name in reports and in rules.
+//! Enums whose variants have names in reports and rules.
 
 /// Defines an enum of countable things and their names in reports.
 macro_rules! countable {

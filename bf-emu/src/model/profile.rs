@@ -1,6 +1,5 @@
-//! Cost profiles: how long hardware takes for what the emulator does at once. A profile is TOML;
-//! it compiles to a [`ProfileTable`] of fixed size that lives in the device file and is read from
-//! a signal handler.
+//! Cost profiles: durations of operations on hardware. A profile is TOML. It compiles to a [`ProfileTable`] of fixed size
+//! in the device file, which the signal handler reads.
 //!
 //! ```toml
 //! source = "where the numbers come from"
@@ -15,11 +14,11 @@
 //! bandwidth_mbit_per_s = 400000       # per port and direction, up to 10 Tbit/s; 0: unlimited
 //! ```
 //!
-//! The functions of an adapter share its port, and so do all their queues: messages pass it one after
-//! the other. Ports of different adapters, and the two directions of a port, are independent. What
-//! goes from one function of an adapter to another takes the same time without occupying the port.
+//! The functions of an adapter and all their queues share its port. Messages pass the port one after the other. Ports of
+//! different adapters, and the two directions of a port, are independent. A message between two functions of one adapter
+//! takes the same time and does not occupy the port.
 //!
-//! What is not named costs nothing.
+//! An operation that the profile does not name costs nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -292,7 +291,7 @@ pub enum ProfileError {
         source: Box<toml::de::Error>,
     },
     /// A cost that does not exist.
-    #[error("profile {name}: cost_ns.{key} is no cost; there are {known}")]
+    #[error("profile {name}: cost_ns.{key} is not a cost; the costs are {known}")]
     UnknownCost {
         /// The profile.
         name: String,
@@ -620,7 +619,7 @@ mod tests {
             ),
             (
                 "source = \"\"\n[cost_ns]\nregmr = 1",
-                &["cost_ns.regmr", "there are reg_mr, dereg_mr"],
+                &["cost_ns.regmr", "the costs are reg_mr, dereg_mr"],
             ),
             (
                 "source = \"\"\n[cost_ns]\nreg_mr = 60000000001",

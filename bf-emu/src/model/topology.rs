@@ -1,8 +1,7 @@
-//! The fabric as a user describes it: nodes and the mlx5 functions on them. Parsing and checking
-//! only; nothing here touches a device or a directory.
+//! The fabric as the user describes it: nodes, and mlx5 functions on them. Only parses and checks.
 //!
-//! A topology file lists nodes, and functions under each node. Everything but the shape may be left
-//! out, and is then chosen so that it is unique over the fabric:
+//! A topology file lists nodes, and functions under each node. Every other value may be omitted. Its default is then unique
+//! in the fabric:
 //!
 //! ```toml
 //! [[node]]
@@ -26,7 +25,7 @@
 //! ```
 //!
 //! A function with `ports = 2` may also have `link_2`, `lid_2`, `mac_2`, `addresses_2`, `ndev_2`, `mtu_2` and
-//! `port_guid_2`, which say the same of its second port. The first port's GUID is the function's `node_guid`.
+//! `port_guid_2`, for its second port. The first port's GUID is the function's `node_guid`.
 
 mod checks;
 mod file;

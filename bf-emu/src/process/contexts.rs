@@ -1,4 +1,4 @@
-//! The open contexts of a process, by the file behind each.
+//! The open contexts of a process, by the file of each.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! Where device memory lies in the file behind a context, and the device's own mappings of it.
+//! The location of device memory in a context's file, and the device's own mappings of it.
 
 use crate::fabric::objects::Umem;
 use crate::sys;

@@ -1,4 +1,4 @@
-//! What a process has mapped, as `/proc/self/maps` tells it.
+//! Mappings of this process, from `/proc/self/maps`.
 
 use crate::sys::FileId;
 

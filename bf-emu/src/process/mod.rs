@@ -1,7 +1,6 @@
-//! This process and the device: attaching, its open contexts, and the pages whose doorbells it may
-//! ring.
+//! This process at the device: its attachment, its open contexts, and its doorbell pages.
 //!
-//! What the signal handler needs is kept in arrays of atomics of fixed size.
+//! The signal handler reads only arrays of atomics of fixed size.
 
 mod clock;
 mod contexts;
@@ -86,7 +85,7 @@ pub fn current() -> Option<&'static Process> {
         match Process::attach(&state, &view) {
             Ok(process) => Some(process),
             Err(error) => {
-                let text = format!("bf-emu: this process gets no device: {error}\n");
+                let text = format!("bf-emu: this process has no device: {error}\n");
                 let _ = sys::write(2, text.as_bytes());
                 None
             }
@@ -203,7 +202,7 @@ fn own_key_numbers() -> Result<KeyNumbers, Box<dyn std::error::Error>> {
 
 fn faults_do_not_fit() -> String {
     format!(
-        "the rules of {ENV_FAULTS} do not fit: the device has {RULES_MAX} at most; see 'bf-emu fault list'"
+        "the rules of {ENV_FAULTS} do not fit: a device has at most {RULES_MAX}; see 'bf-emu fault list'"
     )
 }
 

@@ -1,4 +1,4 @@
-//! The doorbell pages of a process: those given out, and where each is mapped.
+//! The doorbell pages of a process: allocated pages, and the address of each mapping.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

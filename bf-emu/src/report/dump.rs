@@ -1,4 +1,4 @@
-//! The objects that live, one by one: what `bf-emu dump` shows.
+//! The live objects, one line each: `bf-emu dump`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Reports for the user: counters, live objects, and what happened lately.
+//! Reports for the user: counters, live objects and recent operations.
 
 pub mod dump;
 pub mod stats;

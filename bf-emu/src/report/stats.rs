@@ -1,4 +1,4 @@
-//! The report of what the device counted and has: `bf-emu stats`.
+//! Counters and numbers of objects: `bf-emu stats`.
 
 use std::fmt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Records of the trace with names: `bf-emu trace`.
+//! Records of the trace, with names: `bf-emu trace`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Short paths below `/proc`, made without allocation: for the signal handler.
+//! Short paths below `/proc`, built without allocation, for the signal handler.
 
 /// A path.
 #[derive(Debug)]

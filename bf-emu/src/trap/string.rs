@@ -1,9 +1,9 @@
-//! String moves into device pages, for the doorbell trap: which instruction it is, how much of it is left, and the
-//! registers behind it. Pure, as all of the trap's decoding.
+//! String moves into device pages, for the doorbell trap: the instruction, its remaining length, and the registers
+//! after it. Has no side effects.
 //!
-//! Compilers turn the copy of a work request into `rep movs`, and a build of UCX is full of them. Such an instruction
-//! faults at the first element that it may not store, with the registers telling what is left, so that it can be
-//! carried out for the page that was hit and continued behind it. Intel SDM volume 2, MOVS and REP.
+//! Compilers use `rep movs` to copy a work request, and some builds of UCX use it everywhere. Such an instruction
+//! faults at the first element that it may not store. The registers then show the remaining elements. The handler
+//! executes the part in the faulting page, and the instruction continues after it. Intel SDM volume 2, MOVS and REP.
 
 use super::{INSTRUCTION_BYTES_MAX, Registers};
 

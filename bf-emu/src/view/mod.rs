@@ -1,4 +1,4 @@
-//! What a process sees of the device: the state directory, its sysfs tree, and the paths that lead there.
+//! The device as a process sees it: state directory, sysfs tree, and paths into them.
 
 pub mod paths;
 pub mod state;

@@ -1,8 +1,7 @@
-//! Which path of a process leads to the emulated device, and where it is kept instead. Pure: text
-//! in, text out, no allocation on a call.
+//! Maps a process's paths to the emulated device's tree. Text to text, without allocation on a call.
 //!
-//! Only absolute paths are looked at. What a process reaches from there by openat on a directory,
-//! or through the symbolic links in it, stays in the tree by itself.
+//! Only absolute paths are considered. Accesses by openat on a directory of the tree, or through its symbolic links,
+//! stay inside the tree.
 
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;

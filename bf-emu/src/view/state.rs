@@ -1,5 +1,5 @@
-//! The state directory: one emulated fabric on this machine. Where it is, who may use it, how it is
-//! made and removed without races. What is in the device file is not known here.
+//! The state directory of one emulated fabric: its location, its permissions, and its creation and removal without races.
+//! This module does not know the contents of the device file.
 //!
 //! ```text
 //! <state>/topology.toml     the fabric, every value written out
@@ -76,7 +76,7 @@ pub enum StateError {
         path: PathBuf,
     },
     /// The path is something else than a state directory.
-    #[error("{} is no bf-emu state: {problem}; name another with --state", path.display())]
+    #[error("{} is not a bf-emu state: {problem}; name another with --state", path.display())]
     NotAState {
         /// The path.
         path: PathBuf,
@@ -100,8 +100,8 @@ pub enum StateError {
     },
     /// The state holds another fabric than the one asked for.
     #[error(
-        "state {} was made with another {what} than the one asked for; \
-         leave it out, `bf-emu reset` the state, or name another with --state",
+        "state {} has another {what} than the requested one; \
+         omit the option, `bf-emu reset` the state, or name another with --state",
         path.display()
     )]
     Differs {

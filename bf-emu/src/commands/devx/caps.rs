@@ -1,4 +1,4 @@
-//! `QUERY_HCA_CAP`: only what works is advertised.
+//! `QUERY_HCA_CAP`. The device advertises only what it implements.
 
 use mlx5_prm::cap::{self, atomic, general, general_2, page, roce, umr_fence};
 use mlx5_prm::{Field, cmd};

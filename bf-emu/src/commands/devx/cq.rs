@@ -1,4 +1,4 @@
-//! `CREATE_CQ`, `MODIFY_CQ`, `QUERY_CQ` and destruction.
+//! `CREATE_CQ`, `MODIFY_CQ`, `QUERY_CQ` and `DESTROY_CQ`.
 
 use mlx5_prm::{cmd, cq};
 

@@ -1,4 +1,4 @@
-//! `CREATE_DCT`: the target side of dynamic connections. It lies among the queue pairs.
+//! `CREATE_DCT`: the target side of dynamic connections. The queue pair table holds DCTs too.
 
 use mlx5_prm::cmd;
 use mlx5_prm::qp::{dct, state};

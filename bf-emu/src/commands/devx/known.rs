@@ -1,6 +1,6 @@
-//! Which commands the kernel lets through, and by which call (`mlx5/devx.c`, `devx_is_general_cmd`,
-//! `devx_is_obj_create_cmd`, `devx_is_obj_modify_cmd`, `devx_is_obj_query_cmd`). Another is EINVAL
-//! before the device sees it; one of these that the device does not know is the device's to refuse.
+//! The commands that the kernel accepts, by call (`mlx5/devx.c`, `devx_is_general_cmd`, `devx_is_obj_create_cmd`,
+//! `devx_is_obj_modify_cmd`, `devx_is_obj_query_cmd`). The kernel refuses any other command with EINVAL. The device
+//! itself refuses an accepted command that it does not implement.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! A command's mailboxes: fields of its input, its output, and its refusal.
+//! The mailboxes of a command: fields of its input, its output, and its errors.
 
 use mlx5_prm::Field;
 use mlx5_prm::cmd::status;

@@ -1,7 +1,7 @@
-//! Device commands: what firmware does with a mailbox.
+//! Device commands: the firmware's part.
 //!
-//! Each command is read from its mailbox, checked, and carried out on the tables; a refusal is a
-//! status and a syndrome, as firmware gives them.
+//! Each function reads a command from its mailbox, checks it, and changes the tables. An error is a status and a
+//! syndrome, as from firmware.
 
 mod caps;
 mod cq;

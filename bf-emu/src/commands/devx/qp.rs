@@ -1,4 +1,4 @@
-//! `CREATE_QP`, the transitions, `QUERY_QP`.
+//! `CREATE_QP`, the state transitions and `QUERY_QP`.
 
 use mlx5_prm::cmd::{self, opcode};
 use mlx5_prm::qp::{self, context, rq_type, service, state};

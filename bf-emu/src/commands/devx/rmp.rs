@@ -1,4 +1,4 @@
-//! `CREATE_RMP`: the shared receive queues of DEVX.
+//! `CREATE_RMP`: shared receive queues of DEVX.
 
 use mlx5_prm::{cmd, rmp};
 

@@ -1,4 +1,4 @@
-//! Keys across functions: `ALLOW_OTHER_VHCA_ACCESS` and alias objects.
+//! Cross-function keys: `ALLOW_OTHER_VHCA_ACCESS` and alias objects.
 
 use mlx5_prm::mkey::QPN_ANY;
 use mlx5_prm::xgvmi::{ACCESS_KEY_BYTES, OBJECT_TYPE_MKEY, alias, allow};

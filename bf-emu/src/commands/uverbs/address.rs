@@ -1,4 +1,4 @@
-//! Addresses in calls: what the kernel wants of a path before a queue pair or an address handle has it.
+//! Addresses in calls: the kernel's checks before a queue pair or an address handle gets one.
 
 use super::abi::UHW_OUT;
 use super::ioctl::{Answer, Fields, Ioctl};

@@ -1,4 +1,4 @@
-//! Channels: the pipes that an application reads events from.
+//! Channels: pipes from which an application reads events.
 
 use std::fs::OpenOptions;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! Contexts: opening one, the port and its addresses, UAR pages.
+//! Contexts: their creation, the port and its addresses, UAR pages.
 
 use super::abi::{self, uar};
 use super::address;

@@ -1,4 +1,4 @@
-//! DEVX: raw device commands, passed on to [`crate::commands::devx`] and answered by it.
+//! DEVX: passes raw device commands to [`crate::commands::devx`] and returns its answers.
 
 use super::abi::devx;
 use super::channel;

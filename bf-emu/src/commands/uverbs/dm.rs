@@ -1,7 +1,7 @@
-//! Device memory: pages of the context's own file, where libmlx5 maps them, and regions in them.
+//! Device memory: pages of the context's own file, which libmlx5 maps, and regions in them.
 //!
-//! The device has a mapping of its own in the process that allocates, because who maps the file is not
-//! told to it. Both show the same pages, and so do those of who gets the context's file from there.
+//! The allocating process maps the pages a second time for the device, because the device does not learn where libmlx5
+//! maps them. Both mappings show the same memory. So do mappings in a process that receives the context's file.
 
 use super::abi::{alloc_dm, query_dm, reg_dm_mr};
 use super::ioctl::Ioctl;

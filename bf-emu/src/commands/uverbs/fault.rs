@@ -1,4 +1,4 @@
-//! Calls by name: those that go wrong on purpose, and those that are traced.
+//! The name of each call, for fault rules and for the trace.
 
 use mlx5_prm::cmd::{self, opcode, status};
 

@@ -1,4 +1,4 @@
-//! Memory: protection domains, registered regions, memory windows, umems.
+//! Protection domains, memory regions, memory windows and umems.
 
 use mlx5_prm::mkey::QPN_ANY;
 use mlx5_prm::umr::access;

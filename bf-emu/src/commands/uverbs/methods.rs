@@ -1,6 +1,5 @@
-//! The methods that there are: the attributes that each takes and who carries it out
-//! (`uverbs_std_types_*.c`, `mlx5/devx.c`, `mlx5/main.c`, `mlx5/std_types.c`). What is not here is
-//! not known.
+//! The table of methods: the attributes of each one, and the function that executes it (`uverbs_std_types_*.c`,
+//! `mlx5/devx.c`, `mlx5/main.c`, `mlx5/std_types.c`). The device does not know a method outside of this table.
 
 use super::abi::{
     self, advise_mr, alloc_dm, create_cq, create_qp, create_srq, device, devx, invoke,

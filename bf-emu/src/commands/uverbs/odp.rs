@@ -1,8 +1,8 @@
-//! Paging on demand: what is advertised of it, which registrations ask for it, and advice.
+//! On-demand paging: advertised capabilities, registrations that request it, and advice.
 //!
-//! The device follows addresses when it uses them, for every region; so a region on demand is one that
-//! need not be mapped when it is registered. A page that is not there when it is used is an error of the
-//! request, as on hardware when the kernel cannot bring it.
+//! The device resolves addresses at each access, for every region. A region with on-demand paging therefore need not be
+//! mapped at registration. A page that is absent at the access causes an error of the request, as on hardware if the
+//! kernel cannot provide the page.
 
 use super::abi::advise_mr;
 use super::ioctl::{Fields, Ioctl};

@@ -1,8 +1,8 @@
-//! What a call must look like: the attributes of each method, as the kernel declares them, and the
-//! kernel's own refusals (`uverbs_ioctl.c`, `uverbs_process_attr`, `ib_uverbs_run_method`).
+//! The form of a call: attributes of each method as the kernel declares them, and the kernel's errors
+//! (`uverbs_ioctl.c`, `uverbs_process_attr`, `ib_uverbs_run_method`).
 //!
-//! An attribute that is not known is passed over, unless the caller insists on it; one that is known
-//! comes once and has its form; one that is needed is there.
+//! The kernel ignores an unknown attribute unless the caller marks it as mandatory. A known attribute occurs once and
+//! has its declared form. A mandatory attribute must be present.
 
 use super::abi;
 use super::ioctl::{Attr, F_MANDATORY, Ioctl};

@@ -1,4 +1,4 @@
-//! The older commands, whose structures travel inside `INVOKE_WRITE` (`ib_user_verbs.h`).
+//! The older commands, whose structures are attributes of `INVOKE_WRITE` (`ib_user_verbs.h`).
 
 use super::abi::{UHW_IN, UHW_OUT, invoke, write};
 use super::cq::CQES_MAX;

@@ -1,4 +1,4 @@
-//! Domains of extended reliable connections: shared by all who open the same file.
+//! XRC domains. All contexts that open the same file share one.
 
 use super::ioctl::{Answer, Fields, Ioctl};
 use crate::commands::call::{Call, Full, Kind};

@@ -1,4 +1,4 @@
-//! Rules as text: from words to a checked [`Rule`], and back. Pure.
+//! Rules as text: parses words into a checked [`Rule`], and formats one. Has no side effects.
 //!
 //! ```text
 //! rules  = [rule] { (";" | newline) [rule] }         "#" begins a comment
@@ -40,7 +40,7 @@ pub struct FaultError {
 #[non_exhaustive]
 pub enum Problem {
     /// It ends too early.
-    #[error("{what} is missing behind `{behind}`: {allowed}")]
+    #[error("{what} is missing after `{behind}`: {allowed}")]
     Missing {
         /// What should be there.
         what: &'static str,
@@ -50,7 +50,7 @@ pub enum Problem {
         allowed: String,
     },
     /// A word that is not known there.
-    #[error("`{word}` is no {what}: {allowed}")]
+    #[error("`{word}` is not valid as {what}: {allowed}")]
     Unknown {
         /// What should be there.
         what: &'static str,
@@ -60,7 +60,7 @@ pub enum Problem {
         allowed: String,
     },
     /// Words behind the end.
-    #[error("`{word}` is too much: the rule ends with its action")]
+    #[error("`{word}` is not allowed: the rule ends with its action")]
     Extra {
         /// The first of them.
         word: String,
@@ -493,7 +493,7 @@ mod tests {
         check(" ;;# nothing\n # here ; either\n", "");
         check(
             "any request nop never # because\n any request nop late 0x1s",
-            "! fault rule 2 `any request nop late 0x1s`: `0x1s` is no time",
+            "! fault rule 2 `any request nop late 0x1s`: `0x1s` is not valid as time",
         );
         check("any command any late 1000ms", "any command any late 1s");
         check(
@@ -507,24 +507,24 @@ mod tests {
         for (input, expect) in [
             (
                 "node9.host command any vanish",
-                "! fault rule 1 `node9.host command any vanish`: `node9.host` is no function: one \
+                "! fault rule 1 `node9.host command any vanish`: `node9.host` is not valid as function: one \
                  of any, node0.host, node0.dpu, node1.host, node1.dpu",
             ),
             (
                 "any",
-                "! fault rule 1 `any`: event is missing behind `any`: one of command, request",
+                "! fault rule 1 `any`: event is missing after `any`: one of command, request",
             ),
             (
                 "any ioctl x",
-                "! fault rule 1 `any ioctl x`: `ioctl` is no event: one of",
+                "! fault rule 1 `any ioctl x`: `ioctl` is not valid as event: one of",
             ),
             (
                 "any request umr",
-                "! fault rule 1 `any request umr`: action is missing behind `umr`",
+                "! fault rule 1 `any request umr`: action is missing after `umr`",
             ),
             (
                 "any request umr nth 0 never",
-                "! fault rule 1 `any request umr nth 0 never`: `0` is no count: a number from 1 to",
+                "! fault rule 1 `any request umr nth 0 never`: `0` is not valid as count: a number from 1 to",
             ),
             (
                 "any request umr status BAD_OP",
@@ -540,11 +540,11 @@ mod tests {
             ),
             (
                 "any command any vanish now",
-                "! fault rule 1 `any command any vanish now`: `now` is too much",
+                "! fault rule 1 `any command any vanish now`: `now` is not allowed",
             ),
             (
                 "any command any late 3601s",
-                "! fault rule 1 `any command any late 3601s`: `3601s` is no time",
+                "! fault rule 1 `any command any late 3601s`: `3601s` is not valid as time",
             ),
             (
                 "any command any late 18446744073709551615s",
@@ -552,7 +552,7 @@ mod tests {
             ),
             (
                 "any command any times 2 nth 1 vanish",
-                "! fault rule 1 `any command any times 2 nth 1 vanish`: `nth` is no action: here one of status",
+                "! fault rule 1 `any command any times 2 nth 1 vanish`: `nth` is not valid as action: here one of status",
             ),
         ] {
             check(input, expect);

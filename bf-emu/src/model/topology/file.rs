@@ -1,4 +1,4 @@
-//! The topology file: what may be written in it, what is decided for the user, and the checks.
+//! The topology file: defaults for omitted values, and checks of the whole.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The ports of a function in a topology file: what may be written of them, and what is decided.
+//! Ports of a function in a topology file: their values and defaults.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;

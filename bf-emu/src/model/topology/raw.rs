@@ -1,4 +1,4 @@
-//! What may be written in a topology file, as it stands there.
+//! The keys of a topology file, as written.
 
 use serde::Deserialize;
 
