@@ -16,6 +16,8 @@ mod deferred;
 mod faults;
 mod forms;
 mod harness;
+mod hostile;
+mod life;
 mod limits;
 mod moderation;
 mod mpi;
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
     cases.extend(posted::cases());
     cases.extend(forms::cases());
     cases.extend(offload::cases());
+    cases.extend(hostile::cases());
+    cases.extend(life::cases());
     cases.extend(cost::cases());
     cases.extend(probe::cases());
     cases.extend(faults::cases());

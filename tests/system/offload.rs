@@ -57,7 +57,7 @@ impl<'a> Farm<'a> {
         Self::with(world, scheme, per_node, &[])
     }
 
-    fn with(
+    pub(crate) fn with(
         world: &'a World,
         scheme: &'static str,
         per_node: u32,
@@ -69,7 +69,7 @@ impl<'a> Farm<'a> {
     }
 
     /// `vary` changes the arguments of a node's SPs.
-    fn with_each(
+    pub(crate) fn with_each(
         world: &'a World,
         scheme: &'static str,
         per_node: u32,
@@ -98,7 +98,7 @@ impl<'a> Farm<'a> {
     }
 
     /// One of the project's programs, in this farm's scheme.
-    fn command(&self, function: &str, program: &str) -> Command {
+    pub(crate) fn command(&self, function: &str, program: &str) -> Command {
         let path: PathBuf = self.world.built(program);
         let mut command = self.room.ucx_command(function, &path.to_string_lossy());
         command.env("UCX_TLS", "rc_x,self");
@@ -128,7 +128,7 @@ impl<'a> Farm<'a> {
     }
 
     /// A job of `per_node` ranks on each node; `vary` changes the arguments of single ranks.
-    fn job(
+    pub(crate) fn job(
         &self,
         per_node: u32,
         options: &[&str],
@@ -185,7 +185,7 @@ impl Process {
         })
     }
 
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         self.output.text()
     }
 
@@ -219,7 +219,11 @@ impl Process {
         Ok((status.code(), said))
     }
 
-    fn signal(&self, signal: libc::c_int) -> Result<()> {
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.group.has_ended()
+    }
+
+    pub(crate) fn signal(&self, signal: libc::c_int) -> Result<()> {
         let pid = i32::try_from(self.group.child.id())?;
         // SAFETY: kill(2) takes plain integers; the process is a child that has not been waited for.
         ensure!(unsafe { libc::kill(pid, signal) } == 0, "kill {pid}");
@@ -228,7 +232,7 @@ impl Process {
 }
 
 /// All ranks succeed. Returns the number of verified bytes.
-fn succeed(ranks: Vec<Process>) -> Result<u64> {
+pub(crate) fn succeed(ranks: Vec<Process>) -> Result<u64> {
     let mut verified = 0;
     for mut rank in ranks {
         let (code, said) = rank.end(LIMIT, &[" bytes verified"])?;
@@ -243,7 +247,7 @@ fn succeed(ranks: Vec<Process>) -> Result<u64> {
 }
 
 /// All ranks end with code 1 and an error that contains one of `expect`.
-fn fail(ranks: Vec<Process>, expect: &[&str]) -> Result<()> {
+pub(crate) fn fail(ranks: Vec<Process>, expect: &[&str]) -> Result<()> {
     for mut rank in ranks {
         let (code, said) = rank.end(FAILURE_LIMIT, expect)?;
         ensure!(

@@ -5,9 +5,9 @@
 
 use super::job_id::JobId;
 use super::scheme::Scheme;
+use super::token::Token;
 use super::wire::{Export, get_export, put_export};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -33,23 +33,6 @@ pub(super) const ANNOUNCEMENT_MAX: usize = 16 << 20;
 
 /// The longest reason that is passed on.
 const REASON_MAX: usize = 2048;
-
-/// Proves in each active message who sends it: a random number that the receiver gave to this peer of this job alone,
-/// over the peer's TCP connection.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Token(pub(super) [u8; 16]);
-
-impl Token {
-    pub(super) fn random() -> std::io::Result<Self> {
-        Ok(Self(xgvmi_daemon::random()?.to_le_bytes()))
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
 
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]

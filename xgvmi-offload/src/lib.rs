@@ -36,6 +36,7 @@ mod library;
 mod scheme;
 mod secret;
 mod service;
+mod token;
 mod wire;
 
 pub use client::{

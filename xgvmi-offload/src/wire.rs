@@ -16,11 +16,11 @@
 //! destination completes when it has heard from each of its sources. One DPU_FIN answers all of it. Blocks shorter than
 //! the service's `direct_min` travel in the messages.
 //!
-//! Each message has the sender's [`Token`](super::control::Token) as its header: a peer speaks for itself alone.
+//! Each message has the sender's [`Token`](super::token::Token) as its header: a peer speaks for itself alone.
 //!
 //! Messages of different lengths may overtake each other; nothing here relies on their order.
 
-use super::control::Token;
+use super::token::Token;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// What a message says. The discriminants are UCP's active message identifiers.

@@ -3,13 +3,14 @@
 
 use super::{Client, ClientOptions, Numbers};
 use crate::control::{
-    FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Token, Welcome,
+    FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
 use crate::error::{OffloadError, Result};
 use crate::exchange::Exchange;
 use crate::job_id::JobId;
 use crate::library::Library;
 use crate::scheme::Scheme;
+use crate::token::Token;
 use crate::wire::{Export, From, GREETING_BYTES, Hello as HelloMessage, Kind, hello_header};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

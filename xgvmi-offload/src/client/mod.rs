@@ -8,10 +8,11 @@ mod types;
 pub use options::{ClientArgs, ClientOptions};
 pub use types::{ClientStats, CommunicatorId, Memory, Registered, Request, Side};
 
-use super::control::{Frame, Token};
+use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::library::Library;
+use super::token::Token;
 use super::wire::{Collective, HostFin, Kind};
 use call::arguments;
 use std::collections::HashMap;

@@ -5,10 +5,11 @@ use super::job::Job;
 use super::mover::Limits;
 use super::{Entry, JOBS_MAX, Service};
 use crate::control::{
-    FRAMES, Frame, Hello, Keys, PeerHello, RANKS_MAX, ServiceAddress, Table, Token, Welcome,
+    FRAMES, Frame, Hello, Keys, PeerHello, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
 use crate::error::{OffloadError, Result};
 use crate::job_id::JobId;
+use crate::token::Token;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{FRAME_MAX, Link, LinkError, LogLevel};

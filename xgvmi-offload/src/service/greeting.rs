@@ -4,8 +4,8 @@
 //! UCX sets up at the first import of a rank's memory, and at the first read over a connection, is set up when the job
 //! comes together and not in its first call. The ranks keep the memory, and its key, for as long as they are connected.
 
-use super::job::{Imported, failed};
-use crate::error::Result;
+use super::imported::Imported;
+use crate::error::{OffloadError, Result};
 use crate::wire::{Export, GREETING_BYTES, Greeting};
 use std::collections::{BTreeMap, BTreeSet};
 use xgvmi_ucp::{Context, Endpoint, RemoteKey, Request};
@@ -110,4 +110,8 @@ impl Greetings {
             .retain(|(_, read)| matches!(read.test(), Ok(false)));
         self.reads.is_empty()
     }
+}
+
+fn failed(reason: impl Into<String>) -> OffloadError {
+    OffloadError::Failed(reason.into())
 }

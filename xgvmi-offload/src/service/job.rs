@@ -4,17 +4,18 @@ use super::counters::{Moved, Queues};
 use super::greeting::Greetings;
 use super::mover::{Destination, Limits, Mover, Peers, check_token};
 use super::transport::Ucx;
-use crate::control::{Hello as Joining, Keys, Table, Token};
+use crate::control::{Hello as Joining, Keys, Table};
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::scheme::Scheme;
-use crate::wire::{Export, From, Greeting, Hello, Kind, hello_header};
+use crate::token::Token;
+use crate::wire::{From, Greeting, Hello, Kind, hello_header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
-use xgvmi_ucp::{Context, Endpoint, ImportedMemory, Message, Request, Worker};
+use xgvmi_ucp::{Context, Endpoint, Message, Request, Worker};
 
 /// The longest wait for operations of a failed job to end. UCX ends them itself once their connections are closed.
 const SHUT_LIMIT: Duration = Duration::from_secs(2);
@@ -59,13 +60,6 @@ struct Shared {
     me: u32,
     mover: Mover<Ucx>,
     table: Table,
-}
-
-/// A rank's buffer. What UCX has imported may be larger, and begin earlier.
-#[derive(Debug)]
-pub(super) struct Imported {
-    pub(super) memory: ImportedMemory,
-    pub(super) address: u64,
 }
 
 impl Job {
@@ -386,26 +380,6 @@ impl Job {
     }
 }
 
-impl Imported {
-    pub(super) fn new(context: &Context, export: &Export) -> Result<Self> {
-        // SAFETY: the rank sends what UCX packed, byte by byte; its UCX is of our version.
-        let memory = unsafe { ImportedMemory::new(context, &export.packed) }?;
-        let end = |start: u64, length: u64| start.checked_add(length);
-        let inside = memory.address() <= export.address
-            && end(export.address, export.length) <= end(memory.address(), memory.length() as u64);
-        if !inside {
-            return Err(failed(format!(
-                "a rank has exported {memory} for its buffer {:#x}+{}",
-                export.address, export.length
-            )));
-        }
-        Ok(Self {
-            memory,
-            address: export.address,
-        })
-    }
-}
-
 /// Says hello over UCP, which opens the way.
 fn say_hello(
     endpoint: &Endpoint,
@@ -445,6 +419,6 @@ fn check_table(table: &Table, size: u32, unique: u64) -> Result<u32> {
         .ok_or_else(|| failed("this SP is not in the table"))
 }
 
-pub(super) fn failed(reason: impl Into<String>) -> OffloadError {
+fn failed(reason: impl Into<String>) -> OffloadError {
     OffloadError::Failed(reason.into())
 }

@@ -10,6 +10,7 @@ mod connections;
 mod counters;
 mod greeting;
 mod hearing;
+mod imported;
 mod job;
 mod ledger;
 mod mover;

@@ -4,8 +4,8 @@ use super::actions::{Action, CallId, Offer, OfferId, OfferKey, Transfer};
 use super::counters::{Moved, Queues};
 use super::ledger::Ledger;
 use super::transport::Transport;
-use crate::control::Token;
 use crate::error::{OffloadError, Result};
+use crate::token::Token;
 use crate::wire::{
     Block, Collective, Delivered, DpuFin, DpuRts, Export, HostArrive, HostFin, Kind, RtsPart,
     RtsWriter,

@@ -3,8 +3,8 @@
 
 use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::Transport;
-use crate::control::Token;
 use crate::error::Result;
+use crate::token::Token;
 use crate::wire::{Block, Collective, Export, HostArrive, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

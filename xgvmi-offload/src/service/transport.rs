@@ -1,7 +1,7 @@
 //! What moves messages and blocks for a job. UCX does so in a service process; a stand-in does so where only our own
 //! code is to be measured.
 
-use super::job::Imported;
+use super::imported::Imported;
 use crate::error::Result;
 use crate::library::Library;
 use crate::wire::{Export, Kind};

@@ -49,6 +49,30 @@ const CRATES: &[Crate] = &[
             ),
         ],
     },
+    Crate {
+        root: "xgvmi-daemon/src",
+        name: "xgvmi_daemon",
+        layers: &[
+            (
+                "basics",
+                &[
+                    "error",
+                    "random",
+                    "budget",
+                    "codec",
+                    "histogram",
+                    "log",
+                    "poll",
+                    "poller",
+                    "ready",
+                ],
+            ),
+            ("options", &["config", "secret"]),
+            ("connections", &["link", "dialer"]),
+            ("processes", &["signal", "workers"]),
+            ("status", &["metrics", "status"]),
+        ],
+    },
 ];
 
 /// Checks each crate of the table.

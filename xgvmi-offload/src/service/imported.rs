@@ -1,0 +1,32 @@
+//! A rank's buffer, imported into a service process.
+
+use crate::error::{OffloadError, Result};
+use crate::wire::Export;
+use xgvmi_ucp::{Context, ImportedMemory};
+
+/// A rank's buffer. What UCX has imported may be larger, and begin earlier.
+#[derive(Debug)]
+pub(super) struct Imported {
+    pub(super) memory: ImportedMemory,
+    pub(super) address: u64,
+}
+
+impl Imported {
+    pub(super) fn new(context: &Context, export: &Export) -> Result<Self> {
+        // SAFETY: the rank sends what UCX packed, byte by byte; its UCX is of our version.
+        let memory = unsafe { ImportedMemory::new(context, &export.packed) }?;
+        let end = |start: u64, length: u64| start.checked_add(length);
+        let inside = memory.address() <= export.address
+            && end(export.address, export.length) <= end(memory.address(), memory.length() as u64);
+        if !inside {
+            return Err(OffloadError::Failed(format!(
+                "a rank has exported {memory} for its buffer {:#x}+{}",
+                export.address, export.length
+            )));
+        }
+        Ok(Self {
+            memory,
+            address: export.address,
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! Proof of a message's sender.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Proves in each active message who sends it: a random number that the receiver gave to this peer of this job alone,
+/// over the peer's TCP connection.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Token(pub(super) [u8; 16]);
+
+impl Token {
+    pub(super) fn random() -> std::io::Result<Self> {
+        Ok(Self(xgvmi_daemon::random()?.to_le_bytes()))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
