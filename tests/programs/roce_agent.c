@@ -24,6 +24,7 @@ enum {
 	WAIT_S = 20,        /* a completion that takes longer is lost */
 	OP_INIT2RTR = 0x503,
 	OP_QUERY_QP = 0x50b,
+	OP_CREATE_DCT = 0x710,
 	OP_QUERY_VPORT = 0x762,
 	OP_QUERY_CAP = 0x100,
 	QPC = 0x18,         /* where the context of a queue pair begins in these commands */
@@ -273,6 +274,59 @@ static void do_command(char **word)
 	answer("ok index=%u gid=%s mac=%s", path[9], hex(path + 0x10, 16), hex(path + 0x26, 6));
 }
 
+/* udp SLOT PORT: the UDP source port of a queue pair, by libmlx5. Answers what the device has then. */
+static void do_udp(char **word)
+{
+	unsigned s = place(word[1], SLOTS);
+	uint8_t in[16] = { 0 }, out[QP_BYTES] = { 0 };
+	const uint8_t *path = out + QPC + 0x18;
+
+	errno = mlx5dv_modify_qp_udp_sport(qps[s], (uint16_t)number(word[2]));
+	if (errno)
+		return answer("error mlx5dv_modify_qp_udp_sport: errno %d", errno);
+	put16(in, OP_QUERY_QP);
+	put32(in + 8, qps[s]->qp_num);
+	if (mlx5dv_devx_qp_query(qps[s], in, sizeof(in), out, sizeof(out)))
+		return answer("error QUERY_QP: status 0x%x errno %d", out[0], errno);
+	answer("ok port=%u", path[0x22] << 8 | path[0x23]);
+}
+
+/* target INDEX: a target of dynamic connections at an address of the port, by the device's own command. */
+static void do_target(char **word)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct mlx5dv_srq dv_srq = { .comp_mask = MLX5DV_SRQ_MASK_SRQN };
+	struct mlx5dv_cq dv_cq = { 0 };
+	struct mlx5dv_pd dv_pd = { 0 };
+	struct mlx5dv_obj what = { 0 };
+	uint8_t in[0x80] = { 0 }, out[16] = { 0 };
+	struct mlx5dv_devx_obj *made;
+
+	what.srq.in = ibv_create_srq(pd, &init);
+	if (!what.srq.in)
+		return fail("ibv_create_srq");
+	what.srq.out = &dv_srq;
+	what.cq.in = cq;
+	what.cq.out = &dv_cq;
+	what.pd.in = pd;
+	what.pd.out = &dv_pd;
+	errno = mlx5dv_init_obj(&what, MLX5DV_OBJ_SRQ | MLX5DV_OBJ_CQ | MLX5DV_OBJ_PD);
+	if (errno)
+		return fail("mlx5dv_init_obj");
+	put16(in, OP_CREATE_DCT);
+	put32(in + 0x18, dv_cq.cqn);
+	put32(in + 0x24, dv_srq.srqn);
+	put32(in + 0x28, dv_pd.pdn);
+	in[0x38] = IBV_MTU_1024;
+	in[0x39] = 1;
+	in[0x3d] = (uint8_t)number(word[1]); /* my_addr_index */
+	made = mlx5dv_devx_obj_create(ctx, in, sizeof(in), out, sizeof(out));
+	if (!made)
+		return answer("error CREATE_DCT: status 0x%x errno %d", out[0], errno);
+	mlx5dv_devx_obj_destroy(made);
+	answer("ok");
+}
+
 /* general vport | cap PAGE: a command on the device. Answers bytes of what came back. */
 static void do_general(char **word)
 {
@@ -405,6 +459,8 @@ static void obey(char **word)
 	else if (!strcmp(verb, "qp")) do_qp(word);
 	else if (!strcmp(verb, "connect")) do_connect(word);
 	else if (!strcmp(verb, "command")) do_command(word);
+	else if (!strcmp(verb, "udp")) do_udp(word);
+	else if (!strcmp(verb, "target")) do_target(word);
 	else if (!strcmp(verb, "general")) do_general(word);
 	else if (!strcmp(verb, "write")) do_write(word);
 	else if (!strcmp(verb, "get")) do_get(word);

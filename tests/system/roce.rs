@@ -135,6 +135,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("roce_connections_by_verbs", connections_by_verbs),
         Case::new("roce_connections_by_command", connections_by_command),
         Case::new("roce_versions_do_not_mix", versions_do_not_mix),
+        Case::new("roce_udp_source_port", udp_source_port),
+        Case::new("roce_address_of_a_target", address_of_a_target),
         Case::new("roce_datagrams", datagrams),
         Case::new("roce_capabilities", capabilities),
         Case::new("roce_mtu_of_the_topology", mtu_of_the_topology),
@@ -344,6 +346,34 @@ fn versions_do_not_mix(world: &World) -> Result<()> {
     let status = host.write_to(&mut far, 0, 0x1111)?;
     ensure!(status == RETRY_EXCEEDED, "v1 to v2: {status}");
     Ok(())
+}
+
+/// Packets of RoCE v2 have a UDP source port, which libmlx5 may set; those of v1 have none.
+fn udp_source_port(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut host = Party::start(&room, ETHERNET, HOST)?;
+    for (slot, index) in [(0, IPV4_V2), (1, IPV4_V1)] {
+        let own = host.qp(slot, "rc")?;
+        host.tell(&format!("connect {slot} {own} 1 {index} {HOST_IPV4} 0"))?;
+    }
+    host.tell("udp 0 55555")?.expect_start("ok port=55555")?;
+    host.refused("udp 1 55555", EINVAL)
+}
+
+/// A target of dynamic connections has an address of its port.
+fn address_of_a_target(world: &World) -> Result<()> {
+    let room = Room::new(world)?;
+    let mut host = Party::start(&room, ETHERNET, HOST)?;
+    for index in [LOCAL_V1, IPV4_V2] {
+        host.tell(&format!("target {index}"))?;
+    }
+    for index in [EMPTY, BEYOND] {
+        let answer = host.ask(&format!("target {index}"))?;
+        ensure!(answer.contains(BAD_PARAM), "{answer:?}");
+    }
+    // On InfiniBand a target is reached by its LID.
+    let mut other = Party::start(&Room::new(world)?, INFINIBAND, HOST)?;
+    other.tell(&format!("target {EMPTY}")).map(drop)
 }
 
 /// The header in front of a datagram, the completion's word on it, and what stock libibverbs makes of both.
