@@ -25,7 +25,6 @@ const UCC_SUITE: &str = "forky";
 const UCC_PACKAGES: &[&str] = &[
     "bash",
     "coreutils",
-    "hwloc-nox",
     "ibverbs-providers",
     "libc6",
     "libesmtp6",
@@ -53,6 +52,7 @@ const UCC_PACKAGES: &[&str] = &[
     "libucc1",
     "libucx0",
     "libudev1",
+    "libze1",
     "libzstd1",
     "mpich",
     "openmpi-bin",

@@ -224,7 +224,6 @@ impl Suite<'_> {
             ],
             Launcher::Mpich => &[
                 ("MPIR_CVAR_CH4_UCX_ENABLE_UCC", "1"),
-                ("MPIR_CVAR_CH4_UCX_UCC_ENABLE", "1"),
                 ("MPIR_CVAR_NOLOCAL", "1"),
             ],
         }));
