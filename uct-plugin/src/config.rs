@@ -20,6 +20,17 @@ use table::{OPTIONS, Raw};
 /// Prefix of the options' names in the environment.
 pub(crate) const PREFIX: &str = "UCX_XGVMI_";
 
+/// In which UCX the calls by which UCP uses its cache of imports are redirected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UcpHooks {
+    /// In the versions that were tested.
+    Tested,
+    /// In any that passes the checks.
+    Any,
+    /// In none.
+    None,
+}
+
 /// The options' values.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -44,6 +55,8 @@ pub(crate) struct Options {
     alias_max: u32,
     alias_ttl: Option<Duration>,
     import_max: u32,
+    /// Whether calls of libucp are redirected.
+    pub(crate) ucp_hooks: UcpHooks,
     access_key: AccessKey,
     seal: Seal,
 }

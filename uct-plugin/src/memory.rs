@@ -127,16 +127,27 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn realloc(&self, given: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !RESERVE.has(given) && !is_made_to_fail() {
-            // SAFETY: by the contract of this function; it is the system's.
-            let grown = unsafe { System.realloc(given, layout, size) };
+        // SAFETY: by the contract of this function: the size, rounded up, fits.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        // The system is asked first in any case: a piece of the reserve goes back as soon as it can.
+        let moved = if RESERVE.has(given) {
+            // SAFETY: by the contract of this function the size is not zero.
+            unsafe { system(new, false) }
+        } else {
+            let grown = match is_made_to_fail() {
+                true => null_mut(),
+                // SAFETY: by the contract of this function; it is the system's.
+                false => unsafe { System.realloc(given, layout, size) },
+            };
             if !grown.is_null() {
                 return grown;
             }
-        }
-        // SAFETY: by the contract of this function: the size, rounded up, fits.
-        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        let moved = RESERVE.take(new);
+            null_mut()
+        };
+        let moved = match moved.is_null() {
+            true => RESERVE.take(new),
+            false => moved,
+        };
         if !moved.is_null() {
             let kept = layout.size().min(size);
             // SAFETY: both are as large as their layouts say, and the new one is nobody else's.
@@ -336,6 +347,30 @@ mod tests {
 
     fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).expect("a good layout")
+    }
+
+    #[test]
+    fn a_piece_that_grows_goes_back_to_the_reserve() {
+        let (small, large) = (layout(100, 8), 200);
+        let piece = RESERVE.take(small);
+        assert!(RESERVE.has(piece));
+        // SAFETY: the piece is as large as asked for.
+        unsafe { piece.write_bytes(0x5a, small.size()) };
+        // SAFETY: it is a piece of the allocator's, of this layout.
+        let moved = unsafe { ALLOCATOR.realloc(piece, small, large) };
+        assert!(
+            !moved.is_null() && !RESERVE.has(moved),
+            "the system has memory"
+        );
+        // SAFETY: so many bytes were moved.
+        let bytes = unsafe { std::slice::from_raw_parts(moved, small.size()) };
+        assert!(bytes.iter().all(|byte| *byte == 0x5a));
+        // The same piece is there to be taken again.
+        let again = RESERVE.take(small);
+        assert_eq!(again, piece);
+        RESERVE.give_back(again, small);
+        // SAFETY: it was given for this layout.
+        unsafe { ALLOCATOR.dealloc(moved, layout(large, 8)) };
     }
 
     #[test]

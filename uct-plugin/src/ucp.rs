@@ -29,14 +29,16 @@ mod wire;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_uint, c_void};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use xgvmi_pool::OwnerUuid;
 
+use crate::config::{self, UcpHooks};
+use crate::log;
 use crate::original::{Module, Object};
-use crate::{config, log};
 use calls::Slot;
 use hooks::{Originals, UnpackFn};
 use rcache::Params;
@@ -89,6 +91,10 @@ pub(crate) fn look_at(object: &'static Object) {
         }
         seen.push(library.base);
         let path = library.path.to_string_lossy();
+        if !is_wanted(config::get().ucp_hooks, version_of(&module)) {
+            log::debug!("{path} keeps its own import cache without a limit: UCX_XGVMI_UCP_HOOKS");
+            continue;
+        }
         match stand_in(&library, &module) {
             Ok(done) => log::debug!("{path} calls this library for its import cache{done}"),
             Err(refusal) => {
@@ -99,6 +105,30 @@ pub(crate) fn look_at(object: &'static Object) {
 }
 
 const CREATE: &CStr = c"ucs_rcache_create";
+
+/// Versions of UCX in which every entry of the test matrix passes with the calls redirected.
+const TESTED: RangeInclusive<(c_uint, c_uint)> = (1, 18)..=(1, 23);
+
+/// Major and minor number of the version, as this copy of UCP says it.
+fn version_of(module: &Module) -> Option<(c_uint, c_uint)> {
+    type VersionFn = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
+    let function = module.symbol(c"ucp_get_version")?.as_ptr();
+    // SAFETY: UCX's public function of that name has this type.
+    let function = unsafe { std::mem::transmute::<*mut c_void, VersionFn>(function) };
+    let (mut major, mut minor, mut release) = (0, 0, 0);
+    // SAFETY: the function writes its three results.
+    unsafe { function(&raw mut major, &raw mut minor, &raw mut release) };
+    Some((major, minor))
+}
+
+/// True if the calls are to be redirected in a UCP of this version.
+fn is_wanted(hooks: UcpHooks, version: Option<(c_uint, c_uint)>) -> bool {
+    match hooks {
+        UcpHooks::Tested => version.is_some_and(|version| TESTED.contains(&version)),
+        UcpHooks::Any => true,
+        UcpHooks::None => false,
+    }
+}
 
 /// Writes the functions and returns a description of the additional ones.
 fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Refusal> {
@@ -269,4 +299,25 @@ pub(crate) fn exporters() -> u64 {
 fn regions_max() -> usize {
     static MAX: OnceLock<usize> = OnceLock::new();
     *MAX.get_or_init(|| config::get().imports_max() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_redirected_in_tested_versions_unless_the_option_says_otherwise() {
+        for (version, expect) in [
+            (Some((1, 17)), false),
+            (Some((1, 18)), true),
+            (Some((1, 23)), true),
+            (Some((1, 24)), false),
+            (Some((2, 0)), false),
+            (None, false),
+        ] {
+            assert_eq!(is_wanted(UcpHooks::Tested, version), expect, "{version:?}");
+            assert!(is_wanted(UcpHooks::Any, version));
+            assert!(!is_wanted(UcpHooks::None, version));
+        }
+    }
 }

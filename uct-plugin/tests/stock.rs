@@ -69,7 +69,7 @@ fn options_are_listed_with_their_values() {
     assert!(ours(&ucx_info.plain(&["-c"], &[])).is_empty());
     let listed = ucx_info.loaded(&["-c"], &[]);
     // Their names and defaults are the table's, see the library's own tests.
-    assert_eq!(ours(&listed).len(), 22);
+    assert_eq!(ours(&listed).len(), 23);
     assert_eq!(ours(&listed)[0], "UCX_XGVMI_ENABLE=y");
     let changed = ucx_info.loaded(
         &["-c"],

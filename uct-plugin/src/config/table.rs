@@ -38,6 +38,7 @@ pub(super) struct Raw {
     pub(super) alias_max: c_uint,
     pub(super) alias_ttl: f64,
     pub(super) import_max: c_uint,
+    pub(super) ucp_hooks: c_uint,
     pub(super) key_file: *const c_char,
     pub(super) stats: c_int,
 }
@@ -69,6 +70,8 @@ static POOL_ORDER: Words<4> = Words([
     null(),
 ]);
 
+static UCP_HOOKS: Words<4> = Words([c"auto".as_ptr(), c"y".as_ptr(), c"n".as_ptr(), null()]);
+
 static INVALIDATE: Words<4> = Words([
     c"strict".as_ptr(),
     c"batched".as_ptr(),
@@ -81,7 +84,7 @@ static PROVE: Words<4> = Words([c"y".as_ptr(), c"n".as_ptr(), c"once".as_ptr(), 
 static POST: Words<3> = Words([c"raw".as_ptr(), c"verbs".as_ptr(), null()]);
 
 /// All options.
-pub(super) static OPTIONS: [Spec; 22] = [
+pub(super) static OPTIONS: [Spec; 23] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -284,6 +287,17 @@ pub(super) static OPTIONS: [Spec; 22] = [
         },
     },
     Spec {
+        name: c"UCP_HOOKS",
+        default: c"auto",
+        doc: c"Redirect the calls by which UCP uses its cache of imports, for UCX_XGVMI_IMPORT_MAX and to\n\
+               learn the exporter of a key from UCX 1.18:\n \
+               - auto: in the versions of UCX that it was tested with, 1.18 to 1.23.\n \
+               - y: in any version in which all checks pass.\n \
+               - n: not at all. UCP then keeps each import until the context ends.",
+        offset: offset_of!(Raw, ucp_hooks),
+        kind: Kind::Word(&UCP_HOOKS.0),
+    },
+    Spec {
         name: c"KEY_FILE",
         default: c"",
         doc: c"File with the secret of the job: at least 16 random characters, the same for all\n\
@@ -328,6 +342,7 @@ impl Raw {
         alias_max: 65_536,
         alias_ttl: 0.0,
         import_max: 1024,
+        ucp_hooks: 0,
         key_file: null(),
         stats: 1,
     };
@@ -384,6 +399,7 @@ mod tests {
         check(c"ON_FULL", "fallback");
         check(c"POOL_ORDER", "fifo");
         check(c"INVALIDATE", "strict");
+        check(c"UCP_HOOKS", "auto");
         check(c"KEY_FILE", "");
         check(c"POOL_INIT", raw.pool_init);
         check(c"POOL_MAX", raw.pool_max);

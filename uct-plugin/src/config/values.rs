@@ -8,7 +8,7 @@ use xgvmi_pool::mlx5::{Post, Prove};
 use xgvmi_pool::{AccessKey, Invalidate, OnFull, ReuseOrder, Seal};
 
 use super::table::{OPTIONS, Raw};
-use super::{Options, PREFIX};
+use super::{Options, PREFIX, UcpHooks};
 use crate::ucs_config::Kind;
 use crate::{key_file, log};
 
@@ -76,6 +76,11 @@ impl Raw {
             },
             alias_max: number(c"ALIAS_MAX", self.alias_max),
             import_max: number(c"IMPORT_MAX", self.import_max),
+            ucp_hooks: match self.ucp_hooks {
+                0 => UcpHooks::Tested,
+                1 => UcpHooks::Any,
+                _ => UcpHooks::None,
+            },
             alias_ttl: (!ttl.is_zero()).then_some(ttl),
             access_key,
             seal,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use xgvmi_pool::sim::{SimDevice, SimFabric};
 use xgvmi_pool::{
-    AccessKey, Alias, AliasDevice, AliasMap, AliasPolicy, DeviceError, Gvmi, Lkey, Mkey, MkeyIndex,
-    MkeyPool, OwnerUuid, PoolPolicy, RemoteKey, Tag,
+    AccessKey, Alias, AliasDevice, AliasMap, AliasPolicy, AliasRef, DeviceError, Gvmi, Lkey, Mkey,
+    MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, RemoteKey, Tag,
 };
 
 /// Keys of the lease benches: more than trays hold, as few as a rank uses.
@@ -91,5 +91,39 @@ pub(crate) fn attach(map: &AliasMap<Anything>, keys: &[RemoteKey], rounds: u64) 
     let rounds = usize::try_from(rounds).unwrap_or(0);
     for key in keys.iter().cycle().take(rounds) {
         drop(black_box(map.attach(*key).expect("an alias")));
+    }
+}
+
+/// A map of the default size with every alias in use.
+pub(crate) struct Full {
+    map: AliasMap<Anything>,
+    _pins: Vec<AliasRef<Anything>>,
+    missing: RemoteKey,
+}
+
+impl Full {
+    pub(crate) fn new() -> Self {
+        let policy = AliasPolicy::default();
+        let key = |number| RemoteKey {
+            gvmi: Gvmi::new(1),
+            mkey: Mkey::new(MkeyIndex::new(number).expect("24 bits"), Tag::UCX_POOLED),
+            owner: OWNER,
+        };
+        let aliases = policy.aliases_max;
+        let map = AliasMap::open(Arc::new(Anything::default()), policy).expect("a good policy");
+        let pins = (0..aliases).map(|number| map.attach(key(number)).expect("an alias"));
+        Self {
+            _pins: pins.collect(),
+            missing: key(aliases),
+            map,
+        }
+    }
+
+    /// Misses so many times.
+    pub(crate) fn miss(&self, rounds: u64) {
+        for _ in 0..rounds {
+            let refused = black_box(self.map.attach(self.missing));
+            assert!(refused.is_err(), "everything is in use");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! `valgrind --tool=callgrind` with two numbers of rounds, and divide what lies between.
 //!
 //! ```text
-//! instructions lease_release|alias_hit ours|peer ROUNDS
+//! instructions lease_release|alias_hit|alias_full ours|peer ROUNDS
 //! ```
 //!
 //! The subjects and their peers are those of `benches/pool`.
@@ -16,9 +16,9 @@ mod subject;
 use std::error::Error;
 
 use peer::{Peer, Processor};
-use subject::{POOL_KEYS, attach, keys, lease, map, pool};
+use subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
 
-const USAGE: &str = "usage: instructions lease_release|alias_hit ours|peer ROUNDS";
+const USAGE: &str = "usage: instructions lease_release|alias_hit|alias_full ours|peer ROUNDS";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -41,6 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let peer = Peer::table(Processor::Any).ok_or("no peer")?;
             peer.fill(&numbers).run(rounds);
         }
+        ("alias_full", "ours") => Full::new().miss(rounds),
         _ => return Err(USAGE.into()),
     }
     Ok(())

@@ -21,12 +21,13 @@ use mlx5dv_sys::{
 
 use super::connect::Loopback;
 use super::cq_ring::CqRing;
+use super::form::Form;
 use super::progress::{Progress, Ticket};
 use super::receive::Receiver;
 use super::register::Register;
 use super::send::{Post, Sender, VerbsSend};
 use super::send_ring::{SendRing, low16};
-use super::single::{Templates, Words};
+use super::single::Templates;
 use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
 use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};
@@ -272,22 +273,26 @@ impl UmrQueue {
         };
         let first = producer.next;
         let templates = producer.templates.as_ref()?;
-        let words = templates.words(op, low16(first), producer.fence)?;
-        let end = first + words.wqebbs();
-        if end - self.progress.done() > u64::from(self.capacity) {
+        // Both take three building blocks at most.
+        if first + 3 - self.progress.done() > u64::from(self.capacity) {
             return None;
         }
-        match &words {
-            Words::Bind(words) => {
-                ring.write_words(first, words);
-                ring.ring_word(end, words[0]);
+        let (index, fence) = (low16(first), producer.fence);
+        match op {
+            UmrOp::Bind { mkey, span } => {
+                let stock = Form::stock_region(span)?;
+                let blocks = templates.bind(*mkey, stock, index, fence);
+                ring.write_blocks(first, &blocks);
+                producer.next = first + 3;
+                ring.ring_word(first + 3, blocks[0][0]);
             }
-            Words::Invalidate(words) => {
-                ring.write_words(first, words);
-                ring.ring_word(end, words[0]);
+            UmrOp::Invalidate { mkey } => {
+                let blocks = templates.invalidate(*mkey, index, fence);
+                ring.write_blocks(first, &blocks);
+                producer.next = first + 2;
+                ring.ring_word(first + 2, blocks[0][0]);
             }
         }
-        producer.next = end;
         producer.fence = self.fence;
         Some(Ticket { first, last: first })
     }

@@ -6,7 +6,7 @@ use mlx5_prm::wqe::WQEBB_BYTES;
 use mlx5dv_sys::mlx5dv_qp;
 
 use super::mmio;
-use super::single::WQEBB_WORDS;
+use super::single::Block;
 use super::wqe::Wqe;
 
 /// Index of the send counter among the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).
@@ -71,10 +71,10 @@ impl SendRing {
         }
     }
 
-    /// Writes the words of an entry whose first building block is number `at`.
-    #[inline]
-    pub(super) fn write_words<const WORDS: usize>(&mut self, at: u64, words: &[u64; WORDS]) {
-        for (block, number) in words.as_chunks::<WQEBB_WORDS>().0.iter().zip(at..) {
+    /// Writes the building blocks of an entry, the first of which is number `at`.
+    #[inline(always)]
+    pub(super) fn write_blocks<const BLOCKS: usize>(&mut self, at: u64, blocks: &[Block; BLOCKS]) {
+        for (block, number) in blocks.iter().zip(at..) {
             let place = self.block(number);
             for (word, value) in block.iter().enumerate() {
                 // SAFETY: `word` is below 8, the words of a building block; the buffer is aligned
@@ -101,7 +101,7 @@ impl SendRing {
     }
 
     /// The same; `first` is the first word of the last entry.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ring_word(&mut self, end: u64, first: u64) {
         // The record holds the counter modulo 2^16.
         let counter = u32::from(low16(end)).to_be();

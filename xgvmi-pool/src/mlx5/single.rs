@@ -2,7 +2,6 @@
 //! invalidation. Most of their words are the same each time, so they are written once, as any other
 //! request, and then only what differs is put in.
 
-use super::form::Form;
 use super::wqe::{Request, Slot, Wqe};
 use crate::device::UmrOp;
 use crate::key::{Lkey, Mkey, VirtAddr};
@@ -32,11 +31,8 @@ pub(super) struct Templates {
     invalidate: [u64; INVALIDATE_WORDS],
 }
 
-/// A request as the words of its building blocks, in the adapter's order of bytes.
-pub(super) enum Words {
-    Bind([u64; BIND_WORDS]),
-    Invalidate([u64; INVALIDATE_WORDS]),
-}
+/// A building block as words in the adapter's order of bytes.
+pub(super) type Block = [u64; WQEBB_WORDS];
 
 impl Templates {
     /// The requests of the queue pair, each of which reports its completion. `None` if they cannot be
@@ -61,43 +57,43 @@ impl Templates {
         })
     }
 
-    /// The request, if it is one of the two. `index` and `fence` are those of [`Slot`].
-    #[inline]
-    pub(super) fn words(&self, op: &UmrOp<'_>, index: u16, fence: u8) -> Option<Words> {
-        let index = u64::from(index) << 40;
-        let key = u64::from(op.mkey().raw()) | u64::from(fence) << 32;
-        match op {
-            UmrOp::Bind { mkey, span } => {
-                let (region, len) = Form::stock_region(span)?;
-                let mut words = self.bind;
-                words[INDEX] |= index.to_be();
-                words[KEY] |= key.to_be();
-                words[TAG] |= u64::from(mkey.tag().get()).to_be();
-                words[START] = region.addr().get().to_be();
-                words[LEN] = u64::from(len).to_be();
-                words[ENTRY_KEY] = (u64::from(len) << 32 | u64::from(region.lkey().raw())).to_be();
-                words[ENTRY_START] = region.addr().get().to_be();
-                Some(Words::Bind(words))
-            }
-            UmrOp::Invalidate { .. } => {
-                let mut words = self.invalidate;
-                words[INDEX] |= index.to_be();
-                words[KEY] |= key.to_be();
-                Some(Words::Invalidate(words))
-            }
-        }
+    /// The bind of a key to a region of `len` bytes, below 2 GiB. `index` and `fence` are those of
+    /// [`Slot`].
+    #[inline(always)]
+    pub(super) fn bind(
+        &self,
+        mkey: Mkey,
+        (region, len): (&Region, u32),
+        index: u16,
+        fence: u8,
+    ) -> [Block; 3] {
+        let mut words = self.bind;
+        put_head(&mut words, mkey, index, fence);
+        let start = region.addr().get().to_be();
+        words[TAG] |= u64::from(mkey.tag().get()).to_be();
+        words[START] = start;
+        words[LEN] = u64::from(len).to_be();
+        words[ENTRY_KEY] = (u64::from(len) << 32 | u64::from(region.lkey().raw())).to_be();
+        words[ENTRY_START] = start;
+        let (blocks, _) = words.as_chunks();
+        [blocks[0], blocks[1], blocks[2]]
+    }
+
+    /// The invalidation of a key.
+    #[inline(always)]
+    pub(super) fn invalidate(&self, mkey: Mkey, index: u16, fence: u8) -> [Block; 2] {
+        let mut words = self.invalidate;
+        put_head(&mut words, mkey, index, fence);
+        let (blocks, _) = words.as_chunks();
+        [blocks[0], blocks[1]]
     }
 }
 
-impl Words {
-    /// Building blocks of the request.
-    #[inline]
-    pub(super) const fn wqebbs(&self) -> u64 {
-        match self {
-            Self::Bind(_) => 3,
-            Self::Invalidate(_) => 2,
-        }
-    }
+/// Fills in the control segment.
+#[inline(always)]
+fn put_head(words: &mut [u64], mkey: Mkey, index: u16, fence: u8) {
+    words[INDEX] |= (u64::from(index) << 40).to_be();
+    words[KEY] |= (u64::from(mkey.raw()) | u64::from(fence) << 32).to_be();
 }
 
 /// The request's words; `None` if it has another length.
@@ -116,6 +112,7 @@ fn words<const WORDS: usize>(op: &UmrOp<'_>, slot: Slot) -> Option<[u64; WORDS]>
 
 #[cfg(test)]
 mod tests {
+    use super::super::form::Form;
     use super::*;
     use mlx5_prm::wqe::flag;
 
@@ -128,9 +125,22 @@ mod tests {
             signaled: true,
             fence,
         };
-        match templates.words(op, index, fence).expect("one of the two") {
-            Words::Bind(found) => assert_eq!(Some(found), words(op, slot)),
-            Words::Invalidate(found) => assert_eq!(Some(found), words(op, slot)),
+        match op {
+            UmrOp::Bind { mkey, span } => {
+                let stock = Form::stock_region(span).expect("of the stock form");
+                let found = templates.bind(*mkey, stock, index, fence);
+                assert_eq!(
+                    Some(found.as_flattened()),
+                    words::<BIND_WORDS>(op, slot).as_ref().map(|w| &w[..])
+                );
+            }
+            UmrOp::Invalidate { mkey } => {
+                let found = templates.invalidate(*mkey, index, fence);
+                assert_eq!(
+                    Some(found.as_flattened()),
+                    words::<INVALIDATE_WORDS>(op, slot).as_ref().map(|w| &w[..])
+                );
+            }
         }
     }
 
@@ -155,16 +165,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_long_bind_is_not_one_of_them() {
-        let region = Region::new(VirtAddr::new(0x1000), 1 << 31, Lkey::from_raw(7));
-        let op = UmrOp::Bind {
-            mkey: Mkey::from_raw(0x1234_56fb),
-            span: region.expect("a region").into(),
-        };
-        let templates = Templates::new(1).expect("they can be written");
-        assert!(templates.words(&op, 0, 0).is_none());
     }
 }

@@ -336,6 +336,80 @@ impl Runs {
     }
 }
 
+/// What the counts of strict mode must be: the name of each, and what is wrong with it.
+pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
+    let runs = Runs::count(env, &["strict"])?;
+    let (ucx, pool) = (&runs.library["strict"], &runs.pool["strict"]);
+    let instructions: Field = |counts| counts.instructions;
+    let library = |field: Field| ucx.all("library", field);
+    let alone = |field: Field| {
+        let section = |section| pool.of(section, "library", field);
+        section(section::EXPORT) + section(section::UNMAP)
+    };
+    let stock = ["UCX", "libmlx5"].map(|owner| runs.stock.keys(owner, instructions));
+    let stock: f64 = stock.iter().sum();
+    let emulator = |counted: &Counted| counted.all("emulator", instructions);
+    let traps = faults(&runs.stock);
+    let bounds = [
+        (
+            "instructions of an export and its release by the pool alone",
+            alone(instructions),
+            stock,
+        ),
+        (
+            "instructions of an export and its release through UCX",
+            library(instructions),
+            LIBRARY_MOST * stock,
+        ),
+        (
+            "traps of an export and its release through UCX",
+            faults(ucx),
+            traps,
+        ),
+        (
+            "traps of an export and its release by the pool alone",
+            faults(pool),
+            traps,
+        ),
+        (
+            "allocations of the library per export and release",
+            library(|c| c.allocations),
+            0.0,
+        ),
+        (
+            "system calls of the library per export and release",
+            library(|c| c.system_calls),
+            0.0,
+        ),
+        (
+            "cache lines of the library per export and release",
+            ucx.lines,
+            LINES_MOST,
+        ),
+        (
+            "the emulator's instructions per export and release",
+            emulator(ucx),
+            EMULATOR_MOST * emulator(&runs.stock),
+        ),
+    ];
+    Ok(bounds
+        .into_iter()
+        .map(|(name, found, most)| {
+            let kept = found <= most && most.is_finite();
+            let failure = (!kept).then(|| format!("{found:.1}, at most {most:.1}"));
+            (name.to_owned(), failure)
+        })
+        .collect())
+}
+
+/// The library's instructions through UCX for each of stock UCX's on its pool and queue. They include the table of
+/// registrations, the checks and the guard against panics, which stock UCX does not have.
+const LIBRARY_MOST: f64 = 1.6;
+/// Cache lines of the library's own data, in a round that goes to the queue of free keys as well.
+const LINES_MOST: f64 = 60.0;
+/// The device's share is the same for the same requests; what its tables hold makes some instructions' difference.
+const EMULATOR_MOST: f64 = 1.02;
+
 /// Doorbells' traps of a round, whoever rang.
 fn faults(counted: &Counted) -> f64 {
     let owners = ["library", "UCX", "libmlx5"];
