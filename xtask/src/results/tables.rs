@@ -194,13 +194,16 @@ fn output(report: &Value, query: &Query) -> Result<String> {
         Some(wrong) => format!("{wrong} WRONG"),
         None => bail!("the report has no mismatches"),
     };
+    let link = report["link"]
+        .as_str()
+        .map_or_else(String::new, |link| format!(", link {link}"));
     let text_of = |key: &str| {
         let text = report[key].as_str();
         text.with_context(|| format!("the report has no {key}"))
     };
     write!(
         text,
-        "\n{} bytes verified at host B, {wrong}; UCX {}, profile {}\n```",
+        "\n{} bytes verified at host B, {wrong}; UCX {}, profile {}{link}\n```",
         report["verified_bytes"]
             .as_u64()
             .context("the report has no verified_bytes")?,
@@ -480,7 +483,7 @@ mod tests {
             "steady_us": {"p50": 290.0, "p99": 362.5}, "commands_per_iteration": commands,
         });
         let report = json!({
-            "rows": [row], "mismatches": 0, "verified_bytes": 7, "ucx_version": "1.20.1", "profile": "p",
+            "rows": [row], "mismatches": 0, "verified_bytes": 7, "ucx_version": "1.20.1", "profile": "p", "link": "l",
         });
         let head = "scheme             size  first (us)    p50 (us)    p99 (us)  iters  create destroy  allow alias+";
         check("demo-output", &report, head);
@@ -489,7 +492,7 @@ mod tests {
         check(
             "demo-output",
             &report,
-            "\n\n7 bytes verified at host B, none wrong; UCX 1.20.1, profile p\n```",
+            "\n\n7 bytes verified at host B, none wrong; UCX 1.20.1, profile p, link l\n```",
         );
     }
 
