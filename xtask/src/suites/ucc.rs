@@ -101,9 +101,13 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         }),
     ];
     let chosen = tests.into_iter().filter(|(name, _)| world.wants(name));
-    Ok(chosen
+    let mut cases: Vec<Case> = chosen
         .map(|(name, test)| Case::of(name, test(&suite)))
-        .collect())
+        .collect();
+    if world.wants(NO_PACKAGES) {
+        cases.push(Case::of(NO_PACKAGES, Ok(())));
+    }
+    Ok(cases)
 }
 
 fn skipped(world: &World, reason: &str) -> Vec<Case> {

@@ -1,6 +1,6 @@
 //! `tests/skips.toml`: the skips that are accepted, each with its reason.
 
-use crate::{aarch64, process};
+use crate::{aarch64, process, setup};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
@@ -23,6 +23,9 @@ pub(super) const MDBOOK: &str = "mdbook";
 const AARCH64_STD: &str = "aarch64_std";
 const AARCH64_EMULATOR: &str = "aarch64_emulator";
 
+/// The cache has the tree of stock UCC.
+const UCC_TREE: &str = "ucc_tree";
+
 /// Whether the condition that `unless` names holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
@@ -37,6 +40,9 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == AARCH64_EMULATOR {
         return aarch64::can_run();
+    }
+    if name == UCC_TREE {
+        return matches!(setup::tree::ucc_if_there(), Ok(Some(_)));
     }
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
