@@ -31,6 +31,8 @@ mod client;
 mod control;
 mod error;
 mod exchange;
+#[doc(hidden)]
+pub mod fuzzing;
 mod job_id;
 mod library;
 mod scheme;

@@ -11,14 +11,14 @@ const HELP: &str = "\
 Usage: cargo xtask fuzz [TARGET]... [--runs N]
        cargo xtask fuzz --list
 
-Builds the fuzz targets (bf-emu/fuzz, xgvmi-pool/fuzz) and runs all of them, or the named ones, one after the other, for
-N inputs each (100,000). target/fuzz/corpus/ keeps interesting inputs for the next run. target/fuzz/artifacts/ keeps
+Builds the fuzz targets (bf-emu/fuzz, xgvmi-offload/fuzz, xgvmi-pool/fuzz) and runs all of them, or the named ones, one
+after the other, for N inputs each (100,000). target/fuzz/corpus/ keeps interesting inputs for the next run. target/fuzz/artifacts/ keeps
 inputs that cause a failure.
 
 Needs a nightly compiler and cargo-fuzz. If they are missing, the command prints how to install them.";
 
 /// Directories of fuzz targets.
-const DIRS: [&str; 2] = ["bf-emu/fuzz", "xgvmi-pool/fuzz"];
+const DIRS: [&str; 3] = ["bf-emu/fuzz", "xgvmi-offload/fuzz", "xgvmi-pool/fuzz"];
 const RUNS: u64 = 100_000;
 /// Longest input, in bytes: a few times the longest command.
 const INPUT_BYTES_MAX: u32 = 2048;
