@@ -161,10 +161,12 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
             Step::Done { cost_ns: more } => {
                 cost_ns = cost_ns.saturating_add(more);
                 turn += 1;
-                if deferred::leaves_the_rest() {
-                    qp.busy = 0;
-                    qp.rang = false;
-                    deferred::postpone(locked, function, slot);
+                // A forked child cannot leave requests to the thread of the queue's owner, so it executes them.
+                if deferred::leaves_the_rest() && deferred::postpone(locked, function, slot) {
+                    if let Some(qp) = locked.function(function).qps.get_mut(slot) {
+                        qp.busy = 0;
+                        qp.rang = false;
+                    }
                     return cost_ns;
                 }
                 if turn == ENTRIES_PER_TURN {
@@ -186,7 +188,10 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
                 qp.busy = 0;
                 qp.rang = false;
                 qp.pending = true;
-                wake::wake();
+                // The thread of the queue's owner retries, and the poster may be a forked child of it.
+                if let Some(owner) = locked.peek(function).qps.owner(slot) {
+                    wake::wake_of(locked.fabric(), owner.process);
+                }
                 return cost_ns;
             }
         }

@@ -86,6 +86,29 @@ impl<'a> Room<'a> {
 
     /// That no request of a program went wrong. What programs ask before they start may well be unknown.
     pub(super) fn ensure_nothing_refused(&self) -> Result<()> {
+        let refused = self.refused(|_| true)?;
+        ensure!(refused == 0, "{refused} requests were refused");
+        Ok(())
+    }
+
+    /// The device refused nothing but the reads by which each of `exporters` processes proves a form of binds: one read
+    /// beyond the end of a key and one through an invalid key, for one form or for both.
+    pub(super) fn ensure_only_proofs_refused(&self, exporters: u64) -> Result<()> {
+        const READS_OF_A_PROOF: u64 = 2;
+        const PROOF: &str = "remote_access";
+        let other = self.refused(|name| name != PROOF)?;
+        ensure!(other == 0, "{other} requests were refused");
+        let proofs = self.refused(|name| name == PROOF)?;
+        let (least, most) = (READS_OF_A_PROOF * exporters, 2 * READS_OF_A_PROOF * exporters);
+        ensure!(
+            (least..=most).contains(&proofs),
+            "{proofs} accesses were refused; the proofs of {exporters} processes make {least} to {most}"
+        );
+        Ok(())
+    }
+
+    /// Work requests that the device refused for a reason that `wanted` accepts.
+    fn refused(&self, wanted: impl Fn(&str) -> bool) -> Result<u64> {
         const KINDS: [&str; 6] = [
             "local_",
             "remote_",
@@ -94,10 +117,9 @@ impl<'a> Room<'a> {
             "unknown_work",
             "cq_overrun",
         ];
-        let bad = |name: &str| KINDS.iter().any(|kind| name.starts_with(kind));
-        let refused = self.counted("refusals", bad)?;
-        ensure!(refused == 0, "{refused} requests were refused");
-        Ok(())
+        self.counted("refusals", |name: &str| {
+            KINDS.iter().any(|kind| name.starts_with(kind)) && wanted(name)
+        })
     }
 
     fn emulator(&self, subcommand: &str) -> Command {
