@@ -62,7 +62,7 @@ struct OrchestrateArgs {
     #[arg(long)]
     profile: String,
     /// What the device's ports are connected to, for the report.
-    #[arg(long)]
+    #[arg(long, value_name = "NAME", default_value = "infiniband")]
     link: String,
     /// Bytes per transfer; at least 16K.
     #[arg(

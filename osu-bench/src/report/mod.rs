@@ -183,6 +183,7 @@ pub(crate) mod tests {
         assert_eq!(
             keys(&json),
             [
+                "link",
                 "mismatches",
                 "profile",
                 "rows",

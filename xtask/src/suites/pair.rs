@@ -99,7 +99,10 @@ impl<'a> Room<'a> {
         let other = self.refused(|name| name != PROOF)?;
         ensure!(other == 0, "{other} requests were refused");
         let proofs = self.refused(|name| name == PROOF)?;
-        let (least, most) = (READS_OF_A_PROOF * exporters, 2 * READS_OF_A_PROOF * exporters);
+        let (least, most) = (
+            READS_OF_A_PROOF * exporters,
+            2 * READS_OF_A_PROOF * exporters,
+        );
         ensure!(
             (least..=most).contains(&proofs),
             "{proofs} accesses were refused; the proofs of {exporters} processes make {least} to {most}"
