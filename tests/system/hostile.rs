@@ -89,7 +89,7 @@ fn blob(bytes: &[u8]) -> Vec<u8> {
 
 /// The first bytes of a connection.
 fn first_words() -> Vec<Way> {
-    const STRANGER: &str = "is no xgvmi-sp and no client of it";
+    const STRANGER: &str = "neither xgvmi-sp nor a client of it";
     vec![
         way("http", b"GET / HTTP/1.1\r\n\r\n".to_vec(), STRANGER),
         way(
@@ -100,10 +100,10 @@ fn first_words() -> Vec<Way> {
         way("ssh", b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), STRANGER),
         way("one_wrong_byte_of_the_magic", b"xgsq".to_vec(), STRANGER),
         way("zeros", vec![0; 64], STRANGER),
-        way("version_0", header(0, 1), "version 0 of the protocol"),
-        way("version_2", header(2, 1), "version 2 of the protocol"),
-        way("version_99", header(99, 0), "version 99 of the protocol"),
-        way("version_max", header(u32::MAX, 1), "version 4294967295"),
+        way("version_0", header(0, 1), "protocol version is 0,"),
+        way("version_2", header(2, 1), "protocol version is 2,"),
+        way("version_99", header(99, 0), "protocol version is 99,"),
+        way("version_max", header(u32::MAX, 1), "protocol version is 4294967295,"),
         way(
             "length_max",
             [header(VERSION, u32::MAX), vec![0]].concat(),
@@ -363,12 +363,12 @@ fn second_frames(ucx: &str) -> Vec<Way> {
         after(
             "another_version_after_the_hello",
             header(4, 1),
-            "version 4 of the protocol",
+            "protocol version is 4,",
         ),
         after(
             "another_protocol_after_the_hello",
             b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-            "is no xgvmi-sp",
+            "neither xgvmi-sp",
         ),
     ]
 }

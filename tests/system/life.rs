@@ -35,7 +35,7 @@ fn drain(world: &World) -> Result<()> {
     }
     for service in farm.services.iter_mut().flatten() {
         service.signal(libc::SIGTERM)?;
-        service.hear("1 jobs may finish within 60 s, new ones are refused")?;
+        service.hear("1 running jobs have 60 s to finish, new jobs are refused")?;
     }
     fail(
         farm.job(1, &["--rounds", "2"], |_, _| ())?,
@@ -106,7 +106,7 @@ fn reload(world: &World) -> Result<()> {
     fs::write(&of_services, "short")?;
     for service in farm.services.iter_mut().flatten() {
         service.signal(libc::SIGHUP)?;
-        service.hear("SIGHUP: the secret stays as it was")?;
+        service.hear("SIGHUP: the secret is unchanged")?;
     }
     succeed(farm.job(1, &rounds, with(&second))?)?;
     Ok(())

@@ -137,7 +137,7 @@ fn limit_of_keys(world: &World) -> Result<()> {
     let created = found["created"].as_u64().context("created")?;
     let refusal = found["refusal"].as_str().unwrap_or_default();
     ensure!(
-        well && (10..=20).contains(&created) && refusal.contains("status 0x8"),
+        well && (10..=20).contains(&created) && refusal.contains("exceeds the limits"),
         "{found:#}"
     );
     Ok(())

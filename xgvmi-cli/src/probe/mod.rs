@@ -149,14 +149,20 @@ fn examine(
         Some(dpu) => Some(dpu.limit(function, arguments.limit)?),
         None => None,
     };
+    // A device that fails the proof of the stock form refuses every bind. The rest of the report is of use all the same.
+    let binds = proofs.first().is_some_and(report::Proof::holds);
     let peer = match dpu.as_deref_mut() {
-        Some(dpu) => Some(dpu.exchange(function)?),
-        None => None,
+        Some(dpu) if binds => Some(dpu.exchange(function)?),
+        _ => None,
+    };
+    let approaches: &[Approach] = match binds {
+        true => &Approach::ALL,
+        false => &[Approach::Umem, Approach::Indirection],
     };
     let document = cost_table::measure(
         function,
         dpu.map(|dpu| cost_table::Dpu::Other(dpu)),
-        (&Approach::ALL, &arguments.sizes, arguments.repeats),
+        (approaches, &arguments.sizes, arguments.repeats),
     )?;
     let costs = document.rows.into_iter().map(|row| Cost {
         approach: row.approach,
