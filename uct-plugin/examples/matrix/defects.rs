@@ -460,7 +460,7 @@ fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
             pair.host.log().map_err(name)?,
         ];
         let mut lines = logs.iter().flatten();
-        told += usize::from(lines.any(|line| line.contains("out of memory, exports and imports")));
+        told += usize::from(lines.any(|line| line.contains("out of memory, UCX handles exports and imports")));
     }
     // Some fail at the very end, where nothing is begun any more.
     match told {
