@@ -45,12 +45,12 @@ impl Kind {
         Self::Dm,
     ];
 
-    /// The handle of an object in a context: its kind and its place in the table.
+    /// The handle of an object in a context: its kind and its index in the table.
     pub(crate) fn handle(self, slot: u32) -> u32 {
         (self as u32) << 24 | slot & 0xff_ffff
     }
 
-    /// The place that a handle of this kind names.
+    /// The index in a handle of this kind.
     pub(crate) fn slot(self, handle: u32) -> Result<u32, Errno> {
         if handle >> 24 == self as u32 {
             Ok(handle & 0xff_ffff)
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// Kind and place that a handle names.
+    /// The kind and the index in a handle.
     pub(crate) fn split(handle: u32) -> Result<(Self, u32), Errno> {
         let kind = Self::ALL
             .into_iter()
@@ -69,12 +69,12 @@ impl Kind {
     }
 }
 
-/// A call in progress: who makes it, on what, and how long hardware would take for it.
+/// A call in progress: its caller, its function, and the time that hardware would need.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) process: &'a Process,
     pub(crate) context: Context,
-    /// The context's file.
+    /// File descriptor of the context.
     pub(crate) fd: RawFd,
     cost_ns: Cell<u64>,
 }
@@ -89,7 +89,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// How long hardware would take for what was done so far, in nanoseconds.
+    /// Time that hardware would need for the work so far, in nanoseconds.
     pub(crate) fn cost_ns(&self) -> u64 {
         self.cost_ns.get()
     }
@@ -106,7 +106,7 @@ impl<'a> Call<'a> {
         self.context.function
     }
 
-    /// What the function is.
+    /// Identity of the function.
     pub(crate) fn identity(&self) -> Result<&'static Identity, Errno> {
         let identity = self.fabric().identity(self.function());
         identity.ok_or(Errno(libc::ENODEV))
@@ -116,7 +116,7 @@ impl<'a> Call<'a> {
         self.fabric().counters(self.function())
     }
 
-    /// Owner of what this call makes.
+    /// Owner of the objects that this call creates.
     pub(crate) fn owner(&self) -> Result<Owner, Errno> {
         Ok(Owner {
             process: self.process.number()?,
@@ -129,20 +129,20 @@ impl<'a> Call<'a> {
         self.counters().command(command);
     }
 
-    /// Notes that hardware would take time for the call.
+    /// Adds the time that hardware would need.
     pub(crate) fn costs(&self, kind: CostKind, bytes: u64) {
         let cost = self.fabric().profile().cost_ns(kind, bytes);
         self.cost_ns.set(self.cost_ns.get().saturating_add(cost));
     }
 
-    /// The answer to a table that is full.
+    /// The errno for a full table.
     pub(crate) fn full(&self, table: Full) -> Errno {
         self.counters().refuse(Refusal::TableFull);
         self.tell_full(table);
         Errno(libc::ENOMEM)
     }
 
-    /// Says, once in a process, that a table is full: an application only sees an errno.
+    /// Logs a full table, once in a process: an application sees only an errno.
     pub(crate) fn tell_full(&self, table: Full) {
         static TOLD: AtomicU32 = AtomicU32::new(0);
         if TOLD.fetch_or(1 << table as u32, Ordering::Relaxed) & 1 << table as u32 != 0 {
@@ -158,7 +158,7 @@ impl<'a> Call<'a> {
         let _ = sys::write(2, text.as_bytes());
     }
 
-    /// Puts an mkey into its table.
+    /// Inserts an mkey into its table.
     pub(crate) fn insert_mkey(
         &self,
         function: &mut Function,
@@ -172,7 +172,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a function can have no more of.
+/// A table of a function that can be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Full {
@@ -187,7 +187,7 @@ pub(crate) enum Full {
 }
 
 impl Full {
-    /// What it is, in words, and how many there can be.
+    /// Name of the objects and the largest number of them.
     fn limit(self) -> (&'static str, usize) {
         match self {
             Self::Pds => ("protection and XRC domains", PDS_MAX),

@@ -5,7 +5,7 @@ use mlx5_prm::qp::state;
 use crate::engine::polling;
 use crate::fabric::objects::{Held, Qp};
 
-/// Forgets everything that is posted; the rings start anew.
+/// Drops everything posted and resets the rings.
 pub(crate) fn reset(qp: &mut Qp) {
     qp.state = state::RST;
     polling::forget_rung(qp.dbrec);

@@ -8,10 +8,10 @@ use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{Mkey, MkeyKind};
 use crate::memory::Space;
 
-/// Keys that may lie behind one another: an alias, a window or UMR key, a KSM key, the memory.
+/// Longest chain of keys: an alias, a window or UMR key, a KSM key, and the memory.
 pub(crate) const DEPTH_MAX: usize = 4;
 
-/// What a key is to be used for.
+/// The use that a request makes of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// The poster's own key, read.
@@ -38,8 +38,8 @@ impl Need {
         }
     }
 
-    /// What the keys behind an indirect one must grant: remote rights are given by the outer key,
-    /// and the memory behind it must be writable where it is written.
+    /// The use that inner keys must grant. The outer key grants remote rights. The memory behind it
+    /// must permit local writes if the request writes to it.
     fn behind(self) -> Self {
         match self {
             Self::LocalRead | Self::RemoteRead => Self::LocalRead,
@@ -48,7 +48,7 @@ impl Need {
     }
 }
 
-/// Who uses a key: the queue pair whose protection domain counts.
+/// The user of a key: the queue pair whose protection domain is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Side {
     /// Its function.
@@ -59,40 +59,41 @@ pub(crate) struct Side {
     pub qpn: u32,
 }
 
-/// Why a key does not open memory.
+/// Reason why a key gives no access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// There is no such key, or its variant is another.
+    /// No such key exists, or its variant differs.
     NoKey,
-    /// It is free: not bound, or invalidated.
+    /// The key is free: not bound, or invalidated.
     Free,
-    /// It belongs to another protection domain or queue pair.
+    /// The key belongs to another protection domain or queue pair.
     Foreign,
-    /// It does not grant this use.
+    /// The key does not grant this use.
     Rights,
-    /// The range is not within it.
+    /// The range exceeds the key's range.
     Bounds,
-    /// Too many keys behind one another, or an alias behind a key.
+    /// The chain of keys is too long, or contains an alias behind another key.
     Depth,
-    /// It is an alias, and what it stood for is gone.
+    /// The key is an alias, and its target no longer exists.
     Stale,
 }
 
 /// A range of one process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// The process, as objects name it.
+    /// The process, by its number on the device.
     pub process: u32,
     /// Its memory.
     pub space: Space,
-    /// Where.
+    /// Start address.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// Where the first bytes of `length` at `address` behind `key` lie: a piece of 1 to `length` bytes.
-/// The whole range is checked against the key itself; keys behind it only as far as the piece goes.
+/// Resolves `length` bytes at `address` of `key` to the first contiguous piece of memory, of 1 to
+/// `length` bytes. The whole range is checked against the key itself. Inner keys are checked for
+/// the piece only.
 pub(crate) fn resolve(
     locked: &Locked<'_>,
     side: Side,
@@ -117,8 +118,8 @@ pub(crate) fn resolve(
         if mkeys.generation(slot) != Some(target.generation) {
             return Err(Denied::Stale);
         }
-        // The variant of an alias is its maker's affair, and domains do not cross functions: that
-        // of the target is the one that keys behind it must share.
+        // The creator of an alias chooses its variant, so the variant is not checked. Protection
+        // domains belong to one function: inner keys must be in the target's domain.
         mkey = mkeys.get(slot).ok_or(Denied::Stale)?;
         if mkey.kind == MkeyKind::Alias {
             return Err(Denied::Depth);
@@ -185,7 +186,7 @@ fn check_use(mkey: &Mkey, pd: u32, side: Side, need: Need) -> Result<(), Denied>
     }
 }
 
-/// Where in the key the range starts.
+/// Offset of the range in the key.
 fn check_bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Denied> {
     let offset = address.checked_sub(mkey.start).ok_or(Denied::Bounds)?;
     let end = offset.checked_add(length).ok_or(Denied::Bounds)?;
@@ -196,7 +197,7 @@ fn check_bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Denied> {
     }
 }
 
-/// The key, address and room behind an indirect key at `offset`.
+/// The inner key, the address and the remaining bytes of an indirect key's entry at `offset`.
 fn entry(
     locked: &Locked<'_>,
     function: usize,
@@ -237,11 +238,11 @@ fn entry(
     Err(Denied::Bounds)
 }
 
-/// The head of a strided list: where a key would stand, this (`mlx5dv.h`,
+/// Marks the head of a strided list, in the field that holds a key in other entries (`mlx5dv.h`,
 /// `struct mlx5_wqe_umr_repeat_block_seg`, `op`).
 pub(crate) const REPEAT_BLOCK: u32 = 0x400;
 
-/// A strided list: rounds of the same ranges, each round's a stride further on.
+/// A strided list: rounds over the same ranges. Each round starts one stride further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Repeat {
     /// Bytes of a round.
@@ -273,7 +274,7 @@ fn strided(
     let mut within = offset % repeat.round;
     for index in 1..=repeat.ranges {
         let range = get(index)?;
-        // The length of such a range is two halves: the stride and the bytes.
+        // The length field of such a range has two halves: the stride and the number of bytes.
         let (stride, bytes) = (
             u64::from(range.byte_count >> 16),
             u64::from(range.byte_count & 0xffff),

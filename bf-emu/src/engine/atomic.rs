@@ -15,8 +15,8 @@ use super::work::{Atomic, AtomicKind};
 use crate::fabric::Locked;
 use crate::memory::{MemoryError, Space};
 
-/// Carries out an atomic operation; what was there before goes to `list`, or into the completion if
-/// `limit` bytes of it may hold data.
+/// Executes an atomic operation. The previous value goes to `list`, or into the completion if up to
+/// `limit` bytes may be there.
 pub(super) fn execute(
     locked: &mut Locked<'_>,
     poster: &Poster,
@@ -48,9 +48,9 @@ pub(super) fn execute(
             return Err(REMOTE_ACCESS);
         }
     };
-    // Into memory eight bytes come back in the host's order; of less, the device is not told which that
-    // is (`atomic_req_8B_endianness_mode`). A completion has all of them in the wire's order, as UCX
-    // reads them there (`uct_rc_mlx5_common_atomic64_le_handler`).
+    // Memory receives a word of eight bytes in host order. A word of four bytes is always in wire
+    // order: no setting applies to it (`atomic_req_8B_endianness_mode`). A completion holds every
+    // word in wire order, as UCX reads it (`uct_rc_mlx5_common_atomic64_le_handler`).
     let in_completion = Scattered::fits(limit, bytes);
     let wire = before.to_be_bytes();
     let host = before.to_ne_bytes();
@@ -68,8 +68,8 @@ pub(super) fn execute(
     moved.map_err(|_| LOCAL_PROTECTION)
 }
 
-/// Reads a word, writes what becomes of it, and returns what it was. The word is in host order; it is
-/// atomic against other atomics, which all happen under the device's lock.
+/// Reads a word, writes its new value, and returns the previous value. The word is in host order.
+/// The change is atomic with respect to other atomics, because all of them hold the device's lock.
 fn change(space: Space, address: u64, atomic: Atomic) -> Result<u64, MemoryError> {
     if atomic.bytes == 4 {
         let mut word = [0; 4];
@@ -87,7 +87,7 @@ fn change(space: Space, address: u64, atomic: Atomic) -> Result<u64, MemoryError
 }
 
 impl AtomicKind {
-    /// What becomes of a word. Words of four bytes are in the lower half.
+    /// The new value of a word. A word of four bytes is in the lower half.
     fn after(self, before: u64) -> u64 {
         match self {
             Self::CompareSwap { compare, swap } => Self::MaskedCompareSwap {
@@ -115,10 +115,11 @@ impl AtomicKind {
     }
 }
 
-/// Adds the fields of two words: a set bit of `boundary` is the upper end of a field, from which
-/// nothing is carried into the next.
+/// Adds the fields of two words. A set bit of `boundary` is the highest bit of a field; no carry
+/// leaves it.
 fn add_in_fields(a: u64, b: u64, boundary: u64) -> u64 {
-    // The bits at the boundaries are added without their carry; the others cannot carry across.
+    // The boundary bits are added without their carry. The other bits cannot carry across a
+    // boundary.
     let low = !boundary;
     ((a & low).wrapping_add(b & low)) ^ ((a ^ b) & boundary)
 }
@@ -164,7 +165,7 @@ mod tests {
         let fields = |boundary, add| AtomicKind::MaskedFetchAdd { add, boundary };
         assert_eq!(fields(0, 1).after(0xff), 0x100);
         assert_eq!(fields(0x80, 1).after(0xff), 0);
-        // A boundary everywhere makes it an exclusive or.
+        // With a boundary at every bit the addition is an exclusive or.
         assert_eq!(fields(u64::MAX, 0b0110).after(0b0011), 0b0101);
     }
 

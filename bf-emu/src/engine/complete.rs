@@ -19,18 +19,18 @@ use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
 use crate::sys;
 
-/// Writes an entry into completion queue `slot`, and tells its owner if that was asked for.
+/// Writes an entry into completion queue `slot`, and notifies the owner if the queue is armed.
 pub(crate) fn complete(locked: &mut Locked<'_>, function: usize, slot: u32, cqe: Cqe) {
     complete_taking(locked, (function, slot), cqe, Take::default());
 }
 
-/// As [`complete`], for an entry that is taken from its queue at the same time: others see both or
-/// neither, even if this process is killed in the middle.
+/// Like [`complete`], and takes an entry of a work queue in the same step. Other processes see both
+/// changes or neither, even if this process is killed between them.
 pub(crate) fn complete_taking(locked: &mut Locked<'_>, queue: (usize, u32), cqe: Cqe, take: Take) {
     complete_scattered(locked, queue, (cqe, &Scattered::NONE), take);
 }
 
-/// As [`complete_taking`], with data in the entry.
+/// Like [`complete_taking`], with data in the entry.
 pub(crate) fn complete_scattered(
     locked: &mut Locked<'_>,
     (function, slot): (usize, u32),
@@ -60,8 +60,8 @@ pub(crate) fn complete_scattered(
     let address = entry_at(&cq);
     let mut entry = cqe.to_bytes();
     if let Some(data) = scattered.put(&mut cqe, &mut entry) {
-        // Nobody reads it before the entry behind it says so; a queue whose entries have no first
-        // half has no such queue pairs.
+        // A reader looks at this half only after the entry behind it is valid. A queue without
+        // first halves has no queue pair that scatters into them.
         let _ = space.write(address.wrapping_sub(data.len() as u64), &data);
     }
     let record = Record {
@@ -80,8 +80,8 @@ pub(crate) fn complete_scattered(
     }
 }
 
-/// Does what is in the journal, and closes it. False if the entry could not be written. Doing it
-/// twice is like doing it once.
+/// Executes the journal's record and closes it. Returns false if the entry could not be written.
+/// The execution is idempotent.
 fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written, &Record)) -> bool {
     let (function, slot) = (record.function, record.slot);
     receive::count(locked, &record.take);
@@ -119,7 +119,7 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
     written
 }
 
-/// Tells the owner of a completion queue, who armed it and was not told when there was something.
+/// Notifies the owner of a completion queue that was armed and whose event was delayed.
 pub(super) fn tell_armed(locked: &mut Locked<'_>, function: usize, slot: u32) {
     if let Some(cq) = locked.peek(function).cqs.get(slot) {
         let told = ((cq.channel, cq.user_handle), cq.devx);
@@ -127,8 +127,8 @@ pub(super) fn tell_armed(locked: &mut Locked<'_>, function: usize, slot: u32) {
     }
 }
 
-/// Tells the owner of a completion queue, who armed it. The event is counted, and its record in the
-/// journal closed, if there is one, when nothing is left but to write it.
+/// Notifies the owner of an armed completion queue. The event is counted, and the journal's record
+/// (if any) closed, immediately before the event is written.
 fn wake(
     locked: &mut Locked<'_>,
     (function, slot): (usize, u32),
@@ -153,7 +153,7 @@ fn wake(
     }
 }
 
-/// Brings to an end what the dead holder of the lock was doing to queues of others.
+/// Finishes the changes to other processes' queues that a dead holder of the lock began.
 pub(crate) fn recover(locked: &mut Locked<'_>) {
     if let Some((written, record)) = locked.common().journal.pending() {
         let cqs = &locked.peek(record.function).cqs;
@@ -177,8 +177,8 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
     }
 }
 
-/// Lets a completion queue go on in another ring, behind an entry in the old one that says so.
-/// False if that entry, or what is still unread, has no room.
+/// Moves a completion queue to another ring. The last entry of the old ring reports the move.
+/// Returns false if that entry, or the unread entries, do not fit.
 pub(crate) fn resize(locked: &mut Locked<'_>, function: usize, slot: u32, ring: Ring) -> bool {
     let tables = locked.peek(function);
     let Some(cq) = tables.cqs.get(slot).copied() else {
@@ -211,21 +211,22 @@ pub(crate) fn resize(locked: &mut Locked<'_>, function: usize, slot: u32, ring: 
     if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
         cq.consumed = consumed;
         cq.produced = cq.produced.wrapping_add(1);
-        // The entry that says so is none that the owner is told of.
+        // The resize entry itself causes no event.
         cq.window.from = cq.window.from.wrapping_add(1);
         cq.ring = ring;
     }
     true
 }
 
-/// Where the contents of a queue's next entry go: those of 128 bytes have them in the second half.
+/// Address of the contents of a queue's next entry. An entry of 128 bytes has them in its second
+/// half.
 fn entry_at(cq: &Cq) -> u64 {
     cq.ring
         .entry(cq.produced)
         .wrapping_add((1 << cq.ring.log_stride) - CQE_BYTES as u64)
 }
 
-/// How far the owner has read, if there is room for another entry.
+/// The owner's consumer counter, if the ring has a free entry.
 fn room(space: Space, cq: &Cq) -> Option<u32> {
     let full = |consumed: u32| cq.produced.wrapping_sub(consumed) >= cq.ring.count;
     if cq.ignore_overrun || !full(cq.consumed) {
@@ -235,7 +236,7 @@ fn room(space: Space, cq: &Cq) -> Option<u32> {
     (!full(consumed)).then_some(consumed)
 }
 
-/// A consumer counter, widened from its 24 bits: at most so far behind what was produced.
+/// Widens a consumer counter of 24 bits. The result is less than 2^24 behind the producer counter.
 fn widen(cq: &Cq, counter: u32) -> u32 {
     const MASK: u32 = 0xff_ffff;
     cq.produced
@@ -255,9 +256,10 @@ fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
     owed::pay(locked, function, queue);
 }
 
-/// Arms a completion queue: the owner has read up to the counter in `command`, the arm word of the
-/// doorbell or of the doorbell record, and wants to be told of what is beyond it. (The record's
-/// other word need not be kept by an owner that ignores overruns: UCX does not.)
+/// Arms a completion queue. `command` is the arm word of the doorbell, or None to read it from the
+/// doorbell record. Its counter says how far the owner has read; the owner requests an event for
+/// any later entry. An owner that ignores overruns may leave the record's other word stale, as UCX
+/// does.
 pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, command: Option<u32>) {
     let tables = locked.peek(function);
     let Some(cq) = tables.cqs.get(slot).copied() else {
@@ -275,7 +277,8 @@ pub(crate) fn arm(locked: &mut Locked<'_>, function: usize, slot: u32, command: 
         Armed::Solicited
     };
     let consumed = widen(&cq, command);
-    // An entry that came before the arming counts, or the owner would sleep on it.
+    // An entry written before the arming counts. Otherwise the owner would sleep although it has an
+    // entry.
     let late = cq.produced != consumed;
     let verdict = match locked.function(function).cqs.get_mut(slot) {
         Some(cq) if late && cq.moderation.is_on() => {
@@ -339,7 +342,7 @@ fn send_error(
     complete_taking(locked, (function, qp.send_cq), cqe, take);
 }
 
-/// Brings a queue pair into the error state: everything that is posted is flushed.
+/// Brings a queue pair into the error state and flushes everything posted on it.
 pub(crate) fn enter_error(
     locked: &mut Locked<'_>,
     function: usize,
@@ -358,13 +361,13 @@ pub(crate) fn enter_error(
     end(locked, function, qpn);
 }
 
-/// True if a queue pair owes events, which it sends when it enters the error state.
+/// True if a queue pair owes events, which are sent when it enters the error state.
 pub(crate) fn owes_events(locked: &Locked<'_>, function: usize, qpn: u32) -> bool {
     let qp = locked.peek(function).qps.get(qp_slot(qpn));
     qp.is_some_and(|qp| qp.owed != 0)
 }
 
-/// Brings a queue pair that may owe events for it into the error state.
+/// Brings a queue pair into the error state, and sends the events that it owes.
 fn end(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     if let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) {
         qp.state = state::ERR;
@@ -374,7 +377,7 @@ fn end(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     owed::pay(locked, function, Object::QueuePair(qp_slot(qpn)));
 }
 
-/// Completes everything that is posted on a queue pair in error with a flush error.
+/// Completes every posted request of a queue pair in error with a flush error.
 pub(crate) fn flush(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     flush_sends(locked, function, qpn);
     flush_receives(locked, function, qpn);
@@ -400,7 +403,7 @@ fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     };
     let mut done = qp.sq_done;
     let mut left = low16(record).wrapping_sub(low16(done));
-    // A doorbell record that claims more than the ring holds is not believed.
+    // A doorbell record that claims more entries than the ring holds is ignored.
     while left != 0 && u32::from(left) <= qp.sq.count {
         let mut bytes = [0; Ctrl::BYTES];
         if space.read(qp.sq.entry(done), &mut bytes).is_err() {
@@ -416,8 +419,8 @@ fn flush_sends(locked: &mut Locked<'_>, function: usize, qpn: u32) {
     }
 }
 
-/// Takes the completion that is kept back from a queue pair whose requests are flushed: what to
-/// complete in error, if the poster is to know.
+/// Takes the delayed completion of a queue pair whose requests are flushed. Returns the request to
+/// complete in error, if there was one.
 fn give_up_held(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Option<Ctrl> {
     let qp = locked.function(function).qps.get_mut(qp_slot(qpn))?;
     let held = std::mem::take(&mut qp.held);

@@ -16,7 +16,7 @@ use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
 use crate::model::address::mtu_bytes;
 
-/// Sends a datagram. What its receiver cannot take is dropped, and counted.
+/// Sends a datagram. A datagram that its receiver cannot accept is dropped and counted.
 pub(super) fn datagram(
     locked: &mut Locked<'_>,
     poster: &Poster,
@@ -25,7 +25,7 @@ pub(super) fn datagram(
 ) -> Result<Outcome, Fault> {
     let length = packet_length(locked, poster, &message.list)?;
     if is_ethernet(locked, poster) && !to.extended {
-        // Without a global route there is no address.
+        // A datagram without a global route has no address here.
         return Err(LOCAL_OPERATION);
     }
     if deliver(locked, poster, (message, length), to)?.is_none() {
@@ -51,7 +51,8 @@ fn packet_length(locked: &Locked<'_>, poster: &Poster, list: &List) -> Result<u1
     }
 }
 
-/// Writes a datagram of this length into the receive entry of its receiver. None if it is to be dropped.
+/// Writes a datagram of this length into its receiver's next receive entry. Returns None if the
+/// datagram is to be dropped.
 fn deliver(
     locked: &mut Locked<'_>,
     poster: &Poster,
@@ -94,13 +95,13 @@ fn deliver(
     Ok(Some(()))
 }
 
-/// The queue pair that an address vector names, if it takes datagrams with the poster's key.
+/// The queue pair that an address vector names, if it accepts datagrams with the poster's key.
 fn listener(locked: &Locked<'_>, poster: &Poster, to: &AddressVector) -> Option<Poster> {
     let (fabric, from) = (locked.fabric(), poster.place());
     let place = destination(fabric, from, to).filter(|to| fabric.connects(from, *to))?;
     let qps = &locked.peek(place.function).qps;
     let qp = qps.get(qp_slot(to.dqp))?.as_peer();
-    // The upper bit of the key asks for the sender's own.
+    // The upper bit of the key selects the sender's own key.
     let [a, b, c, d, ..] = to.key.to_be_bytes();
     let asked = u32::from_be_bytes([a, b, c, d]);
     let qkey = if asked >> 31 == 1 {
@@ -120,8 +121,8 @@ fn listener(locked: &Locked<'_>, poster: &Poster, to: &AddressVector) -> Option<
     })
 }
 
-/// Writes the header of a datagram, if it has one, in front of its receiver's room. Returns the flags of its
-/// completion; None if the header cannot be written.
+/// Writes the header of a datagram, if it has one, at the start of the receiver's buffer. Returns
+/// the completion's flags, or None if the header cannot be written.
 fn put_header(
     locked: &mut Locked<'_>,
     poster: &Poster,

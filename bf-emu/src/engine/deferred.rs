@@ -18,7 +18,7 @@ use crate::sys;
 /// Environment variable that names the mode of a process: `trap`, `polling`, `deferred` or
 /// `deferred:SEED`.
 pub const ENV_MODE: &str = "BFEMU_MODE";
-/// The seed of those who name none.
+/// Default seed.
 pub const SEED_DEFAULT: u64 = 1;
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -26,21 +26,21 @@ static SEED: AtomicU64 = AtomicU64::new(SEED_DEFAULT);
 /// Draws made so far.
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
-/// Who carries out posted work.
+/// The thread that executes posted work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The posting thread, when it rings the doorbell.
+    /// The posting thread, at its doorbell store.
     Trap,
-    /// A thread of the poster, which finds it in the doorbell records.
+    /// A thread of the posting process, which watches the doorbell records.
     Polling,
-    /// A thread of the poster, later.
+    /// A thread of the posting process, after a delay.
     Deferred {
-        /// What the delays are drawn from.
+        /// Seed of the pseudo-random delays.
         seed: u64,
     },
 }
 
-/// A mode that is none.
+/// The text names no mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a mode: trap, polling, deferred, or deferred:SEED with a number up to 2^64 - 1"
@@ -88,7 +88,7 @@ pub(crate) fn set(mode: Mode) {
     polling::set(mode == Mode::Polling);
 }
 
-/// True if work of this process is deferred.
+/// True if this process defers its work.
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
@@ -98,7 +98,8 @@ fn draw() -> u64 {
     mixed(SEED.load(Ordering::Relaxed), number)
 }
 
-/// A delay of `drawn`: mostly short, sometimes long enough for others to do a lot meanwhile.
+/// The delay that follows from `drawn`: mostly short, sometimes long enough for many operations of
+/// other processes.
 fn delay_ns(drawn: u64) -> u64 {
     let most_us = match drawn % 16 {
         0..8 => 20,
@@ -108,15 +109,15 @@ fn delay_ns(drawn: u64) -> u64 {
     (drawn >> 8) % (most_us * 1000)
 }
 
-/// Notes that there is something to do on a queue pair, which must be of this process, and that it
-/// is not to be done at once. False if it is to be done now.
+/// Defers the work on a queue pair of this process. Returns false if the work is to be executed
+/// now.
 pub(crate) fn postpone(locked: &mut Locked<'_>, function: usize, slot: u32) -> bool {
     if !is_on() {
         return false;
     }
     let tables = locked.peek(function);
     let owner = tables.qps.owner(slot);
-    // The thread that comes to it later looks after its own process's queues only.
+    // The thread that executes deferred work serves only queues of its own process.
     if owner.and_then(|owner| locked.pid(owner.process)) != Some(sys::pid()) {
         return false;
     }
@@ -124,7 +125,7 @@ pub(crate) fn postpone(locked: &mut Locked<'_>, function: usize, slot: u32) -> b
     let Some(qp) = locked.function(function).qps.get_mut(slot) else {
         return false;
     };
-    // A second doorbell does not put off what the first one asked for.
+    // A second doorbell does not extend the delay of the first.
     if !qp.pending || qp.defer_until_ns == 0 {
         qp.defer_until_ns = until_ns;
     }
@@ -132,12 +133,12 @@ pub(crate) fn postpone(locked: &mut Locked<'_>, function: usize, slot: u32) -> b
     true
 }
 
-/// True if the requests behind the one that was carried out are left for later.
+/// True if the requests behind the executed one are deferred.
 pub(crate) fn leaves_the_rest() -> bool {
     is_on() && draw().is_multiple_of(4)
 }
 
-/// When the completion of a request that was carried out is shown; None for at once.
+/// Time at which the completion of an executed request is written; None for immediately.
 pub(crate) fn shows_later() -> Option<u64> {
     if !is_on() {
         return None;

@@ -12,12 +12,12 @@ use crate::fabric::trace::What;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 use crate::sys;
 
-/// Entries of one queue that are carried out before others may use the device.
+/// Entries of one queue that are executed before the lock is offered to other processes.
 const ENTRIES_PER_TURN: u32 = 16;
 
-/// The doorbell of send queue `qpn` rang, by a user of `context` on UAR page `uar`. False if the context
-/// has no such queue, and then nothing is done. Nor is it if the queue has another page: hardware
-/// ignores such a doorbell.
+/// Handles the doorbell of send queue `qpn`, written by a user of `context` on UAR page `uar`.
+/// Returns false, without effect, if the context has no such queue. A doorbell on another UAR page
+/// than the queue's has no effect either: hardware ignores it.
 pub(crate) fn ring_send(
     fabric: &Fabric,
     function: usize,
@@ -41,7 +41,7 @@ pub(crate) fn ring_send(
         return true;
     }
     let remote = remote_of(&locked, function, qpn);
-    // Who is told by an event is woken anyway, and a read concerns nobody at the other side.
+    // An event wakes the peer without a yield. An RDMA read needs no action of the peer.
     let not_polled_for = || {
         let events = remote.map(|(remote, _)| fabric.counters(remote).events());
         (events, fabric.counters(function).reads())
@@ -57,7 +57,7 @@ pub(crate) fn ring_send(
     true
 }
 
-/// Carries out what is posted on queue pair `qpn`.
+/// Executes the requests posted on queue pair `qpn`.
 pub(crate) fn run(fabric: &Fabric, function: usize, qpn: u32) {
     let start_ns = now_if_it_counts(fabric);
     let mut locked = fabric.lock();
@@ -74,17 +74,18 @@ fn now_if_it_counts(fabric: &Fabric) -> u64 {
     }
 }
 
-/// Waits for what is left of the time that hardware would have taken.
+/// Waits for the rest of the time that hardware would need.
 fn pay(start_ns: u64, cost_ns: u64) {
     if cost_ns != 0 {
         sys::wait_until(start_ns.saturating_add(cost_ns));
     }
 }
 
-/// Doorbells after which a peer that has not rung one itself does not wait for the poster.
+/// After this many unanswered doorbells the poster assumes that the peer does not wait for it.
 const ANSWERED_WITHIN: u32 = 8;
-/// Doorbells of the last peer's function, when this process last looked, and own ones since they
-/// changed. Of several peers at once this tells nothing; then one yields too often or too seldom.
+/// Doorbell count of the last peer's function at this process's last look. `UNANSWERED` counts the
+/// own doorbells since it changed. With several peers the counts are mixed, and the process yields
+/// too often or too seldom.
 static PEER_RANG: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU32 = AtomicU32::new(0);
 
@@ -94,9 +95,9 @@ fn remote_of(locked: &Locked<'_>, function: usize, qpn: u32) -> Option<(usize, u
     Some((qp.remote_function.checked_sub(1)?, qp.remote_qpn))
 }
 
-/// True if the other side of a connection was last seen on this processor and takes turns with the
-/// poster: it waits for the poster, who is about to poll for its answer, to let it run.
-/// Remembers where the poster is.
+/// True if the peer of a connection last ran on this processor and alternates with the poster. The
+/// poster then yields, because it would otherwise poll for an answer while the peer cannot run.
+/// Records the poster's processor.
 fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
     let cpu = sys::cpu();
     let remote = remote_of(locked, function, qpn);
@@ -105,7 +106,7 @@ fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool
     let own = owner_of(function, qpn);
     let peer = remote.and_then(|(remote, remote_qpn)| owner_of(remote, remote_qpn));
     let processes = &mut locked.common().processes;
-    // Written only when it changes: the peer reads it each time.
+    // Written only on a change, because the peer reads it at each doorbell.
     if let Some(process) = own.and_then(|slot| processes.get_mut(slot))
         && process.cpu != cpu
     {
@@ -127,7 +128,7 @@ fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool
     }
 }
 
-/// As [`run`]; returns the time that hardware would have taken, in nanoseconds.
+/// Like [`run`]. Returns the time that hardware would need, in nanoseconds.
 fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
     let thread = locked.thread();
     let slot = qp_slot(qpn);
@@ -137,7 +138,8 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
         return 0;
     };
     if qp.busy != 0 && is_thread(qp.busy) {
-        // Another thread is at it, or this one in the middle of a pause, and looks again.
+        // Another thread executes this queue, or this thread does so in a pause. It looks at `rang`
+        // again.
         qp.rang = true;
         return 0;
     }
@@ -151,7 +153,7 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
         let step = step::step(locked, function, qpn);
         let qps = &mut locked.function(function).qps;
         if qps.generation(slot) != generation {
-            // Destroyed in a pause.
+            // The queue pair was destroyed during a pause.
             return cost_ns;
         }
         let Some(qp) = qps.get_mut(slot) else {
@@ -174,7 +176,8 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
                     locked.pause();
                 }
             }
-            // The queue pair is this thread's meanwhile: who else comes leaves word in `rang`.
+            // `busy` reserves the queue pair for this thread during the pause. Other threads set
+            // `rang`.
             Step::OnItsWay { until_ns } => locked.pause_until(until_ns),
             Step::Idle if qp.rang => qp.rang = false,
             Step::Idle => {
@@ -198,14 +201,14 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
     }
 }
 
-/// False if the thread is gone: a child of a fork that was killed while it executed a queue of its
-/// parent. Asked only where two threads meet.
+/// False if the thread no longer exists. This happens if a child of a fork is killed while it
+/// executes a queue of its parent. Called only if two threads meet at a queue.
 fn is_thread(thread: u32) -> bool {
     i32::try_from(thread).is_ok_and(|thread| start_time(thread).is_some())
 }
 
-/// The doorbell of completion queue `cqn` rang, by a user of `context`: it wants to be told.
-/// `command` is the arm word, if the store shows it; it also lies in the doorbell record.
+/// Handles the doorbell of completion queue `cqn`, written by a user of `context`: the queue is
+/// armed. `command` is the arm word, if the store contains it. The doorbell record contains it too.
 pub(crate) fn ring_arm(
     fabric: &Fabric,
     function: usize,

@@ -16,7 +16,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// In the order in which the owner of a queue is told of them.
+    /// In the order in which a queue's owner is notified of them.
     pub(super) const ALL: [Self; 6] = [
         Self::CqError,
         Self::QpFatal,
@@ -26,7 +26,7 @@ impl Event {
         Self::LastWqe,
     ];
 
-    /// The event in a set of them.
+    /// The bit of the event in a set of events.
     pub(super) const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -55,29 +55,29 @@ impl Event {
     }
 }
 
-/// What happens on a port, and how its users are told.
+/// Events of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
-    /// It carries messages.
+    /// The port carries messages.
     Active,
-    /// There is no link.
+    /// The port has no link.
     Down,
-    /// There is a link, and nothing more.
+    /// The port has a link, and the subnet manager has not activated it.
     Initialized,
-    /// It has another LID.
+    /// The LID changed.
     LidChange,
-    /// It has other partition keys.
+    /// The partition keys changed.
     PkeyChange,
-    /// It has other addresses.
+    /// The GIDs changed.
     GidChange,
-    /// The subnet has another manager.
+    /// The subnet manager changed.
     SmChange,
-    /// Whoever subscribed with the subnet manager is to do it again.
+    /// Subscribers of the subnet manager must subscribe again.
     ClientReregister,
 }
 
 impl PortEvent {
-    /// A port is in this state now.
+    /// The event that reports a port's new state.
     #[must_use]
     pub fn of(state: PortState) -> Self {
         match state {
@@ -87,8 +87,8 @@ impl PortEvent {
         }
     }
 
-    /// Of verbs (`enum ibv_event_type`). Without a link and without a manager are the same
-    /// (mlx5/main.c, `handle_port_change`).
+    /// Event type of verbs (`enum ibv_event_type`). A port without a link and a port without a
+    /// manager have the same type (mlx5/main.c, `handle_port_change`).
     fn verbs_type(self) -> u32 {
         match self {
             Self::Active => 9,
@@ -101,7 +101,8 @@ impl PortEvent {
         }
     }
 
-    /// Of the device (`mlx5/device.h`, MLX5_PORT_CHANGE_SUBTYPE_*); None for what is no event of it.
+    /// Subtype on the device (`mlx5/device.h`, MLX5_PORT_CHANGE_SUBTYPE_*); None if the device has
+    /// no such event.
     fn device_subtype(self) -> Option<u8> {
         Some(match self {
             Self::Down => 1,
@@ -116,15 +117,15 @@ impl PortEvent {
     }
 }
 
-/// Event type of a change of a port on the device.
+/// Event type of a port change on the device.
 pub(crate) const DEVICE_TYPE_PORT: u8 = 0x09;
 /// Event type of a completion on the device.
 const DEVICE_TYPE_COMPLETION: u8 = 0;
-/// Bytes of an event queue entry, which follows the cookie where data was asked for.
+/// Bytes of an event queue entry. It follows the cookie if the channel requests data.
 const EQE_BYTES: usize = 64;
 
-/// Tells the owner of a completion queue that there is something to read. Returns true if the event
-/// went to its completion channel, whose events the owner acknowledges.
+/// Notifies the owner of a completion queue that an entry exists. Returns true if the event was
+/// written to its completion channel, whose events the owner acknowledges.
 pub(crate) fn completion(
     locked: &Locked<'_>,
     function: usize,
@@ -142,9 +143,10 @@ pub(crate) fn completion(
     sent
 }
 
-/// Tells the owner of a completion queue like [`completion`]. `about_to_send` is called when nothing
-/// is left but to write an event that its owner acknowledges: who is killed in that write is killed
-/// when it is done. Returns whether the event was taken; None if there was nowhere to write it.
+/// Notifies the owner of a completion queue like [`completion`]. Calls `about_to_send` immediately
+/// before it writes an event that the owner acknowledges. A process that is killed in that write
+/// dies after the write. Returns whether the channel accepted the event; None if there is no
+/// channel.
 pub(crate) fn completion_counted(
     locked: &mut Locked<'_>,
     function: usize,
@@ -158,9 +160,9 @@ pub(crate) fn completion_counted(
     pipe.map(|pipe| pipe.write(locked, function, &user_handle.to_ne_bytes()))
 }
 
-/// Tells of an asynchronous event of an object. `about_to_send` is called when nothing is left but to
-/// write it, with whether its owner will acknowledge it. Returns whether it was taken; None if the owner
-/// has no channel of verbs.
+/// Reports an asynchronous event of an object. Calls `about_to_send` immediately before the write;
+/// the argument says whether the owner will acknowledge the event. Returns whether the channel
+/// accepted the event; None if the owner has no verbs channel.
 pub(super) fn asynchronous(
     locked: &mut Locked<'_>,
     function: usize,
@@ -181,7 +183,7 @@ pub(super) fn asynchronous(
     sent
 }
 
-/// Tells everybody who has a function open of something on one of its ports.
+/// Reports an event on a port to all processes that have its function open.
 pub(crate) fn of_port(locked: &Locked<'_>, place: Place, event: PortEvent) {
     let mut verbs = [0; 16];
     verbs[..8].copy_from_slice(&u64::from(place.port).to_ne_bytes());
@@ -207,7 +209,7 @@ pub(crate) fn of_port(locked: &Locked<'_>, place: Place, event: PortEvent) {
     }
 }
 
-/// Sends an event of the device, if it is wanted: its type, its subtype, and its port or 0.
+/// Sends an event of the device, if it is subscribed: its type, its subtype, and its port or 0.
 fn devx_event(locked: &Locked<'_>, function: usize, wanted: Subscription, kind: (u8, u8, u8)) {
     if let Some(ready) = devx_ready(locked, function, wanted, kind) {
         ready.write(locked, function);
@@ -228,7 +230,7 @@ impl Ready {
     }
 }
 
-/// As [`devx_event`], but for the write.
+/// Like [`devx_event`], without the write.
 fn devx_ready(
     locked: &Locked<'_>,
     function: usize,
@@ -243,7 +245,8 @@ fn devx_ready(
     bytes[..8].copy_from_slice(&wanted.cookie.to_ne_bytes());
     bytes[9] = device_type;
     bytes[11] = subtype;
-    // `struct mlx5_eqe_port` begins at 32 and has the port in the upper half of its ninth byte.
+    // `struct mlx5_eqe_port` begins at byte 32 and holds the port in the upper half of its ninth
+    // byte.
     bytes[8 + 32 + 8] = port << 4;
     Some(Ready {
         pipe: open(locked, function, wanted.channel, ChannelKind::Devx)?,
@@ -270,15 +273,14 @@ fn send(
     open(locked, function, number, kind).is_some_and(|pipe| pipe.write(locked, function, bytes))
 }
 
-/// The write end of a channel, ready to be written.
+/// The write end of a channel.
 struct Pipe {
     file: i32,
-    /// It was opened for this, and is closed after.
+    /// The file was opened for this write and is closed after it.
     foreign: bool,
 }
 
-/// Opens a channel of this kind: that of another process through the name that the kernel gives to
-/// its open files.
+/// Opens a channel of this kind. The channel of another process is opened through `/proc/PID/fd`.
 fn open(locked: &Locked<'_>, function: usize, number: u32, kind: ChannelKind) -> Option<Pipe> {
     let channel = channel_of(locked, function, number).filter(|channel| channel.kind == kind)?;
     let owner = locked.peek(function).channels.owner(number - 1)?;
@@ -300,10 +302,10 @@ fn open(locked: &Locked<'_>, function: usize, number: u32, kind: ChannelKind) ->
 }
 
 impl Pipe {
-    /// Writes one event. False if it was not taken: a full pipe has more events than its reader
-    /// needs to wake up; a closed one has no reader.
+    /// Writes one event. Returns false if the pipe did not accept it: a full pipe holds enough
+    /// events to wake its reader, and a closed pipe has no reader.
     fn write(self, locked: &Locked<'_>, function: usize, bytes: &[u8]) -> bool {
-        // Its reader may have died since it was opened.
+        // The reader may have died since the pipe was opened.
         let sent = sys::write_pipe(self.file, bytes).is_ok();
         if self.foreign {
             sys::close(self.file);

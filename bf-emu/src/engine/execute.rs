@@ -15,7 +15,8 @@ use super::work::{self, Operation, WorkError};
 use crate::fabric::Locked;
 use crate::fabric::counters::{Refusal, Work};
 
-/// Carries out the entry in `bytes`. Up to `limit` bytes that come back may lie in the completion.
+/// Executes the entry in `bytes`. Up to `limit` bytes of returned data may be stored in the
+/// completion.
 pub(super) fn execute(
     locked: &mut Locked<'_>,
     poster: &Poster,

@@ -16,24 +16,24 @@ use crate::fabric::rules;
 use crate::model::faults::{Action, Event, LONGER_BYTES, Request, Wrong};
 use crate::sys;
 
-/// What is to become of a request.
+/// The decision of the fault rules about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is carried out and completes.
+    /// It is executed and completes.
     Go,
-    /// It is carried out and completes at this time, or, with [`u64::MAX`], never.
+    /// It is executed and completes at this time, or never if the time is [`u64::MAX`].
     Hold(u64),
-    /// It completes with this syndrome and is not carried out.
+    /// It completes with this syndrome and is not executed.
     Fail(u8),
-    /// Its queue pair goes to the error state.
+    /// Its queue pair enters the error state.
     QpError,
-    /// It completes like any other and is carried out as something else, see [`distort`].
+    /// It completes normally but is executed as another request, see [`distort`].
     Wrong(Wrong),
 }
 
-/// Makes the bytes of a request say what it does instead.
+/// Changes the bytes of a request into those of the wrong request.
 pub(crate) fn distort(bytes: &mut [u8; WORK_BYTES_MAX], wrong: Wrong) {
-    /// Where the opcode of an entry lies.
+    /// Offset of the opcode in an entry.
     const OPCODE: usize = 3;
     if wrong == Wrong::Ignored {
         bytes[OPCODE] = opcode::NOP;
@@ -69,10 +69,11 @@ pub(crate) fn distort(bytes: &mut [u8; WORK_BYTES_MAX], wrong: Wrong) {
     }
 }
 
-/// Where the list of a UMR begins that has it inline.
+/// Offset of the inline list of a UMR.
 const LIST_AT: usize = Ctrl::BYTES + umr::CTRL_BYTES + umr::CONTEXT_BYTES;
 
-/// Asks the rules, and the mode, about the next request of a queue pair, whose bytes are those of its ring.
+/// Applies the rules and the mode to the next request of a queue pair. The bytes are those of its
+/// ring.
 pub(crate) fn verdict(
     locked: &mut Locked<'_>,
     (function, qpn): (usize, u32),
@@ -92,7 +93,7 @@ fn struck(
     qp: &Qp,
     bytes: &[u8],
 ) -> Verdict {
-    // A request that waits for its receiver was asked about when its turn came.
+    // The rules were applied to a waiting request at its first try.
     if !locked.fabric().has_faults() || qp.give_up_at_ns != 0 {
         return Verdict::Go;
     }
@@ -116,7 +117,7 @@ fn struck(
             sys::vanish();
             Verdict::Go
         }
-        // Rules are checked when they are read: these are for commands.
+        // The parser accepts these actions for commands only.
         Action::Status { .. } | Action::Errno(_) => Verdict::Go,
     }
 }
@@ -138,7 +139,7 @@ fn request(bytes: &[u8], service: u8) -> Option<Request> {
     })
 }
 
-/// Keeps the completion of a request back that was carried out.
+/// Delays the completion of an executed request.
 pub(crate) fn hold(
     locked: &mut Locked<'_>,
     (function, qpn): (usize, u32),
@@ -157,8 +158,8 @@ pub(crate) fn hold(
     }
 }
 
-/// True if the queue pair must wait for a completion that is kept back. One whose time has come is
-/// given out.
+/// True if the queue pair must wait for a delayed completion. Writes the completion if its time has
+/// come.
 pub(crate) fn waits(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
     let slot = qp_slot(qpn);
     let Some(qp) = locked.peek(function).qps.get(slot) else {

@@ -6,7 +6,7 @@ use crate::model::address::{GidEntry, GidType, is_ipv4};
 
 /// Bytes in front of each received datagram.
 pub(super) const HEADER_BYTES: usize = 40;
-/// Bytes of an IPv4 header without options, which is at the end of the room for headers.
+/// Bytes of an IPv4 header without options. It is at the end of the header area.
 const IPV4_BYTES: usize = 20;
 /// Base and datagram transport headers, and the checksum behind the data.
 const TRANSPORT_BYTES: u16 = 12 + 8 + 4;
@@ -14,19 +14,19 @@ const TRANSPORT_BYTES: u16 = 12 + 8 + 4;
 const IMMEDIATE_BYTES: u16 = 4;
 /// Bytes of a UDP header.
 const UDP_BYTES: u16 = 8;
-/// What follows a global route header (InfiniBand Architecture 1.3, section 8.3).
+/// Next header after a global route header (InfiniBand Architecture 1.3, section 8.3).
 const NEXT_TRANSPORT: u8 = 0x1b;
-/// What follows an IP header of RoCE v2.
+/// Next header after an IP header of RoCE v2.
 const NEXT_UDP: u8 = 17;
 
-/// What a receiver sees in front of a datagram.
+/// The header that a receiver finds before a datagram.
 pub(super) struct Header {
     bytes: [u8; HEADER_BYTES],
-    /// Where in the room the header begins. The adapter leaves the room before it as it was, on which UCX
-    /// relies to tell IPv4 from IPv6 (`uct_ud_verbs_iface_post_recv_always`).
+    /// Offset of the header in the header area. The adapter does not change the bytes before it.
+    /// UCX relies on this to distinguish IPv4 from IPv6 (`uct_ud_verbs_iface_post_recv_always`).
     pub(super) at: usize,
-    /// The upper byte of `flags_rqpn` in the completion: bit 4 says that there is a header, the low bits are
-    /// its kind on RoCE (`MLX5_CQE_ROCE_L3_HEADER_TYPE_*`, and bit 3 for UDP).
+    /// The upper byte of `flags_rqpn` in the completion. Bit 4 says that there is a header. The low
+    /// bits are its kind on RoCE (`MLX5_CQE_ROCE_L3_HEADER_TYPE_*`, and bit 3 for UDP).
     pub(super) flags: u8,
 }
 
@@ -37,7 +37,7 @@ impl Header {
         const UDP: u8 = 8;
         const IPV6: u8 = 1;
         const IPV4: u8 = 2;
-        // Data is padded to words.
+        // Data is padded to a multiple of 4 bytes.
         let padded = length.next_multiple_of(4);
         let extra = if immediate { IMMEDIATE_BYTES } else { 0 };
         let length = padded.saturating_add(TRANSPORT_BYTES + extra);
@@ -77,7 +77,7 @@ fn global(own: GidEntry, to: &AddressVector, length: u16, next: u8) -> [u8; HEAD
     header
 }
 
-/// An IPv4 header in the last bytes.
+/// An IPv4 header at the end of the header area.
 fn ipv4(own: GidEntry, to: &AddressVector, length: u16) -> [u8; HEADER_BYTES] {
     /// Version 4, five words.
     const VERSION: u8 = 0x45;
@@ -103,7 +103,7 @@ fn ipv4(own: GidEntry, to: &AddressVector, length: u16) -> [u8; HEADER_BYTES] {
 fn checksum(header: &[u8; IPV4_BYTES]) -> u16 {
     let words = header.as_chunks::<2>().0.iter();
     let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    // Ten words carry less than four bits over, and folding twice leaves none.
+    // The carry of ten words is less than four bits. Two folds remove it.
     let folded = (sum & 0xffff) + (sum >> 16);
     let [_, _, high, low] = (folded + (folded >> 16)).to_be_bytes();
     !u16::from_be_bytes([high, low])
@@ -164,7 +164,7 @@ mod tests {
         let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
         assert_eq!(header.flags, 0x1a);
-        // The header of RFC 1071's usual example.
+        // The example header of RFC 1071.
         let example = [
             0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0,
             0xc7,

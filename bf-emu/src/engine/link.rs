@@ -21,8 +21,8 @@ use crate::fabric::{Fabric, Locked, Place};
 use crate::model::profile::CostKind;
 use crate::sys;
 
-/// When the next request of a queue pair, whose bytes are those of its ring, has arrived; None if it
-/// has, or takes no time.
+/// Time at which the next request of a queue pair arrives. The bytes are those of its ring. None if
+/// the request has arrived or takes no time.
 pub(super) fn arrives_at(
     locked: &mut Locked<'_>,
     (function, qpn): (usize, u32),
@@ -37,7 +37,7 @@ pub(super) fn arrives_at(
         return (qp.arrives_at_ns > sys::now_ns()).then_some(qp.arrives_at_ns);
     }
     let (from, to, length) = way(fabric, function, qp, bytes)?;
-    // What was posted behind another request leaves right behind it.
+    // A request posted behind another one leaves directly after it.
     let from_ns = match qp.left_at_ns {
         0 => sys::now_ns(),
         left_at_ns => left_at_ns,
@@ -59,8 +59,8 @@ pub(super) fn arrives_at(
     Some(arrives_at_ns)
 }
 
-/// From which port to which the data of a request goes, and how much. None for a request that
-/// does not leave, or that will be refused.
+/// Source port, destination port and length of a request's data. None for a request that stays
+/// within the port or will be refused.
 fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(Place, Place, u64)> {
     let work = work::parse(bytes, qp.service).ok()?;
     let here = Place {

@@ -11,27 +11,27 @@ use crate::sys;
 
 /// Segments of one list: a work queue entry has at most 63 octowords.
 pub(crate) const SEGMENTS_MAX: usize = 64;
-/// Bytes that a zero length in a gather entry stands for on this device.
+/// Bytes that a zero length in a gather entry means on this device.
 const ZERO_LENGTH_BYTES: u64 = 1 << 31;
 
 /// One range of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// The key, or none where the bytes lie in this process at `address`, in the entry itself.
+    /// The key; None if the bytes are in this process at `address`, in the entry itself.
     pub key: Option<u32>,
-    /// Address as the key understands it.
+    /// Address in the key's address space.
     pub address: u64,
     /// Bytes.
     pub length: u64,
 }
 
-/// A list of ranges, used by one side for one thing.
+/// A list of ranges with one user and one use.
 #[derive(Clone, Debug)]
 pub(crate) struct List {
     side: Side,
     need: Need,
-    /// The first `count` are initialised; most lists have one, and clearing the others would take
-    /// longer than all else that is done with it.
+    /// The first `count` segments are initialised. Most lists have one segment, and clearing the
+    /// others would dominate the cost.
     segments: [MaybeUninit<Segment>; SEGMENTS_MAX],
     count: usize,
 }
@@ -57,7 +57,7 @@ impl List {
         unsafe { std::slice::from_raw_parts(set.as_ptr().cast(), set.len()) }
     }
 
-    /// A list of one range behind a key.
+    /// A list of one range of a key.
     pub(crate) fn of_key(side: Side, need: Need, key: u32, address: u64, length: u64) -> Self {
         let mut list = Self::new(side, need);
         // Cannot fail: the list is empty.
@@ -69,7 +69,7 @@ impl List {
         list
     }
 
-    /// A list of bytes of this process.
+    /// A list of bytes of this process, as a source.
     pub(crate) fn of_bytes(side: Side, bytes: &[u8]) -> Self {
         let mut list = Self::new(side, Need::LocalRead);
         let address = bytes.as_ptr().addr() as u64;
@@ -82,7 +82,7 @@ impl List {
         list
     }
 
-    /// A list of bytes of this process that are to be written.
+    /// A list of bytes of this process, as a target.
     pub(crate) fn into_bytes(side: Side, bytes: &mut [u8]) -> Self {
         Self {
             need: Need::LocalWrite,
@@ -90,7 +90,7 @@ impl List {
         }
     }
 
-    /// Who uses it.
+    /// The user of the list.
     pub(crate) fn side(&self) -> Side {
         self.side
     }
@@ -104,8 +104,8 @@ impl List {
         Ok(())
     }
 
-    /// Adds the data segments of a send entry; inline data is referred to where it lies in
-    /// `bytes`, which must outlive the list's use.
+    /// Adds the data segments of a send entry. Inline data is referenced in `bytes`, which must
+    /// outlive the use of the list.
     pub(crate) fn gather(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let mut at = 0;
         while let Some(octoword) = octoword(bytes, at) {
@@ -142,7 +142,7 @@ impl List {
         Ok(())
     }
 
-    /// Adds the scatter segments of a receive entry, up to the mark that ends them.
+    /// Adds the scatter segments of a receive entry, up to the end mark.
     pub(crate) fn scatter(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let mut at = 0;
         while let Some(octoword) = octoword(bytes, at) {
@@ -184,7 +184,7 @@ impl List {
             }
             let length = segment.length - left;
             let Some(key) = segment.key else {
-                // Cannot overflow: the range is a slice of this process.
+                // Cannot overflow: the range is a slice in this process.
                 let address = segment.address + left;
                 return Ok(Some(Piece {
                     process: 0,
@@ -193,8 +193,8 @@ impl List {
                     length,
                 }));
             };
-            // The whole segment is checked each time, not only what is left of it: a key that
-            // covers a part of the segment opens none of it.
+            // The whole segment is checked each time, not only its rest: a key that covers a part
+            // of a segment gives access to none of it.
             resolve(
                 locked,
                 self.side,
@@ -209,7 +209,7 @@ impl List {
         Ok(None)
     }
 
-    /// Checks that the first `total` bytes can be reached, and moves nothing.
+    /// Checks that the first `total` bytes are accessible. Moves no data.
     fn check(&self, locked: &Locked<'_>, total: u64) -> Result<(), Denied> {
         let mut position = 0;
         while position < total {
@@ -231,22 +231,22 @@ fn own_space() -> Space {
     Space::of(sys::pid())
 }
 
-/// Why a transfer did not happen, or not whole.
+/// Reason why a transfer failed, perhaps after a part of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The bytes could not be had.
+    /// The source bytes are not readable.
     Source,
-    /// The bytes could not be put.
+    /// The target bytes are not writable.
     Target,
-    /// The process of the source is gone.
+    /// The source process no longer exists.
     SourceGone,
-    /// The process of the target is gone.
+    /// The target process no longer exists.
     TargetGone,
 }
 
-/// Moves `total` bytes from one list to another, there behind the first `skip` bytes. Both are
-/// checked whole before the first byte moves; a key that dies in the middle of a long transfer ends
-/// it there, as on hardware.
+/// Moves `total` bytes from one list to another, where the first `skip` bytes are skipped. Both
+/// lists are checked completely before the first byte moves. If a key is invalidated during a long
+/// transfer, the transfer stops there, as on hardware.
 pub(crate) fn transfer(
     locked: &mut Locked<'_>,
     from: &List,
@@ -256,8 +256,8 @@ pub(crate) fn transfer(
     transfer_pausing(locked, from, to, (total, true))
 }
 
-/// As [`transfer`], but nobody else has the device before all is moved, however much that is: for a
-/// target that others would take for themselves.
+/// Like [`transfer`], but keeps the lock until all data is moved, for any length. Used if another
+/// process could otherwise take the target.
 pub(crate) fn transfer_at_once(
     locked: &mut Locked<'_>,
     from: &List,

@@ -20,10 +20,10 @@ use crate::fabric::Locked;
 use crate::fabric::counters::{Refusal, Work};
 use crate::fabric::numbers::{key_of, slot_of};
 
-/// Longest message, as the port tells its users.
+/// Longest message, as the port advertises it.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
-/// What is sent, and how the receiver is to be told.
+/// The contents of a message and the notification of its receiver.
 pub(super) struct Message {
     pub(super) list: List,
     pub(super) imm: Option<u32>,
@@ -31,7 +31,7 @@ pub(super) struct Message {
     pub(super) solicited: bool,
 }
 
-/// Drops what an unreliable service may drop; hands on the error of a reliable one.
+/// Drops a message that an unreliable service may drop. Returns the error on a reliable service.
 fn or_drop(
     locked: &Locked<'_>,
     poster: &Poster,
@@ -82,7 +82,7 @@ pub(super) fn send(
         fail_peer(locked, poster, &peer, Event::QpAccessError);
         return Err(REMOTE_ACCESS);
     }
-    // Until it is taken, an entry of a shared queue is the next one for all its queue pairs.
+    // An entry of a shared queue is the next one for all its queue pairs until it is taken.
     let transfer = match peer.qp.srq {
         0 => transfer,
         _ => transfer_at_once,
@@ -118,7 +118,7 @@ pub(super) fn send(
     Ok(Outcome::of(length))
 }
 
-/// Where a message comes from: UCX answers a request of a DCI by it.
+/// LID of a message's source. UCX uses it to answer a request of a DCI.
 pub(super) fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
     let identity = locked.fabric().identity(poster.function);
     identity.map_or(0, |identity| identity.lid(poster.qp.port()))
@@ -211,7 +211,7 @@ pub(super) fn write(
         remote.address,
         bytes,
     );
-    // As in `send`.
+    // See `send`.
     let transfer = match (&entry, peer.qp.srq) {
         (Some(_), 1..) => transfer_at_once,
         _ => transfer,

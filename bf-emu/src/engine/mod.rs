@@ -8,7 +8,8 @@
 //! Two other modes exist: [`deferred`] finds programs that depend on immediate execution, and in [`polling`] mode a
 //! thread watches the doorbell records.
 //!
-//! All code here may run in a signal handler: it does not allocate, takes no lock but the device's, and does not panic.
+//! All code here may run in a signal handler. It does not allocate, takes no lock except the
+//! device's, and does not panic.
 
 pub(crate) mod access;
 mod atomic;
@@ -51,15 +52,16 @@ use crate::model::topology::Topology;
 /// Opens the device in directory `state`.
 ///
 /// # Errors
-/// There is none, or it is of another version.
+/// No device exists there, or it has another version.
 pub fn open(state: &Path) -> Result<Fabric, FabricError> {
     Fabric::open(state, complete::recover)
 }
 
-/// Makes the device of a topology in directory `state`, or checks that the one there is the same.
+/// Creates the device of a topology in directory `state`, or checks that the existing one is the
+/// same.
 ///
 /// # Errors
-/// The file cannot be made, or describes another device.
+/// The file cannot be created, or describes another device.
 pub fn create(state: &Path, topology: &Topology, profile: &Profile) -> Result<Fabric, FabricError> {
     let profile = (profile.table(), profile.name());
     Fabric::create(state, topology, profile, complete::recover)

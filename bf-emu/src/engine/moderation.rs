@@ -11,33 +11,33 @@ use crate::fabric::Locked;
 use crate::fabric::objects::{Cq, Moderation, Window};
 
 impl Moderation {
-    /// Longest time that can be asked for, in microseconds: the field has 12 bits (PRM, completion
-    /// queue context; the kernel's `MLX5_MAX_CQ_PERIOD`).
+    /// Longest time in microseconds: the field has 12 bits (PRM, completion queue context; the
+    /// kernel's `MLX5_MAX_CQ_PERIOD`).
     pub const PERIOD_US_MAX: u16 = (1 << 12) - 1;
-    /// Most entries that can be asked for (the kernel's `MLX5_MAX_CQ_COUNT`).
+    /// Largest number of entries (the kernel's `MLX5_MAX_CQ_COUNT`).
     pub const COUNT_MAX: u16 = u16::MAX;
 
-    /// True if events are held back. Of each value the PRM says that zero is no moderation; one entry
-    /// is never waited for.
+    /// True if events are delayed. The PRM defines zero in either value as no moderation. A count
+    /// of one never delays an event.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.count > 1 && self.period_us != 0
     }
 }
 
-/// What an entry means for the event of its queue.
+/// The effect of an entry on the event of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The owner is told now.
+    /// The owner is notified now.
     Tell,
-    /// The owner is told later, and somebody looks after that.
+    /// The owner is notified later; its thread knows of the window.
     Hold,
-    /// The owner is told later; its thread does not know yet.
+    /// The owner is notified later; its thread must be woken, because the window is new.
     Open,
 }
 
-/// What becomes of the event when an entry was written that the owner is to be told of. `solicited`
-/// says that its sender asked for that. Written down absolutely: doing it twice is like doing it once.
+/// Decides about the event after an entry for which the queue is armed. `solicited` says that the
+/// sender requested an event. All values are absolute, so a repetition changes nothing.
 pub(super) fn entry(cq: &mut Cq, solicited: bool, now_ns: impl Fn() -> u64) -> Verdict {
     if !cq.moderation.is_on() || solicited && cq.moderation.solicited_breaks {
         return Verdict::Tell;
@@ -52,8 +52,8 @@ pub(super) fn entry(cq: &mut Cq, solicited: bool, now_ns: impl Fn() -> u64) -> V
     verdict(cq, opens)
 }
 
-/// What becomes of the event when the owner, who has read up to `consumed`, asks to be told and there
-/// are entries that it has not read.
+/// Decides about the event when the owner arms the queue while entries beyond `consumed` are
+/// unread.
 pub(super) fn armed_late(cq: &mut Cq, consumed: u32, now_ns: u64) -> Verdict {
     if !cq.moderation.is_on() {
         return Verdict::Tell;
@@ -85,8 +85,7 @@ fn period_ns(cq: &Cq) -> u64 {
     u64::from(cq.moderation.period_us) * 1000
 }
 
-/// Changes how the events of a completion queue are held back. One that is held back now is told at
-/// once.
+/// Changes the moderation of a completion queue. An event that is delayed now is sent at once.
 pub(crate) fn set(locked: &mut Locked<'_>, function: usize, slot: u32, moderation: Moderation) {
     if moderation.is_on() {
         locked.fabric().moderates();
@@ -107,7 +106,8 @@ pub(crate) fn set(locked: &mut Locked<'_>, function: usize, slot: u32, moderatio
 mod tests {
     use super::*;
 
-    /// A queue with these values; then its entries, each with its time, and what becomes of the event.
+    /// Checks a queue with these values: its entries, each with its time, and the decision about
+    /// the event.
     #[track_caller]
     fn check(count: u16, period_us: u16, entries: &[(u64, bool, Verdict)]) {
         let mut cq = Cq {

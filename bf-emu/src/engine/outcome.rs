@@ -6,28 +6,29 @@ use super::list::Malformed;
 use super::scatter::Scattered;
 use crate::fabric::counters::Refusal;
 
-/// Why an entry did not succeed.
+/// Reason why an entry did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It completes in error.
+    /// The entry completes in error.
     Error(u8, Refusal),
-    /// The other side is not ready, or does not answer: with this error if that stays so.
+    /// The other side is not ready or does not answer. The entry fails with this error if that
+    /// persists.
     NotYet(Reason),
 }
 
-/// Why the other side is waited for.
+/// Reason to wait for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It has no receive entry, and asks to be tried again after this delay (a code).
+    /// It has no receive entry. It requests a new try after this delay (a code).
     NotReady(u8),
     /// It does not answer yet.
     Silent,
-    /// It will never answer.
+    /// It no longer exists.
     Gone,
 }
 
 impl Fault {
-    /// Syndrome and refusal of the error that an entry completes in.
+    /// Syndrome and refusal of the entry's error.
     pub(super) fn error(self) -> (u8, Refusal) {
         match self {
             Self::Error(syndrome, refusal) => (syndrome, refusal),
@@ -37,7 +38,7 @@ impl Fault {
 }
 
 impl Reason {
-    /// The error if that stays so.
+    /// The error, if the reason persists.
     fn error(self) -> (u8, Refusal) {
         match self {
             Self::NotReady(_) => (syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady),
@@ -72,14 +73,14 @@ impl From<Malformed> for Fault {
     }
 }
 
-/// What a successful entry did.
+/// The result of a successful entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
-    /// That it moved.
+    /// Bytes moved.
     pub(super) bytes: u32,
-    /// Nanoseconds that hardware would have taken.
+    /// Nanoseconds that hardware would need.
     pub(super) cost_ns: u64,
-    /// What of it lies in the completion.
+    /// Data in the completion.
     pub(super) scattered: Scattered,
 }
 
@@ -94,7 +95,7 @@ impl Default for Outcome {
 }
 
 impl Outcome {
-    /// Of a request that moved this many bytes.
+    /// The result of a request that moved this many bytes.
     pub(super) fn of(bytes: u32) -> Self {
         Self {
             bytes,

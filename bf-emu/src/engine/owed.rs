@@ -10,7 +10,7 @@ use super::event::{self, Event};
 use crate::fabric::Locked;
 use crate::fabric::objects::Subscription;
 
-/// What events are told of, by its slot.
+/// An object that has events, by its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {
     QueuePair(u32),
@@ -18,7 +18,7 @@ pub(super) enum Object {
     SharedQueue(u32),
 }
 
-/// What an object has of events.
+/// The event state of an object.
 struct Account<'a> {
     /// Bits of [`Event::bit`].
     owed: &'a mut u8,
@@ -61,7 +61,8 @@ fn account<'a>(locked: &'a mut Locked<'_>, function: usize, object: Object) -> O
     })
 }
 
-/// Writes down that the owner of an object is to be told of events; to be done before what they tell of.
+/// Records that the owner of an object must be notified of events. Must precede the change that the
+/// events report.
 pub(super) fn owe(locked: &mut Locked<'_>, function: usize, object: Object, events: u8) {
     if let Some(account) = account(locked, function, object) {
         *account.owed |= events;
@@ -69,7 +70,7 @@ pub(super) fn owe(locked: &mut Locked<'_>, function: usize, object: Object, even
     }
 }
 
-/// Tells the owner of an object of what he is owed.
+/// Sends the events that an object owes.
 pub(super) fn pay(locked: &mut Locked<'_>, function: usize, object: Object) {
     for event in Event::ALL {
         let Some(account) = account(locked, function, object) else {
@@ -94,8 +95,9 @@ pub(super) fn pay(locked: &mut Locked<'_>, function: usize, object: Object) {
     }
 }
 
-/// Does and pays what dead holders of the lock have left of completion queues and shared queues. Those of queue
-/// pairs follow an error state that has to be entered first.
+/// Completes and sends the owed events of completion queues and shared queues after the death of a
+/// holder of the lock. Events of queue pairs are sent by [`super::complete`], because the error
+/// state must be entered first.
 pub(super) fn recover(locked: &mut Locked<'_>, function: usize) {
     let mut from = 0;
     while let Some(slot) = locked.peek(function).cqs.next(from, |_, cq| cq.owed != 0) {

@@ -1,4 +1,4 @@
-//! The other end of a request: of a connection, or of a dynamic connection while the request executes.
+//! The peer of a request: of a connection, or of a dynamic connection while the request executes.
 
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
@@ -14,20 +14,20 @@ use crate::fabric::route::Route;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE, Place};
 use crate::model::address::Mac;
 
-/// A queue pair with where it is.
+/// A queue pair and its location.
 #[derive(Clone, Copy)]
 pub(super) struct Poster {
     pub(super) function: usize,
     pub(super) qpn: u32,
     pub(super) qp: Qp,
-    /// Where its request goes, if the request itself says so.
+    /// Destination of its request, if the request names one.
     pub(super) address: Option<AddressVector>,
-    /// Number of the shared receive queue that its request is for, of an XRC initiator.
+    /// XRC initiators: number of the shared receive queue that the request names.
     pub(super) xrc_srq: Option<u32>,
 }
 
 impl Poster {
-    /// The port that it sends by and is reached at.
+    /// The port of the queue pair, for both directions.
     pub(super) fn place(&self) -> Place {
         Place {
             function: self.function,
@@ -44,12 +44,12 @@ impl Poster {
     }
 }
 
-/// The other end of a request: its function, number and a copy of it.
+/// The peer of a request: its function, its number and a copy of it.
 pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     match poster.address {
         Some(to) if poster.qp.service == service::DCI => {
             let target = target(locked, poster.place(), &to)?;
-            // The queue pair remembers where it last went, as a real one does while it is connected.
+            // The queue pair records its last peer, as hardware does while a DCI is connected.
             if let Some(qp) = locked
                 .function(poster.function)
                 .qps
@@ -70,8 +70,8 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
     }
 }
 
-/// An XRC target as the shared queue that a request names makes it: the queue gives the protection
-/// domain, the completions and the receive entries.
+/// Combines an XRC target with the shared queue that a request names. The queue provides the
+/// protection domain, the completion queue and the receive entries.
 fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, Fault> {
     let slot = number.checked_sub(NUMBER_BASE).ok_or(REMOTE_INVALID)?;
     let srqs = &locked.peek(target.function).srqs;
@@ -99,7 +99,7 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
         service::XRC => SERVICE_XRC_TARGET,
         same => same,
     };
-    // A queue pair does not hear another version of RoCE than the one it speaks.
+    // A queue pair accepts packets of its own version of RoCE only.
     let speaks = peer.qp.path.gid_type == poster.qp.path.gid_type;
     let is_up = !matches!(peer.qp.state, state::RST | state::INIT);
     if peer.qp.service != partner || is_up && !speaks {
@@ -113,13 +113,13 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
                 Err(NO_ANSWER)
             }
         }
-        // On its way: it will answer a later try.
+        // It is not connected yet and may answer a later try.
         state::RST | state::INIT => Err(SILENT),
         _ => Err(NO_ANSWER),
     }
 }
 
-/// The DCT that an address vector names. A wrong key is not answered.
+/// The DCT that an address vector names. A wrong key gets no answer.
 fn target(locked: &Locked<'_>, from: Place, to: &AddressVector) -> Result<Poster, Fault> {
     let place = destination(locked.fabric(), from, to).ok_or(NO_ANSWER)?;
     let peer = lookup(locked, (from, place), to.dqp)?;
@@ -133,8 +133,8 @@ fn target(locked: &Locked<'_>, from: Place, to: &AddressVector) -> Result<Poster
     }
 }
 
-/// The queue pair of this number behind a port, as it is reached from another: who is on the function's
-/// other port does not hear what comes by this one.
+/// The queue pair of this number behind a port, for a sender at another port. A queue pair on the
+/// other port of the function does not receive the message.
 fn lookup(locked: &Locked<'_>, (from, place): (Place, Place), qpn: u32) -> Result<Poster, Fault> {
     if !locked.fabric().connects(from, place) {
         return Err(SILENT);
@@ -155,7 +155,7 @@ fn lookup(locked: &Locked<'_>, (from, place): (Place, Place), qpn: u32) -> Resul
     })
 }
 
-/// The port that an address vector leads to, in a request that leaves `from`.
+/// The destination port of an address vector, for a request that leaves `from`.
 pub(super) fn destination(fabric: &Fabric, from: Place, to: &AddressVector) -> Option<Place> {
     let route = Route {
         lid: to.dlid,
@@ -167,14 +167,14 @@ pub(super) fn destination(fabric: &Fabric, from: Place, to: &AddressVector) -> O
     fabric.destination(from, &route)
 }
 
-/// True if the peer lets the other side do this.
+/// True if the peer grants this right to the other side.
 pub(super) fn permits(peer: &Poster, right: u8) -> bool {
     peer.qp.access & right != 0
 }
 
-/// Brings the peer that refused a request into the error state. A DCT refuses one request and serves the
-/// next. A queue pair that is its own peer only owes the event: its request completes in error before the
-/// others are flushed, and [`super::step`] ends it then.
+/// Brings the peer that refused a request into the error state. A DCT refuses one request and
+/// serves the next. A queue pair that is its own peer only records the event: its request must
+/// complete in error before the flush, so [`super::step`] enters the error state then.
 pub(super) fn fail_peer(locked: &mut Locked<'_>, poster: &Poster, peer: &Poster, event: Event) {
     if peer.qp.service == SERVICE_DCT {
         return;

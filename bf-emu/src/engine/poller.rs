@@ -19,36 +19,36 @@ use crate::fabric::trace::What;
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::sys;
 
-/// Spinning goes on for so long after the last work.
+/// The thread spins for this time after the last work.
 const LINGER_NS: u64 = 100_000;
-/// A round that comes so late was kept from its processor: spinning takes time from those who would
+/// A round of this length was preempted. Spinning then takes processor time from the threads that
 /// post.
 const CROWDED_AFTER_NS: u64 = 300_000;
-/// Then there is no spinning for so long.
+/// The thread does not spin for this time after a preempted round.
 const CROWDED_NS: u64 = 50_000_000;
-/// Shortest sleep. With the system's own delay it takes three times as long.
+/// Shortest sleep. The system's timer slack triples it.
 const SLEEP_NS_MIN: u64 = 10_000;
 /// Longest sleep.
 pub const SLEEP_NS_MAX: u64 = 1_000_000;
-/// Sleeps are as long as this part of the time without work.
+/// A sleep lasts this fraction of the time without work.
 const SLEEP_PART: u64 = 16;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// The child of a fork has no such thread.
+/// The child of a fork has no polling thread.
 pub(crate) fn after_fork_in_child() {
     STARTED.store(false, Ordering::Release);
 }
 
-/// Starts the thread, if this process polls and has none yet. Not for signal handlers.
+/// Starts the thread, if this process polls and has no such thread. Not for signal handlers.
 ///
 /// # Errors
-/// The operating system gives no thread.
+/// The operating system cannot create a thread.
 pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()> {
     if !polling::is_on() || STARTED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    // The thread holds all signals back, so that none of the application's handlers runs in it.
+    // All signals are blocked in this thread, so none of the application's handlers runs in it.
     let held = sys::SignalsHeld::new();
     let thread = std::thread::Builder::new()
         .name("bf-emu-poll".to_owned())
@@ -72,14 +72,14 @@ fn run(mut watch: Watch) {
             0 => sys::yield_now(),
             sleep_ns => {
                 sys::sleep(sleep_ns);
-                // The sleep's own length says nothing about others.
+                // The length of the sleep must not count as preemption.
                 now_ns = sys::now_ns();
             }
         }
     }
 }
 
-/// When to spin and when to sleep.
+/// Decides between spinning and sleeping.
 #[derive(Debug, Default)]
 struct Pace {
     worked_at_ns: u64,
@@ -87,14 +87,13 @@ struct Pace {
 }
 
 impl Pace {
-    /// How long to sleep after a round that began at `before_ns` and ended at `now_ns`; 0 for not at
-    /// all.
+    /// Length of the sleep after a round from `before_ns` to `now_ns`; 0 for none.
     fn next(&mut self, before_ns: u64, now_ns: u64, worked: bool) -> u64 {
         if worked {
             self.worked_at_ns = now_ns;
             return 0;
         }
-        // An empty round takes a microsecond or two; this one was interrupted.
+        // An empty round takes one or two microseconds. This round was preempted.
         if now_ns.saturating_sub(before_ns) > CROWDED_AFTER_NS {
             self.crowded_until_ns = now_ns.saturating_add(CROWDED_NS);
         }
@@ -106,7 +105,7 @@ impl Pace {
     }
 }
 
-/// A send queue that is watched.
+/// A watched send queue.
 #[derive(Clone, Copy, Debug)]
 struct Send {
     function: usize,
@@ -116,7 +115,7 @@ struct Send {
     seen: u16,
 }
 
-/// A completion queue that is watched.
+/// A watched completion queue.
 #[derive(Clone, Copy, Debug)]
 struct Arm {
     function: usize,
@@ -146,7 +145,7 @@ impl Watch {
         }
     }
 
-    /// Looks at every queue once, and does what is asked for. True if there was something.
+    /// Looks at every queue once and executes posted work. Returns true if there was work.
     fn round(&mut self) -> bool {
         let changes = polling::changes();
         if self.changes != Some(changes) {
@@ -183,7 +182,7 @@ impl Watch {
         worked
     }
 
-    /// Finds the queues that there are now. What was seen of those that stay is kept.
+    /// Builds the list of queues anew. The last seen values of remaining queues are kept.
     fn look_anew(&mut self) {
         let (sends, arms) = (
             std::mem::take(&mut self.sends),
@@ -210,7 +209,7 @@ impl Watch {
                     (old.function, old.qpn, old.generation)
                         == (send.function, send.qpn, send.generation)
                 };
-                // After a reset it starts anew, and so does what was seen.
+                // A reset queue starts at zero, and so does its last seen value.
                 if let Some(old) = sends.iter().find(same)
                     && qp.sq_done != 0
                 {
@@ -245,7 +244,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// Rounds of a microsecond without work: how long each sleep is.
+    /// Length of each sleep in rounds of one microsecond without work.
     fn sleeps(pace: &mut Pace, from_ns: u64, rounds: usize) -> Vec<u64> {
         let mut now_ns = from_ns;
         let mut sleeps = Vec::new();
@@ -273,14 +272,14 @@ mod tests {
         let mut pace = Pace::default();
         let start_ns = 1_000_000_000;
         assert_eq!(pace.next(start_ns, start_ns, true), 0);
-        // A round that was interrupted for three milliseconds.
+        // A round that was preempted for three milliseconds.
         let late_ns = start_ns + 3_000_000;
         assert!(pace.next(start_ns, late_ns, false) >= SLEEP_NS_MIN);
-        // Work is done, but there is no spinning after it.
+        // The round found work, but the thread does not spin after it.
         assert_eq!(pace.next(late_ns, late_ns + 1000, true), 0);
         let next_ns = pace.next(late_ns + 1000, late_ns + 2000, false);
         assert_eq!(next_ns, SLEEP_NS_MIN);
-        // Until it is over.
+        // The thread spins again after the end of the period.
         let over_ns = late_ns + CROWDED_NS + 1;
         assert_eq!(pace.next(over_ns, over_ns, true), 0);
         assert_eq!(pace.next(over_ns, over_ns + 1000, false), 0);

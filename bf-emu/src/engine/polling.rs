@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::memory::Space;
 use crate::{guard, sys};
 
-/// Upper half of a send record that is not written yet.
+/// Upper half of an unwritten send record.
 pub(super) const NOT_RUNG: u16 = 0xffff;
-/// Arm record that is not written yet.
+/// An unwritten arm record.
 pub(super) const NOT_ARMED: u32 = u32::MAX;
-/// Place of the send counter, and of the arm word, in their doorbell records.
+/// Offset of the send counter, and of the arm word, in a doorbell record.
 pub(super) const SECOND_WORD: u64 = 4;
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Counts the calls that may have made, changed or removed a queue of this process.
+/// Number of calls that may have created, changed or removed a queue of this process.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// Makes this process one that polls, before it posts anything.
+/// Switches the polling mode of this process. Must precede the first post.
 pub(super) fn set(on: bool) {
     ON.store(on, Ordering::Relaxed);
 }
@@ -35,12 +35,12 @@ pub(super) fn changes() -> u32 {
     CHANGES.load(Ordering::Acquire)
 }
 
-/// A call may have made, changed or removed a queue.
+/// Counts a call that may have created, changed or removed a queue.
 pub(crate) fn changed() {
     CHANGES.fetch_add(1, Ordering::Release);
 }
 
-/// Marks the send record of a queue of this process as not written: the queue is new, or was reset.
+/// Marks the send record of a new or reset queue of this process as unwritten.
 pub(crate) fn forget_rung(dbrec: u64) {
     let at = dbrec.wrapping_add(SECOND_WORD);
     if is_on()
@@ -50,20 +50,20 @@ pub(crate) fn forget_rung(dbrec: u64) {
     }
 }
 
-/// Marks the arm record of a new completion queue of this process as not written.
+/// Marks the arm record of a new completion queue of this process as unwritten.
 pub(crate) fn forget_armed(dbrec: u64) {
     if is_on() {
         put(dbrec.wrapping_add(SECOND_WORD), NOT_ARMED);
     }
 }
 
-/// A word of this process, whole: its writer may be at it.
+/// Reads a word of this process atomically, because its owner may write it at the same time.
 pub(super) fn word(at: u64) -> Option<u32> {
     Space::of(sys::pid()).read_be32(at).ok()
 }
 
 fn put(at: u64, value: u32) {
-    // SAFETY: a doorbell record that this process has given to the device, in a call that it is in. One
-    // that is not there is found out when it is read.
+    // SAFETY: the address is a doorbell record that this process named in the current call.
+    // `guard::write` reports an unmapped address as an error.
     let _ = unsafe { guard::write(at, &value.to_be_bytes()) };
 }

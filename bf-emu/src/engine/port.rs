@@ -3,15 +3,15 @@
 use super::event::{self, PortEvent};
 use crate::fabric::{Locked, Place, PortState};
 
-/// Changes the state of a port, and tells all processes that have its function open. A port that is in
-/// that state already stays as it is, without an event.
+/// Changes the state of a port and notifies all processes that have its function open. A port that
+/// is already in that state causes no event.
 pub fn set_state(locked: &mut Locked<'_>, place: Place, state: PortState) {
     if locked.put_port_state(place, state) {
         event::of_port(locked, place, PortEvent::of(state));
     }
 }
 
-/// Tells all processes that have a function open of an event on one of its ports.
+/// Notifies all processes that have a function open of an event on one of its ports.
 pub fn tell(locked: &Locked<'_>, place: Place, event: PortEvent) {
     event::of_port(locked, place, event);
 }

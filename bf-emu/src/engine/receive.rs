@@ -12,25 +12,25 @@ use crate::fabric::journal::{Take, TakenFrom};
 use crate::fabric::objects::{Qp, Srq};
 use crate::memory::{MemoryError, Space};
 
-/// Most bytes of a receive entry: 32 octowords, as the device tells the kernel's users.
+/// Largest receive entry in bytes: 32 octowords, as the device advertises.
 pub(crate) const RECEIVE_BYTES_MAX: usize = 512;
 /// Bytes of the segment that links the entries of a shared queue.
 const LINK_BYTES: usize = 16;
 
-/// A receive entry, looked at but not taken.
+/// A receive entry that was read but not taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// Where the message goes.
+    /// Target of the message.
     pub list: List,
-    /// What its completion is to name.
+    /// Counter that its completion reports.
     pub counter: u16,
     next: Option<u32>,
 }
 
-/// Why there is no entry.
+/// Reason why no entry was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoEntry {
-    /// None is posted.
+    /// No entry is posted.
     NotReady,
     /// The queue cannot be read.
     Broken(MemoryError),
@@ -42,7 +42,7 @@ impl From<MemoryError> for NoEntry {
     }
 }
 
-/// Looks at the next receive entry for queue pair `qpn`, whose shared queue is that of `qp`.
+/// Reads the next receive entry for queue pair `qpn`. The shared queue is that of `qp`.
 pub(crate) fn next(
     locked: &Locked<'_>,
     function: usize,
@@ -90,7 +90,7 @@ fn from_ring(space: Space, function: usize, qpn: u32, qp: &Qp) -> Result<Entry, 
         },
         Need::LocalWrite,
     );
-    // A malformed entry covers nothing, so that the message is too long for it.
+    // A malformed entry covers no bytes, so any message is too long for it.
     let _ = list.scatter(&bytes[..length]);
     Ok(Entry {
         list,
@@ -116,8 +116,8 @@ fn from_shared(space: Space, side: Side, srq: &Srq) -> Result<Entry, NoEntry> {
     })
 }
 
-/// Reads the next entry of a queue, if its doorbell record says that there is one. Both are read at once,
-/// the record first: an entry that is read too early is not looked at.
+/// Reads the next entry of a queue, if its doorbell record reports one. One call reads both, the
+/// record first. An entry that is not posted yet is ignored.
 fn read_posted(
     space: Space,
     (dbrec, taken): (u64, u32),
@@ -137,7 +137,7 @@ fn entry_bytes(log_stride: u32) -> usize {
         .clamp(LINK_BYTES, RECEIVE_BYTES_MAX)
 }
 
-/// Entries that wait on a queue pair's own queue.
+/// Number of posted entries of a queue pair's own receive queue.
 pub(crate) fn posted(space: Space, qp: &Qp) -> Result<u16, MemoryError> {
     if qp.rq.count == 0 || qp.state == state::RST {
         return Ok(0);
@@ -145,12 +145,12 @@ pub(crate) fn posted(space: Space, qp: &Qp) -> Result<u16, MemoryError> {
     Ok(low16(space.read_be32(qp.dbrec)?).wrapping_sub(low16(qp.rq_done)))
 }
 
-/// Entries that wait on a shared queue.
+/// Number of posted entries of a shared queue.
 pub(crate) fn posted_shared(space: Space, srq: &Srq) -> Result<u16, MemoryError> {
     Ok(low16(space.read_be32(srq.dbrec)?).wrapping_sub(low16(srq.taken)))
 }
 
-/// What the counter of the queue is to be when an entry that [`next`] gave is taken.
+/// The queue's counter after the entry of [`next`] is taken.
 pub(crate) fn taking(
     locked: &Locked<'_>,
     function: usize,
@@ -178,7 +178,7 @@ pub(crate) fn taking(
     take
 }
 
-/// Sets the counter of a queue from which an entry is taken.
+/// Sets the counter of a queue whose entry is taken.
 pub(crate) fn count(locked: &mut Locked<'_>, take: &Take) {
     let tables = locked.function(take.function);
     match take.from {
@@ -202,7 +202,7 @@ pub(crate) fn count(locked: &mut Locked<'_>, take: &Take) {
     }
 }
 
-/// Looks whether a shared queue from which an entry was taken runs low.
+/// Checks the limit of a shared queue whose entry was taken.
 pub(crate) fn taken(locked: &mut Locked<'_>, take: &Take) {
     let function = take.function;
     let limited = |srq: &Srq| srq.limit != 0;
@@ -217,7 +217,8 @@ pub(crate) fn taken(locked: &mut Locked<'_>, take: &Take) {
     }
 }
 
-/// Tells the owner of a shared queue that it runs low, once for each time the limit was set.
+/// Notifies the owner of a shared queue that fewer entries than the limit remain, once for each
+/// setting of the limit.
 fn check_limit(locked: &mut Locked<'_>, function: usize, slot: u32) {
     let tables = locked.peek(function);
     let Some(srq) = tables.srqs.get(slot).copied() else {

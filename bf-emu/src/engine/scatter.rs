@@ -6,32 +6,32 @@ use mlx5_prm::cqe::{CQE_BYTES, Cqe};
 use super::list::{Failure, List, transfer};
 use crate::fabric::Locked;
 
-/// Most bytes that an entry holds: the first half of one of 128 bytes.
+/// Largest number of bytes in an entry: the first half of an entry of 128 bytes.
 const BYTES_MAX: usize = 64;
-/// What an entry of 64 bytes holds: its first half.
+/// Data bytes in an entry of 64 bytes: its first half.
 const SMALL_BYTES: usize = 32;
 
 /// The data of one completion; none by default.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scattered {
     bytes: [u8; BYTES_MAX],
-    /// How much room its queue pair has it put into: 0 for none.
+    /// Scatter limit of the queue pair in bytes; 0 for none.
     room: usize,
 }
 
 impl Scattered {
-    /// No data: it lies where its list says.
+    /// No data in the completion.
     pub(crate) const NONE: Self = Self {
         bytes: [0; BYTES_MAX],
         room: 0,
     };
 
-    /// True if `length` bytes go into an entry, of a queue pair that puts up to `limit` there.
+    /// True if `length` bytes fit into an entry of a queue pair with this scatter limit.
     pub(crate) fn fits(limit: u8, length: u64) -> bool {
         length != 0 && length <= u64::from(limit)
     }
 
-    /// Takes the first `length` bytes of a list, which fit.
+    /// Takes the first `length` bytes of a list. They must fit.
     pub(crate) fn take(
         locked: &mut Locked<'_>,
         from: &List,
@@ -41,14 +41,14 @@ impl Scattered {
             room: usize::from(limit).min(BYTES_MAX),
             ..Self::NONE
         };
-        // Written through its address: the list knows no lifetimes.
+        // The list refers to the array by address and has no lifetime.
         let to = List::into_bytes(from.side(), &mut scattered.bytes);
         transfer(locked, from, (&to, 0), length)?;
         Ok(scattered)
     }
 
-    /// Puts the data into an entry that is about to be written. Returns what is to lie in front of
-    /// the entry, in the first half of one of 128 bytes.
+    /// Stores the data in an entry that is about to be written. Returns the data of the first half,
+    /// if the entry has 128 bytes.
     pub(crate) fn put(
         &self,
         cqe: &mut Cqe,

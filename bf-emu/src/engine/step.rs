@@ -22,26 +22,26 @@ use crate::fabric::trace::{ENTRY_BYTES, What};
 use crate::memory::{MemoryError, Space};
 use crate::sys;
 
-/// What became of a queue pair's next entry.
+/// Result of a step on a queue pair's next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is none.
+    /// The queue has no posted entry.
     Idle,
-    /// It was carried out, or failed; hardware would have taken so long.
+    /// The entry was executed or failed. Hardware would need this time.
     Done {
         /// Nanoseconds.
         cost_ns: u64,
     },
-    /// Its message is on the link.
+    /// The entry's message is on the link.
     OnItsWay {
-        /// When it has arrived.
+        /// Time of its arrival.
         until_ns: u64,
     },
-    /// The other side is not ready: try again.
+    /// The other side is not ready. The step must be retried.
     Wait,
 }
 
-/// Carries out the next posted entry of queue pair `qpn`.
+/// Executes the next posted entry of queue pair `qpn`.
 pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     let qp = match ready(locked, function, qpn) {
         Ok(qp) => qp,
@@ -89,7 +89,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     Step::Done { cost_ns }
 }
 
-/// The queue pair as its poster sees it, if its next entry may be carried out now.
+/// A copy of the queue pair, if its next entry may be executed now.
 fn ready(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Result<Qp, Step> {
     let qp = locked.peek(function).qps.get(qp_slot(qpn));
     let qp = qp.ok_or(Step::Idle)?.as_poster();
@@ -114,8 +114,8 @@ fn ready(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Result<Qp, Step>
 #[derive(Clone, Copy)]
 struct Fetched {
     ctrl: Ctrl,
-    /// False for an entry that is the poster's own fault: its doorbell record claims more than the ring holds,
-    /// or the entry cannot be read or is for another queue.
+    /// False if the poster made an error: the doorbell record claims more entries than the ring
+    /// holds, the entry is not readable, or it names another queue.
     sound: bool,
 }
 
@@ -138,19 +138,19 @@ fn fetch(
     Some(Fetched { ctrl, sound })
 }
 
-/// The control segment, with which each entry begins.
+/// The control segment, the first segment of each entry.
 fn control(bytes: &[u8; WORK_BYTES_MAX]) -> Ctrl {
     Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]))
 }
 
-/// Carries an entry out as the fault rules want it.
+/// Executes an entry as the fault rules demand.
 fn judged(
     locked: &mut Locked<'_>,
     poster: &Poster,
     (fetched, bytes): (Fetched, &mut [u8; WORK_BYTES_MAX]),
     verdict: Verdict,
 ) -> Result<Outcome, Fault> {
-    // Data goes into a completion only if there will be one, and now.
+    // A completion holds data only if it is written, and written now.
     let limit = match verdict {
         Verdict::Go if fetched.ctrl.is_signaled() => poster.qp.cs_req,
         _ => 0,
@@ -166,7 +166,7 @@ fn judged(
     }
 }
 
-/// Completes an entry that was carried out, at once or when the fault rules want it.
+/// Completes an executed entry, at once or at the time of the fault rules.
 fn succeed(
     locked: &mut Locked<'_>,
     poster: &Poster,
@@ -191,13 +191,14 @@ fn succeed(
         let completion = (cqe, &outcome.scattered);
         complete_scattered(locked, (function, qp.send_cq), completion, Take::default());
     }
-    // A service that may lose messages has completed one that its own receiver refused.
+    // On an unreliable connection the request succeeded although the queue pair, as its own peer,
+    // refused the message.
     if qp.service == service::UC && owes_events(locked, function, qpn) {
         enter_error(locked, function, qpn, None);
     }
 }
 
-/// Notes the bytes of a UMR request, for comparison with those of others.
+/// Records the bytes of a UMR request in the trace.
 fn trace_umr(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, bytes: &[u8; WORK_BYTES_MAX]) {
     let trace = locked.fabric().trace();
     if !trace.is_on() || ctrl.opcode != opcode::UMR {
@@ -216,7 +217,7 @@ fn trace_umr(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, bytes: &[u8; WOR
     }
 }
 
-/// Notes what became of a request, if there is a trace.
+/// Records the result of a request, if a trace is on.
 fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outcome, Fault>) {
     let trace = locked.fabric().trace();
     if !trace.is_on() {
@@ -236,7 +237,7 @@ fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outc
     trace.write(poster.function, what);
 }
 
-/// Copies an entry out of its ring, whose end it may run over.
+/// Copies an entry from its ring. The entry may wrap around the end.
 fn read_entry(
     space: Space,
     sq: &Ring,
@@ -277,7 +278,7 @@ fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {
     }
 }
 
-/// How long a receiver that is not ready wants to be left alone, by the code of its `min_rnr_timer`.
+/// Delay that a receiver without entries requests, by the code of its `min_rnr_timer`.
 fn rnr_delay_ns(timer: u8) -> u64 {
     RNR_DELAYS_10US[usize::from(timer & 31)] * 10_000
 }
@@ -287,19 +288,19 @@ const RNR_DELAYS_10US: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
-/// `rnr_retry` that stands for "without end".
+/// The value of `rnr_retry` for retries without end.
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// A peer that is gone is waited for no longer than this: long enough that what other peers have
-/// still sent is seen before its error, as on hardware, and short against the seconds that retry
-/// timers take there, of which nobody learns anything.
+/// Longest wait for a peer that no longer exists. It is long enough that messages of other peers
+/// arrive before the error, as on hardware. It is short against hardware's retry timers, which take
+/// seconds and test nothing more.
 const GONE_PATIENCE_NS: u64 = 50_000_000;
 
-/// True if the other side was waited for as long as the queue pair's attributes say.
+/// True if the queue pair has waited for the other side as long as its attributes say.
 fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
     let now = sys::now_ns();
     let path = poster.qp.path;
-    // 4.096 us * 2^timeout per try; a code of zero waits without end.
+    // 4.096 us * 2^timeout for each try. Code 0 means no limit.
     let retries = match path.timeout & 31 {
         0 => u64::MAX,
         code => (4096 << code) * (u64::from(path.retry_count) + 1),
@@ -324,7 +325,7 @@ fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
         return false;
     }
     let end = now.saturating_add(patience).max(1);
-    // One who was waited for may go: the shorter patience counts from then on.
+    // The peer may disappear during the wait. The shorter limit then counts from that moment.
     if qp.give_up_at_ns == 0 || end < qp.give_up_at_ns {
         qp.give_up_at_ns = end;
     }

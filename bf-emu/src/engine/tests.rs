@@ -1,5 +1,5 @@
-//! The adapter alone: two or three functions of one fabric, all owned by this process, work
-//! requests written into rings by hand, completions read out of them.
+//! Tests of the adapter alone. This process owns two or three functions of one fabric, writes work
+//! requests into rings, and reads completions from them.
 
 mod crash;
 mod dynamic;
@@ -23,7 +23,7 @@ use crate::model::profile::Profile;
 use crate::model::topology::{Topology, VIEW_NAME_MAX};
 use crate::sys;
 
-/// Functions of the fabric in use: host and DPU of one node, host of another.
+/// Functions of the fabric: host and DPU of one node, and the host of another node.
 const HOST: usize = 0;
 const DPU: usize = 1;
 const FAR: usize = 2;
@@ -42,8 +42,8 @@ struct World {
     owner: Owner,
 }
 
-/// A queue pair and the memory that its owner would have given it. The device writes there through
-/// addresses; this side reads it only between two runs.
+/// A queue pair and the memory that its owner provides. The device writes that memory by address.
+/// The test reads it only between two runs.
 struct Queue {
     function: usize,
     qpn: u32,
@@ -120,7 +120,7 @@ impl World {
         key_of(slot, mkey.variant)
     }
 
-    /// A key of `entries` that a UMR must set before it is used.
+    /// A key with `entries` entries, which a UMR must bind before use.
     fn umr_key(&self, function: usize, entries: usize) -> u32 {
         let list = self
             .fabric
@@ -179,7 +179,7 @@ impl World {
                 count: 2 * RING,
                 log_stride: 6,
             },
-            // The completion queue's own record stays zero: nothing is ever consumed.
+            // The completion queue's own record stays zero: the tests consume no entry.
             dbrec: dbrec.as_ptr().expose_provenance() as u64,
             ..Cq::default()
         };
@@ -249,7 +249,7 @@ impl World {
             .state
     }
 
-    /// Posts a request and lets the device see it. Returns the completions that it caused here.
+    /// Posts a request and rings the doorbell. Returns the resulting completions of this queue.
     fn post(&self, queue: &mut Queue, opcode: u8, imm: u32, segments: &[&[u8]]) -> Vec<Cqe> {
         let ctrl = Ctrl {
             opcode,
@@ -259,7 +259,7 @@ impl World {
         self.post_ctrl(queue, ctrl, segments)
     }
 
-    /// As [`World::post`], of a variant of an opcode.
+    /// Like [`World::post`], with a variant of the opcode.
     fn post_variant(
         &self,
         queue: &mut Queue,
@@ -371,7 +371,7 @@ impl World {
 }
 
 impl Queue {
-    /// Puts a request into the ring, without a doorbell.
+    /// Writes a request into the ring, without a doorbell.
     fn lay(&mut self, ctrl: Ctrl, body: &[u8]) {
         let ds = u8::try_from((16 + body.len()).div_ceil(16)).unwrap();
         let ctrl = Ctrl {
@@ -472,8 +472,8 @@ fn data_moves_between_functions_with_equal_numbers() {
     assert!(far.completions().is_empty());
 }
 
-/// Each refusal: how the key is damaged, what the poster sees; in each the target stays as it was
-/// and both ends are in error after it.
+/// Each refusal: the damage of the key and the poster's syndrome. In each case the target does not
+/// change and both ends enter the error state.
 #[test]
 fn a_key_that_does_not_open_moves_nothing() {
     type Damage = fn(&World, u32, &[u8]) -> (u32, u64);
@@ -558,7 +558,7 @@ fn a_local_key_without_rights_is_a_local_error() {
     assert_eq!(ours, [1; 8]);
 }
 
-/// The life of a pooled key as the DPU sees it through its alias, used on both sides of a transfer.
+/// The states of a pooled key as the DPU sees them through its alias, on both sides of a transfer.
 #[test]
 fn an_alias_follows_its_key_through_bind_and_invalidate() {
     let world = World::new();
@@ -581,7 +581,7 @@ fn an_alias_follows_its_key_through_bind_and_invalidate() {
         let (mut dpu, _far) = world.pair(DPU, FAR);
         let target = vec![0u8; 4096];
         let rkey = world.region(FAR, &target, ALL_RIGHTS);
-        // The alias is the local key here: the DPU sends from the host's memory.
+        // The alias is the local key: the DPU sends from the host's memory.
         let cqes = world.write(&mut dpu, (alias, from), (rkey, address(&target)));
         (cqes[0].syndrome, target)
     };
@@ -619,7 +619,7 @@ fn an_alias_follows_its_key_through_bind_and_invalidate() {
         "invalidated"
     );
 
-    // The same alias serves the next buffer; here two ranges are one.
+    // The same alias serves the next buffer. This list joins two ranges.
     let both = [klm(k2, &second), klm(k1, &first)];
     expect_success(&world.bind(&mut umr, key, 0xfb, &both, 0, 8192), 0);
     let (mut dpu, _far) = world.pair(DPU, FAR);
@@ -642,7 +642,7 @@ fn an_alias_follows_its_key_through_bind_and_invalidate() {
     );
     assert_eq!(target, [second, first.clone()].concat());
 
-    // The key's number comes again: the old alias does not open the new key.
+    // The key's number is reused: the old alias gives no access to the new key.
     let slot = slot_of(key).unwrap();
     assert!(world.fabric.lock().function(HOST).remove_mkey(slot));
     let again = world.region(HOST, &first, ALL_RIGHTS);
@@ -668,7 +668,7 @@ fn a_bind_that_does_not_fit_is_refused() {
     let small = world.umr_key(HOST, 4);
     let cqes = world.bind(&mut umr, small, 0xfb, &klms, address(&bytes), 64);
     expect_error(&cqes, syndrome::LOCAL_QP_OP_ERR);
-    // A region of verbs is not open to UMR.
+    // A memory region of verbs does not permit UMR.
     let (mut umr, _other) = world.pair(HOST, FAR);
     let cqes = world.bind(&mut umr, region, 0xfb, &klms[..1], address(&bytes), 8);
     expect_error(&cqes, syndrome::MW_BIND_ERR);
@@ -681,7 +681,7 @@ fn a_message_takes_a_receive_entry() {
     let (ours, theirs) = (vec![9u8; 100], vec![0u8; 100]);
     let lkey = world.region(HOST, &ours, ALL_RIGHTS);
     let rkey = world.region(FAR, &theirs, ALL_RIGHTS);
-    // Not ready: nothing completes, and the request waits.
+    // The receiver is not ready: nothing completes, and the request waits.
     world.change(&host, |qp| qp.path.rnr_retry = 7);
     let cqes = world.post(
         &mut host,
@@ -691,7 +691,7 @@ fn a_message_takes_a_receive_entry() {
     );
     assert!(cqes.is_empty());
     far.post_receive(rkey, &theirs);
-    // Its time has come.
+    // The retry is due.
     world.change(&host, |qp| qp.retry_at_ns = 0);
     run(&world.fabric, HOST, host.qpn);
     expect_success(&host.completions(), 100);
@@ -759,7 +759,7 @@ fn a_peer_that_is_gone_does_not_answer() {
     let bytes = vec![0u8; 8];
     let lkey = world.region(HOST, &bytes, ALL_RIGHTS);
     let cqes = world.write(&mut host, (lkey, &bytes), (lkey, address(&bytes)));
-    // It is waited for, and given up when its time is over.
+    // The request waits for its peer, and fails at the end of the wait.
     assert!(cqes.is_empty());
     world.change(&host, |qp| qp.give_up_at_ns = 1);
     run(&world.fabric, HOST, host.qpn);

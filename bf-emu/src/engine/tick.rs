@@ -11,23 +11,23 @@ use crate::fabric::objects::{Armed, Window};
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::sys;
 
-/// Time between tries: short against a receiver's own delays (10 us to 655 ms), long enough that
-/// the thread takes a small part of a core.
+/// Time between tries. It is short against a receiver's own delays (10 us to 655 ms), and long
+/// enough that the thread uses a small part of a core.
 const INTERVAL_NS: u64 = 50_000;
-/// The thread looks for itself this often, should a wake-up be lost.
+/// Longest sleep, in case a wake-up is lost.
 const IDLE_NS: u64 = 100_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// Starts the thread, if there is none yet. Not for signal handlers.
+/// Starts the thread, if it does not exist. Not for signal handlers.
 ///
 /// # Errors
-/// The operating system gives no thread.
+/// The operating system cannot create a thread.
 pub(crate) fn start(fabric: &'static Fabric, process: u32) -> std::io::Result<()> {
     if STARTED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
     wake::sleeps_on(fabric, process);
-    // The thread holds all signals back, so that none of the application's handlers runs in it.
+    // All signals are blocked in this thread, so none of the application's handlers runs in it.
     let held = sys::SignalsHeld::new();
     let thread = std::thread::Builder::new()
         .name("bf-emu".to_owned())
@@ -49,7 +49,7 @@ pub(crate) fn after_fork_in_child() {
 }
 
 fn run(fabric: &'static Fabric, process: u32) {
-    // This thread lives as long as the program does: others look at it to know.
+    // This thread lives as long as the program. Other processes use it to detect the program's end.
     if let Some(slot) = process.checked_sub(1) {
         fabric.live(slot);
     }
@@ -66,8 +66,8 @@ fn run(fabric: &'static Fabric, process: u32) {
     }
 }
 
-/// Tries everything once. Returns the time until it is worth trying again: 0 if something waits for
-/// another process, whose time nobody knows; longest if nothing waits.
+/// Tries everything once. Returns the time until the next try: 0 if a request waits for another
+/// process, because that time is unknown; the longest time if nothing waits.
 fn try_all(fabric: &Fabric, process: u32) -> u64 {
     let mut left_ns = u64::MAX;
     for function in 0..fabric.identities().len() {
@@ -81,7 +81,7 @@ fn try_all(fabric: &Fabric, process: u32) -> u64 {
             drop(locked);
             let Some(slot) = found else { break };
             from = slot + 1;
-            // What is not due is left alone: a try would only find that out again.
+            // A queue pair that is not due is skipped, because a try would fail.
             match left_ns_of(fabric, function, slot) {
                 Some(left @ 1..) => {
                     left_ns = left_ns.min(left);
@@ -97,7 +97,7 @@ fn try_all(fabric: &Fabric, process: u32) -> u64 {
     left_ns
 }
 
-/// Time until a queue pair that waits is due; None if it does not wait.
+/// Time until a waiting queue pair is due; None if it does not wait.
 fn left_ns_of(fabric: &Fabric, function: usize, slot: u32) -> Option<u64> {
     let locked = fabric.lock();
     let qp = locked.peek(function).qps.get(slot)?;
@@ -105,8 +105,8 @@ fn left_ns_of(fabric: &Fabric, function: usize, slot: u32) -> Option<u64> {
         .then(|| qp.due_ns().saturating_sub(sys::now_ns()))
 }
 
-/// Tells a process of its completion queues whose time is over. Returns the time until the next one's,
-/// if there is one.
+/// Notifies a process of its completion queues whose window has ended. Returns the time until the
+/// end of the next window, if there is one.
 fn tell_due(fabric: &Fabric, process: u32) -> Option<u64> {
     if !fabric.has_moderated() {
         return None;

@@ -14,29 +14,30 @@ use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{Mkey, MkeyKind, Qp};
 use crate::model::profile::CostKind;
 
-/// Why a UMR was refused.
+/// Reason why a UMR was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UmrError {
-    /// The key is not there, not of this domain, not open to UMR, or not in the state asked for.
+    /// The key does not exist, is of another domain, does not permit UMR, or is not in the required
+    /// state.
     Key,
-    /// The list does not fit the key, or its form is not known.
+    /// The list does not fit the key, or its form is unknown.
     List,
-    /// The list lies in memory that the poster may not read.
+    /// The poster may not read the memory of the list.
     Memory,
 }
 
-/// What a UMR did, for counters and cost.
+/// Result of a UMR, for counters and cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     /// Bound or invalidated.
     pub work: Work,
     /// Its time on hardware.
     pub cost: CostKind,
-    /// Bytes that the key covers now.
+    /// Bytes that the key covers after the UMR.
     pub bytes: u64,
 }
 
-/// Carries out a UMR posted by queue pair `qpn`.
+/// Executes a UMR posted by queue pair `qpn`.
 pub(crate) fn execute(
     locked: &mut Locked<'_>,
     function: usize,
@@ -65,7 +66,7 @@ pub(crate) fn execute(
     let function = locked.function(function);
     let key = function.mkeys.get_mut(slot).ok_or(UmrError::Key)?;
     if let Some(end) = end.and_then(|end| u32::try_from(end).ok()) {
-        // A list that is changed in its middle keeps its end.
+        // A change in the middle of a list keeps its end.
         key.entries = match change {
             Some(Change { first: 1.., .. }) => key.entries.max(end),
             _ => end,
@@ -89,10 +90,10 @@ pub(crate) fn execute(
     }
 }
 
-/// Refuses a UMR that its key is not open to.
+/// Refuses a UMR that its key does not permit.
 fn check(key: &Mkey, (qpn, qp): (u32, &Qp), ctrl: &UmrCtrl) -> Result<(), UmrError> {
-    // The tag in the request is not compared: an invalidation resets it, and whoever binds next
-    // need not know what it was.
+    // The tag in the request is not compared: an invalidation resets it, and the next bind need not
+    // know its previous value.
     let open = key.umr_enabled && key.pd == qp.pd && key.kind != MkeyKind::Alias;
     let wrong_state = ctrl.flags & flag::CHECK_FREE != 0 && !key.free;
     let of_another = ctrl.flags & flag::CHECK_QPN != 0
@@ -106,8 +107,8 @@ fn check(key: &Mkey, (qpn, qp): (u32, &Qp), ctrl: &UmrCtrl) -> Result<(), UmrErr
     }
 }
 
-/// Sets entries of a key's translation list, from the request itself or from memory. Returns the entry behind
-/// the last one.
+/// Sets entries of a key's translation list, from the request itself or from memory. Returns the
+/// index after the last entry.
 fn set_list(
     locked: &mut Locked<'_>,
     side: Side,
@@ -118,7 +119,7 @@ fn set_list(
         read_list(locked, side, list, (run, change))?;
         return Ok(change.first + change.entries);
     }
-    // The list is padded to its granularity; entries beyond the bytes given are not set.
+    // The list is padded to its granularity. Entries beyond the given bytes are not set.
     let mut end = change.first;
     for klm in work::klms(list).take(change.entries) {
         set(locked, side.function, run, end, klm)?;
@@ -127,7 +128,7 @@ fn set_list(
     Ok(end)
 }
 
-/// Sets what the mask selects of a key's context.
+/// Sets the fields of a key's context that the mask selects.
 fn set_context(key: &mut Mkey, ctrl: &UmrCtrl, context: &UmrContext) {
     let wants = |bit: u64| ctrl.mkey_mask & bit != 0;
     if wants(mask::LEN) {
@@ -166,11 +167,12 @@ struct Change {
 }
 
 impl Change {
-    /// None if the request leaves the list alone.
+    /// None if the request does not change the list.
     fn of(ctrl: &UmrCtrl, capacity: usize) -> Result<Option<Self>, UmrError> {
         let entries = usize::from(ctrl.klm_octowords);
         let first = match ctrl.flags & flag::TRANSLATION_OFFSET {
-            // Without the flag the field is the size of a signature context, which is not known.
+            // Without the flag the field is the size of a signature context. The device has no
+            // signatures.
             0 if ctrl.translation_offset != 0 => return Err(UmrError::List),
             0 => 0,
             _ => usize::from(ctrl.translation_offset),
@@ -201,15 +203,15 @@ fn set(
     }
 }
 
-/// Reads a list from where the pointer segment in `pointer` says (`mlx5dv.h`,
-/// `struct mlx5_wqe_umr_pointer_seg`: a data segment whose length counts for nothing).
+/// Reads the list that the pointer segment in `pointer` names (`mlx5dv.h`, `struct
+/// mlx5_wqe_umr_pointer_seg`: a data segment whose length is ignored).
 fn read_list(
     locked: &mut Locked<'_>,
     side: Side,
     pointer: &[u8],
     (run, change): (Run, Change),
 ) -> Result<(), UmrError> {
-    /// Entries that are read at once.
+    /// Entries read in one step.
     const CHUNK: usize = 32;
     let Some(Data::Memory { lkey, address, .. }) = pointer.first_chunk().map(Data::parse) else {
         return Err(UmrError::List);

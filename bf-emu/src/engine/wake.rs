@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use crate::fabric::Fabric;
 use crate::sys;
 
-/// The word in the device's file that this process's thread sleeps on; null before the first one.
+/// The word in the device's file on which this process's thread sleeps; null before the thread
+/// exists.
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Notes the word that this process's thread sleeps on, before the thread starts.
+/// Records the word on which this process's thread sleeps, before the thread starts.
 pub(super) fn sleeps_on(fabric: &'static Fabric, process: u32) {
     if let Some(word) = word_of(fabric, process) {
         WORD.store(std::ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
 }
 
-/// Tells the thread that there is something to try. Async-signal-safe.
+/// Wakes the thread of this process. Async-signal-safe.
 pub(super) fn wake() {
     let word = WORD.load(Ordering::Acquire);
     // SAFETY: null, or a word of a device that its process never unmaps.
@@ -24,14 +25,14 @@ pub(super) fn wake() {
     }
 }
 
-/// Tells the thread of another process, by its number on the device. Async-signal-safe.
+/// Wakes the thread of another process, by the process's number on the device. Async-signal-safe.
 pub(super) fn wake_of(fabric: &Fabric, process: u32) {
     if let Some(word) = word_of(fabric, process) {
         wake_at(word);
     }
 }
 
-/// The word that the thread of a process sleeps on, by the process's number on the device.
+/// The word on which the thread of a process sleeps, by the process's number on the device.
 pub(super) fn word_of(fabric: &Fabric, process: u32) -> Option<&AtomicU32> {
     fabric.tick(process.checked_sub(1)?)
 }

@@ -5,48 +5,48 @@ use mlx5_prm::umr::{self, UmrContext, UmrCtrl};
 use mlx5_prm::wqe::{AddressVector, Ctrl, OCTOWORD_BYTES, RemoteAddress, WQEBB_BYTES, opcode};
 use mlx5_prm::{qp::service, wqe::DS_MAX};
 
-/// Most bytes of one entry.
+/// Largest entry in bytes.
 pub(crate) const WORK_BYTES_MAX: usize =
     (DS_MAX as usize * OCTOWORD_BYTES).next_multiple_of(WQEBB_BYTES);
 
-/// What an entry asks for.
+/// The operation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Nothing.
+    /// No operation.
     Nop,
     /// A message.
     Send {
         /// Immediate data.
         imm: Option<u32>,
-        /// Key that the receiver is to lose.
+        /// Key that the message invalidates at the receiver.
         invalidate: Option<u32>,
     },
-    /// Into the other side's memory.
+    /// RDMA write.
     Write {
-        /// Where.
+        /// Target in the peer's memory.
         remote: RemoteAddress,
-        /// Immediate data, taking a receive entry.
+        /// Immediate data, which takes a receive entry.
         imm: Option<u32>,
     },
-    /// Out of the other side's memory.
+    /// RDMA read.
     Read {
-        /// Where.
+        /// Source in the peer's memory.
         remote: RemoteAddress,
     },
-    /// A word of the other side's memory, read and changed.
+    /// Atomic operation on a word of the peer's memory.
     Atomic {
-        /// Where.
+        /// The word.
         remote: RemoteAddress,
-        /// How.
+        /// The operation.
         atomic: Atomic,
     },
-    /// A change of an mkey.
+    /// Change of an mkey.
     Umr {
-        /// Which, as an lkey.
+        /// The mkey, as an lkey.
         mkey: u32,
-        /// What changes.
+        /// Control segment of the UMR.
         ctrl: UmrCtrl,
-        /// To what.
+        /// Context segment of the UMR.
         context: UmrContext,
     },
 }
@@ -56,18 +56,18 @@ pub(crate) enum Operation {
 pub(crate) struct Atomic {
     /// Bytes of the word: 4 or 8.
     pub bytes: u8,
-    /// What is done.
+    /// The operation and its operands.
     pub kind: AtomicKind,
 }
 
 /// Atomic operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicKind {
-    /// Swaps if equal.
+    /// Swaps if the word equals `compare`.
     CompareSwap {
-        /// Compared with.
+        /// Expected value.
         compare: u64,
-        /// Put there.
+        /// New value.
         swap: u64,
     },
     /// Adds.
@@ -75,22 +75,22 @@ pub(crate) enum AtomicKind {
         /// Addend.
         add: u64,
     },
-    /// Swaps some bits if others are equal.
+    /// Swaps some bits if other bits are equal.
     MaskedCompareSwap {
-        /// Compared with.
+        /// Expected value.
         compare: u64,
-        /// Where it is compared.
+        /// Bits to compare.
         compare_mask: u64,
-        /// Put there.
+        /// New value.
         swap: u64,
-        /// Where it is put.
+        /// Bits to change.
         swap_mask: u64,
     },
     /// Adds in fields.
     MaskedFetchAdd {
         /// Addend.
         add: u64,
-        /// The upper bits of the fields.
+        /// The highest bit of each field.
         boundary: u64,
     },
 }
@@ -100,33 +100,33 @@ pub(crate) enum AtomicKind {
 pub(crate) struct Work {
     /// Its control segment.
     pub ctrl: Ctrl,
-    /// Datagrams: where to.
+    /// Datagrams and dynamic connections: the destination.
     pub address: Option<AddressVector>,
-    /// XRC: the shared receive queue that it is for.
+    /// XRC: the destination's shared receive queue.
     pub xrc_srq: Option<u32>,
-    /// What it asks for.
+    /// The operation.
     pub operation: Operation,
-    /// Where in the entry the data segments, or the translation list of a UMR, begin.
+    /// Offset of the data segments, or of the translation list of a UMR.
     pub data_at: usize,
-    /// Where the entry ends.
+    /// Offset of the entry's end.
     pub end: usize,
 }
 
-/// Why an entry was refused.
+/// Reason why an entry was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkError {
-    /// The device does not know the opcode, or not on such a queue.
+    /// The device does not support the opcode, or not on a queue of this type.
     Opcode,
-    /// It is shorter than its opcode needs.
+    /// The entry is shorter than its opcode needs.
     Short,
 }
 
-/// Reads an entry of a queue of service type `queue`.
+/// Parses an entry of a queue of service type `queue`.
 pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
     let mut reader = Reader { bytes, at: 0 };
     let ctrl = Ctrl::parse(reader.take()?);
     let end = usize::from(ctrl.ds) * OCTOWORD_BYTES;
-    // An entry has at least the segment that says how long it is.
+    // An entry has at least its control segment, which contains the length.
     if end < reader.at {
         return Err(WorkError::Short);
     }
@@ -150,7 +150,8 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
     })
 }
 
-/// What an entry asks for, by its opcode and the service of its queue. Reads its segments up to its data.
+/// The operation of an entry, by its opcode and the service of its queue. Reads the segments before
+/// the data.
 fn operation(reader: &mut Reader<'_>, ctrl: &Ctrl, queue: u8) -> Result<Operation, WorkError> {
     let reliable = matches!(queue, service::RC | service::DCI | service::XRC);
     let connected = reliable || queue == service::UC;
@@ -219,8 +220,8 @@ pub(crate) fn klms(bytes: &[u8]) -> impl Iterator<Item = Klm> {
     bytes.as_chunks::<KLM_BYTES>().0.iter().map(Klm::parse)
 }
 
-/// Bytes of the word of a masked operation, by the variant of its opcode: 8 for such a word, and in
-/// the lower bits the binary logarithm of how many times four bytes it has.
+/// Bytes of the word of a masked operation, by the variant of its opcode. Bit 3 marks such a word,
+/// and the lower bits are log2 of its number of four-byte units.
 fn masked_bytes(opmod: u8) -> Result<u8, WorkError> {
     match opmod {
         8 => Ok(4),
@@ -252,7 +253,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// A word of four bytes or eight.
+    /// A word of four or eight bytes.
     fn word(&mut self, bytes: u8) -> Result<u64, WorkError> {
         Ok(match bytes {
             4 => u64::from(u32::from_be_bytes(*self.take()?)),
@@ -271,7 +272,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Of words of four bytes, half of the segment is empty.
+    /// With words of four bytes, half of the segment is unused.
     fn masked_fetch_add(&mut self, bytes: u8) -> Result<AtomicKind, WorkError> {
         let (add, boundary) = (self.word(bytes)?, self.word(bytes)?);
         if bytes == 4 {
@@ -285,7 +286,7 @@ impl<'a> Reader<'a> {
         Ok((u64::from_be_bytes(first), u64::from_be_bytes(second)))
     }
 
-    /// A compact address vector, or an extended one if its first half says so.
+    /// A compact address vector, or an extended one if its flag is set.
     fn address_vector(&mut self) -> Result<AddressVector, WorkError> {
         let rest = self.bytes.get(self.at..).ok_or(WorkError::Short)?;
         let compact: &[u8; AddressVector::COMPACT_BYTES] =
@@ -363,7 +364,7 @@ mod tests {
             service::RC,
             Ok((send, 16)),
         );
-        // A datagram has its address vector in front: compact, or extended by its flag.
+        // A datagram begins with its address vector: compact, or extended if its flag is set.
         let mut vector = [0; 48];
         check(
             &entry(opcode::SEND_IMM, &[&vector]),
@@ -442,7 +443,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever lies in a ring, reading it neither panics nor goes past the end.
+        /// The parser accepts arbitrary bytes of a ring without a panic and without a read beyond
+        /// the end.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..1100), queue in 0u8..16) {
             if let Ok(work) = parse(&bytes, queue) {

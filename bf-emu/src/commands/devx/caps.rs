@@ -9,7 +9,7 @@ use crate::engine::access::DEPTH_MAX;
 use crate::fabric::counters::Command;
 use crate::fabric::klm;
 
-/// Words of four bytes and of eight.
+/// Sizes of atomic operands in bytes.
 const ATOMIC_SIZES: u64 = 4 | 8;
 
 pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
@@ -22,7 +22,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
         }
     };
     let is_ethernet = identity.link(1).is_ethernet();
-    // The lowest bit chooses between maximum and current value, which are the same here.
+    // The lowest bit selects maximum or current values. They are equal here.
     match get16(input, cmd::OP_MOD) >> 1 {
         page::GENERAL => {
             put(&GENERAL);
@@ -68,7 +68,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
                 u64::from(identity.link(1).gid_table_len()),
             ),
         ]),
-        // Paging on demand, and every page that is not known: nothing of it.
+        // On-demand paging and unknown pages: all capabilities are zero.
         _ => {}
     }
     Ok(output.done())

@@ -16,9 +16,9 @@ use crate::sys::Errno;
 
 /// Bytes of a doorbell record.
 const DBREC_BYTES: u64 = 8;
-/// There is no such queue of the caller's.
+/// The caller has no such queue.
 const MISSING: CommandError = CommandError::Kernel(Errno(libc::ENOENT));
-/// log2 of the most entries.
+/// log2 of the largest number of entries.
 const LOG_SIZE_MAX: u32 = 22;
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
@@ -30,7 +30,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         1 => 7,
         _ => return Err(BAD_PARAM),
     };
-    // That the time begins with a completion is not advertised.
+    // The device does not advertise a moderation period that starts at each completion.
     if log_size > LOG_SIZE_MAX || cq::COLLAPSED.is_set(input) || cq::CQ_PERIOD_MODE.is_set(input) {
         return Err(BAD_PARAM);
     }
@@ -80,7 +80,7 @@ fn ring(
     })
 }
 
-/// `MODIFY_CQ`, of queues made by commands and by verbs: another ring, or attributes.
+/// `MODIFY_CQ`, for queues of commands and of verbs: another ring, or attributes.
 pub(super) fn modify(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> Result {
     let resizes = match get16(input, cmd::OP_MOD) {
         0 => false,
@@ -92,7 +92,7 @@ pub(super) fn modify(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> R
     } else {
         Command::ModifyCq
     });
-    // The owner's thread sends what is held back.
+    // The owner's thread sends delayed events.
     call.process.start_tick()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
@@ -105,7 +105,7 @@ pub(super) fn modify(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> R
         if log_size > LOG_SIZE_MAX {
             return Err(BAD_PARAM);
         }
-        // The size of its entries stays.
+        // The size of an entry does not change.
         let shape = (log_size, queue.ring.log_stride);
         let ring = ring(call, function, shape, input)?;
         if !complete::resize(&mut locked, call.function(), slot, ring) {
@@ -133,7 +133,7 @@ pub(super) fn modify(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> R
     Ok(Output::new(cmd::HEADER_BYTES, room).done())
 }
 
-/// `QUERY_CQ`, of queues made by commands and by verbs.
+/// `QUERY_CQ`, for queues of commands and of verbs.
 pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
     call.count(Command::Other);
     let locked = call.lock();

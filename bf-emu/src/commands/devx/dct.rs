@@ -64,7 +64,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         },
         cs_res: scattered(dct::CS_RES, input, 0)?,
         service: SERVICE_DCT,
-        // There is no transition: it listens from the start.
+        // A DCT has no transitions: it accepts messages from its creation on.
         state: state::RTR,
         by_command: true,
         ..Qp::default()
@@ -120,7 +120,7 @@ pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
     Ok(output.done())
 }
 
-/// Bytes of the answer to `QUERY_DCT`: the context lies as in `CREATE_DCT`.
+/// Bytes of the answer to `QUERY_DCT`. The context has the layout of `CREATE_DCT`.
 const QUERY_OUT_BYTES: usize = 0x50;
 /// `MLX5_DCTC_STATE_DRAINED`; 0 is active.
 const DRAINED: u64 = 2;

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use mlx5_prm::cmd::opcode as op;
 
-/// Opcodes that are commands on the device itself, whatever they are.
+/// Opcodes in this range are always commands on the device itself.
 const GENERAL_RANGE: Range<u16> = 0xb00..0xd00;
 
 /// Commands on the device itself.
@@ -29,7 +29,7 @@ const GENERAL: [u16; 16] = [
     op::QUERY_LAG,
 ];
 
-/// Commands that make an object.
+/// Commands that create an object.
 const CREATE: [u16; 28] = [
     op::CREATE_MKEY,
     op::CREATE_CQ,
@@ -61,7 +61,7 @@ const CREATE: [u16; 28] = [
     op::CREATE_GENERAL_OBJECT,
 ];
 
-/// Commands that change one.
+/// Commands that change an object.
 const MODIFY: [u16; 19] = [
     op::MODIFY_CQ,
     op::RST2INIT_QP,
@@ -84,7 +84,7 @@ const MODIFY: [u16; 19] = [
     op::MODIFY_GENERAL_OBJECT,
 ];
 
-/// Commands that ask about one.
+/// Commands that query an object.
 const QUERY: [u16; 16] = [
     op::QUERY_MKEY,
     op::QUERY_CQ,
@@ -104,7 +104,7 @@ const QUERY: [u16; 16] = [
     op::QUERY_GENERAL_OBJECT,
 ];
 
-/// The calls by which commands come.
+/// The calls that carry commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     General,
@@ -113,7 +113,7 @@ pub(super) enum Call {
     Query,
 }
 
-/// True if the kernel lets a command through by this call.
+/// True if the kernel accepts a command in this call.
 pub(super) fn passes(call: Call, opcode: u16) -> bool {
     let list: &[u16] = match call {
         Call::General => &GENERAL,
@@ -144,7 +144,7 @@ mod tests {
         check(op::CREATE_MKEY, &[Call::Create]);
         check(op::RST2INIT_QP, &[Call::Modify]);
         check(op::QUERY_QP, &[Call::Query]);
-        // What the kernel keeps to itself: INIT_HCA, DESTROY_QP, ACCESS_REG.
+        // Commands reserved for the kernel: INIT_HCA, DESTROY_QP, ACCESS_REG.
         for opcode in [0x102, op::DESTROY_QP, 0x805, 0xd00, 0xffff] {
             check(opcode, &[]);
         }

@@ -9,12 +9,12 @@ use crate::fabric::Function;
 use crate::fabric::numbers::slot_of_number;
 use crate::sys::Errno;
 
-/// Why a command did not happen.
+/// Reason why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandError {
-    /// The device refuses: status and syndrome.
+    /// The device refuses it: status and syndrome.
     Refused(u8, u32),
-    /// The kernel refuses before the device sees it.
+    /// The kernel refuses it before the device sees it.
     Kernel(Errno),
 }
 
@@ -27,13 +27,13 @@ impl From<Errno> for CommandError {
 /// Result of a command: its output mailbox.
 pub(crate) type Result<T = Vec<u8>> = std::result::Result<T, CommandError>;
 
-/// A command refers to something that is not there.
+/// A command names an object that does not exist.
 pub(super) const BAD_RESOURCE: CommandError = CommandError::Refused(status::BAD_RESOURCE, 0x1);
-/// A field has a value that the device does not take.
+/// A field has a value that the device does not accept.
 pub(super) const BAD_PARAM: CommandError = CommandError::Refused(status::BAD_PARAM, 0x2);
 /// A table is full.
 pub(super) const NO_RESOURCES: CommandError = CommandError::Refused(status::LIMITS_EXCEEDED, 0x3);
-/// The answer to a table that is full.
+/// The error for a full table.
 pub(super) fn full(call: &Call<'_>, table: Full) -> CommandError {
     call.tell_full(table);
     NO_RESOURCES
@@ -44,14 +44,14 @@ pub(super) const BAD_OP: CommandError = CommandError::Refused(status::BAD_OP, 0x
 /// An object is in a state in which the command does not apply.
 pub(super) const BAD_STATE: CommandError = CommandError::Refused(status::BAD_RES_STATE, 0x5);
 
-/// A mailbox that is written.
+/// An output mailbox.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
     bytes: Vec<u8>,
 }
 
 impl Output {
-    /// An answer of `length` bytes, as far as the caller has room for it.
+    /// An answer of `length` bytes, cut to the caller's buffer.
     pub(super) fn new(length: usize, room: usize) -> Self {
         Self {
             bytes: vec![0; length.min(room)],
@@ -59,7 +59,7 @@ impl Output {
     }
 
     pub(super) fn set(&mut self, field: Field, value: u64) -> &mut Self {
-        // A field beyond the caller's room is not wanted.
+        // A field beyond the caller's buffer is dropped.
         let _ = field.set(&mut self.bytes, value);
         self
     }
@@ -84,14 +84,14 @@ pub(super) fn get16(input: &[u8], field: Field) -> u16 {
     u16::try_from(field.get(input)).expect("the field has at most 16 bits")
 }
 
-/// How many ports the function has.
+/// Number of ports of the function.
 pub(super) fn ports(call: &Call<'_>) -> Result<u8> {
     let identity = call.fabric().identity(call.function());
     let identity = identity.ok_or(BAD_RESOURCE)?;
     Ok(*identity.ports().end())
 }
 
-/// Address of `offset` in a umem of the caller, with room for `length` bytes behind it.
+/// Address of `offset` in a umem of the caller. At least `length` bytes follow it.
 pub(super) fn in_umem(
     call: &Call<'_>,
     function: &Function,

@@ -13,11 +13,11 @@ use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin};
 use crate::model::profile::CostKind;
 use crate::sys::Errno;
 
-/// Where the context lies in the command, in bytes.
+/// Offset of the context in the command, in bytes.
 const CONTEXT_AT: u32 = 0x10;
 const _: () = assert!(CONTEXT_AT as usize == mkey::CREATE_CONTEXT_AT);
 
-/// A field of the context, as it lies in the command.
+/// A field of the context, at its offset in the command.
 fn context(field: Field) -> Field {
     field.within(CONTEXT_AT)
 }
@@ -84,7 +84,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
             let actual = get(input, mkey::create::TRANSLATIONS_OCTWORDS_ACTUAL) as usize;
             let capacity = get(input, context(mkey::TRANSLATIONS_OCTWORDS)) as usize;
             let entries = list.as_chunks::<KLM_BYTES>().0;
-            // A list that is shorter than it says would be read beyond its end.
+            // A list shorter than its declared length would be read beyond its end.
             let entries = entries.get(..actual).ok_or(BAD_PARAM)?;
             if capacity < actual {
                 return Err(BAD_PARAM);
@@ -132,7 +132,7 @@ pub(super) fn destroy(call: &Call<'_>, slot: u32) -> Result<()> {
             (Command::DestroyMkey, CostKind::DestroyMkeyDirect)
         }
         (MkeyOrigin::Command, _) => (Command::DestroyMkey, CostKind::DestroyMkeyKsm),
-        // Regions and windows are the kernel's, not a command's.
+        // Regions and windows belong to the kernel. A command cannot destroy them.
         _ => return Err(BAD_RESOURCE),
     };
     call.count(command);

@@ -1,7 +1,7 @@
-//! Device commands: the firmware's part.
+//! Device commands: the part of the firmware.
 //!
-//! Each function reads a command from its mailbox, checks it, and changes the tables. An error is a status and a
-//! syndrome, as from firmware.
+//! Each function reads a command from its mailbox, checks it, and changes the tables. An error is a
+//! status and a syndrome, as in firmware.
 
 mod caps;
 mod cq;
@@ -26,7 +26,7 @@ use crate::fabric::{Place, QPN_BASE};
 use crate::model::adapter::SM_LID;
 use crate::sys::Errno;
 
-/// The command in a mailbox, if it may come by this call.
+/// The opcode of a mailbox, if this call may carry it.
 fn opcode_of(call: &Call<'_>, by: known::Call, input: &[u8]) -> std::result::Result<u16, Errno> {
     let opcode = get16(input, cmd::OPCODE);
     if known::passes(by, opcode) {
@@ -37,7 +37,7 @@ fn opcode_of(call: &Call<'_>, by: known::Call, input: &[u8]) -> std::result::Res
     }
 }
 
-/// Counts what was refused, and passes it on.
+/// Counts a refusal and returns the result unchanged.
 fn counted<T>(call: &Call<'_>, result: Result<T>) -> Result<T> {
     if let Err(CommandError::Refused(status, _)) = result {
         call.counters().refuse(match status {
@@ -68,7 +68,7 @@ pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     counted(call, result)
 }
 
-/// A command that makes an object. Returns its handle and the output.
+/// A command that creates an object. Returns its handle and the output.
 pub(crate) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
     let result = match opcode_of(call, known::Call::Create, input)? {
         opcode::CREATE_MKEY => mkey::create(call, input, room),
@@ -85,7 +85,7 @@ pub(crate) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     counted(call, result)
 }
 
-/// Destroys an object that a command made.
+/// Destroys an object of a command.
 pub(crate) fn destroy(call: &Call<'_>, handle: u32) -> std::result::Result<(), Errno> {
     let (kind, slot) = Kind::split(handle)?;
     let result = match kind {
@@ -127,7 +127,7 @@ pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], room: usize) ->
     counted(call, result)
 }
 
-/// A command that asks about an object.
+/// A command that queries an object.
 pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
     let command = opcode_of(call, known::Call::Query, input)?;
     let (kind, slot) = named(handle, input)?;
@@ -144,8 +144,8 @@ pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> 
     counted(call, result)
 }
 
-/// The object that a call names by its handle, and the mailbox by its number: the kernel wants both
-/// to be the same (`devx_is_valid_obj_id`).
+/// The object that a call names by its handle and the mailbox by its number. The kernel requires
+/// both to be the same (`devx_is_valid_obj_id`).
 fn named(handle: u32, input: &[u8]) -> std::result::Result<(Kind, u32), Errno> {
     let (kind, slot) = Kind::split(handle)?;
     let in_mailbox = match get16(input, cmd::OPCODE) {
@@ -167,7 +167,7 @@ fn named(handle: u32, input: &[u8]) -> std::result::Result<(Kind, u32), Errno> {
     }
 }
 
-/// `QUERY_HCA_VPORT_CONTEXT`. The port is named where there are two of them only.
+/// `QUERY_HCA_VPORT_CONTEXT`. The command names the port only if the function has two.
 fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     call.count(Command::Other);
     let identity = call
@@ -180,7 +180,7 @@ fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     }
     let link = identity.link(port);
     if link.is_ethernet() {
-        // The command is about ports of InfiniBand.
+        // The command applies to InfiniBand ports only.
         return Err(BAD_PARAM);
     }
     let state = call.fabric().port_state(Place {

@@ -23,7 +23,7 @@ const DBREC_BYTES: u64 = 8;
 /// log2 of the bytes of a send building block.
 const LOG_WQEBB: u32 = 6;
 
-/// A field of the context, as it lies in a command.
+/// A field of the context, at its offset in a command.
 fn field(field: Field) -> Field {
     field.within(qp::CONTEXT_AT)
 }
@@ -81,7 +81,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
     Ok((Kind::Qp.handle(slot), output.done()))
 }
 
-/// Slot of the shared receive queue that the queue pair takes its entries from; None if it has its own.
+/// Slot of the queue pair's shared receive queue; None if it has its own receive queue.
 fn shared_queue(call: &Call<'_>, function: &Function, input: &[u8]) -> Result<Option<u32>> {
     match get8(input, field(context::RQ_TYPE)) {
         rq_type::SRQ_RMP_XRC => {
@@ -95,7 +95,7 @@ fn shared_queue(call: &Call<'_>, function: &Function, input: &[u8]) -> Result<Op
     }
 }
 
-/// The send and the receive ring, which lie in one umem, the receive ring first.
+/// The send and the receive ring. Both are in one umem, the receive ring first.
 fn rings(call: &Call<'_>, function: &Function, input: &[u8]) -> Result<(Ring, Ring)> {
     // log_rq_stride counts from 16 bytes.
     let rq_log_stride = get(input, field(context::LOG_RQ_STRIDE)) + 4;
@@ -126,8 +126,8 @@ fn rings(call: &Call<'_>, function: &Function, input: &[u8]) -> Result<(Ring, Ri
     Ok((sq, rq))
 }
 
-/// Bytes that go into completions, of answers or of messages: 1 in the field is up to 32, 2 up to 64,
-/// and a requester has the same in the upper half.
+/// Bytes that may be scattered into completions. Value 1 of the field means up to 32 bytes, value 2
+/// up to 64. The requester's value is in the upper half.
 pub(super) fn scattered(field: Field, input: &[u8], upper: u32) -> Result<u8> {
     match get(input, field) {
         0 => Ok(0),
@@ -137,7 +137,7 @@ pub(super) fn scattered(field: Field, input: &[u8], upper: u32) -> Result<u8> {
     }
 }
 
-/// Refuses more than the completion queue's entries have room for.
+/// Refuses more bytes than the entries of the completion queue hold.
 pub(super) fn check_scattered(function: &Function, cq: u32, bytes: u8) -> Result<()> {
     let is_wide = |cq: &Cq| cq.ring.log_stride == 7;
     if bytes <= 32 || function.cqs.get(cq).is_some_and(is_wide) {
@@ -175,7 +175,7 @@ mod optional {
 const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
 /// `opt_param_mask_95_32` of the transitions.
 const OPT_PARAM_MASK_95_32: Field = Field::new(0x840, 64);
-/// In there: the UDP source port (`MLX5_QPC_OPT_MASK_32_UDP_SPORT`).
+/// Bit in it: the UDP source port (`MLX5_QPC_OPT_MASK_32_UDP_SPORT`).
 const OPT_UDP_SPORT: u64 = 1 << 2;
 
 pub(super) fn modify(
@@ -222,7 +222,7 @@ pub(super) fn modify(
     let sets_udp =
         command == opcode::RTS2RTS_QP && OPT_PARAM_MASK_95_32.get(input) & OPT_UDP_SPORT != 0;
     if sets_udp {
-        // Other packets have no such port.
+        // Only packets of RoCE v2 have a UDP port.
         if queue.path.gid_type != GidType::RoceV2 {
             return Err(BAD_PARAM);
         }
@@ -242,7 +242,7 @@ pub(super) fn modify(
                 queue.set_remote(remote);
             }
             queue.state = to;
-            // From RTR it starts with its next doorbell: the record may still be of a life before a reset.
+            // From RTR, work starts with the next doorbell: the record may predate a reset.
             let runs = to == state::RTS && from != state::RTR;
             drop(locked);
             if runs {
@@ -253,8 +253,8 @@ pub(super) fn modify(
     Ok(Output::new(cmd::HEADER_BYTES, room).done())
 }
 
-/// Checks the address of a connected queue pair. On Ethernet it always has a GID, and the bit for it is
-/// reserved.
+/// Checks the address of a connected queue pair. On Ethernet an address always has a GID, and its
+/// bit is reserved.
 fn check_path(call: &Call<'_>, place: Place, input: &[u8]) -> Result<()> {
     let link = call.fabric().link_of(place);
     let grh = field(context::GRH).is_set(input);
@@ -343,7 +343,7 @@ fn be64(bytes: &[u8]) -> u64 {
         .fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
-/// `QUERY_QP`, of queue pairs made by commands and by verbs.
+/// `QUERY_QP`, for queue pairs of commands and of verbs.
 pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
     call.count(Command::QueryQp);
     let locked = call.lock();

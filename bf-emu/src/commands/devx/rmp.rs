@@ -13,7 +13,7 @@ use crate::sys::Errno;
 
 /// Bytes of a doorbell record.
 const DBREC_BYTES: u64 = 8;
-/// log2 of the most entries: their counters are 16 bits wide.
+/// log2 of the largest number of entries: the counters are 16 bits wide.
 const LOG_SIZE_MAX: u32 = 15;
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {

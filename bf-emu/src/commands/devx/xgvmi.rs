@@ -36,7 +36,7 @@ pub(super) fn allow(call: &Call<'_>, input: &[u8], room: usize) -> Result {
     let access_key = access_key(input, allow::ACCESS_KEY_AT)?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
-    // A user may open what is his own.
+    // A user may permit access to its own keys only.
     let owner = function.mkeys.owner(slot).ok_or(BAD_RESOURCE)?;
     if owner.process != call.owner()?.process {
         return Err(BAD_RESOURCE);
@@ -73,7 +73,8 @@ pub(super) fn create_object(call: &Call<'_>, input: &[u8], room: usize) -> Resul
     let mkeys = &locked.peek(target_function).mkeys;
     let target = *mkeys.get(index).ok_or(BAD_RESOURCE)?;
     let generation = mkeys.generation(index).ok_or(BAD_RESOURCE)?;
-    // A wrong key and a key that is not open are not told apart: neither tells a stranger more.
+    // The error is the same for a wrong access key and for a key without permission, so it reveals
+    // nothing to another user.
     if !target.allowed || target.access_key != presented || target.kind == MkeyKind::Alias {
         return Err(BAD_RESOURCE);
     }
@@ -111,7 +112,7 @@ fn fill(output: &mut Output, slot: u32, vhca_id: u16, target: u32) {
         .set(alias::OBJECT_ID, index(target));
 }
 
-/// `QUERY_GENERAL_OBJECT`: does the alias still stand for something?
+/// `QUERY_GENERAL_OBJECT`: reports whether the alias's target still exists.
 pub(super) fn query_object(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> Result {
     call.count(Command::Other);
     if get16(input, cmd::GENERAL_OBJECT_TYPE) != OBJECT_TYPE_MKEY {

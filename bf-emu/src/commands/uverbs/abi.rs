@@ -1,12 +1,12 @@
 //! Numbers of the uverbs interface: objects, methods and attributes (`ib_user_ioctl_cmds.h`, `mlx5_user_ioctl_cmds.h`),
 //! and commands (`ib_user_verbs.h`).
 
-/// Numbers of a driver begin here (`UVERBS_ID_NS_SHIFT`).
+/// First number of a driver's range (`UVERBS_ID_NS_SHIFT`).
 pub(crate) const DRIVER: u16 = 1 << 12;
 
-/// Driver data in.
+/// Input data of the driver.
 pub(crate) const UHW_IN: u16 = DRIVER;
-/// Driver data out.
+/// Output data of the driver.
 pub(crate) const UHW_OUT: u16 = DRIVER + 1;
 
 /// Objects (`enum uverbs_default_objects`, `enum mlx5_ib_objects`).
@@ -80,7 +80,7 @@ pub(crate) mod create_cq {
     pub(crate) const FLAGS: u16 = 5;
     pub(crate) const RESP_CQE: u16 = 6;
     pub(crate) const EVENT_FD: u16 = 7;
-    /// Of the driver.
+    /// Attribute of the driver.
     pub(crate) const UAR_INDEX: u16 = super::DRIVER + 2;
 }
 

@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, Identity};
 use crate::model::address::{Gid, GidEntry, GidType, Mac, is_ipv4, is_link_local};
 use crate::sys::Errno;
 
-/// The address of a path, as `struct ib_uverbs_ah_attr` and `struct ib_uverbs_qp_dest` have it.
+/// The address of a path, from `struct ib_uverbs_ah_attr` or `struct ib_uverbs_qp_dest`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     pub(super) port: u8,
@@ -25,7 +25,7 @@ pub(super) fn entry(identity: &Identity, port: u8, index: usize) -> Result<GidEn
     entry.ok_or(Errno(libc::ENODATA))
 }
 
-/// Checks an address, and finds the sender's GID if there is a global route (core/verbs.c,
+/// Checks an address. Returns the sender's GID if the address has a global route (core/verbs.c,
 /// `rdma_check_ah_attr` and `rdma_fill_sgid_attr`).
 pub(super) fn check(identity: &Identity, to: &Attributes) -> Result<Option<GidEntry>, Errno> {
     if !identity.ports().contains(&to.port) {
@@ -40,9 +40,9 @@ pub(super) fn check(identity: &Identity, to: &Attributes) -> Result<Option<GidEn
     entry(identity, to.port, to.sgid_index.into()).map(Some)
 }
 
-/// The MAC behind a GID on Ethernet (core/verbs.c, `ib_resolve_unicast_gid_dmac`): from a link-local GID
-/// for RoCE v1; else the kernel asks its routes and neighbours, and here the fabric is asked. All Ethernet
-/// ports are neighbours.
+/// The MAC of a GID on Ethernet (core/verbs.c, `ib_resolve_unicast_gid_dmac`). A link-local GID of
+/// RoCE v1 contains the MAC. For other GIDs the kernel asks its routes and neighbours. Here the
+/// fabric answers: all Ethernet ports are neighbours.
 pub(super) fn resolve(fabric: &Fabric, own: GidEntry, dgid: &Gid) -> Result<Mac, Errno> {
     if let [0xff, .., a, b, c, d] = *dgid {
         // core/verbs.c, `rdma_get_mcast_mac`
@@ -56,14 +56,14 @@ pub(super) fn resolve(fabric: &Fabric, own: GidEntry, dgid: &Gid) -> Result<Mac,
         return Err(Errno(libc::EINVAL));
     }
     let place = fabric.port_of_roce(dgid);
-    // A neighbour that does not answer.
+    // A missing neighbour does not answer.
     place
         .and_then(|place| fabric.mac_of(place))
         .ok_or(Errno(libc::ETIMEDOUT))
 }
 
-/// `CREATE_AH`. On Ethernet the driver answers with the destination's MAC (mlx5/ah.c,
-/// `mlx5_ib_create_ah`); on InfiniBand libmlx5 makes its handles without the kernel.
+/// `CREATE_AH`. On Ethernet the driver returns the destination's MAC (mlx5/ah.c,
+/// `mlx5_ib_create_ah`). On InfiniBand libmlx5 creates its handles without the kernel.
 pub(super) fn create_ah(
     call: &Call<'_>,
     input: Fields<'_>,

@@ -1,4 +1,4 @@
-//! Channels: pipes from which an application reads events.
+//! Channels: pipes that deliver events to an application.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -13,14 +13,14 @@ use crate::sys::{self, Errno};
 
 /// Attribute of the asynchronous event file.
 pub(super) const ASYNC_HANDLE: u16 = 0;
-/// Flag of a DEVX channel: events are the cookie alone (`mlx5_user_ioctl_verbs.h`,
+/// Flag of a DEVX channel: an event consists of the cookie only (`mlx5_user_ioctl_verbs.h`,
 /// MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA).
 const OMIT_DATA: u32 = 1;
 
-/// Makes a channel. Returns the file that the application reads.
+/// Creates a channel. Returns the file descriptor for the application.
 pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Result<i32, Errno> {
     collect(call)?;
-    // One read of a DEVX channel gives one event, whatever their size.
+    // One read of a DEVX channel returns one event of any size.
     let whole = matches!(kind, ChannelKind::Devx | ChannelKind::DevxAnswers);
     let (read_fd, write_fd) = sys::pipe(whole)?;
     sys::set_nonblocking(write_fd)?;
@@ -45,8 +45,8 @@ pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Res
     Ok(read_fd)
 }
 
-/// Takes back the channels of this process whose files the application has closed: nobody is told
-/// of that, so it is found out whenever another one is made.
+/// Removes the channels of this process whose files the application has closed. No call reports a
+/// close, so each creation of a channel checks for it.
 fn collect(call: &Call<'_>) -> Result<(), Errno> {
     let process = call.owner()?.process;
     let mut locked = call.lock();
@@ -76,13 +76,13 @@ pub(super) fn create_devx_events(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), E
     ioctl.answer_handle(devx::FD_ALLOC_HANDLE, u64::from(fd.unsigned_abs()))
 }
 
-/// A channel of answers to DEVX commands that nobody waits for.
+/// A channel for answers to asynchronous DEVX commands.
 pub(super) fn create_devx_answers(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let fd = create(call, ChannelKind::DevxAnswers, false)?;
     ioctl.answer_handle(devx::FD_ALLOC_HANDLE, u64::from(fd.unsigned_abs()))
 }
 
-/// Writes an answer into such a channel. EAGAIN if it is full: nobody reads it.
+/// Writes an answer into such a channel. Returns EAGAIN if the channel is full.
 pub(super) fn answer(call: &Call<'_>, fd: i32, answer: &[u8]) -> Result<(), Errno> {
     let number = find(call, fd, ChannelKind::DevxAnswers);
     let locked = call.lock();
@@ -93,7 +93,7 @@ pub(super) fn answer(call: &Call<'_>, fd: i32, answer: &[u8]) -> Result<(), Errn
     sys::write_pipe(write_fd, answer).map(drop)
 }
 
-/// Number of the channel behind a file of this process, counted from 1; 0 if there is none.
+/// Number of the channel with this file of this process, counted from 1; 0 if there is none.
 pub(super) fn find(call: &Call<'_>, fd: i32, kind: ChannelKind) -> u32 {
     let Ok(owner) = call.owner() else { return 0 };
     let locked = call.lock();
@@ -101,7 +101,7 @@ pub(super) fn find(call: &Call<'_>, fd: i32, kind: ChannelKind) -> u32 {
     let wanted = |by: crate::fabric::table::Owner, channel: &Channel| {
         by.process == owner.process && channel.read_fd == fd && channel.kind == kind
     };
-    // The latest one: a file number that was closed and used again is the newer channel's.
+    // The latest match wins: a reused file descriptor belongs to the newer channel.
     let mut found = 0;
     let mut from = 0;
     while let Some(slot) = channels.next(from, wanted) {
@@ -111,7 +111,7 @@ pub(super) fn find(call: &Call<'_>, fd: i32, kind: ChannelKind) -> u32 {
     found
 }
 
-/// The channel named by an attribute, or by default the context's latest asynchronous one.
+/// The channel that an attribute names, or the context's latest asynchronous channel.
 pub(super) fn event_channel(call: &Call<'_>, ioctl: &Ioctl, attr: u16) -> u32 {
     match ioctl.file(attr) {
         Ok(fd) => find(call, fd, ChannelKind::Async),
@@ -119,11 +119,10 @@ pub(super) fn event_channel(call: &Call<'_>, ioctl: &Ioctl, attr: u16) -> u32 {
     }
 }
 
-/// Takes the events of an object that goes out of a channel, where its owner has not read them yet,
-/// as the kernel forgets them; those of other objects are put back in their order. Returns how many
-/// there were.
+/// Removes the unread events of a destroyed object from a channel, as the kernel does. Events of
+/// other objects keep their order. Returns the number of removed events.
 pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_handle: u64) -> u32 {
-    /// Events that a channel is searched for; a pipe holds no more.
+    /// Limit of the search. A pipe holds no more events.
     const EVENTS_MAX: usize = 8192;
     let Some(slot) = channel.checked_sub(1) else {
         return 0;
@@ -143,7 +142,7 @@ pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_ha
     if owner != Some(sys::pid()) {
         return 0;
     }
-    // An opening of our own, which does not block should the application read at the same time.
+    // A separate open file. It does not block if the application reads at the same time.
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -159,11 +158,11 @@ pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_ha
         if reader.read_exact(event).is_err() {
             break;
         }
-        // Both kinds begin with what the owner calls the object.
+        // Events of both kinds begin with the owner's handle of the object.
         if event.starts_with(&user_handle.to_ne_bytes()) {
             forgotten += 1;
         } else {
-            // Cannot block: as many bytes were taken out just now.
+            // Cannot block: the same number of bytes was just read.
             let _ = sys::write(channel.write_fd, event);
         }
     }

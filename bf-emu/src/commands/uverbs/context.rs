@@ -48,13 +48,13 @@ pub(super) fn query_context(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno>
 /// `struct mlx5_ib_alloc_ucontext_resp`.
 fn ucontext(call: &Call<'_>) -> Result<Answer, Errno> {
     const BYTES: u32 = 80;
-    /// lkeys may carry another variant than the kernel gave (`mlx5dv_wr_mr_list` needs it).
+    /// The caller may change the variant of the kernel's lkeys (`mlx5dv_wr_mr_list` needs it).
     const MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
     /// CREATE_AH and QUERY_DEVICE have driver data.
     const CMDS_SUPP_UHW: u8 = 3;
-    /// What BlueField-2 and -3 answer: halves of 256 bytes.
+    /// The value of BlueField-2 and -3: two halves of 256 bytes.
     const BF_REG_BYTES: u32 = 512;
-    /// There is a clock page, see [`super::clock`].
+    /// The context has a clock page, see [`super::clock`].
     const CLOCK_INFO_V1: u8 = 1 << 0;
     let mut answer = Answer::new(BYTES as usize);
     answer
@@ -153,7 +153,7 @@ pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
     if ioctl.room(attr::GID_TABLE_RESP_ENTRIES) / entry_bytes < found.len() {
         return Err(Errno(libc::EINVAL));
     }
-    // Their distance is the caller's, whose entries may be longer; no longer than the room.
+    // The caller sets the entry size, and may use longer entries. The entries must fit its buffer.
     let mut entries = vec![0; entry_bytes * found.len()];
     for (entry, found) in entries.chunks_exact_mut(entry_bytes).zip(&found) {
         entry[..GID_ENTRY_BYTES.into()].copy_from_slice(found.as_slice());
@@ -199,7 +199,7 @@ pub(super) fn dealloc_uar(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.process.drop_uar(call.context, number)
 }
 
-/// Address handles are made in user space on an InfiniBand port; the kernel only counts them.
+/// libmlx5 creates address handles itself on an InfiniBand port. The kernel only counts them.
 pub(super) fn destroy_ah(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     Kind::Ah.slot(ioctl.number32(0)?).map(drop)
 }

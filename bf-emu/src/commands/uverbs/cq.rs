@@ -11,19 +11,19 @@ use crate::fabric::numbers::number_of;
 use crate::fabric::objects::{ChannelKind, Cq, Moderation, Ring, Srq};
 use crate::sys::Errno;
 
-/// Most entries of a completion queue, as the device tells its users.
+/// Largest number of entries of a completion queue, as the device advertises it.
 pub(crate) const CQES_MAX: u32 = (1 << 22) - 1;
 
-/// Flag of creation: `IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION`; every completion has its time.
+/// Flag of creation: `IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION`. Every completion has a time stamp.
 const TIMESTAMPS: u32 = 1 << 0;
 /// Flag of creation: `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u32 = 1 << 1;
 
-/// Flag of the driver that wants entries of 128 bytes written whole
-/// (`MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD`), as they always are here.
+/// Flag of the driver that requests padded entries of 128 bytes
+/// (`MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD`). Entries are always padded here.
 const DRIVER_PAD: u16 = 1 << 0;
-/// Flag of the driver that names the UAR page (`MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`). Time stamps
-/// of the day, which another asks for, are not advertised.
+/// Flag of the driver that names the UAR page (`MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`). The
+/// device does not advertise real-time time stamps, which another flag requests.
 const DRIVER_UAR_PAGE_INDEX: u16 = 1 << 1;
 
 /// Attributes of destruction.
@@ -54,7 +54,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if ioctl.number32(create_cq::COMP_VECTOR).unwrap_or(0) >= COMP_VECTORS {
         return Err(Errno(libc::EINVAL));
     }
-    // One entry more than asked for tells a full queue from an empty one.
+    // One extra entry distinguishes a full queue from an empty one.
     let count = (cqe + 1).next_power_of_two();
     let channel = match ioctl.file(create_cq::COMP_CHANNEL) {
         Ok(fd) => match channel::find(call, fd, ChannelKind::Completion) {
@@ -105,7 +105,7 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let (completions, others) = (unread(cq.channel), unread(cq.event_channel));
     locked.function(call.function()).cqs.remove(slot);
     drop(locked);
-    // The caller waits until it has acknowledged as many events as were reported to it.
+    // The caller waits until it has acknowledged all reported events.
     let mut answer = Answer::new(DESTROYED_BYTES.into());
     answer
         .u32(0, cq.events_sent.wrapping_sub(completions))
@@ -113,9 +113,9 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(DESTROY_RESP, answer.as_slice())
 }
 
-/// `EX_MODIFY_CQ`: how the queue's events are held back (`ib_uverbs_ex_modify_cq`, `mlx5_ib_modify_cq`).
+/// `EX_MODIFY_CQ`: sets the moderation of events (`ib_uverbs_ex_modify_cq`, `mlx5_ib_modify_cq`).
 pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
-    /// The one attribute that can be changed (`IB_CQ_MODERATE`).
+    /// The only attribute that can change (`IB_CQ_MODERATE`).
     const MODERATE: u32 = 1 << 0;
     call.count(Command::ModifyCq);
     // struct ib_uverbs_ex_modify_cq
@@ -130,7 +130,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
     if period_us > Moderation::PERIOD_US_MAX {
         return Err(Errno(libc::EINVAL));
     }
-    // The owner's thread sends what is held back.
+    // The owner's thread sends delayed events.
     call.process.start_tick()?;
     let mut locked = call.lock();
     let cqs = &locked.peek(call.function()).cqs;
@@ -146,8 +146,8 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `RESIZE_CQ`: from the next completion on, entries lie in another ring. The last entry of the old
-/// one says so; what is still unread there its owner copies.
+/// `RESIZE_CQ`: from the next completion on, entries are in another ring. The last entry of the old
+/// ring reports the resize. The owner copies unread entries from the old ring.
 pub(super) fn resize(
     call: &Call<'_>,
     input: Fields<'_>,
@@ -166,7 +166,7 @@ pub(super) fn resize(
     let cq = cqs
         .owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
-    // The driver keeps the size of the entries.
+    // The driver keeps the entry size.
     if cqe_size != 1 << cq.ring.log_stride {
         return Err(Errno(libc::EINVAL));
     }

@@ -13,7 +13,7 @@ use crate::fabric::trace::{ENTRY_BYTES, What};
 use crate::model::adapter::EQN;
 use crate::sys::Errno;
 
-/// Longest answer of a command.
+/// Largest answer of a command in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 /// A command on the device itself.
@@ -26,7 +26,7 @@ pub(super) fn general(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 }
 
 pub(super) fn query_uar(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    // Pages are given out by the number that the device knows them by.
+    // UAR pages are allocated under the device's own numbers.
     let number = ioctl.number32(devx::UAR_USER_IDX)?;
     ioctl.answer(devx::UAR_DEV_IDX, &number.to_ne_bytes())
 }
@@ -38,7 +38,7 @@ pub(super) fn query_eqn(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(devx::EQN_DEV, &EQN.to_ne_bytes())
 }
 
-/// A command that makes an object.
+/// A command that creates an object.
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
     trace(call, &input);
@@ -65,7 +65,7 @@ pub(super) fn modify(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     answer(ioctl, devx::OBJ_CMD_OUT, result)
 }
 
-/// A command that asks about an object.
+/// A command that queries an object.
 pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
     let room = room(ioctl, devx::OBJ_CMD_OUT)?;
@@ -73,9 +73,9 @@ pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     answer(ioctl, devx::OBJ_CMD_OUT, result)
 }
 
-/// As [`query`]; the answer goes into a channel, behind the number that the caller gave it.
+/// Like [`query`]. The answer goes into a channel, after the caller's number for it.
 pub(super) fn query_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
-    /// What a packet of a pipe holds, without the number.
+    /// Largest answer in one packet of a pipe, without the number.
     const ROOM_MAX: usize = 4096 - 8;
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
     let room = size(ioctl.number(devx::ASYNC_OUT_LEN)?);
@@ -94,7 +94,7 @@ pub(super) fn query_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     channel::answer(call, fd, &event)
 }
 
-/// Records the input of a command, if there is a trace.
+/// Records the input of a command, if a trace is on.
 fn trace(call: &Call<'_>, input: &[u8]) {
     let trace = call.fabric().trace();
     let Some(opcode) = input.first_chunk().copied().map(u16::from_be_bytes) else {
@@ -124,7 +124,7 @@ fn room(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
     }
 }
 
-/// Answers a command; a bad status goes out with the mailbox, as EREMOTEIO.
+/// Answers a command. A bad status returns EREMOTEIO together with the mailbox.
 pub(super) fn answer(
     ioctl: &Ioctl,
     attr: u16,
@@ -140,7 +140,7 @@ pub(super) fn answer(
     }
 }
 
-/// The answer of a command that is refused.
+/// The output mailbox of a refused command.
 fn refusal(status: u8, syndrome: u32) -> [u8; mlx5_prm::cmd::HEADER_BYTES] {
     let mut output = [0; mlx5_prm::cmd::HEADER_BYTES];
     output[0] = status;
@@ -196,7 +196,7 @@ pub(super) fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Events of the device as a whole: changes of its ports, and no others (`mlx5/devx.c`,
+/// Subscribes to events of the whole device. These are port changes only (`mlx5/devx.c`,
 /// `is_legacy_unaffiliated_event_num`).
 fn subscribe_to_device(
     call: &Call<'_>,

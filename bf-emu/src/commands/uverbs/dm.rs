@@ -17,15 +17,16 @@ use crate::sys::{self, Errno};
 
 use mlx5_prm::mkey::QPN_ANY;
 
-/// Device memory of one context, in bytes: what a BlueField-3 gives to one allocation at most.
+/// Device memory of one context in bytes: the largest single allocation of a BlueField-3.
 pub(super) const BYTES_MAX: u64 = PAGES as u64 * PAGE_BYTES;
-/// Largest alignment that can be asked for, as a power of two: where an allocation begins.
+/// log2 of the largest alignment: allocations begin at page boundaries.
 const LOG_ALIGN_MAX: u32 = 12;
 
 pub(super) fn alloc(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::Other);
     let length = ioctl.number(alloc_dm::LENGTH)?;
-    // Memory for steering (`MLX5_IB_UAPI_DM_TYPE_*` but the first) is not advertised.
+    // The device does not advertise memory for steering (every `MLX5_IB_UAPI_DM_TYPE_*` except the
+    // first).
     if ioctl.number(alloc_dm::TYPE).unwrap_or(0) != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
@@ -55,7 +56,7 @@ pub(super) fn alloc(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(alloc_dm::RESP_PAGE_INDEX, &page.to_ne_bytes())
 }
 
-/// The first of so many pages in a row that nobody has in a context.
+/// The first page of a free run of `wanted` pages in a context.
 fn free_run(function: &Function, context: u32, wanted: u64) -> Option<u16> {
     let of_context = function
         .umems
@@ -73,7 +74,7 @@ fn first_free<'a>(memories: impl Iterator<Item = &'a Umem>, wanted: u64) -> Opti
             run.for_each(|page| *page = true);
         }
     }
-    // At least one, or it is no run.
+    // A run has at least one page.
     let wanted = usize::try_from(wanted.max(1)).ok()?;
     let first = taken
         .windows(wanted)
@@ -106,14 +107,14 @@ pub(super) fn free(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let maker = function.umems.owner(slot).map(|owner| owner.process);
     function.umems.remove(slot);
     drop(locked);
-    // In another process there is something else at that address, or the same and nobody's yet.
+    // Only the allocating process unmaps: another process may use the address for something else.
     if maker == Some(process) {
         unmap(&memory);
     }
     Ok(())
 }
 
-/// Where the memory lies, for who imports it.
+/// The location of device memory, for a process that imports it.
 pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::Other);
     let slot = Kind::Dm.slot(ioctl.number32(query_dm::HANDLE)?)?;
@@ -126,7 +127,7 @@ pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(query_dm::RESP_LENGTH, &memory.length.to_ne_bytes())
 }
 
-/// A region in device memory; its addresses count from zero.
+/// Registers a region in device memory. Its addresses count from zero.
 pub(super) fn reg_mr(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::RegMr);
     let (offset, length) = (
@@ -191,7 +192,7 @@ mod tests {
             length,
             device_page,
         };
-        // Pages 1 and 2, 5, and memory that is none of the device's.
+        // Pages 1 and 2, page 5, and memory that is not device memory.
         let there = [memory(2, 4097), memory(6, 1), memory(0, BYTES_MAX)];
         for (wanted, expect) in [
             (1, Some(0)),

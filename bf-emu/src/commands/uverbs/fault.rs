@@ -15,7 +15,7 @@ use crate::fabric::trace::What;
 use crate::model::faults::{Action, Call as Name, Event};
 use crate::sys::{self, Errno};
 
-/// Asks the rules about a call. Some: it is answered so, and nothing is done.
+/// Applies the rules to a call. Some is the result of the call, which is then not executed.
 pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>> {
     if !call.fabric().has_faults() {
         return None;
@@ -38,19 +38,20 @@ pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>
             sys::vanish();
             None
         }
-        // Rules are checked when they are read: these are for requests.
+        // The parser accepts these actions for work requests only.
         Action::Syndrome(_) | Action::Never | Action::QpError | Action::Wrong(_) => None,
     }
 }
 
-/// A call that goes into the trace when it ends.
+/// A call that is written to the trace when it ends.
 #[derive(Debug)]
 pub(super) struct Traced {
     name: Name,
     since_ns: u64,
 }
 
-/// Notes a call, if there is a trace. Before it is carried out, as it may destroy what names it.
+/// Prepares the trace record of a call, if a trace is on. Runs before the call, which may destroy
+/// the object that it names.
 pub(super) fn traced(call: &Call<'_>, ioctl: &Ioctl) -> Option<Traced> {
     if !call.fabric().trace().is_on() {
         return None;
@@ -73,8 +74,8 @@ impl Traced {
     }
 }
 
-/// The device's refusal, as it comes to a caller of DEVX in its mailbox, and to one of verbs through
-/// the kernel.
+/// The device's refusal. A caller of DEVX sees it in its mailbox, and a caller of verbs as the
+/// kernel's errno.
 fn refuse(ioctl: &Ioctl, status: u8, syndrome: u32) -> Result<(), Errno> {
     let refused = Err(CommandError::Refused(status, syndrome));
     match (ioctl.object, ioctl.method) {
@@ -85,7 +86,7 @@ fn refuse(ioctl: &Ioctl, status: u8, syndrome: u32) -> Result<(), Errno> {
     }
 }
 
-/// What the kernel makes of a command's status (`mlx5/core/cmd.c`, `cmd_status_to_err`).
+/// The kernel's errno for a command's status (`mlx5/core/cmd.c`, `cmd_status_to_err`).
 fn errno_of(status: u8) -> Errno {
     Errno(match status {
         status::BAD_OP
@@ -99,12 +100,12 @@ fn errno_of(status: u8) -> Errno {
         status::LIMITS_EXCEEDED => libc::ENOMEM,
         status::BAD_INDEX => libc::ENOENT,
         status::NO_RESOURCES => libc::EAGAIN,
-        // The internal error, a bad system state, and lengths that a kernel never gets wrong.
+        // The internal error, a bad system state, and bad lengths, which the kernel never sends.
         _ => libc::EIO,
     })
 }
 
-/// The name that rules have for a call; None if it names none of them.
+/// The name of a call in fault rules; None if it has none.
 fn name(call: &Call<'_>, ioctl: &Ioctl) -> Option<Name> {
     const CREATE: u16 = 0;
     const DESTROY: u16 = 1;
@@ -185,7 +186,7 @@ fn name_of_destruction(call: &Call<'_>, handle: u32) -> Option<Name> {
 
 fn name_of_write(ioctl: &Ioctl) -> Option<Name> {
     if !ioctl.has(invoke::CORE_IN) {
-        // A probe of the interface, and no command.
+        // A probe of the interface, not a command.
         return None;
     }
     Some(match ioctl.number32(invoke::WRITE_CMD).ok()? {

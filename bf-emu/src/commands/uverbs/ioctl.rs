@@ -5,21 +5,21 @@ use crate::bits::low32;
 use crate::guard;
 use crate::sys::Errno;
 
-/// The one request number of the interface: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
+/// The only request number of the interface: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
 pub(crate) const RDMA_VERBS_IOCTL: u64 = 0xc018_1b01;
 
-/// Attributes of one call: libibverbs and the providers send up to about twenty.
+/// Largest number of attributes of a call. libibverbs and the providers send up to about twenty.
 pub(crate) const ATTRS_MAX: usize = 48;
-/// Longest input that is copied in: the longest command mailbox, with room for a page list.
+/// Largest input in bytes: the longest command mailbox with a page list.
 pub(crate) const INPUT_BYTES_MAX: usize = 64 * 1024;
 
 const HEADER_BYTES: usize = 24;
 const ATTR_BYTES: usize = 16;
-/// An attribute without which the caller will not go on.
+/// The call fails if the kernel does not know this attribute.
 pub(super) const F_MANDATORY: u16 = 1;
 /// The kernel has written the output.
 const F_VALID_OUTPUT: u16 = 2;
-/// Data of up to this many bytes lies in the attribute itself.
+/// Data of up to this many bytes is in the attribute itself.
 const INLINE_BYTES: usize = 8;
 
 /// `RDMA_DRIVER_MLX5` (`ib_user_ioctl_verbs.h`).
@@ -33,12 +33,12 @@ pub(super) struct Attr {
     pub(super) flags: u16,
     pub(super) reserved: u16,
     pub(super) data: u64,
-    /// Where the attribute lies in the caller.
+    /// Address of the attribute in the caller.
     pub(super) at: u64,
 }
 
 impl Attr {
-    /// True if its data lies in it and not elsewhere.
+    /// True if the data is in the attribute itself.
     pub(super) fn is_inline(&self) -> bool {
         usize::from(self.length) <= INLINE_BYTES
     }
@@ -49,14 +49,14 @@ impl Attr {
 pub(crate) struct Ioctl {
     /// Class of object.
     pub object: u16,
-    /// What to do.
+    /// Method of the class.
     pub method: u16,
     attrs: [Attr; ATTRS_MAX],
     count: usize,
 }
 
 impl Ioctl {
-    /// Copies a call in from the calling process.
+    /// Copies a call from the calling process.
     pub(crate) fn read(at: usize) -> Result<Self, Errno> {
         let mut header = [0; HEADER_BYTES];
         guard::read(at as u64, &mut header)?;
@@ -88,7 +88,7 @@ impl Ioctl {
         Ok(ioctl)
     }
 
-    /// The attributes as they came.
+    /// The attributes in the caller's order.
     pub(super) fn attrs(&self) -> &[Attr] {
         &self.attrs[..self.count]
     }
@@ -97,7 +97,7 @@ impl Ioctl {
         self.attrs().iter().find(|attr| attr.id == id)
     }
 
-    /// Flags, of which only `allowed` are taken; none if the attribute is absent
+    /// Flags. Only those in `allowed` are accepted. An absent attribute means no flags
     /// (`uverbs_get_flags32`).
     pub(crate) fn flags(&self, id: u16, allowed: u32) -> Result<u32, Errno> {
         let flags = match self.attr(id) {
@@ -136,18 +136,18 @@ impl Ioctl {
             .ok_or(Errno(libc::EINVAL))
     }
 
-    /// As [`Ioctl::number`], cut to 32 bits as the kernel does.
+    /// Like [`Ioctl::number`], truncated to 32 bits as in the kernel.
     pub(crate) fn number32(&self, id: u16) -> Result<u32, Errno> {
         self.number(id).map(low32)
     }
 
-    /// A file number.
+    /// A file descriptor.
     pub(crate) fn file(&self, id: u16) -> Result<i32, Errno> {
         let [a, b, c, d, ..] = self.number(id)?.to_ne_bytes();
         Ok(i32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// Input data. Bytes that the caller did not give read as zero, up to `least`.
+    /// Input data. If it is shorter than `least` bytes, the missing bytes are zero.
     pub(crate) fn input(&self, id: u16, least: usize) -> Result<Vec<u8>, Errno> {
         let attr = self.attr(id).ok_or(Errno(libc::EINVAL))?;
         let length = usize::from(attr.length);
@@ -163,12 +163,13 @@ impl Ioctl {
         Ok(bytes)
     }
 
-    /// Room for output in bytes; 0 where none was asked for.
+    /// Bytes of the caller's output buffer; 0 if it has none.
     pub(crate) fn room(&self, id: u16) -> usize {
         self.attr(id).map_or(0, |attr| usize::from(attr.length))
     }
 
-    /// Answers with data: as much as the caller has room for, the rest of its room zeroed.
+    /// Writes an answer into the caller's buffer. A longer answer is cut; the rest of a longer
+    /// buffer is zeroed.
     pub(crate) fn answer(&self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
         let Some(attr) = self.attr(id) else {
             return Ok(());
@@ -183,11 +184,11 @@ impl Ioctl {
             unsafe { guard::write(attr.data.wrapping_add(taken as u64), &zeroes) }?;
         }
         let flags = attr.flags | F_VALID_OUTPUT;
-        // SAFETY: the attribute itself is the caller's to be answered in.
+        // SAFETY: the attribute itself belongs to the caller, for the answer.
         unsafe { guard::write(attr.at + 4, &flags.to_ne_bytes()) }
     }
 
-    /// Answers with a handle or a file, which are written into the attribute itself.
+    /// Answers with a handle or a file descriptor, in the attribute itself.
     pub(crate) fn answer_handle(&self, id: u16, handle: u64) -> Result<(), Errno> {
         let attr = self.attr(id).ok_or(Errno(libc::EINVAL))?;
         // SAFETY: as above.
@@ -217,8 +218,8 @@ fn parse_attr(bytes: &[u8; ATTR_BYTES], at: u64) -> Attr {
     }
 }
 
-/// A structure of the kernel's interface, read field by field at its offsets: native order, zero
-/// where it ends early.
+/// A structure of the kernel's interface, read by field offset. The byte order is native. Bytes
+/// beyond its end are zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(pub &'a [u8]);
 
@@ -252,7 +253,7 @@ impl Fields<'_> {
     }
 }
 
-/// An answer of the kernel's interface, written field by field at its offsets.
+/// An answer of the kernel's interface, written by field offset.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     bytes: Vec<u8>,

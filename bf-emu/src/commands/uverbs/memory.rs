@@ -14,7 +14,7 @@ use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Pd, Umem};
 use crate::model::profile::CostKind;
 use crate::sys::Errno;
 
-/// Longest region, in bytes.
+/// Largest region in bytes.
 pub(crate) const REGION_BYTES_MAX: u64 = 1 << 46;
 
 /// Access flags of verbs (`enum ib_uverbs_access_flags`).
@@ -27,11 +27,11 @@ pub(super) mod flag {
     pub(in crate::commands::uverbs) const ZERO_BASED: u32 = 1 << 5;
     pub(in crate::commands::uverbs) const ON_DEMAND: u32 = 1 << 6;
     pub(in crate::commands::uverbs) const HUGETLB: u32 = 1 << 7;
-    /// Hints that a device may pass over.
+    /// Hints that a device may ignore.
     pub(in crate::commands::uverbs) const OPTIONAL: u32 = 0x3ff0_0000;
 }
 
-/// What verbs' access flags allow, as an mkey has it.
+/// The mkey rights for verbs' access flags.
 pub(super) fn rights(flags: u32) -> u8 {
     [
         (flag::LOCAL_WRITE, access::LOCAL_WRITE),
@@ -55,7 +55,7 @@ pub(super) fn check_flags(flags: u32) -> Result<(), Errno> {
         | flag::HUGETLB
         | flag::OPTIONAL;
     let remote_change = flags & (flag::REMOTE_WRITE | flag::REMOTE_ATOMIC) != 0;
-    // Who may write from afar must be able to write at home (ib_check_mr_access).
+    // Remote write access requires local write access (ib_check_mr_access).
     if flags & !known != 0 || remote_change && flags & flag::LOCAL_WRITE == 0 {
         return Err(Errno(libc::EINVAL));
     }
@@ -69,7 +69,7 @@ fn check_range(start: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Checks that memory is there, as the kernel does when it pins it: the first and the last page.
+/// Checks that memory is mapped: its first and its last page. The kernel pins it at this point.
 fn check_mapped(start: u64, length: u64) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
@@ -104,7 +104,7 @@ pub(super) fn dealloc_pd(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .pds
         .owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
-    // What a kernel counts: its own objects. Commands may leave an mkey behind.
+    // The kernel counts its own objects only. An mkey of a command does not keep the domain.
     let regions = function
         .mkeys
         .iter()
@@ -128,7 +128,7 @@ fn is_kernels(mkey: &Mkey) -> bool {
     matches!(mkey.origin, MkeyOrigin::Region | MkeyOrigin::Window)
 }
 
-/// Variant of the next key that the kernel makes.
+/// Variant of the kernel's next key.
 pub(super) fn next_variant(locked: &mut Locked<'_>, function: usize) -> u8 {
     let variant = &mut locked.function(function).next_variant;
     *variant = variant.wrapping_add(1);
@@ -154,7 +154,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         return Err(Errno(libc::EINVAL));
     }
     if on_demand {
-        // No page is pinned, so that it costs as much as a small one.
+        // The registration pins no page, so it costs as much as a small one.
         call.costs(CostKind::RegMr, 0);
     } else {
         check_mapped(start, length)?;
@@ -194,7 +194,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
     Ok(answer)
 }
 
-/// `REREG_MR`: the key stays what it is, as where the kernel changes the mkey by a UMR
+/// `REREG_MR`: the key keeps its value, as if the kernel changes the mkey by a UMR
 /// (`mlx5r_umr_rereg_pd_access`, `umr_rereg_pas`).
 pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> {
     const TRANSLATION: u32 = 1;
@@ -217,7 +217,7 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
     }
     if what & ACCESS != 0 {
         check_flags(flags)?;
-        // A region does not become one on demand (`mlx5_ib_rereg_user_mr`).
+        // A pinned region cannot become an on-demand region (`mlx5_ib_rereg_user_mr`).
         if flags & flag::ON_DEMAND != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
@@ -263,7 +263,7 @@ pub(super) fn dereg_mr(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     remove_mkey(call, slot, MkeyOrigin::Region, Some(CostKind::DeregMr))
 }
 
-/// Number of a protection domain, for a process that got its context from another.
+/// Number of a protection domain, for a process that imported its context.
 pub(super) fn query_pd(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = Kind::Pd.slot(ioctl.number32(query_pd::HANDLE)?)?;
     let locked = call.lock();
@@ -273,7 +273,7 @@ pub(super) fn query_pd(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(query_pd::RESP_PDN, &number_of(slot).to_ne_bytes())
 }
 
-/// Keys and range of a region, for such a process.
+/// Keys and range of a region, for a process that imported its context.
 pub(super) fn query_mr(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let slot = Kind::Mkey.slot(ioctl.number32(query_mr::HANDLE)?)?;
     let mkey = *call

@@ -10,10 +10,10 @@ use super::spec::{
 };
 use super::{channel, context, cq, devx as raw, dm, memory, odp, qp, srq, write, xrcd};
 
-/// Number of a core object's first methods.
+/// Number of a core object's first method.
 const CREATE: u16 = 0;
 const DESTROY: u16 = 1;
-/// Of objects that only have one.
+/// Number of an object's only method.
 const ONLY: u16 = 0;
 const REG_DM_MR: u16 = 0;
 const ADVISE_MR: u16 = 2;
@@ -22,12 +22,13 @@ const DRIVER_CREATE: u16 = abi::DRIVER;
 const DRIVER_DESTROY: u16 = abi::DRIVER + 1;
 const DRIVER_QUERY_DM: u16 = abi::DRIVER + 1;
 
-/// Bytes of `struct mlx5_ib_alloc_ucontext_resp` up to the field that a query must have room for.
+/// Smallest output buffer of a query: `struct mlx5_ib_alloc_ucontext_resp` up to the last required
+/// field.
 const UCONTEXT_BYTES: u16 = 72;
-/// Bytes of the head of a command, and of its answer.
+/// Bytes of the header of a command, and of its answer.
 const MAILBOX_BYTES: u16 = 16;
 
-/// The handle of what is destroyed, and room for how many events it had.
+/// Attributes of a destruction: the handle of the object.
 const DESTROYED: [Known; 1] = [object(0)];
 
 const fn method(object: u16, method: u16, attrs: &'static [Known], run: Run) -> Method {

@@ -36,7 +36,7 @@ use crate::sys::{self, Errno};
 /// An ioctl on a file of a context.
 ///
 /// # Errors
-/// What the kernel would answer; ENOTTY for a file of no context.
+/// The kernel's errno; ENOTTY if the file is not a context.
 pub fn ioctl(process: &Process, fd: RawFd, request: u64, argument: usize) -> Result<i32, Errno> {
     let context = process.context_of(fd).ok_or(Errno(libc::ENOTTY))?;
     let _held = sys::SignalsHeld::new();
@@ -82,7 +82,7 @@ fn carry_out(
     result.map(|()| 0)
 }
 
-/// Copies a call in and checks it against what its method takes.
+/// Copies a call and checks it against the attributes of its method.
 fn parse(argument: usize) -> Result<(Ioctl, &'static spec::Method), Errno> {
     let ioctl = Ioctl::read(argument)?;
     let method = methods::find(ioctl.object, ioctl.method).ok_or(Errno(libc::EPROTONOSUPPORT))?;
@@ -90,7 +90,7 @@ fn parse(argument: usize) -> Result<(Ioctl, &'static spec::Method), Errno> {
     Ok((ioctl, method))
 }
 
-/// What a call counts as that is refused before it is carried out.
+/// The refusal counted for a call that fails before its execution.
 fn refusal_of(errno: Errno) -> Refusal {
     match errno {
         Errno(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP) => Refusal::UnknownIoctl,

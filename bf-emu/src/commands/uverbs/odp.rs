@@ -13,32 +13,32 @@ use crate::fabric::objects::{Mkey, MkeyOrigin};
 use crate::sys::Errno;
 use mlx5_prm::umr::access;
 
-/// `enum ib_odp_general_cap_bits`: there is such a thing, and all of memory as one region.
+/// `enum ib_odp_general_cap_bits`: on-demand paging, and a region of all memory.
 pub(super) const GENERAL_CAPS: u64 = 1 << 0 | 1 << 1;
 /// `enum ib_odp_transport_cap_bits`: send, receive, write, read, atomic, receive by a shared queue.
 pub(super) const RELIABLE_CAPS: u32 = 0x3f;
-/// Of datagrams the device can only wait for what it sends.
+/// Datagrams support on-demand paging for sends only.
 pub(super) const DATAGRAM_CAPS: u32 = 1 << 0;
 
-/// Bytes of a region that stands for all memory of its process: all addresses that user space has.
+/// Bytes of a region of all memory of its process: the whole address range of user space.
 pub(super) const ALL_BYTES: u64 = 1 << 47;
 
 /// Bytes of `struct ib_uverbs_sge`.
 pub(super) const ENTRY_BYTES: u16 = 16;
 
-/// `enum ib_uverbs_advise_mr_advice` ends with the prefetch that brings no pages.
+/// Last value of `enum ib_uverbs_advise_mr_advice`: the prefetch without page faults.
 const ADVICE_MAX: u64 = 2;
 const PREFETCH_WRITE: u64 = 1;
-/// Wait until it is done.
+/// The call waits for the end of the prefetch.
 const FLUSH: u32 = 1 << 0;
 
-/// Whether a registration on demand is for all memory (`ib_umem_odp_alloc_implicit`).
+/// True if an on-demand registration covers all memory (`ib_umem_odp_alloc_implicit`).
 pub(super) fn is_everything(start: u64, length: u64) -> bool {
     start == 0 && length == u64::MAX
 }
 
-/// `ADVISE_MR`: checked as the driver does, and then there is nothing to do, as every page is brought
-/// when it is used.
+/// `ADVISE_MR`: performs the driver's checks. The advice itself has no effect, because each access
+/// resolves its pages.
 pub(super) fn advise(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::Other);
     let pd = Kind::Pd.slot(ioctl.number32(advise_mr::PD_HANDLE)?)?;
@@ -84,7 +84,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Whether the region in the key's slot may be advised of so.
+    /// Checks that the region in the key's slot permits this advice.
     fn check(self, mkey: &Mkey) -> Result<(), Errno> {
         let [variant, ..] = self.lkey.to_le_bytes();
         let on_demand = mkey.origin == MkeyOrigin::Region && mkey.on_demand;
@@ -102,7 +102,7 @@ impl Wanted {
 }
 
 fn covers(mkey: &Mkey, address: u64, length: u64) -> bool {
-    // Neither sum can be wrong unnoticed: ranges of keys were checked when they were made.
+    // Neither operation can overflow unnoticed: the ranges of keys were checked at their creation.
     address.checked_sub(mkey.start).is_some_and(|from| {
         from.checked_add(length)
             .is_some_and(|behind| behind <= mkey.len)
@@ -207,7 +207,7 @@ mod tests {
                 expect,
             );
         }
-        // Of all memory there is no end to go beyond, but that of addresses.
+        // A region of all memory ends only at the end of the address range.
         let all = Mkey {
             start: 0,
             len: ALL_BYTES,

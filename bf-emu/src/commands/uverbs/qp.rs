@@ -20,26 +20,26 @@ use crate::fabric::{Function, Identity, Place, QPN_BASE};
 use crate::model::address::{GidType, Mac};
 use crate::sys::Errno;
 
-/// Most entries of a queue, as the device tells its users.
+/// Largest number of entries of a queue, as the device advertises it.
 pub(crate) const QP_WRS_MAX: u32 = 32768;
 
-/// Most reads and atomics of a queue pair at once, as the device tells its users.
+/// Largest number of outstanding reads and atomics of a queue pair, as the device advertises it.
 pub(crate) const RD_ATOMIC_MAX: u8 = 16;
 
-/// Where `struct ib_uverbs_modify_qp` has the port of its path.
+/// Offset of the path's port in `struct ib_uverbs_modify_qp`.
 const DEST_PORT: usize = 31;
 
-/// No slot of any table.
+/// Not a slot of any table.
 const NO_SLOT: u32 = u32::MAX;
 
 /// Attributes of destruction.
 const DESTROY_HANDLE: u16 = 0;
 const DESTROY_RESP: u16 = 1;
 
-/// Types of queue pair (`enum ib_uverbs_qp_type`); the driver's own are told apart by its flags
+/// Types of queue pair (`enum ib_uverbs_qp_type`). The driver's flags distinguish its own types
 /// (`mlx5-abi.h`, MLX5_QP_FLAG_TYPE_*).
 fn service_of(qp_type: u64, driver_flags: u32) -> Result<u8, Errno> {
-    /// Raw packets and the GSI: known to the kernel, absent here.
+    /// Raw packets and the GSI: the kernel knows them, this device has none.
     const RAW_PACKET: u64 = 8;
     match qp_type {
         TYPE_DRIVER => match driver_flags & (driver_flag::TYPE_DCT | driver_flag::TYPE_DCI) {
@@ -57,21 +57,21 @@ fn service_of(qp_type: u64, driver_flags: u32) -> Result<u8, Errno> {
     }
 }
 
-/// Type of a queue pair that the driver's flags say more about (`IB_UVERBS_QPT_DRIVER`).
+/// Type of queue pair that the driver's flags specify (`IB_UVERBS_QPT_DRIVER`).
 const TYPE_DRIVER: u64 = 0xff;
 
-/// Flag of creation: every send completes with an entry (`IB_UVERBS_QP_CREATE_SQ_SIG_ALL`).
+/// Flag of creation: every send request has a completion (`IB_UVERBS_QP_CREATE_SQ_SIG_ALL`).
 const SQ_SIG_ALL: u32 = 1 << 12;
 
-/// Flag of creation, of datagrams: what is sent to many does not come back
-/// (`IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`). Nothing can be sent to many here.
+/// Flag of creation for datagrams: the sender does not receive its own multicast messages
+/// (`IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`). This device has no multicast.
 const NO_MULTICAST_LOOPBACK: u32 = 1 << 1;
 
 /// Bytes of `struct ib_uverbs_qp_cap`.
 pub(super) const CAP_BYTES: u16 = 20;
 
-/// Flags of the driver (`mlx5-abi.h`, `MLX5_QP_FLAG_*`). Signatures, tunnels, streams and others
-/// are not advertised.
+/// Flags of the driver (`mlx5-abi.h`, `MLX5_QP_FLAG_*`). The device does not advertise signatures,
+/// tunnels, streams and others.
 mod driver_flag {
     pub(super) const SCATTER_CQE: u32 = 1 << 1;
     pub(super) const BFREG_INDEX: u32 = 1 << 3;
@@ -98,7 +98,8 @@ fn check_driver_flags(qp_type: u64, flags: u32) -> Result<(), Errno> {
     }
 }
 
-/// Creates a queue pair: what is asked for, the objects that it names, the queue pair, the answer.
+/// Creates a queue pair: parses the request, finds the named objects, inserts the queue pair, and
+/// answers.
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::CreateQp);
     call.process.close_uars()?;
@@ -127,7 +128,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     answer_create(ioctl, slot, &qp)
 }
 
-/// What a creation asks for.
+/// The attributes of a creation.
 struct Asked {
     service: u8,
     create_flags: u32,
@@ -140,20 +141,21 @@ struct Asked {
     rq_shift: u32,
     user_index: u32,
     uar: u32,
-    /// Key of a DCT; others have the address of a separate send ring there.
+    /// Key of a DCT. In other types the field holds the address of a separate send ring.
     dc_key: u64,
 }
 
 impl Asked {
     fn read(ioctl: &Ioctl) -> Result<Self, Errno> {
         if ioctl.has(create_qp::IND_TABLE_HANDLE) {
-            // There are no such tables.
+            // The device has no such tables.
             return Err(Errno(libc::ENOENT));
         }
         if ioctl.has(create_qp::SOURCE_QPN) {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        // What the others ask for (`enum ib_uverbs_qp_create_flags`) is not advertised.
+        // The device does not advertise the features of the other flags (`enum
+        // ib_uverbs_qp_create_flags`).
         let create_flags = ioctl.flags(create_qp::FLAGS, SQ_SIG_ALL | NO_MULTICAST_LOOPBACK)?;
         let caps = ioctl.input(create_qp::CAP, CAP_BYTES.into())?;
         let caps = Fields(&caps);
@@ -215,8 +217,8 @@ fn receives(service: u8) -> bool {
     !matches!(service, SERVICE_XRC_TARGET | service::XRC)
 }
 
-/// Slots of the objects that a creation names; what a queue pair of its type does without is no slot of any
-/// table.
+/// Slots of the objects that a creation names. An object that this type of queue pair does not use
+/// has [`NO_SLOT`].
 struct Named {
     service: u8,
     pd: u32,
@@ -249,7 +251,7 @@ impl Named {
         })
     }
 
-    /// True if all of them are objects of the context.
+    /// True if all named objects exist in the context.
     fn exist(&self, function: &Function, context: u32) -> bool {
         let senders = || {
             function.pds.owned(self.pd, context).is_some()
@@ -264,7 +266,7 @@ impl Named {
     }
 }
 
-/// A new queue pair, without what belongs to its creator.
+/// A new queue pair, without its owner's fields.
 fn queue_pair(asked: &Asked, named: &Named) -> Qp {
     let rq_bytes = u64::from(asked.rq_count) << asked.rq_shift;
     let service = asked.service;
@@ -315,8 +317,8 @@ fn answer_create(ioctl: &Ioctl, slot: u32, qp: &Qp) -> Result<(), Errno> {
     ioctl.answer(UHW_OUT, Answer::new(40).u32(0, qp.uar).as_slice())
 }
 
-/// Bytes of an answer and of a message that go into completions: what the driver asks for, as far as
-/// the kernel grants it (mlx5/qp.c, `configure_requester_scat_cqe`, `configure_responder_scat_cqe`).
+/// Bytes of an answer and of a message that go into completions: the driver's request, within the
+/// kernel's limits (mlx5/qp.c, `configure_requester_scat_cqe`, `configure_responder_scat_cqe`).
 fn scattered(function: &Function, qp: &Qp, driver_flags: u32) -> (u8, u8) {
     if driver_flags & driver_flag::SCATTER_CQE == 0 {
         return (0, 0);
@@ -326,7 +328,8 @@ fn scattered(function: &Function, qp: &Qp, driver_flags: u32) -> (u8, u8) {
         cq.is_some_and(|cq| cq.ring.log_stride == 7)
     };
     let request = match qp.service {
-        // An answer goes there only if all requests complete, or the application knows what it does.
+        // Answers go into completions only if every request completes, or if the application
+        // permits it explicitly.
         _ if !qp.signal_all && driver_flags & driver_flag::ALLOW_SCATTER_CQE == 0 => 0,
         service::RC | service::DCI if is_wide(qp.send_cq) => 64,
         service::RC => 32,
@@ -388,7 +391,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
     };
     let possible = transition(qp.service, from, to).is_some_and(|needs| needs.met_by(wanted));
     let in_range = are_in_range(input, wanted, identity, qp.port());
-    // The port of a path is the one that was chosen before (uverbs_cmd.c, `modify_qp`).
+    // The port of a path must be the port of the queue pair (uverbs_cmd.c, `modify_qp`).
     let same_port = !has(mask::AV) || to != state::RTR || input.u8(DEST_PORT) == qp.port();
     if from != qp.state || !possible || !in_range || !same_port {
         return Err(Errno(libc::EINVAL));
@@ -424,7 +427,7 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
         to => {
             qp.state = to;
-            // From RTR it starts with its next doorbell: the record may still be of a life before a reset.
+            // From RTR, work starts with the next doorbell: the record may predate a reset.
             let runs = to == state::RTS && from != state::RTR;
             drop(locked);
             if runs {
@@ -443,7 +446,7 @@ fn verbs_state(device: u8) -> u8 {
         .map_or(ERROR, |(number, _)| number)
 }
 
-/// Checks the values that the device has limits for (mlx5/qp.c, `mlx5_ib_modify_qp`).
+/// Checks the values that have limits on the device (mlx5/qp.c, `mlx5_ib_modify_qp`).
 fn are_in_range(input: Fields<'_>, wanted: u32, identity: &Identity, port: u8) -> bool {
     /// `enum ib_mtu`: 256 to 4096 bytes.
     const MTUS: RangeInclusive<u8> = 1..=5;
@@ -521,7 +524,7 @@ fn access_flags(qp: &Qp) -> u32 {
     .fold(0, |flags, (_, flag)| flags | flag)
 }
 
-/// Scatter entries that fit into an entry of the receive ring.
+/// Number of scatter entries in an entry of the receive ring.
 fn receive_sges(qp: &Qp) -> u32 {
     match qp.rq.count {
         0 => 0,
@@ -552,7 +555,7 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
         .u8(30, path.is_global)
         .u8(31, path.port)
         .u32(64, qp.caps.max_send_wr)
-        // The kernel tells what the ring holds, not what was asked for (mlx5_ib_query_qp).
+        // The kernel returns the capacity of the ring, not the requested number (mlx5_ib_query_qp).
         .u32(68, qp.rq.count)
         .u32(72, qp.caps.max_send_sge)
         .u32(76, receive_sges(qp))

@@ -10,24 +10,24 @@ use crate::commands::call::Call;
 use crate::guard;
 use crate::sys::Errno;
 
-/// How an attribute carries its value.
+/// The form of an attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// The number of an object or file, in the attribute itself.
     Object,
-    /// Bytes from the caller: at least and at most so many; if zeroes may follow, at most counts
-    /// for what is not zero.
+    /// Input bytes: the smallest and the largest length. If zeroes may follow, the largest length
+    /// applies to the part before them.
     In(u16, u16, Zeroes),
-    /// Room for bytes to the caller, likewise.
+    /// Output buffer: the smallest and the largest length.
     Out(u16, u16),
 }
 
-/// Whether a structure may be longer than it is known, as long as the rest is zero.
+/// Permission for a structure to be longer than the known one, if the rest is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Zeroes {
-    /// No.
+    /// The structure must not be longer.
     No,
-    /// Yes.
+    /// Zeroes may follow the structure.
     MayFollow,
 }
 
@@ -39,10 +39,10 @@ pub(super) struct Known {
     needed: bool,
 }
 
-/// Any length: that of an attribute has 16 bits.
+/// Any length. The length field of an attribute has 16 bits.
 const ANY: u16 = u16::MAX;
 
-/// The handle of an object, or a file.
+/// The handle of an object, or a file descriptor.
 pub(super) const fn object(id: u16) -> Known {
     Known {
         id,
@@ -51,7 +51,7 @@ pub(super) const fn object(id: u16) -> Known {
     }
 }
 
-/// A value of so many bytes.
+/// An input value of exactly `bytes` bytes.
 pub(super) const fn value(id: u16, bytes: u16) -> Known {
     Known {
         id,
@@ -65,7 +65,7 @@ pub(super) const fn constant(id: u16) -> Known {
     value(id, 8)
 }
 
-/// Flags: four bytes or eight (`UVERBS_ATTR_FLAGS_IN`).
+/// Flags: four or eight bytes (`UVERBS_ATTR_FLAGS_IN`).
 pub(super) const fn flags(id: u16) -> Known {
     Known {
         id,
@@ -74,7 +74,7 @@ pub(super) const fn flags(id: u16) -> Known {
     }
 }
 
-/// Bytes in, at least so many.
+/// Input of at least `least` bytes.
 pub(super) const fn bytes(id: u16, least: u16) -> Known {
     Known {
         id,
@@ -83,7 +83,7 @@ pub(super) const fn bytes(id: u16, least: u16) -> Known {
     }
 }
 
-/// A structure in of which so many bytes are known; newer ones are longer, and zero there.
+/// An input structure of `known` bytes. A newer structure may be longer if the rest is zero.
 pub(super) const fn structure(id: u16, known: u16) -> Known {
     Known {
         id,
@@ -92,7 +92,7 @@ pub(super) const fn structure(id: u16, known: u16) -> Known {
     }
 }
 
-/// Room for a value of so many bytes.
+/// Output buffer for a value of `bytes` bytes.
 pub(super) const fn answer(id: u16, bytes: u16) -> Known {
     Known {
         id,
@@ -101,7 +101,7 @@ pub(super) const fn answer(id: u16, bytes: u16) -> Known {
     }
 }
 
-/// Room for at least so many bytes.
+/// Output buffer of at least `least` bytes.
 pub(super) const fn room(id: u16, least: u16) -> Known {
     Known {
         id,
@@ -111,7 +111,7 @@ pub(super) const fn room(id: u16, least: u16) -> Known {
 }
 
 impl Known {
-    /// The same, and it may be absent.
+    /// The same attribute, but not mandatory.
     pub(super) const fn optional(self) -> Self {
         Self {
             needed: false,
@@ -120,7 +120,7 @@ impl Known {
     }
 }
 
-/// What carries out a call.
+/// The function that executes a call.
 pub(super) type Run = fn(&Call<'_>, &Ioctl) -> Result<(), Errno>;
 
 /// A method of a class of objects.
@@ -128,7 +128,7 @@ pub(super) struct Method {
     pub(super) object: u16,
     pub(super) method: u16,
     pub(super) attrs: &'static [Known],
-    /// It takes data of the driver too (`UVERBS_ATTR_UHW`).
+    /// The method also accepts data of the driver (`UVERBS_ATTR_UHW`).
     pub(super) driver_data: bool,
     pub(super) run: Run,
 }
@@ -144,7 +144,7 @@ impl Method {
         self.attrs.iter().chain(driver)
     }
 
-    /// Checks a call against what the method takes.
+    /// Checks a call against the attributes of the method.
     pub(super) fn check(&self, ioctl: &Ioctl) -> Result<(), Errno> {
         let attrs = ioctl.attrs();
         for (index, attr) in attrs.iter().enumerate() {
@@ -187,7 +187,7 @@ fn check_form(form: Form, attr: &Attr) -> Result<(), Errno> {
     }
 }
 
-/// True if the bytes of an input behind the first `known` are zero.
+/// True if all bytes of an input after the first `known` are zero.
 fn is_zero_behind(attr: &Attr, known: usize) -> Result<bool, Errno> {
     const CHUNK: usize = 256;
     let length = usize::from(attr.length);
@@ -297,7 +297,7 @@ mod tests {
         check(&[reserved], Err(libc::EINVAL));
     }
 
-    /// A longer structure is read to its end, in pieces, and not beyond.
+    /// A longer structure is read in pieces up to its end, and no further.
     #[test]
     fn a_newer_structure_must_be_zero_where_it_is_newer() {
         let handle = attr(OBJECT, 0, 7);

@@ -9,13 +9,13 @@ use crate::fabric::numbers::number_of;
 use crate::fabric::objects::{Ring, Srq};
 use crate::sys::Errno;
 
-/// Most entries of a shared receive queue, as the device tells its users.
+/// Largest number of entries of a shared receive queue, as the device advertises it.
 pub(crate) const SRQ_WRS_MAX: u32 = 32767;
-/// Most scatter entries of one of its entries.
+/// Largest number of scatter entries in one entry.
 pub(crate) const SRQ_SGES_MAX: u32 = 31;
-/// Type: an ordinary one (`IB_UVERBS_SRQT_BASIC`).
+/// Type: a basic queue (`IB_UVERBS_SRQT_BASIC`).
 const TYPE_BASIC: u64 = 0;
-/// Type: of an XRC domain, with a completion queue of its own (`IB_UVERBS_SRQT_XRC`).
+/// Type: a queue of an XRC domain, with its own completion queue (`IB_UVERBS_SRQT_XRC`).
 const TYPE_XRC: u64 = 1;
 
 /// Attributes of destruction.
@@ -43,8 +43,8 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let driver = ioctl.input(UHW_IN, 32)?;
     let driver = Fields(&driver);
     let pd = Kind::Pd.slot(ioctl.number32(create_srq::PD_HANDLE)?)?;
-    // As the driver computes them (`providers/mlx5/srq.c`, mlx5_alloc_srq_buf): a link and the
-    // scatter entries, to a power of two of at least 32 bytes.
+    // The driver's computation (`providers/mlx5/srq.c`, mlx5_alloc_srq_buf): a link segment and the
+    // scatter entries, rounded up to a power of two of at least 32 bytes.
     let stride = (16 + 16 * max_sge).next_power_of_two().max(32);
     let count = (max_wr + 1).next_power_of_two();
     let srq = Srq {
@@ -103,7 +103,7 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     ioctl.answer(DESTROY_RESP, &reported.to_ne_bytes())
 }
 
-/// `MODIFY_SRQ`: the limit can be set, the size cannot.
+/// `MODIFY_SRQ`: sets the limit. The size cannot change.
 pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<(), Errno> {
     const MASK_MAX_WR: u32 = 1;
     const MASK_LIMIT: u32 = 2;

@@ -31,7 +31,7 @@ pub(super) mod mask {
     pub(in crate::commands::uverbs) const DEST_QPN: u32 = 1 << 20;
 }
 
-/// States of verbs, by number, as the device has them.
+/// The device's state for each state number of verbs.
 pub(super) const STATES: [u8; 7] = [
     state::RST,
     state::INIT,
@@ -54,14 +54,15 @@ impl Attributes {
         Self { needed, optional }
     }
 
-    /// True if all that is needed is among the `given`, and nothing that does not belong there.
+    /// True if `given` contains all required attributes and no attribute outside the permitted
+    /// ones.
     pub(super) fn met_by(self, given: u32) -> bool {
         self.needed & !given == 0 && given & !(self.needed | self.optional | mask::STATE) == 0
     }
 }
 
-/// The attributes of those `given` that count: to one half of an extended reliable connection, what is the
-/// other half's is passed over (`uverbs_cmd.c`, `modify_qp_mask`).
+/// The attributes in `given` that apply. One half of an extended reliable connection ignores the
+/// attributes of the other half (`uverbs_cmd.c`, `modify_qp_mask`).
 pub(super) fn relevant(service: u8, given: u32) -> u32 {
     use mask::{MAX_DEST_RD_ATOMIC, MAX_QP_RD_ATOMIC, MIN_RNR_TIMER, RETRY_CNT, RNR_RETRY};
     match service {
@@ -71,10 +72,10 @@ pub(super) fn relevant(service: u8, given: u32) -> u32 {
     }
 }
 
-/// What a transition needs and takes; None if there is no such transition.
+/// The required and the optional attributes of a transition; None if the transition does not exist.
 pub(super) fn transition(service: u8, from: u8, to: u8) -> Option<Attributes> {
     if matches!(to, state::RST | state::ERR) && service != SERVICE_DCT {
-        // The kernel has no way from reset to error.
+        // The kernel has no transition from reset to error.
         let possible = (from, to) != (state::RST, state::ERR);
         return possible.then_some(Attributes::new(0, 0));
     }
@@ -91,7 +92,7 @@ fn of_target(from: u8, to: u8) -> Option<Attributes> {
     Some(match (from, to) {
         (state::RST, state::INIT) => Attributes::new(PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
         (state::INIT, state::RTR) => Attributes::new(AV | PATH_MTU | MIN_RNR_TIMER, 0),
-        // It is not connected, never sends, and ends when it is destroyed.
+        // A DCT is not connected, never sends, and leaves RTR only by its destruction.
         _ => return None,
     })
 }
@@ -133,7 +134,7 @@ fn of_connection(service: u8, from: u8, to: u8) -> Option<Attributes> {
         MAX_QP_RD_ATOMIC, MIN_RNR_TIMER, PATH_MIG_STATE, PATH_MTU, PKEY_INDEX, PORT, RETRY_CNT,
         RNR_RETRY, RQ_PSN, SQ_PSN, TIMEOUT,
     };
-    // The two halves of a connection: who asks, and who answers. An ordinary queue pair does both.
+    // The two halves of a connection: requester and responder. An RC queue pair is both.
     let asks = matches!(service, service::RC | service::XRC);
     let answers = matches!(service, service::RC | SERVICE_XRC_TARGET);
     let when = |condition: bool, bits: u32| if condition { bits } else { 0 };
@@ -211,7 +212,7 @@ mod tests {
         }
     }
 
-    /// An attribute that has nothing to do with a transition is refused, as the kernel does.
+    /// An attribute that the transition does not use is refused, as in the kernel.
     #[test]
     fn what_does_not_belong_is_refused() {
         let init = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;

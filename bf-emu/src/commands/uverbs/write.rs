@@ -1,4 +1,4 @@
-//! The older commands, whose structures are attributes of `INVOKE_WRITE` (`ib_user_verbs.h`).
+//! The older commands. Their structures are attributes of `INVOKE_WRITE` (`ib_user_verbs.h`).
 
 use super::abi::{UHW_IN, UHW_OUT, invoke, write};
 use super::cq::CQES_MAX;
@@ -15,15 +15,15 @@ use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
 use crate::model::adapter::{FIRMWARE, HW_REV};
 use crate::sys::Errno;
 
-/// Longest structure of these commands.
+/// Largest structure of these commands in bytes.
 const INPUT_BYTES: usize = 192;
 
 pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let number = ioctl.number(invoke::WRITE_CMD)?;
     let command = u32::try_from(number).map_err(|_| Errno(libc::EINVAL))?;
     let (input_bytes, output_bytes) = lengths(command).ok_or(Errno(libc::EOPNOTSUPP))?;
-    // Without any input it is a probe of whether this interface is there: it is, and wants its
-    // input (libibverbs/device.c, has_ioctl_write).
+    // A call without input probes for this interface. The error shows that the interface exists and
+    // needs input (libibverbs/device.c, has_ioctl_write).
     if ioctl.room(invoke::CORE_IN) < input_bytes || ioctl.room(invoke::CORE_OUT) < output_bytes {
         return Err(Errno(libc::ENOSPC));
     }
@@ -63,7 +63,7 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         write::EX_MODIFY_QP => {
             let number = qp::modify(call, input)?;
             answer(Answer::new(8).u32(4, 8))?;
-            // struct mlx5_ib_modify_qp_resp: of a DCT, its owner learns the number here.
+            // struct mlx5_ib_modify_qp_resp: the owner of a DCT receives the DCT's number here.
             let mut driver = Answer::new(16);
             driver.u32(0, 16).u32(4, number);
             ioctl.answer(UHW_OUT, driver.as_slice())
@@ -76,8 +76,8 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     }
 }
 
-/// Bytes that a command must have for its input and its answer: the structures that
-/// `UAPI_DEF_WRITE_IO` and its kin name in `uverbs_cmd.c`.
+/// Smallest input and answer of a command in bytes: the structures in `UAPI_DEF_WRITE_IO` and
+/// similar macros in `uverbs_cmd.c`.
 fn lengths(command: u32) -> Option<(usize, usize)> {
     Some(match command {
         write::QUERY_DEVICE => (8, 176),
@@ -101,9 +101,8 @@ fn lengths(command: u32) -> Option<(usize, usize)> {
 }
 
 /// Capability flags of the device (`enum ibv_device_cap_flags`): bad pkey and qkey counters, change
-/// of the physical port, shutdown of the port, system image GUID, RNR NAK generation, SRQ resizing
-/// is absent, memory windows type 1 and 2B, XRC, memory management
-/// extensions.
+/// of the physical port, shutdown of the port, system image GUID, RNR NAK generation, memory
+/// windows type 1 and 2B, XRC, memory management extensions. SRQ resizing is absent.
 const DEVICE_CAP_FLAGS: u32 =
     1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
 
@@ -171,7 +170,7 @@ fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
     Ok(answer)
 }
 
-/// `struct mlx5_ib_query_device_resp`: as long as there is room, and padded completions.
+/// `struct mlx5_ib_query_device_resp`, cut to the caller's buffer, with padded completions.
 fn query_device_driver(room: usize) -> Answer {
     const FLAGS: usize = 60;
     const CQE_128B_PAD: u32 = 1 << 1;

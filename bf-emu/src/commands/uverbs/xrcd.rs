@@ -12,11 +12,11 @@ pub(super) fn open(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno> 
     // struct ib_uverbs_open_xrcd
     let (file, flags) = (input.u32(8).cast_signed(), input.u32(12).cast_signed());
     let xrc_domain = match file {
-        // A domain of nobody else: no file has such a number.
+        // A private domain. No file has such a number.
         -1 => u64::MAX << 32 | u64::from(call.fabric().next_context()),
         file => {
             let id = sys::file_id(file)?;
-            // The device a file lies on and its number there; 1 because 0 is no domain.
+            // The file's device and inode number. The highest bit avoids 0, which means no domain.
             id.device.rotate_left(32) ^ id.inode | 1 << 63
         }
     };
@@ -48,7 +48,7 @@ pub(super) fn close(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .owned(slot, context)
         .ok_or(Errno(libc::ENOENT))?
         .xrc_domain;
-    // What this process has made of it must go first.
+    // Queues of this process in the domain must be destroyed first.
     let queues = function
         .qps
         .iter()
@@ -64,7 +64,7 @@ pub(super) fn close(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The domain that a handle of the caller names.
+/// The domain behind a handle of the caller.
 pub(super) fn domain(call: &Call<'_>, handle: u32) -> Result<u64, Errno> {
     let slot = Kind::Xrcd.slot(handle)?;
     let locked = call.lock();

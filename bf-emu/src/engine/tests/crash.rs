@@ -1,5 +1,5 @@
-//! What a process leaves that is killed in the middle of its work: brought to each point by hand, and
-//! then repaired as the next holder of the lock repairs it.
+//! State left by a process that is killed during its work. Each test creates the state directly.
+//! The next holder of the lock repairs it.
 
 use super::*;
 use crate::engine::complete::recover;
@@ -16,8 +16,8 @@ fn completion(byte_count: u32) -> Cqe {
     }
 }
 
-/// What the dead one wrote down before it began: the first entry of `queue`'s receive queue is
-/// completed with `byte_count`.
+/// The journal record of the dead process: the first entry of `queue`'s receive queue completes
+/// with `byte_count`.
 fn write_down(world: &World, queue: &Queue, byte_count: u32) -> Record {
     let mut locked = world.fabric.lock();
     let slot = queue.qpn - QPN_BASE;
@@ -53,7 +53,7 @@ fn counters(world: &World, queue: &Queue) -> (u32, u32) {
 
 #[test]
 fn a_completion_is_written_whole_wherever_its_writer_died() {
-    // How many of the three changes the dead one had made.
+    // Number of the three changes that the dead process made.
     for made in 0..=3 {
         let world = World::new();
         let mut queue = world.queue(HOST);
@@ -74,7 +74,7 @@ fn a_completion_is_written_whole_wherever_its_writer_died() {
         let found = queue.completions();
         assert_eq!(found, [completion(77)], "{made} made");
         assert!(world.fabric.lock().common().journal.pending().is_none());
-        // The next completion goes behind it.
+        // The next completion follows it.
         let other = world.queue(FAR);
         world.connect(&queue, &other);
         assert_eq!(world.post(&mut queue, opcode::NOP, 0, &[]).len(), 1);
@@ -105,7 +105,7 @@ fn a_queue_that_was_half_flushed_is_flushed() {
     for _ in 0..3 {
         queue.post_receive(0x1234, &[0; 8]);
     }
-    // The dead one had said that the queue is in error, and had not come to what is posted.
+    // The dead process had set the error state and flushed nothing.
     world.change(&queue, |qp| qp.state = state::ERR);
     recover(&mut world.fabric.lock());
     let found = queue.completions();
@@ -128,7 +128,7 @@ fn async_channel(world: &World, function: usize) -> (i32, u32) {
     (read_end, channels.insert(world.owner, channel).unwrap() + 1)
 }
 
-/// The events of verbs that wait in a channel, by number, each with the object's name.
+/// The verbs events in a channel, by number, each with the object's name.
 fn events(read_end: i32) -> Vec<(u64, u32)> {
     sys::set_nonblocking(read_end).unwrap();
     let mut bytes = [0; 16];
@@ -144,7 +144,7 @@ fn events(read_end: i32) -> Vec<(u64, u32)> {
 #[test]
 fn an_event_that_is_owed_is_sent_once_wherever_its_sender_died() {
     const NAME: u64 = 0x1234;
-    // How much of it the dead one had done: written it down, changed the state, told the owner.
+    // Progress of the dead process: event recorded, state changed, owner notified.
     for made in 1..=3 {
         let world = World::new();
         let queue = world.queue(HOST);
@@ -216,7 +216,7 @@ fn a_queue_of_a_thread_that_is_gone_is_taken_over() {
     let ended = std::thread::spawn(sys::thread_id).join().unwrap();
     world.change(&a, |qp| qp.busy = ended);
     expect_success(&world.post(&mut a, opcode::NOP, 0, &[]), 0);
-    // That of one that lives is left to it.
+    // The `busy` mark of a live thread stays.
     world.change(&a, |qp| qp.busy = sys::thread_id());
     assert_eq!(world.post(&mut a, opcode::NOP, 0, &[]), []);
 }
@@ -245,7 +245,7 @@ fn a_process_that_ended_is_known_by_its_thread() {
         drop(sender);
         assert!(life.join().unwrap().is_err());
     });
-    // The number still exists, and is not asked any more.
+    // The number still exists and is no longer used.
     assert_eq!(world.fabric.lock().pid(world.owner.process), None);
     let (mut a, b) = world.pair(HOST, FAR);
     assert_eq!(world.post(&mut a, opcode::NOP, 0, &[]), []);
@@ -261,7 +261,7 @@ fn a_program_that_takes_the_place_of_another_takes_nothing_of_it_over() {
     let (a, _b) = world.pair(HOST, FAR);
     let mut locked = world.fabric.lock();
     assert_eq!(locked.peek(a.function).qps.live(), 1);
-    // As a process does that comes anew, with the number and the start time of before.
+    // A new process with the same number and start time does the same.
     locked.release_pid(sys::pid());
     assert_eq!(locked.peek(a.function).qps.live(), 0);
     assert_eq!(locked.common().processes.live(), 0);
@@ -272,7 +272,7 @@ fn a_program_that_takes_the_place_of_another_takes_nothing_of_it_over() {
 fn a_peer_that_is_gone_answers_no_more() {
     let world = World::new();
     let (mut a, b) = world.pair(HOST, FAR);
-    // The peer belongs to a process that has ended, whose number another one may have.
+    // The peer belongs to a process that has ended. Another process may have its number.
     let (dead, slot) = {
         let mut locked = world.fabric.lock();
         let me = *locked

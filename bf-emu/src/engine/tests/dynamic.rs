@@ -1,4 +1,5 @@
-//! Requests that say whom they are for: a DCI's the DCT, an XRC initiator's the shared receive queue.
+//! Requests that name their destination: a DCI names the DCT, an XRC initiator the shared receive
+//! queue.
 
 use mlx5_prm::wqe::AddressVector;
 
@@ -89,7 +90,7 @@ fn one_initiator_serves_many_targets() {
             (got[0].opcode, got[0].byte_count),
             (cqe_opcode::RESP_SEND, 32)
         );
-        // The receiver answers by it.
+        // The receiver uses the LID for its answer.
         let lid = world.fabric.identity(HOST).unwrap().lid(1);
         assert_eq!(got[0].slid, lid);
     }
@@ -147,7 +148,7 @@ fn the_shared_queue_of_an_xrc_request_gives_domain_and_completions() {
         world.change(&to, |qp| {
             qp.service = SERVICE_XRC_TARGET;
             qp.xrc_domain = DOMAIN;
-            // It has no protection domain of its own.
+            // The XRC target has no protection domain of its own.
             qp.pd = u32::MAX;
         });
         let mut locked = world.fabric.lock();

@@ -1,4 +1,4 @@
-//! Requests that go wrong on purpose.
+//! Requests with injected faults.
 
 use super::*;
 use crate::model::faults::parse::parse;
@@ -9,7 +9,7 @@ impl World {
         assert!(self.fabric.lock().arm_faults(0, &rules));
     }
 
-    /// What each of a row of empty requests completes with: 0, or the syndrome.
+    /// The syndrome of each of several NOP requests; 0 for success.
     fn row(&self, queue: &mut Queue, count: usize) -> Vec<u8> {
         let mut found = Vec::new();
         for _ in 0..count {
@@ -64,7 +64,7 @@ fn a_late_completion_comes_when_it_is_due_and_in_order() {
         run(&world.fabric, a.function, a.qpn);
     }
     assert!(sys::now_ns() - start >= 20_000_000);
-    // The one behind it came with it.
+    // The request behind it completed together with it.
     run(&world.fabric, a.function, a.qpn);
     assert_eq!(world.row(&mut a, 1), [0]);
     assert_eq!(a.read, 4);
@@ -100,7 +100,8 @@ fn a_queue_goes_to_error_before_its_request_is_carried_out() {
     let found = world.write(&mut a, (from_key, &from), (to_key, address(&to)));
     expect_error(&found, syndrome::WR_FLUSH_ERR);
     assert_eq!((world.state(&a), world.state(&b)), (state::ERR, state::RTS));
-    // SAFETY: the array is ours; the device may have written it behind the compiler's back.
+    // SAFETY: the array belongs to this test. The device may have written it without the compiler's
+    // knowledge.
     let bytes = unsafe { std::ptr::from_ref(&to).read_volatile() };
     assert_eq!(bytes, [0; 16]);
 }

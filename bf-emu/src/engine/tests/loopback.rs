@@ -1,12 +1,13 @@
-//! A queue pair whose peer is itself: each request and each receive entry has one completion, the refused request's
-//! before those that it flushes.
+//! A queue pair that is its own peer. Each request and each receive entry has one completion. The
+//! refused request completes before the requests that it flushes.
 
 use super::*;
 
 /// Bytes of each receive entry.
 const ROOM: usize = 64;
 
-/// A request on memory of a key: its opcode, its immediate or key, and what follows its control segment.
+/// A request on memory of a key: its opcode, its immediate value or key, and the segments after the
+/// control segment.
 struct Posted {
     opcode: u8,
     imm: u32,
@@ -64,7 +65,8 @@ fn completions(
     (found, world.state(&queue))
 }
 
-/// What a refused request of one block leaves behind it: the NOP and the receives from number `taken` on.
+/// The completions after a refused request of one block: the NOP and the receives from number
+/// `taken` on.
 fn flushed(taken: u16) -> Vec<(u8, u8, u16)> {
     let mut flushed = vec![(cqe_opcode::REQ_ERR, syndrome::WR_FLUSH_ERR, 1)];
     flushed.extend((taken..2).map(|entry| (cqe_opcode::RESP_ERR, syndrome::WR_FLUSH_ERR, entry)));
@@ -74,7 +76,7 @@ fn flushed(taken: u16) -> Vec<(u8, u8, u16)> {
 #[test]
 fn a_refused_request_completes_once_and_first() {
     type Request = fn(&World, u32, &[u8]) -> Posted;
-    /// Name, what the queue pair grants, the request, its syndrome.
+    /// Name, change of the queue pair, request, syndrome.
     type Case = (&'static str, fn(&mut Qp), Request, u8);
     let all: fn(&mut Qp) = |_| {};
     let deaf: fn(&mut Qp) = |qp| qp.access = 0;
@@ -254,7 +256,7 @@ fn a_refused_message_completes_its_receive_and_itself_once() {
             syndrome::LOCAL_LENGTH_ERR,
             syndrome::REMOTE_INVAL_REQ_ERR,
         ),
-        // What a service may lose is no error of its sender.
+        // A message that the service may lose is not an error of its sender.
         (service::UC, long, syndrome::LOCAL_LENGTH_ERR, 0),
     ] {
         let (found, state) = completions(|qp| qp.service = service, request);

@@ -3,7 +3,8 @@
 use super::*;
 use crate::engine::step::{Step, step};
 
-/// Lets completions of a queue be 128 bytes wide. Its ring is as long as before: half as many fit.
+/// Changes a queue to completions of 128 bytes. The ring keeps its length in bytes and holds half
+/// as many entries.
 fn widen(world: &World, queue: &Queue) {
     let mut locked = world.fabric.lock();
     let tables = locked.function(queue.function);
@@ -13,7 +14,7 @@ fn widen(world: &World, queue: &Queue) {
     cq.ring.count /= 2;
 }
 
-/// The entry that a queue's first completion has become, whole.
+/// All bytes of a queue's first completion.
 fn first_entry(queue: &Queue, wide: bool) -> (Vec<u8>, Cqe) {
     let bytes = if wide { 2 * CQE_BYTES } else { CQE_BYTES };
     let entry = queue.cqes[..bytes].to_vec();
@@ -21,7 +22,7 @@ fn first_entry(queue: &Queue, wide: bool) -> (Vec<u8>, Cqe) {
     (entry, cqe)
 }
 
-/// Data goes into the entry where it fits, and to its list where not.
+/// Data goes into the entry if it fits, and otherwise to the buffers of its list.
 #[test]
 fn short_answers_lie_in_the_completion() {
     for (limit, length, form) in [
@@ -87,14 +88,14 @@ fn short_messages_lie_in_the_completion() {
     }
 }
 
-/// What a requester gets back of four bytes is in the wire's order; memory is in the host's.
+/// The requester receives a word of four bytes in wire order. Memory is in host order.
 #[test]
 fn masked_atomics_change_words_of_four_bytes_and_of_eight() {
     let world = World::new();
     let (mut host, _far) = world.pair(HOST, FAR);
     let result = vec![0u8; 8];
     let word = Box::new([0x10u64]);
-    // SAFETY: eight bytes of a box that outlives the slice.
+    // SAFETY: eight bytes of a box, which outlives the slice.
     let bytes = unsafe { std::slice::from_raw_parts(word.as_ptr().cast::<u8>(), 8) };
     let lkey = world.region(HOST, &result, ALL_RIGHTS);
     let rkey = world.region(FAR, bytes, ALL_RIGHTS);
@@ -111,7 +112,7 @@ fn masked_atomics_change_words_of_four_bytes_and_of_eight() {
     };
     let four = |words: [u32; 4]| words.map(u32::to_be_bytes).concat();
     let eight = |words: [u64; 4]| words.map(u64::to_be_bytes).concat();
-    // Compare nothing, swap the lower four bits.
+    // Compares no bits and swaps the lower four bits.
     let swap = four([0xff, 0, 0x0f, 0]);
     assert_eq!(atomic(opcode::ATOMIC_MASKED_CS, 8, &swap, 4), 0x1f);
     assert_eq!(result[..4], 0x10u32.to_be_bytes());
@@ -125,7 +126,7 @@ fn masked_atomics_change_words_of_four_bytes_and_of_eight() {
     assert_eq!(atomic(opcode::ATOMIC_MASKED_FA, 9, &xor, 8), 4);
 }
 
-/// The receiver says how long it wants to be left alone; how often it is asked is the sender's.
+/// The receiver sets the delay between tries. The sender sets the number of tries.
 #[test]
 fn a_receiver_that_is_not_ready_is_left_alone_as_it_asks() {
     /// 655.36 ms.
@@ -150,7 +151,7 @@ fn a_receiver_that_is_not_ready_is_left_alone_as_it_asks() {
             waits = qp.retry_at_ns - sys::now_ns().min(qp.retry_at_ns)
         });
         assert_eq!(waits > 100_000_000, timer == LONGEST, "{waits} ns");
-        // It is ready now, and not asked before the time has come.
+        // The receiver is ready now, but the retry is not due.
         far.post_receive(there, &bytes);
         if timer == LONGEST {
             let mut locked = world.fabric.lock();
@@ -162,7 +163,7 @@ fn a_receiver_that_is_not_ready_is_left_alone_as_it_asks() {
     }
 }
 
-/// Without retries, the first refusal is the last.
+/// Without retries, the first refusal is final.
 #[test]
 fn a_sender_without_retries_gives_up_at_once() {
     let world = World::new();
@@ -181,7 +182,7 @@ fn atomics_give_back_what_was_there() {
     let (mut host, _far) = world.pair(HOST, FAR);
     let result = vec![0u8; 8];
     let word = Box::new([40u64]);
-    // SAFETY: eight bytes of a box that outlives the slice.
+    // SAFETY: eight bytes of a box, which outlives the slice.
     let bytes = unsafe { std::slice::from_raw_parts(word.as_ptr().cast::<u8>(), 8) };
     let lkey = world.region(HOST, &result, ALL_RIGHTS);
     let rkey = world.region(FAR, bytes, ALL_RIGHTS);

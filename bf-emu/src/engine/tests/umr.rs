@@ -1,12 +1,12 @@
-//! UMR in its less usual forms: lists by pointer, in parts, and strided.
+//! Less common forms of UMR: lists by pointer, partial lists, and strided lists.
 
 use super::*;
 use crate::engine::access::REPEAT_BLOCK;
 
 const PAGE: usize = 64;
 
-/// A UMR that gives `key` a list and the zero-based range of `len` bytes. `list` is what follows the
-/// context; `entries` what it is said to hold from entry `first` on.
+/// Posts a UMR that gives `key` a list and the zero-based range of `len` bytes. `list` is the part
+/// after the context. `entries` is the declared number of entries, from entry `first` on.
 fn set_list(
     world: &World,
     queue: &mut Queue,
@@ -30,7 +30,7 @@ fn set_list(
     world.post(queue, opcode::UMR, key, &parts)
 }
 
-/// What is behind `len` bytes of `key`, read by a peer; or the syndrome that he got.
+/// The `len` bytes of `key` that a peer reads, or the peer's syndrome.
 fn behind(world: &World, key: u32, len: usize) -> Result<Vec<u8>, u8> {
     let (mut far, _host) = world.pair(FAR, HOST);
     let into = vec![0u8; len];
@@ -66,7 +66,7 @@ fn a_list_by_pointer_is_read_from_memory() {
     let (mut umr, _other) = world.pair(HOST, FAR);
     let bytes = counting(PAGE * 40);
     let region = world.region(HOST, &bytes, ALL_RIGHTS);
-    // More entries than are read at once, each of one byte, backwards.
+    // More entries than the device reads in one step, each of one byte, in reverse order.
     let pieces: Vec<_> = (0..40).rev().map(|page| (page * PAGE, 1)).collect();
     let list = klms(region, &bytes, &pieces);
     let list_key = world.region(HOST, &list, access::LOCAL_READ);
@@ -78,7 +78,7 @@ fn a_list_by_pointer_is_read_from_memory() {
     );
     let expect: Vec<_> = pieces.iter().map(|&(from, _)| bytes[from]).collect();
     assert_eq!(behind(&world, key, 40), Ok(expect));
-    // The list is read by the poster's own key.
+    // The device reads the list with the poster's own key.
     let cqes = set_list(
         &world,
         &mut umr,
@@ -116,7 +116,7 @@ fn a_part_of_a_list_changes_alone() {
     expect_error(&cqes, syndrome::LOCAL_QP_OP_ERR);
 }
 
-/// The head of a strided list, and its ranges as (from, bytes, stride).
+/// The head of a strided list and its ranges as (from, bytes, stride).
 fn strided(region: u32, bytes: &[u8], rounds: u32, ranges: &[(usize, u16, u16)]) -> Vec<u8> {
     let round: u32 = ranges.iter().map(|&(_, length, _)| u32::from(length)).sum();
     let mut list = [
@@ -149,10 +149,10 @@ fn a_strided_list_repeats_its_ranges() {
     expect_success(&set_list(&world, &mut umr, key, inline, &list, 15), 0);
     let expect = [0, 1, 2, 100, 101, 5, 6, 7, 110, 111, 10, 11, 12, 120, 121];
     assert_eq!(behind(&world, key, 15), Ok(expect.to_vec()));
-    // A key that is longer than its rounds opens nothing behind them.
+    // A key that is longer than its rounds gives no access beyond them.
     expect_success(&set_list(&world, &mut umr, key, inline, &list, 16), 0);
     assert_eq!(behind(&world, key, 16), Err(syndrome::REMOTE_ACCESS_ERR));
-    // Rounds of nothing do not divide.
+    // Rounds of zero bytes must not cause a division by zero.
     let (mut umr, _other) = world.pair(HOST, FAR);
     let nothing = strided(region, &bytes, 3, &[(0, 0, 5)]);
     expect_success(&set_list(&world, &mut umr, key, inline, &nothing, 15), 0);
@@ -180,13 +180,14 @@ fn a_resized_completion_queue_goes_on_in_its_new_ring() {
         cq.dbrec = record.as_ptr().expose_provenance() as u64;
         crate::engine::complete::resize(&mut locked, HOST, slot, ring)
     };
-    // What is unread must fit.
+    // The unread entries must fit.
     assert!(!resize(Ring { count: 1, ..ring }));
     assert!(resize(ring));
     let cqes = nop(&world, &mut host);
     assert_eq!(cqes.len(), 1);
     assert_eq!(cqes[0].opcode, cqe_opcode::RESIZE_CQ);
-    // One entry was read, one said so: the third lies at its own place in the new ring.
+    // One entry was read, and one reported the resize. The third entry is at its own index in the
+    // new ring.
     let third = larger[2 * CQE_BYTES..].first_chunk().unwrap();
     assert_eq!(Cqe::parse(third).opcode, cqe_opcode::REQ);
 }
