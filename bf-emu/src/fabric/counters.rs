@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::model::names::countable;
 
 countable! {
-    /// Commands to the device: DEVX commands and the verbs that a kernel turns into commands.
+    /// Device commands: DEVX commands, and verbs that a kernel turns into commands.
     #[expect(missing_docs, reason = "the names say it all")]
     pub enum Command {
         QueryHcaCap = "query_hca_cap",
@@ -87,7 +87,7 @@ countable! {
     }
 }
 
-/// The counters of one function, in shared memory. All zeroes at first.
+/// The counters of one function, in shared memory. Initially all zeroes.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Counters {
@@ -104,7 +104,7 @@ pub struct Counters {
 }
 
 fn add(counter: &AtomicU64, amount: u64) {
-    // Relaxed: a counter says how often, not in what order.
+    // Relaxed: a counter is a number of events and orders nothing.
     counter.fetch_add(amount, Ordering::Relaxed);
 }
 
@@ -140,7 +140,7 @@ impl Counters {
         self.doorbells.load(Ordering::Relaxed)
     }
 
-    /// Counts a completion queue armed.
+    /// Counts the arming of a completion queue.
     pub fn arm(&self) {
         add(&self.arms, 1);
     }
@@ -150,24 +150,24 @@ impl Counters {
         add(&self.completions, 1);
     }
 
-    /// Events told so far.
+    /// Number of events sent to applications.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Reads executed so far.
+    /// Number of RDMA reads executed.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.works[Work::RdmaRead as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts an event told to an application.
+    /// Counts an event sent to an application.
     pub fn event(&self) {
         add(&self.events, 1);
     }
 
-    /// Counts time for which a message occupied the link.
+    /// Counts the time for which a message occupies the link.
     pub fn link(&self, nanos: u64) {
         add(&self.link_ns, nanos);
     }

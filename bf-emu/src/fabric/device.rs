@@ -29,28 +29,29 @@ const MAGIC: u64 = u64::from_be_bytes(*b"bf-emu\0\x01");
 const FILE_NAME: &str = "device";
 const PROFILE_NAME_MAX: usize = 64;
 
-/// The head of the file: constant once made, or atomic.
+/// The header of the file: constant after its creation, or atomic.
 #[derive(Debug)]
 #[repr(C)]
 struct Head {
     magic: u64,
-    /// Sizes of a function's tables, the head and what is common, to know a file of another build.
+    /// Sizes of a function's tables, the header and the common state. They detect a file of another
+    /// build.
     layout: [u64; 3],
     functions: usize,
     next_context: AtomicU32,
     next_uar: AtomicU32,
-    /// Deaths in the middle of a change, each repaired.
+    /// Number of repairs after a death during a change.
     repairs: AtomicU64,
-    /// Faults in force: none is the case that must cost nothing.
+    /// Number of active faults. Zero keeps the common case free of cost.
     faults: AtomicU32,
-    /// Not 0 once a completion queue had moderation.
+    /// Not 0 after any completion queue had moderation.
     moderates: AtomicU32,
     profile_name: [u8; PROFILE_NAME_MAX],
     profile: ProfileTable,
     lock: SharedMutex,
-    /// Held by a thread of each process for as long as its program runs.
+    /// A thread of each process holds its mutex while the program runs.
     lives: [SharedMutex; PROCESSES_MAX],
-    /// Counts what that thread was woken for.
+    /// Wake-up counter of each process's thread.
     ticks: [AtomicU32; PROCESSES_MAX],
     identities: [Identity; FUNCTIONS_MAX],
     counters: [Counters; FUNCTIONS_MAX],
@@ -69,8 +70,8 @@ const LAYOUT: [u64; 3] = [
     COMMON_BYTES as u64,
 ];
 
-/// Ends what a process that died with the lock was doing to queues of others. Called with the lock held
-/// and the tables repaired. Async-signal-safe.
+/// Finishes the changes to other processes' queues that a dead holder of the lock began. The caller
+/// holds the lock and has repaired the tables. Async-signal-safe.
 pub type Recovery = fn(&mut Locked<'_>);
 
 /// The mapped device.
@@ -82,7 +83,7 @@ pub struct Fabric {
     recovery: Recovery,
 }
 
-// SAFETY: the mapping stays until drop and belongs to no thread; its contents are reached through
+// SAFETY: the mapping stays until drop and belongs to no thread. Its contents are accessed through
 // atomics, constants and the lock.
 unsafe impl Send for Fabric {}
 // SAFETY: as above.
@@ -90,17 +91,16 @@ unsafe impl Sync for Fabric {}
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this length and nobody else unmaps it.
+        // SAFETY: `map` made the mapping with this length, and no other code unmaps it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
 impl Fabric {
-    /// Makes the device of a topology in directory `state`, or checks that the one there is the
-    /// same. `recovery` is the engine's part of a repair: see `engine::create`.
+    /// Creates the device of a topology in directory `state`, or checks that the existing one is
+    /// the same. `recovery` is the engine's part of a repair: see `engine::create`.
     ///
-    /// # Errors
-    /// The file cannot be made, or describes another device.
+    /// # Errors The file cannot be created, or describes another device.
     pub fn create(
         state: &Path,
         topology: &Topology,
@@ -113,7 +113,7 @@ impl Fabric {
             fabric.check_same(topology, profile, profile_name)?;
             return Ok(fabric);
         }
-        // Made under another name and renamed, so that nobody ever opens half a device.
+        // Created under a temporary name and renamed, so no process opens an incomplete device.
         let draft = state.join(format!("{FILE_NAME}.{}", std::process::id()));
         let file = OpenOptions::new()
             .read(true)
@@ -136,8 +136,8 @@ impl Fabric {
                 source,
             })?;
         let fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
-        // SAFETY: the file is new and has no name that others know: this process alone sees the
-        // head, and all zeroes is a valid one.
+        // SAFETY: the file is new and other processes do not know its name. Only this process sees
+        // the header, and all zeroes is a valid header.
         let head = unsafe { fabric.base.cast::<Head>().as_mut() };
         head.layout = LAYOUT;
         head.functions = functions.len();
@@ -148,7 +148,7 @@ impl Fabric {
         }
         head.next_context = AtomicU32::new(1);
         head.next_uar = AtomicU32::new(1);
-        // SAFETY: nobody else knows of the mutex yet.
+        // SAFETY: no other thread knows the mutex yet.
         unsafe { head.lock.init() }.map_err(|errno| FabricError::Io {
             call: "make the lock of",
             path: draft.clone(),
@@ -167,7 +167,7 @@ impl Fabric {
     /// `engine::open`.
     ///
     /// # Errors
-    /// There is none, or it is of another version.
+    /// No device exists there, or it has another version.
     pub fn open(state: &Path, recovery: Recovery) -> Result<Self, FabricError> {
         let path = state.join(FILE_NAME);
         let io = |call, source| FabricError::Io {
@@ -204,9 +204,8 @@ impl Fabric {
         bytes: usize,
         (path, recovery): (PathBuf, Recovery),
     ) -> Result<Self, FabricError> {
-        // The interposed mmap of the process may be hooked by others: ask the kernel.
-        // SAFETY: a new shared mapping of a file that we have open, at an address of the kernel's
-        // choice.
+        // The process's mmap may be interposed, so the system call is used directly. SAFETY: a new
+        // shared mapping of a file that is open here, at an address of the kernel's choice.
         let base = unsafe {
             libc::syscall(
                 libc::SYS_mmap,
@@ -267,8 +266,8 @@ impl Fabric {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the mapping begins with a head, page-aligned, that nobody changes after it was
-        // made but through its atomics and its mutex.
+        // SAFETY: the mapping begins with a page-aligned header. After its creation it changes only
+        // through its atomics and its mutexes.
         unsafe { self.base.cast::<Head>().as_ref() }
     }
 
@@ -295,7 +294,7 @@ impl Fabric {
         &head.identities[..head.functions.min(FUNCTIONS_MAX)]
     }
 
-    /// What identifies a function.
+    /// The identity of a function.
     #[must_use]
     pub fn identity(&self, function: usize) -> Option<&Identity> {
         self.identities().get(function)
@@ -307,24 +306,24 @@ impl Fabric {
         self.identities().iter().map(Identity::name).collect()
     }
 
-    /// True if some fault on purpose is in force.
+    /// True if a fault rule is active.
     #[must_use]
     pub fn has_faults(&self) -> bool {
         self.head().faults.load(Ordering::Relaxed) != 0
     }
 
-    /// True if some completion queue has, or had, moderation.
+    /// True if any completion queue has or had moderation.
     #[must_use]
     pub(crate) fn has_moderated(&self) -> bool {
         self.head().moderates.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes that a completion queue has moderation.
+    /// Records that a completion queue has moderation.
     pub(crate) fn moderates(&self) {
         self.head().moderates.store(1, Ordering::Relaxed);
     }
 
-    /// Index of the function of this name.
+    /// Index of the function with this name.
     #[must_use]
     pub fn function_index(&self, name: &str) -> Option<usize> {
         self.identities()
@@ -340,38 +339,38 @@ impl Fabric {
             .position(|identity| identity.vhca_id == vhca_id)
     }
 
-    /// Counters of a function. Not guarded by the lock.
+    /// Counters of a function. The lock does not protect them.
     #[must_use]
     pub fn counters(&self, function: usize) -> &Counters {
         &self.head().counters[function.min(FUNCTIONS_MAX - 1)]
     }
 
-    /// What happened lately. Not guarded by the lock.
+    /// The trace. The lock does not protect it.
     #[must_use]
     pub fn trace(&self) -> &trace::Ring {
         &self.head().trace
     }
 
-    /// The cost profile in force.
+    /// The active cost profile.
     #[must_use]
     pub fn profile(&self) -> &ProfileTable {
         &self.head().profile
     }
 
-    /// Its name.
+    /// Name of the active cost profile.
     #[must_use]
     pub fn profile_name(&self) -> &str {
         text(&self.head().profile_name)
     }
 
-    /// Deaths in the middle of a change that were repaired.
+    /// Number of repairs after a death during a change.
     #[must_use]
     pub fn repairs(&self) -> u64 {
         self.head().repairs.load(Ordering::Relaxed)
     }
 
-    /// Whether the program of the process in this slot of the table still runs: dead if it has
-    /// ended, nobody if it has not said so yet. Async-signal-safe.
+    /// State of the program in this slot of the process table: `Dead` if it has ended, `Nobody` if
+    /// its thread does not hold the mutex yet. Async-signal-safe.
     pub(crate) fn life(&self, slot: u32) -> Option<Holder> {
         self.head()
             .lives
@@ -379,27 +378,27 @@ impl Fabric {
             .map(SharedMutex::holder)
     }
 
-    /// Makes a process that took a slot of the table one that has not said that it lives.
+    /// Resets the life mutex of a slot for a new process.
     ///
     /// # Errors
-    /// The C library's.
+    /// The C library's error.
     pub(crate) fn renew_life(&self, locked: &Locked<'_>, slot: u32) -> Result<(), Errno> {
         let _ = locked;
         match self.head().lives.get(slot as usize) {
-            // SAFETY: the slot is the calling process's, whose thread does not hold it yet; those
-            // who look do so under the lock that the caller holds.
+            // SAFETY: the slot belongs to the calling process, whose thread does not hold the mutex
+            // yet. Readers hold the lock that the caller holds now.
             Some(life) => unsafe { life.init() },
             None => Ok(()),
         }
     }
 
-    /// What the thread of the process in this slot sleeps on.
+    /// The word on which the thread of the process in this slot sleeps.
     #[must_use]
     pub(crate) fn tick(&self, slot: u32) -> Option<&AtomicU32> {
         self.head().ticks.get(slot as usize)
     }
 
-    /// Says that the process in this slot lives, until the calling thread ends.
+    /// Marks the process in this slot as alive until the calling thread ends.
     pub(crate) fn live(&self, slot: u32) {
         if let Some(life) = self.head().lives.get(slot as usize) {
             life.lock();
@@ -418,8 +417,8 @@ impl Fabric {
         self.head().next_uar.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff
     }
 
-    /// Takes the device's lock. The calling thread must not hold it, and must have signals held
-    /// back, or a handler that posts would wait for itself.
+    /// Takes the device's lock. The calling thread must not hold it. Its signals must be blocked: a
+    /// signal handler that posts would otherwise wait for its own thread.
     #[must_use]
     pub fn lock(&self) -> Locked<'_> {
         let taken = self.head().lock.lock();
@@ -439,7 +438,7 @@ impl Fabric {
 #[derive(Debug)]
 pub struct Locked<'a> {
     fabric: &'a Fabric,
-    // A mutex is given back by the thread that took it.
+    // The thread that locks a mutex must unlock it.
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -466,9 +465,9 @@ impl<'a> Locked<'a> {
         self.fabric.head().lock.thread()
     }
 
-    /// Lets others have the lock for a moment. What was read before may have changed.
+    /// Releases the lock for a moment. Values read before may have changed.
     pub fn pause(&mut self) {
-        // SAFETY: this thread holds the lock, and holds it again before anything else happens.
+        // SAFETY: this thread holds the lock, and takes it again before it continues.
         unsafe { self.fabric.head().lock.unlock() };
         if self.fabric.head().lock.lock() == Taken::OwnerDied {
             self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
@@ -476,9 +475,9 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// As [`Locked::pause`], until a time.
+    /// Like [`Locked::pause`], until a given time.
     pub(crate) fn pause_until(&mut self, until_ns: u64) {
-        // SAFETY: as there.
+        // SAFETY: as in `pause`.
         unsafe { self.fabric.head().lock.unlock() };
         sys::wait_until(until_ns);
         if self.fabric.head().lock.lock() == Taken::OwnerDied {
@@ -487,44 +486,44 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Puts right what a holder of the lock left that died in the middle of a change.
+    /// Repairs the state after a holder of the lock died during a change.
     fn recover(&mut self) {
         self.repair();
         (self.fabric.recovery)(self);
     }
 
-    /// What every function shares.
+    /// State common to all functions.
     #[must_use]
     pub fn common(&mut self) -> &mut Common {
         let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
-        // SAFETY: the mapping has a `Common` there, page-aligned; all zeroes is a valid one. The
-        // lock keeps every other thread and process away, and the borrow of `self` this one.
+        // SAFETY: the mapping holds a page-aligned `Common` there, and all zeroes is valid. The
+        // lock excludes other threads and processes, and the borrow of `self` excludes this one.
         unsafe { &mut *at.cast::<Common>() }
     }
 
     /// The objects of a function.
     ///
     /// # Panics
-    /// Never in practice: indices come from [`Fabric::identities`] and stored numbers are checked
+    /// Never in practice: indices come from [`Fabric::identities`], and stored numbers are checked
     /// against it.
     #[must_use]
     pub fn function(&mut self, index: usize) -> &mut Function {
-        // SAFETY: the lock keeps others away, and the borrow of `self` this thread.
+        // SAFETY: the lock excludes others, and the borrow of `self` excludes this thread.
         unsafe { &mut *self.function_ptr(index) }
     }
 
-    /// The objects of a function, to be read.
+    /// The objects of a function, read-only.
     #[must_use]
     pub fn peek(&self, index: usize) -> &Function {
-        // SAFETY: the lock keeps others away; nobody changes it while `self` is borrowed.
+        // SAFETY: the lock excludes others, and nothing changes while `self` is borrowed.
         unsafe { &*self.function_ptr(index) }
     }
 
     fn function_ptr(&self, index: usize) -> *mut Function {
         let index = index.min(self.fabric.identities().len().saturating_sub(1));
         let offset = HEAD_BYTES + COMMON_BYTES + index * FUNCTION_BYTES;
-        // The mapping has as many functions as identities, each page-aligned and all zeroes at
-        // first, which is a valid one.
+        // The mapping has one `Function` for each identity. Each is page-aligned and initially all
+        // zeroes, which is valid.
         self.fabric
             .base
             .as_ptr()
@@ -532,22 +531,22 @@ impl<'a> Locked<'a> {
             .cast::<Function>()
     }
 
-    /// Puts faults on purpose in force, for one process or, with 0, for all: all of them or, if there
-    /// is no room, none. Returns whether there was.
+    /// Activates fault rules for one process, or with 0 for all. If not all of them fit, none is
+    /// activated. Returns whether they were activated.
     pub fn arm_faults(&mut self, process: u32, rules: &[Rule]) -> bool {
         let table = &mut self.common().faults;
         if table.live() as usize + rules.len() > RULES_MAX {
             return false;
         }
         for rule in rules {
-            // Cannot fail: there is room.
+            // Cannot fail: free slots were counted before.
             let _ = rules::arm(table, process, *rule);
         }
         self.count_faults();
         true
     }
 
-    /// Takes faults out of force that `wanted` accepts by number. Returns how many.
+    /// Deactivates the fault rules whose number `wanted` accepts. Returns their count.
     pub fn disarm_faults(&mut self, wanted: impl Fn(u32) -> bool) -> usize {
         let mut gone = 0;
         let mut from = 0;
@@ -566,7 +565,7 @@ impl<'a> Locked<'a> {
         self.fabric.head().faults.store(live, Ordering::Relaxed);
     }
 
-    /// Number of the process that owns an object; None if it is gone.
+    /// Process number of an object's owner; None if the process has ended.
     #[must_use]
     pub fn pid(&self, process: u32) -> Option<i32> {
         let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
@@ -574,7 +573,7 @@ impl<'a> Locked<'a> {
         let common = unsafe { &*at.cast::<Common>() };
         let slot = process.checked_sub(1)?;
         let pid = common.processes.get(slot).map(|process| process.pid);
-        // Its number may be another's by now.
+        // Another process may have the number now.
         pid.filter(|_| self.fabric.life(slot) != Some(Holder::Dead))
     }
 }

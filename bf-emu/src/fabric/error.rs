@@ -4,21 +4,21 @@ use std::path::PathBuf;
 
 use super::limits::PROCESSES_MAX;
 
-/// Why the device file could not be made or used.
+/// Reason why the device file could not be created or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{call} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed call.
         call: &'static str,
-        /// On what.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not of this build.
+    /// Another build created the file.
     #[error(
         "{} was made by another version of bf-emu: end its processes, then run 'bf-emu reset'",
         path.display()
@@ -36,9 +36,9 @@ pub enum FabricError {
     Mismatch {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// The file's device.
         there: String,
-        /// What was asked for.
+        /// The requested device.
         asked: String,
     },
     /// The process table is full.

@@ -16,23 +16,23 @@ use crate::sys;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Take {
-    /// Which queue.
+    /// Kind of the queue.
     pub from: TakenFrom,
     /// Function of the queue.
     pub function: usize,
     /// Its slot.
     pub slot: u32,
-    /// What its counter is to be.
+    /// New value of its counter.
     pub counter: u32,
     /// Shared receive queue: the entry to take next.
     pub head: u32,
 }
 
-/// Kinds of queues that entries are taken from.
+/// Kinds of queues whose entries are completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TakenFrom {
-    /// None: the poster counts for itself.
+    /// No queue: the poster counts its own entries.
     #[default]
     Nothing,
     /// The send queue of a queue pair.
@@ -43,32 +43,32 @@ pub enum TakenFrom {
     Shared,
 }
 
-/// What is to be done.
+/// A recorded completion.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Record {
-    /// The entry that is taken.
+    /// The counter of the work queue.
     pub take: Take,
     /// Function of the completion queue.
     pub function: usize,
     /// Its slot.
     pub slot: u32,
-    /// Its generation: a queue that went and came is not the one meant.
+    /// Its generation, to detect that the slot was reused.
     pub generation: u32,
-    /// Its counter with this completion.
+    /// Its producer counter after this completion.
     pub produced: u32,
-    /// How far its owner had read.
+    /// The owner's consumer counter.
     pub consumed: u32,
-    /// Where in its owner's memory the entry goes.
+    /// Address of the entry in the owner's memory.
     pub address: u64,
     /// The entry.
     pub entry: [u8; CQE_BYTES],
 }
 
-/// Places for records: more processors than these share some.
+/// Number of records. With more processors, some processors share a record.
 const PLACES: usize = 16;
 
-/// At most one record. All zeroes is none.
+/// At most one pending record. All zeroes means none.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Journal {
@@ -82,25 +82,25 @@ struct Place {
     record: Record,
 }
 
-/// Where a record was written down.
+/// Handle of a pending record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a record that is not ended is done again"]
 pub struct Written(usize);
 
 impl Journal {
-    /// Writes down what is to be done.
+    /// Records the completion before it is executed.
     pub fn begin(&mut self, record: Record) -> Written {
         let index = sys::cpu() as usize % PLACES;
         let place = &mut self.places[index];
         place.record = record;
         fence(Ordering::Release);
         place.open = 1;
-        // Not later than what is written down.
+        // The mark must not become visible before the record.
         fence(Ordering::SeqCst);
         Written(index)
     }
 
-    /// It is done.
+    /// Closes a record after its execution.
     pub fn end(&mut self, written: Written) {
         fence(Ordering::Release);
         if let Some(place) = self.places.get_mut(written.0) {
@@ -108,7 +108,7 @@ impl Journal {
         }
     }
 
-    /// What a dead holder of the lock was about to do.
+    /// The record that a dead holder of the lock left pending.
     #[must_use]
     pub fn pending(&self) -> Option<(Written, Record)> {
         let index = self.places.iter().position(|place| place.open == 1)?;

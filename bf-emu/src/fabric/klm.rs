@@ -4,7 +4,7 @@ use mlx5_prm::mkey::Klm;
 
 /// Entries of one function: 256 Ki, 4 MiB when all are in use.
 pub const ENTRIES_MAX: usize = 256 * 1024;
-/// Entries are given out in blocks of four, the granularity of the PRM's lists.
+/// Entries are allocated in blocks of four, the granularity of the PRM's lists.
 pub const BLOCK: usize = 4;
 const BLOCKS: usize = ENTRIES_MAX / BLOCK;
 const WORDS: usize = BLOCKS / 64;
@@ -33,7 +33,7 @@ struct Entry {
     address: u64,
 }
 
-/// The entries of one function and which of them are given out. All zeroes is all free.
+/// The entries of one function and their allocation bitmap. All zeroes means all free.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Klms {
@@ -42,7 +42,7 @@ pub struct Klms {
 }
 
 impl Klms {
-    /// Takes a run of at least `entries`; None if there is no such room.
+    /// Allocates a run of at least `entries`; None if no free run is long enough.
     pub fn take(&mut self, entries: usize) -> Option<Run> {
         let blocks = entries.div_ceil(BLOCK).max(1);
         let mut start = 0;
@@ -76,7 +76,7 @@ impl Klms {
         None
     }
 
-    /// Gives a run back.
+    /// Frees a run.
     pub fn give_back(&mut self, run: Run) {
         self.mark(run, false);
     }
@@ -93,7 +93,7 @@ impl Klms {
         }
     }
 
-    /// Forgets who has what; to be followed by [`Klms::keep`] for every run that is still in use.
+    /// Clears the allocation bitmap. [`Klms::keep`] must follow for every run in use.
     pub(super) fn forget_all(&mut self) {
         self.used.fill(0);
     }
@@ -117,7 +117,7 @@ impl Klms {
         })
     }
 
-    /// Writes the entry `index` of a run. False if the run is not so long.
+    /// Writes the entry `index` of a run. Returns false if the run is shorter.
     pub fn set(&mut self, run: Run, index: usize, klm: Klm) -> bool {
         if index >= run.capacity() {
             return false;

@@ -1,8 +1,8 @@
 //! Maximum numbers of objects.
 
-/// Processes that may use the device at once.
+/// Largest number of processes that use the device at once.
 pub const PROCESSES_MAX: usize = 1024;
-/// mkeys of one function, aliases among them: room for 65,536 aliases beside as many keys.
+/// mkeys of one function, including aliases: 65,536 aliases and as many other keys.
 pub const MKEYS_MAX: usize = 128 * 1024;
 /// Queue pairs of one function.
 pub const QPS_MAX: usize = 16 * 1024;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The two sides of a port. All zeroes is idle. Changed under the device's lock only.
+/// The two directions of a port. All zeroes means idle. Changes require the device's lock.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Port {
@@ -17,8 +17,8 @@ struct Line {
     free_at_ns: AtomicU64,
 }
 
-/// Sends something that takes `transfer_ns` out of one port and into another, not before `from_ns`.
-/// Returns when the last of it has left.
+/// Occupies one port's outgoing and another's incoming direction for `transfer_ns`, not before
+/// `from_ns`. Returns the end of the transfer.
 pub(crate) fn pass((out, into): (&Port, &Port), transfer_ns: u64, from_ns: u64) -> u64 {
     let lines = [&out.out.free_at_ns, &into.into.free_at_ns];
     let free_at_ns = lines.map(|line| line.load(Ordering::Relaxed));
@@ -34,7 +34,7 @@ pub(crate) fn pass((out, into): (&Port, &Port), transfer_ns: u64, from_ns: u64) 
 mod tests {
     use super::*;
 
-    /// A message from a port to a port, what it takes, when it is sent and when it has left.
+    /// A message: source and destination port, transfer time, earliest start, and end.
     type Message = ((usize, usize), u64, u64, u64);
 
     #[track_caller]
@@ -48,7 +48,8 @@ mod tests {
 
     #[test]
     fn two_queues_of_a_port_share_its_bandwidth() {
-        // Two that send 3 messages of 100 ns each at the same time, to different ports: 600 ns.
+        // Two senders of 3 messages of 100 ns each, at the same time and to different ports: 600
+        // ns.
         check(&[
             ((0, 1), 100, 1000, 1100),
             ((0, 2), 100, 1000, 1200),
@@ -57,7 +58,7 @@ mod tests {
             ((0, 1), 100, 1300, 1500),
             ((0, 2), 100, 1400, 1600),
         ]);
-        // Two ports into one: the same.
+        // Two ports send to one port: the same.
         check(&[((0, 2), 100, 1000, 1100), ((1, 2), 100, 1000, 1200)]);
     }
 

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys::Errno;
 
-/// A mutex that lies in memory shared by processes, in a cache line of its own.
+/// A mutex in memory that processes share, in its own cache line.
 #[repr(C, align(64))]
 pub struct SharedMutex {
     inner: UnsafeCell<libc::pthread_mutex_t>,
 }
 
-// SAFETY: a process-shared mutex is made to be used by many threads of many processes.
+// SAFETY: a process-shared mutex supports many threads of many processes.
 unsafe impl Sync for SharedMutex {}
 
 impl std::fmt::Debug for SharedMutex {
@@ -21,39 +21,40 @@ impl std::fmt::Debug for SharedMutex {
     }
 }
 
-/// How a lock was taken.
+/// State of the protected data when the lock is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// In order.
+    /// The last holder released the lock.
     Clean,
-    /// Its last holder died: what it guards may be half changed.
+    /// The last holder died: the protected data may be inconsistent.
     OwnerDied,
 }
 
-/// Who has a mutex.
+/// Holder of a mutex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// Nobody.
+    /// No holder.
     Nobody,
-    /// A thread that lives.
+    /// A live thread.
     Alive,
-    /// A thread that ended without giving it back.
+    /// A thread that ended without a release.
     Dead,
 }
 
 /// Bit of a futex word that the kernel sets when the holder ends (`linux/futex.h`).
 const FUTEX_OWNER_DIED: u32 = 0x4000_0000;
-/// The bits of a futex word that name its holder, the same header.
+/// The bits of a futex word that hold the thread number (same header).
 const FUTEX_TID_MASK: u32 = 0x3fff_ffff;
-/// A waiter looks for itself this often. A wake-up is lost if the thread that was woken is killed
-/// before it has the lock and a third one has passed by; nobody may sleep on that for ever.
+/// Longest sleep of a waiter before it checks the mutex. A wake-up is lost if the woken thread is
+/// killed before it has the lock and a third thread took and released the lock meanwhile. This
+/// limit bounds the wait in that case.
 const LOOK_AGAIN_NS: i64 = 100_000_000;
 
-/// A waiter looks so often before it sleeps, some ten microseconds in all. Most holders are through sooner, and a sleep
-/// and the wake-up from it cost both sides about as much.
+/// Number of tries before a waiter sleeps, some ten microseconds in all. Most holders release the
+/// lock sooner. A sleep and its wake-up cost about as much on both sides.
 const LOOKS: u32 = 500;
 
-/// The time until which a waiter sleeps, as the C library wants it.
+/// The end of a waiter's sleep, in the C library's form.
 fn soon() -> libc::timespec {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -70,18 +71,18 @@ fn soon() -> libc::timespec {
 }
 
 impl SharedMutex {
-    /// Makes the mutex usable.
+    /// Initialises the mutex.
     ///
     /// # Errors
-    /// The C library's.
+    /// The C library's error.
     ///
     /// # Safety
-    /// Nobody else may know of the mutex yet.
+    /// No other thread may know the mutex yet.
     pub(crate) unsafe fn init(&self) -> Result<(), Errno> {
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         let attributes = attributes.as_mut_ptr();
-        // SAFETY: the attributes are initialised by the first call and used by the others; the
-        // mutex is ours alone, by the caller's promise.
+        // SAFETY: the first call initialises the attributes and the others use them. The caller
+        // promises that no other thread uses the mutex.
         let results = unsafe {
             [
                 libc::pthread_mutexattr_init(attributes),
@@ -99,9 +100,9 @@ impl SharedMutex {
 
     /// Takes the lock. The thread must not hold it.
     pub(crate) fn lock(&self) -> Taken {
-        // SAFETY: the mutex was initialised before the file it lies in got its name. A robust
-        // mutex is entered by a list of the calling thread; that list is never half changed here,
-        // because the thread that rings a doorbell is at a store and not inside the C library.
+        // SAFETY: the mutex is initialised before its file gets its name. The C library keeps a
+        // robust mutex in a list of the calling thread. That list is consistent here, because a
+        // thread that writes a doorbell is at a store and not inside the C library.
         let mut result = unsafe { libc::pthread_mutex_trylock(self.inner.get()) };
         for _ in 0..LOOKS {
             if result != libc::EBUSY {
@@ -126,11 +127,12 @@ impl SharedMutex {
         Taken::Clean
     }
 
-    /// What a look at the mutex tells of its holder. Takes nothing; async-signal-safe.
+    /// Reads the state of the mutex's holder. Does not take the mutex; async-signal-safe.
     pub(crate) fn holder(&self) -> Holder {
-        // SAFETY: the first word of the C library's mutex is the futex that the kernel marks when
+        // SAFETY: the first word of the C library's mutex is the futex, which the kernel marks when
         // the holder ends (glibc, `struct __pthread_mutex_s`; the layout is part of its binary
-        // interface, and a test below asks it). It is aligned, and changed by atomic operations.
+        // interface, and a test below checks it). The word is aligned and changed by atomic
+        // operations.
         let word = unsafe { AtomicU32::from_ptr(self.inner.get().cast()) };
         match word.load(Ordering::Acquire) {
             0 => Holder::Nobody,
@@ -139,20 +141,20 @@ impl SharedMutex {
         }
     }
 
-    /// The thread that holds the mutex, by its number; 0 for nobody. What the holder itself sees saves
-    /// it the system call that would tell the same.
+    /// Number of the thread that holds the mutex; 0 for none. The holder can read its own number
+    /// here without a system call.
     pub(crate) fn thread(&self) -> u32 {
         // SAFETY: as in `holder`.
         let word = unsafe { AtomicU32::from_ptr(self.inner.get().cast()) };
         word.load(Ordering::Relaxed) & FUTEX_TID_MASK
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     ///
     /// # Safety
     /// The calling thread must hold it.
     pub(crate) unsafe fn unlock(&self) {
-        // SAFETY: held, by the caller's promise.
+        // SAFETY: the caller promises that the thread holds it.
         unsafe { libc::pthread_mutex_unlock(self.inner.get()) };
     }
 }
@@ -163,9 +165,9 @@ mod tests {
 
     #[test]
     fn the_holder_is_seen_from_outside() {
-        // SAFETY: all zeroes is a mutex that `init` may make.
+        // SAFETY: all zeroes is a valid argument of `init`.
         let mutex: Box<SharedMutex> = unsafe { crate::fabric::zeroed() };
-        // SAFETY: nobody else knows of it yet.
+        // SAFETY: no other thread knows it yet.
         unsafe { mutex.init() }.unwrap();
         assert_eq!(mutex.holder(), Holder::Nobody);
         assert_eq!(mutex.lock(), Taken::Clean);
@@ -174,7 +176,7 @@ mod tests {
         // SAFETY: this thread holds it.
         unsafe { mutex.unlock() };
         assert_eq!(mutex.holder(), Holder::Nobody);
-        // A thread that ends with the lock.
+        // A thread that ends while it holds the lock.
         let ended = std::thread::scope(|scope| scope.spawn(|| mutex.lock()).join().unwrap());
         assert_eq!(ended, Taken::Clean);
         assert_eq!(mutex.holder(), Holder::Dead);

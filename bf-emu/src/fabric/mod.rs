@@ -29,15 +29,16 @@ pub use numbers::{MKEY_BASE, NUMBER_BASE, QPN_BASE};
 pub use port::{Identity, Place, PortState};
 pub use tables::{Common, Function};
 
-/// A value of zeroes on the heap, as in a new device file: most are too large for the stack.
+/// Allocates a zeroed value on the heap, as in a new device file. Most of these values are too
+/// large for the stack.
 ///
 /// # Safety
 /// All zeroes are a valid value of the type.
 #[cfg(test)]
 pub(crate) unsafe fn zeroed<T>() -> Box<T> {
     let mut value = Box::<T>::new_uninit();
-    // SAFETY: the memory is this value's own.
+    // SAFETY: the memory belongs to this value.
     unsafe { value.as_mut_ptr().write_bytes(0, 1) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that all zeroes are valid.
     unsafe { value.assume_init() }
 }

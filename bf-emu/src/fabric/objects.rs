@@ -7,22 +7,22 @@ use super::klm::Run;
 use super::port::Place;
 use crate::model::address::{GidType, Mac};
 
-/// How an mkey translates.
+/// Address translation of an mkey.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MkeyKind {
-    /// To one range of its owner's memory.
+    /// One range of the owner's memory.
     #[default]
     Direct,
-    /// Through a list of entries of any length.
+    /// A list of entries of any length.
     Klm,
-    /// Through a list of entries of one length.
+    /// A list of entries of equal length.
     Ksm,
-    /// It stands for an mkey of another function.
+    /// An alias of another function's mkey.
     Alias,
 }
 
-/// What made an mkey.
+/// Origin of an mkey.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MkeyOrigin {
@@ -41,11 +41,11 @@ pub enum MkeyOrigin {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Mkey {
-    /// First address that it stands for.
+    /// First address of the key's range.
     pub start: u64,
-    /// Bytes.
+    /// Length of the range in bytes.
     pub len: u64,
-    /// Direct: address of the memory in its owner.
+    /// Direct: address of the memory in the owner process.
     pub host: u64,
     /// Indirect: the translation list.
     pub list: Run,
@@ -53,25 +53,25 @@ pub struct Mkey {
     pub entries: u32,
     /// Protection domain.
     pub pd: u32,
-    /// The queue pair that alone may use it.
+    /// The only queue pair that may use the key; [`mlx5_prm::mkey::QPN_ANY`] for any.
     pub qpn: u32,
-    /// Alias: the function, index and generation it stands for.
+    /// Alias: function, index and generation of its target.
     pub target: Target,
-    /// What it may be used for, as [`mlx5_prm::umr::access`].
+    /// Granted rights, as [`mlx5_prm::umr::access`].
     pub access: u8,
     /// Low byte of lkey and rkey.
     pub variant: u8,
     /// log2 of the entry size.
     pub log_entity: u8,
-    /// How it translates.
+    /// Kind of translation.
     pub kind: MkeyKind,
-    /// What made it.
+    /// Origin.
     pub origin: MkeyOrigin,
-    /// Not usable until a UMR sets it.
+    /// Not usable until a UMR binds it.
     pub free: bool,
     /// A UMR may change it.
     pub umr_enabled: bool,
-    /// Other functions may make aliases, with `access_key`.
+    /// Other functions may create aliases with `access_key`.
     pub allowed: bool,
     /// The remote side may invalidate it.
     pub remote_invalidate: bool,
@@ -79,23 +79,23 @@ pub struct Mkey {
     pub window_bind: bool,
     /// The window is of type 2.
     pub window_type_2: bool,
-    /// A region whose pages are brought when they are used.
+    /// A region whose pages are resolved at each access.
     pub on_demand: bool,
     /// A region in device memory.
     pub device_memory: bool,
-    /// What an alias must present.
+    /// Access key that the creator of an alias must present.
     pub access_key: [u8; ACCESS_KEY_BYTES],
 }
 
-/// What an alias stands for.
+/// Target of an alias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Target {
     /// Index of the function.
     pub function: u32,
-    /// mkey index there.
+    /// mkey index in that function.
     pub index: u32,
-    /// Generation of that index when the alias was made.
+    /// Generation of that index at the creation of the alias.
     pub generation: u32,
 }
 
@@ -105,14 +105,14 @@ pub struct Target {
 pub struct Ring {
     /// Address in the owner.
     pub base: u64,
-    /// Number of entries, a power of two; 0 for a ring that is not there.
+    /// Number of entries, a power of two; 0 if there is no ring.
     pub count: u32,
     /// log2 of the bytes of an entry.
     pub log_stride: u32,
 }
 
 impl Ring {
-    /// Address of the entry that a free-running counter names.
+    /// Address of the entry for a free-running counter.
     #[must_use]
     pub fn entry(&self, counter: u32) -> u64 {
         let index = u64::from(counter & self.count.wrapping_sub(1));
@@ -120,52 +120,53 @@ impl Ring {
     }
 }
 
-/// DEVX events that somebody wants of an object.
+/// DEVX events that a channel subscribes to for an object.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Subscription {
-    /// What to send first in each event.
+    /// First field of each event.
     pub cookie: u64,
     /// The channel, counted from 1; 0 for none.
     pub channel: u32,
-    /// Bit mask of the event types wanted.
+    /// Bit mask of the subscribed event types.
     pub types: u32,
 }
 
-/// Service of a DCT. The device counts it apart from queue pairs; here it lies among them, with a
-/// number that no service type of the PRM has.
+/// Service of a DCT. The PRM has a separate object for DCTs. Here the queue pair table holds them,
+/// under a number that is no service type of the PRM.
 pub const SERVICE_DCT: u8 = 0xfe;
 
-/// Service of the target side of an extended reliable connection, whose initiator has the PRM's type.
+/// Service of the target side of an extended reliable connection. The initiator has the PRM's type.
 pub const SERVICE_XRC_TARGET: u8 = 0xfd;
 
 /// A queue pair, or a DCT.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
 pub struct Qp {
-    // A line of the processors' caches takes up to 0.2 us from one core to another, so what changes with
-    // each request lies apart. The first line is written by who posts, ...
-    /// When the other side, not ready or not answering, is given up; 0 while it is not waited for.
+    // The transfer of a cache line between cores takes up to 0.2 us, so the fields that change with
+    // each request are grouped by writer. The poster writes the first line.
+    /// Time at which the wait for the other side ends in an error; 0 if the queue pair does not
+    /// wait.
     pub give_up_at_ns: u64,
-    /// When a receiver that was not ready may be tried again; 0 for at once.
+    /// Time of the next try after a receiver was not ready; 0 for now.
     pub retry_at_ns: u64,
-    /// Deferred mode: when to come to what is posted; 0 for now.
+    /// Deferred mode: time at which posted work is executed; 0 for now.
     pub defer_until_ns: u64,
-    /// Link model: when the next request arrives; 0 while it has not been sent.
+    /// Link model: arrival time of the next request; 0 if it is not sent.
     pub arrives_at_ns: u64,
-    /// Link model: when the last request had left, of a queue that has not been idle since; else 0.
+    /// Link model: time at which the last request had left; 0 if the queue has been idle since.
     pub left_at_ns: u64,
     /// Building blocks executed, modulo 65,536 on the wire.
     pub sq_done: u32,
-    /// The thread that executes it now; 0 for none.
+    /// The thread that executes the queue now; 0 for none.
     pub busy: u32,
     /// Posted work waits for another try.
     pub pending: bool,
-    /// A doorbell rang while it was busy.
+    /// A doorbell was written while the queue was busy.
     pub rang: bool,
-    /// What the owner calls it in events.
+    /// The owner's handle in events.
     pub user_handle: u64,
-    // ... the second one by the other side, ...
+    // The other side writes the second line.
     /// Receive entries used.
     pub rq_done: u32,
     /// Completion queue of receives.
@@ -174,15 +175,15 @@ pub struct Qp {
     pub rq: Ring,
     /// DCT: the key that a sender must present.
     pub dc_key: u64,
-    /// XRC target: its domain, as [`Pd::xrc_domain`].
+    /// XRC target: its domain, like [`Pd::xrc_domain`].
     pub xrc_domain: u64,
     /// Shared receive queue, counted from 1; 0 for none.
     pub srq: u32,
-    /// UAR page that rings it.
+    /// UAR page of its doorbell.
     pub uar: u32,
-    /// Where DEVX events of it go.
+    /// Its subscription of DEVX events.
     pub devx: Subscription,
-    // ... and the others by nobody while requests run.
+    // The following lines do not change while requests execute.
     /// Send ring, in building blocks of 64 bytes.
     pub sq: Ring,
     /// Address of the doorbell record in the owner.
@@ -193,60 +194,60 @@ pub struct Qp {
     pub send_cq: u32,
     /// User index in completions.
     pub user_index: u32,
-    /// Connected: the other side's number.
+    /// Connected: the peer's number.
     pub remote_qpn: u32,
-    /// Connected: the other side's function, counted from 1; 0 if the path leads nowhere.
+    /// Connected: the peer's function, counted from 1; 0 if the path has no destination.
     pub remote_function: usize,
     /// Datagrams: the key that a sender must present.
     pub qkey: u32,
     /// Asynchronous event channel, counted from 1.
     pub event_channel: u32,
-    /// Events that were sent of it.
+    /// Number of events sent.
     pub events_sent: u32,
-    /// Its last request, carried out but not completed yet.
+    /// Its last request, executed but not completed.
     pub held: Held,
-    /// What the owner asked for, to be answered again.
+    /// The owner's requested capabilities, for queries.
     pub caps: QpCaps,
-    /// What the owner set and nothing here depends on.
+    /// The owner's path attributes.
     pub path: Path,
     /// One of [`mlx5_prm::qp::service`], [`SERVICE_DCT`] or [`SERVICE_XRC_TARGET`].
     pub service: u8,
     /// One of [`mlx5_prm::qp::state`].
     pub state: u8,
-    /// What the remote side may do, as [`mlx5_prm::umr::access`].
+    /// Rights of the remote side, as [`mlx5_prm::umr::access`].
     pub access: u8,
     /// Made by a DEVX command.
     pub by_command: bool,
-    /// Every send completes with an entry.
+    /// Every send request has a completion.
     pub signal_all: bool,
-    /// Up to so many bytes that come back to it lie in the completion's entry: 0, 32 or 64.
+    /// Bytes of returned data that the completion may hold: 0, 32 or 64.
     pub cs_req: u8,
-    /// Up to so many bytes of a message to it lie in the completion's entry, likewise.
+    /// Bytes of a received message that the completion may hold: 0, 32 or 64.
     pub cs_res: u8,
-    /// Asynchronous events that the owner has not been told of yet, a bit for each.
+    /// Asynchronous events that are not sent yet, one bit for each.
     pub owed: u8,
-    /// Connected: the port of the other side's function that the path leads to.
+    /// Connected: port of the peer's function at the end of the path.
     pub remote_port: u8,
 }
 
-/// A request that was carried out and completes later. Those behind it wait, as completions of one
-/// queue come in order.
+/// An executed request that completes later. The requests behind it wait, because completions of
+/// one queue are in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Held {
     /// When it completes; 0 for no such request, [`u64::MAX`] for never.
     pub until_ns: u64,
-    /// Bytes that it moved.
+    /// Bytes moved.
     pub byte_count: u32,
     /// Its number.
     pub index: u16,
     /// Its opcode.
     pub opcode: u8,
-    /// Its completion is an entry in a queue.
+    /// Its completion is written to a queue.
     pub signaled: bool,
 }
 
-/// Bytes of a line of the processors' caches.
+/// Bytes of a processor's cache line.
 const LINE_BYTES: usize = 64;
 const _: () = {
     assert!(std::mem::offset_of!(Qp, rq_done) == LINE_BYTES);
@@ -254,7 +255,7 @@ const _: () = {
 };
 
 impl Qp {
-    /// A copy for the one who posts on it, without the line that its other side writes.
+    /// A copy for the poster, without the cache line that the peer writes.
     #[must_use]
     pub fn as_poster(&self) -> Self {
         Self {
@@ -270,7 +271,7 @@ impl Qp {
         }
     }
 
-    /// A copy for the one who posts to it, without the line that its own side writes.
+    /// A copy for the peer, without the cache line that the owner writes.
     #[must_use]
     pub fn as_peer(&self) -> Self {
         Self {
@@ -288,14 +289,14 @@ impl Qp {
         }
     }
 
-    /// The port that its requests leave by, and where it is reached.
+    /// The port of the queue pair, for both directions.
     #[must_use]
     pub fn port(&self) -> u8 {
-        // Who never said one, by command, is on the first.
+        // A command may leave the port at 0, which means the first port.
         self.path.port.max(1)
     }
 
-    /// Where its path leads; None for nowhere.
+    /// Destination of its path; None if it has none.
     #[must_use]
     pub fn remote(&self) -> Option<Place> {
         Some(Place {
@@ -304,13 +305,13 @@ impl Qp {
         })
     }
 
-    /// Sets where its path leads.
+    /// Sets the destination of its path.
     pub fn set_remote(&mut self, remote: Option<Place>) {
         self.remote_function = remote.map_or(0, |place| place.function + 1);
         self.remote_port = remote.map_or(0, |place| place.port);
     }
 
-    /// When there is something to do on a queue pair that waits: in the past if nobody knows.
+    /// Time of the next try on a waiting queue pair; a past time if it is unknown.
     #[must_use]
     pub fn due_ns(&self) -> u64 {
         self.defer_until_ns
@@ -319,7 +320,7 @@ impl Qp {
     }
 }
 
-/// Capabilities that verbs asks back.
+/// Capabilities that verbs can query.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the names of struct ibv_qp_cap")]
@@ -355,7 +356,7 @@ pub struct Path {
     pub timeout: u8,
     pub retry_count: u8,
     pub rnr_retry: u8,
-    /// What carries its messages.
+    /// Transport of its messages.
     pub gid_type: GidType,
     /// MAC of the destination, on Ethernet.
     pub mac: Mac,
@@ -363,11 +364,11 @@ pub struct Path {
     pub udp_sport: u16,
 }
 
-/// When a completion queue wants to tell its owner.
+/// Condition for an event of a completion queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Armed {
-    /// Not at all.
+    /// No event.
     #[default]
     No,
     /// At the next completion.
@@ -376,25 +377,25 @@ pub enum Armed {
     Solicited,
 }
 
-/// How the events of a completion queue are held back.
+/// Moderation of a completion queue's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Moderation {
-    /// Until so many entries were written.
+    /// Number of entries that end the delay.
     pub count: u16,
-    /// Or until so many microseconds after the first of them.
+    /// Longest delay after the first entry, in microseconds.
     pub period_us: u16,
-    /// But not behind an entry whose sender wants to be noticed.
+    /// A solicited entry ends the delay.
     pub solicited_breaks: bool,
 }
 
-/// An event that is held back. All zeroes is none.
+/// A delayed event. All zeroes means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Window {
-    /// When it is sent at the latest; 0 if there is none.
+    /// Latest time of the event; 0 if none is delayed.
     pub due_ns: u64,
-    /// Entries written before the first that it tells of.
+    /// Producer counter before the first entry of the event.
     pub from: u32,
 }
 
@@ -406,11 +407,11 @@ pub struct Cq {
     pub ring: Ring,
     /// Address of the doorbell record in the owner.
     pub dbrec: u64,
-    /// What the owner calls it in events.
+    /// The owner's handle in events.
     pub user_handle: u64,
     /// Entries written.
     pub produced: u32,
-    /// Entries that the owner was last seen to have read.
+    /// Consumer counter at the last look.
     pub consumed: u32,
     /// Completion channel, counted from 1; 0 for none.
     pub channel: u32,
@@ -420,19 +421,19 @@ pub struct Cq {
     pub events_sent: u32,
     /// Asynchronous events sent.
     pub async_events_sent: u32,
-    /// Where DEVX events of it go.
+    /// Its subscription of DEVX events.
     pub devx: Subscription,
-    /// The event that is held back now.
+    /// The event that is delayed now.
     pub window: Window,
-    /// How events are held back.
+    /// Moderation of events.
     pub moderation: Moderation,
-    /// When to tell the owner.
+    /// Condition for the next event.
     pub armed: Armed,
-    /// Its owner takes care that it never overruns, and need not say how far he has read.
+    /// The owner prevents overruns itself and need not update its consumer counter.
     pub ignore_overrun: bool,
-    /// An entry was lost for want of room.
+    /// An entry was lost because the ring was full.
     pub overrun: bool,
-    /// As [`Qp::owed`].
+    /// Like [`Qp::owed`].
     pub owed: u8,
     /// Made by a DEVX command.
     pub by_command: bool,
@@ -446,11 +447,11 @@ pub struct Srq {
     pub ring: Ring,
     /// Address of the doorbell record in the owner.
     pub dbrec: u64,
-    /// What the owner calls it in events.
+    /// The owner's handle in events.
     pub user_handle: u64,
-    /// Of an XRC domain: that, as [`Pd::xrc_domain`]; 0 of an ordinary one.
+    /// XRC: its domain, like [`Pd::xrc_domain`]; 0 for a basic queue.
     pub xrc_domain: u64,
-    /// Of an XRC domain: its completion queue.
+    /// XRC: its completion queue.
     pub cq: u32,
     /// Entries taken.
     pub taken: u32,
@@ -460,15 +461,15 @@ pub struct Srq {
     pub pd: u32,
     /// User index in completions.
     pub user_index: u32,
-    /// Below this many entries an event is sent; 0 for none.
+    /// An event is sent if fewer entries remain; 0 for none.
     pub limit: u32,
     /// Asynchronous event channel, counted from 1.
     pub event_channel: u32,
-    /// Events that were sent of it.
+    /// Number of events sent.
     pub events_sent: u32,
     /// Scatter entries of each receive entry.
     pub sge_max: u32,
-    /// As [`Qp::owed`].
+    /// Like [`Qp::owed`].
     pub owed: u8,
     /// The entries form a ring and not a list.
     pub cyclic: bool,
@@ -482,21 +483,23 @@ pub struct Srq {
 pub struct Umem {
     /// Address in the owner.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Device memory: its first page among the context's, counted from 1; 0 of the owner's own memory.
+    /// Device memory: its first page in the context's device memory, counted from 1; 0 for the
+    /// owner's own memory.
     pub device_page: u16,
 }
 
-/// A protection domain, or an XRC domain as one process has opened it.
+/// A protection domain, or one process's handle of an XRC domain.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Pd {
-    /// XRC: which domain it is, the same for all who opened the same file; 0 of a protection domain.
+    /// XRC: identity of the domain, equal for all processes that open the same file; 0 for a
+    /// protection domain.
     pub xrc_domain: u64,
 }
 
-/// What is written to a channel.
+/// The contents of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ChannelKind {
@@ -507,23 +510,23 @@ pub enum ChannelKind {
     Async,
     /// Events of DEVX.
     Devx,
-    /// Answers to DEVX commands that nobody waits for.
+    /// Answers to asynchronous DEVX commands.
     DevxAnswers,
 }
 
-/// A pipe into the owner.
+/// A pipe to the owner.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Channel {
-    /// The read end, which the application has.
+    /// The read end, which the application holds.
     pub read_fd: i32,
     /// The write end.
     pub write_fd: i32,
-    /// What is written to it.
+    /// Its contents.
     pub kind: ChannelKind,
-    /// DEVX: events are the cookie alone.
+    /// DEVX: an event consists of the cookie only.
     pub omit_data: bool,
-    /// DEVX: the events of the device as a whole that are wanted.
+    /// DEVX: subscribed events of the whole device.
     pub device: Subscription,
 }
 
@@ -531,13 +534,13 @@ pub struct Channel {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Attached {
-    /// Its number.
+    /// Its process number.
     pub pid: i32,
-    /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22): a number that came
-    /// again belongs to another process.
+    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22). It distinguishes
+    /// processes with the same number.
     pub start_time: u64,
-    /// The processor that it last rang a doorbell on.
+    /// The processor of its last doorbell.
     pub cpu: u32,
-    /// What it sees, a comma list.
+    /// The functions visible to it, as a comma list.
     pub view: [u8; crate::model::topology::VIEW_NAME_MAX],
 }

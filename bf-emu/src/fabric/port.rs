@@ -11,26 +11,26 @@ use crate::model::topology::{
 };
 use crate::sys::interface;
 
-/// What identifies a function to its users.
+/// The identity of a function.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Identity {
-    /// The node's name, a dot, the function's.
+    /// The node's name, a dot, and the function's name.
     name: [u8; 2 * NAME_MAX + 1],
     /// gvmi.
     pub vhca_id: u16,
     /// PCI device id.
     pub pci_device: u16,
-    /// How many ports it has.
+    /// Number of ports.
     ports: u8,
     /// Shared by the functions of one adapter.
     pub sys_image_guid: u64,
-    /// Its own.
+    /// The function's own GUID.
     pub node_guid: u64,
     port: [PortIdentity; PORTS_MAX],
 }
 
-/// What identifies a port.
+/// The identity of a port.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct PortIdentity {
@@ -46,7 +46,7 @@ struct PortIdentity {
 }
 
 impl PortIdentity {
-    /// A port that a function does not have.
+    /// A port that the function does not have.
     const ABSENT: Self = Self {
         guid: 0,
         lid: 0,
@@ -83,7 +83,7 @@ impl PortIdentity {
         self.address.get(..self.addresses.into()).unwrap_or(&[])
     }
 
-    /// True if an Ethernet port has this GID. It has each for all versions of RoCE.
+    /// True if an Ethernet port has this GID. It has each GID in all versions of RoCE.
     fn has_roce(&self, gid: &Gid) -> bool {
         let own = || self.addresses().contains(gid) || self.mac.link_local() == *gid;
         self.link.is_ethernet() && own()
@@ -109,13 +109,13 @@ impl Identity {
         }
     }
 
-    /// Its name in the topology.
+    /// The function's name in the topology.
     #[must_use]
     pub fn name(&self) -> &str {
         text(&self.name)
     }
 
-    /// The numbers of its ports.
+    /// The function's port numbers.
     #[must_use]
     pub fn ports(&self) -> std::ops::RangeInclusive<u8> {
         1..=self.ports
@@ -127,7 +127,7 @@ impl Identity {
         port.unwrap_or(&PortIdentity::ABSENT)
     }
 
-    /// Local identifier of a port; 0, which is nobody's, on Ethernet and of one that it does not have.
+    /// Local identifier of a port. It is 0, which no port uses, on Ethernet and for a missing port.
     #[must_use]
     pub fn lid(&self, port: u8) -> u16 {
         self.port(port).lid
@@ -139,7 +139,7 @@ impl Identity {
         self.port(port).guid
     }
 
-    /// What a port is connected to.
+    /// The kind of a port's link.
     #[must_use]
     pub fn link(&self, port: u8) -> Link {
         self.port(port).link
@@ -152,7 +152,7 @@ impl Identity {
         port.link.is_ethernet().then_some(port.mac)
     }
 
-    /// `enum ib_mtu` of the largest packet that a port carries.
+    /// `enum ib_mtu` of a port's largest packet.
     #[must_use]
     pub fn active_mtu(&self, port: u8) -> u8 {
         /// 4096 bytes.
@@ -175,7 +175,7 @@ impl Identity {
         self.port(port).has_roce(gid)
     }
 
-    /// An entry of a port's GID table, if there is something in it.
+    /// An entry of a port's GID table; None if it is empty.
     #[must_use]
     pub fn gid_entry(&self, port: u8, index: usize) -> Option<GidEntry> {
         let port = self.port(port);
@@ -188,13 +188,13 @@ impl Identity {
         }
     }
 
-    /// The entries of a port's GID table that are not empty, with their places.
+    /// The non-empty entries of a port's GID table with their indices.
     pub fn gid_entries(&self, port: u8) -> impl Iterator<Item = (usize, GidEntry)> + '_ {
         let indices = 0..usize::from(self.link(port).gid_table_len());
         indices.filter_map(move |index| Some((index, self.gid_entry(port, index)?)))
     }
 
-    /// GID 0 of a port; zeroes of one that it does not have.
+    /// GID 0 of a port; zeroes for a missing port.
     #[must_use]
     pub fn gid(&self, port: u8) -> Gid {
         let entry = self.gid_entry(port, 0);
@@ -213,7 +213,7 @@ impl NdevName {
         text(&self.0)
     }
 
-    /// Its index on this machine; 0 if there is no such device.
+    /// The device's interface index on this machine; 0 if it does not exist.
     #[must_use]
     pub fn index(&self) -> u32 {
         interface::index_of(&self.0)
@@ -229,16 +229,16 @@ pub struct Place {
     pub port: u8,
 }
 
-/// Whether a port carries messages.
+/// State of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PortState {
-    /// It does.
+    /// It carries messages.
     #[default]
     Active,
-    /// There is no link.
+    /// It has no link.
     Down,
-    /// There is a link, and no subnet manager has set it up.
+    /// It has a link, and no subnet manager has activated it.
     Initializing,
 }
 
@@ -253,7 +253,7 @@ impl PortState {
         }
     }
 
-    /// Number of the physical state that belongs to it: polling, or link up.
+    /// Number of the corresponding physical state: polling, or link up.
     #[must_use]
     pub fn physical_code(self) -> u8 {
         match self {
@@ -262,7 +262,7 @@ impl PortState {
         }
     }
 
-    /// Its name and that of the physical state, as sysfs has them.
+    /// Names of the state and of the physical state in sysfs.
     #[must_use]
     pub fn names(self) -> (&'static str, &'static str) {
         match self {
@@ -280,11 +280,11 @@ impl PortState {
     }
 }
 
-/// The states of all ports. All zeroes: each is active.
+/// The states of all ports. All zeroes means active.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct PortStates {
-    /// Ports that do not carry messages: none is the case that must cost nothing.
+    /// Number of ports that are not active. Zero keeps the common case free of cost.
     pub(super) away: AtomicU32,
     pub(super) states: [[AtomicU32; PORTS_MAX]; FUNCTIONS_MAX],
 }

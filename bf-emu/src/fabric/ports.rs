@@ -36,7 +36,7 @@ impl Fabric {
         self.identity(place.function)?.mac(place.port)
     }
 
-    /// What a port is connected to.
+    /// The kind of a port's link.
     #[must_use]
     pub fn link_of(&self, place: Place) -> Link {
         let identity = self.identity(place.function);
@@ -58,8 +58,8 @@ impl Fabric {
         })
     }
 
-    /// The port of its adapter that a function's port is, whose link all its functions share; None of
-    /// a port that does not exist. An adapter is known by its image.
+    /// The adapter's port behind a function's port, whose link all functions share; None if the
+    /// port does not exist. The system image GUID identifies the adapter.
     #[must_use]
     pub(crate) fn link(&self, place: Place) -> Option<&Port> {
         let image = self.identity(place.function)?.sys_image_guid;
@@ -69,7 +69,7 @@ impl Fabric {
         self.links().get(first)?.get(port)
     }
 
-    /// What a port is in.
+    /// State of a port.
     #[must_use]
     pub fn port_state(&self, place: Place) -> PortState {
         let state = self.port_states().state(place);
@@ -78,7 +78,7 @@ impl Fabric {
         })
     }
 
-    /// True if messages get from one port to another.
+    /// True if one port can send messages to another.
     #[must_use]
     pub(crate) fn connects(&self, from: Place, to: Place) -> bool {
         let up = |place| self.port_state(place) == PortState::Active;
@@ -87,7 +87,7 @@ impl Fabric {
 }
 
 impl Locked<'_> {
-    /// Changes the state of a port. Returns whether it was in another one.
+    /// Changes the state of a port. Returns whether the state changed.
     pub(crate) fn put_port_state(&mut self, place: Place, state: PortState) -> bool {
         let before = self.fabric().port_state(place);
         let states = self.fabric().port_states();

@@ -19,7 +19,7 @@ impl Locked<'_> {
         self.release(|owner| owner.context == context);
     }
 
-    /// Destroys every object of a process, and forgets it.
+    /// Destroys every object of a process, and removes the process.
     pub fn release_process(&mut self, process: u32) {
         self.release(|owner| owner.process == process);
         remove_all(&mut self.common().faults, |owner| owner.process == process);
@@ -29,7 +29,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases the processes that are gone. Returns how many. Async-signal-safe.
+    /// Releases the processes that have ended. Returns their number. Async-signal-safe.
     pub fn sweep(&mut self) -> usize {
         let mut swept = 0;
         let mut from = 0;
@@ -43,8 +43,8 @@ impl Locked<'_> {
         swept
     }
 
-    /// Releases what an earlier program of this process left: one that became another by `exec`
-    /// has its number and its start time, and nothing else of it.
+    /// Releases the objects of this process's earlier program. A program that calls `exec` keeps
+    /// the process's number and start time, and loses everything else.
     pub fn release_pid(&mut self, pid: i32) {
         let is_it = |process: &Attached| process.pid == pid;
         while let Some(index) = self.common().processes.next(0, |_, p| is_it(p)) {
@@ -52,18 +52,18 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases a process that did not answer, if it is really gone. Async-signal-safe.
+    /// Releases a process that did not answer, if it has ended. Async-signal-safe.
     pub fn release_if_gone(&mut self, process: u32) {
         if self.is_gone(process) {
             self.release_process(process);
         }
     }
 
-    /// True if a process is gone: its memory does not exist any more, or belongs to another program.
+    /// True if a process has ended: its memory no longer exists, or belongs to another program.
     ///
-    /// A thread of each process holds a robust mutex for as long as the program runs, and the kernel
-    /// marks it when the program ends, by whatever way, before the number can come again. A process
-    /// without that thread is asked for by number and start time.
+    /// A thread of each process holds a robust mutex while the program runs. The kernel marks the
+    /// mutex at any end of the program, before the process number can be reused. A process without
+    /// that thread is looked up by number and start time.
     fn is_gone(&mut self, process: u32) -> bool {
         let Some(slot) = process.checked_sub(1) else {
             return false;
@@ -82,7 +82,7 @@ impl Locked<'_> {
     fn release(&mut self, gone: impl Fn(Owner) -> bool) {
         for index in 0..self.fabric().identities().len() {
             let function = self.function(index);
-            // Queues before what they use, keys before their lists.
+            // Queues precede the objects that they use, and keys precede their lists.
             remove_all(&mut function.qps, &gone);
             remove_all(&mut function.srqs, &gone);
             remove_all(&mut function.cqs, &gone);
@@ -97,7 +97,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Puts the tables right after a holder of the lock died.
+    /// Repairs the tables after a holder of the lock died.
     pub(super) fn repair(&mut self) {
         self.common().processes.repair();
         self.common().faults.repair();
@@ -128,7 +128,7 @@ fn remove_all<T: Copy, const N: usize>(table: &mut Table<T, N>, gone: impl Fn(Ow
 }
 
 impl Function {
-    /// Takes an mkey and its list away.
+    /// Removes an mkey and its translation list.
     pub fn remove_mkey(&mut self, slot: u32) -> bool {
         match self.mkeys.remove(slot) {
             Some(mkey) => {
@@ -139,7 +139,7 @@ impl Function {
         }
     }
 
-    /// True if a queue pair exists that still may use the completion or receive queue.
+    /// True if a queue pair still uses the completion queue or the receive queue.
     #[must_use]
     pub fn queue_in_use(&self, cq: Option<u32>, srq: Option<u32>) -> bool {
         self.qps.iter().any(|(_, _, qp)| {
@@ -150,16 +150,16 @@ impl Function {
     }
 }
 
-/// When a process started, in clock ticks since boot; None if there is no such process, or only
-/// its remains are left for its parent. Also of a thread, by its number. Async-signal-safe.
+/// Start time of a process or thread in clock ticks since boot; None if it does not exist or is a
+/// zombie. Async-signal-safe.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
     let mut path = [0; 32];
-    // A number of at most eleven characters fits; formatting one allocates nothing.
+    // A number of at most eleven characters fits. Its formatting does not allocate.
     write!(&mut path[..], "/proc/{pid}/stat\0").ok()?;
     let path = CStr::from_bytes_until_nul(&path).ok()?;
     let file = sys::open(path, libc::O_RDONLY).ok()?;
-    // A line has 52 numbers and a name of at most 64 bytes; the start time is in its first half.
+    // A line has 52 numbers and a name of at most 64 bytes. The start time is in its first half.
     let mut line = [0; 1024];
     let length = sys::read(file, &mut line);
     sys::close(file);
@@ -167,7 +167,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
 }
 
 fn parse_start_time(line: &[u8]) -> Option<u64> {
-    // The second field is the program's name in parentheses and may hold anything.
+    // The second field is the program's name in parentheses. The name may contain any byte.
     let end = line.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();

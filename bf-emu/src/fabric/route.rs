@@ -4,12 +4,12 @@ use super::objects::Path;
 use super::{Fabric, Place};
 use crate::model::address::{Gid, GidType, Link, Mac};
 
-/// An address as a path or an address vector has it.
+/// Address fields of a path or an address vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// LID of the destination; of no meaning on Ethernet.
+    /// LID of the destination; ignored on Ethernet.
     pub lid: u16,
-    /// There is a global route. On Ethernet there always is one, and this flag is reserved.
+    /// The address has a global route. On Ethernet it always has one, and this flag is reserved.
     pub grh: bool,
     /// GID of the destination.
     pub dgid: Gid,
@@ -20,10 +20,11 @@ pub struct Route {
 }
 
 impl Fabric {
-    /// The port that a message reaches which leaves `from`; None if nobody takes it.
+    /// The destination port of a message that leaves `from`; None if no port accepts it.
     ///
-    /// On Ethernet the frame must have the MAC of the port with the GID. On a port of InfiniBand that
-    /// several functions share, the LID does not tell them apart: the message must have the GID.
+    /// On Ethernet the frame must have the MAC of the port with the GID. Several functions can
+    /// share an InfiniBand port. The LID then does not distinguish them: the message must have the
+    /// GID.
     #[must_use]
     pub fn destination(&self, from: Place, route: &Route) -> Option<Place> {
         let link = self.link_of(from);
@@ -46,7 +47,7 @@ impl Fabric {
         (self.link_of(place) == Link::Infiniband || route.grh && is_own()).then_some(place)
     }
 
-    /// The port that a queue pair's path leads to; its requests leave `from`.
+    /// The destination port of a queue pair's path. Its requests leave `from`.
     #[must_use]
     pub(crate) fn port_of_path(&self, from: Place, path: &Path) -> Option<Place> {
         let route = Route {
@@ -59,7 +60,7 @@ impl Fabric {
         self.destination(from, &route)
     }
 
-    /// What carries a message that leaves `from` with this GID as its source.
+    /// Transport of a message that leaves `from` with this source GID.
     #[must_use]
     pub fn gid_type(&self, from: Place, sgid_index: u8) -> GidType {
         let entry = self.gid_entry(from, sgid_index);

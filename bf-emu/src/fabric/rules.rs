@@ -3,23 +3,23 @@
 use super::table::{Owner, Table};
 use crate::model::faults::{Action, Event, RULES_MAX, Rule};
 
-/// A rule in force.
+/// An active rule.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Armed {
     /// The rule.
     pub rule: Rule,
-    /// Events that it spoke of.
+    /// Number of matching events.
     pub seen: u64,
-    /// Events that it struck.
+    /// Number of events to which the rule was applied.
     pub struck: u64,
 }
 
-/// The rules in force. The owner's process is the one for which a rule holds; 0 for all.
+/// The active rules. The owner's process is the process to which a rule applies; 0 for all.
 pub type Rules = Table<Armed, RULES_MAX>;
 
-/// Puts a rule in force, for one process or, with 0, for all. Returns its number; None if there are
-/// [`RULES_MAX`] already.
+/// Activates a rule for one process, or with 0 for all. Returns its number; None if [`RULES_MAX`]
+/// rules are active.
 pub fn arm(rules: &mut Rules, process: u32, rule: Rule) -> Option<u32> {
     let owner = Owner {
         process,
@@ -33,8 +33,7 @@ pub fn arm(rules: &mut Rules, process: u32, rule: Rule) -> Option<u32> {
     rules.insert(owner, armed)
 }
 
-/// Counts an event with every rule that speaks of it. Returns what the first one that strikes asks
-/// for.
+/// Counts an event for every matching rule. Returns the action of the first rule that applies.
 pub fn decide(rules: &mut Rules, function: usize, process: u32, happens: Event) -> Option<Action> {
     let mut action = None;
     let mut from = 0;

@@ -9,7 +9,7 @@ use crate::bits::constant;
 
 use std::sync::atomic::{Ordering, fence};
 
-/// Who an object belongs to.
+/// Owner of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Owner {
@@ -29,8 +29,7 @@ pub struct Slot<T> {
     state: u32,
     /// Next slot on the free list, counted from 1; 0 ends it.
     next_free: u32,
-    /// Counts the objects that this slot has held, so that a number that was kept too long is
-    /// known to be stale.
+    /// Number of objects that this slot has held. It detects stale references.
     generation: u32,
     owner: Owner,
     value: T,
@@ -42,32 +41,32 @@ pub struct Slot<T> {
 pub struct Table<T, const N: usize> {
     live: u32,
     live_max: u32,
-    /// Slots that were ever in use; those above have never been touched.
+    /// Number of slots that were ever in use. Slots above have never been touched.
     high: u32,
-    /// Free slots below `high`, first and last, counted from 1. The oldest is used first, so that
-    /// a number rests for as long as can be.
+    /// First and last free slot below `high`, counted from 1. The oldest is used first, so a number
+    /// stays unused as long as possible.
     free_first: u32,
     free_last: u32,
     slots: [Slot<T>; N],
 }
 
 impl<T: Copy, const N: usize> Table<T, N> {
-    /// Objects that fit.
+    /// Largest number of objects.
     pub const CAPACITY: usize = N;
 
-    /// Objects that live now.
+    /// Number of live objects.
     #[must_use]
     pub fn live(&self) -> u32 {
         self.live
     }
 
-    /// Most objects that ever lived at once.
+    /// Largest number of live objects so far.
     #[must_use]
     pub fn live_max(&self) -> u32 {
         self.live_max
     }
 
-    /// Puts an object into a free slot and returns its number; None if the table is full.
+    /// Inserts an object into a free slot and returns its number; None if the table is full.
     pub fn insert(&mut self, owner: Owner, value: T) -> Option<u32> {
         let index = match self.free_first {
             0 if (self.high as usize) < N => {
@@ -87,8 +86,8 @@ impl<T: Copy, const N: usize> Table<T, N> {
         self.fill(index, owner, value)
     }
 
-    /// As [`Table::insert`], into the free slot of the lowest number: numbers come again as soon as can
-    /// be, where they otherwise rest.
+    /// Like [`Table::insert`], but uses the lowest free number. Numbers are reused as early as
+    /// possible.
     pub fn insert_lowest(&mut self, owner: Owner, value: T) -> Option<u32> {
         let used = (self.high as usize).min(N);
         let free = self.slots[..used]
@@ -101,7 +100,7 @@ impl<T: Copy, const N: usize> Table<T, N> {
         self.fill(index, owner, value)
     }
 
-    /// Takes a slot off the free list.
+    /// Removes a slot from the free list.
     fn unlink_free(&mut self, index: u32) {
         let wanted = index + 1;
         let next = self
@@ -109,7 +108,7 @@ impl<T: Copy, const N: usize> Table<T, N> {
             .get(index as usize)
             .map_or(0, |slot| slot.next_free);
         let (mut before, mut at) = (0, self.free_first);
-        // No further than there are slots: a list that a dead process left in knots ends somewhere.
+        // Bounded by the number of slots: a dead process may leave a cycle in the list.
         for _ in 0..N {
             if at == wanted || at == 0 {
                 break;
@@ -149,7 +148,7 @@ impl<T: Copy, const N: usize> Table<T, N> {
         Some(index)
     }
 
-    /// Takes an object out. None if there is none of this number.
+    /// Removes an object; None if the number is not in use.
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let slot = self
             .slots
@@ -179,13 +178,13 @@ impl<T: Copy, const N: usize> Table<T, N> {
         self.free_last = link;
     }
 
-    /// The object of this number.
+    /// The object with this number.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<&T> {
         self.slot(index).map(|slot| &slot.value)
     }
 
-    /// The object of this number, to be changed.
+    /// The object with this number, mutable.
     #[must_use]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let slot = self
@@ -195,19 +194,19 @@ impl<T: Copy, const N: usize> Table<T, N> {
         Some(&mut slot.value)
     }
 
-    /// Who owns the object of this number.
+    /// Owner of the object with this number.
     #[must_use]
     pub fn owner(&self, index: u32) -> Option<Owner> {
         self.slot(index).map(|slot| slot.owner)
     }
 
-    /// How many objects this number has had, this one included.
+    /// Number of objects that had this number, including the current one.
     #[must_use]
     pub fn generation(&self, index: u32) -> Option<u32> {
         self.slot(index).map(|slot| slot.generation)
     }
 
-    /// The object of this number, if it belongs to `context`.
+    /// The object with this number, if it belongs to `context`.
     #[must_use]
     pub fn owned(&self, index: u32, context: u32) -> Option<&T> {
         self.slot(index)
@@ -216,14 +215,14 @@ impl<T: Copy, const N: usize> Table<T, N> {
     }
 
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
-        // Slots above `high` are not looked at: reading them would make their pages real.
+        // Slots above `high` are not read, because a read would allocate their pages.
         let used = index < self.high;
         self.slots
             .get(index as usize)
             .filter(|slot| used && slot.state == LIVE)
     }
 
-    /// Numbers, owners and objects of all that live.
+    /// Numbers, owners and contents of all live objects.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Owner, &T)> {
         let used = (self.high as usize).min(N);
         self.slots[..used]
@@ -233,7 +232,7 @@ impl<T: Copy, const N: usize> Table<T, N> {
             .map(|(slot, index)| (index, slot.owner, &slot.value))
     }
 
-    /// The next object at or above `from` that `wanted` accepts.
+    /// The first object at or above `from` that `wanted` accepts.
     pub fn next(&self, from: u32, wanted: impl Fn(Owner, &T) -> bool) -> Option<u32> {
         let used = (self.high as usize).min(N);
         let start = (from as usize).min(used);
@@ -319,7 +318,7 @@ mod tests {
             .map(|value| table.insert_lowest(OWNER, value))
             .collect();
         assert_eq!(lowest, [Some(0), Some(2)]);
-        // The list is whole: what rests longest is next, and nothing comes twice.
+        // The list is complete: the longest free slot is next, and no slot occurs twice.
         table.remove(1);
         let oldest: Vec<_> = (0..3).map(|value| table.insert(OWNER, value)).collect();
         assert_eq!(oldest, [Some(3), Some(1), None]);
@@ -332,7 +331,7 @@ mod tests {
             table.insert(OWNER, value);
         }
         table.remove(2);
-        // What a process leaves behind that dies half way.
+        // State left by a process that dies during a change.
         (table.free_first, table.free_last, table.live) = (99, 98, 77);
         table.repair();
         assert_eq!(table.live(), 3);

@@ -33,14 +33,14 @@ pub struct Function {
     pub klms: Klms,
 }
 
-/// What every function shares and the lock guards.
+/// State common to all functions, protected by the lock.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Common {
     /// Processes.
     pub processes: Table<Attached, PROCESSES_MAX>,
-    /// The completion that is being written.
+    /// The pending completion.
     pub journal: Journal,
-    /// Faults on purpose.
+    /// Injected faults.
     pub faults: Rules,
 }

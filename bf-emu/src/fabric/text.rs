@@ -1,6 +1,6 @@
 //! Names in the shared file.
 
-/// A name in a fixed array, cut where it does not fit.
+/// A name in a fixed array, truncated if it is too long.
 pub(super) fn text_bytes<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [0; N];
     for (to, from) in bytes.iter_mut().zip(text.bytes()) {
@@ -9,7 +9,7 @@ pub(super) fn text_bytes<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// The name in such an array.
+/// The name in a fixed array.
 pub(super) fn text(bytes: &[u8]) -> &str {
     let end = bytes
         .iter()

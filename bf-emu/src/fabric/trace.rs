@@ -15,14 +15,14 @@ use crate::bits::size;
 use crate::model::faults::Call;
 use crate::sys;
 
-/// Records that are kept: 4 MiB of them, some seconds of busy traffic.
+/// Number of records in the ring: 4 MiB, some seconds of busy traffic.
 pub const RECORDS_MAX: usize = 64 * 1024;
 const WORDS: usize = 6;
 /// Bytes of a request that one record holds.
 pub const ENTRY_BYTES: usize = 32;
 const _: () = assert!(ENTRY_BYTES == (WORDS - 2) * 8);
 
-/// The ring. All zeroes is empty and off.
+/// The ring. All zeroes means empty and off.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Ring {
@@ -34,13 +34,13 @@ pub struct Ring {
 #[derive(Debug)]
 #[repr(C)]
 struct Place {
-    /// Number of the record from 1; 0 while it is written.
+    /// Number of the record from 1; 0 during the write.
     mark: AtomicU64,
     time_ns: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-/// What happened.
+/// The event of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A call into the kernel ended.
@@ -49,34 +49,34 @@ pub enum What {
         call: Call,
         /// Its errno; 0 for success.
         errno: i32,
-        /// How long it took, the time of the profile included.
+        /// Duration, including the profile's time.
         took_ns: u64,
     },
-    /// A send doorbell rang.
+    /// A send doorbell was written.
     Doorbell {
-        /// Of this queue pair.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// A work request was carried out, or failed.
+    /// A work request was executed or failed.
     Request {
-        /// Of this queue pair.
+        /// Number of the queue pair.
         qpn: u32,
-        /// Its opcode, of [`mlx5_prm::wqe::opcode`].
+        /// Its opcode, from [`mlx5_prm::wqe::opcode`].
         opcode: u8,
         /// Its number in the queue.
         index: u16,
-        /// Its syndrome, of [`mlx5_prm::cqe::syndrome`]; 0 for success.
+        /// Its syndrome, from [`mlx5_prm::cqe::syndrome`]; 0 for success.
         syndrome: u8,
-        /// Bytes that it moved.
+        /// Bytes moved.
         bytes: u64,
     },
-    /// Bytes of a UMR request as it lies in the send queue, before the record of the request itself.
+    /// Bytes of a UMR request in the send queue. Precedes the record of the request itself.
     Entry {
-        /// Of this queue pair.
+        /// Number of the queue pair.
         qpn: u32,
         /// Its number in the queue.
         index: u16,
-        /// Which [`ENTRY_BYTES`] of it these are, from 0.
+        /// Index of this part of [`ENTRY_BYTES`] bytes, from 0.
         part: u8,
         /// The bytes.
         bytes: [u8; ENTRY_BYTES],
@@ -85,20 +85,20 @@ pub enum What {
     Mailbox {
         /// Opcode of the command.
         opcode: u16,
-        /// Which [`ENTRY_BYTES`] of it these are, from 0. The last part is filled with zeros.
+        /// Index of this part of [`ENTRY_BYTES`] bytes, from 0. The last part is padded with zeros.
         part: u8,
         /// The bytes.
         bytes: [u8; ENTRY_BYTES],
     },
     /// A completion was written.
     Completion {
-        /// Into this completion queue.
+        /// Number of the completion queue.
         cqn: u32,
-        /// For this queue pair.
+        /// Number of the queue pair.
         qpn: u32,
-        /// Its opcode, of [`mlx5_prm::cqe::opcode`].
+        /// Its opcode, from [`mlx5_prm::cqe::opcode`].
         opcode: u8,
-        /// Number of the entry that is completed.
+        /// Number of the completed entry.
         index: u16,
         /// Its syndrome; 0 for success.
         syndrome: u8,
@@ -114,11 +114,11 @@ pub struct Record {
     pub number: u64,
     /// Monotonic time of the machine, in nanoseconds.
     pub time_ns: u64,
-    /// The process in which it happened.
+    /// The process of the event.
     pub pid: i32,
-    /// Index of the function on which it happened.
+    /// Index of the event's function.
     pub function: usize,
-    /// What happened.
+    /// The event.
     pub what: What,
 }
 
@@ -130,25 +130,25 @@ const ENTRY: u8 = 5;
 const MAILBOX: u8 = 6;
 
 impl Ring {
-    /// True if records are kept.
+    /// True if the trace is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    /// Keeps records from now on, or no more. Returns whether it did before.
+    /// Switches the trace on or off. Returns its previous state.
     pub fn turn(&self, on: bool) -> bool {
         self.on.swap(u32::from(on), Ordering::Relaxed) != 0
     }
 
-    /// Writes a record, if records are kept. Async-signal-safe.
+    /// Writes a record, if the trace is on. Async-signal-safe.
     pub fn write(&self, function: usize, what: What) {
         if self.is_on() {
             self.put(sys::now_ns(), sys::pid(), function, what);
         }
     }
 
-    /// Writes the record of a completion queue entry, if records are kept. Async-signal-safe.
+    /// Writes the record of a completion queue entry, if the trace is on. Async-signal-safe.
     pub(crate) fn completion(&self, function: usize, cqn: u32, entry: &[u8; CQE_BYTES]) {
         if !self.is_on() {
             return;
@@ -185,7 +185,7 @@ impl Ring {
         self.next.load(Ordering::Acquire)
     }
 
-    /// The record of this number; None if it is overwritten, or not written yet.
+    /// The record with this number; None if it is overwritten or incomplete.
     #[must_use]
     pub fn read(&self, number: u64) -> Option<Record> {
         let place = self.places.get(place_of(number))?;
@@ -211,7 +211,7 @@ impl Ring {
         })
     }
 
-    /// The records behind number `after` that are still there, oldest first.
+    /// The remaining records after number `after`, oldest first.
     pub fn since(&self, after: u64) -> impl Iterator<Item = Record> {
         let latest = self.latest();
         let oldest = latest.saturating_sub(RECORDS_MAX as u64) + 1;
@@ -223,7 +223,7 @@ fn place_of(number: u64) -> usize {
     size(number % RECORDS_MAX as u64)
 }
 
-/// A head of 64 bits and what is particular, in words.
+/// Encodes a record in words: a header of 64 bits, then the fields of the event.
 fn encode(pid: i32, function: usize, what: What) -> [u64; WORDS] {
     let head = |kind: u8| {
         let function = function as u64 & 0xff_ffff;
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     fn ring() -> Box<Ring> {
-        // SAFETY: all zeroes is an empty ring; it is too large for the stack.
+        // SAFETY: all zeroes is an empty ring, which is too large for the stack.
         unsafe { crate::fabric::zeroed() }
     }
 
@@ -481,7 +481,8 @@ mod tests {
         prop_oneof![call, request, completion, doorbell, entry, mailbox]
     }
 
-    // Properties: a record is read as it was written; no words in a place make the reader panic.
+    // Properties: a record is read back unchanged; arbitrary words in a slot cause no panic of the
+    // reader.
     proptest! {
         #[test]
         fn a_record_is_read_as_it_was_written(

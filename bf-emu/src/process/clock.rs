@@ -6,34 +6,34 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::sys::{self, Errno};
 
-/// Where the driver maps the page: command 7 of its mmap offsets, in pages
-/// (`MLX5_IB_MMAP_CLOCK_INFO`, at bit 8).
+/// The clock page in the driver's mmap offsets: command 7 (`MLX5_IB_MMAP_CLOCK_INFO`, at bit 8), in
+/// pages.
 const PAGE: u64 = 7 << 8;
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 /// Bytes of the structure.
 const BYTES: usize = 56;
 
-/// Puts the page into a context's file. Time stamps are nanoseconds of the monotonic clock, so that
-/// one pair of readings serves for as long as nobody sets the time of day.
+/// Writes the clock page into a context's file. Time stamps are nanoseconds of the monotonic clock.
+/// One pair of readings is therefore valid until the time of day is set.
 pub(super) fn put(fd: RawFd) -> Result<(), Errno> {
     let day_ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_nanos());
     let nsec = u64::try_from(day_ns).unwrap_or(u64::MAX);
     let info = info(nsec, sys::now_ns());
-    // A file in memory takes all of it or nothing.
+    // A write to a file in memory is complete or fails.
     sys::pwrite(fd, &info, PAGE * PAGE_BYTES).map(drop)
 }
 
-/// The time of day `nsec` when the device's clock showed `cycles`, which are nanoseconds.
+/// The structure for time of day `nsec` at device time `cycles`, in nanoseconds.
 fn info(nsec: u64, cycles: u64) -> [u8; BYTES] {
     const NSEC: usize = 8;
     const CYCLES: usize = 16;
     const MULT: usize = 32;
     const MASK: usize = 40;
     const OVERFLOW_PERIOD: usize = 48;
-    // The sign of the sequence lock, the fraction and the shift are 0.
+    // The sequence lock's sign, the fraction and the shift are 0.
     let mut info = [0; BYTES];
     info[NSEC..][..8].copy_from_slice(&nsec.to_ne_bytes());
     info[CYCLES..][..8].copy_from_slice(&cycles.to_ne_bytes());

@@ -4,29 +4,29 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys::FileId;
 
-/// Contexts that one process may have open.
+/// Largest number of open contexts of one process.
 pub const CONTEXTS_MAX: usize = 4096;
 
-/// No context has this number: the slot is free.
+/// Number of no context: the slot is free.
 const FREE: u32 = 0;
-/// Nor this one: the slot is being filled in.
+/// Number of no context: another thread fills the slot.
 const CLAIMED: u32 = u32::MAX;
 
 /// An open context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Its number on the device.
+    /// Number on the device.
     pub number: u32,
-    /// The function it is open on.
+    /// Index of its function.
     pub function: usize,
-    /// Its place in this process.
+    /// Its slot in this process.
     pub(super) slot: usize,
 }
 
-/// What a new context is.
+/// The attributes of a new context.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
-    /// Its number on the device.
+    /// Number on the device.
     pub(super) number: u32,
     pub(super) function: usize,
     /// Index of the function in the process's view.
@@ -51,7 +51,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Contexts {
     slots: Box<[Slot]>,
-    /// No slot from this one on was ever used.
+    /// Slots from this one on were never used.
     high: AtomicUsize,
 }
 
@@ -63,7 +63,7 @@ impl Contexts {
         }
     }
 
-    /// Takes a context in; None if there are [`CONTEXTS_MAX`].
+    /// Records a context; None if there are [`CONTEXTS_MAX`].
     pub(super) fn add(&self, file: FileId, opened: Opened) -> Option<Context> {
         let claim = |slot: &Slot| {
             slot.number.load(Ordering::Relaxed) == FREE
@@ -112,20 +112,20 @@ impl Contexts {
         self.slots[context.slot].view_index.load(Ordering::Relaxed)
     }
 
-    /// True if this process opened a context, and not one from which it has the file.
+    /// True if this process itself opened the context. False if it inherited or received the file.
     pub(super) fn is_of(&self, context: Context, pid: i32) -> bool {
         let owner = self.slots[context.slot].owner_pid.load(Ordering::Relaxed);
         owner == pid.unsigned_abs()
     }
 
-    /// The next page of a context's file that was not given out.
+    /// The next page of a context's file that is not allocated.
     pub(super) fn next_page(&self, context: Context) -> u32 {
         self.slots[context.slot]
             .next_page
             .fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Forgets a context.
+    /// Removes a context.
     pub(super) fn remove(&self, context: Context) {
         self.slots[context.slot]
             .number

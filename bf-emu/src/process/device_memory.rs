@@ -7,16 +7,16 @@ use crate::sys;
 pub(crate) const PAGES: usize = 32;
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Where the driver maps the first: command 8 of its mmap offsets, in pages (`MLX5_IB_MMAP_DEVICE_MEM`,
-/// at bit 8).
+/// First page of device memory in the driver's mmap offsets: command 8 (`MLX5_IB_MMAP_DEVICE_MEM`,
+/// at bit 8), in pages.
 pub(crate) const PAGE_FIRST: u64 = 8 << 8;
 
-/// True of a page of a context's file that is device memory.
+/// True if this page of a context's file is device memory.
 pub(super) fn contains(page: u64) -> bool {
     (PAGE_FIRST..PAGE_FIRST + PAGES as u64).contains(&page)
 }
 
-/// Pages that hold this many bytes.
+/// Number of pages for this many bytes.
 pub(crate) fn pages(length: u64) -> u64 {
     length.div_ceil(PAGE_BYTES)
 }

@@ -33,39 +33,39 @@ use crate::view::state;
 
 /// Environment variable that names the state directory.
 pub const ENV_STATE: &str = "BFEMU_STATE";
-/// Environment variable that names the functions a process sees, a comma list.
+/// Environment variable that names the functions visible to a process, as a comma list.
 pub const ENV_AS: &str = "BFEMU_AS";
 
 const PAGE: usize = 4096;
-/// Size of the sparse file behind a context: room for every page that may be mapped of it.
+/// Size of the sparse file behind a context. It covers every page that a driver may map.
 pub const CONTEXT_FILE_BYTES: u64 = 1 << 30;
-/// UAR pages from this one on lie so much further on, behind what the driver maps by command
-/// (`mlx5-abi.h`, `enum mlx5_ib_mmap_cmd`): the clock page and device memory.
+/// Offset in pages that is added to UAR pages from this one on. It skips the pages that the driver
+/// maps by command (`mlx5-abi.h`, `enum mlx5_ib_mmap_cmd`): the clock page and device memory.
 const UAR_PAGES_FIRST: u32 = 5 << 8;
 const UAR_PAGES_AWAY: u32 = (16 << 8) - UAR_PAGES_FIRST;
 const CONTEXT_FILE_NAME: &CStr = c"bf-emu-uverbs";
 const CONTEXT_MAGIC: u64 = u64::from_be_bytes(*b"bf-emu-c");
 
-/// What a store to a UAR page was.
+/// The effect of a store to a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// The doorbell of a send queue, and what is copied behind it up to `end` is payload.
+    /// A send doorbell. The bytes after it up to `end` are payload.
     Send {
-        /// Address of the first byte that is not of the same register.
+        /// Address of the first byte after the doorbell register.
         end: usize,
     },
-    /// Something else, or nothing.
+    /// Another doorbell, or no effect.
     Other,
 }
 
-/// What this process shares with the device.
+/// The connection of this process to the device.
 #[derive(Debug)]
 pub struct Process {
     fabric: &'static Fabric,
     view: View,
-    /// What is to go wrong in this process, from its environment.
+    /// Fault rules of this process, from its environment.
     faults: Vec<Rule>,
-    /// Which number its next mkey gets, likewise.
+    /// Choice of mkey numbers, from the environment.
     key_numbers: KeyNumbers,
     functions: Vec<usize>,
     /// Number in the device's process table, counted from 1; 0 until attached, and after a fork.
@@ -77,8 +77,8 @@ pub struct Process {
 static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
 static ATTACHED: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
-/// This process, attached at the first call. None if the environment asks for no device, or if
-/// attaching failed, which is said once on standard error.
+/// This process. The first call attaches it. None if the environment names no device, or if
+/// attaching failed. A failure is logged once on standard error.
 pub fn current() -> Option<&'static Process> {
     let process = PROCESS.get_or_init(|| {
         let (state, view) = environment()?;
@@ -110,8 +110,8 @@ fn environment() -> Option<(PathBuf, String)> {
     asked_for(secure, |name| std::env::var_os(name))
 }
 
-/// The device that an environment asks for. A program that runs with more rights than its user gets no
-/// say from the user's environment.
+/// The device that the environment names. A program with more rights than its user ignores the
+/// environment.
 fn asked_for(
     secure: bool,
     variable: impl Fn(&str) -> Option<std::ffi::OsString>,
@@ -123,7 +123,7 @@ fn asked_for(
     Some((variable(ENV_STATE)?.into(), view))
 }
 
-/// The faults that this process is to have, from its environment.
+/// Fault rules of this process, from its environment.
 fn own_faults(fabric: &Fabric) -> Result<Vec<Rule>, Box<dyn std::error::Error>> {
     let Some(value) = std::env::var_os(ENV_FAULTS) else {
         return Ok(Vec::new());
@@ -148,21 +148,21 @@ fn own_mode() -> Result<Mode, Box<dyn std::error::Error>> {
     }
 }
 
-/// Environment variable that says which numbers a process's mkeys get: `resting` or `lowest`.
+/// Environment variable for the choice of mkey numbers: `resting` or `lowest`.
 pub const ENV_KEYS: &str = "BFEMU_KEYS";
 
-/// Which number a new mkey gets.
+/// Choice of the number of a new mkey.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyNumbers {
-    /// One that has rested for long: what still uses the key before finds nobody.
+    /// The number that is free for the longest time. A stale use of an old key fails.
     #[default]
     Resting,
-    /// The lowest that is free, perhaps that of the key destroyed last: what still uses that key
-    /// meets another one.
+    /// The lowest free number, perhaps that of the last destroyed key. A stale use of an old key
+    /// meets another key.
     Lowest,
 }
 
-/// A choice of numbers that is none.
+/// The text names no choice of numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a choice of key numbers: resting or lowest")]
 pub struct KeyNumbersError {
@@ -206,7 +206,7 @@ fn faults_do_not_fit() -> String {
     )
 }
 
-/// Says, once in a process, that it can open no more contexts: libibverbs shows another error.
+/// Logs, once in a process, that it can open no more contexts: libibverbs shows another error.
 fn tell_of_contexts() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if TOLD.swap(true, Ordering::Relaxed) {
@@ -218,10 +218,10 @@ fn tell_of_contexts() {
     let _ = sys::write(2, text.as_bytes());
 }
 
-/// Bytes of what a context's file says of itself: magic, number, owner, index in the view.
+/// Bytes of the description in a context's file: magic, number, owner, index in the view.
 const DESCRIPTION_BYTES: usize = 24;
 
-/// Writes into a context's file whose context it is, for the processes that receive the file.
+/// Writes the description of a context into its file, for processes that receive the file.
 fn describe(fd: RawFd, opened: Opened) -> Result<(), Errno> {
     let mut page = [0; DESCRIPTION_BYTES];
     page[..8].copy_from_slice(&CONTEXT_MAGIC.to_ne_bytes());
@@ -272,14 +272,14 @@ impl Process {
         Ok(process)
     }
 
-    /// Which number its next mkey gets.
+    /// Choice of the next mkey's number.
     pub(crate) fn key_numbers(&self) -> KeyNumbers {
         self.key_numbers
     }
 
-    /// Takes a place in the device's process table.
+    /// Enters this process into the device's process table.
     fn enter(&self) -> Result<u32, Box<dyn std::error::Error>> {
-        // Others move data in and out of this process; under Yama they must be let in.
+        // Other processes move data to and from this one. Yama requires this permission for them.
         // SAFETY: this call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
         let pid = sys::pid();
@@ -315,7 +315,7 @@ impl Process {
         Ok(index + 1)
     }
 
-    /// This process's number on the device, taken anew after a fork.
+    /// This process's number on the device. A forked child gets a new number.
     pub(crate) fn number(&self) -> Result<u32, Errno> {
         match self.number.load(Ordering::Acquire) {
             0 => self.enter().map_err(|_| Errno(libc::ENOMEM)),
@@ -329,7 +329,7 @@ impl Process {
         self.fabric
     }
 
-    /// What this process sees.
+    /// The functions and paths visible to this process.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
@@ -338,7 +338,8 @@ impl Process {
     /// Opens a new context on the function at `device` in the view.
     ///
     /// # Errors
-    /// ENODEV: there is no such function. EMFILE: too many contexts. Others of the kernel.
+    /// ENODEV: no such function exists. EMFILE: too many contexts are open. Other errors come from
+    /// the kernel.
     pub fn open(&self, device: usize, cloexec: bool) -> Result<RawFd, Errno> {
         let function = *self.functions.get(device).ok_or(Errno(libc::ENODEV))?;
         self.start_tick()?;
@@ -361,7 +362,7 @@ impl Process {
         }
     }
 
-    /// Takes in a context behind a file.
+    /// Records a context and its file.
     fn register(&self, fd: RawFd, opened: Opened) -> Result<Context, Errno> {
         let file = sys::file_id(fd)?;
         self.contexts.add(file, opened).ok_or_else(|| {
@@ -370,7 +371,7 @@ impl Process {
         })
     }
 
-    /// The context behind a file, which may have been inherited or received.
+    /// The context behind a file descriptor, which may be inherited or received.
     pub(crate) fn context_of(&self, fd: RawFd) -> Option<Context> {
         let file = sys::file_id(fd).ok()?;
         if let Some(context) = self.contexts.find(file) {
@@ -386,14 +387,14 @@ impl Process {
         self.register(fd, opened).ok()
     }
 
-    /// The view index of the device that a file is open on; None for any other file.
+    /// The view index of the device behind a file descriptor; None for any other file.
     pub fn device_of(&self, fd: RawFd) -> Option<usize> {
         let context = self.context_of(fd)?;
         Some(self.contexts.view_index(context))
     }
 
-    /// A file of this process is about to be closed. The last one of a context takes its objects
-    /// with it, unless they belong to a parent.
+    /// Handles the close of a file descriptor. The last descriptor of a context releases its
+    /// objects, unless they belong to a parent.
     pub fn closing(&self, fd: RawFd) {
         let Some(context) = self.context_of(fd) else {
             return;
@@ -411,7 +412,7 @@ impl Process {
         self.contexts.remove(context);
     }
 
-    /// Takes a context's objects away, and closes the files of its channels that are this process's.
+    /// Releases a context's objects, and closes the files of this process's channels in it.
     fn release(&self, context: Context) {
         let process = self.number.load(Ordering::Acquire);
         let mut locked = self.fabric.lock();
@@ -426,7 +427,7 @@ impl Process {
         }
     }
 
-    /// Takes away the mappings that stand for device memory of a context and were made here.
+    /// Removes this process's own mappings of a context's device memory.
     fn unmap_device_memory(&self, context: Context) {
         let process = self.number.load(Ordering::Acquire);
         let locked = self.fabric.lock();
@@ -438,7 +439,7 @@ impl Process {
         }
     }
 
-    /// True if another number of this process stands for the same open file.
+    /// True if another file descriptor of this process refers to the same open file.
     fn open_elsewhere(&self, fd: RawFd) -> bool {
         let Ok(id) = sys::file_id(fd) else {
             return false;
@@ -452,10 +453,11 @@ impl Process {
             .any(|other| other != fd && sys::file_id(other) == Ok(id))
     }
 
-    /// Gives a UAR page to a context: (offset in its file, number on the device).
+    /// Allocates a UAR page for a context. Returns its offset in the file and its number on the
+    /// device.
     pub(crate) fn take_uar(&self, context: Context) -> Result<(u64, u32), Errno> {
         let page = self.contexts.next_page(context);
-        // Some numbers stand for other pages of the file.
+        // Some page numbers are reserved for other pages of the file.
         let page = match page {
             UAR_PAGES_FIRST.. => page + UAR_PAGES_AWAY,
             _ => page,
@@ -469,15 +471,15 @@ impl Process {
         Ok((offset, uar))
     }
 
-    /// Takes a UAR page back.
+    /// Frees a UAR page.
     pub(crate) fn drop_uar(&self, context: Context, uar: u32) -> Result<(), Errno> {
         self.uars.take_back(context, uar)
     }
 
-    /// Finds the mappings of UAR pages given out since the last call, and closes them to stores:
-    /// from now on a store is a doorbell. To be called before a queue can be rung.
+    /// Finds the mappings of UAR pages allocated since the last call and makes them read-only: from
+    /// then on a store is a doorbell. Must be called before a doorbell of a new queue.
     ///
-    /// In polling mode stores are left alone.
+    /// In polling mode the mappings stay writable.
     pub(crate) fn close_uars(&self) -> Result<(), Errno> {
         if engine::polling::is_on() {
             return Ok(());
@@ -493,8 +495,8 @@ impl Process {
             if !map.writable || device_memory::contains(map.offset / PAGE as u64) {
                 continue;
             }
-            // SAFETY: the range is a mapping of a file of ours, made by the driver for a UAR; the
-            // handler that serves its faults is in place since the context was opened.
+            // SAFETY: the range is a mapping of our own file, made by the driver for a UAR. The
+            // handler for its faults is installed since the context was opened.
             let failed = unsafe {
                 libc::syscall(
                     libc::SYS_mprotect,
@@ -515,9 +517,8 @@ impl Process {
         Ok(())
     }
 
-    /// A store of this process hit `address`: if that is a UAR page, does what the store asks for.
-    /// `value` is what was stored, as memory would hold it, if that is known. None if it is no UAR
-    /// page.
+    /// Executes a doorbell: a store of this process to `address`. `value` is the stored value in
+    /// memory order, if it is known. Returns None if the address is not in a UAR page.
     ///
     /// Async-signal-safe, for a signal that the calling thread's own store raised.
     pub fn doorbell(&self, address: usize, value: Option<u64>) -> Option<Rung> {
@@ -531,8 +532,8 @@ impl Process {
         self.fabric.counters(function).trap();
         match address - page {
             CQ_DOORBELL => self.arm(function, context, bytes),
-            // Of a BlueFlame copy only the first store is a doorbell; the rest is payload that
-            // also lies in the ring.
+            // Only the first store of a BlueFlame copy is a doorbell. The rest is payload, which is
+            // also in the ring.
             offset if offset >= SEND_DOORBELL && offset % BLUEFLAME_BYTES == 0 => {
                 self.ring(function, context, number, bytes);
                 let end = address + BLUEFLAME_BYTES;
@@ -550,7 +551,7 @@ impl Process {
             engine::ring_arm(self.fabric, function, (context, cqn), command);
             return;
         }
-        // What was stored is not known: arm all; an event too many does no harm.
+        // The stored value is unknown, so all queues are armed. An extra event is harmless.
         let mut from = 0;
         loop {
             let next = {
@@ -574,7 +575,7 @@ impl Process {
                 return;
             }
         }
-        // The value does not tell whose doorbell it is: look at every queue of the page.
+        // The value names no queue of the page, so every queue of the page is run.
         let mut from = 0;
         loop {
             let next = {
@@ -590,8 +591,8 @@ impl Process {
         }
     }
 
-    /// The child of a fork is another process: it takes a place of its own when it first calls the
-    /// device. What the parent made stays the parent's.
+    /// Resets this process's state in the child of a fork. The child enters the process table at
+    /// its first call to the device. The parent keeps its objects.
     pub fn after_fork_in_child(&self) {
         sys::forget_pid();
         self.number.store(0, Ordering::Release);
@@ -601,7 +602,7 @@ impl Process {
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     }
 
-    /// Starts what a process with queue pairs needs.
+    /// Starts the threads that a process with queue pairs needs.
     pub(crate) fn start_tick(&self) -> Result<(), Errno> {
         let number = self.number()?;
         engine::tick::start(self.fabric, number)
@@ -610,18 +611,18 @@ impl Process {
     }
 }
 
-/// Where in a UAR page completion queues are armed (`mlx5.h`, MLX5_CQ_DOORBELL).
+/// Offset of the completion queue doorbell in a UAR page (`mlx5.h`, MLX5_CQ_DOORBELL).
 const CQ_DOORBELL: usize = 0x20;
-/// Where the doorbells of send queues begin (`mlx5.h`, MLX5_BF_OFFSET).
+/// Offset of the first send doorbell (`mlx5.h`, MLX5_BF_OFFSET).
 const SEND_DOORBELL: usize = 0x800;
-/// Distance of the two alternating doorbell buffers.
+/// Distance of the two alternating send doorbells.
 const BLUEFLAME_BYTES: usize = 0x100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A setuid program has no device, whatever its user's environment says.
+    /// A setuid program has no device, independent of its user's environment.
     #[test]
     fn a_privileged_program_is_not_affected() {
         let variables = |name: &str| match name {

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use super::contexts::Context;
 use crate::sys::Errno;
 
-/// Doorbell pages (UARs) that one process may have.
+/// Largest number of doorbell pages (UARs) of one process.
 pub const UARS_MAX: usize = 16 * 1024;
 
-/// Where no page begins: the slot is free.
+/// Address of no page: the slot is free.
 const FREE: usize = usize::MAX;
 
 /// A mapped page, unless `start` is [`FREE`].
@@ -18,26 +18,26 @@ struct Slot {
     start: AtomicUsize,
     context: AtomicU32,
     function: AtomicUsize,
-    /// The page's number on the device.
+    /// Number of the page on the device.
     number: AtomicU32,
 }
 
-/// A page that was given out.
+/// An allocated page.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     context: u32,
-    /// Which page of the context's file.
+    /// Page number in the context's file.
     page: u64,
-    /// Its number on the device.
+    /// Number on the device.
     number: u32,
 }
 
-/// A page in which a store is a doorbell.
+/// A page whose stores are doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Uar {
     pub(super) context: u32,
     pub(super) function: usize,
-    /// Its number on the device.
+    /// Number on the device.
     pub(super) number: u32,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Uar {
 #[derive(Debug)]
 pub(super) struct Uars {
     slots: Box<[Slot]>,
-    /// No slot from this one on was ever used.
+    /// Slots from this one on were never used.
     high: AtomicUsize,
-    /// A page was given out whose mapping was not found yet.
+    /// True if the mapping of an allocated page is not found yet.
     unseen: AtomicBool,
     given: Mutex<Vec<Given>>,
 }
@@ -68,10 +68,10 @@ impl Uars {
         }
     }
 
-    /// Gives a page of a context's file the number of a page of the device.
+    /// Allocates a page of a context's file under a number of the device.
     ///
     /// # Errors
-    /// ENOMEM: there are [`UARS_MAX`].
+    /// ENOMEM: the process has [`UARS_MAX`] pages.
     pub(super) fn give(&self, context: Context, page: u64, number: u32) -> Result<(), Errno> {
         let mut given = self.given.lock().map_err(|_| Errno(libc::ENOMEM))?;
         if given.len() >= UARS_MAX {
@@ -86,7 +86,7 @@ impl Uars {
         Ok(())
     }
 
-    /// Takes a page back.
+    /// Frees a page.
     ///
     /// # Errors
     /// ENOENT: the context has no such page.
@@ -102,7 +102,7 @@ impl Uars {
         Ok(())
     }
 
-    /// Takes all pages of a context back.
+    /// Frees all pages of a context.
     pub(super) fn take_back_all(&self, context: Context) {
         self.close(|slot| slot.context.load(Ordering::Relaxed) == context.number);
         if let Ok(mut given) = self.given.lock() {
@@ -117,15 +117,16 @@ impl Uars {
         }
     }
 
-    /// True if a page was given out since the last call, so that its mapping is to be looked for.
+    /// True if a page was allocated since the last call. Its mapping must then be found.
     pub(super) fn take_unseen(&self) -> bool {
         self.unseen.swap(false, Ordering::AcqRel)
     }
 
-    /// Notes where a page of a context's file is mapped. A page that was not given out rings nothing.
+    /// Records the mapping of a page of a context's file. A page that is not allocated has no
+    /// effect.
     ///
     /// # Errors
-    /// ENOMEM: there are [`UARS_MAX`] mappings.
+    /// ENOMEM: the process has [`UARS_MAX`] mappings.
     pub(super) fn mapped(&self, start: usize, context: Context, page: u64) -> Result<(), Errno> {
         let is_it = |given: &&Given| (given.context, given.page) == (context.number, page);
         let number = {
@@ -145,7 +146,7 @@ impl Uars {
         Ok(())
     }
 
-    /// The doorbell page that begins at an address.
+    /// The doorbell page at an address.
     pub(super) fn at(&self, start: usize) -> Option<Uar> {
         let high = self.high.load(Ordering::Acquire).min(self.slots.len());
         let slot = self.slots[..high]
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(uars.take_back(CONTEXT, 77), Err(Errno(libc::ENOENT)));
         assert_eq!((uars.at(0x1000), uars.at(0)), (None, None));
         uars.take_back_all(CONTEXT);
-        // No page begins at the address of a free slot, nor at 0.
+        // No page is at the address of a free slot, or at 0.
         assert_eq!((uars.at(0x2000), uars.at(0)), (None, None));
     }
 }
