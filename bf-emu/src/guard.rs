@@ -25,8 +25,7 @@ mod arch {
         "mov rax, rcx",
         "ret",
         ".size __bfemu_guard_copy, . - __bfemu_guard_copy",
-        // Words are copied by one instruction each, so that a reader on another core never sees
-        // half of one.
+        // One instruction copies each word, so a reader on another core never sees a partial word.
         ".globl __bfemu_guard_load64",
         ".hidden __bfemu_guard_load64",
         ".type __bfemu_guard_load64, @function",
@@ -56,8 +55,8 @@ mod arch {
     }
 
     pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
-        // SAFETY: the caller's promise; a fault is brought to the end label by `fixup`, where rcx
-        // is what is left.
+        // SAFETY: the caller's promise. After a fault, `fixup` resumes at the end label, where rcx
+        // is the number of bytes not copied.
         unsafe { __bfemu_guard_copy(to, from, length) }
     }
 
@@ -85,7 +84,7 @@ mod arch {
 mod arch {
     use crate::sys;
 
-    // Without a handler that steps over faults, the kernel does the copy and reports them.
+    // Without a handler for faults, the kernel copies and reports them.
     pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
         // SAFETY: the caller's promise.
         let done = unsafe { sys::vm_read(sys::pid(), to, from as u64, length) }.unwrap_or(0);
@@ -102,8 +101,8 @@ mod arch {
     }
 }
 
-/// Where a thread goes on that faulted at `rip` in a guarded copy; None if it was elsewhere. For
-/// the handler of SIGSEGV and SIGBUS.
+/// The address at which a thread resumes after a fault at `rip` in a guarded copy; None for any
+/// other code. For the handler of SIGSEGV and SIGBUS.
 #[must_use]
 pub fn fixup(rip: usize) -> Option<usize> {
     arch::fixup(rip)
@@ -112,7 +111,7 @@ pub fn fixup(rip: usize) -> Option<usize> {
 /// Copies `length` bytes within this process.
 ///
 /// # Errors
-/// EFAULT: a page of either side is missing or closed; bytes before it may have been copied.
+/// EFAULT: a page of either side is not accessible. Bytes before it may have been copied.
 ///
 /// # Safety
 /// `to` must be memory that the caller may change, or unmapped. The ranges must not overlap.
@@ -125,25 +124,26 @@ pub unsafe fn copy(to: usize, from: usize, length: usize) -> sys::Result<()> {
     }
 }
 
-/// Copies from an address of this process into `bytes`. Nobody else may see `bytes`; whoever
-/// writes the source at the same time gets a mix of old and new bytes read, never worse.
+/// Copies from an address of this process into `bytes`. No other thread may access `bytes`. A
+/// concurrent writer of the source causes a mix of old and new bytes and no other harm.
 ///
 /// # Errors
 /// EFAULT: a page is missing.
 pub fn read(from: u64, bytes: &mut [u8]) -> sys::Result<()> {
     let from = usize::try_from(from).map_err(|_| Errno(libc::EFAULT))?;
-    // SAFETY: the target is a slice of ours; the source is only read, and a fault is reported.
+    // SAFETY: the target is an exclusive slice. The source is only read, and a fault is reported.
     unsafe { copy(bytes.as_mut_ptr().addr(), from, bytes.len()) }
 }
 
-/// Reads one aligned 64-bit word of this process, whole.
+/// Reads one aligned 64-bit word of this process atomically.
 ///
 /// # Errors
 /// EFAULT: the page is missing.
 pub fn read_word(from: u64) -> sys::Result<[u8; 8]> {
     let mut word = [0; 8];
     let from = usize::try_from(from).map_err(|_| Errno(libc::EFAULT))?;
-    // SAFETY: the target is eight bytes of ours; the source is only read, and a fault is reported.
+    // SAFETY: the target is a local array of eight bytes. The source is only read, and a fault is
+    // reported.
     match unsafe { arch::load64(word.as_mut_ptr().addr(), from) } {
         0 => Ok(word),
         _ => Err(Errno(libc::EFAULT)),
@@ -156,9 +156,9 @@ pub fn read_word(from: u64) -> sys::Result<[u8; 8]> {
 /// EFAULT: a page is missing or read-only.
 ///
 /// # Safety
-/// The memory must be the application's own to be changed: a buffer that it named to the kernel.
+/// The application must have named the memory to the kernel as a buffer that may be changed.
 pub unsafe fn write(to: u64, bytes: &[u8]) -> sys::Result<()> {
     let to = usize::try_from(to).map_err(|_| Errno(libc::EFAULT))?;
-    // SAFETY: the source is a slice of ours; the target is the caller's promise.
+    // SAFETY: the source is a slice. The caller promises that the target may be changed.
     unsafe { copy(to, bytes.as_ptr().addr(), bytes.len()) }
 }

@@ -1,5 +1,5 @@
-//! The memory of the processes that use the device, as its DMA engine sees it: addresses of a process, never
-//! references.
+//! The memory of the processes that use the device, from the view of its DMA engine. It consists of
+//! addresses in a process, never references.
 
 pub mod files;
 
@@ -15,12 +15,12 @@ pub struct Space {
     local: bool,
 }
 
-/// Why memory could not be reached.
+/// Reason why memory was not accessible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryError {
-    /// A page is missing or may not be used so.
+    /// A page is missing or does not permit the access.
     Fault,
-    /// The process is gone.
+    /// The process has ended.
     Gone,
 }
 
@@ -28,7 +28,7 @@ impl From<Errno> for MemoryError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno(libc::ESRCH) => Self::Gone,
-            // EPERM as well: a process that may not be read is as good as unmapped.
+            // Includes EPERM: memory without permission is treated as unmapped.
             _ => Self::Fault,
         }
     }
@@ -42,8 +42,9 @@ pub type Result<T> = std::result::Result<T, MemoryError>;
 /// system calls is small, short enough to live in a core's second-level cache.
 pub const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Bytes that one system call copies become visible in the order of its vectors: on x86-64 stores, and
-/// loads, are seen in order. Elsewhere it takes a call for each, and a barrier between them.
+/// True if the copies of one system call become visible in the order of its vectors. On x86-64
+/// stores, and loads, are visible in order. Other platforms need a call for each vector, and a
+/// barrier between them.
 const COPIES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
 
 impl Space {
@@ -59,20 +60,20 @@ impl Space {
     /// Reads memory.
     ///
     /// # Errors
-    /// Some of it is not there, or the process is gone.
+    /// A part of the range is not accessible, or the process has ended.
     pub fn read(self, address: u64, bytes: &mut [u8]) -> Result<()> {
         if self.local {
             return Ok(guard::read(address, bytes)?);
         }
-        // SAFETY: the target is a slice of ours.
+        // SAFETY: the target is an exclusive slice.
         unsafe { read_foreign(self.pid, bytes.as_mut_ptr().addr(), address, bytes.len()) }
     }
 
-    /// Reads an aligned word of 32 bits, big-endian, as one, and then other memory, which costs as much as
-    /// either of them where the kernel has to do it.
+    /// Reads an aligned big-endian word of 32 bits atomically, and then other memory. If the kernel
+    /// performs the copy, both reads together cost as much as one.
     ///
-    /// # Errors
-    /// For each of the two, as [`Space::read`]. If the word is not there, nor is what is behind it.
+    /// # Errors For each of the two, as in [`Space::read`]. If the word is not accessible, neither
+    /// is the second result.
     pub fn read_behind_be32(
         self,
         word_at: u64,
@@ -80,7 +81,7 @@ impl Space {
         bytes: &mut [u8],
     ) -> (Result<u32>, Result<()>) {
         if self.local || !COPIES_IN_ORDER {
-            // Reading the word orders it before what follows.
+            // The read of the word precedes the second read.
             return (self.read_be32(word_at), self.read(address, bytes));
         }
         let mut word = [0; 8];
@@ -88,7 +89,7 @@ impl Space {
             (word.as_mut_ptr().addr(), word_at & !7, word.len()),
             (bytes.as_mut_ptr().addr(), address, bytes.len()),
         ];
-        // SAFETY: both targets are ours alone, the array and the slice.
+        // SAFETY: both targets, the array and the slice, are exclusive.
         match unsafe { sys::vm_read_two(self.pid, parts) } {
             Ok(done) => {
                 let read = done.saturating_sub(word.len());
@@ -99,10 +100,11 @@ impl Space {
         }
     }
 
-    /// Reads an aligned word of 32 bits, big-endian, as one. What is read after it is not older than it.
+    /// Reads an aligned big-endian word of 32 bits atomically. Later reads return values that are
+    /// not older.
     ///
     /// # Errors
-    /// As [`Space::read`].
+    /// Same as [`Space::read`].
     pub fn read_be32(self, address: u64) -> Result<u32> {
         let word = if self.local {
             guard::read_word(address & !7)?
@@ -112,29 +114,29 @@ impl Space {
             self.read(address & !7, &mut word)?;
             word
         };
-        // A doorbell record is read so, before the ring that it speaks of. On x86-64 loads are in order and
-        // this is nothing.
+        // A doorbell record is read this way before its ring. On x86-64 loads are in order, and the
+        // fence costs nothing.
         fence(Ordering::Acquire);
         Ok(half(word, address))
     }
 
-    /// Writes memory that the process gave to the device.
+    /// Writes memory that the process registered with the device.
     ///
     /// # Errors
-    /// As [`Space::read`].
+    /// Same as [`Space::read`].
     pub fn write(self, address: u64, bytes: &[u8]) -> Result<()> {
         if self.local {
-            // SAFETY: the caller has an object or a key of the process that names the memory.
+            // SAFETY: the caller holds an object or a key of the process that names the memory.
             return Ok(unsafe { guard::write(address, bytes) }?);
         }
         // SAFETY: as above.
         unsafe { write_foreign(self.pid, bytes.as_ptr().addr(), address, bytes.len()) }
     }
 
-    /// Writes an entry whose last byte gives it to its reader: that byte is written last.
+    /// Writes an entry whose last byte makes it valid for its reader. That byte is written last.
     ///
     /// # Errors
-    /// As [`Space::read`].
+    /// Same as [`Space::read`].
     pub fn publish(self, address: u64, entry: &[u8]) -> Result<()> {
         let Some((last, body)) = entry.split_last() else {
             return Ok(());
@@ -142,7 +144,7 @@ impl Space {
         if self.local || !COPIES_IN_ORDER {
             let last_at = address.wrapping_add(body.len() as u64);
             self.write(address, body)?;
-            // The rest of the entry, and the message that it tells of, come first.
+            // The rest of the entry, and the message that it reports, are written first.
             fence(Ordering::Release);
             return self.write(last_at, &[*last]);
         }
@@ -152,7 +154,7 @@ impl Space {
     }
 }
 
-/// The half of an aligned word of 64 bits that `address` names.
+/// The half of an aligned 64-bit word at `address`.
 fn half([a, b, c, d, e, f, g, h]: [u8; 8], address: u64) -> u32 {
     u32::from_be_bytes(match address & 4 {
         0 => [a, b, c, d],
@@ -163,7 +165,7 @@ fn half([a, b, c, d, e, f, g, h]: [u8; 8], address: u64) -> u32 {
 /// Copies from another process.
 ///
 /// # Safety
-/// As [`sys::vm_read`].
+/// Same as [`sys::vm_read`].
 unsafe fn read_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     if unsafe { files::read(pid, local, remote, length) } {
@@ -176,7 +178,7 @@ unsafe fn read_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Re
 /// Copies to another process.
 ///
 /// # Safety
-/// As [`sys::vm_write`].
+/// Same as [`sys::vm_write`].
 unsafe fn write_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     if unsafe { files::write(pid, local, remote, length) } {
@@ -197,22 +199,21 @@ fn whole(done: usize, asked: usize) -> Result<()> {
     }
 }
 
-/// Where a transfer failed.
+/// The failed side of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyError {
-    /// Reading.
+    /// The read failed.
     Source(MemoryError),
-    /// Writing.
+    /// The write failed.
     Target(MemoryError),
 }
 
-/// Proof that no other thread of this process moves data between two foreign processes now.
+/// Proof that no other thread of this process moves data between two foreign processes.
 ///
-/// # Safety
-/// While a value of the type lives, no other one does in this process.
+/// # Safety While a value of the type lives, no other value of it exists in this process.
 pub unsafe trait Exclusive {}
 
-/// A buffer for data between two foreign processes. There is one per process, and its user holds an
+/// A buffer for data between two foreign processes. Each process has one. Its user holds an
 /// [`Exclusive`].
 #[derive(Debug)]
 pub struct Bounce {
@@ -226,11 +227,11 @@ static BOUNCE: Bounce = Bounce {
     bytes: std::cell::UnsafeCell::new([0; CHUNK_BYTES]),
 };
 
-/// Moves at most [`CHUNK_BYTES`] from one process's memory to another's. The device's lock is the proof
-/// that the caller is alone.
+/// Moves at most [`CHUNK_BYTES`] from one process's memory to another's. The device's lock proves
+/// exclusive use of the buffer.
 ///
 /// # Errors
-/// Which side failed, and how. Bytes before the failure may have been moved.
+/// The failed side and the cause. Bytes before the failure may have been moved.
 pub fn copy(
     _alone: &impl Exclusive,
     from: (Space, u64),
@@ -246,9 +247,9 @@ pub fn copy(
             else {
                 return Err(CopyError::Source(MemoryError::Fault));
             };
-            // A source and a target that overlap are the application's mistake; the copy goes
-            // upwards and touches nothing else.
-            // SAFETY: both ranges were given to the device by keys of this process.
+            // An overlap of source and target is the application's error. The copy goes upwards and
+            // changes only the target.
+            // SAFETY: keys of this process registered both ranges with the device.
             unsafe { guard::copy(target_at, source_at, length) }
                 .map_err(|_| blame(source, source_at as u64, length))
         }
@@ -256,7 +257,7 @@ pub fn copy(
             let Ok(local) = usize::try_from(target_at) else {
                 return Err(CopyError::Target(MemoryError::Fault));
             };
-            // SAFETY: the local range was given to the device by a key of this process.
+            // SAFETY: a key of this process registered the local range with the device.
             let read = unsafe { read_foreign(source.pid, local, source_at, length) };
             read.map_err(|error| match error {
                 MemoryError::Gone => CopyError::Source(error),
@@ -267,7 +268,7 @@ pub fn copy(
             let Ok(local) = usize::try_from(source_at) else {
                 return Err(CopyError::Source(MemoryError::Fault));
             };
-            // SAFETY: the remote range was given to the device by a key of its process.
+            // SAFETY: a key of its process registered the remote range with the device.
             let written = unsafe { write_foreign(target.pid, local, target_at, length) };
             written.map_err(|error| match error {
                 MemoryError::Gone => CopyError::Target(error),
@@ -284,7 +285,7 @@ pub fn copy(
     }
 }
 
-/// Finds out which side a copy failed on, by reading the source again page by page.
+/// Finds the failed side of a copy: reads the source again page by page.
 fn blame(source: Space, address: u64, length: usize) -> CopyError {
     const PAGE: u64 = 4096;
     let mut byte = [0];

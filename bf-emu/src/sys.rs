@@ -31,7 +31,7 @@ impl From<Errno> for std::io::Error {
 /// Result of a system call.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// What identifies an open file, whatever its number.
+/// The identity of an open file, independent of its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// Device of the file system.
@@ -50,8 +50,8 @@ fn check(ret: libc::c_long) -> Result<usize> {
     usize::try_from(ret).map_err(|_| last_error())
 }
 
-/// A value as a system call takes it: a whole machine word. Through the variadic `syscall`, a
-/// narrower one would leave the upper half of a stack slot to chance.
+/// A value in the form of a system call's argument: a whole machine word. A narrower value passed
+/// to the variadic `syscall` would leave the upper half of a stack slot undefined.
 trait Word {
     fn word(self) -> usize;
 }
@@ -76,7 +76,7 @@ impl Word for u32 {
 
 impl Word for i32 {
     fn word(self) -> usize {
-        // Negative numbers keep their sign, as the kernel cuts or keeps them.
+        // A negative number keeps its sign. The kernel truncates or extends it.
         size(i64::from(self).cast_unsigned())
     }
 }
@@ -95,9 +95,8 @@ impl<T> Word for *mut T {
 
 macro_rules! syscall {
     ($number:expr $(, $arg:expr)* $(,)?) => {
-        // SAFETY: each caller below passes the arguments that the system call of this number
-        // takes; pointers among them are valid for the lengths given, or the kernel answers
-        // EFAULT without touching anything.
+        // SAFETY: each caller below passes the arguments of this system call. Its pointers are
+        // valid for the given lengths, or the kernel returns EFAULT without an access.
         check(unsafe { libc::syscall($number $(, Word::word($arg))*) })
     };
 }
@@ -107,10 +106,10 @@ pub fn close(fd: RawFd) {
     let _ = syscall!(libc::SYS_close, fd);
 }
 
-/// Makes an anonymous file of `length` bytes; nothing is allocated until it is touched.
+/// Creates an anonymous file of `length` bytes. Its pages are allocated at the first access.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn memfd(name: &CStr, cloexec: bool, length: u64) -> Result<RawFd> {
     let flags = if cloexec { libc::MFD_CLOEXEC } else { 0 };
     let fd = to_fd(syscall!(libc::SYS_memfd_create, name.as_ptr(), flags)?);
@@ -124,14 +123,14 @@ pub fn memfd(name: &CStr, cloexec: bool, length: u64) -> Result<RawFd> {
 }
 
 fn to_fd(value: usize) -> RawFd {
-    // The kernel's file numbers are at most 2^20 (fs.nr_open).
+    // The kernel's file descriptors are at most 2^20 (fs.nr_open).
     RawFd::try_from(value).unwrap_or(-1)
 }
 
-/// Identity of an open file, as the kernel sees it.
+/// Identity of an open file.
 ///
 /// # Errors
-/// The kernel's; EBADF for a number that is not open.
+/// The kernel's error; EBADF if the descriptor is not open.
 pub fn file_id(fd: RawFd) -> Result<FileId> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     #[cfg(target_arch = "x86_64")]
@@ -144,7 +143,7 @@ pub fn file_id(fd: RawFd) -> Result<FileId> {
         stat.as_mut_ptr(),
         libc::AT_EMPTY_PATH
     )?;
-    // SAFETY: zeroed memory is a valid stat, and the kernel has filled it in.
+    // SAFETY: zeroed memory is a valid stat, and the kernel has written it.
     let stat = unsafe { stat.assume_init() };
     Ok(FileId {
         device: stat.st_dev,
@@ -155,22 +154,22 @@ pub fn file_id(fd: RawFd) -> Result<FileId> {
 /// Opens a file by its path.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn open(path: &CStr, flags: i32) -> Result<RawFd> {
     let flags = flags | libc::O_CLOEXEC;
     syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0).map(to_fd)
 }
 
-/// Another number for an open file, which a program that the process becomes does not get: the lowest
-/// that is free from `lowest` on.
+/// Duplicates an open file with close-on-exec. The new descriptor is the lowest free one from
+/// `lowest` on.
 ///
 /// # Errors
-/// The kernel's; EINVAL beyond what the process may have open.
+/// The kernel's error; EINVAL if `lowest` exceeds the process's limit.
 pub fn duplicate_from(fd: RawFd, lowest: u64) -> Result<RawFd> {
     syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest).map(to_fd)
 }
 
-/// How many files this process may have open.
+/// The process's limit of open files.
 #[must_use]
 pub fn files_max() -> u64 {
     let mut limit = libc::rlimit {
@@ -188,23 +187,23 @@ pub fn files_max() -> u64 {
     limit.rlim_cur
 }
 
-/// Writes bytes to a file. Returns how many were taken.
+/// Writes bytes to a file. Returns the number of bytes written.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     syscall!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
-/// As [`fn@write`], into a pipe whose reader may be gone: that is an error and no signal. `SIGPIPE` must
-/// be held back in the calling thread.
+/// Like [`fn@write`], to a pipe that may have no reader. A missing reader is an error and raises no
+/// signal. `SIGPIPE` must be blocked in the calling thread.
 ///
 /// # Errors
-/// The kernel's; EPIPE if there is no reader.
+/// The kernel's error; EPIPE if there is no reader.
 pub fn write_pipe(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     let written = write(fd, bytes);
     if written == Err(Errno(libc::EPIPE)) {
-        // The signal is raised in the thread that wrote, and waits there: take it away again.
+        // The signal is pending in the writing thread. It is removed here.
         let set = 1u64 << (libc::SIGPIPE - 1);
         let now = libc::timespec {
             tv_sec: 0,
@@ -222,10 +221,10 @@ pub fn write_pipe(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     written
 }
 
-/// Reads bytes of a file. Returns how many came.
+/// Reads bytes of a file. Returns the number of bytes read.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn read(fd: RawFd, bytes: &mut [u8]) -> Result<usize> {
     syscall!(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
 }
@@ -233,7 +232,7 @@ pub fn read(fd: RawFd, bytes: &mut [u8]) -> Result<usize> {
 /// Reads bytes of a file at an offset.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn pread(fd: RawFd, bytes: &mut [u8], offset: u64) -> Result<usize> {
     syscall!(
         libc::SYS_pread64,
@@ -244,24 +243,24 @@ pub fn pread(fd: RawFd, bytes: &mut [u8], offset: u64) -> Result<usize> {
     )
 }
 
-/// As [`pread`], to an address.
+/// Like [`pread`], to an address.
 ///
 /// # Errors
-/// The kernel's; EFAULT where `local` may not be written.
+/// The kernel's error; EFAULT if `local` is not writable.
 ///
 /// # Safety
-/// As [`vm_read`].
+/// Same as [`vm_read`].
 pub unsafe fn pread_to(fd: RawFd, local: usize, length: usize, offset: u64) -> Result<usize> {
     syscall!(libc::SYS_pread64, fd, local, length, offset)
 }
 
-/// As [`pwrite`], from an address.
+/// Like [`pwrite`], from an address.
 ///
 /// # Errors
-/// The kernel's; EFAULT where `local` may not be read.
+/// The kernel's error; EFAULT if `local` is not readable.
 ///
 /// # Safety
-/// The file must be one that the caller may change there.
+/// The caller must be permitted to change the file at that offset.
 pub unsafe fn pwrite_from(fd: RawFd, local: usize, length: usize, offset: u64) -> Result<usize> {
     syscall!(libc::SYS_pwrite64, fd, local, length, offset)
 }
@@ -269,15 +268,15 @@ pub unsafe fn pwrite_from(fd: RawFd, local: usize, length: usize, offset: u64) -
 /// Writes bytes to a file at an offset.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn pwrite(fd: RawFd, bytes: &[u8], offset: u64) -> Result<usize> {
     syscall!(libc::SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), offset)
 }
 
-/// A pipe: (read end, write end). With `packets`, a read gives what one write put in.
+/// A pipe: (read end, write end). With `packets`, one read returns the bytes of one write.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn pipe(packets: bool) -> Result<(RawFd, RawFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
     let flags = libc::O_CLOEXEC | if packets { libc::O_DIRECT } else { 0 };
@@ -288,14 +287,14 @@ pub fn pipe(packets: bool) -> Result<(RawFd, RawFd)> {
 /// Sets or clears `O_NONBLOCK`.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn set_nonblocking(fd: RawFd) -> Result<()> {
     let flags = syscall!(libc::SYS_fcntl, fd, libc::F_GETFL)?;
     let flags = low32(flags as u64).cast_signed() | libc::O_NONBLOCK;
     syscall!(libc::SYS_fcntl, fd, libc::F_SETFL, flags).map(drop)
 }
 
-/// True if a pipe's other end was closed.
+/// True if the other end of a pipe is closed.
 #[must_use]
 pub fn has_no_reader(write_fd: RawFd) -> bool {
     let mut poll = libc::pollfd {
@@ -319,26 +318,26 @@ pub fn has_no_reader(write_fd: RawFd) -> bool {
     polled.is_ok() && poll.revents & (libc::POLLERR | libc::POLLNVAL) != 0
 }
 
-/// Bytes that wait in a pipe.
+/// Number of unread bytes in a pipe.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn waiting_bytes(fd: RawFd) -> Result<usize> {
     let mut count: libc::c_int = 0;
     syscall!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut count)?;
     usize::try_from(count).map_err(|_| Errno(libc::EIO))
 }
 
-/// Number of this process; 0 until it was asked for. It is asked for anew after a fork.
+/// Number of this process; 0 before the first query and after a fork.
 static PID: AtomicI32 = AtomicI32::new(0);
 
-/// This process. Kept, as it is needed for every piece of memory that moves; [`forget_pid`] must
-/// be called in the child of a fork.
+/// Number of this process. It is cached, because every transfer needs it. The child of a fork must
+/// call [`forget_pid`].
 #[must_use]
 pub fn pid() -> i32 {
     match PID.load(Ordering::Relaxed) {
         0 => {
-            // The call cannot fail; a filter that forbids it leaves 0, which is no process.
+            // The call cannot fail. A filter that forbids it leads to 0, which is no process.
             let pid = syscall!(libc::SYS_getpid).map_or(0, |pid| low32(pid as u64).cast_signed());
             PID.store(pid, Ordering::Relaxed);
             pid
@@ -347,24 +346,24 @@ pub fn pid() -> i32 {
     }
 }
 
-/// Forgets this process's number. For the child of a fork.
+/// Clears the cached process number. For the child of a fork.
 pub fn forget_pid() {
     PID.store(0, Ordering::Relaxed);
 }
 
-/// The processor that the calling thread runs on; [`u32::MAX`] if the C library cannot tell.
+/// The processor of the calling thread; [`u32::MAX`] if the C library does not know it.
 #[must_use]
 pub fn cpu() -> u32 {
-    // SAFETY: the call takes nothing; the C library answers it without a system call.
+    // SAFETY: the call has no arguments. The C library implements it without a system call.
     unsafe { libc::sched_getcpu() }.cast_unsigned()
 }
 
-/// Lets other threads of this processor run.
+/// Yields the processor to other threads.
 pub fn yield_now() {
     let _ = syscall!(libc::SYS_sched_yield);
 }
 
-/// Ends this process as if somebody had killed it: nothing of it runs on.
+/// Ends this process immediately, like SIGKILL.
 pub fn vanish() {
     let _ = syscall!(libc::SYS_kill, pid(), libc::SIGKILL);
 }
@@ -372,19 +371,19 @@ pub fn vanish() {
 /// Number of the calling thread.
 #[must_use]
 pub fn thread_id() -> u32 {
-    // The call cannot fail; no thread has the number of a filter that forbids it.
+    // The call cannot fail. A filter that forbids it leads to a number that no thread has.
     syscall!(libc::SYS_gettid).map_or(u32::MAX, |id| low32(id as u64))
 }
 
-/// Copies from `remote` of process `pid` to `local` of this one. Returns the bytes copied, fewer
-/// than asked where a page is missing.
+/// Copies from `remote` of process `pid` to `local` of this process. Returns the number of bytes
+/// copied, which is smaller at a missing page.
 ///
 /// # Errors
-/// ESRCH: the process is gone. EFAULT: nothing could be read. EPERM: it may not be read.
+/// ESRCH: the process has ended. EFAULT: no byte is readable. EPERM: access is not permitted.
 ///
 /// # Safety
-/// `local` must be memory that this process may write for `length` bytes, or unmapped: the kernel
-/// checks the mapping but cannot know who else uses the memory.
+/// `local` must be memory that this process may write for `length` bytes, or unmapped. The kernel
+/// checks the mapping but not the other users of the memory.
 pub unsafe fn vm_read(pid: i32, local: usize, remote: u64, length: usize) -> Result<usize> {
     let local = [libc::iovec {
         iov_base: local as *mut libc::c_void,
@@ -402,14 +401,14 @@ pub unsafe fn vm_read(pid: i32, local: usize, remote: u64, length: usize) -> Res
     )
 }
 
-/// As [`vm_read`], of two parts, each (local, remote, length): the first one first. Returns the bytes
-/// copied, of both.
+/// Like [`vm_read`], for two parts, each (local, remote, length). The first part is copied first.
+/// Returns the bytes copied in both.
 ///
 /// # Errors
-/// As [`vm_read`].
+/// Same as [`vm_read`].
 ///
 /// # Safety
-/// As [`vm_read`], for both.
+/// Same as [`vm_read`], for both parts.
 pub unsafe fn vm_read_two(pid: i32, parts: [(usize, u64, usize); 2]) -> Result<usize> {
     let local = parts.map(|(local, _, length)| libc::iovec {
         iov_base: local as *mut libc::c_void,
@@ -427,14 +426,15 @@ pub unsafe fn vm_read_two(pid: i32, parts: [(usize, u64, usize); 2]) -> Result<u
     )
 }
 
-/// Copies from `local` of this process to `remote` of process `pid`. Returns the bytes copied.
+/// Copies from `local` of this process to `remote` of process `pid`. Returns the number of bytes
+/// copied.
 ///
 /// # Errors
-/// As [`vm_read`].
+/// Same as [`vm_read`].
 ///
 /// # Safety
-/// The memory at `remote` must be the other process's own to be changed: the caller has checked
-/// the key or the object that names it.
+/// The caller must be permitted to change the memory at `remote`: it has checked the key or the
+/// object that names it.
 pub unsafe fn vm_write(pid: i32, local: usize, remote: u64, length: usize) -> Result<usize> {
     let local = [libc::iovec {
         iov_base: local as *mut libc::c_void,
@@ -452,14 +452,14 @@ pub unsafe fn vm_write(pid: i32, local: usize, remote: u64, length: usize) -> Re
     )
 }
 
-/// Like [`vm_write`], but the last byte is written after all others. The kernel copies one
-/// vector after the other, and on x86-64 stores become visible in order.
+/// Like [`vm_write`], but writes the last byte after all others. The kernel copies the vectors in
+/// order, and on x86-64 stores become visible in order.
 ///
 /// # Errors
-/// As [`vm_read`].
+/// Same as [`vm_read`].
 ///
 /// # Safety
-/// As [`vm_write`].
+/// Same as [`vm_write`].
 pub unsafe fn vm_write_last_byte_last(pid: i32, bytes: &[u8], remote: u64) -> Result<usize> {
     let Some(body) = bytes.len().checked_sub(1) else {
         return Ok(0);
@@ -491,7 +491,7 @@ pub unsafe fn vm_write_last_byte_last(pid: i32, bytes: &[u8], remote: u64) -> Re
 }
 
 fn iovec(address: u64, length: usize) -> libc::iovec {
-    // An address of 64 bits is a pointer of this platform; no other is supported.
+    // An address of 64 bits is a pointer on every supported platform.
     libc::iovec {
         iov_base: std::ptr::with_exposed_provenance_mut(address.word()),
         iov_len: length,
@@ -505,15 +505,15 @@ pub fn now_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a timespec of this frame. The call is async-signal-safe and, unlike
-    // the raw system call, served by the vDSO.
+    // SAFETY: the pointer is to a timespec of this frame. The call is async-signal-safe. The vDSO
+    // implements it, unlike the raw system call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos)
 }
 
-/// Waits until [`now_ns`] reaches `deadline_ns`: sleeps while there is long to go, then spins, as a
-/// sleep ends late by what it takes a processor that has gone idle to be back.
+/// Waits until [`now_ns`] reaches `deadline_ns`. Sleeps for a long wait and spins at the end,
+/// because a sleep ends late while an idle processor wakes up.
 pub fn wait_until(deadline_ns: u64) {
     loop {
         let now = now_ns();
@@ -533,14 +533,15 @@ pub fn wait_until(deadline_ns: u64) {
 
 static LATENESS: Lateness = Lateness(AtomicU64::new(Lateness::MAX_NS));
 
-/// How late sleeps end on this machine, some 5 to 50 us. Spinning longer than that takes time from others.
+/// Delay of the end of sleeps on this machine, some 5 to 50 us. A longer spin takes processor time
+/// from other threads.
 struct Lateness(AtomicU64);
 
 impl Lateness {
-    /// More is somebody else who had the processor, and nothing that a longer spin would mend.
+    /// A longer delay means that another thread had the processor. A longer spin would not help.
     const MAX_NS: u64 = 50_000;
 
-    /// Notes how late a sleep was: a later one counts more than an earlier one.
+    /// Records the delay of a sleep. Recent delays have more weight.
     fn met(&self, late_ns: u64) {
         if late_ns > Self::MAX_NS {
             return;
@@ -553,15 +554,15 @@ impl Lateness {
         self.0.store(now, Ordering::Relaxed);
     }
 
-    /// When to end a sleep, before it is to end: an eighth more than known.
+    /// Time by which a sleep is shortened: the known delay and an eighth more.
     fn margin_ns(&self) -> u64 {
         let known = self.0.load(Ordering::Relaxed);
         (known + known / 8).min(Self::MAX_NS)
     }
 }
 
-/// Sleeps for about `nanos`, and not the 50 us longer that the timer may make of it. The thread is
-/// the application's: it gets its timer slack back.
+/// Sleeps for about `nanos`, without the timer slack of 50 us. Restores the timer slack, because
+/// the thread belongs to the application.
 fn sleep_closely(nanos: u64) {
     let set = |slack_ns: u64| {
         syscall!(
@@ -590,12 +591,12 @@ fn sleep_closely(nanos: u64) {
     }
 }
 
-/// Makes sleeps of the calling thread end when they should: not up to 50 us later by the timer, nor
-/// milliseconds later because another thread has the processor. For that it asks for short turns,
-/// which kernels from 6.12 on grant at once (`linux/sched/types.h`, `sched_runtime` of ordinary
-/// threads); older ones ignore it.
+/// Makes sleeps of the calling thread precise: without the timer slack of 50 us, and without a wait
+/// of milliseconds for another thread's time slice. It requests short time slices, which kernels
+/// from 6.12 on support (`linux/sched/types.h`, `sched_runtime` of ordinary threads). Older kernels
+/// ignore the request.
 pub fn sleep_precisely() {
-    /// The shortest turn that the kernel knows.
+    /// The kernel's shortest time slice.
     const TURN_NS: u64 = 100_000;
     let _ = syscall!(
         libc::SYS_prctl,
@@ -615,10 +616,10 @@ pub fn sleep_precisely() {
     }
 }
 
-/// Maps part of a file, shared with all who map it. Returns the address.
+/// Maps a part of a file as shared memory. Returns the address.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn map_shared(fd: RawFd, offset: u64, length: u64) -> Result<u64> {
     let anywhere: *mut u8 = std::ptr::null_mut();
     let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -634,7 +635,7 @@ pub fn map_shared(fd: RawFd, offset: u64, length: u64) -> Result<u64> {
     Ok(mapped as u64)
 }
 
-/// Takes a mapping of [`map_shared`] away.
+/// Removes a mapping of [`map_shared`].
 pub fn unmap(address: u64, length: u64) {
     let _ = syscall!(libc::SYS_munmap, address, length);
 }
@@ -649,7 +650,8 @@ pub fn sleep(nanos: u64) {
     let _ = syscall!(libc::SYS_nanosleep, &raw const time, none);
 }
 
-/// Waits while `*word == expected`, a word that processes may share, at most `timeout_ns`; wakes early at times.
+/// Waits while `*word == expected`, at most `timeout_ns`. Processes may share the word. Spurious
+/// wake-ups occur.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     let time = libc::timespec {
         tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
@@ -671,15 +673,15 @@ pub fn futex_wake(word: &AtomicU32) {
     let _ = syscall!(libc::SYS_futex, word.as_ptr(), op, 1);
 }
 
-/// Holds back every signal but the synchronous ones until dropped, so that no handler of the
-/// application runs in the middle of the device's work and posts some of its own.
+/// Blocks all signals except synchronous ones until it is dropped. Otherwise a handler of the
+/// application could run during the device's work and post requests.
 #[derive(Debug)]
 pub struct SignalsHeld {
     before: u64,
 }
 
 impl SignalsHeld {
-    /// Holds signals back in the calling thread.
+    /// Blocks signals in the calling thread.
     #[must_use]
     pub fn new() -> Self {
         let mut before = 0u64;
@@ -700,7 +702,7 @@ impl Drop for SignalsHeld {
     }
 }
 
-/// Signals raised by the thread's own instructions: they must stay open for the doorbell.
+/// Signals of the thread's own instructions. They stay unblocked for the doorbell.
 const fn fault_signals() -> u64 {
     1 << (libc::SIGSEGV - 1)
         | 1 << (libc::SIGBUS - 1)
@@ -712,7 +714,7 @@ const fn fault_signals() -> u64 {
 
 fn set_mask(mask: u64, before: Option<&mut u64>) {
     let before = before.map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // The kernel's own signal set is 8 bytes on every platform supported.
+    // The kernel's signal set is 8 bytes on every supported platform.
     let _ = syscall!(
         libc::SYS_rt_sigprocmask,
         libc::SIG_SETMASK,
@@ -730,9 +732,9 @@ mod tests {
     fn a_pipe_without_reader_raises_no_signal() {
         let (read_end, write_end) = pipe(false).unwrap();
         close(read_end);
-        // Test programs ignore the signal; others do not, and without the call's care this one
-        // would end when the signals are let go.
-        // SAFETY: the action is one of the system's own.
+        // Test programs ignore the signal. With the default action, this program would end when the
+        // signals are unblocked, if the call left the signal pending.
+        // SAFETY: the action is a standard one.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let held = SignalsHeld::new();
         assert_eq!(write_pipe(write_end, b"x"), Err(Errno(libc::EPIPE)));
@@ -748,7 +750,7 @@ mod tests {
             (5_000, 5_000, 7_000),
             (24_000, 24_000, 29_000),
             (50_000, 50_000, 50_000),
-            // Somebody else had the processor: nothing is learnt.
+            // Another thread had the processor: the delay is not recorded.
             (9_000_000, 50_000, 50_000),
         ] {
             let lateness = Lateness(AtomicU64::new(Lateness::MAX_NS));

@@ -204,8 +204,9 @@ impl Fabric {
         bytes: usize,
         (path, recovery): (PathBuf, Recovery),
     ) -> Result<Self, FabricError> {
-        // The process's mmap may be interposed, so the system call is used directly. SAFETY: a new
-        // shared mapping of a file that is open here, at an address of the kernel's choice.
+        // The process's mmap may be interposed, so the system call is used directly.
+        // SAFETY: a new shared mapping of a file that is open here, at an address of the kernel's
+        // choice.
         let base = unsafe {
             libc::syscall(
                 libc::SYS_mmap,

@@ -235,7 +235,7 @@ pub struct Qp {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Held {
-    /// When it completes; 0 for no such request, [`u64::MAX`] for never.
+    /// Time of its completion; 0 for no such request, [`u64::MAX`] for never.
     pub until_ns: u64,
     /// Bytes moved.
     pub byte_count: u32,

@@ -81,7 +81,7 @@ pub enum What {
         /// The bytes.
         bytes: [u8; ENTRY_BYTES],
     },
-    /// Bytes of a device command's input, before the record of the call.
+    /// Bytes of a device command's input. Precedes the record of the call.
     Mailbox {
         /// Opcode of the command.
         opcode: u16,

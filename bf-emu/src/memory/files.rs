@@ -14,42 +14,45 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys::{self, Errno, path::PathBuffer};
 
-/// Most bytes that go this way: the kernel copies them twice, which soon takes longer than what is saved.
+/// Longest transfer through a file. The kernel copies it twice, which soon costs more than it
+/// saves.
 pub(super) const BYTES_MAX: usize = 2048;
-/// Files that are open at most; of two processes whose numbers share a place, the last one used has it.
+/// Largest number of open files. Processes whose numbers share a slot replace each other's file.
 const PLACES: usize = 64;
-/// The files' numbers are from here, or from the middle of what the process may have open.
+/// Lowest file descriptor; half of the process's limit if that is lower.
 const NUMBER_MIN: u64 = 4000;
 
-/// A process's number in the upper half; in the lower one [`NO_FILE`] or its file's number behind it.
+/// The process number in the upper half. The lower half is [`NO_FILE`], or above it the file
+/// descriptor.
 static FILES: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
-/// How many of them may be open: none is the case of those who never had a peer.
+/// Number of files that may be open. It is zero in a process that never had a peer.
 static OPENED: AtomicUsize = AtomicUsize::new(0);
-/// The process's memory is not to be had as a file.
+/// The process's memory cannot be opened as a file.
 const NO_FILE: u64 = 1;
 
-/// Copies from `remote` of another process to `local` of this one. False if that did not work: nothing is
-/// said about why.
+/// Copies from `remote` of another process to `local` of this one. Returns false on a failure,
+/// without its cause.
 ///
 /// # Safety
-/// As [`sys::vm_read`].
+/// Same as [`sys::vm_read`].
 pub(super) unsafe fn read(pid: i32, local: usize, remote: u64, length: usize) -> bool {
     // SAFETY: the caller's promise.
     let moved = |file| unsafe { sys::pread_to(file, local, length, remote) };
     length <= BYTES_MAX && by_file(pid, length, moved)
 }
 
-/// Copies from `local` of this process to `remote` of another one, likewise.
+/// Copies from `local` of this process to `remote` of another one. Returns false on a failure,
+/// without its cause.
 ///
 /// # Safety
-/// As [`sys::vm_write`].
+/// Same as [`sys::vm_write`].
 pub(super) unsafe fn write(pid: i32, local: usize, remote: u64, length: usize) -> bool {
     // SAFETY: the caller's promise.
     let moved = |file| unsafe { sys::pwrite_from(file, local, length, remote) };
     length <= BYTES_MAX && by_file(pid, length, moved)
 }
 
-/// True if this may be the number of such a file.
+/// True if the descriptor may be one of these files.
 #[must_use]
 pub fn may_be(fd: RawFd) -> bool {
     OPENED.load(Ordering::Relaxed) != 0 && FILES.iter().any(|place| holds(place, fd))
@@ -59,7 +62,7 @@ fn holds(place: &AtomicU64, fd: RawFd) -> bool {
     file_of(place.load(Ordering::Relaxed)) == Some(fd)
 }
 
-/// The program is about to close this file of its own accord.
+/// Must be called before the program closes this descriptor itself.
 pub fn closing(fd: RawFd) {
     for place in &FILES {
         if holds(place, fd) {
@@ -85,14 +88,14 @@ fn by_file(pid: i32, wanted: usize, moved: impl FnOnce(RawFd) -> sys::Result<usi
     };
     match moved(file) {
         Ok(done) if done == wanted => true,
-        // Another program runs under the number, or none: it is looked for anew.
+        // The process has ended or runs another program: the file is opened again.
         Ok(0) => {
             if place.swap(0, Ordering::Relaxed) == held {
                 sys::close(file);
             }
             false
         }
-        // Closed, and perhaps another file by now, which is not to be touched again.
+        // The program has closed the descriptor and may have reused it. It is not used again.
         Err(Errno(libc::EBADF | libc::ESPIPE)) => {
             place.store(held & !u64::from(u32::MAX) | NO_FILE, Ordering::Relaxed);
             false
@@ -104,11 +107,11 @@ fn by_file(pid: i32, wanted: usize, moved: impl FnOnce(RawFd) -> sys::Result<usi
 fn file_of(held: u64) -> Option<RawFd> {
     let [a, b, c, d, ..] = held.to_le_bytes();
     let number = i32::from_le_bytes([a, b, c, d]);
-    // 0 is an empty place and 1 no file.
+    // 0 is an empty slot, and 1 means no file.
     number.checked_sub(2).filter(|number| *number >= 0)
 }
 
-/// Opens the memory of a process and gives it the place of another.
+/// Opens the memory of a process and puts the file into a slot. Removes the slot's previous file.
 #[cold]
 fn replace(place: &AtomicU64, held: u64, pid: i32) -> u64 {
     let file = open(pid);
@@ -119,7 +122,7 @@ fn replace(place: &AtomicU64, held: u64, pid: i32) -> u64 {
         .compare_exchange(held, new, Ordering::Relaxed, Ordering::Relaxed)
         .is_err()
     {
-        // Another thread was there before: its file may be of any process.
+        // Another thread filled the slot first. Its file may belong to any process.
         if let Some(file) = file {
             sys::close(file);
         }
@@ -148,10 +151,10 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::sync::Mutex;
 
-    /// Numbers of files are everybody's.
+    /// All tests share the process's file descriptors.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-    /// A process of its own, and an address in it that it will not use: its environment's end.
+    /// A separate process, and an unused address in it: the end of its environment.
     struct Other {
         child: Child,
         address: u64,
@@ -166,7 +169,7 @@ mod tests {
                 .spawn()
                 .unwrap();
             let path = format!("/proc/{}/maps", child.id());
-            // Between fork and exec it has this program's memory still.
+            // Between fork and exec the child still has this program's memory.
             let stack = loop {
                 let environment = std::fs::read(format!("/proc/{}/environ", child.id()));
                 let maps = std::fs::read_to_string(&path).unwrap();
@@ -196,7 +199,7 @@ mod tests {
             FILES[index].load(Ordering::Relaxed)
         }
 
-        /// Writes and reads it back.
+        /// Writes a byte and reads it back.
         fn check(&self, byte: u8) {
             let space = Space::of(self.pid());
             let mut found = [0; 64];
@@ -219,12 +222,12 @@ mod tests {
         let mut other = Other::new();
         other.check(1);
         let file = file_of(other.held()).unwrap();
-        // The program closes all its files.
+        // The program closes all its files, with notice.
         closing(file);
         sys::close(file);
         assert_eq!(file_of(other.held()), None);
         other.check(2);
-        // So does one that does not say so, and one that puts another file there.
+        // It closes them without notice, or opens another file in their place.
         for instead in [None, Some(())] {
             let index = usize::try_from(other.pid()).unwrap() % PLACES;
             FILES[index].store(0, Ordering::Relaxed);
@@ -241,7 +244,7 @@ mod tests {
                 sys::close(end);
             }
         }
-        // What is not there, is not there by file either.
+        // A missing page is also missing through the file.
         let space = Space::of(other.pid());
         assert_eq!(space.write(64, &[0; 8]), Err(MemoryError::Fault));
         other.child.kill().unwrap();
@@ -266,7 +269,7 @@ mod tests {
         let file = file_of(held).unwrap();
         assert!(sys::file_id(old).is_err() || old == file);
         sys::close(file);
-        // A process that there is not has no file, and is not asked for again.
+        // A process that does not exist has no file, and is not opened again.
         assert_eq!(replace(&place, held, 1 << 30) & 0xffff_ffff, NO_FILE);
     }
 }

@@ -10,7 +10,7 @@ struct Request {
     rest: [u8; 20],
 }
 
-/// Index of the network device of this name, which ends with a NUL; 0 if there is none.
+/// Index of the network device with this name, which ends with a NUL; 0 if it does not exist.
 #[must_use]
 pub fn index_of(name: &[u8; libc::IFNAMSIZ]) -> u32 {
     if name[0] == 0 || name[libc::IFNAMSIZ - 1] != 0 {
@@ -31,7 +31,8 @@ pub fn index_of(name: &[u8; libc::IFNAMSIZ]) -> u32 {
         rest: [0; 20],
     };
     let at = &raw mut request;
-    // SAFETY: the socket is open; the request is as long as the kernel's structure and lives on.
+    // SAFETY: the socket is open. The request is as long as the kernel's structure and outlives the
+    // call.
     let result = unsafe { libc::syscall(libc::SYS_ioctl, socket, libc::SIOCGIFINDEX, at) };
     super::close(socket);
     match result {
@@ -53,7 +54,7 @@ mod tests {
             bytes[..name.len()].copy_from_slice(name.as_bytes());
             index_of(&bytes)
         };
-        // The loopback device is the first of every network namespace.
+        // The loopback device is the first device of every network namespace.
         assert_eq!(index("lo"), 1);
         assert_eq!((index("no-such-device"), index("")), (0, 0));
         assert_eq!(index_of(&[b'x'; libc::IFNAMSIZ]), 0);

@@ -8,7 +8,7 @@ pub(crate) struct PathBuffer {
 }
 
 impl PathBuffer {
-    /// An empty one.
+    /// An empty path.
     pub(crate) fn new() -> Self {
         Self {
             bytes: [0; 40],
@@ -16,10 +16,10 @@ impl PathBuffer {
         }
     }
 
-    /// Adds words.
+    /// Appends text.
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
         for byte in text.bytes() {
-            // Two numbers of at most ten digits and ten letters always fit, with a zero behind.
+            // Two numbers of at most ten digits and ten letters always fit, with the final NUL.
             if self.used + 1 < self.bytes.len() {
                 self.bytes[self.used] = byte;
                 self.used += 1;
@@ -28,7 +28,7 @@ impl PathBuffer {
         self
     }
 
-    /// Adds a number that is not negative.
+    /// Appends a non-negative number.
     pub(crate) fn number(&mut self, number: i32) -> &mut Self {
         let mut digits = [0u8; 10];
         let mut left = number.unsigned_abs();
@@ -45,7 +45,7 @@ impl PathBuffer {
         self.text(std::str::from_utf8(&digits[first..]).unwrap_or(""))
     }
 
-    /// As the kernel takes it.
+    /// The path as a C string.
     pub(crate) fn as_cstr(&self) -> &std::ffi::CStr {
         std::ffi::CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
     }

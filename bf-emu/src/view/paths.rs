@@ -9,35 +9,35 @@ use std::os::unix::ffi::OsStrExt;
 use crate::model::topology::View;
 use crate::view::sysfs::pci_dir;
 
-/// Longest path the kernel takes, with its NUL (`PATH_MAX`, linux/limits.h).
+/// Longest path that the kernel accepts, with its NUL (`PATH_MAX`, linux/limits.h).
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Room for one rewritten path.
+/// Buffer for one rewritten path.
 pub type PathBuffer = [u8; PATH_BYTES_MAX];
 
-/// Where a view's paths lead.
+/// The path mapping of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The directories that stand in for `/sys` and `/dev`, without a trailing slash.
+    /// The directories that replace `/sys` and `/dev`, without a trailing slash.
     sys: Vec<u8>,
     dev: Vec<u8>,
-    /// Paths that are rewritten with all that is below them.
+    /// Prefixes of the rewritten paths.
     prefixes: Vec<Vec<u8>>,
     devices: usize,
 }
 
-/// What a path names.
+/// The target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// Nothing of the device: the path is to be used as it is.
+    /// A path outside of the device's tree. It is used unchanged.
     Elsewhere,
-    /// Something of the tree, kept under this path.
+    /// A path in the tree, with its rewritten form.
     Tree(&'a CStr),
     /// A uverbs character device.
     Uverbs {
-        /// Its number N in `/dev/infiniband/uverbsN`, which is the position in the view.
+        /// Its number N in `/dev/infiniband/uverbsN`, which is its index in the view.
         device: usize,
-        /// The file that lends it a name, an owner and a mode.
+        /// The file that provides its name, owner and mode.
         stand_in: &'a CStr,
     },
 }
@@ -61,27 +61,28 @@ impl Paths {
         }
     }
 
-    /// Whether [`Self::place`] of some view could be anything but [`Place::Elsewhere`]. It needs no
-    /// view, so that a process that never comes near a device need not read one.
+    /// True if [`Self::place`] of any view could return anything except [`Place::Elsewhere`]. The
+    /// check needs no view, so a process that never accesses a device reads none.
     #[must_use]
     pub fn candidate(path: &[u8]) -> bool {
-        // Every prefix holds one of the two, and starts with /sys or /dev however it is spelt.
+        // Every prefix contains one of the two strings, and starts with /sys or /dev in any
+        // spelling.
         path.first() == Some(&b'/')
             && matches!(path.get(1), Some(b's' | b'd' | b'/' | b'.'))
             && (contains(path, b"infiniband") || contains(path, b"/pci"))
     }
 
-    /// What `path` names, with the rewritten path in `buffer`.
+    /// The target of `path`, with the rewritten path in `buffer`.
     ///
-    /// A rewritten path that does not fit a path's length counts as elsewhere.
+    /// A rewritten path that exceeds the path length counts as [`Place::Elsewhere`].
     #[must_use]
     pub fn place<'a>(&self, path: &[u8], buffer: &'a mut PathBuffer) -> Place<'a> {
         let mut spelling: PathBuffer = [0; PATH_BYTES_MAX];
         let Some(path) = normalise(path, &mut spelling) else {
             return Place::Elsewhere;
         };
-        // Every class of InfiniBand is ours, also those that have no members here: a process must
-        // not see half of this machine's real devices.
+        // Every InfiniBand class is rewritten, including classes without members here: a process
+        // must not see a part of this machine's real devices.
         let class = path.starts_with(b"/sys/class/infiniband");
         if !class && !self.prefixes.iter().any(|prefix| is_below(path, prefix)) {
             return Place::Elsewhere;
@@ -106,8 +107,8 @@ impl Paths {
         }
     }
 
-    /// The name under which the process knows `path`, a path without symbolic links as realpath
-    /// gives it: its first `.1` bytes are to be replaced by `.0`. None if it is not in the tree.
+    /// The process's name for `path`, a result of realpath: its first `.1` bytes are replaced by
+    /// `.0`. None if the path is not in the tree.
     #[must_use]
     pub fn known_as(&self, path: &[u8]) -> Option<(&'static [u8], usize)> {
         let roots: [(&'static [u8], &Vec<u8>); 2] = [(b"/sys", &self.sys), (b"/dev", &self.dev)];
@@ -129,15 +130,15 @@ fn is_below(path: &[u8], prefix: &[u8]) -> bool {
     }
 }
 
-/// A number as the kernel writes it: decimal, no sign, no leading zero.
+/// A number in the kernel's form: decimal, without sign and leading zeros.
 fn number(text: &[u8]) -> Option<usize> {
     let plain =
         text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text.first() != Some(&b'0'));
     plain.then(|| std::str::from_utf8(text).ok()?.parse().ok())?
 }
 
-/// An absolute `path` without empty and "." components; a slash at the end stays. None if it is
-/// relative or too long. ".." stays as it is: what it means depends on symbolic links.
+/// An absolute `path` without empty and "." components. A slash at the end stays. None if the path
+/// is relative or too long. ".." stays, because its target depends on symbolic links.
 fn normalise<'a>(path: &[u8], buffer: &'a mut PathBuffer) -> Option<&'a [u8]> {
     if path.first() != Some(&b'/') {
         return None;
@@ -191,7 +192,7 @@ mod tests {
         })
     }
 
-    /// Checks where `path` leads: "" for elsewhere.
+    /// Checks the target of `path`; "" means elsewhere.
     fn check(path: &str, expected: &str) {
         let mut buffer = [0xff; PATH_BYTES_MAX];
         let found = match paths().place(path.as_bytes(), &mut buffer) {
@@ -319,7 +320,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any path leads elsewhere or below the roots, and only candidates lead anywhere.
+        /// Any path maps to elsewhere or below the roots, and only candidates map below the roots.
         #[test]
         fn any_path(path in "(/|/sys|/dev|/class|/infiniband|/uverbs|/pci|/\\.|[0-9]|\\.\\.|.){0,12}") {
             let mut buffer = [0; PATH_BYTES_MAX];

@@ -37,11 +37,11 @@ const LOCK: &str = "lock";
 const DEVICE: &str = "device";
 const VIEWS: &str = "views";
 const PROFILE_NAME_PREFIX: &str = "# profile: ";
-/// Times that taking the lock is tried again because the state was removed and made anew by someone
-/// else meanwhile. Each round needs another `bf-emu reset` to win a race.
+/// Number of tries to take the lock while other processes remove and create the state. Each further
+/// try requires that another `bf-emu reset` wins a race.
 const LOCK_ROUNDS_MAX: usize = 16;
 
-/// A state directory that exists, belongs to this user and is open to nobody else.
+/// An existing state directory that belongs to this user and is accessible to no other user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir {
     path: PathBuf,
@@ -51,39 +51,39 @@ pub struct StateDir {
 #[derive(Debug)]
 #[must_use]
 pub struct StateLock {
-    // The lock belongs to the open file description and goes with it.
+    // The lock belongs to the open file description and ends with it.
     _file: File,
 }
 
-/// Why a state directory cannot be used.
+/// Reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// A system call failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was tried: "creating".
+        /// The failed action, such as "creating".
         action: &'static str,
-        /// On which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nobody made the state yet.
+    /// The state does not exist.
     #[error("no state in {}; `bf-emu run` creates one", path.display())]
     Missing {
         /// The directory.
         path: PathBuf,
     },
-    /// The path is something else than a state directory.
+    /// The path is not a state directory.
     #[error("{} is not a bf-emu state: {problem}; name another with --state", path.display())]
     NotAState {
         /// The path.
         path: PathBuf,
-        /// What was found.
+        /// The difference.
         problem: String,
     },
-    /// The directory belongs to someone else, or others can reach into it.
+    /// The directory belongs to another user, or other users can access it.
     #[error(
         "state {} has owner {owner} and mode {mode:04o}; it must be owned by {euid} with mode 0700",
         path.display()
@@ -98,7 +98,7 @@ pub enum StateError {
         /// The effective user of this process.
         euid: u32,
     },
-    /// The state holds another fabric than the one asked for.
+    /// The state holds another fabric than the requested one.
     #[error(
         "state {} has another {what} than the requested one; \
          omit the option, `bf-emu reset` the state, or name another with --state",
@@ -110,7 +110,7 @@ pub enum StateError {
         /// "topology" or "profile".
         what: &'static str,
     },
-    /// No view of that name was written for the state.
+    /// The state has no view with that name.
     #[error(
         "state {} has no view {view:?}; `bf-emu run` and `bf-emu env` create it",
         path.display()
@@ -121,10 +121,10 @@ pub enum StateError {
         /// The list of functions.
         view: String,
     },
-    /// The topology was refused.
+    /// The topology is invalid.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The profile was refused.
+    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
@@ -154,8 +154,8 @@ pub fn locate(given: Option<&Path>) -> PathBuf {
 /// The view `as_list` ("node0.host,node0.dpu") of the state in `state`.
 ///
 /// # Errors
-/// A [`StateError`] if the state is missing or not ours, a function does not exist, or the view's
-/// directory was not made.
+/// A [`StateError`] if the state is missing or belongs to another user, a function does not exist,
+/// or the view's directory does not exist.
 pub fn load_view(state: &Path, as_list: &str) -> Result<View, StateError> {
     let state = StateDir::open(state)?;
     let functions = state.topology()?.select(as_list)?;
@@ -173,13 +173,13 @@ pub fn load_view(state: &Path, as_list: &str) -> Result<View, StateError> {
 }
 
 impl StateDir {
-    /// Opens the state in `path`, or makes it with `topology` and `profile`.
+    /// Opens the state in `path`, or creates it with `topology` and `profile`.
     ///
-    /// Two processes may do so at once: one makes the directory, both get the same.
+    /// Two processes may do so at once: one creates the directory, and both use it.
     ///
     /// # Errors
-    /// A [`StateError`]; an existing state is opened whatever its topology and profile are, and the
-    /// caller compares.
+    /// A [`StateError`]. An existing state is opened with any topology and profile; the caller
+    /// compares them.
     pub fn create(path: &Path, topology: &Topology, profile: &Profile) -> Result<Self, StateError> {
         match Self::open(path) {
             Err(StateError::Missing { .. }) => {}
@@ -189,14 +189,14 @@ impl StateDir {
         let made = fill(&temporary, topology, profile)
             .and_then(|()| fs::rename(&temporary, path).map_err(StateError::io("making", path)));
         if let Err(error) = made {
-            // Someone else's state may have appeared meanwhile; then it is the one to use.
+            // Another process may have created the state meanwhile. That state is then used.
             let _ = fs::remove_dir_all(&temporary);
             return Self::open(path).map_err(|_| error);
         }
         Self::open(path)
     }
 
-    /// Opens the state in `path` after checking that it is a state of this user's.
+    /// Opens the state in `path` after checking that it is a state of this user.
     ///
     /// # Errors
     /// [`StateError::Missing`], [`StateError::NotAState`], [`StateError::NotOurs`] or
@@ -209,7 +209,7 @@ impl StateDir {
             path: path.to_owned(),
             problem: problem.to_owned(),
         };
-        // Not through a symbolic link in a world-writable directory: /dev/shm is one.
+        // A symbolic link is refused, because /dev/shm is world-writable.
         let found = match fs::symlink_metadata(path) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
@@ -229,13 +229,13 @@ impl StateDir {
         }
         if !path.join(TOPOLOGY).is_file() {
             let mut entries = fs::read_dir(path).map_err(StateError::io("reading", path))?;
-            // An empty directory may become a state; anything else is somebody's data.
+            // An empty directory may become a state. Any other content is user data.
             return Err(match entries.next() {
                 None => missing(),
                 Some(_) => not_a_state("it has files but no topology.toml"),
             });
         }
-        // What realpath answers is compared with paths below this one.
+        // The result of realpath is compared with paths below this one.
         let path = fs::canonicalize(path).map_err(StateError::io("resolving", path))?;
         Ok(StateDir { path })
     }
@@ -266,7 +266,7 @@ impl StateDir {
         Ok(Topology::load(&self.path.join(TOPOLOGY))?)
     }
 
-    /// The cost profile of this state, under the name it was given.
+    /// The cost profile of this state, with its name.
     ///
     /// # Errors
     /// [`StateError::Io`] or [`StateError::Profile`].
@@ -278,8 +278,8 @@ impl StateDir {
         Ok(Profile::parse(name, rest)?)
     }
 
-    /// Waits for the state's lock. It guards the making of the device file and of views, and the
-    /// removal of the state.
+    /// Waits for the state's lock. It protects the creation of the device file and of views, and
+    /// the removal of the state.
     ///
     /// # Errors
     /// [`StateError::Missing`] if the state was removed while waiting, or [`StateError::Io`].
@@ -292,7 +292,7 @@ impl StateDir {
                 Err(error) => return Err(StateError::io("opening", &path)(error)),
             };
             flock(&file).map_err(StateError::io("locking", &path))?;
-            // The file locked is the one that is there, unless the state was removed meanwhile.
+            // The locked file is the current one, unless the state was removed meanwhile.
             let held = file.metadata().map_err(StateError::io("reading", &path))?;
             match fs::metadata(&path) {
                 Ok(there) if there.ino() == held.ino() && there.dev() == held.dev() => {
@@ -306,7 +306,7 @@ impl StateDir {
         })
     }
 
-    /// Writes what a process with the view `as_list` sees, unless it is there.
+    /// Writes the tree of the view `as_list`, if it does not exist.
     ///
     /// # Errors
     /// [`StateError::Topology`] if a function does not exist, or [`StateError::Io`].
@@ -323,7 +323,7 @@ impl StateDir {
         load_view(&self.path, as_list)
     }
 
-    /// Writes into every view what its ports are in.
+    /// Writes the current port states into every view.
     ///
     /// # Errors
     /// [`StateError::Topology`] or [`StateError::Io`].
@@ -336,7 +336,7 @@ impl StateDir {
         };
         for entry in entries {
             let entry = entry.map_err(StateError::io("reading", &views))?;
-            // What is not a view's directory is one that somebody was killed in the making of.
+            // Any other name is an incomplete view of a process that was killed.
             let Some(functions) = entry
                 .file_name()
                 .to_str()
@@ -362,20 +362,20 @@ impl StateDir {
         Ok(())
     }
 
-    /// Removes the state and everything in it. Processes that still use it keep their mappings,
-    /// but no new one can join them.
+    /// Removes the state and its contents. Processes that still use it keep their mappings. No new
+    /// process can join them.
     ///
     /// # Errors
     /// [`StateError::Io`].
     pub fn remove(self, _lock: StateLock) -> Result<(), StateError> {
-        // One rename takes it out of sight as a whole; a crash after it leaves only rubbish.
+        // One rename hides the whole directory. After a crash only the renamed directory remains.
         let doomed = with_suffix(&self.path, "old");
         fs::rename(&self.path, &doomed).map_err(StateError::io("removing", &self.path))?;
         fs::remove_dir_all(&doomed).map_err(StateError::io("removing", &doomed))
     }
 }
 
-/// Writes the files of a port that tell its state, each at once as a whole.
+/// Writes the files that show a port's state. Each file is replaced atomically.
 fn show_port(view: &Path, dir: &Path, state: PortState) -> Result<(), StateError> {
     for (name, text) in sysfs::state_files(state) {
         let (path, draft) = (dir.join(name), with_suffix(view, name));
@@ -412,9 +412,9 @@ fn make_dir(path: &Path) -> Result<(), StateError> {
         .map_err(StateError::io("creating", path))
 }
 
-/// A path beside `path` that nobody else uses at this time. One that a killed process left behind
-/// is met only when the system gives its process id out again; it then stands in the way with a
-/// message that names it.
+/// A temporary path beside `path`, unique to this process. A killed process may leave such a path.
+/// It is met only when the system reuses the process number, and then causes an error that names
+/// it.
 fn with_suffix(path: &Path, what: &str) -> PathBuf {
     static USED: AtomicU32 = AtomicU32::new(0);
     let serial = USED.fetch_add(1, Ordering::Relaxed);
@@ -430,7 +430,7 @@ fn euid() -> u32 {
 
 fn flock(file: &File) -> io::Result<()> {
     loop {
-        // SAFETY: the descriptor is open for as long as `file` is borrowed.
+        // SAFETY: the descriptor stays open while `file` is borrowed.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
             return Ok(());
         }
@@ -466,11 +466,11 @@ mod tests {
         assert_eq!(state.profile().unwrap().table(), profile.table());
         assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o777, 0o700);
 
-        // A second maker gets the first one's state.
+        // A second creator gets the existing state.
         let other = Topology::with_nodes(2).unwrap();
         let again = StateDir::create(&path, &other, &profile).unwrap();
         assert_eq!(again.topology().unwrap(), topology);
-        // Nothing but the state is left beside it.
+        // Only the state itself remains in the directory.
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

@@ -26,17 +26,17 @@ pub const UVERBS_ABI_VERSION: u32 = 6;
 /// Version of the mlx5 driver's ABI (`MLX5_IB_UVERBS_ABI_VERSION`, rdma/mlx5-abi.h).
 pub const MLX5_ABI_VERSION: u32 = 1;
 
-/// One thing of the tree; `path` is relative to the view's directory and starts with "sys" or
+/// One entry of the tree. `path` is relative to the view's directory and starts with "sys" or
 /// "dev".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it is.
+    /// Its kind and contents.
     pub node: Node,
 }
 
-/// What an [`Entry`] is.
+/// Kind and contents of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A directory.
@@ -50,18 +50,18 @@ pub enum Node {
 /// The directory of a function's PCI device, from the root: `/sys/devices/pci<domain>:<bus>/<bdf>`.
 #[must_use]
 pub fn pci_dir(pci_bdf: &str) -> String {
-    // `dddd:bb` are the first seven characters of a checked address; the bus is its own root.
+    // `dddd:bb` are the first seven characters of a checked address. Each bus is a root of its own.
     let root = pci_bdf.get(..7).unwrap_or(pci_bdf);
     format!("/sys/devices/pci{root}/{pci_bdf}")
 }
 
-/// The directory of a port of the function that a view has at `index`.
+/// The directory of a port of the function at `index` in a view.
 #[must_use]
 pub fn port_dir(pci_bdf: &str, index: usize, port: u8) -> String {
     format!("{}/infiniband/mlx5_{index}/ports/{port}", pci_dir(pci_bdf))
 }
 
-/// The files of a port that tell its state, and their texts.
+/// The files that show a port's state, and their contents.
 #[must_use]
 pub fn state_files(state: PortState) -> [(&'static str, String); 2] {
     let (name, physical) = state.names();
@@ -74,7 +74,7 @@ pub fn state_files(state: PortState) -> [(&'static str, String); 2] {
     ]
 }
 
-/// Everything that a view of `functions` sees, parents before children.
+/// The tree of a view of `functions`, parents before children.
 #[must_use]
 pub fn describe(functions: &[FunctionSpec]) -> Vec<Entry> {
     let mut tree = Tree {
@@ -103,8 +103,8 @@ pub fn describe(functions: &[FunctionSpec]) -> Vec<Entry> {
     for (index, function) in functions.iter().enumerate() {
         tree.function(index, function);
     }
-    // libibverbs lists devices in the order of readdir, and programs take the first by default. A
-    // tmpfs, on which states lie, gives the newest first.
+    // libibverbs lists devices in the order of readdir, and programs use the first by default. A
+    // tmpfs, which holds the states, returns the newest entry first.
     for (index, function) in functions.iter().enumerate().rev() {
         let pci = pci_dir(&function.pci_bdf);
         let (ib, uverbs) = (format!("mlx5_{index}"), format!("uverbs{index}"));
@@ -123,7 +123,7 @@ pub fn describe(functions: &[FunctionSpec]) -> Vec<Entry> {
 /// Writes `entries` below the directory `root`.
 ///
 /// # Errors
-/// The first failure of the file system; what was written stays.
+/// The first error of the file system. Entries written before it stay.
 pub fn write(root: &Path, entries: &[Entry]) -> io::Result<()> {
     for entry in entries {
         let path = root.join(&entry.path);
@@ -152,7 +152,7 @@ impl Tree {
         self.add(path, Node::Dir);
     }
 
-    /// A file as sysfs writes it: the value and a newline.
+    /// A file in the form of sysfs: the value and a newline.
     fn file(&mut self, path: &str, value: impl ToString) {
         self.add(path, Node::File(format!("{}\n", value.to_string())));
     }
@@ -195,7 +195,7 @@ impl Tree {
                      sd00000000bc02sc07i00"
                 ),
             ),
-            // -1 is the kernel's "near no node in particular", true of a device of memory and code.
+            // -1 is the kernel's value for no particular node. That is true of an emulated device.
             ("numa_node", "-1".to_owned()),
             ("revision", "0x01".to_owned()),
             ("subsystem_device", "0x0000".to_owned()),
@@ -277,8 +277,9 @@ impl Tree {
         }
     }
 
-    /// The GID table. A real kernel refuses to read the type and the network device of an empty entry, and
-    /// the device of any on InfiniBand (EINVAL); here these files are empty.
+    /// The GID table. A real kernel refuses to read the type and the network device of an empty
+    /// entry, and the network device of any entry on InfiniBand (EINVAL). Here these files are
+    /// empty.
     fn gids(&mut self, dir: &str, port: &PortSpec) {
         let [gids, attrs] = ["gids", "gid_attrs"].map(|name| format!("{dir}/{name}"));
         let [types, ndevs] = ["types", "ndevs"].map(|name| format!("{attrs}/{name}"));
@@ -304,7 +305,7 @@ impl Tree {
         }
     }
 
-    /// A file with a value, or without any text.
+    /// A file with a value, or an empty file.
     fn file_or_empty(&mut self, path: String, value: Option<&str>) {
         match value {
             Some(value) => self.file(&path, value),
@@ -327,7 +328,7 @@ impl Tree {
         );
         self.link(&format!("{dir}/device"), pci);
         self.link(&format!("{dir}/subsystem"), "/sys/class/infiniband_verbs");
-        // Only its name is ever seen: stat, access and open of it are answered without it.
+        // Only the name is visible: stat, access and open of it do not use the file.
         self.add(
             &format!("/dev/infiniband/uverbs{index}"),
             Node::File(String::new()),
@@ -360,7 +361,7 @@ fn cpus() -> usize {
     usize::try_from(configured).unwrap_or(1).max(1)
 }
 
-/// All of `cpus` CPUs as sysfs writes a mask (32-bit groups, highest first) and a list.
+/// A set of `cpus` CPUs as a sysfs mask (32-bit groups, highest first) and as a list.
 fn cpu_sets(cpus: usize) -> (String, String) {
     let groups = cpus.div_ceil(32);
     let mask: Vec<String> = (0..groups)
