@@ -1,4 +1,4 @@
-//! Parts of integers, and integer conversions that lose nothing.
+//! Parts of integers, and lossless integer conversions.
 
 const _: () = assert!(usize::BITS == 64, "sizes are 64 bits wide");
 
@@ -11,7 +11,7 @@ pub(crate) const fn size(number: u64) -> usize {
     number as usize
 }
 
-/// A constant size as a number of 32 bits. Refused at compile time where it does not fit.
+/// A constant size as a number of 32 bits. A larger size is a compile-time error.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "asserted in the line before"

@@ -2,8 +2,8 @@
 
 use crate::engine::work;
 
-/// Reads a work queue entry of a queue of this service type, and asserts of one that was accepted what the engine relies
-/// on.
+/// Parses a work queue entry of a queue of this service type. If it is accepted, asserts the
+/// properties on which the engine relies.
 pub fn work(bytes: &[u8], queue: u8) {
     let Ok(work) = work::parse(bytes, queue) else {
         return;

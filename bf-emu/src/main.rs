@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     match cli::Cli::parse().act() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There is nobody left to tell if stderr is closed.
+            // A closed stderr leaves no way to report the error.
             let _ = writeln!(std::io::stderr(), "bf-emu: {error:#}");
             ExitCode::FAILURE
         }

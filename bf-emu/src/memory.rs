@@ -37,9 +37,9 @@ impl From<Errno> for MemoryError {
 /// Result of an access.
 pub type Result<T> = std::result::Result<T, MemoryError>;
 
-/// Bytes that one transfer moves before it lets others use the device, and the size of the buffer
-/// for data that goes from one foreign process to another: long enough that the cost of the two
-/// system calls is small, short enough to live in a core's second-level cache.
+/// Bytes that one transfer moves before it releases the lock for others. Also the size of the
+/// buffer for data between two foreign processes. It is long enough that the two system calls cost
+/// little, and short enough for a core's second-level cache.
 pub const CHUNK_BYTES: usize = 256 * 1024;
 
 /// True if the copies of one system call become visible in the order of its vectors. On x86-64

@@ -46,7 +46,7 @@ enum FaultCommand {
     },
 }
 
-/// Carries out the command.
+/// Executes the command.
 pub(super) fn act(args: &FaultArgs) -> Result<()> {
     let state = StateDir::open(&locate(args.state.as_deref()))?;
     let fabric = engine::open(state.path())?;

@@ -28,7 +28,7 @@ const NODES_DEFAULT: usize = 2;
 /// Maximum number of attempts to create a state that another process removes before it is locked.
 const ROUNDS_MAX: usize = 8;
 
-/// Replaces this process by `command`, which sees the view.
+/// Replaces this process by `command` with the view.
 pub(super) fn run(args: &FabricArgs, command: &[OsString]) -> Result<()> {
     let Some((program, arguments)) = command.split_first() else {
         bail!("no program; give one after --");
@@ -126,7 +126,7 @@ fn fabric_state(
     for _ in 0..ROUNDS_MAX {
         let state = match StateDir::open(&path) {
             Err(StateError::Missing { .. }) => {
-                // A view that does not exist should not leave a state behind.
+                // A view that does not exist must not leave a new state behind.
                 topology.select(&args.view)?;
                 StateDir::create(&path, &topology, &profile)?
             }
@@ -134,7 +134,7 @@ fn fabric_state(
         };
         match state.lock() {
             Ok(lock) => return Ok((state, lock)),
-            // Removed between the two; make another.
+            // Another process removed the state meanwhile. The next round creates it again.
             Err(StateError::Missing { .. }) => {}
             Err(error) => return Err(error.into()),
         }

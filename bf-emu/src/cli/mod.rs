@@ -91,7 +91,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Carries out the command.
+    /// Executes the command.
     pub(crate) fn act(self) -> Result<()> {
         match self.command {
             Command::Run { fabric, command } => launch::run(&fabric, &command),

@@ -60,10 +60,10 @@ impl Happening {
     }
 }
 
-/// Carries out the command.
+/// Executes the command.
 pub(super) fn act(args: &PortArgs) -> Result<()> {
     let state = StateDir::open(&locate(args.state.state.as_deref()))?;
-    // Until the views show what is so, no other view is made.
+    // The lock prevents a new view with the old port states.
     let lock = state.lock()?;
     let fabric = engine::open(state.path())?;
     for place in places(&fabric, &args.function, args.port)? {

@@ -16,7 +16,7 @@ use super::launch;
 #[derive(Debug, Serialize)]
 struct ProcessInfo {
     pid: i32,
-    /// The functions it sees.
+    /// The functions visible to it.
     view: String,
     /// Its name from the kernel; empty if it just ended.
     command: String,
@@ -79,7 +79,7 @@ pub(super) fn ps(args: &StateArgs, json: bool) -> Result<()> {
     print(&text)
 }
 
-/// Prints the topology asked for, that of the state, or the default one.
+/// Prints the requested topology, the topology of the state, or the default one.
 pub(super) fn topology(args: &StateArgs, shape: &ShapeArgs) -> Result<()> {
     let topology = match launch::asked_topology(shape)? {
         Some(asked) => asked,
@@ -99,8 +99,8 @@ pub(super) fn reset(args: &StateArgs, force: bool) -> Result<()> {
         other => other?,
     };
     let lock = state.lock()?;
-    // A device of another version cannot be asked for its processes; its message has sent the user
-    // here.
+    // A device of another version cannot list its processes. Its error message tells the user to
+    // run this command.
     let users = match processes(&state) {
         Err(error) if is_unreadable(&error) => Vec::new(),
         other => other?,
@@ -127,7 +127,7 @@ fn is_unreadable(error: &anyhow::Error) -> bool {
     )
 }
 
-/// The processes that use the device of `state`, by pid; none if it has no device yet.
+/// The processes that use the device of `state`, by pid; none if it has no device.
 fn processes(state: &StateDir) -> Result<Vec<ProcessInfo>> {
     if !state.device_path().exists() {
         return Ok(Vec::new());

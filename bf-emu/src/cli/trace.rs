@@ -14,8 +14,8 @@ use clap::Args;
 use super::args::{FormArgs, StateArgs, print};
 use super::show;
 
-/// Interval between two reads of the trace while it is followed: short for a reader, and long enough to cost the
-/// processes nothing.
+/// Interval between two reads of a followed trace. It is short for a reader and long enough to cost
+/// the processes nothing.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Arguments of `bf-emu trace`.
@@ -76,7 +76,7 @@ pub(super) fn trace(args: &TraceArgs) -> Result<()> {
         }
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // Whoever read it has seen enough.
+            // The reader of the output has closed it.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 trace.turn(false);
                 return Ok(());

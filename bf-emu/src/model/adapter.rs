@@ -2,15 +2,15 @@
 
 /// PCI vendor of every function.
 pub const PCI_VENDOR: u16 = 0x15b3;
-/// Firmware version reported: a BlueField-3 one (family 32).
+/// Reported firmware version, of a BlueField-3 (family 32).
 pub const FIRMWARE: [u16; 3] = [32, 40, 1000];
-/// Board id (PSID) reported.
+/// Reported board id (PSID).
 pub const BOARD_ID: &str = "MT_0000000884";
-/// Hardware revision reported.
+/// Reported hardware revision.
 pub const HW_REV: u32 = 0;
-/// LID of the subnet manager that a fabric without one reports.
+/// Reported LID of the subnet manager. The fabric has none.
 pub const SM_LID: u16 = 1;
 /// The default partition, full member.
 pub const PKEY_DEFAULT: u16 = 0xffff;
-/// Number of the one event queue.
+/// Number of the only event queue.
 pub const EQN: u32 = 1;

@@ -1,4 +1,4 @@
-//! What a port is called on its network: link layer, MAC address, and the GIDs that follow from them.
+//! Addresses of a port: link layer, MAC address, and the GIDs that follow from them.
 //!
 //! An InfiniBand port has one GID, the default subnet prefix and the port's GUID. An Ethernet port has
 //! two entries for the link-local address of its MAC, and two for each IP address: RoCE v1 before RoCE v2
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Subnet prefix of the default GID of a port, which is IPv6's link-local one too.
+/// Subnet prefix of a port's default GID. It is also the link-local prefix of IPv6.
 pub const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 /// Entries of an InfiniBand port's GID table.
 pub const GID_TABLE_LEN_INFINIBAND: u16 = 8;
@@ -19,13 +19,13 @@ pub const GID_TABLE_LEN_ETHERNET: u16 = 16;
 pub const PKEY_TABLE_LEN_INFINIBAND: u16 = 128;
 /// Entries of an Ethernet port's table of partition keys (`mlx5_query_port_roce`).
 pub const PKEY_TABLE_LEN_ETHERNET: u16 = 1;
-/// Most IP addresses of a port: with the link-local address they fill its GID table.
+/// Largest number of IP addresses of a port. With the link-local address they fill its GID table.
 pub const ADDRESSES_MAX: usize = GID_TABLE_LEN_ETHERNET as usize / 2 - 1;
 
-/// A GID as it travels.
+/// A GID in network byte order.
 pub type Gid = [u8; 16];
 
-/// What a port is connected to.
+/// The link of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -36,12 +36,12 @@ pub enum Link {
     /// InfiniBand on a port that several functions share: each message must have a global route
     /// (`IBV_QPF_GRH_REQUIRED`).
     InfinibandGrh,
-    /// Ethernet: RoCE v1 and v2. There are no LIDs, and each message has a global route.
+    /// Ethernet: RoCE v1 and v2. Ports have no LIDs, and each message has a global route.
     Ethernet,
 }
 
 impl Link {
-    /// All of them.
+    /// All links.
     pub const ALL: [Self; 3] = [Self::Infiniband, Self::InfinibandGrh, Self::Ethernet];
 
     /// Its name on the command line and in a topology file.
@@ -54,13 +54,13 @@ impl Link {
         }
     }
 
-    /// The link of this name.
+    /// The link with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|link| link.name() == name)
     }
 
-    /// True for a port of RoCE.
+    /// True for a RoCE port.
     #[must_use]
     pub fn is_ethernet(self) -> bool {
         self == Self::Ethernet
@@ -108,7 +108,7 @@ impl fmt::Display for Link {
     }
 }
 
-/// What carries a message with a certain GID as its source.
+/// Transport of messages with a source GID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GidType {
@@ -153,15 +153,15 @@ pub struct GidEntry {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The MAC that a port has by default: that of its GUID without the two bytes in the middle, and
-    /// with the port's number, from 0, in the fourth byte.
+    /// The default MAC of a port: its GUID without the two middle bytes, with the port's number,
+    /// from 0, in the fourth byte.
     #[must_use]
     pub fn of_guid(guid: u64, port: u8) -> Self {
         let [a, b, c, _, _, d, e, f] = guid.to_be_bytes();
         Self([a & !1, b, c, d ^ port, e, f])
     }
 
-    /// Reads six pairs of hexadecimal digits with colons between them.
+    /// Parses six pairs of hexadecimal digits with colons between them.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut mac = [0; 6];
@@ -174,7 +174,7 @@ impl Mac {
         parts.next().is_none().then_some(Self(mac))
     }
 
-    /// True for the address of one port: not of a group, and not all zeroes.
+    /// True for the address of a single port: not multicast, and not all zeroes.
     #[must_use]
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
@@ -190,7 +190,7 @@ impl Mac {
         gid
     }
 
-    /// The MAC in a link-local GID, as the kernel reads it for RoCE v1 (`rdma_get_ll_mac`).
+    /// The MAC in a link-local GID, by the kernel's rule for RoCE v1 (`rdma_get_ll_mac`).
     #[must_use]
     pub fn of_link_local(gid: &Gid) -> Self {
         let [a, b, c, _, _, d, e, f] = [
@@ -216,7 +216,7 @@ pub fn infiniband_gid(guid: u64) -> Gid {
     gid
 }
 
-/// The GID of an IP address: IPv6 as it is, IPv4 mapped.
+/// The GID of an IP address: IPv6 unchanged, IPv4 mapped.
 #[must_use]
 pub fn gid_of(address: IpAddr) -> Gid {
     match address {
@@ -225,7 +225,7 @@ pub fn gid_of(address: IpAddr) -> Gid {
     }
 }
 
-/// True for a GID in which an IPv4 address is mapped.
+/// True for a GID with a mapped IPv4 address.
 #[must_use]
 pub fn is_ipv4(gid: &Gid) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
@@ -237,7 +237,7 @@ pub fn is_link_local(gid: &Gid) -> bool {
     gid[..8] == GID_PREFIX.to_be_bytes()
 }
 
-/// A GID as sysfs prints it: eight groups of four hexadecimal digits.
+/// A GID in the form of sysfs: eight groups of four hexadecimal digits.
 #[must_use]
 pub fn gid_text(gid: &Gid) -> String {
     let groups = gid.as_chunks::<2>().0.iter();
@@ -259,8 +259,8 @@ pub fn roce_entry(mac: Mac, addresses: &[Gid], index: usize) -> Option<GidEntry>
     Some(GidEntry { gid, kind })
 }
 
-/// `enum ib_mtu` of the largest payload that an Ethernet port carries (`iboe_get_mtu`): what is left of
-/// the network device's MTU behind the longest headers.
+/// `enum ib_mtu` of the largest payload of an Ethernet port (`iboe_get_mtu`): the network device's
+/// MTU without the longest headers.
 #[must_use]
 pub fn roce_mtu(device_mtu: u16) -> u8 {
     /// Global route, UDP, base transport, extended, atomic headers and checksum.
@@ -309,7 +309,7 @@ mod tests {
         assert!(!Mac::default().is_unicast());
     }
 
-    /// Link-local first, then each IP address; v1 before v2.
+    /// The link-local address is first, then each IP address; v1 precedes v2.
     #[test]
     fn gids() {
         let mac = Mac([2, 0xbf, 0, 0, 1, 1]);
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(2 * (ADDRESSES_MAX + 1), usize::from(GID_TABLE_LEN_ETHERNET));
     }
 
-    /// What `iboe_get_mtu` makes of the MTUs that are in use.
+    /// Results of `iboe_get_mtu` for common MTUs.
     #[test]
     fn mtus() {
         for (device, code) in [

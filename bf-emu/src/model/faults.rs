@@ -9,15 +9,15 @@ pub mod parse;
 
 use super::names::countable;
 
-/// Environment variable with rules for the process, or with `@FILE` that has them.
+/// Environment variable with rules for the process, or with `@FILE` for a file of rules.
 pub const ENV_FAULTS: &str = "BFEMU_FAULTS";
-/// Rules in force at once: every one is looked at for each event.
+/// Largest number of active rules. Each event is compared with all of them.
 pub const RULES_MAX: usize = 64;
-/// Longest delay: one hour, beyond which "never" says it better.
+/// Longest delay: one hour. The action "never" replaces longer delays.
 pub const LATE_MAX_NS: u64 = 3_600_000_000_000;
 
 countable! {
-    /// Calls into the kernel, by the name of the command that they become.
+    /// Calls into the kernel, by the name of their command.
     #[expect(missing_docs, reason = "the names say it all")]
     pub enum Call {
         QueryHcaCap = "query_hca_cap",
@@ -61,7 +61,7 @@ countable! {
 }
 
 countable! {
-    /// Work requests, by what they ask for.
+    /// Work requests, by operation.
     #[expect(missing_docs, reason = "the names say it all")]
     pub enum Request {
         Nop = "nop",
@@ -76,18 +76,18 @@ countable! {
     }
 }
 
-/// What a rule speaks of, and what happens.
+/// An event, or the selection of events in a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum Event {
     /// A call into the kernel.
     Call(Call),
-    /// A work request, when its turn has come.
+    /// A work request, at its execution.
     Request(Request),
 }
 
 impl Event {
-    /// True if an event that happens is one that this one, in a rule, means.
+    /// True if this selection of a rule includes the event `happens`.
     #[must_use]
     pub fn means(self, happens: Self) -> bool {
         match (self, happens) {
@@ -112,23 +112,23 @@ impl Event {
     }
 }
 
-/// Which of the events a rule strikes; the first is number 1.
+/// The matching events to which a rule applies. The first matching event is number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum When {
-    /// All.
+    /// All events.
     Always,
-    /// One.
+    /// The event with this number.
     Nth(u64),
-    /// Those whose number is a multiple.
+    /// Events whose number is a multiple of this.
     Every(u64),
-    /// All behind this many.
+    /// All events after this number.
     After(u64),
-    /// Each with this probability, in units of 2^-32.
+    /// Each event with this probability, in units of 2^-32.
     Chance {
         /// 0 to 2^32.
         of_2_32: u64,
-        /// The same events strike for the same seed.
+        /// The same seed selects the same events.
         seed: u64,
     },
 }
@@ -145,7 +145,7 @@ impl When {
     }
 }
 
-/// A number that looks like chance and depends on both alone (splitmix64).
+/// A pseudo-random number that depends only on both arguments (splitmix64).
 pub(crate) fn mixed(seed: u64, number: u64) -> u64 {
     let mut x = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -153,54 +153,53 @@ pub(crate) fn mixed(seed: u64, number: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// How it goes wrong.
+/// The effect of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum Action {
-    /// A command is refused by the device.
+    /// The device refuses the command.
     Status {
         /// One of [`mlx5_prm::cmd::status`].
         status: u8,
-        /// The finer reason.
+        /// The syndrome of the refusal.
         syndrome: u32,
     },
-    /// A call is refused by the kernel, before the device sees it.
+    /// The kernel refuses the call before the device sees it.
     Errno(i32),
-    /// A request completes in error and changes nothing; its queue pair goes to the error state.
+    /// The request completes in error and changes nothing. Its queue pair enters the error state.
     Syndrome(u8),
-    /// A call is answered, or a request completes, so much later. Requests behind it wait.
+    /// The answer of a call, or the completion of a request, is delayed. Requests behind it wait.
     Late {
-        /// Nanoseconds, up to [`LATE_MAX_NS`].
+        /// Delay in nanoseconds, up to [`LATE_MAX_NS`].
         ns: u64,
     },
-    /// A request is carried out and never completes; those behind it wait.
+    /// The request is executed and never completes. Requests behind it wait.
     Never,
-    /// The queue pair goes to the error state before the request is carried out.
+    /// The queue pair enters the error state before the request is executed.
     QpError,
-    /// The process ends there and then, as if killed.
+    /// The process ends immediately, like SIGKILL.
     Vanish,
-    /// A request completes without error and does something else than it says, as on an adapter with
-    /// a defect.
+    /// The request completes without error but does something else, as on a defective adapter.
     Wrong(Wrong),
 }
 
-/// What a request does instead of what it says.
+/// The wrong effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Wrong {
-    /// Nothing.
+    /// No effect.
     Ignored,
-    /// A bind covers [`LONGER_BYTES`] more than it says.
+    /// The bind covers [`LONGER_BYTES`] more than requested.
     Longer,
-    /// The first entry of a bind's list begins one byte later than it says.
+    /// The first entry of the bind's list begins one byte later than requested.
     Shifted,
 }
 
-/// How much more a bind covers that is [`Wrong::Longer`].
+/// Additional bytes of a [`Wrong::Longer`] bind.
 pub const LONGER_BYTES: u32 = 4096;
 
 impl Wrong {
-    /// All, by their names in rules.
+    /// All variants and their names in rules.
     pub const NAMES: [(&'static str, Self); 3] = [
         ("ignored", Self::Ignored),
         ("longer", Self::Longer),
@@ -209,7 +208,7 @@ impl Wrong {
 }
 
 impl Action {
-    /// True if this can happen at such an event.
+    /// True if this effect is possible for the event.
     #[must_use]
     pub fn fits(self, event: Event) -> bool {
         match self {
@@ -230,13 +229,13 @@ impl Action {
 pub struct Rule {
     /// Index of the function where the event happens, counted from 1; 0 for any.
     pub function: u32,
-    /// What it speaks of.
+    /// The selected events.
     pub event: Event,
-    /// Which of these events.
+    /// The numbers of the events to which the rule applies.
     pub when: When,
-    /// How often at most; 0 for without limit.
+    /// Largest number of applications; 0 for no limit.
     pub times: u64,
-    /// What then.
+    /// The effect.
     pub action: Action,
 }
 

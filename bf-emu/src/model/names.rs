@@ -1,6 +1,6 @@
 //! Enums whose variants have names in reports and rules.
 
-/// Defines an enum of countable things and their names in reports.
+/// Defines an enum for counters, with the variants' names in reports.
 macro_rules! countable {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
@@ -9,10 +9,10 @@ macro_rules! countable {
         $vis enum $name { $($(#[$vmeta])* $variant,)* }
 
         impl $name {
-            /// Every one, in order.
+            /// All variants, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// Its name in reports.
+            /// The variant's name in reports.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }

@@ -1,5 +1,5 @@
-//! Cost profiles: durations of operations on hardware. A profile is TOML. It compiles to a [`ProfileTable`] of fixed size
-//! in the device file, which the signal handler reads.
+//! Cost profiles: durations of operations on hardware. A profile is TOML. It compiles to a
+//! [`ProfileTable`] of fixed size in the device file, which the signal handler reads.
 //!
 //! ```toml
 //! source = "where the numbers come from"
@@ -25,18 +25,17 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Most sizes in one profile: the tables of the field have four to six columns.
+/// Largest number of sizes in one profile. Published tables have four to six columns.
 pub const POINTS_MAX: usize = 8;
-/// Longest time a profile may ask for, in nanoseconds: a minute for one command is a mistake in
-/// the unit, not a model.
+/// Longest time in a profile, in nanoseconds. A minute for one command indicates a wrong unit.
 pub const COST_NS_MAX: u64 = 60_000_000_000;
-/// Largest size a profile may name, in bytes: 128 TiB, the user half of an x86-64 address space.
+/// Largest size in a profile, in bytes: 128 TiB, the user half of an x86-64 address space.
 pub const SIZE_BYTES_MAX: u64 = 1 << 47;
-/// Highest bandwidth a profile may name, in Mbit/s: 10 Tbit/s.
+/// Highest bandwidth in a profile, in Mbit/s: 10 Tbit/s.
 pub const BANDWIDTH_MBIT_PER_S_MAX: u64 = 10_000_000;
-/// Longest name of a profile, in bytes: the device file keeps it with its table.
+/// Longest name of a profile, in bytes. The device file stores it with the table.
 pub const NAME_MAX: usize = 48;
-/// Longest profile file that is read, in bytes.
+/// Longest profile file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 const BUILT_IN: [(&str, &str); 2] = [
@@ -44,8 +43,8 @@ const BUILT_IN: [(&str, &str); 2] = [
     ("bluefield3", include_str!("../../profiles/bluefield3.toml")),
 ];
 
-/// Something that takes time on hardware. "Direct", "Ksm" and "Umr" say what the mkey is: memory
-/// translation (MTT), fixed-size KLMs over another key, or a KLM mkey with `umr_en`.
+/// An operation that takes time on hardware. "Direct", "Ksm" and "Umr" name the kind of mkey:
+/// memory translation (MTT), fixed-size KLMs over another key, or a KLM mkey with `umr_en`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(usize)]
 #[non_exhaustive]
@@ -60,9 +59,9 @@ pub enum CostKind {
     UmemDereg,
     /// CREATE_MKEY with access mode MTT.
     CreateMkeyDirect,
-    /// CREATE_MKEY with access mode KSM or KLM and its translation given at once.
+    /// CREATE_MKEY with access mode KSM or KLM and its translation list.
     CreateMkeyKsm,
-    /// CREATE_MKEY with `umr_en` and free: bound later by UMR.
+    /// CREATE_MKEY with `umr_en` and free: a UMR binds it later.
     CreateMkeyUmr,
     /// DESTROY_MKEY of a direct mkey.
     DestroyMkeyDirect,
@@ -111,7 +110,7 @@ impl CostKind {
         CostKind::RdmaPerByte,
     ];
 
-    /// The key under `[cost_ns]`; None for the link's kinds, which `[link]` holds.
+    /// The key under `[cost_ns]`; None for the kinds in `[link]`.
     #[must_use]
     pub fn key(self) -> Option<&'static str> {
         Some(match self {
@@ -149,12 +148,12 @@ const _: () = {
     assert!(CostKind::RdmaLatency as usize == ROWS);
 };
 
-/// A compiled profile: plain data of fixed size without pointers, valid for any bit pattern, so
-/// that it may lie in memory that several processes map.
+/// A compiled profile: plain data of fixed size without pointers, valid for any bit pattern.
+/// Several processes may map it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfileTable {
-    /// Sizes of the columns in bytes; only the first `points` count.
+    /// Sizes of the columns in bytes. Only the first `points` are valid.
     sizes_bytes: [u64; POINTS_MAX],
     /// Columns in use.
     points: u64,
@@ -163,12 +162,12 @@ pub struct ProfileTable {
     latency_ns: u64,
     /// 0 for unlimited.
     bandwidth_mbit_per_s: u64,
-    /// 0 if all of the above cost nothing: asked at each doorbell.
+    /// 0 if all costs above are zero. Each doorbell checks it.
     costs: u64,
 }
 
 impl ProfileTable {
-    /// The table in which nothing costs anything.
+    /// The table with zero costs.
     pub const NONE: ProfileTable = ProfileTable {
         sizes_bytes: [0; POINTS_MAX],
         points: 0,
@@ -178,9 +177,9 @@ impl ProfileTable {
         costs: 0,
     };
 
-    /// The time in nanoseconds that `kind` takes for `bytes`: exact at the profile's sizes, linear
-    /// between them, constant below the first and, above the last, on the line through the last
-    /// two (never below 0).
+    /// The time in nanoseconds of `kind` for `bytes`. It is exact at the profile's sizes and linear
+    /// between them. It is constant below the first size. Above the last size it continues the line
+    /// through the last two (never below 0).
     ///
     /// Async-signal-safe: integer arithmetic only, no allocation, no panic for any table contents.
     #[must_use]
@@ -195,13 +194,13 @@ impl ProfileTable {
         }
     }
 
-    /// Whether messages take time on the link.
+    /// True if messages take time on the link.
     #[must_use]
     pub fn has_link(&self) -> bool {
         self.latency_ns != 0 || self.bandwidth_mbit_per_s != 0
     }
 
-    /// Whether nothing costs anything, so that callers may skip the clock altogether.
+    /// True if all costs are zero, so that callers need not read the clock.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.costs == 0
@@ -219,7 +218,7 @@ impl ProfileTable {
         let Some(first) = columns().next() else {
             return 0;
         };
-        // The segment whose upper end is the first column at or above `bytes`, or the last one.
+        // The segment up to the first column at or above `bytes`, or the last segment.
         let mut low = first;
         let mut high = first;
         for column in columns() {
@@ -235,8 +234,8 @@ impl ProfileTable {
         let offset = i128::from(bytes) - i128::from(low.0);
         let width = i128::from(high.0) - i128::from(low.0);
         let rise = i128::from(high.1) - i128::from(low.1);
-        // The product of two differences of u64 fits in i128 unless both are at their extremes,
-        // which only a damaged table can bring about: it then saturates.
+        // The product of two differences of u64 fits in i128 unless both are extreme. Only a
+        // damaged table has such values. The product then saturates.
         let cost = i128::from(low.1).saturating_add(rise.saturating_mul(offset) / width);
         u64::try_from(cost.max(0)).unwrap_or(u64::MAX)
     }
@@ -250,7 +249,7 @@ fn transfer_ns(bytes: u64, mbit_per_s: u64) -> u64 {
         .map_or(0, |ns| u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// A checked profile: its compiled table and the text it came from.
+/// A checked profile: its compiled table and its text.
 #[derive(Clone, Debug)]
 pub struct Profile {
     name: String,
@@ -259,22 +258,22 @@ pub struct Profile {
     table: ProfileTable,
 }
 
-/// Why a profile was refused.
+/// Reason why a profile was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Neither a built-in name nor a file.
+    /// The name is neither a built-in profile nor a readable file.
     #[error(
         "no profile {name:?}: the built-in ones are {}; any other name is the path of a file ({source})",
         built_in_names()
     )]
     Read {
-        /// The name or path as given.
+        /// The given name or path.
         name: String,
-        /// What the system said to the path.
+        /// The system's error for the path.
         source: std::io::Error,
     },
-    /// The file is too long to be a profile.
+    /// The file is too long.
     #[error("profile {name} has {bytes} bytes; at most {FILE_BYTES_MAX} are read")]
     TooLong {
         /// The path.
@@ -282,7 +281,7 @@ pub enum ProfileError {
         /// Its length.
         bytes: u64,
     },
-    /// No TOML, or a key that does not exist, or a value of the wrong type.
+    /// The text is not TOML, has an unknown key, or has a value of the wrong type.
     #[error("profile {name}: {source}")]
     Syntax {
         /// The profile.
@@ -290,26 +289,26 @@ pub enum ProfileError {
         /// The parser's message with line and column.
         source: Box<toml::de::Error>,
     },
-    /// A cost that does not exist.
+    /// The cost is unknown.
     #[error("profile {name}: cost_ns.{key} is not a cost; the costs are {known}")]
     UnknownCost {
         /// The profile.
         name: String,
-        /// The key met.
+        /// The unknown key.
         key: String,
-        /// The keys there are.
+        /// The known keys.
         known: String,
     },
-    /// A value is outside what is allowed.
+    /// A value is outside of its range.
     #[error("profile {name}: {key} is {value}; allowed: {allowed}")]
     Value {
         /// The profile.
         name: String,
         /// The key.
         key: String,
-        /// The value met.
+        /// The given value.
         value: String,
-        /// The values that would do.
+        /// The permitted values.
         allowed: String,
     },
 }
@@ -343,8 +342,8 @@ struct RawLink {
 }
 
 impl Profile {
-    /// The built-in profile of that name, else the file at that path. A file's profile is named
-    /// after the file: `slow.toml` is "slow".
+    /// The built-in profile with that name, or else the file at that path. A file's profile has the
+    /// file's name: `slow.toml` is "slow".
     ///
     /// # Errors
     /// A [`ProfileError`] that names the profile and the key.
@@ -394,19 +393,19 @@ impl Profile {
         })
     }
 
-    /// Its name, for output and for telling two states apart.
+    /// The profile's name, for output and for comparison of states.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its numbers come from, as the profile itself says.
+    /// The source of its numbers, from the profile's text.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The TOML it was parsed from.
+    /// The TOML text of the profile.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -457,7 +456,7 @@ fn compile(name: &str, raw: &RawProfile) -> Result<ProfileTable, ProfileError> {
             ));
         }
     }
-    // Without sizes one column at 0 holds the constants.
+    // A profile without sizes has one column at 0 for its constants.
     let points = sizes.max(1);
     table.points = points as u64;
 
@@ -650,8 +649,8 @@ mod tests {
     }
 
     proptest! {
-        /// Exact at the points, between two neighbours' values in between, and monotone over the
-        /// whole range if the points are.
+        /// The cost is exact at the points and between two neighbours' values elsewhere. It is
+        /// monotone over the whole range if the points are.
         #[test]
         fn interpolation(
             sizes in proptest::collection::btree_set(0..SIZE_BYTES_MAX, 1..=POINTS_MAX),
@@ -685,7 +684,7 @@ mod tests {
             }
         }
 
-        /// A table of any bits gives some answer and no panic.
+        /// A table of arbitrary bits gives an answer without a panic.
         #[test]
         fn any_bits(
             sizes_bytes in any::<[u64; POINTS_MAX]>(),
@@ -707,7 +706,7 @@ mod tests {
             }
         }
 
-        /// No text makes the parser panic.
+        /// The parser accepts arbitrary text without a panic.
         #[test]
         fn never_panics(text in ".{0,200}") {
             let _ = Profile::parse("t", &text);

@@ -1,4 +1,4 @@
-//! The fabric as the user describes it: nodes, and mlx5 functions on them. Only parses and checks.
+//! The fabric in the user's description: nodes, and mlx5 functions on them. Only parses and checks.
 //!
 //! A topology file lists nodes, and functions under each node. Every other value may be omitted. Its default is then unique
 //! in the fabric:
@@ -40,42 +40,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::address::{Link, Mac};
 
-/// Most functions in one fabric. The device file holds one block of tables per function, and its
-/// size is fixed when it is made.
+/// Largest number of functions in one fabric. The device file holds one block of tables per
+/// function and has a fixed size.
 pub const FUNCTIONS_MAX: usize = 64;
-/// Most nodes in one fabric: each has at least one function.
+/// Largest number of nodes in one fabric. Each has at least one function.
 pub const NODES_MAX: usize = FUNCTIONS_MAX;
-/// Most ports of a function.
+/// Largest number of ports of a function.
 pub const PORTS_MAX: usize = 2;
-/// Most functions that one process sees: more HCAs than any server carries, and few enough for
-/// every view's name to be a file name.
+/// Largest number of functions visible to one process. Servers have fewer HCAs, and the name of
+/// every view fits into a file name.
 pub const VIEW_FUNCTIONS_MAX: usize = 16;
-/// Longest name of a node or a function, in bytes. Sixteen pairs of them with their separators must
-/// stay within the 255 bytes of a file name in the common case; [`VIEW_NAME_MAX`] checks the rest.
+/// Longest name of a node or a function, in bytes. Sixteen pairs of typical names with their
+/// separators fit into the 255 bytes of a file name. [`VIEW_NAME_MAX`] limits longer ones.
 pub const NAME_MAX: usize = 24;
-/// Longest text of a view, in bytes: it names a directory (`NAME_MAX` of Linux is 255), next to
-/// which a temporary one with a suffix is made.
+/// Longest text of a view, in bytes. It names a directory (`NAME_MAX` of Linux is 255). A temporary
+/// directory has the same name with a suffix.
 pub const VIEW_NAME_MAX: usize = 220;
-/// Longest topology file that is read, in bytes: 64 functions with every key take under 16 KiB.
+/// Longest topology file, in bytes. 64 functions with every key need less than 16 KiB.
 pub const FILE_BYTES_MAX: u64 = 256 * 1024;
-/// Largest vHCA id that may be chosen; 0xffff means "no vHCA" in several PRM commands.
+/// Largest vHCA id. 0xffff means "no vHCA" in several PRM commands.
 pub const VHCA_ID_MAX: u16 = 0xfffe;
 /// Largest unicast LID (InfiniBand Architecture 1.3, section 4.1.3).
 pub const LID_MAX: u16 = 0xbfff;
 /// PCI device id of a BlueField-3 function (vendor 0x15b3).
 pub const PCI_DEVICE_BLUEFIELD3: u16 = 0xa2dc;
-/// PCI domain of the emulated functions. No machine's own devices are in it, so that a path of ours
-/// never hides a real device.
+/// PCI domain of the emulated functions. Real devices do not use it, so an emulated path never
+/// hides a real device.
 pub const PCI_DOMAIN: u16 = 0xbf00;
 /// Longest name of a network device, in bytes (`IFNAMSIZ` less its NUL, linux/if.h).
 pub const NDEV_NAME_MAX: usize = 15;
-/// The network device of an Ethernet port for which nothing is said. It is there on every machine, and
-/// its routes lead to the default addresses, which is what UCX asks for.
+/// Default network device of an Ethernet port. It exists on every machine, and its routes lead to
+/// the default addresses, as UCX requires.
 pub const NDEV_DEFAULT: &str = "lo";
-/// MTU of an Ethernet port for which nothing is said: that of network devices.
+/// Default MTU of an Ethernet port: the default of network devices.
 pub const MTU_DEFAULT: u16 = 1500;
 
-/// Where a function is seen: in the server, or in the BlueField's own Arm cores.
+/// The side of a function: the server, or the BlueField's Arm cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -94,50 +94,50 @@ impl fmt::Display for Role {
     }
 }
 
-/// One mlx5 function (vHCA) of the fabric, with every value decided and checked.
+/// One mlx5 function (vHCA) of the fabric, with all values set and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSpec {
     /// `<node>.<function>`, unique: "node0.host".
     pub name: String,
-    /// Name of the node it is on.
+    /// Name of its node.
     pub node: String,
     /// Host or DPU side.
     pub role: Role,
-    /// The function's gvmi: unique over the fabric, 1..=[`VHCA_ID_MAX`].
+    /// The function's gvmi: unique in the fabric, 1..=[`VHCA_ID_MAX`].
     pub vhca_id: u16,
-    /// Equal for all functions of a node; its most significant byte comes first on the wire.
+    /// Equal for all functions of a node. Its most significant byte is the first on the wire.
     pub sys_image_guid: u64,
-    /// Unique over the fabric.
+    /// Unique in the fabric.
     pub node_guid: u64,
-    /// Its ports, the first of them port 1: at least one, at most [`PORTS_MAX`].
+    /// Its ports, port 1 first: at least one, at most [`PORTS_MAX`].
     pub ports: Vec<PortSpec>,
     /// PCI device id (vendor is 0x15b3).
     pub pci_device: u16,
-    /// PCI address, `dddd:bb:dd.f` in lower-case hexadecimal, unique over the fabric.
+    /// PCI address, `dddd:bb:dd.f` in lower-case hexadecimal, unique in the fabric.
     pub pci_bdf: String,
 }
 
 /// A port of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// What it is connected to.
+    /// Kind of its link.
     pub link: Link,
-    /// Unique over the fabric, 1..=[`LID_MAX`]; 0 on Ethernet.
+    /// Unique in the fabric, 1..=[`LID_MAX`]; 0 on Ethernet.
     pub lid: u16,
-    /// Unique over the fabric.
+    /// Unique in the fabric.
     pub guid: u64,
-    /// What only an Ethernet port has.
+    /// Attributes of an Ethernet port.
     pub ethernet: Option<EthernetSpec>,
 }
 
-/// An Ethernet port, as far as it differs from an InfiniBand one.
+/// The additional attributes of an Ethernet port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EthernetSpec {
-    /// Unique over the fabric.
+    /// Unique in the fabric.
     pub mac: Mac,
-    /// Unique over the fabric, at most [`ADDRESSES_MAX`](super::address::ADDRESSES_MAX).
+    /// Unique in the fabric, at most [`ADDRESSES_MAX`](super::address::ADDRESSES_MAX).
     pub addresses: Vec<IpAddr>,
-    /// The network device of this machine that users are told of.
+    /// The network device of this machine that the port reports.
     pub ndev: String,
     /// MTU of the network device, in bytes.
     pub mtu: u16,
@@ -149,28 +149,28 @@ pub struct Topology {
     functions: Vec<FunctionSpec>,
 }
 
-/// The functions one process sees, in the order of its mlx5_0, mlx5_1, ...
+/// The functions visible to one process, in the order of its mlx5_0, mlx5_1, ...
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// The function behind mlx5_`i`, uverbs`i` is `functions[i]`.
     pub functions: Vec<FunctionSpec>,
-    /// The directory that stands in for this process's `/sys`.
+    /// The directory that replaces this process's `/sys`.
     pub sys_root: PathBuf,
 }
 
-/// Why a topology, or a view of one, was refused.
+/// Reason why a topology, or a view of one, was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// The file could not be read.
+    /// The file is not readable.
     #[error("reading topology {}: {source}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is too long to be a topology.
+    /// The file is too long.
     #[error(
         "topology {} has {bytes} bytes; at most {FILE_BYTES_MAX} are read", file.display()
     )]
@@ -180,7 +180,7 @@ pub enum TopologyError {
         /// Its length.
         bytes: u64,
     },
-    /// The file is no TOML, or has a key that does not exist, or a value of the wrong type.
+    /// The file is not TOML, has an unknown key, or has a value of the wrong type.
     #[error("topology {}: {source}", file.display())]
     Syntax {
         /// The file.
@@ -188,19 +188,19 @@ pub enum TopologyError {
         /// The parser's message with line and column.
         source: Box<toml::de::Error>,
     },
-    /// A value is outside what is allowed.
+    /// A value is outside of its range.
     #[error("topology {}: {key} is {value}; allowed: {allowed}", file.display())]
     Value {
         /// The file.
         file: PathBuf,
         /// The key, as `node[1].function[0].lid`.
         key: String,
-        /// The value met.
+        /// The given value.
         value: String,
-        /// The values that would do.
+        /// The permitted values.
         allowed: String,
     },
-    /// A value that must be unique is used twice.
+    /// A value that must be unique occurs twice.
     #[error("topology {}: {key} is {value}, which {first} has already", file.display())]
     Duplicate {
         /// The file.
@@ -212,20 +212,20 @@ pub enum TopologyError {
         /// The first key.
         first: String,
     },
-    /// A view names a function that is not there.
+    /// A view names a function that does not exist.
     #[error("no function {name:?} in the topology; it has {known}")]
     UnknownFunction {
-        /// The name asked for.
+        /// The given name.
         name: String,
-        /// All names there are.
+        /// The existing names.
         known: String,
     },
     /// A view is empty, too long, or names a function twice.
     #[error("view {view:?} {problem}")]
     BadView {
-        /// The list as given.
+        /// The given list.
         view: String,
-        /// What is wrong with it.
+        /// The error.
         problem: String,
     },
 }
@@ -237,7 +237,7 @@ impl Topology {
         &self.functions
     }
 
-    /// The function called `name` ("node0.host") and its position in [`Self::functions`].
+    /// The function with this name ("node0.host") and its index in [`Self::functions`].
     #[must_use]
     pub fn function(&self, name: &str) -> Option<(usize, &FunctionSpec)> {
         self.functions
@@ -290,8 +290,7 @@ impl Topology {
         Ok(chosen)
     }
 
-    /// The topology as a file in which every value is written out. Parsing it gives the same
-    /// topology.
+    /// The topology as a file with all values. Parsing it gives the same topology.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
@@ -329,7 +328,7 @@ impl Topology {
 }
 
 impl FunctionSpec {
-    /// What a topology file says of its ports.
+    /// The keys of a topology file for its ports.
     fn ports_toml(&self) -> String {
         let ports = self.ports.iter().enumerate();
         let ports: String = ports.map(|(index, port)| port.to_toml(index)).collect();
@@ -339,14 +338,14 @@ impl FunctionSpec {
     /// The name without its node: "host".
     #[must_use]
     pub fn short_name(&self) -> &str {
-        // Neither part holds a dot: `checked_name` refuses it.
+        // Neither part contains a dot: `checked_name` refuses it.
         self.name
             .rsplit_once('.')
             .map_or(self.name.as_str(), |(_, short)| short)
     }
 }
 
-/// A GUID as sysfs prints it: four groups of four hexadecimal digits.
+/// A GUID in the form of sysfs: four groups of four hexadecimal digits.
 #[must_use]
 pub fn guid_text(guid: u64) -> String {
     format!(
@@ -372,7 +371,7 @@ mod tests {
         Topology::parse(Path::new(FILE), text)
     }
 
-    /// Checks that `text` is refused with a message that holds all of `parts`.
+    /// Checks that `text` is refused with a message that contains all of `parts`.
     fn check_refused(text: &str, parts: &[&str]) {
         let message = match parse(text) {
             Ok(topology) => panic!("{text:?} was accepted as {topology:?}"),
@@ -572,7 +571,7 @@ mod tests {
     }
 
     proptest! {
-        /// Writing a topology out and parsing it again changes nothing, and what must be unique is.
+        /// A topology that is written and parsed again is equal, and its unique values are unique.
         #[test]
         fn round_trip(shape in proptest::collection::vec(1_usize..6, 1..10), ports in 1_usize..3) {
             let mut text = String::new();
@@ -598,7 +597,7 @@ mod tests {
             prop_assert_eq!(distinct(|f| guid_text(f.sys_image_guid)), shape.len());
         }
 
-        /// No text makes the parser panic.
+        /// The parser accepts arbitrary text without a panic.
         #[test]
         fn never_panics(text in ".{0,200}") {
             let _ = parse(&text);

@@ -10,22 +10,22 @@ use crate::fabric::objects::{Cq, Mkey, MkeyKind, Qp, Srq};
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE, QPN_BASE};
 
-/// An object: whose it is, what it is, and what there is to say of it.
+/// An object: its owner, its kind, and its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Object {
     /// Name of its function.
     pub function: String,
     /// "mkey", "qp", "cq", "srq", "umem", "device_memory", "pd" or "channel".
     pub kind: &'static str,
-    /// Its number on the device; an mkey's whole key.
+    /// Its number on the device; for an mkey, the whole key.
     pub number: u32,
-    /// Process of its owner; none if that is gone.
+    /// Process number of its owner; None if the process has ended.
     pub pid: Option<i32>,
-    /// What else there is to say, by name.
+    /// Other attributes, by name.
     pub fields: Fields,
 }
 
-/// Named values in the order in which they are shown.
+/// Named values in display order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(Vec<(&'static str, String)>);
 
@@ -63,7 +63,7 @@ impl fmt::Display for Object {
     }
 }
 
-/// Every object of every function. The device stands still meanwhile.
+/// Every object of every function. The device's lock is held during the call.
 #[must_use]
 pub fn objects(fabric: &Fabric) -> Vec<Object> {
     let locked = fabric.lock();

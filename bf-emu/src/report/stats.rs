@@ -16,7 +16,7 @@ use crate::model::address::Link;
 pub struct Counts(Vec<(&'static str, u64)>);
 
 impl Counts {
-    /// The count of this name; None if there is no such counter.
+    /// The count with this name; None if it does not exist.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0
@@ -32,21 +32,21 @@ impl Serialize for Counts {
     }
 }
 
-/// What one function did and has.
+/// Counters and objects of one function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionStats {
     /// Its name in the topology.
     pub name: String,
     /// gvmi.
     pub vhca_id: u16,
-    /// Its ports, the first of them port 1.
+    /// Its ports, port 1 first.
     pub ports: Vec<PortStats>,
     /// Commands, by name.
     pub commands: Counts,
     /// Work requests, by opcode.
     pub wqes: Counts,
-    /// Stores to its UAR pages that trapped: doorbells, arms, and what of a BlueFlame copy could not
-    /// be stepped over.
+    /// Stores to its UAR pages that trapped: doorbells, arms, and stores of a BlueFlame copy that
+    /// were not skipped.
     pub traps: u64,
     /// Stores to send doorbells.
     pub doorbells: u64,
@@ -54,7 +54,7 @@ pub struct FunctionStats {
     pub cq_arms: u64,
     /// Completion queue entries written.
     pub completions: u64,
-    /// Events told to applications.
+    /// Events sent to applications.
     pub events: u64,
     /// Payload moved by its work requests, in bytes.
     pub bytes: u64,
@@ -63,62 +63,62 @@ pub struct FunctionStats {
     pub link_ns: u64,
     /// Refusals, by reason.
     pub refusals: Counts,
-    /// Objects that live now.
+    /// Number of live objects.
     pub objects: Counts,
-    /// Most objects that ever lived at once.
+    /// Largest number of live objects so far.
     pub objects_max: Counts,
 }
 
 /// A port of a function.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortStats {
-    /// What it is connected to.
+    /// Kind of its link.
     pub link: Link,
     /// Its LID; 0 on Ethernet.
     pub lid: u16,
-    /// What it is in: "ACTIVE", "DOWN" or "INIT".
+    /// Its state: "ACTIVE", "DOWN" or "INIT".
     pub state: &'static str,
 }
 
-/// What the device did and has.
+/// Counters and objects of the device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stats {
-    /// Version of this report's form.
+    /// Version of this report's schema.
     pub schema: u32,
     /// The device file.
     pub device: String,
     /// Name of the cost profile.
     pub profile: String,
-    /// Processes that died in the middle of a change, each repaired.
+    /// Number of repairs after a process died during a change.
     pub repairs: u64,
-    /// Faults on purpose that are in force.
+    /// Active fault rules.
     pub faults: Vec<FaultStats>,
     /// Its functions.
     pub functions: Vec<FunctionStats>,
 }
 
-/// A fault on purpose.
+/// An active fault rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct FaultStats {
     /// Its number.
     pub id: u32,
-    /// The process for which it holds; none if it holds for all.
+    /// The process to which it applies; None for all.
     pub pid: Option<i32>,
-    /// As it is written.
+    /// Text of the rule.
     pub rule: String,
-    /// Events that it spoke of.
+    /// Number of matching events.
     pub seen: u64,
-    /// Events that it struck.
+    /// Number of events to which it was applied.
     pub struck: u64,
 }
 
 /// Reads the counters of the device in directory `state`.
 ///
 /// # Errors
-/// There is no device, or it is of another version.
+/// No device exists, or it has another version.
 pub fn collect(state: &Path) -> Result<Stats, FabricError> {
     let fabric = engine::open(state)?;
-    // What the dead have left is not there any more, though nobody came across it yet.
+    // The objects of dead processes are released first.
     fabric.lock().sweep();
     let functions = (0..fabric.identities().len()).map(|index| function_stats(&fabric, index));
     Ok(Stats {
@@ -131,7 +131,7 @@ pub fn collect(state: &Path) -> Result<Stats, FabricError> {
     })
 }
 
-/// The faults on purpose that are in force, by number.
+/// The active fault rules, by number.
 #[must_use]
 pub fn faults(fabric: &Fabric) -> Vec<FaultStats> {
     let names = fabric.names();

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::fabric::trace::{Record, What};
 
-/// A record as it is shown, with names.
+/// A record for display, with names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown {
-    /// Its number, from 1: a gap is what was overwritten.
+    /// Its number, from 1. A gap means overwritten records.
     pub number: u64,
     /// Monotonic time of the machine, in nanoseconds.
     pub time_ns: u64,
@@ -36,25 +36,25 @@ pub struct Shown {
     /// Opcode of a device command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opcode: Option<u16>,
-    /// Which part of an entry or mailbox, from 0.
+    /// Index of the part of an entry or mailbox, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u8>,
     /// Bytes of an entry, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hex: Option<String>,
-    /// Bytes that were moved.
+    /// Bytes moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// errno of a call, syndrome of a request or completion; 0 for success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<u32>,
-    /// Time that a call took, in nanoseconds.
+    /// Duration of a call in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub took_ns: Option<u64>,
 }
 
 impl Shown {
-    /// A record with the names of the functions.
+    /// Adds the names of functions to a record.
     #[must_use]
     pub fn new(record: &Record, functions: &[&str]) -> Self {
         let function = functions.get(record.function).copied().unwrap_or("?");

@@ -19,53 +19,53 @@ use mlx5_prm::cqe::syndrome;
 use super::{Action, Call, Event, LATE_MAX_NS, Request, Rule, When, Wrong};
 use crate::bits::low32;
 
-/// Longest text that is looked at: far more than [`super::RULES_MAX`] rules need.
+/// Longest text of rules in bytes. [`super::RULES_MAX`] rules need far less.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
-/// What is wrong with a rule.
+/// An invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault rule {number} `{rule}`: {problem}")]
 pub struct FaultError {
-    /// Which rule of the text, from 1.
+    /// Number of the rule in the text, from 1.
     pub number: usize,
-    /// The rule.
+    /// Text of the rule.
     pub rule: String,
-    /// What is wrong.
+    /// The error.
     #[source]
     pub problem: Problem,
 }
 
-/// What can be wrong with a rule.
+/// Errors in rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It ends too early.
+    /// The rule is incomplete.
     #[error("{what} is missing after `{behind}`: {allowed}")]
     Missing {
-        /// What should be there.
+        /// The missing part.
         what: &'static str,
-        /// The word before.
+        /// The previous word.
         behind: String,
-        /// What may be there.
+        /// The permitted words.
         allowed: String,
     },
-    /// A word that is not known there.
+    /// A word is unknown at its position.
     #[error("`{word}` is not valid as {what}: {allowed}")]
     Unknown {
-        /// What should be there.
+        /// The expected part.
         what: &'static str,
-        /// What is there.
+        /// The unknown word.
         word: String,
-        /// What may be there.
+        /// The permitted words.
         allowed: String,
     },
-    /// Words behind the end.
+    /// Words follow the end of the rule.
     #[error("`{word}` is not allowed: the rule ends with its action")]
     Extra {
-        /// The first of them.
+        /// The first of these words.
         word: String,
     },
-    /// The action does not go with the event.
+    /// The action is not possible for the event.
     #[error("`{action}` is for {what} only")]
     Misfit {
         /// The action.
@@ -73,10 +73,10 @@ pub enum Problem {
         /// "commands" or "requests".
         what: &'static str,
     },
-    /// The text is too long to be meant.
+    /// The text is too long.
     #[error("{bytes} bytes of rules are more than {TEXT_BYTES_MAX}")]
     Long {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
 }
@@ -135,7 +135,7 @@ const ERRNOS: [(&str, i32); 17] = [
     ("EPROTONOSUPPORT", libc::EPROTONOSUPPORT),
 ];
 
-/// Units of time and their nanoseconds, the largest first.
+/// Units of time in nanoseconds, the largest first.
 const UNITS: [(&str, u64); 4] = [
     ("s", 1_000_000_000),
     ("ms", 1_000_000),
@@ -149,10 +149,10 @@ const ACTIONS: [&str; 10] = [
     "shifted",
 ];
 
-/// Reads rules for a device with these functions.
+/// Parses rules for a device with these functions.
 ///
 /// # Errors
-/// The first rule that is wrong, and what may stand there.
+/// The first invalid rule, and the permitted words.
 pub fn parse(text: &str, functions: &[&str]) -> Result<Vec<Rule>, FaultError> {
     if text.len() > TEXT_BYTES_MAX {
         let problem = Problem::Long { bytes: text.len() };
@@ -178,7 +178,7 @@ pub fn parse(text: &str, functions: &[&str]) -> Result<Vec<Rule>, FaultError> {
     Ok(rules)
 }
 
-/// A rule as it is written, for a device with these functions.
+/// The text of a rule, for a device with these functions.
 #[must_use]
 pub fn text(rule: &Rule, functions: &[&str]) -> String {
     let index = (rule.function as usize).checked_sub(1);
@@ -260,7 +260,7 @@ impl<'a> Words<'a> {
         Ok(word)
     }
 
-    /// Takes the next word if it is this one.
+    /// Consumes the next word if it is this one.
     fn take(&mut self, word: &'static str) -> bool {
         let is_it = self.rest.next_if_eq(&word).is_some();
         if is_it {
@@ -269,7 +269,7 @@ impl<'a> Words<'a> {
         is_it
     }
 
-    /// One of a list of names.
+    /// Parses one of a list of names.
     fn choice<T: Copy>(
         &mut self,
         what: &'static str,
@@ -404,7 +404,8 @@ fn parse_when(words: &mut Words<'_>) -> Result<When, Problem> {
 
 fn parse_action(words: &mut Words<'_>, event: Event) -> Result<Action, Problem> {
     let of_call = matches!(event, Event::Call(_));
-    // A word that is neither tells of both: the rule may lack its action, or misspell which.
+    // The error lists the words of both parts: the rule may lack its action, or misspell its
+    // selection.
     let known = ACTIONS.into_iter().chain(WHENS).chain(["times"]);
     let word = words.choice("action", known.map(|word| (word, word)))?;
     let misfit = |what| {
@@ -608,8 +609,8 @@ mod tests {
         })
     }
 
-    // Properties: a rule that is written is read as what it was; no text makes the parser panic; what
-    // it accepts always fits together; and what it refuses it can name.
+    // Properties: a formatted rule parses to the same rule; arbitrary text causes no panic;
+    // accepted rules are consistent; each refusal has a message.
     proptest! {
         #[test]
         fn a_rule_that_is_written_is_read_as_it_was(rules in proptest::collection::vec(any_rule(), 0..5)) {

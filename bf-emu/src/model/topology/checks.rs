@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{NAME_MAX, TopologyError};
 
-/// The values seen so far for one key that must be unique, with the place of each.
+/// The values of one unique key so far, with the position of each.
 pub(super) struct Unique<'a> {
     file: &'a Path,
     seen: Vec<(String, String)>,
@@ -33,7 +33,7 @@ impl<'a> Unique<'a> {
     }
 }
 
-/// Hands out the smallest numbers from 1 that the file does not use itself.
+/// Allocates the smallest numbers from 1 that the file does not use itself.
 pub(super) struct Numbers {
     taken: BTreeSet<i64>,
     next: i64,
@@ -109,7 +109,7 @@ pub(super) fn checked_bdf(file: &Path, key: String, text: &str) -> Result<String
             b'f' => matches!(byte, b'0'..=b'7'),
             separator => byte == *separator,
         });
-    // A PCI bus has 32 devices; the slice is ASCII because it matched the pattern.
+    // A PCI bus has 32 devices. The slice is ASCII because it matched the pattern.
     if fits && u8::from_str_radix(&text[8..10], 16).is_ok_and(|device| device < 32) {
         return Ok(text.to_owned());
     }

@@ -30,10 +30,11 @@ impl Topology {
         Self::with_nodes_and_ports(nodes, 1, Link::default())
     }
 
-    /// As [`Topology::with_nodes`], with so many ports of each function, all connected to a `link`.
+    /// Like [`Topology::with_nodes`], with `ports` ports of each function, all with the link
+    /// `link`.
     ///
     /// # Errors
-    /// As there, and unless `ports` is in 1..=[`PORTS_MAX`](super::PORTS_MAX).
+    /// Same as there, and unless `ports` is in 1..=[`PORTS_MAX`](super::PORTS_MAX).
     pub fn with_nodes_and_ports(
         nodes: usize,
         ports: usize,
@@ -52,7 +53,7 @@ impl Topology {
         build(file, raw)
     }
 
-    /// Reads and checks a topology file.
+    /// Loads and checks a topology file.
     ///
     /// # Errors
     /// A [`TopologyError`] that names the file and the key.
@@ -72,7 +73,7 @@ impl Topology {
         Self::parse(file, &text)
     }
 
-    /// Checks the text of a topology file; `file` only names it in errors.
+    /// Checks the text of a topology file. Errors name it `file`.
     ///
     /// # Errors
     /// A [`TopologyError`] that names `file` and the key.
@@ -85,7 +86,7 @@ impl Topology {
     }
 }
 
-/// Decides every value that the file leaves open and checks the whole.
+/// Sets every omitted value and checks the whole file.
 fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyError> {
     if !(1..=NODES_MAX).contains(&raw.node.len()) {
         let allowed = format!("1..={NODES_MAX} tables");
@@ -114,7 +115,7 @@ fn build(file: &Path, raw: RawTopology) -> Result<Topology, TopologyError> {
     Ok(Topology { functions })
 }
 
-/// The values of a fabric: those that must be unique, and the numbers that are free to be given out.
+/// The unique values of a fabric, and its free numbers.
 struct Values<'a> {
     file: &'a Path,
     vhca_ids: Numbers,
@@ -148,7 +149,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The functions of the `n`th node.
+    /// The functions of node `n`.
     fn node(
         &mut self,
         n: usize,
@@ -172,7 +173,7 @@ impl<'a> Values<'a> {
         let mut specs = Vec::with_capacity(functions.len());
         for (f, raw) in functions.iter().enumerate() {
             let spec = self.function((n, f), (&name, image), raw)?;
-            // All functions of a node have the image of its first one.
+            // All functions of a node have the system image GUID of its first function.
             if f == 0 {
                 let guid = guid_text(spec.sys_image_guid);
                 self.images.add(key("sys_image_guid"), guid)?;
@@ -183,7 +184,7 @@ impl<'a> Values<'a> {
         Ok(specs)
     }
 
-    /// The `f`th function of the `n`th node.
+    /// Function `f` of node `n`.
     fn function(
         &mut self,
         (n, f): (usize, usize),
@@ -230,8 +231,8 @@ impl<'a> Values<'a> {
 }
 
 fn default_guid(node: usize, function: usize) -> u64 {
-    // Positions are below FUNCTIONS_MAX, so neither part reaches the other's bits, and the last
-    // byte is never zero (UCX trims trailing zero bytes of a system image GUID).
+    // Positions are below FUNCTIONS_MAX, so the two parts do not overlap. The last byte is never
+    // zero (UCX removes trailing zero bytes of a system image GUID).
     GUID_BASE | (node as u64 + 1) << 8 | (function as u64 + 1)
 }
 

@@ -11,11 +11,11 @@ use super::{
 };
 use crate::model::address::{ADDRESSES_MAX, Gid, Mac, gid_of};
 
-/// MTUs that an Ethernet port may have: the smallest carries 256 bytes of data, the largest is a jumbo
-/// frame's.
+/// MTUs of an Ethernet port: the smallest carries 256 bytes of data, the largest is that of a jumbo
+/// frame.
 const MTUS: std::ops::RangeInclusive<u16> = 352..=9978;
 
-/// What must be unique over the ports of a fabric.
+/// The unique values of a fabric's ports so far.
 pub(super) struct Seen<'a> {
     pub(super) lids: Numbers,
     pub(super) unique_lid: Unique<'a>,
@@ -24,7 +24,7 @@ pub(super) struct Seen<'a> {
     pub(super) unique_address: Unique<'a>,
 }
 
-/// The ports of a function, which is the `place.1`th of the `place.0`th node, checked.
+/// The checked ports of function `place.1` of node `place.0`.
 pub(super) fn ports(
     file: &Path,
     place: (usize, usize),
@@ -57,7 +57,7 @@ pub(super) fn ports(
             (_, Some(text)) => checked_guid(file, key("port_guid"), text)?,
             (_, None) => second_guid(node_guid),
         };
-        // The first has the node's, which is checked.
+        // The first port has the node GUID, which is already checked.
         if index != 0 {
             seen.unique_guid.add(key("port_guid"), guid_text(guid))?;
         }
@@ -161,8 +161,8 @@ fn ethernet(
     })
 }
 
-/// An address that a port may have: of one machine, not link-local (that one follows from the MAC) and
-/// not written so that it would be another's.
+/// An IP address of a port. It must be unicast and not link-local (the MAC determines the
+/// link-local address), and its form must not name another address.
 fn checked_address(file: &Path, key: String, text: &str) -> Result<IpAddr, TopologyError> {
     let fits = |address: &IpAddr| match address {
         IpAddr::V4(a) => !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast(),
@@ -179,7 +179,7 @@ fn checked_address(file: &Path, key: String, text: &str) -> Result<IpAddr, Topol
     })
 }
 
-/// An IPv4 address that this machine routes to itself, and an IPv6 one.
+/// An IPv4 address that this machine routes to itself, and an IPv6 address.
 fn default_addresses((node, function, port): (usize, usize, usize)) -> Vec<IpAddr> {
     let byte =
         |value: usize| u8::try_from(value).expect("at most 64 nodes, 64 functions and 2 ports");
@@ -191,7 +191,7 @@ fn default_addresses((node, function, port): (usize, usize, usize)) -> Vec<IpAdd
     ]
 }
 
-/// GUID of a second port: the function's, with another number in the middle.
+/// GUID of a second port: the function's GUID with another number in the middle.
 fn second_guid(node_guid: u64) -> u64 {
     match node_guid ^ 1 << 32 {
         0 => u64::MAX,
@@ -200,14 +200,14 @@ fn second_guid(node_guid: u64) -> u64 {
 }
 
 impl PortSpec {
-    /// The GIDs of the port's addresses, without that of its MAC.
+    /// The GIDs of the port's IP addresses, without the link-local GID.
     #[must_use]
     pub fn address_gids(&self) -> Vec<Gid> {
         let addresses = self.ethernet.iter().flat_map(|port| &port.addresses);
         addresses.map(|address| gid_of(*address)).collect()
     }
 
-    /// What a topology file says of the port at `index`.
+    /// The keys of a topology file for the port at `index`.
     pub(super) fn to_toml(&self, index: usize) -> String {
         let mut text = String::new();
         let suffix = if index == 0 { "" } else { "_2" };

@@ -45,7 +45,7 @@ pub(super) struct RawFunction {
 }
 
 impl RawNode {
-    /// A host and a DPU function with so many ports of a kind each.
+    /// A host and a DPU function with `ports` ports each, of one kind of link.
     pub(super) fn with_ports(ports: usize, link: Link) -> Self {
         let function = |role| RawFunction {
             ports: Some(i64::try_from(ports).unwrap_or(i64::MAX)),
@@ -86,7 +86,7 @@ impl RawFunction {
         }
     }
 
-    /// What is said of the first or the second port.
+    /// The keys of the first or the second port.
     pub(super) fn port(&self, index: usize) -> RawPort<'_> {
         match index {
             0 => RawPort {
@@ -109,7 +109,7 @@ impl RawFunction {
     }
 }
 
-/// What a file says of a port; keys of the second port end in `_2`.
+/// The keys of a port in the file. Keys of the second port end in `_2`.
 pub(super) struct RawPort<'a> {
     pub(super) link: Option<Link>,
     pub(super) lid: Option<i64>,
@@ -120,7 +120,7 @@ pub(super) struct RawPort<'a> {
 }
 
 impl RawPort<'_> {
-    /// The first key of a port that is said, if any is.
+    /// The first key of the port in the file, if any.
     pub(super) fn first_key(&self) -> Option<&'static str> {
         [
             ("link", self.link.is_some()),
@@ -136,7 +136,7 @@ impl RawPort<'_> {
 }
 
 impl RawPort<'_> {
-    /// The first key that only an Ethernet port may have.
+    /// The first key in the file that only an Ethernet port may have.
     pub(super) fn first_key_of_ethernet(&self) -> Option<&'static str> {
         let other = RawPort {
             link: None,
