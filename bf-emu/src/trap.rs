@@ -29,15 +29,15 @@ pub struct Store {
     pub length: u8,
     /// Bytes stored; for a masked AVX-512 store, the bytes with all lanes on.
     pub width: u8,
-    /// What is stored, in its low `width` bytes, if it comes from a general register or an
-    /// immediate. The contents of vector registers are not looked at.
+    /// The stored value in its low `width` bytes, if it comes from a general register or an
+    /// immediate. Vector registers are not read.
     pub value: Option<u64>,
 }
 
-/// Decodes the instruction at the start of `bytes`. More bytes than the instruction has may be
-/// given, and fewer than [`INSTRUCTION_BYTES_MAX`], as at the end of a mapping.
+/// Decodes the instruction at the start of `bytes`. `bytes` may be longer than the instruction, or
+/// shorter than [`INSTRUCTION_BYTES_MAX`] at the end of a mapping.
 ///
-/// None if it is no store that this decoder knows, or is cut short.
+/// None if it is not a known store, or is incomplete.
 #[must_use]
 pub fn decode(bytes: &[u8], registers: &Registers) -> Option<Store> {
     let mut code = Code {
@@ -68,13 +68,13 @@ pub fn decode(bytes: &[u8], registers: &Registers) -> Option<Store> {
     })
 }
 
-/// Where the stored value comes from; registers by their encoding.
+/// Source of the stored value; registers by their encoding.
 #[derive(Clone, Copy)]
 enum Source {
     Vector,
     Immediate(u64),
     General(usize),
-    /// ah, ch, dh, bh, named by the register they are part of.
+    /// ah, ch, dh or bh, by the number of the containing register.
     HighByte(usize),
     /// A general register, its bytes in reverse order (MOVBE).
     Swapped(usize),
@@ -90,7 +90,7 @@ struct Prefixes {
     operand_size: bool,
     /// 0x67.
     address_size: bool,
-    /// The last of 0xf2 and 0xf3, which selects the instruction in the two-byte maps.
+    /// The last of 0xf2 and 0xf3. It selects the instruction in the two-byte maps.
     repeat: Option<u8>,
     lock: bool,
     rex: Option<u8>,
@@ -110,12 +110,12 @@ impl Prefixes {
         }
     }
 
-    /// Operand width where only REX.W chooses.
+    /// Operand width if only REX.W selects it.
     fn dword_or_qword(self) -> u8 {
         if self.rex(REX_W) { 8 } else { 4 }
     }
 
-    /// The mandatory prefix of the two-byte maps as VEX.pp numbers it.
+    /// The mandatory prefix of the two-byte maps, in the numbering of VEX.pp.
     fn pp(self) -> u8 {
         match (self.repeat, self.operand_size) {
             (Some(0xf3), _) => 2,
@@ -126,7 +126,7 @@ impl Prefixes {
     }
 }
 
-/// The reg field of a ModRM byte whose other operand is memory.
+/// The reg field of a ModRM byte with a memory operand.
 #[derive(Clone, Copy)]
 struct ModRm {
     reg: u8,
@@ -175,10 +175,11 @@ impl Code<'_> {
                 0x67 => prefixes.address_size = true,
                 repeat @ (0xf2 | 0xf3) => prefixes.repeat = Some(repeat),
                 0xf0 => prefixes.lock = true,
-                // Segment overrides move the address, which the fault tells anyway.
+                // Segment overrides change the address, which the fault reports.
                 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 => {}
                 rex @ 0x40..=0x4f => {
-                    // A REX counts only right before the opcode; a prefix after it drops it.
+                    // A REX prefix is valid only directly before the opcode. A later prefix cancels
+                    // it.
                     let opcode = self.byte()?;
                     if is_prefix(opcode) {
                         self.at -= 1;
@@ -192,7 +193,7 @@ impl Code<'_> {
         }
     }
 
-    /// ModRM, SIB and displacement; None for the register form, which stores nothing to memory.
+    /// ModRM, SIB and displacement; None for the register form, which does not store to memory.
     fn memory_operand(&mut self) -> Option<ModRm> {
         let modrm = self.byte()?;
         let (mode, reg, rm) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
@@ -254,9 +255,9 @@ impl Code<'_> {
                 let modrm = self.memory_operand()?;
                 let register = modrm.general(prefixes);
                 match (opcode, prefixes.pp()) {
-                    // MOVBE; with 0xf2 it would be CRC32.
+                    // MOVBE; with 0xf2 the opcode is CRC32.
                     (0xf1, 0 | 1) => Some((prefixes.width(), Source::Swapped(register))),
-                    // MOVDIR64B: the operand decoded is its source, the fault is at its target.
+                    // MOVDIR64B: the decoded operand is its source. The fault is at its target.
                     (0xf8, 1) => Some((64, Source::Vector)),
                     // MOVDIRI
                     (0xf9, 0) => Some((prefixes.dword_or_qword(), Source::General(register))),
@@ -320,7 +321,7 @@ impl Code<'_> {
         self.vector(map, second & 3, second & 0x80 != 0, full)
     }
 
-    /// The opcode and what follows it, after a VEX or EVEX prefix.
+    /// The opcode and its operands, after a VEX or EVEX prefix.
     fn vector(&mut self, map: u8, pp: u8, wide: bool, full: u8) -> Option<(u8, Source)> {
         let opcode = self.byte()?;
         self.memory_operand()?;
@@ -337,7 +338,7 @@ impl Code<'_> {
 }
 
 impl Prefixes {
-    /// VEX and EVEX hold these prefixes' meaning themselves; before them they are undefined.
+    /// VEX and EVEX encode these prefixes themselves. Such a prefix before them is undefined.
     fn allow_vex(self) -> bool {
         !self.operand_size && self.repeat.is_none() && !self.lock && self.rex.is_none()
     }
@@ -407,8 +408,8 @@ mod tests {
         }
     }
 
-    /// Checks width and value of a store that is all of `bytes`, and that it is refused when any of
-    /// its bytes is missing.
+    /// Checks width and value of a store that occupies all of `bytes`. Checks that it is refused if
+    /// its last bytes are missing.
     fn check(bytes: &[u8], width: u8, value: Option<u64>) {
         let length = u8::try_from(bytes.len()).unwrap();
         let expected = Store {
@@ -613,12 +614,13 @@ mod tests {
 
     #[test]
     fn a_rex_before_another_prefix_is_dropped() {
-        // rex.W 66 mov %ax,(%rax): the 66 counts, the REX does not.
+        // rex.W 66 mov %ax,(%rax): the 66 applies, the REX does not.
         check(&[0x48, 0x66, 0x89, 0x00], 2, Some(0x7700));
     }
 
     proptest! {
-        /// Any bytes decode to nothing or to a store within them, and bytes after it do not matter.
+        /// Any bytes decode to None or to a store within them. Bytes after the store have no
+        /// effect.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..20), extra in any::<[u8; 4]>()) {
             if let Some(store) = decode(&bytes, &registers()) {

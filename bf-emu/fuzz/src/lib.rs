@@ -1,7 +1,7 @@
-//! A device in the fuzzer's own process, and calls on it as libibverbs would frame them.
+//! A device in the fuzzer's own process, and calls on it in the form of libibverbs.
 //!
-//! What a call names as memory is memory of [`Arena`], or none at all: the device is right to write where its user tells
-//! it to, and a fuzzer that tells it to write over the fuzzer finds nothing.
+//! The addresses in a call are in [`Arena`] or unmapped. The device correctly writes to the
+//! addresses that its user names. Writes to the fuzzer's own memory would reveal no bug.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -18,27 +18,27 @@ use bf_emu::model::topology::Topology;
 const REQUEST: u64 = 0xc018_1b01;
 const HEADER_BYTES: usize = 24;
 const ATTR_BYTES: usize = 16;
-/// Attributes of one call: one more than the device takes.
+/// Attributes of one call: one more than the device accepts.
 const ATTRS_MAX: usize = 49;
-/// Files that one input can leave behind: one for each call.
+/// Files that one input can leave open: one for each call.
 const FILES_MAX: i32 = 64;
-/// Bytes of the memory that calls may name.
+/// Bytes of the arena.
 const ARENA_BYTES: usize = 1 << 16;
 
 /// The value of an attribute.
 #[derive(Debug, Clone, Arbitrary)]
 pub enum Value {
-    /// A number in the attribute itself, said to be so long.
+    /// A number in the attribute itself, and its declared length.
     Number(u32, u8),
-    /// A handle: of a kind and a place.
+    /// A handle: its kind and index.
     Handle(u8, u8),
-    /// Bytes elsewhere.
+    /// Bytes in the arena.
     Bytes(Vec<u8>),
-    /// Room for an answer.
+    /// A buffer for an answer.
     Room(u16),
     /// An address in the arena, as a number.
     Address(u16),
-    /// A place where nothing is, said to be so long.
+    /// An unmapped address, and its declared length.
     Nowhere(u16),
 }
 
@@ -47,7 +47,7 @@ pub enum Value {
 pub struct Attr {
     /// Low byte of its number.
     pub id: u8,
-    /// Whether the number is the driver's.
+    /// True for a number of the driver.
     pub of_driver: bool,
     /// Flags.
     pub flags: u8,
@@ -55,7 +55,7 @@ pub struct Attr {
     pub value: Value,
 }
 
-/// Memory that calls may name.
+/// Memory for the calls.
 pub struct Arena {
     bytes: Box<[u64]>,
 }
@@ -79,7 +79,8 @@ impl Arena {
     fn put(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= ARENA_BYTES, "beyond the arena");
         let to = self.bytes.as_mut_ptr().cast::<u8>();
-        // SAFETY: the target lies in the arena, which nobody else has now, and the source elsewhere.
+        // SAFETY: the target is in the arena, which is borrowed exclusively. The source is
+        // elsewhere.
         unsafe {
             to.add(offset)
                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
@@ -87,17 +88,17 @@ impl Arena {
     }
 }
 
-/// An open context, with all that belongs to one input.
+/// An open context and the resources of one input.
 pub struct Device {
     process: &'static Process,
     fd: RawFd,
-    /// What calls may name.
+    /// Memory for the calls.
     pub arena: Arena,
     used: usize,
 }
 
 impl Device {
-    /// Opens a context, on a device that is made at the first call.
+    /// Opens a context. The first call creates the device.
     pub fn open() -> Self {
         let process = process();
         let fd = process.open(0, true).expect("a context");
@@ -110,7 +111,7 @@ impl Device {
         }
     }
 
-    /// Makes a call; the attributes as they are afterwards, if it succeeded.
+    /// Makes a call. Returns the attributes after it, if it succeeded.
     pub fn call(&mut self, object: u16, method: u16, attrs: &[Attr]) -> Option<Vec<u64>> {
         let mut frame = vec![0_u64; (HEADER_BYTES + attrs.len() * ATTR_BYTES) / 8];
         let bytes = (HEADER_BYTES + attrs.len() * ATTR_BYTES) as u64;
@@ -118,7 +119,7 @@ impl Device {
             | u64::from(object) << 16
             | u64::from(method) << 32
             | (attrs.len() as u64) << 48;
-        // The driver's number, which is mlx5's.
+        // The driver number of mlx5.
         frame[2] = 1;
         for (attr, words) in attrs.iter().zip(frame[3..].chunks_exact_mut(2)) {
             let (length, data) = self.place(&attr.value);
@@ -137,7 +138,7 @@ impl Device {
             Value::Number(number, length) => (u16::from(length % 12), u64::from(*number)),
             Value::Handle(kind, slot) => (0, u64::from(*kind) << 24 | u64::from(*slot)),
             Value::Address(offset) => (8, self.arena.at(usize::from(*offset))),
-            // Not canonical: no mapping can ever be there.
+            // Not canonical: never mapped.
             Value::Nowhere(length) => (*length, 0x8000_0000_0000_0000),
             Value::Bytes(bytes) => {
                 let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
@@ -158,7 +159,7 @@ impl Device {
         }
     }
 
-    /// A fresh part of the arena; what does not fit into the rest begins anew.
+    /// An unused part of the arena. A request that does not fit starts at the beginning again.
     fn take(&mut self, bytes: usize) -> u64 {
         if self.used + bytes > ARENA_BYTES {
             self.used = 0;
@@ -171,18 +172,18 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Calls may have made files, which got the numbers behind the context's.
-        // SAFETY: asks for flags only; the number may be nobody's.
+        // Calls may have opened files, with descriptors after the context's.
+        // SAFETY: reads flags only; the descriptor may be closed.
         let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
         for fd in (self.fd..self.fd + FILES_MAX).take_while(is_open) {
             self.process.closing(fd);
-            // SAFETY: nobody but this device has opened a file since it was made.
+            // SAFETY: only this device has opened files since its creation.
             unsafe { libc::close(fd) };
         }
     }
 }
 
-/// Cuts a list of attributes to what is of interest.
+/// Truncates a list of attributes to the useful length.
 pub fn limited(attrs: &[Attr]) -> &[Attr] {
     &attrs[..attrs.len().min(ATTRS_MAX)]
 }
@@ -200,12 +201,12 @@ fn process() -> &'static Process {
         drop(fabric.expect("a fabric"));
         state.make_view("node0.host", &lock).expect("a view");
         drop(lock);
-        // SAFETY: the fuzzer runs in one thread, which is this one.
+        // SAFETY: the fuzzer has one thread, which is this one.
         unsafe { std::env::set_var(process::ENV_STATE, state.path()) };
         // SAFETY: as above.
         unsafe { std::env::set_var(process::ENV_AS, "node0.host") };
         let process = process::current().expect("a process on the device");
-        // The device is open; nothing looks for its directory any more.
+        // The device is open and no longer needs its directory.
         drop(dir);
         guard();
         process
@@ -213,11 +214,12 @@ fn process() -> &'static Process {
 }
 
 thread_local! {
-    /// What handled faults before.
+    /// The previous fault handlers.
     static BEFORE: RefCell<[Option<libc::sigaction>; 2]> = const { RefCell::new([None; 2]) };
 }
 
-/// Lets guarded copies survive a missing page, as the preload library does; other faults go to the fuzzer.
+/// Lets guarded copies survive a missing page, as in the preload library. The fuzzer handles other
+/// faults.
 fn guard() {
     for (index, signal) in [libc::SIGSEGV, libc::SIGBUS].into_iter().enumerate() {
         // SAFETY: all zero is a valid action.
@@ -226,7 +228,7 @@ fn guard() {
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = on_fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-        // SAFETY: both are valid, and the handler lives for ever.
+        // SAFETY: both are valid, and the handler is never unloaded.
         unsafe { libc::sigaction(signal, &action, &mut before) };
         BEFORE.with_borrow_mut(|all| all[index] = Some(before));
     }
@@ -237,7 +239,7 @@ extern "C" fn on_fault(
     _info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel gives the interrupted thread's context.
+    // SAFETY: the kernel passes the interrupted thread's context.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     {
@@ -251,7 +253,8 @@ extern "C" fn on_fault(
     let index = usize::from(signal == libc::SIGBUS);
     let before = BEFORE.with_borrow(|all| all[index]);
     if let Some(before) = before {
-        // SAFETY: it was the action before. The instruction faults again, and is its.
+        // SAFETY: the previous action is valid. The instruction faults again, and that action
+        // handles it.
         unsafe { libc::sigaction(signal, &before, std::ptr::null_mut()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Fault rules: any text is rules or an error, and rules say as text what they are.
+//! Fault rules: any text is rules or an error, and rules survive a round trip through text.
 #![no_main]
 
 use bf_emu::model::faults::parse::{parse, text};

@@ -1,4 +1,5 @@
-//! Command mailboxes: any commands on a context that has what they can refer to: a domain, memory, a page of doorbells.
+//! Command mailboxes: any commands on a context with a protection domain, memory and a doorbell
+//! page.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -7,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 
 /// Commands of one input.
 const COMMANDS_MAX: usize = 16;
-/// `UVERBS_ID_NS_SHIFT`: objects and methods of the driver begin here.
+/// `UVERBS_ID_NS_SHIFT`: first number of the driver's objects and methods.
 const DRIVER: u16 = 1 << 12;
 /// `UVERBS_OBJECT_DEVICE`, `UVERBS_METHOD_INVOKE_WRITE`.
 const INVOKE_WRITE: (u16, u16) = (0, 0);
@@ -28,7 +29,7 @@ enum Command {
     Destroy(Named),
 }
 
-/// An object: one that was made, or any.
+/// An object: a created one, or an arbitrary one.
 #[derive(Debug, Arbitrary)]
 enum Named {
     Made(u8),

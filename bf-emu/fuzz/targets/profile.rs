@@ -1,4 +1,5 @@
-//! Cost profiles: any text is a profile or an error, and a profile's times are within their limits.
+//! Cost profiles: any text is a profile or an error, and the times of a profile are within their
+//! limits.
 #![no_main]
 
 use bf_emu::model::profile::{COST_NS_MAX, CostKind, Profile};

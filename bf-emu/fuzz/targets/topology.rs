@@ -1,4 +1,5 @@
-//! Topology files: any text is a topology or an error, and a topology says as text what it is.
+//! Topology files: any text is a topology or an error, and a topology survives a round trip through
+//! text.
 #![no_main]
 
 use std::path::Path;

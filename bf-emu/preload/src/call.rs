@@ -1,5 +1,5 @@
-//! Common parts of all interposed functions: whether this process has devices, which path or device a call concerns,
-//! and the conversion of results to C.
+//! Common parts of all interposed functions: the check for devices in the environment, the path or
+//! device of a call, and the conversion of results to C.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -13,8 +13,8 @@ use bf_emu::sys::{self, Errno};
 use bf_emu::view::paths::{PathBuffer, Paths, Place};
 use bf_emu::view::state;
 
-/// Whether the environment asks for devices. Found out at the first call, whoever makes it: other
-/// libraries' constructors run before ours.
+/// True if the environment requests devices. Evaluated at the first call, which may come from
+/// another library's constructor before this library's.
 pub(crate) fn enabled() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -34,19 +34,19 @@ pub(crate) fn enabled() -> bool {
 }
 
 fn is_set(name: &CStr) -> bool {
-    // SAFETY: the name is a C string; the answer is NULL or a C string.
+    // SAFETY: the name is a C string. The result is NULL or a C string.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         !value.is_null() && *value != 0
     }
 }
 
-/// The device, attached to if need be; None if the environment does not ask for it.
+/// The device, attached at the first call; None if the environment does not request it.
 pub(crate) fn device() -> Option<&'static process::Process> {
     enabled().then(process::current)?
 }
 
-/// What `path` names for this process, with its other path in `buffer`.
+/// The target of `path` for this process. `buffer` receives a rewritten path.
 ///
 /// # Safety
 /// `path` is NULL or a C string.
@@ -54,7 +54,7 @@ pub(crate) unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Plac
     if path.is_null() || !enabled() {
         return Place::Elsewhere;
     }
-    // SAFETY: not NULL, hence a C string by the caller's promise.
+    // SAFETY: not NULL, so the caller promises a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     if !Paths::candidate(path) {
         return Place::Elsewhere;
@@ -65,12 +65,13 @@ pub(crate) unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Plac
     })
 }
 
-/// The paths of this process's view, read at the first use. A process that only looks at names, as
-/// `ibv_devices` or `ls` do, never attaches to the device.
+/// The path mapping of this process's view, read at the first use. A process that only reads names,
+/// such as `ibv_devices` or `ls`, never attaches to the device.
 pub(crate) fn view_paths() -> Option<&'static Paths> {
     static PATHS: OnceLock<Option<Paths>> = OnceLock::new();
     thread_local! {
-        /// This thread reads the view. The state's own files lie elsewhere, whatever their path looks like.
+        /// True while this thread reads the view. The state's own files are not in the view,
+        /// independent of their paths.
         static LOADS: Cell<bool> = const { Cell::new(false) };
     }
     if let Some(paths) = PATHS.get() {
@@ -95,10 +96,10 @@ pub(crate) fn view_paths() -> Option<&'static Paths> {
     paths
 }
 
-/// Runs `act`, and answers `fallback` if it panics, which is a bug in the device that must not
+/// Runs `act` and returns `fallback` if it panics. A panic is a bug in the device and must not
 /// unwind into C.
 pub(crate) fn guarded<T>(fallback: T, act: impl FnOnce() -> T) -> T {
-    // Whatever state a panic leaves behind is the device's, and it guards that itself.
+    // A panic can leave inconsistent state only in the device, which protects itself.
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(value) => value,
         Err(_) => {
@@ -109,7 +110,7 @@ pub(crate) fn guarded<T>(fallback: T, act: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Writes one line to stderr. A stderr that is closed or full changes nothing.
+/// Writes one line to stderr. A closed or full stderr has no effect.
 pub(crate) fn say(message: &str) {
     let _ = sys::write(
         libc::STDERR_FILENO,
@@ -117,7 +118,7 @@ pub(crate) fn say(message: &str) {
     );
 }
 
-/// The result of a call as C wants it: -1 and errno for an error.
+/// Converts a result to C: -1 and errno for an error.
 pub(crate) fn answer(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|errno| {
         set_errno(errno);

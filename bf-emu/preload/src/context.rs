@@ -10,7 +10,7 @@ use bf_emu::trap::Registers;
 use bf_emu::trap::copy::{self, Loaded, Thread};
 use libc::ucontext_t;
 
-/// Where the saved context has the general registers, in the order of their encoding.
+/// Indices of the general registers in the saved context, in the order of their encoding.
 const GENERAL: [c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -30,7 +30,7 @@ const GENERAL: [c_int; 16] = [
     libc::REG_R15,
 ];
 
-/// The general registers and the place of the instruction.
+/// The general registers and the instruction pointer.
 pub(crate) fn registers(context: &ucontext_t) -> Registers {
     let value = |register| get(context, register);
     Registers {
@@ -44,7 +44,7 @@ pub(crate) fn flags(context: &ucontext_t) -> u64 {
     get(context, libc::REG_EFL)
 }
 
-/// Changes the general registers and the place of the instruction.
+/// Sets the general registers and the instruction pointer.
 pub(crate) fn set_registers(context: &mut ucontext_t, registers: &Registers) {
     for (register, value) in GENERAL.into_iter().zip(registers.general) {
         set(context, register, value);
@@ -52,12 +52,12 @@ pub(crate) fn set_registers(context: &mut ucontext_t, registers: &Registers) {
     set(context, libc::REG_RIP, registers.rip);
 }
 
-/// Lets the thread go on elsewhere.
+/// Resumes the thread at another address.
 pub(crate) fn go_on_at(context: &mut ucontext_t, rip: usize) {
     set(context, libc::REG_RIP, rip as u64);
 }
 
-/// Place of a register: the numbers of `REG_*` are not negative.
+/// Index of a register. The `REG_*` numbers are not negative.
 fn place(register: c_int) -> usize {
     register.cast_unsigned() as usize
 }
@@ -80,18 +80,18 @@ pub(crate) fn low_half(context: &ucontext_t, register: u8) -> Option<u64> {
     Some(u64::from(a) | u64::from(b) << 32)
 }
 
-/// The saved floating-point and vector state, and which of its components there are; None where it is not in the
-/// form of XSAVE.
+/// The saved floating-point and vector state, and the bits of its components; None if it is not in
+/// the XSAVE format.
 pub(crate) fn saved_state(context: &ucontext_t) -> Option<(*const u8, u64)> {
-    /// XRSTOR wants it so.
+    /// Alignment that XRSTOR requires.
     const ALIGNMENT: usize = 64;
     let vectors = Vectors::of(context).filter(|vectors| vectors.has_components())?;
     let aligned = vectors.at.addr().is_multiple_of(ALIGNMENT);
     aligned.then(|| (vectors.at.cast_const().cast(), vectors.word(COMPONENTS_AT)))
 }
 
-/// Takes a thread that is behind the first store of a copy, at `behind`, to behind its last one, all
-/// of them within `rest`.
+/// Advances a thread from `behind`, the address after the first store of a copy, to after its last
+/// store within `rest`.
 pub(crate) fn follow_copy(
     context: &mut ucontext_t,
     mut registers: Registers,
@@ -121,25 +121,25 @@ pub(crate) fn follow_copy(
     }
 }
 
-/// The saved floating-point and vector state, in the form of XSAVE: a legacy region of 512 bytes, a
+/// The saved floating-point and vector state in the XSAVE format: a legacy region of 512 bytes, a
 /// header, and the components (`asm/sigcontext.h`, `struct _xstate`; Intel SDM volume 1, 13.4).
 #[derive(Clone, Copy)]
 struct Vectors {
     at: *mut libc::_libc_fpstate,
 }
 
-/// Place and value of the mark that components follow the legacy region (`FP_XSTATE_MAGIC1`).
+/// Offset and value of the mark for components after the legacy region (`FP_XSTATE_MAGIC1`).
 const MAGIC: (usize, u32) = (464, 0x4650_5853);
-/// Place of the number of bytes there are in all.
+/// Offset of the total size in bytes.
 const SIZE_AT: usize = 468;
-/// Place of the components that were saved, by number (`struct _fpx_sw_bytes`, `xfeatures`).
+/// Offset of the bits of saved components (`struct _fpx_sw_bytes`, `xfeatures`).
 const COMPONENTS_AT: usize = 472;
-/// Place of the components that are not in their initial state, by number.
+/// Offset of the bits of components that are not in their initial state.
 const IN_USE_AT: usize = 512;
-/// Number and place of the upper halves of ymm0 ... ymm15, 16 bytes each.
+/// Bit and offset of the upper halves of ymm0 ... ymm15, 16 bytes each.
 const AVX: (u64, usize) = (1 << 2, 576);
 const AVX_BYTES: usize = 256;
-/// Number of the upper halves of zmm0 ... zmm15, whose place differs between processors.
+/// Bit of the upper halves of zmm0 ... zmm15. Their offset differs between processors.
 const ZMM_HIGH: u64 = 1 << 6;
 
 impl Vectors {
@@ -149,15 +149,16 @@ impl Vectors {
     }
 
     fn get(self, register: usize) -> Option<libc::_libc_xmmreg> {
-        // SAFETY: the kernel's pointer into the frame of the handler that runs, which has the whole
-        // legacy region.
+        // SAFETY: the kernel's pointer into the frame of the running handler, which contains the
+        // whole legacy region.
         let legacy = unsafe { &*self.at };
         legacy._xmm.get(register).copied()
     }
 
-    /// Words of the state; the legacy region is always there, what is behind it only with the mark.
+    /// Reads a word of the state. The legacy region always exists, the part after it only with the
+    /// mark.
     fn word<T: Copy>(self, at: usize) -> T {
-        // SAFETY: callers ask for places within the region that is there; any bytes are a number.
+        // SAFETY: callers pass offsets within the existing region. Any bytes are a valid number.
         unsafe { ptr::read_unaligned(self.at.wrapping_byte_add(at).cast()) }
     }
 
@@ -166,7 +167,7 @@ impl Vectors {
         self.word::<u32>(MAGIC.0) == MAGIC.1 && size as usize >= AVX.1 + AVX_BYTES
     }
 
-    /// True if the parts of vector registers above 16 bytes can be cleared.
+    /// True if the upper parts of vector registers (above 16 bytes) can be cleared.
     fn upper_known(self) -> bool {
         self.has_components() && self.word::<u64>(IN_USE_AT) & ZMM_HIGH == 0
     }
@@ -179,10 +180,10 @@ impl Vectors {
             return;
         };
         let xmm_at = mem::offset_of!(libc::_libc_fpstate, _xmm) + xmm;
-        // SAFETY: one of the sixteen registers of the legacy region, which the kernel loads when the
-        // handler returns and nobody else looks at.
+        // SAFETY: one of the sixteen registers of the legacy region. The kernel loads it when the
+        // handler returns, and no other code reads it.
         unsafe { ptr::write_unaligned(self.at.wrapping_byte_add(xmm_at).cast(), loaded.bytes) };
-        // In its initial state the upper half is zero already.
+        // An upper half in its initial state is zero already.
         let clears = loaded.clears_upper && self.has_components();
         if clears && self.word::<u64>(IN_USE_AT) & AVX.0 != 0 {
             let high = self.at.wrapping_byte_add(AVX.1 + xmm).cast::<[u8; 16]>();

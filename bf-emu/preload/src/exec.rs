@@ -15,9 +15,9 @@ use crate::call::enabled;
 use crate::next::next_or;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
-/// Variables of a started program's environment, with the NULL behind them.
+/// Largest environment of a started program, in variables with the final NULL.
 const VARIABLES_MAX: usize = 4096;
-/// Bytes of its `LD_PRELOAD`, with the name and the NUL.
+/// Longest `LD_PRELOAD` of a started program in bytes, with the name and the NUL.
 const PRELOAD_BYTES_MAX: usize = 4096;
 
 type Strings = *const *const c_char;
@@ -27,15 +27,15 @@ unsafe extern "C" {
 }
 
 fn own_environment() -> Strings {
-    // SAFETY: the C library's variable; who changes the environment while another thread starts a program
-    // has the same race without us.
+    // SAFETY: the C library's variable. A program that changes the environment while another thread
+    // starts a program has the same race without this library.
     unsafe { environ }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
     let next = next_or!(-1, fn execve(*const c_char, Strings, Strings) -> c_int);
-    // SAFETY: the caller's own arguments, but for the environment, which is one.
+    // SAFETY: the caller's own arguments. The replaced environment is valid.
     let start = |variables| unsafe { next(path, arguments, variables) };
     // SAFETY: NULL or an environment, by the caller's promise.
     unsafe { with_library(variables, start) }
@@ -86,7 +86,7 @@ macro_rules! spawning {
                     *mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings
                 ) -> c_int
             );
-            // SAFETY: the caller's own arguments, but for the environment, which is one.
+            // SAFETY: the caller's own arguments. The replaced environment is valid.
             let start = |variables| unsafe {
                 next(child, path, actions, attributes, arguments, variables)
             };
@@ -98,17 +98,17 @@ macro_rules! spawning {
 
 spawning!(posix_spawn, posix_spawnp);
 
-/// Calls `start` with an environment that asks for this library if it asks for devices.
+/// Calls `start` with an environment that loads this library, if the environment requests devices.
 ///
 /// # Safety
-/// `variables` is NULL or an environment: C strings and a NULL behind them.
+/// `variables` is NULL or an environment: C strings followed by a NULL.
 unsafe fn with_library(variables: Strings, start: impl FnOnce(Strings) -> c_int) -> c_int {
     if variables.is_null() || !enabled() {
         return start(variables);
     }
     // SAFETY: the caller's promise.
     let length = unsafe { length_of(variables) };
-    // SAFETY: so many strings are there; they stay as they are during the call.
+    // SAFETY: the environment has this number of strings, which do not change during the call.
     let all = unsafe { std::slice::from_raw_parts(variables, length) };
     let value = |name: &str| all.iter().find_map(|variable| value_of(*variable, name));
     let (Some(library), Some(_), Some(_)) = (value(ENV_LIBRARY), value(ENV_STATE), value(ENV_AS))
@@ -126,7 +126,7 @@ unsafe fn with_library(variables: Strings, start: impl FnOnce(Strings) -> c_int)
         &mut preload,
         &[LD_PRELOAD.as_bytes(), b"=", library, b":", others],
     );
-    // One more variable, and the NULL.
+    // One additional variable, and the NULL.
     if !fits || length + 2 > list.len() {
         const TEXT: &[u8] =
             b"bf-emu: LD_PRELOAD of a started program is too long to add the device's \
@@ -144,13 +144,13 @@ unsafe fn with_library(variables: Strings, start: impl FnOnce(Strings) -> c_int)
     start(list.as_ptr())
 }
 
-/// How many strings there are before the NULL.
+/// Number of strings before the NULL.
 ///
 /// # Safety
-/// As [`with_library`], and not NULL.
+/// Same as [`with_library`], and `variables` is not NULL.
 unsafe fn length_of(variables: Strings) -> usize {
     let at = |length| {
-        // SAFETY: no place behind the NULL is looked at.
+        // SAFETY: no element after the NULL is read.
         unsafe { *variables.wrapping_add(length) }
     };
     (0..)
@@ -158,14 +158,14 @@ unsafe fn length_of(variables: Strings) -> usize {
         .unwrap_or_default()
 }
 
-/// The value of a variable, if it has this name.
+/// The value of a variable with this name.
 fn value_of<'a>(variable: *const c_char, name: &str) -> Option<&'a [u8]> {
-    // SAFETY: a string of the environment that the caller of the interposed function gave.
+    // SAFETY: a string of the environment from the interposed function's caller.
     let bytes = unsafe { CStr::from_ptr(variable) }.to_bytes();
     bytes.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// Puts parts into a buffer that ends with a NUL; false if they do not fit.
+/// Concatenates parts into a buffer that ends with a NUL. Returns false if they do not fit.
 fn put(buffer: &mut [u8], parts: &[&[u8]]) -> bool {
     let mut at = 0;
     for part in parts {

@@ -23,17 +23,17 @@ use crate::next::{next, of_libc};
 use crate::records::{self, Recorded};
 use crate::resume::resume;
 
-/// Smallest page of x86-64; an instruction is read across its end only if it has to be.
+/// Smallest page of x86-64. An instruction is read across a page end only if necessary.
 const PAGE_BYTES: usize = 4096;
-/// Makes the trap's handler that of `signal`. Gives the action that it replaced, unless that was
-/// the trap's already; None if there is no way to do so.
+/// Installs the trap's handler for `signal`. Returns the replaced action, unless the trap's handler
+/// was already installed; None if the installation is not possible.
 pub(crate) fn take(signal: c_int) -> Option<Option<Recorded>> {
     // SAFETY: an action is plain data.
     let mut ours: Action = unsafe { mem::zeroed() };
     ours.sa_sigaction = handler_address();
-    // A guarded copy inside the handler may fault again; every other signal waits.
+    // A guarded copy inside the handler may fault again. All other signals are blocked.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-    // SAFETY: a set of ours; the two signals exist.
+    // SAFETY: a local set; both signals exist.
     unsafe {
         libc::sigfillset(&raw mut ours.sa_mask);
         libc::sigdelset(&raw mut ours.sa_mask, libc::SIGSEGV);
@@ -42,7 +42,7 @@ pub(crate) fn take(signal: c_int) -> Option<Option<Recorded>> {
     // SAFETY: as above.
     let mut old: Action = unsafe { mem::zeroed() };
     let set = set_action()?;
-    // SAFETY: both actions are ours, and the signals' numbers valid, so that it cannot fail.
+    // SAFETY: both actions are local and the signal number is valid, so the call cannot fail.
     unsafe { set(signal, &raw const ours, &raw mut old) };
     let foreign = old.sa_sigaction != handler_address();
     Some(foreign.then(|| Recorded::from(&old)))
@@ -50,7 +50,7 @@ pub(crate) fn take(signal: c_int) -> Option<Option<Recorded>> {
 
 type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
 
-/// The C library's sigaction, looked up once, so that the handler need not.
+/// The C library's sigaction, looked up once before the handler needs it.
 fn set_action() -> Option<SetAction> {
     use std::sync::OnceLock;
     static FOUND: OnceLock<Option<SetAction>> = OnceLock::new();
@@ -71,24 +71,25 @@ fn handler_address() -> usize {
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the location of the calling thread's errno is always valid.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the kernel gives a handler with SA_SIGINFO both, for as long as it runs.
+    // SAFETY: the kernel passes both to a handler with SA_SIGINFO, valid while it runs.
     let served = unsafe { serve(signal, &*info, &mut *context.cast::<ucontext_t>()) };
     if !served {
         // SAFETY: the kernel's own arguments.
         unsafe { pass_on(signal, info, context) };
     }
-    // The interrupted code may be between a call and its look at errno.
+    // The interrupted code may be between a call and its read of errno.
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     if served {
-        // SAFETY: the kernel's context of this handler, which has no stack of its own and is done.
+        // SAFETY: the kernel's context of this handler, which runs on the thread's own stack and
+        // has finished.
         unsafe { resume(&*context.cast::<ucontext_t>()) };
     }
 }
 
-/// Deals with the fault if it is the device's.
+/// Serves the fault if it concerns the device. Returns whether it did.
 fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
-    // A signal that someone sent says nothing about the instruction it interrupted.
+    // A sent signal is unrelated to the interrupted instruction.
     if info.si_code <= 0 {
         return false;
     }
@@ -106,7 +107,7 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     let Some(process) = process::attached() else {
         return false;
     };
-    // SAFETY: a fault of memory (si_code above 0) has an address.
+    // SAFETY: a memory fault (si_code above 0) has an address.
     let address = unsafe { info.si_addr() }.addr();
     let Some(store) = decode(rip, &registers) else {
         if let Some(moves) = decode_string(rip, &registers, thread) {
@@ -121,7 +122,7 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     let Some(rung) = process.doorbell(address, value) else {
         return false;
     };
-    // Cannot overflow: an instruction does not reach over the end of memory.
+    // Cannot overflow: an instruction does not extend beyond the end of memory.
     let behind = rip + usize::from(store.length);
     go_on_at(thread, behind);
     if let Rung::Send { end } = rung {
@@ -132,7 +133,7 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     true
 }
 
-/// As [`serve`], for a string move: one doorbell at most, as all of it is one copied request.
+/// Like [`serve`], for a string move. It is at most one doorbell, because it copies one request.
 fn serve_string(
     process: &Process,
     address: usize,
@@ -148,21 +149,21 @@ fn serve_string(
     served
 }
 
-/// The first eight bytes of a string move, which tell whose doorbell a copied request is.
+/// The first eight bytes of a string move. They identify the queue of a copied request.
 fn moved_value(moves: &Moves) -> Option<u64> {
     let mut bytes = [0; 8];
     guard::read(moves.from, &mut bytes).ok()?;
     (moves.bytes >= 8).then_some(u64::from_le_bytes(bytes))
 }
 
-/// The string move at `rip`, where a thread was just now executing.
+/// The string move at `rip`, the address of the faulting instruction.
 fn decode_string(rip: usize, registers: &Registers, thread: &ucontext_t) -> Option<Moves> {
     let flags = context::flags(thread);
     with_code(rip, |bytes| string::decode(bytes, registers, flags))
 }
 
-/// The first eight bytes of a store from a vector register: of a BlueFlame copy they tell whose
-/// doorbell it is.
+/// The first eight bytes of a store from a vector register. They identify the queue of a BlueFlame
+/// copy.
 fn vector_value(rip: usize, thread: &ucontext_t) -> Option<u64> {
     let on_page = (PAGE_BYTES - rip % PAGE_BYTES).min(INSTRUCTION_BYTES_MAX);
     // SAFETY: the thread has fetched an instruction there, so the rest of its page is readable.
@@ -171,12 +172,12 @@ fn vector_value(rip: usize, thread: &ucontext_t) -> Option<u64> {
     context::low_half(thread, register)
 }
 
-/// The store at `rip`, where a thread was just now executing.
+/// The store at `rip`, the address of the faulting instruction.
 fn decode(rip: usize, registers: &Registers) -> Option<Store> {
     with_code(rip, |bytes| trap::decode(bytes, registers))
 }
 
-/// What `decode` makes of the instruction at `rip`, where a thread was just now executing.
+/// The result of `decode` for the instruction at `rip`, the address of the faulting instruction.
 fn with_code<T>(rip: usize, decode: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     let on_page = (PAGE_BYTES - rip % PAGE_BYTES).min(INSTRUCTION_BYTES_MAX);
     // SAFETY: the thread has fetched an instruction there, so the rest of its page is readable.
@@ -190,12 +191,12 @@ fn with_code<T>(rip: usize, decode: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
 
 fn read_code(rip: usize, bytes: &mut [u8; INSTRUCTION_BYTES_MAX]) -> Option<()> {
     let to = bytes.as_mut_ptr().expose_provenance();
-    // SAFETY: the bytes are ours and not code; a page missing behind `rip` is caught by this
-    // handler, which is in place.
+    // SAFETY: the target is a local array and not code. This handler, which is installed, catches a
+    // missing page after `rip`.
     unsafe { guard::copy(to, rip, INSTRUCTION_BYTES_MAX) }.ok()
 }
 
-/// Says which instruction rang a doorbell and could not be stepped over.
+/// Logs a doorbell instruction that cannot be skipped.
 fn complain(rip: usize) {
     const TEXT: &[u8] = b"bf-emu: a doorbell store by an instruction that cannot be skipped:";
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -217,10 +218,10 @@ fn complain(rip: usize) {
     let _ = sys::write(libc::STDERR_FILENO, &line);
 }
 
-/// Does with the signal what the program asked for.
+/// Performs the program's action for the signal.
 ///
 /// # Safety
-/// The arguments are the kernel's to a handler with `SA_SIGINFO`.
+/// The arguments are the kernel's arguments of a handler with `SA_SIGINFO`.
 unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let action = records::recorded(signal);
     // SAFETY: the kernel's own argument.
@@ -233,7 +234,7 @@ unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if action.flags & libc::SA_RESETHAND != 0 {
         records::record_default(signal);
     }
-    // What the kernel would have blocked. It puts the old mask back when this handler returns.
+    // Blocks the signals of the program's action. The kernel restores the mask at the handler's end.
     // SAFETY: the kernel's own argument.
     let before = masks::bits(unsafe { &(*context.cast::<ucontext_t>()).uc_sigmask });
     let own = if action.flags & libc::SA_NODEFER == 0 {
@@ -244,12 +245,12 @@ unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let _ = masks::change_mask(libc::SIG_SETMASK, Some(before | action.mask | own));
     if action.flags & libc::SA_SIGINFO != 0 {
         type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
-        // SAFETY: the program said so by its flags.
+        // SAFETY: the program's flags declare this type.
         let handler = unsafe { mem::transmute::<usize, Handler>(action.handler) };
         // SAFETY: the kernel's own arguments.
         unsafe { handler(signal, info, context) };
     } else {
-        // SAFETY: the program said so by its flags.
+        // SAFETY: the program's flags declare this type.
         let handler =
             unsafe { mem::transmute::<usize, unsafe extern "C" fn(c_int)>(action.handler) };
         // SAFETY: the kernel's own argument.
@@ -257,8 +258,8 @@ unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Ends the process as this signal does by default: the instruction faults again, or, if the signal
-/// was sent, it is sent again.
+/// Ends the process with the signal's default action. The instruction faults again; a sent signal
+/// is sent again.
 fn end(signal: c_int, sent: bool) {
     // SAFETY: an action is plain data, for which zero is the default action.
     let default: Action = unsafe { mem::zeroed() };

@@ -14,7 +14,7 @@ use crate::watch::{forget, is_owner, is_watched, watch};
 
 /// `RDMA_VERBS_IOCTL`, the only request of uverbs devices (rdma/rdma_user_ioctl_cmds.h).
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
-/// Protocol of the socket through which libibverbs asks the kernel for devices (linux/netlink.h).
+/// Protocol of the socket that libibverbs uses to list devices (linux/netlink.h).
 const NETLINK_RDMA: c_int = 20;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
@@ -23,7 +23,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             let device = device()?;
             device.device_of(fd)?;
             if !is_watched(fd) {
-                // Inherited, or received from another process: the first that is seen of it here.
+                // The file is inherited or received, and this is its first use in this process.
                 install::before_first_doorbell();
                 watch(fd);
             }
@@ -99,8 +99,8 @@ fcntl!(fcntl, fcntl64);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // On a machine with RDMA devices this socket would list those, and libibverbs would not look
-    // any further; without it, it reads sysfs (libibverbs/ibdev_nl.c:191).
+    // On a machine with RDMA devices this socket would list them, and libibverbs would not read
+    // sysfs. Without the socket it reads sysfs (libibverbs/ibdev_nl.c:191).
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && enabled() {
         return answer(Err(Errno(libc::EPROTONOSUPPORT)));
     }
@@ -115,7 +115,7 @@ fn duplicated(fd: c_int, new: c_int) {
     }
 }
 
-/// Tells the device that a number of one of its contexts is about to be closed.
+/// Notifies the device that a file descriptor of a context is about to be closed.
 fn before_close(fd: c_int) {
     if memory::files::may_be(fd) && is_owner() {
         memory::files::closing(fd);

@@ -15,16 +15,16 @@ use crate::records::ASKED;
 use crate::records::RECORDS;
 use crate::watch;
 
-/// Whether the trap's handler is in place, and the program's actions are the recorded ones.
+/// True if the trap's handler is installed and the program's actions are recorded.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Prepares the process for doorbells: called before a context of the device is used, every time,
-/// because a program may have got past the interposers and replaced the handler.
+/// Prepares the process for doorbells. It is called before each use of a context, because a program
+/// may bypass the interposers and replace the handler.
 pub(crate) fn before_first_doorbell() {
     static FORK: Once = Once::new();
     FORK.call_once(|| {
-        // SAFETY: the function may run in a child made by fork, and lives as long as the process.
-        // Without memory for it (its only failure) such children keep their parent's contexts.
+        // SAFETY: the function may run in a child of fork, and lives as long as the process. If its
+        // registration fails (for lack of memory), children keep their parent's contexts.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     });
     install();
@@ -45,7 +45,7 @@ pub(crate) fn install() {
         }
     }
     INSTALLED.store(true, Ordering::Release);
-    // A parent may have left them blocked in this process from its start.
+    // The parent process may have blocked them for this process.
     let asked = change_mask(libc::SIG_UNBLOCK, Some(TRAP_BITS)).unwrap_or(0) & TRAP_BITS;
     ASKED.with(|cell| cell.set(cell.get() | asked));
 }
@@ -62,7 +62,7 @@ extern "C" fn after_fork_in_child() {
     });
 }
 
-/// True if the trap is in place.
+/// True if the trap is installed.
 pub(crate) fn installed() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }

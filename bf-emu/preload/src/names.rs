@@ -1,4 +1,5 @@
-//! Functions that need only another path: the tree in place of `/sys` and `/dev/infiniband` provides the rest.
+//! Functions that need only another path. The tree in place of `/sys` and `/dev/infiniband`
+//! provides the contents.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -10,7 +11,7 @@ use crate::call::{guarded, place, view_paths};
 use crate::next::next_or;
 
 /// Defines interposers that rewrite their path: the arguments before it, a semicolon, and the
-/// arguments after it; then the answer to give if nobody else defines the function.
+/// arguments after it; then the result if no other library defines the function.
 macro_rules! rewriting {
     ($(fn $name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*)
         -> $result:ty, else $failed:expr;)*) => {$(
@@ -30,7 +31,7 @@ macro_rules! rewriting {
                 Place::Elsewhere => path,
                 Place::Tree(path) | Place::Uverbs { stand_in: path, .. } => path.as_ptr(),
             };
-            // SAFETY: the caller's own arguments but for the path, which is a C string.
+            // SAFETY: the caller's own arguments except the path, which is a C string.
             unsafe { next($($before,)* path, $($after),*) }
         }
     )*};
@@ -66,7 +67,7 @@ rewriting! {
     ) -> c_int, else -1;
 }
 
-/// Defines interposers of realpath and its kin, whose result is a path too.
+/// Defines interposers of realpath and similar functions, whose result is a path too.
 macro_rules! resolving {
     ($(fn $name:ident($($after:ident: $after_type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
@@ -82,7 +83,7 @@ macro_rules! resolving {
                 Place::Elsewhere => return unsafe { next(path, $($after),*) },
                 Place::Tree(path) | Place::Uverbs { stand_in: path, .. } => path,
             };
-            // SAFETY: the caller's own arguments but for the path, which is a C string.
+            // SAFETY: the caller's own arguments except the path, which is a C string.
             let found = unsafe { next(rewritten.as_ptr(), $($after),*) };
             if !found.is_null() {
                 // SAFETY: a C string that the function has just written.
@@ -99,20 +100,20 @@ resolving! {
     fn canonicalize_file_name();
 }
 
-/// Replaces the path of a stand-in, in place, by the name under which the process knows it.
+/// Replaces a path in the tree, in place, by the process's name for it.
 ///
 /// # Safety
-/// `path` is a C string that may be written to.
+/// `path` is a writable C string.
 unsafe fn name_again(path: *mut c_char) {
     // SAFETY: the caller's promise.
     let length = unsafe { libc::strlen(path) };
-    // SAFETY: the bytes of the string, borrowed only until they are looked at.
+    // SAFETY: the bytes of the string, borrowed for a read only.
     let bytes = unsafe { std::slice::from_raw_parts(path.cast::<u8>(), length) };
     let known = guarded(None, || view_paths()?.known_as(bytes));
     let Some((name, cut)) = known.filter(|(name, cut)| name.len() <= *cut) else {
         return;
     };
-    // SAFETY: `cut` is within the string, and the name is no longer than what it replaces, so all
+    // SAFETY: `cut` is within the string, and the name is not longer than the replaced part. All
     // writes are within the string and its NUL.
     unsafe {
         ptr::copy_nonoverlapping(name.as_ptr(), path.cast::<u8>(), name.len());

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// One function's next definition, looked up once.
+/// The next definition of one function, looked up once.
 pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -18,8 +18,8 @@ impl Next {
         }
     }
 
-    /// Its address; None if nobody else defines it. Works before constructors have run, and from
-    /// several threads, which then all find the same.
+    /// Its address; None if no other library defines it. Works before constructors run. Several
+    /// threads may call it at once and get the same result.
     pub(crate) fn address(&self) -> Option<NonNull<c_void>> {
         let known = NonNull::new(self.address.load(Ordering::Acquire));
         known.or_else(|| {
@@ -31,12 +31,13 @@ impl Next {
     }
 }
 
-/// The C library's own definition of `name`, whatever other libraries define. For the few calls
-/// that others wrap in order to refuse them, as UCX 1.18's `sigaction` does for signals it handles.
+/// The C library's own definition of `name`, independent of other libraries' definitions. For the
+/// few functions that other libraries wrap in order to refuse calls, such as `sigaction` in UCX
+/// 1.18 for the signals that UCX handles.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn of_libc(name: &'static CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: the file name is a C string; NOLOAD only finds what is loaded, and the C library
-    // always is and is never unloaded, so the handle needs no closing.
+    // SAFETY: the file name is a C string. NOLOAD returns only loaded libraries. The C library is
+    // always loaded, so the handle need not be closed.
     let handle =
         unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     let handle = NonNull::new(handle)?;
@@ -56,7 +57,7 @@ macro_rules! next {
             },
         );
         NEXT.address().map(|address| {
-            // SAFETY: the address is that of the C function of this name, and the types given are
+            // SAFETY: the address is that of the C function with this name, and the given types are
             // those of its declaration.
             unsafe {
                 ::std::mem::transmute::<
@@ -68,7 +69,8 @@ macro_rules! next {
     }};
 }
 
-/// As [`next!`], and returns `$failed` with ENOSYS from the function it stands in if there is none.
+/// Like [`next!`], but returns `$failed` with ENOSYS from the enclosing function if there is no
+/// next definition.
 macro_rules! next_or {
     ($failed:expr, fn $name:ident($($argument:ty),* $(,)?) -> $result:ty) => {
         match $crate::next::next!(fn $name($($argument),*) -> $result) {

@@ -1,5 +1,5 @@
-//! The open functions. A uverbs device opens as a new context of the device, and every other file of the tree by its
-//! other path.
+//! The open functions. A uverbs device opens as a new context of the device, and any other file of
+//! the tree under its rewritten path.
 
 use std::ffi::{c_char, c_int};
 
@@ -11,7 +11,7 @@ use crate::call::{answer, device, guarded, place};
 use crate::next::next_or;
 use crate::{install, watch};
 
-/// Defines interposers of the open family. `mode` is there for those that have it in C.
+/// Defines interposers of the open functions. Those with a mode in C have `mode`.
 macro_rules! opening {
     ($(fn $name:ident($($dirfd:ident)?; flags $(, $mode:ident)?);)*) => {$(
         #[unsafe(no_mangle)]
@@ -33,7 +33,7 @@ macro_rules! opening {
                 fn $name($(opening!(@int $dirfd),)? *const c_char, c_int $(, opening!(@mode $mode))?)
                     -> c_int
             );
-            // SAFETY: the caller's own arguments but for the path, which is a C string.
+            // SAFETY: the caller's own arguments except the path, which is a C string.
             unsafe { next($($dirfd,)? path, flags $(, $mode)?) }
         }
     )*};

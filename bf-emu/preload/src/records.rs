@@ -16,14 +16,14 @@ pub(crate) struct Recorded {
     pub(crate) handler: usize,
     /// `SA_*`.
     pub(crate) flags: c_int,
-    /// The signals to block meanwhile.
+    /// The signals to block during the handler.
     pub(crate) mask: u64,
 }
 
 pub(crate) static RECORDS: [Record; TRAP_SIGNALS.len()] = [Record::new(), Record::new()];
 
 thread_local! {
-    /// The trap signals that this thread asked to be blocked.
+    /// The trap signals that this thread requested to block.
     pub(crate) static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn recorded(signal: c_int) -> Recorded {
     record_of(signal).map_or(Recorded::DEFAULT, Record::load)
 }
 
-/// Records the default action, as after a handler that was to be called once.
+/// Records the default action, as after a one-shot handler.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn record_default(signal: c_int) {
     if let Some(record) = record_of(signal) {
@@ -77,9 +77,10 @@ impl From<Recorded> for Action {
     }
 }
 
-/// A [`Recorded`] that a signal handler can read while another thread changes it: the version is
-/// odd during a change, and a reader starts again if it was or if it moved. A thread cannot meet
-/// its own change, because it blocks all signals meanwhile and does not fault in it.
+/// A [`Recorded`] that a signal handler can read while another thread changes it. The version is
+/// odd during a change. A reader retries if the version was odd or changed. A thread cannot
+/// interrupt its own change, because it blocks all signals during the change and does not fault in
+/// it.
 pub(crate) struct Record {
     version: AtomicUsize,
     handler: AtomicUsize,
@@ -97,7 +98,7 @@ impl Record {
         }
     }
 
-    /// Puts `new` in place, if given, and gives what was there.
+    /// Stores `new`, if given, and returns the previous value.
     pub(crate) fn exchange(&self, new: Option<Recorded>) -> Recorded {
         let Some(new) = new else {
             return self.load();
@@ -110,7 +111,7 @@ impl Record {
         self.mask.store(new.mask, Ordering::Relaxed);
         self.version
             .store(version.wrapping_add(2), Ordering::Release);
-        // If the mask could not be changed it needs no change back.
+        // If the mask was not changed, it need not be restored.
         if let Ok(before) = before {
             let _ = change_mask(libc::SIG_SETMASK, Some(before));
         }
@@ -137,7 +138,7 @@ impl Record {
         }
     }
 
-    /// Makes the version odd; gives the even one before.
+    /// Makes the version odd. Returns the previous even version.
     fn lock(&self) -> usize {
         loop {
             let version = self.version.load(Ordering::Relaxed);
@@ -151,12 +152,12 @@ impl Record {
                 fence(Ordering::Release);
                 return version;
             }
-            // The holder blocks signals and does nothing but a few stores.
+            // The holder blocks signals and performs only a few stores.
             std::thread::yield_now();
         }
     }
 
-    /// In a child made by fork, the thread that was changing it does not exist.
+    /// In a child of fork, the thread that changed it does not exist.
     pub(crate) fn unlock_in_child(&self) {
         let version = self.version.load(Ordering::Relaxed);
         if version % 2 == 1 {

@@ -9,24 +9,24 @@ use libc::{c_int, greg_t, mcontext_t, ucontext_t};
 use crate::context;
 use crate::masks;
 
-/// Somebody is single-stepping.
+/// A debugger is single-stepping.
 const TRAP: u64 = 1 << 8;
-/// The alternate stack was taken away for as long as the handler runs, and the kernel gives it back
+/// The alternate stack is disabled while the handler runs, and the kernel enables it again
 /// (`linux/signal.h`).
 const SS_AUTODISARM: c_int = i32::MIN;
 
-/// Place of a register in the saved context.
+/// Offset of a register in the saved context.
 const fn place(register: c_int) -> usize {
     let registers = offset_of!(ucontext_t, uc_mcontext) + offset_of!(mcontext_t, gregs);
     registers + register.unsigned_abs() as usize * size_of::<greg_t>()
 }
 
-/// Lets the interrupted thread go on as its saved context says. Returns, and has done nothing, if that is better
-/// left to the kernel.
+/// Resumes the interrupted thread with its saved context. Returns without effect if the kernel must
+/// resume it.
 ///
-/// # Safety
-/// `saved` must be the kernel's context of the handler that runs in this thread, on the interrupted stack and not
-/// on one of its own; the handler must hold nothing that its callers would give back.
+/// # Safety `saved` must be the kernel's context of the handler that runs in this thread. The
+/// handler must run on the interrupted stack and not on an alternate one. The handler must hold
+/// nothing that its callers would release.
 pub(crate) unsafe fn resume(saved: &ucontext_t) {
     let Some((state, components)) = context::saved_state(saved) else {
         return;
@@ -35,16 +35,17 @@ pub(crate) unsafe fn resume(saved: &ucontext_t) {
     if stepped || saved.uc_stack.ss_flags & SS_AUTODISARM != 0 || has_shadow_stack() {
         return;
     }
-    // From here on, signals that have waited run their handlers, on top of this one, which holds nothing.
+    // From here on, pending signals run their handlers on top of this one, which holds nothing.
     if masks::change_mask(libc::SIG_SETMASK, Some(masks::bits(&saved.uc_sigmask))).is_err() {
         return;
     }
     let [low, high] = [components, components >> 32].map(|half| half & u64::from(u32::MAX));
-    // SAFETY: the state is the one that the kernel saved for this thread, of the components that it names, at an
-    // address that is a multiple of 64. The last three words go below the 128 bytes that the interrupted function may
-    // use beneath its stack pointer; the kernel's frame lies below these 128, so there is memory, and what of the
-    // frame is overwritten is the end of the state, which is loaded by then. Until the stack pointer moves, it is
-    // below the frame, and after that nothing below it is read: a signal in between does no harm.
+    // SAFETY: the kernel saved this state for this thread, with the named components, at an address
+    // that is a multiple of 64. The last three words are written below the 128 bytes that the
+    // interrupted function may use below its stack pointer. The kernel's frame is below these 128
+    // bytes, so the memory exists. The overwritten part of the frame is the end of the state, which
+    // is already loaded. Until the stack pointer moves, it is below the frame. After that nothing
+    // below it is read, so a signal in between is harmless.
     unsafe {
         asm!(
             "xrstor64 [rsi]",
@@ -101,10 +102,10 @@ pub(crate) unsafe fn resume(saved: &ucontext_t) {
     }
 }
 
-/// True if the thread's returns are checked against a second stack, which the kernel moves as well.
+/// True if the thread has a shadow stack for return addresses, which the kernel must adjust too.
 fn has_shadow_stack() -> bool {
     let pointer: u64;
-    // SAFETY: RDSSPQ, which leaves its register alone where there is no such stack (Intel SDM volume 2).
+    // SAFETY: RDSSPQ leaves its register unchanged without a shadow stack (Intel SDM volume 2).
     unsafe {
         asm!(
             "xor eax, eax",

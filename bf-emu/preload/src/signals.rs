@@ -2,8 +2,9 @@
 //! install handlers for them and block them, and sees the values that it set. `records` stores its handlers, and
 //! `fault` calls them for faults that do not concern the device.
 //!
-//! Not covered, because the C library's internal calls cannot be interposed: a thread that waits with another mask in
-//! `sigsuspend` or `ppoll`, and a handler that rings a doorbell meanwhile.
+//! Not covered, because the C library's internal calls cannot be interposed: a thread that waits
+//! with another mask in `sigsuspend` or `ppoll`, and a handler that writes a doorbell during that
+//! wait.
 
 use std::ffi::c_int;
 use std::mem;
@@ -19,11 +20,11 @@ use crate::masks::{TRAP_BITS, bit, bits, change_mask, set_bits};
 use crate::next::{next, next_or};
 use crate::records::{ASKED, Recorded, record_of};
 
-/// Whether doorbells are traps. Other architectures ring them to a thread that polls.
+/// True if doorbells are traps. On other architectures a thread polls for them.
 const TRAPS: bool = cfg!(target_arch = "x86_64");
-/// Signals of Linux are numbered 1..=64.
+/// Number of signals plus one: Linux numbers them 1..=64.
 const SIGNALS: usize = 65;
-/// The trap signals (1 for the first, 2 for the second) that the program asked to be blocked in its
+/// The trap signals (1 for the first, 2 for the second) that the program requested to block in its
 /// handler of each signal.
 static ASKED_IN_HANDLER: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
 
@@ -39,7 +40,7 @@ unsafe extern "C" fn __sigaction(signal: c_int, new: *const Action, old: *mut Ac
     unsafe { interposed_sigaction(signal, new, old) }
 }
 
-/// Defines interposers of `signal` and its kin by the flags their handlers get.
+/// Defines interposers of `signal` and similar functions with the flags of their handlers.
 macro_rules! signal_calls {
     ($(fn $name:ident = $flags:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -100,7 +101,7 @@ unsafe fn interposed_sigaction(signal: c_int, new: *const Action, old: *mut Acti
     let asked = unsafe { new.as_ref() };
     if let Some(record) = record_of(signal).filter(|_| installed()) {
         let previous = record.exchange(asked.map(Recorded::from));
-        // SAFETY: NULL or room for an action, by the caller's promise.
+        // SAFETY: NULL or a buffer for an action, by the caller's promise.
         if let Some(old) = unsafe { old.as_mut() } {
             *old = previous.into();
         }
@@ -111,13 +112,13 @@ unsafe fn interposed_sigaction(signal: c_int, new: *const Action, old: *mut Acti
         // SAFETY: the caller's own arguments.
         return unsafe { next(signal, new, old) };
     }
-    // While any handler runs, the trap's signals stay open: it may post work itself.
+    // The trap's signals stay unblocked in every handler, because a handler may post work itself.
     let filtered = asked.map(|asked| {
         let mut filtered = *asked;
         set_bits(&mut filtered.sa_mask, bits(&asked.sa_mask) & !TRAP_BITS);
         filtered
     });
-    // SAFETY: NULL or an action of ours, and the caller's own place for the old one.
+    // SAFETY: NULL or a local action, and the caller's own buffer for the old one.
     let result = unsafe {
         next(
             signal,
@@ -136,20 +137,20 @@ unsafe fn interposed_sigaction(signal: c_int, new: *const Action, old: *mut Acti
             Some(asked) => remembered.swap(pack(bits(&asked.sa_mask)), Ordering::Relaxed),
             None => remembered.load(Ordering::Relaxed),
         };
-        // SAFETY: NULL or room for an action, by the caller's promise.
+        // SAFETY: NULL or a buffer for an action, by the caller's promise.
         if let Some(old) = unsafe { old.as_mut() } {
             let with_asked = bits(&old.sa_mask) | unpack(before);
             set_bits(&mut old.sa_mask, with_asked);
         }
     }
-    // Another thread may have opened the device meanwhile, and this action has replaced the trap's.
+    // Another thread may have opened the device meanwhile, and this action replaced the trap's.
     if asked.is_some() && record_of(signal).is_some() && installed() {
         install();
     }
     result
 }
 
-/// Changes the mask as asked, but for the trap's signals, which are only remembered.
+/// Changes the mask as requested except for the trap's signals, which are only recorded.
 ///
 /// # Safety
 /// The arguments are those of `sigprocmask`.
@@ -168,9 +169,9 @@ unsafe fn mask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> Result<(
         }
         remembered
     });
-    // SAFETY: NULL or room for a signal set, by the caller's promise.
+    // SAFETY: NULL or a buffer for a signal set, by the caller's promise.
     if let Some(old) = unsafe { old.as_mut() } {
-        // SAFETY: a signal set is plain bits.
+        // SAFETY: a signal set consists of bits.
         *old = unsafe { mem::zeroed() };
         set_bits(old, before | remembered);
     }

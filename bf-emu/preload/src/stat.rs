@@ -1,5 +1,5 @@
-//! The stat functions. A uverbs device is a character device with the numbers in sysfs, by name and by open file.
-//! libibverbs compares them (util/open_cdev.c).
+//! The stat functions. A uverbs device appears as a character device with the numbers in sysfs, by
+//! path and by open file. libibverbs compares them (util/open_cdev.c).
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -14,10 +14,9 @@ use crate::next::next_or;
 /// Type and mode of a uverbs device.
 const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
-/// Defines interposers of calls that look at a path: the arguments before it, a semicolon, the
-/// place for the answer and the arguments after it, and, after `or`, the argument with the open file
-/// that an empty path means. `struct stat` and `struct stat64` are the same on 64-bit Linux, and so
-/// are the calls.
+/// Defines interposers of calls on a path: the arguments before it, a semicolon, the buffer for the
+/// result, and the arguments after it. After `or` follows the file descriptor that an empty path
+/// refers to. `struct stat` and `struct stat64` are equal on 64-bit Linux, and so are the calls.
 macro_rules! by_path {
     ($(fn $name:ident($($before:ident),*; buffer $(, $after:ident)*) $(or $file:ident)?;)*) => {$(
         #[unsafe(no_mangle)]
@@ -43,15 +42,15 @@ macro_rules! by_path {
                     stand_in,
                 } => (stand_in.as_ptr(), Some(index)),
             };
-            // SAFETY: the caller's own arguments but for the path, which is a C string or NULL.
+            // SAFETY: the caller's own arguments except the path, which is a C string or NULL.
             let answer = unsafe { next($($before,)* path, stat $(, $after)*) };
             if answer == 0 {
                 if let Some(index) = index {
-                    // SAFETY: the call has filled it in.
+                    // SAFETY: the call has written it.
                     unsafe { present(index, stat) };
                 }
                 $(
-                    // SAFETY: the call has taken the path and filled in the answer.
+                    // SAFETY: the call has accepted the path and written the result.
                     unsafe { present_if_empty($file, path, stat) };
                 )?
             }
@@ -76,7 +75,7 @@ by_path! {
     fn __fxstatat64(version, dirfd; buffer, flags) or dirfd;
 }
 
-/// Defines interposers of calls that look at an open file.
+/// Defines interposers of calls on an open file.
 macro_rules! by_file {
     ($(fn $name:ident($($before:ident)?);)*) => {$(
         #[unsafe(no_mangle)]
@@ -88,7 +87,7 @@ macro_rules! by_file {
             // SAFETY: the caller's own arguments.
             let answer = unsafe { next($($before,)? fd, stat) };
             if answer == 0 {
-                // SAFETY: the call has filled it in.
+                // SAFETY: the call has written it.
                 unsafe { present_file(fd, stat) };
             }
             answer
@@ -126,16 +125,16 @@ unsafe extern "C" fn statx(
             stand_in,
         } => (stand_in.as_ptr(), Some(index)),
     };
-    // SAFETY: the caller's own arguments but for the path, which is a C string or NULL.
+    // SAFETY: the caller's own arguments except the path, which is a C string or NULL.
     let answer = unsafe { next(dirfd, path, flags, mask, statx) };
     if answer != 0 {
         return answer;
     }
-    // SAFETY: the call has filled it in, and its caller has it for himself.
+    // SAFETY: the call has written it, and the caller has exclusive access.
     let found = unsafe { &mut *statx };
     let index = index.or_else(|| {
-        // SAFETY: the call has taken the path, so it is a C string or, with an empty path
-        // allowed, NULL.
+        // SAFETY: the call has accepted the path. It is a C string or, if an empty path is
+        // permitted, NULL.
         let of_file = unsafe { is_empty(path) };
         let has_name = found.stx_nlink != 0;
         let file = of_file && could_be_context(found.stx_mode.into(), has_name, found.stx_size);
@@ -155,14 +154,15 @@ unsafe extern "C" fn statx(
 /// # Safety
 /// `path` is NULL or a C string.
 unsafe fn is_empty(path: *const c_char) -> bool {
-    // SAFETY: not NULL where it is looked at, hence a C string by the caller's promise.
+    // SAFETY: not NULL at the read, so the caller promises a C string.
     path.is_null() || unsafe { CStr::from_ptr(path) }.is_empty()
 }
 
-/// Makes the answer for an empty path, which means the open file, that of the device, if it is one.
+/// Replaces the result for an empty path, which refers to the open file, by the device's, if the
+/// file is a device.
 ///
-/// # Safety
-/// `path` is NULL or a C string; `stat` is a `struct stat` of this caller's alone.
+/// # Safety `path` is NULL or a C string. The caller has exclusive access to the `struct stat` at
+/// `stat`.
 unsafe fn present_if_empty(dirfd: c_int, path: *const c_char, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     if unsafe { is_empty(path) } {
@@ -171,10 +171,9 @@ unsafe fn present_if_empty(dirfd: c_int, path: *const c_char, stat: *mut Stat) {
     }
 }
 
-/// Makes the answer for an open file that of the device, if it is one.
+/// Replaces the result for an open file by the device's, if the file is a device.
 ///
-/// # Safety
-/// `stat` is a `struct stat` of this caller's alone.
+/// # Safety The caller has exclusive access to the `struct stat` at `stat`.
 unsafe fn present_file(fd: c_int, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &*stat };
@@ -187,10 +186,9 @@ unsafe fn present_file(fd: c_int, stat: *mut Stat) {
     }
 }
 
-/// Makes an answer that of device `index`.
+/// Replaces a result by that of device `index`.
 ///
-/// # Safety
-/// `stat` is a `struct stat` of this caller's alone.
+/// # Safety The caller has exclusive access to the `struct stat` at `stat`.
 unsafe fn present(index: usize, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &mut *stat };
@@ -205,14 +203,14 @@ fn minor(index: usize) -> c_uint {
     UVERBS_MINOR_BASE + c_uint::try_from(index).unwrap_or(c_uint::MAX - UVERBS_MINOR_BASE)
 }
 
-/// Whether it could be the file behind a context, which is a memory file: a regular file without a
-/// name. It spares all other files the question to the device.
+/// True if it could be the file of a context, which is a memory file: a regular file without a
+/// name. Other files skip the lookup in the device.
 fn could_be_context(mode: libc::mode_t, has_name: bool, bytes: u64) -> bool {
     mode & libc::S_IFMT == libc::S_IFREG && !has_name && bytes == CONTEXT_FILE_BYTES
 }
 
-/// Asked of a file that could be a context. A process that was given one by another and has opened
-/// none itself, as for `ibv_import_device`, attaches to the device here.
+/// The device of a file that could be a context. A process that received a context and opened none
+/// itself, as for `ibv_import_device`, attaches to the device here.
 fn device_of(fd: c_int) -> Option<usize> {
     guarded(None, || device()?.device_of(fd))
 }

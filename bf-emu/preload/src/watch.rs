@@ -3,16 +3,16 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// File numbers that are watched for their closing. A context with a higher number still works; it
+/// Largest file descriptor whose close is watched. A context with a larger descriptor works and
 /// ends with the process.
 const WATCHED_MAX: usize = 65_536;
 
-/// The files that are known to be contexts of the device.
+/// The file descriptors that are known contexts of the device.
 static WATCHED: [AtomicU64; WATCHED_MAX / 64] = [const { AtomicU64::new(0) }; WATCHED_MAX / 64];
-/// The process whose files they are: a child made by vfork shares this memory, but not the files.
+/// The process that owns the files. A child of vfork shares this memory, but not the files.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// Remembers that `fd` is a context of the device.
+/// Records that `fd` is a context of the device.
 pub(crate) fn watch(fd: c_int) {
     if let Some((word, bit)) = place_of(fd) {
         OWNER.store(process_id(), Ordering::Relaxed);
@@ -20,13 +20,13 @@ pub(crate) fn watch(fd: c_int) {
     }
 }
 
-/// The kernel's word, and not a remembered one.
+/// The process number from the kernel, not from a cache.
 fn process_id() -> c_int {
     // SAFETY: getpid has no preconditions and cannot fail.
     unsafe { libc::getpid() }
 }
 
-/// True if this process, and not a child made by vfork, has the files.
+/// True if this process owns the files. False in a child of vfork.
 pub(crate) fn is_owner() -> bool {
     OWNER.load(Ordering::Relaxed) == process_id()
 }
@@ -41,14 +41,14 @@ fn place_of(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((WATCHED.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// Forgets that `fd` is a context of the device: it is about to be closed.
+/// Removes the record of `fd`, which is about to be closed.
 pub(crate) fn forget(fd: c_int) {
     if let Some((word, bit)) = place_of(fd) {
         word.fetch_and(!bit, Ordering::Relaxed);
     }
 }
 
-/// The files of a child made by fork are its own.
+/// The child of a fork owns its own files.
 pub(crate) fn after_fork_in_child() {
     OWNER.store(process_id(), Ordering::Relaxed);
 }

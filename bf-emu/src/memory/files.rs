@@ -22,8 +22,8 @@ const PLACES: usize = 64;
 /// Lowest file descriptor; half of the process's limit if that is lower.
 const NUMBER_MIN: u64 = 4000;
 
-/// The process number in the upper half. The lower half is [`NO_FILE`], or above it the file
-/// descriptor.
+/// The process number in the upper half. The lower half is [`NO_FILE`], or the file descriptor plus
+/// 2.
 static FILES: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 /// Number of files that may be open. It is zero in a process that never had a peer.
 static OPENED: AtomicUsize = AtomicUsize::new(0);

@@ -9,10 +9,10 @@
 
 use super::Registers;
 
-/// Most instructions that are followed: a BlueFlame register holds four blocks of 64 bytes, and a
-/// block takes 11 to 20 instructions in the binaries known.
+/// Largest number of interpreted instructions. A BlueFlame register holds four blocks of 64 bytes,
+/// and a block takes 11 to 20 instructions in the known binaries.
 pub const INSTRUCTIONS_MAX: usize = 96;
-/// Code is read in windows of so many bytes.
+/// Code is read in windows of this size.
 const WINDOW_BYTES: usize = 128;
 
 const CARRY: u64 = 1;
@@ -20,39 +20,39 @@ const PARITY: u64 = 1 << 2;
 const ADJUST: u64 = 1 << 4;
 const ZERO: u64 = 1 << 6;
 const SIGN: u64 = 1 << 7;
-/// Somebody is single-stepping: he wants to see each instruction.
+/// A debugger is single-stepping and must see each instruction.
 const TRAP: u64 = 1 << 8;
 const OVERFLOW: u64 = 1 << 11;
 const ARITHMETIC: u64 = CARRY | PARITY | ADJUST | ZERO | SIGN | OVERFLOW;
 
-/// What a vector register holds after the copy.
+/// The contents of a vector register after the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// Its low 16 bytes.
     pub bytes: [u8; 16],
-    /// The bits above are zero now, as after every VEX instruction.
+    /// The upper bits are cleared, as by every VEX instruction.
     pub clears_upper: bool,
 }
 
 /// A thread between two instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its general registers and where it is.
+    /// Its general registers and instruction pointer.
     pub registers: Registers,
     /// RFLAGS.
     pub flags: u64,
-    /// xmm0 ... xmm15, where they were changed.
+    /// The changed registers of xmm0 ... xmm15.
     pub vectors: [Option<Loaded>; 16],
-    /// False if the parts of vector registers above 16 bytes cannot be changed, so that VEX loads are
-    /// not followed.
+    /// False if the upper parts of vector registers (above 16 bytes) cannot be changed. VEX loads
+    /// are then not interpreted.
     pub upper_known: bool,
 }
 
-/// Follows `thread`, which is behind a store to a BlueFlame register, through the stores to addresses
-/// from `from` up to but excluding `end`, all of them within the register. It is then behind the last
-/// one. Returns how many there were; with 0, nothing has changed.
+/// Interprets `thread`, which has just stored to a BlueFlame register, through its further stores
+/// to addresses in `from..end` within the register. The thread is then after the last of these
+/// stores. Returns their number; with 0, the thread is unchanged.
 ///
-/// `read` gives bytes of the thread's memory, code among them, or false if some are not there.
+/// `read` copies the thread's memory, including code, or returns false if a part is not accessible.
 pub fn follow(
     thread: &mut Thread,
     (from, end): (u64, u64),
@@ -87,8 +87,8 @@ pub fn follow(
     stores
 }
 
-/// The vector register, of the first 16, that the store at the start of `code` takes its bytes from,
-/// if it takes them from the low bytes of one.
+/// The source register of the store at the start of `code`, if it stores the low bytes of one of
+/// the first 16 vector registers.
 #[must_use]
 pub fn vector_source(code: &[u8]) -> Option<u8> {
     match decode(code)?.0 {
@@ -97,7 +97,7 @@ pub fn vector_source(code: &[u8]) -> Option<u8> {
     }
 }
 
-/// Bytes of code around where the thread is.
+/// Code bytes around the thread's instruction pointer.
 struct Window {
     start: u64,
     length: usize,
@@ -115,14 +115,14 @@ impl Default for Window {
 }
 
 impl Window {
-    /// The bytes from `rip` on, enough for an instruction.
+    /// The code bytes from `rip` on, enough for an instruction.
     fn at(&mut self, rip: u64, read: &mut impl FnMut(u64, &mut [u8]) -> bool) -> Option<&[u8]> {
         let offset = rip.wrapping_sub(self.start);
         let enough = self.length.saturating_sub(super::INSTRUCTION_BYTES_MAX);
         if self.length == 0 || offset > enough as u64 {
             self.start = rip;
             self.length = WINDOW_BYTES;
-            // The end of a mapping may be near: then just one instruction's worth.
+            // The end of a mapping may be near. Then only one instruction is read.
             if !read(rip, &mut self.bytes) {
                 self.length = super::INSTRUCTION_BYTES_MAX;
                 let short = self.bytes.get_mut(..self.length)?;
@@ -137,7 +137,7 @@ impl Window {
     }
 }
 
-/// Where an operand in memory is.
+/// Address of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Operand {
     base: Base,
@@ -152,14 +152,14 @@ enum Base {
     Register(u8),
 }
 
-/// A register or memory, as ModRM's r/m names it.
+/// A register or memory, from ModRM's r/m field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Register(u8),
     Memory(Operand),
 }
 
-/// The other operand of arithmetic.
+/// The second operand of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Right {
     Immediate(u64),
@@ -173,7 +173,7 @@ enum Arithmetic {
     Compare,
 }
 
-/// An instruction that is followed.
+/// An interpreted instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Nothing,
@@ -188,7 +188,7 @@ enum Act {
         aligned: bool,
         vex: bool,
     },
-    /// A move into a general register; 4 bytes clear the upper half.
+    /// A move into a general register. A move of 4 bytes clears the upper half.
     Load {
         register: u8,
         from: Place,
@@ -205,7 +205,8 @@ enum Act {
         right: Right,
         width: u8,
     },
-    /// If the condition, as the opcode's low bits number it, holds; always without one.
+    /// A jump. It is taken if the condition (the opcode's low bits) holds, or always without a
+    /// condition.
     Jump {
         condition: Option<u8>,
         distance: i64,
@@ -213,8 +214,8 @@ enum Act {
 }
 
 impl Thread {
-    /// Carries out an instruction, `rip` being behind it already. None if that cannot be done; else
-    /// the range that it would have stored to.
+    /// Executes an instruction. `rip` already points after it. Returns None if the execution is not
+    /// possible, and otherwise the range of its store, if it is a store.
     fn step(
         &mut self,
         act: Act,
@@ -334,7 +335,7 @@ impl Thread {
     }
 }
 
-/// The result of `width` bytes and the flags that it sets.
+/// The result of `width` bytes and the resulting flags.
 fn compute(what: Arithmetic, a: u64, b: u64, width: u8) -> (u64, u64) {
     let top = 1u64 << (8 * u32::from(width.clamp(1, 8)) - 1);
     let (result, carry, overflow) = if what == Arithmetic::Add {
@@ -355,7 +356,7 @@ fn compute(what: Arithmetic, a: u64, b: u64, width: u8) -> (u64, u64) {
     (result, flags)
 }
 
-/// Whether a condition holds (SDM volume 2, appendix B.1.4.7).
+/// True if a condition holds (SDM volume 2, appendix B.1.4.7).
 fn holds(code: u8, flags: u64) -> bool {
     let is = |bit: u64| flags & bit != 0;
     let less = is(SIGN) != is(OVERFLOW);
@@ -376,10 +377,10 @@ fn mask(width: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(width.clamp(1, 8)))
 }
 
-/// Prefixes, in whatever form.
+/// Prefixes of any form.
 #[derive(Clone, Copy, Default)]
 struct Prefixes {
-    /// The mandatory prefix of vector instructions as VEX.pp numbers it: none, 66, f3, f2.
+    /// The mandatory prefix of vector instructions in the numbering of VEX.pp: none, 66, f3, f2.
     pp: u8,
     wide: bool,
     /// Added to the register numbers of ModRM.reg, SIB.index and ModRM.rm.
@@ -394,7 +395,7 @@ struct Code<'a> {
     at: usize,
 }
 
-/// The instruction at the start of `bytes`, and its length; None for one that is not followed.
+/// The instruction at the start of `bytes`, and its length; None if it is not interpreted.
 fn decode(bytes: &[u8]) -> Option<(Act, usize)> {
     let mut code = Code {
         bytes: bytes.get(..super::INSTRUCTION_BYTES_MAX).unwrap_or(bytes),
@@ -415,7 +416,7 @@ impl Code<'_> {
         Some(byte)
     }
 
-    /// Little-endian, sign-extended, of 1 or 4 bytes.
+    /// A little-endian value of 1 or 4 bytes, sign-extended.
     fn signed(&mut self, bytes: u8) -> Option<i64> {
         let first = self.byte()?;
         if bytes == 1 {
@@ -425,7 +426,7 @@ impl Code<'_> {
         Some(i64::from(i32::from_le_bytes(word)))
     }
 
-    /// Prefixes, map (0: one byte, 1: behind 0f) and opcode.
+    /// Prefixes, map (0: one byte, 1: after 0f) and opcode.
     fn head(&mut self) -> Option<(Prefixes, u8, u8)> {
         let mut prefixes = Prefixes::default();
         let mut operand_size = false;
@@ -435,7 +436,7 @@ impl Code<'_> {
                 0x66 => operand_size = true,
                 0xf3 => repeat = 2,
                 0xf2 => repeat = 3,
-                // Of no meaning with a flat code or data segment; compilers pad with them.
+                // These have no effect with flat segments. Compilers use them as padding.
                 0x2e | 0x3e => {}
                 other => break other,
             }
@@ -459,7 +460,8 @@ impl Code<'_> {
         };
         match first {
             0x0f => Some((prefixes, 1, self.byte()?)),
-            // Operands of two bytes are compared only, and nothing is repeated.
+            // Operands of two bytes are supported in comparisons only. Repeat prefixes are not
+            // supported.
             opcode if prefixes.pp == 0 || (prefixes.pp == 1 && is_comparison(opcode)) => {
                 Some((prefixes, 0, opcode))
             }
@@ -470,7 +472,7 @@ impl Code<'_> {
     fn vex(&mut self, first: u8) -> Option<(Prefixes, u8, u8)> {
         let (high, last) = if first == 0xc5 {
             let last = self.byte()?;
-            // Only R is in the short form; the others read as if they were set, which is off.
+            // The short form contains R only. The other bits read as set, which means off.
             (last | 0x60, last & 0x7f)
         } else {
             let high = self.byte()?;
@@ -479,7 +481,7 @@ impl Code<'_> {
             }
             (high, self.byte()?)
         };
-        // No second source register, 128 bits, as in the moves.
+        // Moves have no second source register. Only 128 bits are supported.
         if last >> 3 & 15 != 15 || last & 4 != 0 {
             return None;
         }
@@ -495,7 +497,7 @@ impl Code<'_> {
         Some((prefixes, 1, self.byte()?))
     }
 
-    /// ModRM.reg, and what ModRM.rm names.
+    /// The register of ModRM.reg and the operand of ModRM.rm.
     fn operands(&mut self, prefixes: Prefixes) -> Option<(u8, Place)> {
         let modrm = self.byte()?;
         let (mode, reg, rm) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
@@ -553,7 +555,7 @@ impl Code<'_> {
                     width,
                 })
             }
-            // the same with an immediate
+            // The same instructions with an immediate.
             0x81 | 0x83 => {
                 let (what, left) = self.operands(Prefixes { reg: 0, ..prefixes })?;
                 let what = arithmetic(what)?;
@@ -615,7 +617,7 @@ impl Code<'_> {
 
     fn two_byte(&mut self, prefixes: Prefixes, opcode: u8) -> Option<Act> {
         match (opcode, prefixes.vex) {
-            // The NOPs of several bytes
+            // NOPs of several bytes.
             (0x1f, false) if prefixes.pp < 2 => {
                 let (kind, _) = self.operands(Prefixes { reg: 0, ..prefixes })?;
                 return (kind == 0).then_some(Act::Nothing);
@@ -649,7 +651,7 @@ impl Code<'_> {
     }
 }
 
-/// CMP, with another operand than an immediate of the operands' own two bytes.
+/// A CMP whose immediate, if any, is not of two bytes.
 fn is_comparison(opcode: u8) -> bool {
     matches!(opcode, 0x39 | 0x3b | 0x83)
 }

@@ -11,27 +11,28 @@ use super::{INSTRUCTION_BYTES_MAX, Registers};
 const RCX: usize = 1;
 const RSI: usize = 6;
 const RDI: usize = 7;
-/// The direction flag in RFLAGS: strings are walked downwards.
+/// The direction flag in RFLAGS: strings are processed downwards.
 const DIRECTION: u64 = 1 << 10;
 const REX_W: u8 = 8;
 
-/// A string move at the point where it has been interrupted.
+/// A string move at the point of its interruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moves {
-    /// Where the next element comes from.
+    /// Source address of the next element.
     pub from: u64,
-    /// Bytes that are left to be stored; at least one element.
+    /// Remaining bytes; at least one element.
     pub bytes: u64,
     /// Length of the instruction, 1..=[`INSTRUCTION_BYTES_MAX`].
     length: u8,
-    /// Of one element: 1, 2, 4 or 8 bytes.
+    /// Bytes of one element: 1, 2, 4 or 8.
     width: u8,
     repeats: bool,
 }
 
 /// Decodes the string move at the start of `bytes`, with the registers and flags at its fault.
 ///
-/// None if it is none, is cut short, walks downwards, or addresses otherwise than by rsi and rdi alone.
+/// None if it is not a string move, is incomplete, goes downwards, or uses an address other than
+/// rsi and rdi.
 #[must_use]
 pub fn decode(bytes: &[u8], registers: &Registers, flags: u64) -> Option<Moves> {
     let (mut operand_size, mut repeats, mut wide) = (false, false, false);
@@ -46,7 +47,7 @@ pub fn decode(bytes: &[u8], registers: &Registers, flags: u64) -> Option<Moves> 
                 wide = false;
                 continue;
             }
-            // It counts right before the opcode only.
+            // A REX prefix is valid only directly before the opcode.
             rex @ 0x40..=0x4f => {
                 wide = rex & REX_W != 0;
                 continue;
@@ -74,14 +75,15 @@ pub fn decode(bytes: &[u8], registers: &Registers, flags: u64) -> Option<Moves> 
 }
 
 impl Moves {
-    /// The registers after the elements that begin within the first `room` bytes: behind the instruction if that is
-    /// all of them, else at it once more, as if it had been interrupted there.
+    /// The registers after the elements that begin within the first `room` bytes. If no element
+    /// remains, the instruction pointer is after the instruction. Otherwise it stays at the
+    /// instruction, as after an interruption.
     #[must_use]
     pub fn follow(&self, mut registers: Registers, room: u64) -> Registers {
         let width = u64::from(self.width);
         let elements = (self.bytes / width).min(room.div_ceil(width));
         let moved = elements * width;
-        // Addresses wrap, as they do in the processor.
+        // Addresses wrap, as in the processor.
         for register in [RSI, RDI] {
             registers.general[register] = registers.general[register].wrapping_add(moved);
         }
@@ -111,7 +113,8 @@ mod tests {
         registers
     }
 
-    /// Instruction, count, and what is expected: bytes left, and with 64 bytes of room rsi, rdi, rcx and rip forward.
+    /// Instruction, count, and the expected results: remaining bytes, and the advance of rsi, rdi,
+    /// rcx and rip for 64 bytes.
     fn check(bytes: &[u8], count: u64, left: u64, forward: [u64; 4]) {
         let before = registers(count);
         let moves = decode(bytes, &before, 0).unwrap();
@@ -127,16 +130,16 @@ mod tests {
 
     #[test]
     fn string_moves() {
-        // rep movsl, rep movsq, rep movsb, rep movsw: what fits, and what goes on in the next page
+        // rep movsl, rep movsq, rep movsb, rep movsw: complete, and continued in the next page
         check(&[0xf3, 0xa5], 16, 64, [64, 64, 16, 2]);
         check(&[0xf3, 0x48, 0xa5], 8, 64, [64, 64, 8, 3]);
         check(&[0xf3, 0xa4], 65, 65, [64, 64, 64, 0]);
         check(&[0x66, 0xf3, 0xa5], 3, 6, [6, 6, 3, 3]);
         check(&[0xf3, 0x48, 0xa5], 9, 72, [64, 64, 8, 0]);
-        // movsl, movsq by themselves
+        // movsl, movsq without a repeat
         check(&[0xa5], 16, 4, [4, 4, 0, 1]);
         check(&[0x48, 0xa5], 0, 8, [8, 8, 0, 2]);
-        // A REX before the repeat is dropped.
+        // A REX prefix before the repeat prefix is ignored.
         check(&[0x48, 0xf3, 0xa5], 2, 8, [8, 8, 2, 3]);
     }
 
@@ -147,7 +150,7 @@ mod tests {
             (&repeated[..], 4, DIRECTION),
             (&repeated, 0, 0),
             (&repeated, u64::MAX, 0),
-            // rep stosl; movsl from fs, and by 32-bit addresses; mov
+            // rep stosl; movsl from fs, and with 32-bit addresses; mov
             (&[0xf3, 0xab], 4, 0),
             (&[0x64, 0xa5], 4, 0),
             (&[0x67, 0xa5], 4, 0),
@@ -162,7 +165,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is decoded goes forward by whole elements, to the end or as far as there is room.
+        /// A decoded move advances by whole elements, to its end or to the end of the range.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..20), count in any::<u64>(), room in 1_u64..4096) {
             let before = registers(count);

@@ -1,4 +1,4 @@
-//! The cases: each is run in a process of its own and says what was not as it should be.
+//! The test cases. Each runs in its own process and reports its failures.
 
 use std::ffi::{CStr, CString, c_int};
 use std::fs::{self, File};
@@ -15,9 +15,9 @@ use crate::variants;
 /// One case.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Whether its environment asks for devices.
+    /// True if its environment requests devices.
     pub(crate) with_device: bool,
-    /// How it ends: None by a signal.
+    /// Its expected exit code; None for the end by a signal.
     pub(crate) code: Option<i32>,
     pub(crate) act: fn() -> Result<(), String>,
 }
@@ -97,7 +97,7 @@ pub(crate) fn ok<T>(what: &str, result: io::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
-/// The answer of a C call, or its errno.
+/// The result of a C call, or its errno.
 pub(crate) fn call(answer: c_int) -> io::Result<c_int> {
     if answer == -1 {
         Err(io::Error::last_os_error())
@@ -114,15 +114,15 @@ fn open_device() -> Result<OwnedFd, String> {
     // SAFETY: the path is a C string.
     let fd = call(unsafe { libc::open(UVERBS0.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) });
     let fd = ok("open", fd)?;
-    // SAFETY: just opened, and owned by nobody else.
+    // SAFETY: just opened, without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub(crate) fn stat_of(fd: c_int) -> Result<libc::stat, String> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: there is room for the answer.
+    // SAFETY: the buffer is large enough for the result.
     ok("fstat", call(unsafe { libc::fstat(fd, stat.as_mut_ptr()) }))?;
-    // SAFETY: zeroed memory is a valid answer, and it was filled in.
+    // SAFETY: zeroed memory is a valid result, and the call has written it.
     Ok(unsafe { stat.assume_init() })
 }
 
@@ -145,7 +145,7 @@ fn sysfs_is_read_by_name() -> Result<(), String> {
         // SAFETY: C strings.
         let file = unsafe { libc::fopen(name.as_ptr(), c"r".as_ptr()) };
         expect("fopen", file.is_null(), false)?;
-        // SAFETY: the file is open, and there is room for 63 characters and a NUL.
+        // SAFETY: the file is open, and the buffer holds 63 characters and a NUL.
         unsafe { libc::fgets(line.as_mut_ptr().cast(), 64, file) };
         // SAFETY: the file is open and not used again.
         unsafe { libc::fclose(file) };
@@ -166,7 +166,7 @@ fn directories_are_listed() -> Result<(), String> {
     let both = |name: &str| vec![format!("{name}0"), format!("{name}1")];
     expect("infiniband", names("/sys/class/infiniband")?, both("mlx5_"))?;
     expect("dev", names("/dev/infiniband")?, both("uverbs"))?;
-    // As libibverbs does it: a directory, and from there on by relative names.
+    // Opens a directory and then files by relative names, like libibverbs.
     let class = File::options()
         .read(true)
         .custom_flags(libc::O_DIRECTORY)
@@ -178,7 +178,7 @@ fn directories_are_listed() -> Result<(), String> {
     let device = ok("openat uverbs1", call(device))?;
     // SAFETY: a C string.
     let file = call(unsafe { libc::openat(device, c"dev".as_ptr(), libc::O_RDONLY) });
-    // SAFETY: just opened, and owned by nobody else.
+    // SAFETY: just opened, without another owner.
     let file = unsafe { File::from_raw_fd(ok("openat dev", file)?) };
     expect(
         "dev",
@@ -219,7 +219,7 @@ fn links_and_real_paths_have_their_names() -> Result<(), String> {
 }
 
 fn a_device_is_a_character_device() -> Result<(), String> {
-    // The standard library asks by statx.
+    // The standard library uses statx.
     let device = ok("uverbs1", fs::metadata("/dev/infiniband/uverbs1"))?;
     expect("type", device.file_type().is_char_device(), true)?;
     expect("rdev", device.rdev(), libc::makedev(231, 193))?;
@@ -236,10 +236,10 @@ fn a_device_is_a_character_device() -> Result<(), String> {
     expect_device("fstat", &stat_of(file.as_raw_fd())?, 193)?;
 
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: a C string, and room for the answer.
+    // SAFETY: a C string, and a buffer for the result.
     let answer = unsafe { libc::stat(UVERBS0.as_ptr(), stat.as_mut_ptr()) };
     ok("stat", call(answer))?;
-    // SAFETY: zeroed memory is a valid answer, and it was filled in.
+    // SAFETY: zeroed memory is a valid result, and the call has written it.
     expect_device("stat", &unsafe { stat.assume_init() }, 192)?;
 
     // SAFETY: a C string.
@@ -251,7 +251,7 @@ fn a_device_is_a_character_device() -> Result<(), String> {
     expect("open uverbs2", errno(absent), Some(libc::ENOENT))
 }
 
-/// What programs that were built for an old C library call: found by name, as their loader does.
+/// The functions that programs for an old C library call, looked up by name as by their loader.
 #[cfg(target_arch = "x86_64")]
 fn old_programs_find_the_device() -> Result<(), String> {
     type Xstat = unsafe extern "C" fn(c_int, *const std::ffi::c_char, *mut libc::stat) -> c_int;
@@ -259,13 +259,13 @@ fn old_programs_find_the_device() -> Result<(), String> {
         // SAFETY: a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         expect("dlsym", found.is_null(), false)?;
-        // SAFETY: the C library's functions of these names have this type.
+        // SAFETY: the C library's function with this name has this type.
         let xstat = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Xstat>(found) };
         let mut stat = MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: version 1 is that of x86-64; a C string, and room for the answer.
+        // SAFETY: version 1 is that of x86-64; a C string, and a buffer for the result.
         let answer = unsafe { xstat(1, UVERBS0.as_ptr(), stat.as_mut_ptr()) };
         ok("xstat", call(answer))?;
-        // SAFETY: zeroed memory is a valid answer, and it was filled in.
+        // SAFETY: zeroed memory is a valid result, and the call has written it.
         expect_device("xstat", &unsafe { stat.assume_init() }, 192)?;
     }
     Ok(())
@@ -286,14 +286,15 @@ fn opening_gives_contexts() -> Result<(), String> {
     // SAFETY: no pointers.
     let flags = unsafe { libc::fcntl(first.as_raw_fd(), libc::F_GETFD) };
     expect("close-on-exec", flags, libc::FD_CLOEXEC)?;
-    // SAFETY: the device takes this request only with a valid address, and says so otherwise.
+    // SAFETY: the device accepts this request with a valid address only, and otherwise returns an
+    // error.
     let answer = unsafe { libc::ioctl(first.as_raw_fd(), RDMA_VERBS_IOCTL, 0_usize) };
     expect(
         "ioctl without arguments fails",
         errno(call(answer)).is_some(),
         true,
     )?;
-    // SAFETY: no pointers that are used.
+    // SAFETY: the pointer is not used.
     let answer = unsafe { libc::ioctl(first.as_raw_fd(), libc::TCGETS, 0_usize) };
     expect(
         "a terminal's ioctl",
@@ -313,7 +314,7 @@ fn duplicates_are_the_device_too() -> Result<(), String> {
     for fd in [plain, high] {
         expect_device("a duplicate", &stat_of(fd)?, 192)?;
     }
-    // The number of a duplicate may go to another file, which is then no device.
+    // Another file may get the descriptor of a duplicate. It is then no device.
     let file = ok("open", File::open("/dev/null"))?;
     // SAFETY: no pointers.
     ok("dup2", call(unsafe { libc::dup2(file.as_raw_fd(), plain) }))?;
@@ -321,14 +322,14 @@ fn duplicates_are_the_device_too() -> Result<(), String> {
     // SAFETY: no pointers.
     ok("close", call(unsafe { libc::close(high) }))?;
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: there is room for the answer.
+    // SAFETY: the buffer is large enough for the result.
     let closed = call(unsafe { libc::fstat(high, stat.as_mut_ptr()) });
     expect("fstat of a closed file", errno(closed), Some(libc::EBADF))
 }
 
-/// Runs `act` in a child made by fork; its answer must be good.
+/// Runs `act` in a child of fork. Its result must be success.
 fn in_child(act: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    // SAFETY: this program has one thread here, so that the child may do whatever it could do.
+    // SAFETY: this program has one thread here, so the child may call any function.
     let child = ok("fork", call(unsafe { libc::fork() }))?;
     if child == 0 {
         let code = match act() {
@@ -338,11 +339,11 @@ fn in_child(act: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
                 1
             }
         };
-        // SAFETY: no pointers; the parent's exit handlers are not run twice.
+        // SAFETY: no pointers. The parent's exit handlers do not run again.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: room for the status.
+    // SAFETY: a buffer for the status.
     let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
     ok("waitpid", call(ended))?;
     expect("the child's status", status, 0)
@@ -356,24 +357,25 @@ fn a_child_has_the_device_too() -> Result<(), String> {
         let own = open_device()?;
         expect_device("opened in the child", &stat_of(own.as_raw_fd())?, 192)?;
         let page = closed_page()?;
-        // SAFETY: the page is mapped; the handler opens it.
+        // SAFETY: the page is mapped. The handler makes it writable.
         unsafe { page.write_volatile(7) };
         expect("faults", FAULTS.load(Ordering::Relaxed), 1)
     })?;
     expect_device("after the child", &stat_of(device.as_raw_fd())?, 192)
 }
 
-/// As `ibv_import_device` does it: the receiver has not opened anything, and looks at the file first.
+/// Like `ibv_import_device`: the receiver has opened nothing, and calls fstat on the file first.
 fn a_received_file_is_the_device() -> Result<(), String> {
     let mut ends = [0; 2];
-    // SAFETY: room for two files.
+    // SAFETY: a buffer for two descriptors.
     let pair = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) };
     ok("socketpair", call(pair))?;
     let [here, there] = ends;
     in_child(|| send_file(there, open_device()?.as_raw_fd()))?;
     let fd = receive_file(here)?;
     expect_device("received", &stat_of(fd)?, 192)?;
-    // SAFETY: the device takes this request only with a valid address, and says so otherwise.
+    // SAFETY: the device accepts this request with a valid address only, and otherwise returns an
+    // error.
     let answer = call(unsafe { libc::ioctl(fd, RDMA_VERBS_IOCTL, 0_usize) });
     expect(
         "ioctl is refused as no device's",
@@ -382,7 +384,7 @@ fn a_received_file_is_the_device() -> Result<(), String> {
     )
 }
 
-/// A message of one byte, with room for one file beside it.
+/// A message of one byte, with a control buffer for one file descriptor.
 fn with_message<T>(act: impl FnOnce(&mut libc::msghdr) -> T) -> T {
     let mut byte = [0_u8];
     let mut piece = libc::iovec {
@@ -402,7 +404,7 @@ fn with_message<T>(act: impl FnOnce(&mut libc::msghdr) -> T) -> T {
 
 fn send_file(socket: c_int, file: c_int) -> Result<(), String> {
     with_message(|message| {
-        // SAFETY: the message has room for one header with one file.
+        // SAFETY: the message has a buffer for one header with one descriptor.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -423,10 +425,10 @@ fn receive_file(socket: c_int) -> Result<c_int, String> {
         // SAFETY: a complete message.
         let received = unsafe { libc::recvmsg(socket, message, 0) };
         expect("recvmsg", received, 1)?;
-        // SAFETY: the kernel has filled the message in.
+        // SAFETY: the kernel has written the message.
         let header = unsafe { libc::CMSG_FIRSTHDR(message) };
         expect("no file came", header.is_null(), false)?;
-        // SAFETY: one file is in it.
+        // SAFETY: the message contains one descriptor.
         Ok(unsafe { libc::CMSG_DATA(header).cast::<c_int>().read_unaligned() })
     })
 }
@@ -438,21 +440,22 @@ fn a_vfork_child_closes_nothing() -> Result<(), String> {
         deprecated,
         reason = "what starters of programs do, and the case to be covered"
     )]
-    // SAFETY: the child makes two system calls and touches no memory of its parent's.
+    // SAFETY: the child makes two system calls and does not access its parent's memory.
     let child = unsafe { libc::vfork() };
     if child == 0 {
-        // SAFETY: no pointers; _exit leaves the parent's memory alone.
+        // SAFETY: no pointers. `_exit` does not change the parent's memory.
         unsafe {
             libc::close(fd);
             libc::_exit(0);
         }
     }
-    // SAFETY: no status is asked for.
+    // SAFETY: no status is requested.
     let answer = unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
     ok("waitpid", call(answer))?;
     expect_device("after the child", &stat_of(fd)?, 192)?;
-    // The context lives: its ioctl still reaches the device, which finds fault with the address.
-    // SAFETY: the device takes this request only with a valid address, and says so otherwise.
+    // The context is alive: its ioctl still reaches the device, which refuses the address.
+    // SAFETY: the device accepts this request with a valid address only, and otherwise returns an
+    // error.
     let answer = call(unsafe { libc::ioctl(fd, RDMA_VERBS_IOCTL, 0_usize) });
     expect(
         "ioctl is refused as no device's",
@@ -471,7 +474,7 @@ fn other_files_are_left_alone() -> Result<(), String> {
         stat_of(memory)?.st_mode & libc::S_IFMT,
         libc::S_IFREG,
     )?;
-    // SAFETY: not a device's file: the argument is not looked at.
+    // SAFETY: not a file of the device. The argument is not used.
     let answer = call(unsafe { libc::ioctl(memory, RDMA_VERBS_IOCTL, 0_usize) });
     expect("ioctl", errno(answer), Some(libc::ENOTTY))?;
     expect(
@@ -495,7 +498,7 @@ fn no_netlink_socket_for_rdma() -> Result<(), String> {
 
 static FAULTS: AtomicU32 = AtomicU32::new(0);
 static BLOCKED_IN_HANDLER: AtomicU32 = AtomicU32::new(0);
-/// Memory that the handler below opens to the store that faulted.
+/// Page that the handler below makes writable after a store to it faulted.
 static PAGE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 extern "C" fn open_page(signal: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -511,7 +514,7 @@ extern "C" fn open_page(signal: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_
         Ordering::Relaxed,
     );
     let page = ptr::with_exposed_provenance_mut(PAGE.load(Ordering::Relaxed));
-    // SAFETY: a mapping of this program's that nothing else uses.
+    // SAFETY: a mapping of this program without other users.
     unsafe { libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_WRITE) };
     // SAFETY: the location of the calling thread's errno is always valid.
     unsafe { *libc::__errno_location() = libc::EXDEV };
@@ -521,10 +524,10 @@ extern "C" fn count(_: c_int) {
     FAULTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A page that may only be read.
+/// A read-only page.
 fn closed_page() -> Result<*mut u64, String> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let page = unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0) };
     expect("mmap", page == libc::MAP_FAILED, false)?;
     PAGE.store(page.expose_provenance(), Ordering::Relaxed);
@@ -537,7 +540,7 @@ fn action(handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
     action.sa_sigaction = handler;
     action.sa_flags = flags;
     for signal in blocked {
-        // SAFETY: a set of ours and a valid signal.
+        // SAFETY: a local set and a valid signal.
         unsafe { libc::sigaddset(&raw mut action.sa_mask, *signal) };
     }
     action
@@ -546,7 +549,7 @@ fn action(handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
 fn exchange(signal: c_int, new: Option<&libc::sigaction>) -> Result<libc::sigaction, String> {
     let mut old = action(0, 0, &[]);
     let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: NULL or an action, whose handler is of the kind its flags say, and room for one.
+    // SAFETY: NULL or an action whose flags match its handler, and a buffer for one.
     let answer = unsafe { libc::sigaction(signal, new, &raw mut old) };
     ok("sigaction", call(answer))?;
     Ok(old)
@@ -560,9 +563,9 @@ fn open_page_action(flags: c_int) -> libc::sigaction {
 fn handlers_are_chained() -> Result<(), String> {
     let before = exchange(libc::SIGSEGV, Some(&open_page_action(0)))?;
     let _device = open_device()?;
-    // One that was there before the device was opened serves faults that are not the device's.
+    // A handler from before the device was opened serves faults that do not concern the device.
     let page = closed_page()?;
-    // SAFETY: the page is mapped; the handler opens it.
+    // SAFETY: the page is mapped. The handler makes it writable.
     unsafe { page.write_volatile(7) };
     expect("faults", FAULTS.load(Ordering::Relaxed), 1)?;
     expect(
@@ -582,7 +585,7 @@ fn handlers_are_chained() -> Result<(), String> {
     expect("flags", found.sa_flags & libc::SA_SIGINFO, libc::SA_SIGINFO)?;
     expect("mask", has(&found.sa_mask, libc::SIGUSR1), true)?;
 
-    // So does one that comes later, once if it wants to be called once.
+    // So does a later handler, and only once if it is a one-shot handler.
     let once = open_page_action(libc::SA_RESETHAND | libc::SA_NODEFER);
     exchange(libc::SIGSEGV, Some(&once))?;
     let page = closed_page()?;
@@ -600,9 +603,9 @@ fn handlers_are_chained() -> Result<(), String> {
         libc::SIG_DFL,
     )?;
 
-    // The older call, and a signal that was sent.
+    // The older call, and a signal that is sent.
     let handler: extern "C" fn(c_int) = count;
-    // SAFETY: a handler of the right type.
+    // SAFETY: a handler of the correct type.
     let old = unsafe { libc::signal(libc::SIGSEGV, handler as usize) };
     expect("signal", old, libc::SIG_DFL)?;
     // SAFETY: no preconditions.
@@ -625,7 +628,7 @@ fn mask(how: c_int, signals: Option<&[c_int]>) -> Result<libc::sigset_t, String>
     let set = signals.map(|signals| action(0, 0, signals).sa_mask);
     let mut old = action(0, 0, &[]).sa_mask;
     let new = set.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: NULL or a set, and room for one.
+    // SAFETY: NULL or a set, and a buffer for one.
     let answer = unsafe { libc::sigprocmask(how, new, &raw mut old) };
     ok("sigprocmask", call(answer))?;
     Ok(old)
@@ -640,18 +643,18 @@ fn masks_are_reported_as_asked() -> Result<(), String> {
     expect("at first", reported()?, [false, false])?;
     mask(libc::SIG_BLOCK, Some(&both))?;
     expect("blocked", reported()?, [true, true])?;
-    // A doorbell, as any fault, comes through all the same.
+    // A fault, such as a doorbell, still reaches its handler.
     exchange(libc::SIGSEGV, Some(&open_page_action(0)))?;
     let _device = open_device()?;
     let page = closed_page()?;
-    // SAFETY: the page is mapped; the handler opens it.
+    // SAFETY: the page is mapped. The handler makes it writable.
     unsafe { page.write_volatile(7) };
     expect("faults", FAULTS.load(Ordering::Relaxed), 1)?;
     mask(libc::SIG_UNBLOCK, Some(&[libc::SIGUSR1]))?;
     expect("one unblocked", reported()?, [true, false])?;
     mask(libc::SIG_SETMASK, Some(&[libc::SIGUSR1]))?;
     expect("set", reported()?, [false, true])?;
-    // Another thread has its own; the one it inherits holds what is really blocked.
+    // Another thread has its own mask. It inherits the mask that is really blocked.
     let other = std::thread::spawn(move || -> Result<[bool; 2], String> {
         let set = mask(libc::SIG_BLOCK, None)?;
         Ok(both.map(|signal| has(&set, signal)))
@@ -662,7 +665,7 @@ fn masks_are_reported_as_asked() -> Result<(), String> {
         [false, true],
     )?;
 
-    // The mask of another signal's handler is reported as asked, and filtered as well.
+    // The mask of another signal's handler is reported as requested, and filtered too.
     let handler: extern "C" fn(c_int) = count;
     exchange(libc::SIGUSR2, Some(&action(handler as usize, 0, &both)))?;
     let found = exchange(libc::SIGUSR2, None)?;
@@ -683,7 +686,7 @@ fn errno_survives_a_fault() -> Result<(), String> {
     };
     // SAFETY: the location of the calling thread's errno is always valid.
     unsafe { *location = libc::EPIPE };
-    // SAFETY: the page is mapped; the handler opens it, and sets errno.
+    // SAFETY: the page is mapped. The handler makes it writable, and sets errno.
     unsafe { page.write_volatile(7) };
     // SAFETY: as above.
     expect("errno", unsafe { location.read_volatile() }, libc::EPIPE)
@@ -692,8 +695,7 @@ fn errno_survives_a_fault() -> Result<(), String> {
 fn faults() -> Result<(), String> {
     let _device = open_device()?;
     exchange(libc::SIGSEGV, Some(&action(libc::SIG_DFL, 0, &[])))?;
-    // SAFETY: none: this is the fault that is to end the process, at an address that is mapped
-    // but closed to stores.
+    // SAFETY: none. This fault must end the process. The address is mapped but read-only.
     unsafe { closed_page()?.write_volatile(1) };
     Ok(())
 }
@@ -716,7 +718,7 @@ fn nothing_changes() -> Result<(), String> {
     expect("class", real.as_path(), Path::new("/sys/class"))?;
     mask(libc::SIG_BLOCK, Some(&[libc::SIGSEGV]))?;
     let mut real = 0_u64;
-    // SAFETY: no new set, and room for one of the kernel's size.
+    // SAFETY: no new set, and a buffer for a set of the kernel's size.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,

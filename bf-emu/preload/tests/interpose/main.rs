@@ -1,6 +1,6 @@
-//! What a program sees through the preload library. Each case runs in a process of its own that has
-//! the library before the C library; this program is both the runner and, started again with the
-//! name of a case, that process.
+//! Tests of the preload library from the view of a program. Each case runs in its own process,
+//! which loads the library before the C library. This program is both the runner and, with the name
+//! of a case as argument, that process.
 
 mod cases;
 mod variants;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
             None => ExitCode::FAILURE,
         };
     }
-    // Arguments of the usual harness: a word selects the cases whose names hold it.
+    // Arguments of the usual test harness: a word selects the cases whose names contain it.
     let wanted: Vec<String> = std::env::args()
         .skip(1)
         .filter(|word| !word.starts_with('-'))
@@ -81,11 +81,11 @@ fn run(case: &cases::Case, state: &Path, library: &Path) -> bool {
     status.code() == case.code
 }
 
-/// The library, built as this test was: cargo does not do so by itself, because no test can link a
-/// library of C.
+/// Builds the library in the profile of this test. Cargo does not build it, because a test cannot
+/// link a C library.
 fn build_library() -> PathBuf {
     let program = std::env::current_exe().expect("this program's own file");
-    // <target>/<profile>/deps/<test>
+    // The path is <target>/<profile>/deps/<test>.
     let profile = program.ancestors().nth(2).expect("a directory of cargo's");
     let target = profile.parent().expect("a directory of cargo's");
     let mut cargo = Command::new(env!("CARGO"));

@@ -1,4 +1,5 @@
-//! Each name by which programs of any age and any hardening come to the device: found as their loader finds it.
+//! All names of the functions through which old, new and hardened programs access the device,
+//! looked up as by their loader.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -11,7 +12,7 @@ const LINK: &CStr = c"/sys/class/infiniband/mlx5_0";
 const DIRECTORY: &CStr = c"/sys/class/infiniband_verbs";
 const TEXT: &CStr = c"/sys/class/infiniband_verbs/abi_version";
 
-/// The function of this name, as a program that refers to it would call it.
+/// The function with this name, as a program's loader finds it.
 fn find(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -23,7 +24,7 @@ fn opened(name: &CStr, file: c_int) -> Result<(), String> {
     let name = name.to_string_lossy();
     let file = ok(&name, call(file))?;
     expect_device(&name, &stat_of(file)?, 192)?;
-    // SAFETY: just opened, and not used again.
+    // SAFETY: just opened and not used again.
     unsafe { libc::close(file) };
     Ok(())
 }
@@ -34,7 +35,7 @@ pub(crate) fn every_way_to_open() -> Result<(), String> {
     type Open2 = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
     type Openat2 = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
     for name in [c"open", c"open64"] {
-        // SAFETY: the C library's functions of these names have this type.
+        // SAFETY: the C library's functions with these names have this type.
         let open = unsafe { transmute::<*mut c_void, Open>(find(name)?) };
         // SAFETY: a C string.
         opened(name, unsafe { open(UVERBS0.as_ptr(), FLAGS) })?;
@@ -76,7 +77,7 @@ pub(crate) fn every_way_to_read() -> Result<(), String> {
     };
     let mut file = ptr::null_mut();
     for name in [c"fopen", c"fopen64"] {
-        // SAFETY: the C library's functions of these names have this type.
+        // SAFETY: the C library's functions with these names have this type.
         let fopen = unsafe { transmute::<*mut c_void, Fopen>(find(name)?) };
         // SAFETY: C strings.
         file = unsafe { fopen(TEXT.as_ptr(), c"r".as_ptr()) };
@@ -85,7 +86,7 @@ pub(crate) fn every_way_to_read() -> Result<(), String> {
     for name in [c"freopen", c"freopen64"] {
         // SAFETY: as above.
         let freopen = unsafe { transmute::<*mut c_void, Freopen>(find(name)?) };
-        // SAFETY: C strings, and the file that was opened last.
+        // SAFETY: C strings, and the last opened file.
         file = unsafe { freopen(TEXT.as_ptr(), c"r".as_ptr(), file) };
         first_byte(name, file)?;
     }
@@ -98,7 +99,7 @@ pub(crate) fn every_way_to_ask() -> Result<(), String> {
     type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
     type Fstatat = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
     for name in [c"access", c"euidaccess", c"eaccess"] {
-        // SAFETY: the C library's functions of these names have this type.
+        // SAFETY: the C library's functions with these names have this type.
         let access = unsafe { transmute::<*mut c_void, Access>(find(name)?) };
         // SAFETY: a C string.
         let answer = unsafe { access(UVERBS0.as_ptr(), libc::R_OK | libc::W_OK) };
@@ -110,19 +111,19 @@ pub(crate) fn every_way_to_ask() -> Result<(), String> {
     let filled = |name: &CStr, fill: &dyn Fn(*mut libc::stat) -> c_int| {
         let mut stat = MaybeUninit::<libc::stat>::zeroed();
         ok(&name.to_string_lossy(), call(fill(stat.as_mut_ptr())))?;
-        // SAFETY: zeroed memory is a valid answer, and it was filled in.
+        // SAFETY: zeroed memory is a valid result, and the call has written it.
         expect_device(&name.to_string_lossy(), &unsafe { stat.assume_init() }, 192)
     };
     for name in [c"stat", c"stat64", c"lstat", c"lstat64"] {
         // SAFETY: as above.
         let stat = unsafe { transmute::<*mut c_void, Stat>(find(name)?) };
-        // SAFETY: a C string, and room for the answer.
+        // SAFETY: a C string, and a buffer for the result.
         filled(name, &|answer| unsafe { stat(UVERBS0.as_ptr(), answer) })?;
     }
     for name in [c"fstatat", c"fstatat64"] {
         // SAFETY: as above.
         let fstatat = unsafe { transmute::<*mut c_void, Fstatat>(find(name)?) };
-        // SAFETY: a C string, and room for the answer.
+        // SAFETY: a C string, and a buffer for the result.
         filled(name, &|answer| unsafe {
             fstatat(libc::AT_FDCWD, UVERBS0.as_ptr(), answer, 0)
         })?;
@@ -132,7 +133,7 @@ pub(crate) fn every_way_to_ask() -> Result<(), String> {
     for name in [c"fstat", c"fstat64"] {
         // SAFETY: as above.
         let fstat = unsafe { transmute::<*mut c_void, Fstat>(find(name)?) };
-        // SAFETY: room for the answer.
+        // SAFETY: a buffer for the result.
         filled(name, &|answer| unsafe { fstat(file, answer) })?;
     }
     old_ways_to_ask(file, &filled)
@@ -140,16 +141,16 @@ pub(crate) fn every_way_to_ask() -> Result<(), String> {
 
 type Filled<'a> = dyn Fn(&CStr, &dyn Fn(*mut libc::stat) -> c_int) -> Result<(), String> + 'a;
 
-/// What programs call that were built for an old C library.
+/// The functions that programs for an old C library call.
 #[cfg(target_arch = "x86_64")]
 fn old_ways_to_ask(file: c_int, filled: &Filled<'_>) -> Result<(), String> {
     type Fxstat = unsafe extern "C" fn(c_int, c_int, *mut libc::stat) -> c_int;
     type Fxstatat =
         unsafe extern "C" fn(c_int, c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
     for name in [c"__fxstat", c"__fxstat64"] {
-        // SAFETY: the C library's functions of these names have this type.
+        // SAFETY: the C library's functions with these names have this type.
         let fxstat = unsafe { transmute::<*mut c_void, Fxstat>(find(name)?) };
-        // SAFETY: version 1 is that of x86-64; room for the answer.
+        // SAFETY: version 1 is that of x86-64; a buffer for the result.
         filled(name, &|answer| unsafe { fxstat(1, file, answer) })?;
     }
     for name in [c"__fxstatat", c"__fxstatat64"] {
@@ -179,13 +180,13 @@ pub(crate) fn every_way_to_resolve() -> Result<(), String> {
     let is_real = |name: &CStr, found: *mut c_char| {
         let name = name.to_string_lossy();
         expect(&name, found.is_null(), false)?;
-        // SAFETY: a C string, which is what these functions give.
+        // SAFETY: these functions return a C string.
         expect(&name, unsafe { CStr::from_ptr(found) }.to_bytes(), REAL)
     };
     let name = c"realpath";
-    // SAFETY: the C library's functions of these names have these types.
+    // SAFETY: the C library's functions with these names have these types.
     let resolve = unsafe { transmute::<*mut c_void, Resolve>(find(name)?) };
-    // SAFETY: a C string, and room for the longest path.
+    // SAFETY: a C string, and a buffer for the longest path.
     is_real(name, unsafe { resolve(LINK.as_ptr(), room.as_mut_ptr()) })?;
     let name = c"__realpath_chk";
     // SAFETY: as above.
@@ -202,7 +203,7 @@ pub(crate) fn every_way_to_resolve() -> Result<(), String> {
     let name = c"__readlink_chk";
     // SAFETY: as above.
     let read = unsafe { transmute::<*mut c_void, ReadChecked>(find(name)?) };
-    // SAFETY: a C string, and as much room as is said.
+    // SAFETY: a C string, and a buffer of the given length.
     let checked = unsafe { read(LINK.as_ptr(), room.as_mut_ptr(), ROOM, ROOM) };
     let at = libc::AT_FDCWD;
     // SAFETY: as above.
@@ -220,12 +221,13 @@ pub(crate) fn every_way_to_list() -> Result<(), String> {
         *const c_void,
     ) -> c_int;
     for name in [c"scandir", c"scandir64"] {
-        // SAFETY: the C library's functions of these names have this type.
+        // SAFETY: the C library's functions with these names have this type.
         let scandir = unsafe { transmute::<*mut c_void, Scandir>(find(name)?) };
         let mut list = ptr::null_mut();
-        // SAFETY: a C string, room for the list, no filter and no order.
+        // SAFETY: a C string, a buffer for the list, no filter and no order.
         let found = unsafe { scandir(DIRECTORY.as_ptr(), &raw mut list, None, ptr::null()) };
-        // abi_version, two devices, and the directory and its parent; the list is the process's end's.
+        // abi_version, two devices, the directory and its parent. The list is freed at the end of
+        // the process.
         expect(&name.to_string_lossy(), found, 5)?;
     }
     // SAFETY: a C string.

@@ -1,4 +1,4 @@
-//! The copies of stock libraries, byte by byte as they were compiled, and what any other bytes do.
+//! Compiled copies of stock libraries, byte by byte, and arbitrary bytes.
 
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ const UCX_1_20: &[u8] = &[
     0x75, 0xbf, // jne 1edc5
     0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00, // cs nopw
 ];
-/// Behind its first store, and behind its last.
+/// Offsets after its first store, and after its last.
 const UCX_1_20_AT: (u64, u64) = (0x17, 0x35);
 
 /// libuct_ib_mlx5 of the 1.20.1 wheel, 1f5be: `uct_rc_mlx5_base_ep_put_bcopy`, one block.
@@ -136,8 +136,8 @@ const RDMA_CORE_44: &[u8] = &[
 ];
 const RDMA_CORE_44_AT: (u64, u64) = (0x1a, 0x56);
 
-/// The memory of the thread: its code, a ring whose bytes are their addresses', and what a library
-/// remembers of its ring at `RECORDS_AT`: its start at 0x98, its end at 0xa0 and 0x300.
+/// The memory of the thread: its code, a ring whose bytes are derived from their addresses, and a
+/// library's record of its ring at `RECORDS_AT`: the start at 0x98, the end at 0xa0 and 0x300.
 struct Memory<'a> {
     code: &'a [u8],
     ring_end: u64,
@@ -186,8 +186,8 @@ fn thread(at: u64, registers: &[(usize, u64)]) -> Thread {
     thread
 }
 
-/// Follows the code from behind its first store, whose copy of `blocks` blocks begins at `SOURCE_AT`;
-/// wants all of its other stores, and the thread behind the last one with what was there loaded.
+/// Interprets the code after its first store. Its copy of `blocks` blocks begins at `SOURCE_AT`.
+/// Expects all other stores, and the thread after the last store with the loaded data.
 #[track_caller]
 fn check(
     (code, (from, last)): (&[u8], (u64, u64)),
@@ -248,7 +248,7 @@ fn the_loop_of_ucx_1_20() {
     }
 }
 
-/// The entry of two blocks begins with the last block of the ring.
+/// The entry has two blocks. The first is the last block of the ring.
 #[test]
 fn the_loop_of_ucx_1_20_around_the_end_of_the_ring() {
     let end = SOURCE_AT + 0x1_0000;
@@ -360,8 +360,8 @@ fn the_first_stores_source_is_known() {
     }
 }
 
-/// A store elsewhere, a doorbell of another kind, an instruction that is not known, a page that is
-/// not there: all end it, with what was followed before.
+/// A store elsewhere, another kind of doorbell, an unknown instruction, or an inaccessible page
+/// ends the interpretation. The stores before it stay skipped.
 #[test]
 fn what_ends_it() {
     let read = |code: &'static [u8]| {
@@ -371,12 +371,12 @@ fn what_ends_it() {
     let two: &[u8] = &[0x49, 0x89, 0x04, 0x24, 0x49, 0x89, 0x44, 0x24, 0x08];
     for (target, flags, expect) in [
         (REGISTER_AT + 8, 0, 2),
-        // The register's own start, and the next register: doorbells.
+        // Start of the register, and the next register: both are doorbells.
         (REGISTER_AT, 0, 0),
         (REGISTER_AT + 0xf8, 0, 1),
         (SOURCE_AT, 0, 0),
         (u64::MAX - 3, 0, 0),
-        // Single-stepped
+        // The thread is single-stepped.
         (REGISTER_AT + 8, TRAP, 0),
     ] {
         let mut at = thread(0, &[(R12, target)]);
@@ -388,7 +388,7 @@ fn what_ends_it() {
     }
     for code in [
         // sfence; push %rax; call; ret; rep movsq; mov %fs:0x28,%rax; lock add; mov %ax,(%r12);
-        // vmovdqu (%rbx),%ymm0; movdqa from an address that is not aligned; mov from nowhere
+        // vmovdqu (%rbx),%ymm0; movdqa from an unaligned address; mov from an unmapped address
         &[0x0f, 0xae, 0xf8][..],
         &[0x50],
         &[0xe8, 0, 0, 0, 0],
@@ -415,10 +415,10 @@ fn what_ends_it() {
     }
 }
 
-/// Loops without stores end.
+/// The interpretation of a loop without stores ends.
 #[test]
 fn a_loop_ends() {
-    // jmp to itself
+    // A jmp to itself.
     let memory = Memory {
         code: &[0xeb, 0xfe],
         ring_end: 0,
@@ -457,14 +457,14 @@ fn conditions() {
     }
 }
 
-/// What the processor itself makes of an addition and a comparison: result and flags.
+/// The processor's own result and flags of an addition or a comparison.
 #[cfg(target_arch = "x86_64")]
 fn processor(what: Arithmetic, a: u64, b: u64, width: u8) -> (u64, u64) {
     let mut result = a;
     let flags: u64;
     macro_rules! run {
         ($instruction:literal) => {
-            // SAFETY: arithmetic of two registers, and the flags by way of the stack.
+            // SAFETY: arithmetic of two registers. The flags are read through the stack.
             unsafe {
                 std::arch::asm!($instruction, "pushfq", "pop {f}",
                     a = inout(reg) result, b = in(reg) b, f = out(reg) flags)
@@ -492,7 +492,7 @@ fn edge() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Arithmetic does what the processor does.
+    /// The interpreter's arithmetic equals the processor's.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn arithmetic_is_the_processors(
@@ -513,8 +513,8 @@ proptest! {
         }
     }
 
-    /// Any code, registers and memory: the stores that are followed are in the range, the thread is
-    /// untouched if there are none, and nothing panics.
+    /// Arbitrary code, registers and memory: the interpreted stores are in the range, the thread is
+    /// unchanged if there are none, and no panic occurs.
     #[test]
     fn any_code(
         code in proptest::collection::vec(any::<u8>(), 0..64),
@@ -540,8 +540,8 @@ proptest! {
         prop_assert_eq!(at.flags & !ARITHMETIC, before.flags & !ARITHMETIC);
     }
 
-    /// Cut short anywhere, the copy of UCX goes on to the same place by traps: what is followed first
-    /// and what is followed then make up the whole.
+    /// If the interpretation of UCX's copy is interrupted at any point, traps continue it: the
+    /// stores of both parts make up the whole copy.
     #[test]
     fn in_pieces(cut in 0..INSTRUCTIONS_MAX as u64, blocks in 1..=4u64) {
         let registers = [
@@ -556,7 +556,7 @@ proptest! {
         let all = follow(&mut whole, (REGISTER_AT + 16, END), |address, bytes| memory.read(address, bytes));
         let mut at = thread(UCX_1_20_AT.0, &registers);
         let mut reads = 0;
-        // Memory that fails once in the middle.
+        // A read of memory that fails once in the middle.
         let some = follow(&mut at, (REGISTER_AT + 16, END), |address, bytes| {
             reads += 1;
             reads != cut && memory.read(address, bytes)
