@@ -72,8 +72,9 @@ impl Space {
     /// Reads an aligned big-endian word of 32 bits atomically, and then other memory. If the kernel
     /// performs the copy, both reads together cost as much as one.
     ///
-    /// # Errors For each of the two, as in [`Space::read`]. If the word is not accessible, neither
-    /// is the second result.
+    /// # Errors
+    /// For each of the two, as in [`Space::read`]. If the word is not accessible, neither is the
+    /// second result.
     pub fn read_behind_be32(
         self,
         word_at: u64,
@@ -210,7 +211,8 @@ pub enum CopyError {
 
 /// Proof that no other thread of this process moves data between two foreign processes.
 ///
-/// # Safety While a value of the type lives, no other value of it exists in this process.
+/// # Safety
+/// While a value of the type lives, no other value of it exists in this process.
 pub unsafe trait Exclusive {}
 
 /// A buffer for data between two foreign processes. Each process has one. Its user holds an

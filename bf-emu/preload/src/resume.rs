@@ -24,9 +24,10 @@ const fn place(register: c_int) -> usize {
 /// Resumes the interrupted thread with its saved context. Returns without effect if the kernel must
 /// resume it.
 ///
-/// # Safety `saved` must be the kernel's context of the handler that runs in this thread. The
-/// handler must run on the interrupted stack and not on an alternate one. The handler must hold
-/// nothing that its callers would release.
+/// # Safety
+/// `saved` must be the kernel's context of the handler that runs in this thread. The handler must
+/// run on the interrupted stack and not on an alternate one. The handler must hold nothing that its
+/// callers would release.
 pub(crate) unsafe fn resume(saved: &ucontext_t) {
     let Some((state, components)) = context::saved_state(saved) else {
         return;

@@ -161,8 +161,8 @@ unsafe fn is_empty(path: *const c_char) -> bool {
 /// Replaces the result for an empty path, which refers to the open file, by the device's, if the
 /// file is a device.
 ///
-/// # Safety `path` is NULL or a C string. The caller has exclusive access to the `struct stat` at
-/// `stat`.
+/// # Safety
+/// `path` is NULL or a C string. The caller has exclusive access to the `struct stat` at `stat`.
 unsafe fn present_if_empty(dirfd: c_int, path: *const c_char, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     if unsafe { is_empty(path) } {
@@ -173,7 +173,8 @@ unsafe fn present_if_empty(dirfd: c_int, path: *const c_char, stat: *mut Stat) {
 
 /// Replaces the result for an open file by the device's, if the file is a device.
 ///
-/// # Safety The caller has exclusive access to the `struct stat` at `stat`.
+/// # Safety
+/// The caller has exclusive access to the `struct stat` at `stat`.
 unsafe fn present_file(fd: c_int, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &*stat };
@@ -188,7 +189,8 @@ unsafe fn present_file(fd: c_int, stat: *mut Stat) {
 
 /// Replaces a result by that of device `index`.
 ///
-/// # Safety The caller has exclusive access to the `struct stat` at `stat`.
+/// # Safety
+/// The caller has exclusive access to the `struct stat` at `stat`.
 unsafe fn present(index: usize, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &mut *stat };

@@ -100,7 +100,8 @@ impl Fabric {
     /// Creates the device of a topology in directory `state`, or checks that the existing one is
     /// the same. `recovery` is the engine's part of a repair: see `engine::create`.
     ///
-    /// # Errors The file cannot be created, or describes another device.
+    /// # Errors
+    /// The file cannot be created, or describes another device.
     pub fn create(
         state: &Path,
         topology: &Topology,
