@@ -1,8 +1,8 @@
 //! Copies within this process that survive an absent page.
 //!
-//! The device reads rings and buffers that an application may have unmapped. A copy that faults ends early and reports
-//! it: the signal handler asks [`fixup`] for the address at which to resume. The data path itself has no extra cost. A
-//! system call would cost half a microsecond.
+//! The device reads rings and buffers that an application may have unmapped. A copy that faults
+//! ends early and reports it: the signal handler asks [`fixup`] for the address at which to resume.
+//! The data path itself has no extra cost. A system call would cost half a microsecond.
 
 use crate::sys::{self, Errno};
 

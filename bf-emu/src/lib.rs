@@ -1,8 +1,8 @@
 //! An emulated BlueField below unmodified rdma-core.
 //!
-//! Stock libibverbs, libmlx5 and the software above them run on a machine without an RDMA device. The emulator presents
-//! a kernel with mlx5 devices to each process. The posting thread itself executes its work requests and moves data
-//! between the memories of the processes.
+//! Stock libibverbs, libmlx5 and the software above them run on a machine without an RDMA device.
+//! The emulator presents a kernel with mlx5 devices to each process. The posting thread itself
+//! executes its work requests and moves data between the memories of the processes.
 //!
 //! ```
 //! use bf_emu::model::topology::Topology;

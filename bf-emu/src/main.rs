@@ -1,4 +1,5 @@
-//! The command `bf-emu`. It creates and removes emulated fabrics, starts programs on them, and reports their activity.
+//! The command `bf-emu`. It creates and removes emulated fabrics, starts programs on them, and
+//! reports their activity.
 
 mod cli;
 

@@ -1,5 +1,5 @@
-//! Direct system calls. They use no interposed libc symbol, do not allocate and take no lock, so the signal handler may
-//! use all of them.
+//! Direct system calls. They use no interposed libc symbol, do not allocate and take no lock, so
+//! the signal handler may use all of them.
 
 pub mod interface;
 pub(crate) mod path;

@@ -1,11 +1,12 @@
-//! A decoder of the x86-64 instructions that store to memory, for trapped doorbells. It has no side effects. The signal
-//! handler uses it, so it does not allocate, lock or panic.
+//! A decoder of the x86-64 instructions that store to memory, for trapped doorbells. It has no side
+//! effects. The signal handler uses it, so it does not allocate, lock or panic.
 //!
-//! It finds the length of the faulting instruction, which the handler skips, and the value of the store. It knows the
-//! plain stores that compilers and libraries use for device registers: moves from general registers and immediates,
-//! non-temporal and direct stores, and SSE, AVX and AVX-512 vector stores. Read-modify-write and string instructions
-//! give `None`. [`string`] decodes string moves. [`copy`] handles the code after a store that is part of a longer copy.
-//! Encodings: Intel SDM volume 2.
+//! It finds the length of the faulting instruction, which the handler skips, and the value of the
+//! store. It knows the plain stores that compilers and libraries use for device registers: moves
+//! from general registers and immediates, non-temporal and direct stores, and SSE, AVX and AVX-512
+//! vector stores. Read-modify-write and string instructions give `None`. [`string`] decodes string
+//! moves. [`copy`] handles the code after a store that is part of a longer copy. Encodings: Intel
+//! SDM volume 2.
 
 pub mod copy;
 pub mod string;

@@ -1,5 +1,5 @@
-//! The saved state of an interrupted thread: access to its registers. The handler of SIGSEGV uses it, so it does not
-//! allocate, lock or panic.
+//! The saved state of an interrupted thread: access to its registers. The handler of SIGSEGV uses
+//! it, so it does not allocate, lock or panic.
 
 use std::ffi::c_int;
 use std::mem;

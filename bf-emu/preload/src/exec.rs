@@ -1,8 +1,9 @@
-//! Functions that start programs. A program whose starter replaced `LD_PRELOAD`, such as `env LD_PRELOAD=LIBRARY
-//! PROGRAM`, gets this library again, before the others, if its environment requests devices.
+//! Functions that start programs. A program whose starter replaced `LD_PRELOAD`, such as `env
+//! LD_PRELOAD=LIBRARY PROGRAM`, gets this library again, before the others, if its environment
+//! requests devices.
 //!
-//! `execl` and its variants take variadic arguments and are not interposed. The functions may run in a child of
-//! `vfork`, so they do not allocate or lock.
+//! `execl` and its variants take variadic arguments and are not interposed. The functions may run
+//! in a child of `vfork`, so they do not allocate or lock.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

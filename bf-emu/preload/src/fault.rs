@@ -1,10 +1,11 @@
-//! The handler of SIGSEGV and SIGBUS. It serves guarded copies that met an absent page, and doorbells, and passes all
-//! other faults to the program. It runs in the faulting thread, between two of its instructions: it does not allocate,
-//! take a lock of the C library, or panic.
+//! The handler of SIGSEGV and SIGBUS. It serves guarded copies that met an absent page, and
+//! doorbells, and passes all other faults to the program. It runs in the faulting thread, between
+//! two of its instructions: it does not allocate, take a lock of the C library, or panic.
 //!
-//! It runs on the thread's own stack, not on an alternate one (`SA_ONSTACK`). The work of a doorbell needs the stack of
-//! a function call at this point, and alternate stacks can be as small as 8 KiB. As a consequence, a stack overflow
-//! ends the process without the message of its language runtime.
+//! It runs on the thread's own stack, not on an alternate one (`SA_ONSTACK`). The work of a
+//! doorbell needs the stack of a function call at this point, and alternate stacks can be as small
+//! as 8 KiB. As a consequence, a stack overflow ends the process without the message of its
+//! language runtime.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -234,7 +235,8 @@ unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if action.flags & libc::SA_RESETHAND != 0 {
         records::record_default(signal);
     }
-    // Blocks the signals of the program's action. The kernel restores the mask at the handler's end.
+    // Blocks the signals of the program's action. The kernel restores the mask when the handler
+    // returns.
     // SAFETY: the kernel's own argument.
     let before = masks::bits(unsafe { &(*context.cast::<ucontext_t>()).uc_sigmask });
     let own = if action.flags & libc::SA_NODEFER == 0 {

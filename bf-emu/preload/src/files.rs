@@ -1,6 +1,6 @@
-//! Functions on open files: ioctl to the device, and the end of contexts by close and dup2. The library identifies a
-//! file by its inode and not by its number, so duplicated, inherited and received files work. It also refuses the
-//! netlink socket of RDMA.
+//! Functions on open files: ioctl to the device, and the end of contexts by close and dup2. The
+//! library identifies a file by its inode and not by its number, so duplicated, inherited and
+//! received files work. It also refuses the netlink socket of RDMA.
 
 use std::ffi::{c_int, c_ulong};
 

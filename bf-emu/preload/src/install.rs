@@ -1,4 +1,5 @@
-//! Installs the doorbell trap before the first doorbell, and restores it if the program replaced it.
+//! Installs the doorbell trap before the first doorbell, and restores it if the program replaced
+//! it.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

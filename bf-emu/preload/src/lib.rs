@@ -1,26 +1,28 @@
-//! The preload library. It interposes the functions of the C library through which a process finds a kernel with mlx5
-//! devices. It contains no device logic. Calls that concern the device go to `bf_emu`. All other calls go to the
-//! definition that this library hides.
+//! The preload library. It interposes the functions of the C library through which a process finds
+//! a kernel with mlx5 devices. It contains no device logic. Calls that concern the device go to
+//! `bf_emu`. All other calls go to the definition that this library hides.
 //!
-//! A process without `BFEMU_STATE` and `BFEMU_AS` in its environment is unaffected. So is a privileged (setuid) process,
-//! because its environment is not trusted.
+//! A process without `BFEMU_STATE` and `BFEMU_AS` in its environment is unaffected. So is a
+//! privileged (setuid) process, because its environment is not trusted.
 //!
 //! Layers, from the bottom. Each uses only the layers before it:
 //!
 //! - `call`, `next`: common parts of all interposed functions, and the definitions that they hide.
-//! - `masks`, `records`, `context`, `watch`: signal masks, the program's own actions for the trap's signals, a
-//!   thread's saved registers, and the files that are contexts of the device.
-//! - `resume`, `fault`, `install`: the doorbell trap: return from the handler, the handler, and its installation.
-//! - `signals`, `files`, `names`, `open`, `stat`, `exec`: the interposed functions: for signals, for open files (ioctl,
-//!   close, dup), functions that need only another path, functions that present a uverbs device as a character device,
-//!   and functions that start programs.
+//! - `masks`, `records`, `context`, `watch`: signal masks, the program's own actions for the trap's
+//!   signals, a thread's saved registers, and the files that are contexts of the device.
+//! - `resume`, `fault`, `install`: the doorbell trap: return from the handler, the handler, and its
+//!   installation.
+//! - `signals`, `files`, `names`, `open`, `stat`, `exec`: the interposed functions: for signals,
+//!   for open files (ioctl, close, dup), functions that need only another path, functions that
+//!   present a uverbs device as a character device, and functions that start programs.
 //!
-//! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`. The file of a uverbs
-//! device is a memory file and supports them directly.
+//! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`.
+//! The file of a uverbs device is a memory file and supports them directly.
 //!
-//! Several functions are variadic in C (`open`, `ioctl`, `fcntl`), and Rust cannot define variadic functions. They are
-//! defined with the fixed arguments that Linux uses. In the C calling conventions of x86-64 and AArch64 Linux, the first
-//! variadic integer or pointer arguments are passed like fixed ones. An omitted argument is an unused register.
+//! Several functions are variadic in C (`open`, `ioctl`, `fcntl`), and Rust cannot define variadic
+//! functions. They are defined with the fixed arguments that Linux uses. In the C calling
+//! conventions of x86-64 and AArch64 Linux, the first variadic integer or pointer arguments are
+//! passed like fixed ones. An omitted argument is an unused register.
 
 mod call;
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,6 @@
-//! Return from the doorbell handler without `rt_sigreturn`. It restores the thread's state itself, which makes a
-//! doorbell an eighth faster. In all cases that are not known to be simple, the kernel restores the state.
+//! Return from the doorbell handler without `rt_sigreturn`. It restores the thread's state itself,
+//! which makes a doorbell an eighth faster. In all cases that are not known to be simple, the
+//! kernel restores the state.
 
 use std::arch::asm;
 use std::mem::offset_of;

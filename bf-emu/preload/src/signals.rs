@@ -1,6 +1,6 @@
-//! Coexistence with the program's own signal handlers. The doorbell trap needs SIGSEGV and SIGBUS. A program may
-//! install handlers for them and block them, and sees the values that it set. `records` stores its handlers, and
-//! `fault` calls them for faults that do not concern the device.
+//! Coexistence with the program's own signal handlers. The doorbell trap needs SIGSEGV and SIGBUS.
+//! A program may install handlers for them and block them, and sees the values that it set.
+//! `records` stores its handlers, and `fault` calls them for faults that do not concern the device.
 //!
 //! Not covered, because the C library's internal calls cannot be interposed: a thread that waits
 //! with another mask in `sigsuspend` or `ppoll`, and a handler that writes a doorbell during that

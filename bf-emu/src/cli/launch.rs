@@ -1,5 +1,5 @@
-//! `bf-emu run` and `bf-emu env`: create the fabric and the view if needed, and give a program the environment in which
-//! it sees that view.
+//! `bf-emu run` and `bf-emu env`: create the fabric and the view if needed, and give a program the
+//! environment in which it sees that view.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -29,7 +29,7 @@ pub(crate) enum Need {
 impl Need {
     fn flag(self) -> u8 {
         match self {
-            // Every key may be read locally.
+            // Every key permits local reads.
             Self::LocalRead => 0,
             Self::LocalWrite => access::LOCAL_WRITE,
             Self::RemoteRead => access::REMOTE_READ,

@@ -1,10 +1,10 @@
 //! Deferred mode: work completes later than its doorbell.
 //!
-//! By default a request is complete when the doorbell store returns. A program that depends on this fails on hardware
-//! only. In deferred mode a doorbell only records that work exists. The process's thread executes it after a
-//! pseudo-random delay, executes some of the requests and leaves the rest for later, and reports some completions later
-//! than their data. An adapter may do all of this. Requests and completions of one queue stay in order. Different
-//! queues overtake each other.
+//! By default a request is complete when the doorbell store returns. A program that depends on this
+//! fails on hardware only. In deferred mode a doorbell only records that work exists. The process's
+//! thread executes it after a pseudo-random delay, executes some of the requests and leaves the
+//! rest for later, and reports some completions later than their data. An adapter may do all of
+//! this. Requests and completions of one queue stay in order. Different queues overtake each other.
 //!
 //! The same seed gives the same delays. The scheduling between them depends on the machine.
 

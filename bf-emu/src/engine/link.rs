@@ -1,11 +1,12 @@
-//! The link model: a message takes time according to the bandwidth of its ports and the latency of its path, if the
-//! cost profile names them.
+//! The link model: a message takes time according to the bandwidth of its ports and the latency of
+//! its path, if the cost profile names them.
 //!
-//! The functions of an adapter share its ports. Ports are full-duplex and independent of each other. A message occupies
-//! the outgoing side of one port and the incoming side of another for its length divided by the bandwidth, in order of
-//! arrival. It arrives after the latency. A message within one port of an adapter takes the same time and occupies no
-//! port. Requests of one queue follow each other without a gap, so a chain of them has the latency once. The waiting
-//! thread then executes the message.
+//! The functions of an adapter share its ports. Ports are full-duplex and independent of each
+//! other. A message occupies the outgoing side of one port and the incoming side of another for its
+//! length divided by the bandwidth, in order of arrival. It arrives after the latency. A message
+//! within one port of an adapter takes the same time and occupies no port. Requests of one queue
+//! follow each other without a gap, so a chain of them has the latency once. The waiting thread
+//! then executes the message.
 
 use mlx5_prm::qp::service;
 
@@ -59,8 +60,8 @@ pub(super) fn arrives_at(
     Some(arrives_at_ns)
 }
 
-/// Source port, destination port and length of a request's data. None for a request that stays
-/// within the port or will be refused.
+/// Source port, destination port and length of a request's data. None for a request without data
+/// for another queue pair (NOP, UMR), and for a request that will be refused.
 fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(Place, Place, u64)> {
     let work = work::parse(bytes, qp.service).ok()?;
     let here = Place {

@@ -53,7 +53,8 @@ impl List {
 
     fn segments(&self) -> &[Segment] {
         let set = &self.segments[..self.count];
-        // SAFETY: `push` has initialised the first `count`, and a segment has the layout of its cell.
+        // SAFETY: `push` has initialised the first `count`, and a segment has the layout of its
+        // cell.
         unsafe { std::slice::from_raw_parts(set.as_ptr().cast(), set.len()) }
     }
 

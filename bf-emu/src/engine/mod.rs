@@ -1,12 +1,13 @@
 //! The adapter: executes posted work when a doorbell rings.
 //!
-//! No separate process or thread executes work. A doorbell is a store to a read-only page. The signal handler leads the
-//! storing thread here. This thread executes its posted requests, moves data between the processes, writes the
-//! completions, and resumes after its store. No other thread has to be scheduled. On machines with few cores this is
-//! the difference between microseconds and milliseconds.
+//! No separate process or thread executes work. A doorbell is a store to a read-only page, which
+//! the storing thread's signal handler receives. The thread executes its posted requests, moves
+//! data between the processes, writes the completions, and resumes after its store. No other thread
+//! has to be scheduled. On machines with few cores this is the difference between microseconds and
+//! milliseconds.
 //!
-//! Two other modes exist: [`deferred`] finds programs that depend on immediate execution, and in [`polling`] mode a
-//! thread watches the doorbell records.
+//! Two other modes exist: [`deferred`] finds programs that depend on immediate execution, and in
+//! [`polling`] mode a thread watches the doorbell records.
 //!
 //! All code here may run in a signal handler. It does not allocate, takes no lock except the
 //! device's, and does not panic.

@@ -1,10 +1,11 @@
-//! Completion moderation: delays the event of a completion queue until a number of entries exist, or until a time after
-//! the first of them. The entries themselves are never delayed.
+//! Completion moderation: delays the event of a completion queue until a number of entries exist,
+//! or until a time after the first of them. The entries themselves are never delayed.
 //!
-//! A window opens with the first entry that the queue's owner waits for. The writer of the last entry of the window
-//! sends the event. If that entry does not come, the owner's own thread ([`super::tick`]) sends the event at the end of
-//! the window. The process that opens the window wakes this thread. If that process dies first, the thread finds the
-//! window by itself, ten times a second. A queue without moderation uses none of this.
+//! A window opens with the first entry that the queue's owner waits for. The writer of the last
+//! entry of the window sends the event. If that entry does not come, the owner's own thread
+//! ([`super::tick`]) sends the event at the end of the window. The process that opens the window
+//! wakes this thread. If that process dies first, the thread finds the window by itself, ten times
+//! a second. A queue without moderation uses none of this.
 
 use super::wake;
 use crate::fabric::Locked;

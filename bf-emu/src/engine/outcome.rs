@@ -1,4 +1,4 @@
-//! The result of a send queue entry: what it did, or why it failed.
+//! The result of a send queue entry: its effect, or the cause of its failure.
 
 use mlx5_prm::cqe::syndrome;
 

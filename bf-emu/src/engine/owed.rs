@@ -1,8 +1,9 @@
-//! Asynchronous events of queues. An event is recorded as owed before it is sent. If the sender dies in between, the
-//! next holder of the device's lock sends it.
+//! Asynchronous events of queues. An event is recorded as owed before it is sent. If the sender
+//! dies in between, the next holder of the device's lock sends it.
 //!
-//! An event that its owner acknowledges is counted, and no longer owed, immediately before it is written. A sender that
-//! dies in the few instructions between loses the event. No event is sent twice.
+//! An event that its owner acknowledges is counted, and no longer owed, immediately before it is
+//! written. A sender that dies in the few instructions between loses the event. No event is sent
+//! twice.
 
 use std::sync::atomic::{Ordering, fence};
 

@@ -1,14 +1,14 @@
-//! The thread of polling mode: it watches the doorbell records of the process's queues. Stores to doorbell pages are
-//! then ordinary stores.
+//! The thread of polling mode: it watches the doorbell records of the process's queues. Stores to
+//! doorbell pages are then ordinary stores.
 //!
-//! Posting costs what it costs on hardware, and work executes beside the poster. On machines with few cores the trap is
-//! faster, because no other thread has to be scheduled. A library writes the doorbell record before the doorbell, so
-//! the record alone shows what is posted (PRM, "Posting a Work Request to Work Queue") and, for a completion queue,
-//! what is armed.
+//! Posting costs the same as on hardware, and work executes beside the poster. On machines with few
+//! cores the trap is faster, because no other thread has to be scheduled. A library writes the
+//! doorbell record before the doorbell. The record alone therefore shows the posted work (PRM,
+//! "Posting a Work Request to Work Queue") and, for a completion queue, the arming.
 //!
-//! The thread spins while work exists and for a short time after. Then it sleeps, for increasing times up to
-//! [`SLEEP_NS_MAX`], which bounds the delay of the first doorbell after a pause. While other threads compete for the
-//! processor, it sleeps between all rounds.
+//! The thread spins while work exists and for a short time after. Then it sleeps, for increasing
+//! times up to [`SLEEP_NS_MAX`], which bounds the delay of the first doorbell after a pause. While
+//! other threads compete for the processor, it sleeps between all rounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

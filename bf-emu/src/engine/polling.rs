@@ -1,8 +1,9 @@
-//! The polling mode of a process, and the marks that it needs in doorbell records. The thread is in [`super::poller`].
+//! The polling mode of a process, and the marks that it needs in doorbell records. The thread is in
+//! [`super::poller`].
 //!
-//! The library owns the records. Two values that no library writes mark an unwritten record. The upper half of a send
-//! record, which a device ignores, is all ones from the creation or reset of its queue to the first post. An arm record
-//! is all ones until it is armed.
+//! The library owns the records. Two values that no library writes mark an unwritten record. The
+//! upper half of a send record, which a device ignores, is all ones from the creation or reset of
+//! its queue to the first post. An arm record is all ones until it is armed.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

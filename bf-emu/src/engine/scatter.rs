@@ -1,5 +1,6 @@
-//! Scatter to CQE: data inside a completion entry instead of the buffers in its list, if the queue pair requests it. It
-//! saves reader and device an access to memory for short messages. The driver copies the data to its buffers.
+//! Scatter to CQE: data inside a completion entry instead of the buffers in its list, if the queue
+//! pair requests it. It saves reader and device an access to memory for short messages. The driver
+//! copies the data to its buffers.
 
 use mlx5_prm::cqe::{CQE_BYTES, Cqe};
 
@@ -47,8 +48,8 @@ impl Scattered {
         Ok(scattered)
     }
 
-    /// Stores the data in an entry that is about to be written. Returns the data of the first half,
-    /// if the entry has 128 bytes.
+    /// Stores the data in an entry that is about to be written. Data of more than 32 bytes is
+    /// returned instead, for the first half of an entry of 128 bytes.
     pub(crate) fn put(
         &self,
         cqe: &mut Cqe,

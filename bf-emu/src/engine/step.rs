@@ -292,8 +292,8 @@ const RNR_DELAYS_10US: [u64; 32] = [
 const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Longest wait for a peer that no longer exists. It is long enough that messages of other peers
-/// arrive before the error, as on hardware. It is short against hardware's retry timers, which take
-/// seconds and test nothing more.
+/// arrive before the error, as on hardware. It is much shorter than the seconds of hardware's retry
+/// timers, which only prolong a test.
 const GONE_PATIENCE_NS: u64 = 50_000_000;
 
 /// True if the queue pair has waited for the other side as long as its attributes say.

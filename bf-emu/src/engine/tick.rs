@@ -1,8 +1,9 @@
-//! A thread that retries work that was impossible at its doorbell, such as a message whose receiver was not ready. It
-//! also sends the events that moderation delays.
+//! A thread that retries work that was impossible at its doorbell, such as a message whose receiver
+//! was not ready. It also sends the events that moderation delays.
 //!
-//! Each process has one such thread, which starts with the first context, because a signal handler cannot start a
-//! thread. It sleeps while it has nothing to do. Other processes read from its robust mutex whether this process lives.
+//! Each process has one such thread, which starts with the first context, because a signal handler
+//! cannot start a thread. It sleeps while it has nothing to do. Other processes read from its
+//! robust mutex whether this process lives.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,5 @@
-//! Send work queue entries: parses the bytes of a ring into a checked [`Work`]. Has no side effects.
+//! Send work queue entries: parses the bytes of a ring into a checked [`Work`]. Has no side
+//! effects.
 
 use mlx5_prm::mkey::{KLM_BYTES, Klm};
 use mlx5_prm::umr::{self, UmrContext, UmrCtrl};

@@ -1,6 +1,7 @@
 //! Counters of a function, in shared memory.
 //!
-//! They are exact: the code that performs an operation counts it. Tests and benchmarks use them where times are noisy.
+//! They are exact: the code that performs an operation counts it. Tests and benchmarks use them
+//! where times are noisy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,10 +1,11 @@
 //! A journal of the completion in progress, which makes its write atomic.
 //!
-//! A completion changes three things: the counter of the queue whose entry it completes, the ring in its reader's
-//! memory, and the counter of the completion queue. A sender that dies between two of these would leave its peer with
-//! an inconsistent queue. So the sender first records all three as absolute values. A process that takes the lock of a
-//! dead holder writes them again, which is harmless if they are there already. The device's lock serialises
-//! completions. Each processor has its own record, which stays in its caches.
+//! A completion changes three things: the counter of the queue whose entry it completes, the ring
+//! in its reader's memory, and the counter of the completion queue. A sender that dies between two
+//! of these would leave its peer with an inconsistent queue. So the sender first records all three
+//! as absolute values. A process that takes the lock of a dead holder writes them again, which is
+//! harmless if they are there already. The device's lock serialises completions. Each processor has
+//! its own record, which stays in its caches.
 
 use std::sync::atomic::{Ordering, fence};
 

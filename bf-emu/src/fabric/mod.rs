@@ -1,4 +1,5 @@
-//! The state of the device, shared by all processes: one file with its tables, and the lock that protects them.
+//! The state of the device, shared by all processes: one file with its tables, and the lock that
+//! protects them.
 
 pub mod counters;
 mod device;

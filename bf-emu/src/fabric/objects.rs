@@ -1,5 +1,5 @@
-//! The device's state of each object. Plain data: any bit pattern is valid, all zeroes mean "nothing", and the code
-//! checks each address before it uses it.
+//! The device's state of each object. Plain data: any bit pattern is valid, all zeroes mean
+//! "nothing", and the code checks each address before it uses it.
 
 use mlx5_prm::xgvmi::ACCESS_KEY_BYTES;
 

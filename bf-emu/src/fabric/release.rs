@@ -1,5 +1,5 @@
-//! Releases the objects of a closed context or a dead process, and repairs the tables after a process died while it
-//! changed them.
+//! Releases the objects of a closed context or a dead process, and repairs the tables after a
+//! process died while it changed them.
 
 use std::ffi::CStr;
 use std::io::Write;

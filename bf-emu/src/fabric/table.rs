@@ -1,9 +1,9 @@
-//! Tables of device objects in shared memory: numbered slots of fixed size. A process and one of its contexts own each
-//! slot.
+//! Tables of device objects in shared memory: numbered slots of fixed size. A process and one of
+//! its contexts own each slot.
 //!
-//! A process can be killed at any instruction. An insertion therefore writes the contents of a slot before its state,
-//! and a removal clears the state first. The free list is only a shortcut: [`Table::repair`] rebuilds it from the
-//! states.
+//! A process can be killed at any instruction. An insertion therefore writes the contents of a slot
+//! before its state, and a removal clears the state first. The free list is only a shortcut:
+//! [`Table::repair`] rebuilds it from the states.
 
 use crate::bits::constant;
 

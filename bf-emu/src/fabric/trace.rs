@@ -1,11 +1,12 @@
-//! The trace: a ring of records in the device file. Every process writes it, and `bf-emu trace` shows it. It is off by
-//! default, and a check then costs one load.
+//! The trace: a ring of records in the device file. Every process writes it, and `bf-emu trace`
+//! shows it. It is off by default, and a check then costs one load.
 //!
-//! The device's lock does not protect the ring, because calls are recorded outside of the lock. A writer takes a number
-//! and the slot that belongs to it, marks the slot as incomplete, writes it, and marks it with the number. A reader
-//! accepts a slot with the same mark before and after. A writer that dies in between leaves one record that is never
-//! shown. A writer that sleeps for a whole revolution of the ring, 65,536 records, can leave a mixed record. The trace
-//! is for diagnosis and not for accounting.
+//! The device's lock does not protect the ring, because calls are recorded outside of the lock. A
+//! writer takes a number and the slot that belongs to it, marks the slot as incomplete, writes it,
+//! and marks it with the number. A reader accepts a slot with the same mark before and after. A
+//! writer that dies in between leaves one record that is never shown. A writer that sleeps for a
+//! whole revolution of the ring, 65,536 records, can leave a mixed record. The trace is for
+//! diagnosis and not for accounting.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

@@ -1,11 +1,13 @@
 //! The memory of other processes through `/proc/PID/mem`, opened once per process.
 //!
-//! For a few bytes this takes little more than half the time of `process_vm_writev`, which looks up the process and
-//! checks permissions at each call. All other transfers use that call, and it also reports the cause of an error.
+//! For a few bytes this takes little more than half the time of `process_vm_writev`, which looks up
+//! the process and checks permissions at each call. All other transfers use that call, and it also
+//! reports the cause of an error.
 //!
-//! A file refers to the memory that the process had when the file was opened. After an exec or the end of the process
-//! it transfers nothing. The files have high numbers, so that a program that expects the next free number does not meet
-//! them. A program that closes all its files may close these too.
+//! A file refers to the memory that the process had when the file was opened. After an exec or the
+//! end of the process it transfers nothing. The files have high numbers, so that a program that
+//! expects the next free number does not meet them. A program that closes all its files may close
+//! these too.
 //!
 //! The signal handler uses this module: it does not allocate, lock or panic.
 

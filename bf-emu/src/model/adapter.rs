@@ -1,4 +1,5 @@
-//! Properties that every emulated adapter reports: identity, capabilities, and sizes of its port tables.
+//! Properties that every emulated adapter reports: identity, capabilities, and sizes of its port
+//! tables.
 
 /// PCI vendor of every function.
 pub const PCI_VENDOR: u16 = 0x15b3;

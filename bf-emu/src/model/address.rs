@@ -1,8 +1,9 @@
 //! Addresses of a port: link layer, MAC address, and the GIDs that follow from them.
 //!
-//! An InfiniBand port has one GID, the default subnet prefix and the port's GUID. An Ethernet port has
-//! two entries for the link-local address of its MAC, and two for each IP address: RoCE v1 before RoCE v2
-//! (drivers/infiniband/core/cache.c, `ib_cache_gid_set_default_gid` and `ib_cache_gid_add`).
+//! An InfiniBand port has one GID, the default subnet prefix and the port's GUID. An Ethernet port
+//! has two entries for the link-local address of its MAC, and two for each IP address: RoCE v1
+//! before RoCE v2 (drivers/infiniband/core/cache.c, `ib_cache_gid_set_default_gid` and
+//! `ib_cache_gid_add`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -91,8 +92,8 @@ impl Link {
     }
 
     /// Capability mask of the port: on InfiniBand extended speeds, connection manager and client
-    /// reregistration (bits 14, 16 and 25 of `PortInfo:CapabilityMask`, InfiniBand Architecture 1.3,
-    /// table 155); on Ethernet connection manager and GIDs of IP addresses (bit 26).
+    /// reregistration (bits 14, 16 and 25 of `PortInfo:CapabilityMask`, InfiniBand Architecture
+    /// 1.3, table 155); on Ethernet connection manager and GIDs of IP addresses (bit 26).
     #[must_use]
     pub fn capabilities(self) -> u32 {
         match self {

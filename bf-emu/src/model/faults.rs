@@ -1,9 +1,10 @@
 //! Injected faults: rules that select a command or a work request and say how it fails.
 //!
-//! A rule counts matching events and applies by number or with a seeded probability. The same rules and the same events
-//! therefore fail at the same points. The grammar is in [`parse`] and in docs/FAULTS.md. The device file holds the
-//! active rules (`fabric::rules`). Rules of `bf-emu fault` apply to every process. Rules of [`ENV_FAULTS`] apply to the
-//! process with this environment variable and end with it.
+//! A rule counts matching events and applies by number or with a seeded probability. The same rules
+//! and the same events therefore fail at the same points. The grammar is in [`parse`] and in
+//! docs/FAULTS.md. The device file holds the active rules (`fabric::rules`). Rules of `bf-emu
+//! fault` apply to every process. Rules of [`ENV_FAULTS`] apply to the process with this
+//! environment variable and end with it.
 
 pub mod parse;
 

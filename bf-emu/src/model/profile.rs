@@ -14,9 +14,9 @@
 //! bandwidth_mbit_per_s = 400000       # per port and direction, up to 10 Tbit/s; 0: unlimited
 //! ```
 //!
-//! The functions of an adapter and all their queues share its port. Messages pass the port one after the other. Ports of
-//! different adapters, and the two directions of a port, are independent. A message between two functions of one adapter
-//! takes the same time and does not occupy the port.
+//! The functions of an adapter and all their queues share its port. Messages pass the port one
+//! after the other. Ports of different adapters, and the two directions of a port, are independent.
+//! A message between two functions of one adapter takes the same time and does not occupy the port.
 //!
 //! An operation that the profile does not name costs nothing.
 

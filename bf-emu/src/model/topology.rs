@@ -1,7 +1,7 @@
 //! The fabric in the user's description: nodes, and mlx5 functions on them. Only parses and checks.
 //!
-//! A topology file lists nodes, and functions under each node. Every other value may be omitted. Its default is then unique
-//! in the fabric:
+//! A topology file lists nodes, and functions under each node. Every other value may be omitted.
+//! Its default is then unique in the fabric:
 //!
 //! ```toml
 //! [[node]]
@@ -24,8 +24,9 @@
 //! pci_bdf = "bf00:03:00.0"
 //! ```
 //!
-//! A function with `ports = 2` may also have `link_2`, `lid_2`, `mac_2`, `addresses_2`, `ndev_2`, `mtu_2` and
-//! `port_guid_2`, for its second port. The first port's GUID is the function's `node_guid`.
+//! A function with `ports = 2` may also have `link_2`, `lid_2`, `mac_2`, `addresses_2`, `ndev_2`,
+//! `mtu_2` and `port_guid_2`, for its second port. The first port's GUID is the function's
+//! `node_guid`.
 
 mod checks;
 mod file;

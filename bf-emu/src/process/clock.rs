@@ -1,5 +1,5 @@
-//! The page from which a driver converts timestamps of completions to the time of day (`mlx5-abi.h`, `struct
-//! mlx5_ib_clock_info`).
+//! The page from which a driver converts timestamps of completions to the time of day
+//! (`mlx5-abi.h`, `struct mlx5_ib_clock_info`).
 
 use std::os::fd::RawFd;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -39,7 +39,7 @@ pub const ENV_AS: &str = "BFEMU_AS";
 const PAGE: usize = 4096;
 /// Size of the sparse file behind a context. It covers every page that a driver may map.
 pub const CONTEXT_FILE_BYTES: u64 = 1 << 30;
-/// Offset in pages that is added to UAR pages from this one on. It skips the pages that the driver
+/// First UAR page that is moved by [`UAR_PAGES_AWAY`]. The move skips the pages that the driver
 /// maps by command (`mlx5-abi.h`, `enum mlx5_ib_mmap_cmd`): the clock page and device memory.
 const UAR_PAGES_FIRST: u32 = 5 << 8;
 const UAR_PAGES_AWAY: u32 = (16 << 8) - UAR_PAGES_FIRST;

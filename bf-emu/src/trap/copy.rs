@@ -1,11 +1,13 @@
-//! The code after a trapped store: executes the rest of a BlueFlame copy without a trap for each of its stores. It has
-//! no side effects on memory. The signal handler uses it, so it does not allocate, lock or panic.
+//! The code after a trapped store: executes the rest of a BlueFlame copy without a trap for each of
+//! its stores. It has no side effects on memory. The signal handler uses it, so it does not
+//! allocate, lock or panic.
 //!
-//! A library copies a request into a BlueFlame register with 4 or 8 stores for each 64 bytes, and each would trap. The
-//! copied bytes also lie in the ring, so the stores can be omitted. The loads, counters and branches between them must
-//! take effect. This module interprets only those: the instructions to which stock UCX (1.18 to 1.23) and rdma-core
-//! (44) compile, and close variants. At any other instruction it stops, and the thread resumes after the last store
-//! that was skipped. The next store then traps as usual. Encodings and flags: Intel SDM volumes 1 and 2.
+//! A library copies a request into a BlueFlame register with 4 or 8 stores for each 64 bytes, and
+//! each would trap. The copied bytes also lie in the ring, so the stores can be omitted. The loads,
+//! counters and branches between them must take effect. This module interprets only those: the
+//! instructions to which stock UCX (1.18 to 1.23) and rdma-core (44) compile, and close variants.
+//! At any other instruction it stops, and the thread resumes after the last store that was skipped.
+//! The next store then traps as usual. Encodings and flags: Intel SDM volumes 1 and 2.
 
 use super::Registers;
 

@@ -1,9 +1,10 @@
-//! String moves into device pages, for the doorbell trap: the instruction, its remaining length, and the registers
-//! after it. Has no side effects.
+//! String moves into device pages, for the doorbell trap: the instruction, its remaining length,
+//! and the registers after it. Has no side effects.
 //!
-//! Compilers use `rep movs` to copy a work request, and some builds of UCX use it everywhere. Such an instruction
-//! faults at the first element that it may not store. The registers then show the remaining elements. The handler
-//! executes the part in the faulting page, and the instruction continues after it. Intel SDM volume 2, MOVS and REP.
+//! Compilers use `rep movs` to copy a work request, and some builds of UCX use it everywhere. Such
+//! an instruction faults at the first element that it may not store. The registers then show the
+//! remaining elements. The handler executes the part in the faulting page, and the instruction
+//! continues after it. Intel SDM volume 2, MOVS and REP.
 
 use super::{INSTRUCTION_BYTES_MAX, Registers};
 

@@ -1,7 +1,8 @@
-//! Maps a process's paths to the emulated device's tree. Text to text, without allocation on a call.
+//! Maps a process's paths to the emulated device's tree. Text to text, without allocation on a
+//! call.
 //!
-//! Only absolute paths are considered. Accesses by openat on a directory of the tree, or through its symbolic links,
-//! stay inside the tree.
+//! Only absolute paths are considered. Accesses by openat on a directory of the tree, or through
+//! its symbolic links, stay inside the tree.
 
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,5 @@
-//! The state directory of one emulated fabric: its location, its permissions, and its creation and removal without races.
-//! This module does not know the contents of the device file.
+//! The state directory of one emulated fabric: its location, its permissions, and its creation and
+//! removal without races. This module does not know the contents of the device file.
 //!
 //! ```text
 //! <state>/topology.toml     the fabric, every value written out
@@ -27,8 +27,8 @@ use crate::view::sysfs;
 pub const ENV_STATE: &str = "BFEMU_STATE";
 /// Environment variable with the comma list of functions that the process sees.
 pub const ENV_AS: &str = "BFEMU_AS";
-/// Environment variable with the path of the preload library. With it, a program that replaces `LD_PRELOAD`
-/// keeps the device.
+/// Environment variable with the path of the preload library. With it, a program that replaces
+/// `LD_PRELOAD` keeps the device.
 pub const ENV_LIBRARY: &str = "BFEMU_LIBRARY";
 
 const TOPOLOGY: &str = "topology.toml";

@@ -1,10 +1,10 @@
-//! The part of `/sys` and `/dev` that a process sees: a description without side effects, and a writer. The writer
-//! makes a tree of real directories with the symbolic links of a real sysfs, so that readdir, openat and realpath work
-//! unchanged.
+//! The part of `/sys` and `/dev` that a process sees: a description without side effects, and a
+//! writer. The writer makes a tree of real directories with the symbolic links of a real sysfs, so
+//! that readdir, openat and realpath work unchanged.
 //!
 //! Readers: libibverbs `class/infiniband_verbs/**` and `class/infiniband/*/ports/**` (rdma-core 44
-//! libibverbs/init.c:123-300, sysfs.c), UCX the PCI function's directory (src/ucs/sys/topo/base/topo.c,
-//! src/uct/ib/base/ib_device.c), perftest `ports/*/`.
+//! libibverbs/init.c:123-300, sysfs.c), UCX the PCI function's directory
+//! (src/ucs/sys/topo/base/topo.c, src/uct/ib/base/ib_device.c), perftest `ports/*/`.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,7 @@
-//! The commands that the kernel accepts, by call (`mlx5/devx.c`, `devx_is_general_cmd`, `devx_is_obj_create_cmd`,
-//! `devx_is_obj_modify_cmd`, `devx_is_obj_query_cmd`). The kernel refuses any other command with EINVAL. The device
-//! itself refuses an accepted command that it does not implement.
+//! The commands that the kernel accepts, by call (`mlx5/devx.c`, `devx_is_general_cmd`,
+//! `devx_is_obj_create_cmd`, `devx_is_obj_modify_cmd`, `devx_is_obj_query_cmd`). The kernel refuses
+//! any other command with EINVAL. The device itself refuses an accepted command that it does not
+//! implement.
 
 use std::ops::Range;
 

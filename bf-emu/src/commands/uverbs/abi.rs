@@ -1,5 +1,5 @@
-//! Numbers of the uverbs interface: objects, methods and attributes (`ib_user_ioctl_cmds.h`, `mlx5_user_ioctl_cmds.h`),
-//! and commands (`ib_user_verbs.h`).
+//! Numbers of the uverbs interface: objects, methods and attributes (`ib_user_ioctl_cmds.h`,
+//! `mlx5_user_ioctl_cmds.h`), and commands (`ib_user_verbs.h`).
 
 /// First number of a driver's range (`UVERBS_ID_NS_SHIFT`).
 pub(crate) const DRIVER: u16 = 1 << 12;

@@ -1,7 +1,8 @@
 //! Device memory: pages of the context's own file, which libmlx5 maps, and regions in them.
 //!
-//! The allocating process maps the pages a second time for the device, because the device does not learn where libmlx5
-//! maps them. Both mappings show the same memory. So do mappings in a process that receives the context's file.
+//! The allocating process maps the pages a second time for the device, because the device does not
+//! learn where libmlx5 maps them. Both mappings show the same memory. So do mappings in a process
+//! that receives the context's file.
 
 use super::abi::{alloc_dm, query_dm, reg_dm_mr};
 use super::ioctl::Ioctl;

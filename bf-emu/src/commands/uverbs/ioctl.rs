@@ -1,5 +1,6 @@
-//! The frame of `RDMA_VERBS_IOCTL`: copies the header and the attributes in, checks them, and writes answers to the
-//! caller's addresses (`rdma_user_ioctl_cmds.h`, `struct ib_uverbs_ioctl_hdr`).
+//! The frame of `RDMA_VERBS_IOCTL`: copies the header and the attributes in, checks them, and
+//! writes answers to the caller's addresses (`rdma_user_ioctl_cmds.h`, `struct
+//! ib_uverbs_ioctl_hdr`).
 
 use crate::bits::low32;
 use crate::guard;

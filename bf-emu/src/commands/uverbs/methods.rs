@@ -1,5 +1,6 @@
-//! The table of methods: the attributes of each one, and the function that executes it (`uverbs_std_types_*.c`,
-//! `mlx5/devx.c`, `mlx5/main.c`, `mlx5/std_types.c`). The device does not know a method outside of this table.
+//! The table of methods: the attributes of each one, and the function that executes it
+//! (`uverbs_std_types_*.c`, `mlx5/devx.c`, `mlx5/main.c`, `mlx5/std_types.c`). The device does not
+//! know a method outside of this table.
 
 use super::abi::{
     self, advise_mr, alloc_dm, create_cq, create_qp, create_srq, device, devx, invoke,

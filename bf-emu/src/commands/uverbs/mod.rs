@@ -1,8 +1,8 @@
 //! The kernel's side of a uverbs device: ioctls.
 //!
-//! [`ioctl`] copies a call in. One file per class of object executes it under the device's lock. Answers and errors are
-//! those of the kernel (`drivers/infiniband/core/uverbs_*.c`). An unknown method returns EPROTONOSUPPORT, and
-//! libibverbs then uses the older form of the command.
+//! [`ioctl`] copies the call. One file per class of object executes it under the device's lock.
+//! Answers and errors are those of the kernel (`drivers/infiniband/core/uverbs_*.c`). An unknown
+//! method returns EPROTONOSUPPORT, and libibverbs then uses the older form of the command.
 
 mod abi;
 mod address;

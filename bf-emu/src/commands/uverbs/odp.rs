@@ -1,8 +1,8 @@
 //! On-demand paging: advertised capabilities, registrations that request it, and advice.
 //!
-//! The device resolves addresses at each access, for every region. A region with on-demand paging therefore need not be
-//! mapped at registration. A page that is absent at the access causes an error of the request, as on hardware if the
-//! kernel cannot provide the page.
+//! The device resolves addresses at each access, for every region. A region with on-demand paging
+//! therefore need not be mapped at registration. A page that is absent at the access causes an
+//! error of the request, as on hardware if the kernel cannot provide the page.
 
 use super::abi::advise_mr;
 use super::ioctl::{Fields, Ioctl};

@@ -1,8 +1,8 @@
-//! The form of a call: attributes of each method as the kernel declares them, and the kernel's errors
-//! (`uverbs_ioctl.c`, `uverbs_process_attr`, `ib_uverbs_run_method`).
+//! The form of a call: attributes of each method as the kernel declares them, and the kernel's
+//! errors (`uverbs_ioctl.c`, `uverbs_process_attr`, `ib_uverbs_run_method`).
 //!
-//! The kernel ignores an unknown attribute unless the caller marks it as mandatory. A known attribute occurs once and
-//! has its declared form. A mandatory attribute must be present.
+//! The kernel ignores an unknown attribute unless the caller marks it as mandatory. A known
+//! attribute occurs once and has its declared form. A mandatory attribute must be present.
 
 use super::abi;
 use super::ioctl::{Attr, F_MANDATORY, Ioctl};

@@ -1,7 +1,8 @@
 //! State transitions of queue pairs, with the required and the optional attributes of each.
 //!
-//! Source: InfiniBand specification 11.2.5.2, as in the kernel (`verbs.c`, `qp_state_table`). Dynamic connections
-//! follow the driver (`mlx5/qp.c`, `modify_dci_qp_is_ok`, `mlx5_ib_modify_dct`).
+//! Source: InfiniBand specification 11.2.5.2, as in the kernel (`verbs.c`, `qp_state_table`).
+//! Dynamic connections follow the driver (`mlx5/qp.c`, `modify_dci_qp_is_ok`,
+//! `mlx5_ib_modify_dct`).
 
 use mlx5_prm::qp::{service, state};
 

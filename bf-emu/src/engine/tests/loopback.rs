@@ -26,8 +26,9 @@ fn remote(rkey: u32, address: u64) -> [u8; 16] {
     RemoteAddress { address, rkey }.to_bytes()
 }
 
-/// Posts a request and a NOP behind it with one doorbell, on a queue pair that is connected to itself and has two
-/// receives. Returns each completion as its opcode, syndrome and entry, and the state of the queue pair after them.
+/// Posts a request and a NOP behind it with one doorbell, on a queue pair that is connected to
+/// itself and has two receives. Returns each completion as its opcode, syndrome and entry, and the
+/// state of the queue pair after them.
 fn completions(
     change: impl FnOnce(&mut Qp),
     request: impl FnOnce(&World, u32, &[u8]) -> Posted,

@@ -82,7 +82,8 @@ const UCX_1_21: &[u8] = &[
 ];
 const UCX_1_21_AT: (u64, u64) = (0x16, 0x34);
 
-/// libuct_ib_mlx5 of the 1.23.0 wheel, 1fb3e: `uct_rc_mlx5_base_ep_atomic64_fetch`, up to two blocks.
+/// libuct_ib_mlx5 of the 1.23.0 wheel, 1fb3e: `uct_rc_mlx5_base_ep_atomic64_fetch`, up to two
+/// blocks.
 const UCX_1_23: &[u8] = &[
     0x41, 0x0f, 0x11, 0x04, 0x24, // movups %xmm0,(%r12)
     0xf3, 0x41, 0x0f, 0x6f, 0x45, 0xd0, // movdqu -0x30(%r13),%xmm0
