@@ -172,7 +172,7 @@ unsafe fn read_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Re
     if unsafe { files::read(pid, local, remote, length) } {
         return Ok(());
     }
-    // SAFETY: likewise.
+    // SAFETY: the caller's promise.
     whole(unsafe { sys::vm_read(pid, local, remote, length) }?, length)
 }
 
@@ -185,7 +185,7 @@ unsafe fn write_foreign(pid: i32, local: usize, remote: u64, length: usize) -> R
     if unsafe { files::write(pid, local, remote, length) } {
         return Ok(());
     }
-    // SAFETY: likewise.
+    // SAFETY: the caller's promise.
     whole(
         unsafe { sys::vm_write(pid, local, remote, length) }?,
         length,

@@ -261,7 +261,7 @@ impl Repeat {
     }
 }
 
-/// As [`entry`], in a strided list.
+/// Like [`entry`], in a strided list.
 fn strided(
     repeat: Repeat,
     offset: u64,

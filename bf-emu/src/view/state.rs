@@ -2,12 +2,12 @@
 //! removal without races. This module does not know the contents of the device file.
 //!
 //! ```text
-//! <state>/topology.toml     the fabric, every value written out
+//! <state>/topology.toml     the fabric, with all values
 //! <state>/profile.toml      the cost profile; the first line names it
-//! <state>/lock              flock: making the device file, a view, or removing the state
+//! <state>/lock              flock for creating the device file or a view, and for removal
 //! <state>/device            shared memory of the device
-//! <state>/views/<view>/sys  what a process with that view sees as /sys
-//! <state>/views/<view>/dev  what it sees as /dev
+//! <state>/views/<view>/sys  /sys of a process with that view
+//! <state>/views/<view>/dev  /dev of a process with that view
 //! ```
 
 use std::ffi::OsString;
