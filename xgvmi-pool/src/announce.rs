@@ -1,5 +1,5 @@
-//! What an exporter tells an importer ahead of the first collective: its pooled keys, so that their
-//! aliases are there when they are needed, or a number of exports in one message.
+//! Messages from an exporter to an importer. A message announces the pooled keys before the first
+//! collective, so the importer can create their aliases in advance, or carries several exports.
 //!
 //! # Format, version 1
 //! All numbers are little-endian.
@@ -31,32 +31,32 @@ const HEAD_BYTES: usize = 40;
 const RUN_BYTES: usize = 8;
 const EXPORT_BYTES: usize = 24;
 
-/// Keys that one announcement may hold: a pool never has more.
+/// Maximum number of keys in one announcement: the maximum size of a pool.
 const KEYS_MAX: u32 = 1 << 20;
 
-/// An exporter's message.
+/// A message of an exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
     /// Function that owns the keys.
     pub gvmi: Gvmi,
-    /// Who exports them.
+    /// The identity of the exporter.
     pub owner: OwnerUuid,
-    /// Higher than in all messages of the owner before.
+    /// Higher than in all earlier messages of the owner.
     pub sequence: u64,
-    /// What is announced.
+    /// The announced keys or exports.
     pub body: Body,
 }
 
-/// What an announcement is about.
+/// The content of an announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Keys that will be bound to one region or another.
+    /// Keys that the exporter will bind to changing regions.
     Keys(Vec<Mkey>),
     /// Keys that are bound.
     Exports(Vec<RemoteExport>),
 }
 
-/// A key that stands for a region of the exporter.
+/// A key that is bound to a region of the exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteExport {
     /// The key.
@@ -67,55 +67,55 @@ pub struct RemoteExport {
     pub len: u64,
 }
 
-/// What is wrong with a message. Nothing was changed because of it.
+/// The reason why a message is refused. A refused message changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnnounceError {
-    /// It does not begin as one.
+    /// The message does not begin with the magic number.
     #[error("no announcement")]
     NoAnnouncement,
-    /// Another version of the format.
+    /// The message has another version of the format.
     #[error("an announcement of version {version}, this is version {VERSION}")]
     Version {
-        /// Its version.
+        /// Version of the message.
         version: u16,
     },
-    /// It does not end where it says.
+    /// The length of the message differs from the length that its header implies.
     #[error("an announcement of {len} bytes instead of {expected}")]
     Length {
         /// Its length in bytes.
         len: usize,
-        /// What it should be.
+        /// Length that the header implies.
         expected: usize,
     },
-    /// It was changed on its way, or comes from another job.
+    /// The message was modified, or it comes from another job.
     #[error("the seal is wrong or belongs to another job")]
     Seal,
-    /// It is sealed but makes no sense.
+    /// The seal is valid but an entry is invalid.
     #[error("entry {entry} of the announcement: {what}")]
     Content {
-        /// Number of the entry.
+        /// Index of the entry.
         entry: usize,
-        /// What is wrong with it.
+        /// The defect of the entry.
         what: &'static str,
     },
-    /// It is not newer than one that was seen.
+    /// The message is not newer than an earlier one.
     #[error("announcement {sequence} of {owner:?} comes after {seen}")]
     Replayed {
-        /// Who sent it, it says.
+        /// Owner named in the message.
         owner: OwnerUuid,
-        /// Its number.
+        /// Sequence number of the message.
         sequence: u64,
-        /// Highest number seen.
+        /// Highest sequence number so far.
         seen: u64,
     },
-    /// Too many exporters.
+    /// The inbox has reached its limit of exporters.
     #[error("more than {OWNERS_MAX} exporters")]
     Owners,
 }
 
 impl RemoteExport {
-    /// What an export is to its importer.
+    /// The remote key that an importer passes to its alias map.
     #[must_use]
     pub fn of<D: MkeyDevice>(export: &Export<D>) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl RemoteExport {
 }
 
 impl Announcement {
-    /// The message.
+    /// Encodes and seals the message.
     #[must_use]
     pub fn to_bytes(&self, seal: &Seal) -> Vec<u8> {
         let (kind, entries) = match &self.body {
@@ -135,7 +135,7 @@ impl Announcement {
             Body::Exports(exports) => (2, exports.iter().flat_map(export_bytes).collect()),
         };
         let entry_bytes = if kind == 1 { RUN_BYTES } else { EXPORT_BYTES };
-        // Cannot be lost: memory for 2^32 entries does not exist.
+        // The conversion cannot fail: memory for 2^32 entries does not exist.
         let count = u32::try_from(entries.len() / entry_bytes).unwrap_or(u32::MAX);
         let mut bytes = Vec::with_capacity(HEAD_BYTES + entries.len() + Seal::BYTES);
         bytes.extend(MAGIC);
@@ -151,10 +151,10 @@ impl Announcement {
         bytes
     }
 
-    /// The announcement in a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// If it is none, is damaged, or comes from another job.
+    /// If the bytes are no announcement, are damaged, or come from another job.
     pub fn parse(bytes: &[u8], seal: &Seal) -> Result<Self, AnnounceError> {
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
             return Err(AnnounceError::NoAnnouncement);
@@ -206,7 +206,7 @@ impl Announcement {
         })
     }
 
-    /// The keys that it is about, as an alias map wants them.
+    /// The announced keys, in the form that an alias map takes.
     pub fn keys(&self) -> impl Iterator<Item = RemoteKey> + '_ {
         let (keys, exports): (&[Mkey], &[RemoteExport]) = match &self.body {
             Body::Keys(keys) => (keys, &[]),
@@ -224,15 +224,16 @@ impl Announcement {
     }
 }
 
-/// Keys as runs: the adapter gives indices out in order, so a pool of thousands is a few runs.
+/// Encodes keys as runs. The adapter allocates indices in ascending order, so a pool of thousands
+/// of keys takes a few runs.
 fn runs(keys: &[Mkey]) -> Vec<u8> {
     let mut sorted: Vec<u32> = keys.iter().map(|key| key.raw()).collect();
-    // By tag and then by index, so that runs do not break where tags differ.
+    // Sort by tag and then by index: a run must not break where tags differ.
     sorted.sort_unstable_by_key(|raw| raw.rotate_right(8));
     sorted.dedup();
     let follows = |a: &u32, b: &u32| a.checked_add(1 << 8) == Some(*b);
     let run = |run: &[u32]| {
-        // Cannot be lost: a run has less than 2^24 keys.
+        // The conversion cannot fail: a run has less than 2^24 keys.
         let count = u32::try_from(run.len()).unwrap_or(u32::MAX);
         [run[0], count].map(u32::to_le_bytes)
     };
@@ -270,7 +271,7 @@ fn export_bytes(export: &RemoteExport) -> [u8; EXPORT_BYTES] {
 fn parse_exports(entries: &[u8]) -> Result<Vec<RemoteExport>, AnnounceError> {
     let parse = |(entry, bytes): (usize, &[u8; EXPORT_BYTES])| {
         let (addr, len) = (VirtAddr::new(u64_at(bytes, 8)), u64_at(bytes, 16));
-        // The key is not looked at: whether there are such bytes is the question.
+        // Only the address range is checked. The local key does not matter here.
         let region = Region::new(addr, len, Lkey::from_raw(0));
         if region.is_err() || bytes[4..8] != [0; 4] {
             return Err(AnnounceError::Content {
@@ -293,7 +294,7 @@ fn parse_exports(entries: &[u8]) -> Result<Vec<RemoteExport>, AnnounceError> {
         .collect()
 }
 
-/// Takes messages in, each of them once.
+/// An inbox that accepts each message once.
 #[derive(Debug)]
 pub struct Inbox {
     seal: Seal,
@@ -301,7 +302,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// An inbox for messages under a seal.
+    /// An inbox for messages with this seal.
     #[must_use]
     pub fn new(seal: Seal) -> Self {
         Self {
@@ -310,10 +311,11 @@ impl Inbox {
         }
     }
 
-    /// Takes a message in.
+    /// Decodes a message and records its sequence number.
     ///
     /// # Errors
-    /// If it is no announcement, damaged, another job's, or not newer than one of the same owner.
+    /// If the bytes are no announcement, are damaged, come from another job, or are not newer than
+    /// an earlier message of the owner.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Announcement, AnnounceError> {
         let announcement = Announcement::parse(bytes, &self.seal)?;
         let Announcement {
@@ -328,7 +330,7 @@ impl Inbox {
         Ok(announcement)
     }
 
-    /// Forgets an owner that is known to be dead.
+    /// Removes an owner that is known to be dead.
     pub fn forget(&mut self, owner: OwnerUuid) {
         self.seen.forget(owner);
     }
@@ -414,7 +416,7 @@ mod tests {
         assert_eq!(bytes[..bytes.len() - Seal::BYTES], expect);
     }
 
-    /// A message that was changed and sealed again, as only a member of the job can.
+    /// A message that was modified and sealed again. Only a member of the job can do this.
     fn forged(
         body: Body,
         change: impl FnOnce(&mut Vec<u8>),

@@ -1,4 +1,4 @@
-//! What the pool and the alias map ask of a device. Devices do I/O and decide nothing.
+//! The device interface of the pool and the alias map. Devices do I/O and make no decisions.
 
 use std::fmt;
 
@@ -9,16 +9,17 @@ use crate::span::Span;
 /// One work request on a pooled key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UmrOp<'a> {
-    /// Makes a free key stand for memory, under the memory's own addresses, readable and
-    /// writable locally and remotely, without remote atomics. Whether a key that is not free is an
-    /// error depends on the device: mlx5 binds it to the new memory, as stock requests do not ask.
+    /// Binds a free key to memory, under the memory's own addresses, readable and writable locally
+    /// and remotely, without remote atomics. Whether the bind of a key that is not free fails
+    /// depends on the device. mlx5 binds it to the new memory, because stock requests do not check
+    /// the state.
     Bind {
-        /// The key; its tag becomes the key's tag.
+        /// The key. Its tag becomes the tag of the mkey.
         mkey: Mkey,
-        /// What it shall stand for.
+        /// The memory to bind.
         span: Span<'a>,
     },
-    /// Makes a key free: any access through it or an alias of it fails from then on.
+    /// Frees a key. Every later access through it or an alias of it fails.
     Invalidate {
         /// The key.
         mkey: Mkey,
@@ -26,7 +27,7 @@ pub enum UmrOp<'a> {
 }
 
 impl UmrOp<'_> {
-    /// The key that the request is about.
+    /// The key of the request.
     #[must_use]
     pub const fn mkey(&self) -> Mkey {
         match self {
@@ -34,13 +35,13 @@ impl UmrOp<'_> {
         }
     }
 
-    /// What the request counts for in a chain, the bind of memory of up to four KLM entries being
-    /// one.
+    /// The weight of the request in a chain. A bind of memory with up to four KLM entries has
+    /// weight one.
     #[must_use]
     pub fn weight(&self) -> u32 {
         match self {
-            // In units of 64 bytes, of which such a bind takes three: two before the list, and one
-            // for each four entries of it.
+            // In units of 64 bytes. Such a bind takes three: two before the list, and one for every
+            // four entries of the list.
             Self::Bind { span, .. } => {
                 let units = 2 + span.klm_entries().div_ceil(4);
                 u32::try_from(units.div_ceil(3)).unwrap_or(u32::MAX)
@@ -50,95 +51,97 @@ impl UmrOp<'_> {
     }
 }
 
-/// What a device can take.
+/// Limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MkeyLimits {
-    /// KLM entries that one key may have and one bind may write.
+    /// Maximum number of KLM entries per key and per bind.
     pub klm_entries_max: u32,
-    /// What the requests of one chain may weigh together, see [`UmrOp::weight`].
+    /// Maximum total weight of the requests in one chain, see [`UmrOp::weight`].
     pub chain_ops_max: u32,
 }
 
-/// What to create.
+/// Properties of a key to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MkeySpec {
-    /// Room for KLM entries.
+    /// Number of KLM entries.
     pub klm_entries: u32,
-    /// What another function must present to alias the key.
+    /// Access key that another function must present to alias the key.
     pub access_key: AccessKey,
 }
 
 /// The exporting side of a device: keys that work requests bind and invalidate.
 ///
-/// All calls may come from any thread, several at a time. Each is bounded in time: commands by the
-/// kernel's own limit, [`MkeyDevice::run`] by the device's.
+/// Any thread may make these calls, several at a time. Each call has a time limit: commands the
+/// kernel's limit, [`MkeyDevice::run`] the device's limit.
 pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
-    /// The function that the keys belong to.
+    /// The function that owns the keys.
     fn gvmi(&self) -> Gvmi;
 
-    /// What the device can take.
+    /// The limits of the device.
     fn limits(&self) -> MkeyLimits;
 
-    /// False in a process that was forked from the one that opened the device, which it belongs to:
-    /// pool and map then leave everything alone, locks included, that the parent may hold.
+    /// False in a process that was forked after its parent opened the device. The device belongs to
+    /// the parent. The pool and the map then touch nothing, not even locks, because the parent may
+    /// hold them.
     fn is_ours(&self) -> bool {
         true
     }
 
-    /// Creates a key in the free state and opens it to other functions. Hundreds of microseconds.
+    /// Creates a key in the free state and opens it to other functions. Takes hundreds of
+    /// microseconds.
     ///
     /// # Errors
-    /// If the device refuses; then there is no key.
+    /// If the device refuses. No key exists then.
     fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError>;
 
-    /// Destroys a key in whatever state it is. Hundreds of microseconds.
+    /// Destroys a key in any state. Takes hundreds of microseconds.
     ///
     /// # Errors
-    /// If the device refuses; then the key is still there, and lost.
+    /// If the device refuses. The key then still exists, and is lost.
     fn destroy_mkey(&self, mkey: MkeyIndex) -> Result<(), DeviceError>;
 
-    /// Carries out the requests in their order and returns when the last one is done. About a
-    /// microsecond.
+    /// Executes the requests in their order and returns when the last one is complete. Takes about
+    /// a microsecond.
     ///
     /// # Errors
-    /// If not all of them are known to be done. A request that did not take effect never will once
-    /// a later call of `run` has posted anything.
+    /// If not all of them are known to be complete. A request that did not take effect never will
+    /// after a later call of `run` has posted anything.
     fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError>;
 
-    /// Times that the queue which carries the requests had failed and was replaced.
+    /// Number of times that the queue of the requests failed and was replaced.
     fn recoveries(&self) -> u64 {
         0
     }
 }
 
-/// An alias: a key of this function that stands for another function's key.
+/// An alias: a key of this function that refers to another function's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias {
     /// Id of the object.
     pub index: MkeyIndex,
-    /// The key to use in local work requests, and to hand out as rkey.
+    /// The key for local work requests. Peers can use it as rkey.
     pub lkey: Lkey,
 }
 
 /// The importing side of a device: aliases of other functions' keys.
 ///
-/// All calls may come from any thread, several at a time. Each is bounded by the kernel's limit on
+/// Any thread may make these calls, several at a time. Each call has the kernel's time limit of
 /// commands.
 pub trait AliasDevice: fmt::Debug + Send + Sync + 'static {
-    /// As [`MkeyDevice::is_ours`].
+    /// See [`MkeyDevice::is_ours`].
     fn is_ours(&self) -> bool {
         true
     }
 
-    /// Creates an alias. Hundreds of microseconds.
+    /// Creates an alias. Takes hundreds of microseconds.
     ///
     /// # Errors
-    /// If the device refuses, or the alias is not in order; then there is none.
+    /// If the device refuses, or the alias fails its check. No alias exists then.
     fn create_alias(&self, key: &RemoteKey, access: &AccessKey) -> Result<Alias, DeviceError>;
 
-    /// Destroys an alias. Hundreds of microseconds.
+    /// Destroys an alias. Takes hundreds of microseconds.
     ///
     /// # Errors
-    /// If the device refuses; then the alias is still there, and lost.
+    /// If the device refuses. The alias then still exists, and is lost.
     fn destroy_alias(&self, alias: MkeyIndex) -> Result<(), DeviceError>;
 }

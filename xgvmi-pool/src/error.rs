@@ -1,10 +1,10 @@
-//! Errors of this crate: which call, which object, which numbers.
+//! Errors of this crate. Each names the call, the object and the numbers.
 
 use std::time::Duration;
 
 use crate::key::{Gvmi, Mkey};
 
-/// What a device could not do.
+/// A failure of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -15,16 +15,16 @@ pub enum DeviceError {
     Refused {
         /// The command.
         call: &'static str,
-        /// What it was about.
+        /// The object of the command.
         object: String,
         /// The adapter's status byte, zero if the command did not reach it.
         status: u8,
         /// The adapter's syndrome, zero if the command did not reach it.
         syndrome: u32,
-        /// The kernel's error number, zero if it had none.
+        /// The kernel's error number, zero if there was none.
         errno: i32,
     },
-    /// The adapter has no room for another object of the kind (`CREATE_MKEY` status 0x8).
+    /// The adapter cannot hold another object of this kind (`CREATE_MKEY` status 0x8).
     #[error("{call} exceeds the limits of the device: syndrome {syndrome:#x}")]
     LimitsExceeded {
         /// The command.
@@ -39,33 +39,33 @@ pub enum DeviceError {
         request: String,
         /// Syndrome of the completion.
         syndrome: u8,
-        /// Vendor's syndrome of the completion.
+        /// Vendor syndrome of the completion.
         vendor: u8,
     },
-    /// A completion did not come in time. Whether the request was carried out is not known.
+    /// A completion did not arrive in time. The request may or may not have been executed.
     #[error("no completion of {request} within {limit:?}")]
     TimedOut {
         /// The work request.
         request: String,
-        /// How long it was waited for.
+        /// Time limit of the wait.
         limit: Duration,
     },
-    /// The queue that carries requests is being rebuilt, or could not be.
+    /// The queue that carries requests is under reconstruction, or its reconstruction failed.
     #[error("the work queue is down: {reason}")]
     QueueDown {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The device cannot do what was asked, whatever its state.
+    /// The device does not support the operation in any state.
     #[error("not supported by the device: {what}")]
     Unsupported {
-        /// What it cannot do.
+        /// The unsupported operation.
         what: String,
     },
     /// The device was closed.
     #[error("the device is closed")]
     Closed,
-    /// The process was forked since: the device belongs to the parent.
+    /// The process was forked after the device was opened. The device belongs to the parent.
     #[error("the device belongs to the parent process {parent}")]
     Forked {
         /// The process that opened it.
@@ -74,35 +74,36 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// True if the adapter is full: an ordinary answer, to which the cap of the pool gives way.
+    /// True if the adapter is full. This is an ordinary result: the pool lowers its cap.
     #[must_use]
     pub const fn is_limit(&self) -> bool {
         matches!(self, Self::LimitsExceeded { .. })
     }
 }
 
-/// A chain of work requests that did not run to its end.
+/// A chain of work requests that did not complete as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{done} requests of the chain are complete, the next one failed: {source}")]
 pub struct ChainError {
-    /// How many requests from the front are known to have taken effect.
+    /// Number of requests at the front of the chain that are known to have taken effect.
     pub done: usize,
-    /// What became of the others.
+    /// State of the other requests.
     pub rest: Rest,
-    /// What stopped the chain.
+    /// The error that stopped the chain.
     pub source: DeviceError,
 }
 
-/// What is known of the requests of a chain behind those that are done.
+/// The known state of the requests behind the completed ones in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// None of them took effect, and none will.
     NotDone,
-    /// Each of them may have taken effect. None will once another chain has been posted.
+    /// Each of them may have taken effect. None will take effect after another chain was posted.
     Unknown,
 }
 
-/// Why the pool gave no bound key. The caller takes its other path; the pool is as usable as before.
+/// The reason why the pool returned no bound key. The caller uses its other path. The pool remains
+/// usable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -112,116 +113,116 @@ pub enum PoolError {
         /// The cap in force.
         mkeys_max: u32,
     },
-    /// All keys were in use, and none came back in time.
+    /// All keys were in use, and none was released in time.
     #[error("all {mkeys_max} keys of the pool are in use and none was released within {limit:?}")]
     WaitedTooLong {
         /// The cap in force.
         mkeys_max: u32,
-        /// How long it was waited for.
+        /// Time limit of the wait.
         limit: Duration,
     },
-    /// The memory needs more KLM entries than a key of the pool has.
+    /// The memory needs more KLM entries than a pooled key has.
     #[error("memory of {len} bytes needs {entries} KLM entries, a pooled key has {entries_max}")]
     RegionTooLong {
-        /// Its length in bytes.
+        /// Length of the memory in bytes.
         len: u64,
-        /// Entries it needs.
+        /// Required entries.
         entries: u64,
-        /// Entries there are.
+        /// Entries of a pooled key.
         entries_max: u32,
     },
-    /// The device could not make a key.
+    /// The device could not create a key.
     #[error("cannot create a key: {0}")]
     Create(#[source] DeviceError),
-    /// The device could not bind the key. It is not in use by anybody.
+    /// The device could not bind the key. The key is not in use.
     #[error("cannot bind {mkey:?}: {source}")]
     Bind {
         /// The key.
         mkey: Mkey,
-        /// What the device said.
+        /// The device's error.
         source: DeviceError,
     },
-    /// There is no memory for a pool of this size.
+    /// The process has not enough memory for a pool of this size.
     #[error("no memory for a pool of {mkeys_max} keys, {bytes} bytes")]
     NoMemory {
-        /// Keys that the pool may have.
+        /// Maximum number of keys.
         mkeys_max: u32,
-        /// Bytes that it takes.
+        /// Required bytes.
         bytes: usize,
     },
     /// The pool was closed.
     #[error("the pool is closed")]
     Closed,
-    /// The process was forked since: the pool is the parent's.
+    /// The process was forked after the pool was opened. The pool belongs to the parent.
     #[error("the pool belongs to the parent process")]
     Forked,
-    /// The policy contradicts itself or the device.
+    /// The policy contains an invalid value.
     #[error("policy: {0}")]
     Policy(#[from] crate::policy::PolicyError),
 }
 
 impl PoolError {
-    /// True if the pool is full, which passes by itself as keys come back.
+    /// True if the pool is full. The condition ends when a key is released.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::WaitedTooLong { .. })
     }
 }
 
-/// A released key that is not known to be dead: the region may still be reachable through it. The
-/// key is lost to the pool and will never be handed out.
+/// A released key whose invalidation and destruction both failed. Peers may still reach the region
+/// through it. The pool never leases the key again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{mkey:?} could be neither invalidated ({invalidate}) nor destroyed ({destroy})")]
 pub struct ReleaseError {
     /// The key.
     pub mkey: Mkey,
-    /// What the device said to the invalidation.
+    /// The device's error of the invalidation.
     pub invalidate: DeviceError,
-    /// What it said to the destruction.
+    /// The device's error of the destruction.
     pub destroy: DeviceError,
 }
 
-/// Why there is no alias of a remote key.
+/// The reason why the map returned no alias of a remote key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AliasError {
-    /// The device could not make the alias: the key is gone, closed to us, or the access key is
-    /// wrong.
+    /// The device could not create the alias: the key no longer exists, it does not allow this
+    /// function, or the access key is wrong.
     #[error("cannot create an alias of {mkey:?} of {gvmi:?}: {source}")]
     Create {
         /// Function that owns the key.
         gvmi: Gvmi,
         /// The key.
         mkey: Mkey,
-        /// What the device said.
+        /// The device's error.
         source: DeviceError,
     },
     /// All aliases that the map may hold are in use.
     #[error("all {aliases_max} aliases of the map are in use")]
     Full {
-        /// The bound.
+        /// Maximum number of aliases.
         aliases_max: u32,
     },
-    /// There is no memory for another alias in the map.
+    /// The process has no memory for another alias in the map.
     #[error("no memory for another alias in the map")]
     NoMemory,
-    /// Another thread makes the alias and did not come to an end in time.
+    /// Another thread creates the alias and did not finish in time.
     #[error("another thread's alias of {mkey:?} of {gvmi:?} was not ready within {limit:?}")]
     WaitedTooLong {
         /// Function that owns the key.
         gvmi: Gvmi,
         /// The key.
         mkey: Mkey,
-        /// How long it was waited for.
+        /// Time limit of the wait.
         limit: Duration,
     },
     /// The map was closed.
     #[error("the alias map is closed")]
     Closed,
-    /// The process was forked since: the map is the parent's.
+    /// The process was forked after the map was opened. The map belongs to the parent.
     #[error("the alias map belongs to the parent process")]
     Forked,
-    /// The policy contradicts itself.
+    /// The policy contains an invalid value.
     #[error("policy: {0}")]
     Policy(#[from] crate::policy::PolicyError),
 }

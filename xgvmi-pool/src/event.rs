@@ -1,35 +1,36 @@
-//! What a pool has to tell whoever keeps a log. The crate itself logs nothing.
+//! Events that a pool reports to an observer, for example for a log. The crate itself writes no
+//! log.
 
 use std::fmt;
 
 use crate::error::DeviceError;
 use crate::key::Mkey;
 
-/// Something that a user of the pool may want to know and that no return value says.
+/// An event of interest to the user of a pool that no return value reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolEvent {
-    /// The device is full: the pool makes do with the keys it has.
+    /// The device is full. The pool lowers its cap to the present number of keys.
     CapLowered {
-        /// Keys that the pool may have now.
+        /// The new cap in keys.
         cap: u32,
-        /// What the device said.
+        /// The device's error.
         error: DeviceError,
     },
-    /// A key could be neither invalidated nor destroyed and is out of use for good.
+    /// The device could neither invalidate nor destroy a key. The pool never uses it again.
     Lost {
         /// The key.
         mkey: Mkey,
-        /// What the device said last.
+        /// The device's last error.
         error: DeviceError,
     },
 }
 
-/// Whom a pool tells. Called on the thread where it happens, outside of all locks.
+/// A receiver of events. The pool calls it on the thread of the event, without holding a lock.
 pub struct Observer(Box<dyn Fn(&PoolEvent) + Send + Sync>);
 
 impl Observer {
-    /// Has events told to a function, which must not call the pool.
+    /// An observer that calls this function. The function must not call the pool.
     #[must_use]
     pub fn new(tell: impl Fn(&PoolEvent) + Send + Sync + 'static) -> Self {
         Self(Box::new(tell))

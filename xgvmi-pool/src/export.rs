@@ -1,4 +1,4 @@
-//! What a pool hands out: a lease of a free key, and an export, which is a key that stands for a
+//! Leases and exports. A lease holds a free key of a pool. An export holds a key that is bound to a
 //! region.
 
 use std::fmt;
@@ -13,11 +13,11 @@ use crate::region::Region;
 use crate::slots::SlotId;
 use crate::span::Span;
 
-/// A free key in one's hands. Goes back to the pool when dropped.
+/// A lease of a free key. The key returns to the pool when the lease is dropped.
 #[derive(Debug)]
 pub struct Lease<'a, D: MkeyDevice> {
     core: &'a Arc<Core<D>>,
-    /// Empty once the lease has become an export.
+    /// `None` after the lease became an export.
     id: Option<SlotId>,
 }
 
@@ -27,13 +27,13 @@ impl<'a, D: MkeyDevice> Lease<'a, D> {
         Self { core, id: Some(id) }
     }
 
-    /// The key, which is free.
+    /// The leased key. It is free.
     #[must_use]
     pub fn mkey(&self) -> Option<Mkey> {
         self.id.map(|id| self.core.slots.mkey(id))
     }
 
-    /// Makes the key stand for a [`Region`], or for a [`Span`] of several.
+    /// Binds the key to a [`Region`], or to a [`Span`] of several regions.
     ///
     /// # Errors
     /// If the memory is too long for a pooled key, or the bind fails.
@@ -45,7 +45,7 @@ impl<'a, D: MkeyDevice> Lease<'a, D> {
                 let mkey = self.core.bind(id, span)?;
                 Ok(Export::new(self.core, id, mkey, &span))
             }
-            // Only this function empties it, and it consumes the lease.
+            // Only this function sets `None`, and it consumes the lease.
             None => Err(PoolError::Closed),
         }
     }
@@ -60,7 +60,7 @@ impl<D: MkeyDevice> Drop for Lease<'_, D> {
     }
 }
 
-/// A bound key by itself, see [`MkeyPool::bind`](crate::MkeyPool::bind).
+/// A bound key without a reference to its pool, see [`MkeyPool::bind`](crate::MkeyPool::bind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it stays bound until it is given back"]
 pub struct BoundKey(u64);
@@ -82,22 +82,23 @@ impl BoundKey {
         SlotId(u32::from_le_bytes([a, b, c, d]))
     }
 
-    /// One word that stands for it. It is above 2^32, as no key is zero.
+    /// The bound key as one word. The word is above 2^32 because no key is zero.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The key of [`BoundKey::to_bits`].
+    /// The bound key of a word from [`BoundKey::to_bits`].
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
 
-/// A key that stands for a region. Released when dropped; [`Export::release`] also says how it went.
+/// A key that is bound to a region. Dropping it releases the key; [`Export::release`] also reports
+/// errors.
 pub struct Export<D: MkeyDevice> {
     core: Arc<Core<D>>,
-    /// Empty once released.
+    /// `None` after the release.
     id: Option<SlotId>,
     mkey: Mkey,
     addr: VirtAddr,
@@ -121,30 +122,30 @@ impl<D: MkeyDevice> Export<D> {
         self.mkey
     }
 
-    /// The function that the key belongs to, to send along.
+    /// The function that owns the key, to send to the importer.
     #[must_use]
     pub fn gvmi(&self) -> Gvmi {
         self.core.gvmi
     }
 
-    /// First byte of what the key stands for.
+    /// First byte of the bound memory.
     #[must_use]
     pub fn addr(&self) -> VirtAddr {
         self.addr
     }
 
-    /// Length in bytes of what the key stands for, at least one.
+    /// Length of the bound memory in bytes, at least one.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "nothing is never exported")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Gives the key back. With [`Invalidate::Strict`](crate::Invalidate::Strict), nobody reaches
-    /// the region through it any more when this returns without error.
+    /// Returns the key to the pool. With [`Invalidate::Strict`](crate::Invalidate::Strict), no peer
+    /// can reach the region through the key after this call returned without error.
     ///
     /// # Errors
-    /// If the key could be neither invalidated nor destroyed.
+    /// If the device could neither invalidate nor destroy the key.
     pub fn release(mut self) -> Result<(), ReleaseError> {
         match self.id.take() {
             Some(id) => self.core.release(id, self.mkey),
@@ -156,7 +157,8 @@ impl<D: MkeyDevice> Export<D> {
 impl<D: MkeyDevice> Drop for Export<D> {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            // A key that is lost is counted and told to the observer; there is nobody else here.
+            // The core counts a lost key and reports it to the observer. A drop has no other
+            // receiver.
             let _lost = self.core.release(id, self.mkey);
         }
     }

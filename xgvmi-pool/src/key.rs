@@ -1,4 +1,4 @@
-//! Memory keys and the numbers around them, each as its own type; no bare `u32` crosses a boundary.
+//! Memory keys and related numbers. Each has its own type: no bare `u32` crosses an interface.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ impl Gvmi {
     }
 }
 
-/// Index of a memory key in the table of its function: 24 bits. Two functions may well use the same
+/// Index of a memory key in the table of its function: 24 bits. Two functions may use the same
 /// index for different keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MkeyIndex(u32);
@@ -29,7 +29,7 @@ impl MkeyIndex {
     /// Largest index.
     pub const MAX: Self = Self(0xff_ffff);
 
-    /// The index, or nothing if it does not fit in 24 bits.
+    /// The index, or `None` if it does not fit in 24 bits.
     #[must_use]
     pub const fn new(index: u32) -> Option<Self> {
         if index <= Self::MAX.0 {
@@ -46,18 +46,19 @@ impl MkeyIndex {
     }
 }
 
-/// The low byte of a key, which its owner chooses (PRM: `mkey_7_0`, also variant).
+/// The low byte of a key, chosen by its owner (PRM: `mkey_7_0`, also called variant).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag(u8);
 
 impl Tag {
     /// The tag by which stock UCX recognises a pooled key (`UCT_IB_MLX5_MKEY_TAG_UMR`). A stock
-    /// importer keeps the alias of such a key for the next import and forgets any other.
+    /// importer caches the alias of such a key for the next import. It does not cache aliases of
+    /// other keys.
     pub const UCX_POOLED: Self = Self(251);
-    /// No tag, which is what stock UCX gives to the lkey of an alias.
+    /// No tag. Stock UCX gives this tag to the lkey of an alias.
     pub const ZERO: Self = Self(0);
 
-    /// A tag of one's own choice.
+    /// A tag with this value.
     #[must_use]
     pub const fn new(tag: u8) -> Self {
         Self(tag)
@@ -70,18 +71,18 @@ impl Tag {
     }
 }
 
-/// A memory key as it travels: `index << 8 | tag`.
+/// A memory key as a number in messages and work requests: `index << 8 | tag`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mkey(u32);
 
 impl Mkey {
-    /// The key of an index and a tag.
+    /// The key with this index and tag.
     #[must_use]
     pub const fn new(index: MkeyIndex, tag: Tag) -> Self {
         Self(index.0 << 8 | tag.0 as u32)
     }
 
-    /// The key that a peer or a library gave as a number. Any number is a key.
+    /// The key for a number from a peer or a library. Every number is a valid key.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
@@ -112,12 +113,12 @@ impl fmt::Debug for Mkey {
     }
 }
 
-/// The key that the owner of memory uses for it in its own work requests.
+/// The key that a process uses for its own memory in its own work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lkey(u32);
 
 impl Lkey {
-    /// The local key that `ibv_reg_mr` or an alias gave.
+    /// The local key of a registration (`ibv_reg_mr`) or of an alias.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
@@ -136,12 +137,12 @@ impl fmt::Debug for Lkey {
     }
 }
 
-/// The key that a peer needs to reach memory with RDMA.
+/// The key that a peer needs for RDMA access to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rkey(u32);
 
 impl Rkey {
-    /// The remote key as a peer sent it.
+    /// The remote key from a peer's message.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
@@ -160,7 +161,7 @@ impl fmt::Debug for Rkey {
     }
 }
 
-/// A virtual address of the process that owns the memory. It is a number here: nothing in this
+/// A virtual address of the process that owns the memory. It is only a number: nothing in this
 /// crate reads or writes the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VirtAddr(u64);
@@ -178,7 +179,7 @@ impl VirtAddr {
         self.0
     }
 
-    /// The address `offset` bytes on, or nothing if that leaves the address space.
+    /// The address plus `offset` bytes, or `None` if the sum leaves the address space.
     #[must_use]
     pub const fn checked_add(self, offset: u64) -> Option<Self> {
         match self.0.checked_add(offset) {
@@ -187,7 +188,7 @@ impl VirtAddr {
         }
     }
 
-    /// Bytes from `base` to here, or nothing if `base` lies behind.
+    /// The distance in bytes from `base` to this address, or `None` if `base` is higher.
     #[must_use]
     pub const fn checked_offset_from(self, base: Self) -> Option<u64> {
         self.0.checked_sub(base.0)
@@ -200,7 +201,7 @@ impl fmt::Debug for VirtAddr {
     }
 }
 
-/// What a function must present before the adapter lets it alias another function's key.
+/// The secret that a function must present before the adapter lets it alias another function's key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AccessKey([u8; AccessKey::BYTES]);
 
@@ -208,8 +209,8 @@ impl AccessKey {
     /// Bytes of an access key (PRM: `access_key`, 256 bits).
     pub const BYTES: usize = 32;
 
-    /// The constant that every stock UCX uses. Whoever can reach the adapter knows it, so it keeps
-    /// nobody out; it is what lets stock peers and ours work together.
+    /// The constant in every stock UCX. Every process with access to the adapter knows it, so it
+    /// excludes no process. With it stock peers and this library interoperate.
     pub const UCX_COMPATIBLE: Self = {
         let token = b"uct_ib_mkey_token";
         let mut bytes = [0; Self::BYTES];
@@ -221,13 +222,13 @@ impl AccessKey {
         Self(bytes)
     };
 
-    /// An access key of one's own.
+    /// An access key with these bytes.
     #[must_use]
     pub const fn new(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes as a command carries them.
+    /// The bytes in the order of the command.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
@@ -235,7 +236,7 @@ impl AccessKey {
 }
 
 impl fmt::Debug for AccessKey {
-    /// Never shows the bytes: a debug print must not give the key away.
+    /// Prints no bytes: debug output must not disclose the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = *self == Self::UCX_COMPATIBLE;
         f.write_str(if known {
@@ -246,14 +247,15 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// Who exported a key: a number that an exporter draws once and that no other exporter has (UCX
-/// >= 1.19: `md_uuid`). It tells a living exporter's key from a dead one's with the same number.
+/// The identity of an exporter: a number that an exporter draws once and no other exporter has (UCX
+/// >= 1.19: `md_uuid`). It distinguishes a live exporter's key from a dead exporter's key with the
+/// same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerUuid(u64);
 
 impl OwnerUuid {
-    /// The owner of keys that travel without one (UCX 1.18: six-byte keys). Such keys of a restarted
-    /// exporter cannot be told from those of the old one.
+    /// The owner of keys that a message carries without an owner (UCX 1.18: six-byte keys). Such
+    /// keys of a restarted exporter are indistinguishable from those of the earlier process.
     pub const UNKNOWN: Self = Self(0);
 
     /// The owner with this number.
@@ -280,15 +282,15 @@ impl fmt::Debug for OwnerUuid {
 pub struct RemoteKey {
     /// The function that owns the key.
     pub gvmi: Gvmi,
-    /// The key there.
+    /// The key in that function's table.
     pub mkey: Mkey,
-    /// Who exported it.
+    /// The identity of the exporter.
     pub owner: OwnerUuid,
 }
 
 impl RemoteKey {
-    /// `gvmi << 32 | mkey`: what the alias map is keyed by. The owner is not part of it: an index
-    /// belongs to one owner at a time, and a second owner means that the first one is gone.
+    /// `gvmi << 32 | mkey`: the key of the alias map. It does not contain the owner. An index has
+    /// one owner at a time, so a second owner means that the first one ended.
     #[must_use]
     pub const fn map_key(self) -> u64 {
         (self.gvmi.0 as u64) << 32 | self.mkey.0 as u64

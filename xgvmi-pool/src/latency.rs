@@ -1,4 +1,4 @@
-//! How long things take: histograms with two significant digits, and summaries of them.
+//! Latency histograms with two significant digits, and their summaries.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Longest time that is told apart from longer ones, in nanoseconds: a minute, after which
-/// everything has been given up.
+/// Longest time that the histograms resolve, in nanoseconds: one minute. Every wait has ended by
+/// then.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Significant digits of the histograms: at two of them a histogram takes 15 KiB.
+/// Significant digits of the histograms. With two digits a histogram takes 15 KiB.
 const DIGITS: u8 = 2;
 
 /// A summary of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Latency {
-    /// How many there were.
+    /// Number of samples.
     pub count: u64,
-    /// Half of them took at most so many nanoseconds.
+    /// Median in nanoseconds.
     pub p50_ns: u64,
-    /// 99 of 100 did.
+    /// 99th percentile in nanoseconds.
     pub p99_ns: u64,
-    /// 999 of 1000 did.
+    /// 99.9th percentile in nanoseconds.
     pub p999_ns: u64,
-    /// All did.
+    /// Maximum in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Times(Option<Mutex<Histogram<u32>>>);
 
 impl Times {
     fn new() -> Self {
-        // Refused only for bounds and digits out of range, which these are not.
+        // The constructor fails only for bounds or digits out of range, and these are in range.
         Self(
             Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
                 .ok()
@@ -106,7 +106,7 @@ impl Latencies {
     }
 }
 
-/// How long a pool's dealings took.
+/// Latencies of the operations of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolLatencies {

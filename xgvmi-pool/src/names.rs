@@ -1,32 +1,32 @@
-//! The names of keys: which tag a new key gets.
+//! Tags of new keys.
 //!
-//! The adapter gives the index of a destroyed key out again. An importer that has an alias of the old
-//! key must not take it for one of the new key, so the new one has another tag.
+//! The adapter reuses the index of a destroyed key. An importer with an alias of the old key must
+//! not use it for the new key, so the new key gets another tag.
 
 use std::collections::HashMap;
 
 use crate::key::{Mkey, MkeyIndex, Tag};
 
-/// Indices that are remembered. Beyond as many the tags of all later keys change instead.
+/// Maximum number of indices in the table. Above it, the tags of all later keys change instead.
 const INDICES_MAX: usize = 1 << 16;
 
-/// How often each index has been destroyed.
+/// Number of destructions per index.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     destroyed: HashMap<MkeyIndex, u8>,
-    /// What every index not in the table counts for.
+    /// The count of every index that is not in the table.
     base: u8,
 }
 
 impl Names {
-    /// The name of a key that was just created. The first key of an index has the tag itself, later
-    /// ones lower tags; after 256 keys of one index they begin anew.
+    /// The name of a new key. The first key of an index has the tag itself, later keys have lower
+    /// tags. After 256 keys of one index the tags repeat.
     pub(crate) fn of_new(&self, index: MkeyIndex, tag: Tag) -> Mkey {
         let times = self.destroyed.get(&index).copied().unwrap_or(self.base);
         Mkey::new(index, Tag::new(tag.get().wrapping_sub(times)))
     }
 
-    /// Takes note of a key that is gone.
+    /// Records the destruction of a key.
     pub(crate) fn destroyed(&mut self, index: MkeyIndex) {
         if self.destroyed.len() == INDICES_MAX && !self.destroyed.contains_key(&index) {
             let most = self

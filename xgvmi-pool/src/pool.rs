@@ -1,4 +1,4 @@
-//! The pool: keys that were created once and are bound again and again.
+//! The mkey pool: each key is created once and bound many times.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::span::Span;
 use crate::stats::PoolStats;
 use crate::upkeep::Upkeep;
 
-/// A pool of keys of one function. Cheap to clone; all clones are the same pool, and any thread may
-/// use it. A key is handed out only in the free state.
+/// A pool of mkeys of one function. Clones are cheap and share one pool. Any thread may use it. The
+/// pool leases a key only if the key is free.
 #[derive(Debug)]
 pub struct MkeyPool<D: MkeyDevice> {
     core: Arc<Core<D>>,
@@ -33,19 +33,20 @@ impl<D: MkeyDevice> Clone for MkeyPool<D> {
 }
 
 impl<D: MkeyDevice> MkeyPool<D> {
-    /// A pool over the device, with as many keys as the policy wants at once. A prefill that the
-    /// device cuts short is not an error: the rest is created when it is needed.
+    /// Opens a pool on the device and creates the policy's prefill keys. If the device creates
+    /// fewer, that is not an error: the pool creates the others on demand.
     ///
     /// # Errors
-    /// If the policy cannot be followed.
+    /// If the policy contains an invalid value.
     pub fn open(device: Arc<D>, policy: PoolPolicy) -> Result<Self, PoolError> {
         Self::open_observed(device, policy, None)
     }
 
-    /// As [`MkeyPool::open`], with somebody who is told what no return value says.
+    /// Like [`MkeyPool::open`], with an observer that receives the events that no return value
+    /// reports.
     ///
     /// # Errors
-    /// If the policy cannot be followed.
+    /// If the policy contains an invalid value.
     pub fn open_observed(
         device: Arc<D>,
         policy: PoolPolicy,
@@ -60,8 +61,8 @@ impl<D: MkeyDevice> MkeyPool<D> {
         Ok(pool)
     }
 
-    /// Creates keys until `count` of them are free, or the pool may have no more. Returns how many
-    /// it created.
+    /// Creates keys until `count` of them are free or the pool reaches its limit. Returns the
+    /// number of keys created.
     pub fn prefill(&self, count: u32) -> u32 {
         let mut created = 0;
         while self.core.shelf.queued() < count as usize {
@@ -74,10 +75,10 @@ impl<D: MkeyDevice> MkeyPool<D> {
         created
     }
 
-    /// A free key, out of the pool or newly created.
+    /// Leases a free key. Creates one if the pool has none.
     ///
     /// # Errors
-    /// If all keys are in use, or a new one cannot be created.
+    /// If all keys are in use, or the device cannot create a key.
     #[inline]
     pub fn lease(&self) -> Result<Lease<'_, D>, PoolError> {
         match self.core.take_now() {
@@ -86,42 +87,43 @@ impl<D: MkeyDevice> MkeyPool<D> {
         }
     }
 
-    /// A key that stands for a [`Region`], or for a [`Span`] of several. One work request if the
-    /// pool has a free key.
+    /// Leases a key and binds it to a [`Region`], or to a [`Span`] of several regions. This takes
+    /// one work request if the pool has a free key.
     ///
     /// # Errors
-    /// As [`MkeyPool::lease`]; if the memory is too long for a pooled key; if the bind fails.
+    /// The errors of [`MkeyPool::lease`]; if the memory is too long for a pooled key; if the bind
+    /// fails.
     pub fn export<'a>(&self, memory: impl Into<Span<'a>>) -> Result<Export<D>, PoolError> {
         let span = memory.into();
         let (id, mkey) = self.core.draw(span)?;
         Ok(Export::new(&self.core, id, mkey, &span))
     }
 
-    /// As [`MkeyPool::export`], for those who keep many exports in tables of their own: the result is
-    /// eight bytes, holds no reference to the pool, and is given back by [`MkeyPool::unbind`]. One
-    /// that is dropped instead stays bound until the pool is closed.
+    /// Like [`MkeyPool::export`], for callers that keep many exports in tables of their own. The
+    /// result is eight bytes and holds no reference to the pool. [`MkeyPool::unbind`] returns the
+    /// key. A result that is dropped instead stays bound until the pool closes.
     ///
     /// # Errors
-    /// As [`MkeyPool::export`].
+    /// The errors of [`MkeyPool::export`].
     pub fn bind<'a>(&self, memory: impl Into<Span<'a>>) -> Result<BoundKey, PoolError> {
         let (id, mkey) = self.core.draw(memory.into())?;
         Ok(BoundKey::new(id, mkey))
     }
 
-    /// Gives a key back, as [`Export::release`] does.
+    /// Returns a key to the pool, as [`Export::release`] does.
     ///
     /// # Errors
-    /// If the key could be neither invalidated nor destroyed.
+    /// If the device can neither invalidate nor destroy the key.
     ///
     /// # Panics
-    /// If the key is not one that this pool bound, or was given back before.
+    /// If this pool did not bind the key, or the key was returned before.
     pub fn unbind(&self, key: BoundKey) -> Result<(), ReleaseError> {
         self.core.release(key.slot(), key.mkey())
     }
 
-    /// A key for each of the regions, bound together: one doorbell and one completion for as many as
-    /// the device takes in a chain. What fails for one region does not fail for the others, but those
-    /// behind it in its chain. Results are in the order of the regions.
+    /// Binds one key to each of the regions. A chain of binds, as long as the device allows, costs
+    /// one doorbell and one completion. A failed region fails only itself and the regions behind it
+    /// in its chain. The results have the order of the regions.
     pub fn export_many(&self, regions: &[Region]) -> Vec<Result<Export<D>, PoolError>> {
         let mut leased = Vec::with_capacity(regions.len());
         let mut refused = Vec::new();
@@ -149,21 +151,23 @@ impl<D: MkeyDevice> MkeyPool<D> {
         results
     }
 
-    /// Invalidates all released keys that wait for it. Returns how many there were. When it returns,
-    /// what was released before cannot be reached any more.
+    /// Invalidates all released keys that wait for invalidation, and returns their number. After
+    /// the return no peer can reach memory through a key that was released before the call.
     pub fn flush(&self) -> usize {
         self.core.flush()
     }
 
-    /// One round of upkeep: creates keys if there are fewer free ones than the policy's low mark, and
-    /// destroys those that were not needed for long. Hundreds of microseconds for each key, at most
-    /// 64 keys. For those who do not let the pool have a thread.
+    /// Runs one round of upkeep: creates keys if fewer than the policy's low mark are free, and
+    /// destroys keys that were idle for longer than the policy's age. A round takes hundreds of
+    /// microseconds per key and handles at most 64 keys. It serves callers that do not let the pool
+    /// start a thread.
     pub fn upkeep(&self) -> Upkeep {
         self.core.upkeep()
     }
 
-    /// All keys of the pool, for an importer to make their aliases ahead of time. `sequence` must be
-    /// higher than in all messages of the owner before. Keys that are created later are not in it.
+    /// A message with all keys of the pool, from which an importer creates the aliases ahead of
+    /// time. `sequence` must be higher than in all earlier messages of the owner. The message does
+    /// not contain keys that are created later.
     #[must_use]
     pub fn announce(&self, owner: OwnerUuid, sequence: u64) -> Announcement {
         let slots = &self.core.slots;
@@ -177,13 +181,13 @@ impl<D: MkeyDevice> MkeyPool<D> {
         }
     }
 
-    /// The function that the keys belong to.
+    /// The function that owns the keys.
     #[must_use]
     pub fn gvmi(&self) -> Gvmi {
         self.core.gvmi
     }
 
-    /// The numbers so far.
+    /// A snapshot of the counters.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let core = &*self.core;
@@ -201,13 +205,13 @@ impl<D: MkeyDevice> MkeyPool<D> {
         }
     }
 
-    /// How long things took so far.
+    /// A snapshot of the latency histograms.
     #[must_use]
     pub fn latencies(&self) -> PoolLatencies {
         self.core.latencies.summary()
     }
 
-    /// How many keys are in which state.
+    /// The number of keys in each state.
     #[must_use]
     pub fn levels(&self) -> PoolLevels {
         let mut levels = PoolLevels::default();
@@ -225,27 +229,28 @@ impl<D: MkeyDevice> MkeyPool<D> {
         levels
     }
 
-    /// Destroys all keys, those that are still leased or bound as well. What is released later is
-    /// already dead. The device stays open. True if nothing is left behind.
+    /// Destroys all keys, including leased and bound ones. A later release of such a key finds it
+    /// destroyed. The device stays open. Returns true if the device destroyed every key.
     pub fn close(&self) -> bool {
         self.core.close()
     }
 }
 
-/// How many keys are in which state. A key that moves meanwhile may be counted twice or not at all.
+/// The number of keys in each state. A key that changes its state meanwhile may be counted twice or
+/// not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolLevels {
-    /// Keys that wait to be used.
+    /// Keys ready to be leased.
     pub free: u32,
-    /// Keys in somebody's hands that stand for nothing yet.
+    /// Keys that are leased and not bound.
     pub leased: u32,
-    /// Keys that stand for a region.
+    /// Keys that are bound to a region.
     pub bound: u32,
-    /// Keys that were released and wait for their invalidation.
+    /// Released keys that wait for their invalidation.
     pub pending: u32,
-    /// Keys of unknown state that are being invalidated or destroyed.
+    /// Keys of unknown state, during their invalidation or destruction.
     pub unsure: u32,
-    /// Keys that could be neither invalidated nor destroyed.
+    /// Keys that the device could neither invalidate nor destroy.
     pub lost: u32,
 }

@@ -1,9 +1,9 @@
-//! A piece of registered memory, checked once.
+//! A checked piece of registered memory.
 
 use crate::key::{Lkey, VirtAddr};
 
-/// Memory that its owner registered and wants to export: `len` bytes from `addr`, reached locally
-/// with `lkey`. The registration must outlive every key that is bound to the region.
+/// Registered memory to export: `len` bytes from `addr`, with the local key `lkey`. The
+/// registration must outlive every key that is bound to the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     addr: VirtAddr,
@@ -11,41 +11,42 @@ pub struct Region {
     lkey: Lkey,
 }
 
-/// Why a region cannot be exported.
+/// The reason why a region cannot be exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// No byte: no key stands for nothing, and UCX does not register nothing either.
+    /// The region is empty. A key cannot be bound to zero bytes, and UCX does not register zero
+    /// bytes either.
     #[error("region at {addr:?} is empty")]
     Empty {
-        /// Where it was to start.
+        /// Requested start.
         addr: VirtAddr,
     },
     /// The end lies beyond the address space.
     #[error("region of {len} bytes at {addr:?} leaves the address space")]
     Wraps {
-        /// Where it starts.
+        /// Requested start.
         addr: VirtAddr,
-        /// Its length in bytes.
+        /// Requested length in bytes.
         len: u64,
     },
-    /// A part of a span does not begin where the one before it ends.
+    /// A part of a span does not begin at the end of the previous part.
     #[error("a part of a span at {found:?}, the one before it ends at {expected:?}")]
     Gap {
-        /// Where it should begin.
+        /// End of the previous part.
         expected: VirtAddr,
-        /// Where it begins.
+        /// Start of the part.
         found: VirtAddr,
     },
 }
 
 impl Region {
-    /// Bytes that one KLM entry covers at most. The length field is 32 bits wide and the adapter
-    /// takes lengths up to 2 GiB, the last of them written as zero by some and as 2^31 by others;
-    /// half of it has one spelling only.
+    /// Maximum number of bytes per KLM entry. The length field has 32 bits, and the adapter accepts
+    /// lengths up to 2 GiB. Some implementations encode 2 GiB as zero and others as 2^31. Half of
+    /// it has only one encoding.
     pub const KLM_BYTES_MAX: u64 = 1 << 30;
 
-    /// The region, if it is one. It need not be aligned to anything.
+    /// Creates a region. It needs no alignment.
     ///
     /// # Errors
     /// If it is empty or leaves the address space.
@@ -78,18 +79,18 @@ impl Region {
         self.lkey
     }
 
-    /// KLM entries that a key needs to cover the region.
+    /// Number of KLM entries that cover the region.
     #[must_use]
     pub const fn klm_entries(&self) -> u64 {
         self.len.div_ceil(Self::KLM_BYTES_MAX)
     }
 
-    /// The pieces of at most [`Region::KLM_BYTES_MAX`] bytes that the KLM entries stand for, in the
-    /// order of their addresses: address and length of each.
+    /// Address and length of each KLM entry, in ascending order of addresses. No entry covers more
+    /// than [`Region::KLM_BYTES_MAX`] bytes.
     pub fn klm_pieces(&self) -> impl ExactSizeIterator<Item = (VirtAddr, u32)> + use<> {
         let Self { addr, len, .. } = *self;
-        // Regions of more than 2^32 pieces do not exist in a 64-bit address space whose top is far
-        // below 2^62, and a key of so many entries is refused long before.
+        // A 64-bit address space whose top is far below 2^62 has no region of more than 2^32
+        // pieces, and the device refuses a key of so many entries long before.
         let entries = u32::try_from(self.klm_entries()).unwrap_or(u32::MAX);
         (0..entries).map(move |entry| {
             let offset = u64::from(entry) * Self::KLM_BYTES_MAX;

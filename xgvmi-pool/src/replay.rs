@@ -1,11 +1,11 @@
-//! Which messages are news: each exporter numbers its messages, and none that a later one has
-//! overtaken is taken in again.
+//! Replay filter for messages. Each exporter numbers its messages, and the filter rejects a message
+//! with a lower number than an earlier one.
 
 use std::collections::HashMap;
 
 use crate::key::OwnerUuid;
 
-/// Exporters whose last message is remembered: 64 nodes of 1024 ranks.
+/// Maximum number of exporters in the filter: 64 nodes of 1024 ranks.
 pub(crate) const OWNERS_MAX: usize = 1 << 16;
 
 /// Number of the last message of each exporter.
@@ -14,21 +14,21 @@ pub struct ReplayFilter {
     seen: HashMap<u64, u64>,
 }
 
-/// What a message is beside those that were taken in before.
+/// Relation of a message to the earlier messages of its exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Later than all others of its exporter.
+    /// Newer than all earlier messages.
     New,
-    /// The last one once more, as when a process has several connections.
+    /// A repetition of the last message, for example on a second connection of the same process.
     Repeated,
-    /// Overtaken by the message of this number.
+    /// Older than the message with this number.
     Old(u64),
-    /// The first of an exporter for which there is no room.
+    /// The first message of an exporter, while the filter is full.
     NoRoom,
 }
 
 impl ReplayFilter {
-    /// Judges a message, and remembers its number if it is new.
+    /// Classifies a message and records its number if it is new.
     pub fn judge(&mut self, owner: OwnerUuid, sequence: u64) -> News {
         let has_room = self.seen.len() < OWNERS_MAX;
         match self.seen.get_mut(&owner.get()) {
@@ -46,12 +46,12 @@ impl ReplayFilter {
         }
     }
 
-    /// Forgets an exporter that is known to be dead.
+    /// Removes an exporter that is known to be dead.
     pub fn forget(&mut self, owner: OwnerUuid) {
         self.seen.remove(&owner.get());
     }
 
-    /// Forgets all exporters.
+    /// Removes all exporters.
     pub fn clear(&mut self) {
         self.seen.clear();
     }

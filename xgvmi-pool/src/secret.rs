@@ -1,5 +1,5 @@
-//! The secret that the processes of a job share, and what is made from it: the access key that opens
-//! their memory keys to each other, and the seal of their messages.
+//! The shared secret of a job's processes, and its derived keys: the access key, with which the
+//! processes may alias one another's memory keys, and the seal of their messages.
 
 use std::fmt;
 use std::path::Path;
@@ -7,16 +7,17 @@ use std::{env, fs, io};
 
 use crate::key::AccessKey;
 
-/// What the derived keys are for, so that one never serves as another.
+/// The purpose of the derived key. Each purpose has its own context, so no derived key equals
+/// another.
 const ACCESS_CONTEXT: &str = "xgvmi 2026 mkey access key";
 const SEAL_CONTEXT: &str = "xgvmi 2026 announcement seal";
 
-/// Something that only the processes of one job know. Without one, jobs use what every stock UCX
-/// uses, which keeps nobody out.
+/// A secret shared by the processes of one job. Jobs without a secret use the constant access key
+/// of stock UCX, which excludes no process.
 #[derive(Clone)]
 pub struct Secret(Box<[u8]>);
 
-/// Why there is no secret.
+/// The reason why there is no secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -25,39 +26,39 @@ pub enum SecretError {
     File {
         /// The file.
         path: String,
-        /// Why not.
+        /// The reason.
         cause: io::Error,
     },
-    /// The variable is not set, or is no text.
+    /// The variable is not set, or is not valid text.
     #[error("the environment variable {name} contains no valid secret: {cause}")]
     Variable {
         /// The variable.
         name: String,
-        /// Why not.
+        /// The reason.
         cause: env::VarError,
     },
-    /// Too short to be one, or so long that it is something else.
+    /// The secret is too short or too long.
     #[error("a secret of {len} bytes instead of {min} to {max}")]
     Length {
-        /// Its length.
+        /// Length in bytes.
         len: usize,
-        /// Fewest bytes.
+        /// Minimum length in bytes.
         min: usize,
-        /// Most bytes.
+        /// Maximum length in bytes.
         max: usize,
     },
 }
 
 impl Secret {
-    /// Fewest bytes: 128 bits, if they are random.
+    /// Minimum length: 128 bits, if the bytes are random.
     pub const BYTES_MIN: usize = 16;
-    /// Most bytes: a longer file is a mistake.
+    /// Maximum length: a longer file is probably not a secret.
     pub const BYTES_MAX: usize = 4096;
 
     /// A secret from bytes, which should be random.
     ///
     /// # Errors
-    /// If there are too few or too many.
+    /// If there are too few or too many bytes.
     pub fn new(bytes: &[u8]) -> Result<Self, SecretError> {
         let (len, min, max) = (bytes.len(), Self::BYTES_MIN, Self::BYTES_MAX);
         if (min..=max).contains(&len) {
@@ -67,7 +68,7 @@ impl Secret {
         }
     }
 
-    /// The secret in what a file holds, without the white space around it.
+    /// The secret in the content of a file, without leading and trailing white space.
     ///
     /// # Errors
     /// If it is too short or too long.
@@ -75,8 +76,8 @@ impl Secret {
         Self::new(text.trim_ascii())
     }
 
-    /// The secret in a file, without the white space around it. Its owner alone should be able to
-    /// read it.
+    /// The secret in a file, without leading and trailing white space. Only the owner of the file
+    /// should have read permission.
     ///
     /// # Errors
     /// If the file cannot be read, or is too short or too long.
@@ -104,7 +105,8 @@ impl Secret {
         }
     }
 
-    /// A key for something else of the same job, which `context` names as nothing else does.
+    /// A derived key for another purpose of the same job. `context` must be unique for that
+    /// purpose.
     #[must_use]
     pub fn derive_key(&self, context: &str) -> [u8; 32] {
         blake3::derive_key(context, &self.0)
@@ -124,13 +126,13 @@ impl Secret {
 }
 
 impl fmt::Debug for Secret {
-    /// Never shows the bytes.
+    /// Prints no bytes of the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-/// Tells whether a message is whole and, with a secret, whether it comes from the same job.
+/// A seal verifies that a message is intact and, with a secret, that it comes from the same job.
 #[derive(Clone)]
 pub struct Seal(Option<[u8; 32]>);
 
@@ -138,10 +140,10 @@ impl Seal {
     /// Bytes of a seal on a message.
     pub const BYTES: usize = 16;
 
-    /// The seal of jobs without a secret: it finds damage, and keeps nobody out.
+    /// The seal of jobs without a secret. It detects damage, but any process can create it.
     pub const OPEN: Self = Self(None);
 
-    /// The seal of a message, which goes behind it.
+    /// The seal of a message, to append to the message.
     #[must_use]
     pub fn of(&self, message: &[u8]) -> [u8; Self::BYTES] {
         let hash = match &self.0 {
@@ -153,7 +155,7 @@ impl Seal {
         seal
     }
 
-    /// True if the seal is that of the message. Takes as long for a wrong one as for the right one.
+    /// True if the seal belongs to the message. The comparison takes constant time.
     pub(crate) fn fits(&self, message: &[u8], seal: &[u8; Self::BYTES]) -> bool {
         let right = self.of(message);
         right
@@ -165,7 +167,7 @@ impl Seal {
 }
 
 impl fmt::Debug for Seal {
-    /// Never shows the key.
+    /// Prints no bytes of the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() {
             "Seal(..)"
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(secret(1).access_key(), secret(1).access_key());
         assert_ne!(secret(1).access_key(), secret(2).access_key());
         assert_ne!(secret(1).access_key(), AccessKey::UCX_COMPATIBLE);
-        // The seal's key must not be the access key, which the adapter is shown.
+        // The seal's key must differ from the access key, because the adapter sees the access key.
         assert_ne!(secret(1).seal().0, Some(*secret(1).access_key().as_bytes()));
     }
 

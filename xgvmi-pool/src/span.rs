@@ -1,10 +1,10 @@
-//! What a key is bound to: memory of one registration, or of several that lie one behind the other.
+//! A span: memory of one registration, or of several adjacent registrations, to bind a key to.
 
 use crate::key::{Lkey, VirtAddr};
 use crate::region::{Region, RegionError};
 
-/// One region, or several without a gap between them. Large memory is often registered in pieces, by
-/// several threads at once; one key stands for all of it.
+/// One region, or several regions without a gap between them. Applications often register large
+/// memory in pieces, with several threads at once. One key then covers all pieces.
 ///
 /// ```
 /// use xgvmi_pool::{Lkey, Region, Span, VirtAddr};
@@ -42,10 +42,10 @@ impl From<Region> for Span<'_> {
 }
 
 impl<'a> Span<'a> {
-    /// The span of regions in the order of their addresses.
+    /// The span of these regions, which must be in ascending order of addresses.
     ///
     /// # Errors
-    /// If there is none, or one does not begin where the one before it ends.
+    /// If the slice is empty, or a region does not begin at the end of the previous one.
     pub fn of(parts: &'a [Region]) -> Result<Self, RegionError> {
         let (first, rest) = match parts {
             [] => {
@@ -57,14 +57,14 @@ impl<'a> Span<'a> {
         };
         let (mut len, mut klm_entries) = (first.len(), first.klm_entries());
         for region in rest {
-            // No overflow: `first` and `len` are a part of the address space, or the region before
-            // this one would not have followed.
+            // No overflow: `first` and `len` lie within the address space. Otherwise the check of
+            // the previous region would have failed.
             let expected = VirtAddr::new(first.addr().get() + len);
             if region.addr() != expected {
                 let found = region.addr();
                 return Err(RegionError::Gap { expected, found });
             }
-            // Nor here, as every region ends within the address space, and begins at this length.
+            // No overflow: every region ends within the address space and begins at this length.
             len += region.len();
             klm_entries += region.klm_entries();
         }
@@ -102,7 +102,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// KLM entries that a key needs to cover the span.
+    /// Number of KLM entries that cover the span.
     #[must_use]
     #[inline]
     pub fn klm_entries(&self) -> u64 {
@@ -112,8 +112,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// What the KLM entries stand for, in the order of their addresses: address, length and local
-    /// key of each. See [`Region::klm_pieces`].
+    /// Address, length and local key of each KLM entry, in ascending order of addresses. See
+    /// [`Region::klm_pieces`].
     pub fn klm_pieces(&self) -> impl Iterator<Item = (VirtAddr, u32, Lkey)> + '_ {
         self.regions().iter().flat_map(|region| {
             let lkey = region.lkey();
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn pieces_keep_to_the_borders_of_the_regions() {
-        // As UCX registers 4 GiB at an odd page: a short chunk, one of 2 GiB, and the rest.
+        // UCX registers 4 GiB at an odd page like this: a short chunk, one of 2 GiB, and the rest.
         let parts = [
             region(0x5000_1000, 0x2fff_f000, 1),
             region(0x8000_0000, 2 * GIB, 2),

@@ -1,4 +1,4 @@
-//! Counters, and snapshots of them. They decide nothing, so they are not part of what loom tries.
+//! Counters and their snapshots. No decision depends on them, so the loom tests leave them out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +24,7 @@ macro_rules! counters {
         }
 
         impl $live {
-            /// The numbers that are counted here; the others are zero.
+            /// A snapshot of the counters here; the other fields are zero.
             pub(crate) fn snapshot(&self) -> $snapshot {
                 $snapshot { $($name: self.$name.get(),)* ..$snapshot::default() }
             }
@@ -42,7 +42,7 @@ macro_rules! counters {
     };
 }
 
-/// A number that only grows.
+/// A counter that only increases.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -56,7 +56,7 @@ impl Counter {
         self.add(1);
     }
 
-    /// Counts one, and returns how many there were before.
+    /// Adds one and returns the previous count.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
@@ -67,7 +67,7 @@ impl Counter {
     }
 }
 
-/// A number that rises and falls, and how high it has been.
+/// A gauge with its highest value.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
     now: AtomicU64,
@@ -77,7 +77,7 @@ pub(crate) struct Level {
 impl Level {
     pub(crate) fn up(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        // Most of the time the mark is higher, and a load tells.
+        // The mark is usually higher already, and then a load is enough.
         if self.high.load(Ordering::Relaxed) < now {
             self.high.fetch_max(now, Ordering::Relaxed);
         }
@@ -97,15 +97,16 @@ impl Level {
 }
 
 counters! {
-    /// What a pool has done since it was opened, and what it has. Leases and returns are those of
-    /// one moment; any other number is exact, and may be a moment apart while threads work.
+    /// Counters since the pool was opened, and its present contents. `hits` and `returns` belong to
+    /// one moment. Every other number is exact, but numbers may differ by a moment while threads
+    /// work.
     PoolCounters => PoolStats;
     counted {
         /// Leases that found no free key in the pool.
         misses,
         /// Leases that waited for a key at the cap.
         waits,
-        /// Leases that got no key at all.
+        /// Leases that the pool refused.
         refusals,
         /// Keys created.
         creates,
@@ -127,40 +128,40 @@ counters! {
         chains,
         /// Keys that could be neither invalidated nor destroyed.
         lost,
-        /// Times that the device was full and the cap was lowered.
+        /// Times that the device was full and the pool lowered its cap.
         cap_lowered,
     }
     added {
         /// Leases served by a free key of the pool.
         hits,
-        /// Keys that came back free.
+        /// Keys that became free again.
         returns,
-        /// Keys that stand for a region.
+        /// Keys that are bound to a region.
         in_use,
-        /// Most keys that stood for regions at any time.
+        /// Highest number of keys bound at one time.
         in_use_max,
-        /// Keys that were released and wait for their invalidation.
+        /// Released keys that wait for their invalidation.
         pending,
-        /// Keys that there are, in whatever state.
+        /// Existing keys, in any state.
         keys,
-        /// Keys that the pool may have at present.
+        /// Current maximum number of keys.
         cap,
-        /// Times that the device's work queue had failed and was replaced.
+        /// Times that the device's work queue failed and was replaced.
         recoveries,
     }
     levels { in_use, }
 }
 
 counters! {
-    /// What an alias map has done since it was opened, and what it has. Each number is exact; two of
-    /// them may be a moment apart while threads work.
+    /// Counters since the alias map was opened, and its present contents. Each number is exact. Two
+    /// numbers may differ by a moment while threads work.
     AliasCounters => AliasStats;
     counted {
         /// Lookups served by an alias of the map.
         hits,
-        /// Lookups that had to make an alias.
+        /// Lookups that had to create an alias.
         misses,
-        /// Lookups that waited for another thread's alias of the same key.
+        /// Lookups that waited for another thread to create the same alias.
         joins,
         /// Aliases created.
         creates,
@@ -170,21 +171,21 @@ counters! {
         destroys,
         /// Aliases that could not be destroyed.
         destroy_failures,
-        /// Aliases put out to make room.
+        /// Aliases evicted from a full map.
         evictions,
-        /// Times that the whole map was searched for aliases to put out.
+        /// Searches of the whole map for aliases to evict.
         searches,
-        /// Aliases of an owner that is gone, replaced when its key came again from another owner.
+        /// Aliases of an owner that ended, replaced when another owner sent the same key.
         stale,
-        /// Aliases put out because their owner was reported dead.
+        /// Aliases evicted because their owner was reported dead.
         reaped,
         /// Lookups refused because every alias was in use.
         refusals,
-        /// Aliases put out because nobody had used them for long.
+        /// Aliases evicted because they were idle too long.
         expired,
     }
     added {
-        /// Aliases that the map has, those in the making included.
+        /// Aliases in the map, including those under creation.
         aliases,
     }
     levels {}

@@ -1,20 +1,20 @@
-//! Which aliases became unpinned lately, while hardly any are: then a search of the whole map for one
-//! to evict would find next to nothing, again and again.
+//! Notes of recently unpinned aliases, kept while almost all aliases are pinned. In that state a
+//! search of the whole map for an alias to evict would find almost nothing, on every miss.
 //!
-//! A search that finds few unpinned aliases makes the map *tight*: from then on each alias that is
-//! unpinned is noted here, and evictions are served from the notes. Otherwise nothing is noted, so that
-//! an unpin costs one load more. An alias that was on its way from pinned to unpinned while the map
-//! became tight is in neither: later searches find it, of which there is one for each time that all
-//! aliases of the map could have been used.
+//! A search that finds few unpinned aliases makes the map *tight*. From then on the map notes each
+//! unpinned alias here, and evictions use the notes. Otherwise it notes nothing, and an unpin costs
+//! only one additional load. A search and the notes can both miss an alias that a thread unpins
+//! while the map becomes tight. Later searches find it: there is one search for each period in
+//! which all aliases of the map could have been used.
 
 use std::collections::VecDeque;
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// Notes that are kept. When there are more, the next eviction searches the map instead.
+/// Maximum number of notes. On overflow, the next eviction searches the map instead.
 const NOTES_MAX: usize = 4096;
 
-/// An alias, and the time of the use that ended: one that was used since has a later note.
+/// An alias and the end time of its use. A later use leaves a later note.
 pub(crate) type Note = (u64, u64);
 
 /// The notes.
@@ -27,7 +27,7 @@ pub(crate) struct Unpinned {
 #[derive(Debug)]
 struct Notes {
     notes: VecDeque<Note>,
-    /// Some were dropped.
+    /// The list overflowed and dropped notes.
     overflowed: bool,
 }
 
@@ -42,7 +42,7 @@ impl Unpinned {
         }
     }
 
-    /// True while unpinned aliases are to be noted.
+    /// True while the map must note unpinned aliases.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
@@ -59,12 +59,13 @@ impl Unpinned {
         notes.notes.push_back(note);
     }
 
-    /// The oldest note.
+    /// Removes and returns the oldest note.
     pub(crate) fn pop(&self) -> Option<Note> {
         lock(&self.notes).notes.pop_front()
     }
 
-    /// Begins to note what is unpinned, before a search. What was noted before, the search finds.
+    /// Starts to note unpinned aliases, before a search. The search itself finds the aliases
+    /// unpinned earlier.
     pub(crate) fn tighten(&self) {
         self.is_tight.store(true, Ordering::SeqCst);
         let mut notes = lock(&self.notes);
@@ -72,12 +73,12 @@ impl Unpinned {
         notes.overflowed = false;
     }
 
-    /// Ends it: a search has found plenty.
+    /// Stops noting: a search found many unpinned aliases.
     pub(crate) fn loosen(&self) {
         self.is_tight.store(false, Ordering::Relaxed);
     }
 
-    /// True if notes were lost, so that only a search can tell.
+    /// True if notes were dropped. Only a search is complete then.
     pub(crate) fn has_overflowed(&self) -> bool {
         lock(&self.notes).overflowed
     }
