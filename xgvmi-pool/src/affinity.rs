@@ -1,7 +1,7 @@
-//! Free keys in the order in which they came back, each with the address that it was bound to last.
-//! A buffer that comes back at the same place gets the key that stood for it before, if that key is
-//! free: its importer then meets a key that it knows under this address. Else the key that rested
-//! longest is taken, as by [`ReuseOrder::Fifo`](crate::ReuseOrder::Fifo).
+//! Free keys in the order of their return, each with its last address. A buffer that returns to its
+//! address gets its previous key, if that key is free. The importer then meets a key that it knows
+//! for this address. Otherwise the pool takes the longest idle key, as with
+//! [`ReuseOrder::Fifo`](crate::ReuseOrder::Fifo).
 
 use crate::key::VirtAddr;
 use crate::slots::SlotId;
@@ -13,7 +13,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Resting {
     links: Vec<Link>,
-    /// By a hash of the address, the slot that was bound there last.
+    /// By a hash of the address: the slot that was last bound there.
     last: Vec<u32>,
     first: u32,
     end: u32,
@@ -24,12 +24,12 @@ struct Link {
     before: u32,
     behind: u32,
     is_free: bool,
-    /// Address that the key was bound to last.
+    /// Last address of the key.
     address: u64,
 }
 
 impl Resting {
-    /// No keys, and room for as many slots.
+    /// An empty list with space for `capacity` slots.
     pub(crate) fn new(capacity: u32) -> Self {
         let link = Link {
             before: NONE,
@@ -39,14 +39,14 @@ impl Resting {
         };
         Self {
             links: vec![link; capacity as usize],
-            // Twice as many places, so that few addresses share one.
+            // Twice the number of slots, so few addresses share an entry.
             last: vec![NONE; (2 * capacity as usize).next_power_of_two()],
             first: NONE,
             end: NONE,
         }
     }
 
-    /// The key that stood for the address last, or else the one that rested longest.
+    /// Takes the key last bound to the address, or else the longest idle key.
     pub(crate) fn take(&mut self, address: Option<VirtAddr>) -> Option<SlotId> {
         let known = address.and_then(|address| self.known(address));
         let taken = known.or((self.first != NONE).then_some(self.first))?;
@@ -54,14 +54,14 @@ impl Resting {
         Some(SlotId(taken))
     }
 
-    /// Notes what a key is bound to.
+    /// Records the address of a bound key.
     pub(crate) fn remember(&mut self, id: SlotId, address: VirtAddr) {
         self.links[id.0 as usize].address = address.get();
         let place = self.place(address);
         self.last[place] = id.0;
     }
 
-    /// Puts a key behind all others.
+    /// Appends a key to the list.
     pub(crate) fn put(&mut self, id: SlotId) {
         let link = &mut self.links[id.0 as usize];
         assert!(!link.is_free, "a key came back twice");
@@ -93,7 +93,7 @@ impl Resting {
     }
 
     fn place(&self, address: VirtAddr) -> usize {
-        // The multiplier of Fibonacci hashing; the upper half depends on all bits of the address.
+        // The multiplier of Fibonacci hashing. The upper half depends on all bits of the address.
         let mixed = address.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let mixed = mixed as usize;
         mixed & (self.last.len() - 1)
@@ -123,7 +123,7 @@ mod tests {
             id
         };
         let first: Vec<_> = (0..8).map(|number| bind(&mut resting, number)).collect();
-        // They come back in another order.
+        // The keys return in another order.
         first.iter().rev().for_each(|id| resting.put(*id));
         let again: Vec<_> = (0..8).map(|number| bind(&mut resting, number)).collect();
         assert_eq!(first, again);

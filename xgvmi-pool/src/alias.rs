@@ -1,8 +1,8 @@
-//! The map of aliases: for each remote key one alias, made once and found again.
+//! The alias map: one alias per remote key, created once and reused.
 //!
-//! A lookup takes a read lock on one of several shards and touches nothing else that is shared but
-//! the alias itself. Nobody waits for the device but those who want the very alias that is in the
-//! making. No lock is held over a call of the device.
+//! A lookup takes a read lock on one of several shards. The only other shared data that it touches
+//! is the alias itself. A thread waits for the device only if it needs the alias that is under
+//! creation. No thread holds a lock during a device call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,19 +27,19 @@ use crate::sync::{
 use crate::unpinned::{Note, Unpinned};
 use crate::upkeep::{LOOKS_PER_AGE, ROUND_MAX};
 
-/// Shards of the map. A miss or an eviction holds the write lock of one of them for as long as a
-/// table insert lasts; with sixteen a lookup hardly ever meets it.
+/// Number of shards of the map. A miss or an eviction holds the write lock of one shard during a
+/// table insert. With sixteen shards a lookup rarely meets it.
 const SHARDS: usize = 16;
 
-/// Aliases that one search for the least recently used ones picks. The search goes over the whole
-/// map; what it finds serves so many evictions.
+/// Number of least recently used aliases that one search picks. A search scans the whole map, and
+/// its result serves this number of evictions.
 const EVICTION_BATCH: usize = 64;
 
-/// How long closing waits for calls that are inside the device. Commands are bounded by the kernel;
-/// what is still inside after that hangs in the kernel, and its objects are left alone.
+/// Maximum time that closing waits for running device calls. The kernel limits the time of a
+/// command. A call that runs longer is stuck in the kernel, and closing leaves its objects alone.
 const CLOSE_WAIT: Duration = Duration::from_secs(60);
 
-/// The aliases that one importer has. Cheap to clone; all clones are the same map.
+/// The alias map of one importer. Clones are cheap and share one map.
 pub struct AliasMap<D: AliasDevice> {
     inner: Arc<Inner<D>>,
 }
@@ -59,68 +59,67 @@ struct Inner<D: AliasDevice> {
     core: Arc<Core<D>>,
     policy: AliasPolicy,
     shards: Box<[Shard<D>]>,
-    /// Aliases of the map, those in the making included.
+    /// Aliases in the map, including those under creation.
     len: AtomicU32,
     oldest: Mutex<Oldest>,
     expiry: Option<Expiry>,
     keeper: Keeper,
 }
 
-/// What the last search for aliases to evict came to.
+/// Result of the last search for aliases to evict.
 #[derive(Debug, Default)]
 struct Oldest {
-    /// The oldest last: map key, and time of use when it was picked.
+    /// Map key and time of use at the search, the oldest last.
     candidates: Vec<Note>,
-    /// The time when it began.
+    /// Start time of the search.
     searched: u64,
-    /// It was not the first one of a tight map.
+    /// A search of a tight map preceded this one.
     is_confirmed: bool,
 }
 
-/// What an alias needs until its end, which may come after that of its place in the map.
+/// State that an alias needs until its destruction, which may come after its removal from the map.
 #[derive(Debug)]
 struct Core<D> {
     device: Arc<D>,
     gate: Gate,
-    /// Grows with every unpin: the time by which aliases are compared.
+    /// Incremented at every unpin. Evictions compare aliases by this time.
     clock: AtomicU64,
     unpinned: Unpinned,
     counters: AliasCounters,
 }
 
-/// What the map has for a key.
+/// The map's entry for a key.
 enum Place<D: AliasDevice> {
-    /// An alias. The map is one of its owners; every other owner pins it.
+    /// An alias. The map holds one reference; every other reference is a pin.
     Ready(CountedArc<Entry<D>>),
-    /// A thread that makes one.
+    /// A thread creates the alias.
     Making(Arc<Making<D>>),
 }
 
-/// An alias on the device. Destroyed there with its last owner.
+/// An alias on the device. The last reference destroys it on the device.
 struct Entry<D: AliasDevice> {
     core: Arc<Core<D>>,
     key: RemoteKey,
-    /// Whose key it is: what the key says, or, where it says nothing, what the first one said that
-    /// asked for it by an owner.
+    /// Owner of the key. If the key names none, the owner in the first lookup that names one.
     owner: AtomicU64,
     alias: Alias,
-    /// When it was made or last unpinned.
+    /// Time of its creation or last unpin.
     used: AtomicU64,
-    /// Destroyed on the device already.
+    /// The alias is already destroyed on the device.
     dead: AtomicBool,
 }
 
-/// An alias in use. While one of its references lives the alias is not destroyed.
+/// A pinned alias. The map does not destroy an alias while a reference to it exists.
 pub struct AliasRef<D: AliasDevice> {
-    /// Empty while it is dropped.
+    /// `None` during the drop.
     entry: Option<CountedArc<Entry<D>>>,
 }
 
 impl<D: AliasDevice> AliasMap<D> {
-    /// An empty map over the device.
+    /// Opens an empty map on the device.
     ///
     /// # Errors
-    /// If the policy cannot be followed.
+    /// If the policy contains an invalid value.
     pub fn open(device: Arc<D>, policy: AliasPolicy) -> Result<Self, AliasError> {
         let policy = policy.checked()?;
         let core = Core {
@@ -144,9 +143,10 @@ impl<D: AliasDevice> AliasMap<D> {
             && let Some(ttl) = inner.policy.ttl
         {
             let map = Arc::downgrade(&inner);
-            // Where the system gives no thread, upkeep is the caller's.
+            // If the system starts no thread, the caller must run upkeep.
             let _started = inner.keeper.start(ttl / LOOKS_PER_AGE, move || {
-                // Held for one round only: the map ends with its last handle.
+                // The thread holds the map for one round only, so the map ends with its last
+                // handle.
                 match map.upgrade().map(|map| map.expire()) {
                     None => Round::Over,
                     Some(expired) if expired == ROUND_MAX as usize => Round::More,
@@ -157,13 +157,14 @@ impl<D: AliasDevice> AliasMap<D> {
         Ok(Self { inner })
     }
 
-    /// The alias of a remote key: the one of the map, or a new one. An alias that the map has for
-    /// the same key of another owner is stale: it is replaced, and destroyed once nobody uses it. One
-    /// whose owner is [unknown](OwnerUuid::UNKNOWN) is from now on this owner's.
+    /// Returns the alias of a remote key and pins it. Creates the alias if the map has none. An
+    /// alias of the same key with another owner is stale: the map replaces it, and destroys it
+    /// after its last use. An alias with an [unknown](OwnerUuid::UNKNOWN) owner becomes an alias of
+    /// this owner.
     ///
     /// # Errors
-    /// If the device cannot make the alias; if all aliases that the map may hold are in use; if
-    /// another thread's attempt at the same alias failed or takes too long.
+    /// If the device cannot create the alias; if all aliases of a full map are in use; if another
+    /// thread's attempt to create the same alias failed or takes too long.
     pub fn attach(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
         if !self.inner.core.device.is_ours() {
             return Err(AliasError::Forked);
@@ -174,11 +175,11 @@ impl<D: AliasDevice> AliasMap<D> {
         }
     }
 
-    /// An alias of its own for a remote key, which the map does not keep: it is destroyed with its
-    /// last reference. For when the map is full of aliases in use.
+    /// Creates an alias outside the map. Its last reference destroys it. Use it when the map is
+    /// full of pinned aliases.
     ///
     /// # Errors
-    /// If the device cannot make the alias.
+    /// If the device cannot create the alias.
     pub fn attach_alone(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
         let core = &self.inner.core;
         if !core.device.is_ours() {
@@ -188,7 +189,7 @@ impl<D: AliasDevice> AliasMap<D> {
         self.inner.create(key)
     }
 
-    /// The alias of a remote key, if the map has it. Makes none and waits for none.
+    /// Returns the alias of a remote key if the map has it. Creates no alias and does not wait.
     #[must_use]
     pub fn find(&self, key: &RemoteKey) -> Option<AliasRef<D>> {
         if !self.inner.core.device.is_ours() {
@@ -197,21 +198,21 @@ impl<D: AliasDevice> AliasMap<D> {
         self.inner.find(key)
     }
 
-    /// The aliases of many remote keys, in their order: as [`AliasMap::attach`] for each of them,
-    /// with those that have to be made spread over [`AliasPolicy::threads`] threads.
+    /// Returns the aliases of many remote keys, in their order, like [`AliasMap::attach`] for each
+    /// key. The map creates missing aliases with [`AliasPolicy::threads`] threads.
     pub fn attach_many(&self, keys: &[RemoteKey]) -> Vec<Result<AliasRef<D>, AliasError>> {
         spread(keys, self.inner.policy.threads, |key| self.attach(*key))
     }
 
-    /// Makes the aliases of keys that will be needed, spread over [`AliasPolicy::threads`] threads.
-    /// Puts no other alias out: keys that there is no room for are left out.
+    /// Creates the aliases of keys in advance, with [`AliasPolicy::threads`] threads. It evicts no
+    /// alias: if the map is full, it skips the remaining keys.
     pub fn prepare(&self, keys: &[RemoteKey]) -> Prepared {
         let mut prepared = Prepared::default();
         let prepare = |key: &RemoteKey| {
             if !self.inner.core.device.is_ours() {
                 return Err(AliasError::Forked);
             }
-            // Of a key that does not say whose it is, any alias that is there will do.
+            // A key without an owner matches any present alias of the key.
             let is_there = match key.owner {
                 OwnerUuid::UNKNOWN => self.inner.has(key),
                 _ => self.inner.find(key).is_some(),
@@ -234,8 +235,8 @@ impl<D: AliasDevice> AliasMap<D> {
         prepared
     }
 
-    /// Puts out all aliases of an owner that is known to be dead. Those in use are destroyed once
-    /// they are not. Returns how many were put out.
+    /// Removes all aliases of an owner that is known to be dead. The map destroys pinned ones after
+    /// their last use. Returns the number of removed aliases.
     pub fn reap_owner(&self, owner: OwnerUuid) -> usize {
         if self.inner.core.device.is_ours() {
             self.inner.reap(owner)
@@ -244,15 +245,15 @@ impl<D: AliasDevice> AliasMap<D> {
         }
     }
 
-    /// One round of upkeep: puts out aliases that nobody has used for the policy's
-    /// [`ttl`](AliasPolicy::ttl), 64 of them at most, at hundreds of microseconds each. Returns how
-    /// many. A rest is measured from one call to another, so it takes more than one to end it: call
-    /// it four times in a `ttl`, or let the map have a thread.
+    /// Runs one round of upkeep: evicts aliases that were idle for the policy's
+    /// [`ttl`](AliasPolicy::ttl), at most 64 of them, at hundreds of microseconds each. Returns
+    /// their number. Upkeep measures idle time between its calls, so one call alone evicts nothing.
+    /// Call it four times per `ttl`, or let the map run a thread.
     pub fn upkeep(&self) -> usize {
         self.inner.expire()
     }
 
-    /// Aliases that the map has, those in the making included.
+    /// Number of aliases in the map, including those under creation.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.len.load(Ordering::Relaxed) as usize
@@ -264,7 +265,7 @@ impl<D: AliasDevice> AliasMap<D> {
         self.len() == 0
     }
 
-    /// The numbers so far.
+    /// A snapshot of the counters.
     #[must_use]
     pub fn stats(&self) -> AliasStats {
         AliasStats {
@@ -273,21 +274,21 @@ impl<D: AliasDevice> AliasMap<D> {
         }
     }
 
-    /// Destroys the aliases of the map, those that are still in use as well. The device stays open.
-    /// True if nothing is left behind.
+    /// Destroys all aliases of the map, including pinned ones. The device stays open. Returns true
+    /// if the device destroyed every alias.
     pub fn close(&self) -> bool {
         self.inner.close()
     }
 }
 
 impl<D: AliasDevice> AliasRef<D> {
-    /// The key to use for the remote memory in local work requests, and to hand out as rkey.
+    /// The key for local work requests to the remote memory. Peers can use it as rkey.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
         self.entry().alias.lkey
     }
 
-    /// What the alias stands for.
+    /// The remote key of the alias.
     #[must_use]
     pub fn remote(&self) -> RemoteKey {
         RemoteKey {
@@ -303,7 +304,7 @@ impl<D: AliasDevice> AliasRef<D> {
 
     #[inline]
     fn entry(&self) -> &CountedArc<Entry<D>> {
-        // Dropping alone empties it.
+        // Only the drop sets `None`.
         self.entry.as_ref().expect("an alias that is not dropped")
     }
 }
@@ -319,13 +320,13 @@ impl<D: AliasDevice> Drop for AliasRef<D> {
         let Some(entry) = self.entry.take() else {
             return;
         };
-        // Before the count goes down: an eviction that finds the alias unpinned must see the time.
+        // Before the decrement: an eviction that finds the alias unpinned must read this time.
         let used = entry.core.tick();
         entry.used.store(used, Ordering::Relaxed);
         if entry.core.unpinned.is_tight() {
             let core = Arc::clone(&entry.core);
             let map_key = entry.key.map_key();
-            // After the count went down: what is noted can be evicted.
+            // After the decrement: an eviction may take a noted alias at once.
             drop(entry);
             core.unpinned.note((map_key, used));
         }
@@ -345,7 +346,7 @@ impl<D: AliasDevice> Inner<D> {
         }
     }
 
-    /// True if there is an alias of the key, whoever its owner is.
+    /// True if the map has an alias of the key, with any owner.
     fn has(&self, key: &RemoteKey) -> bool {
         let shard = read(self.shard(key.map_key()));
         matches!(shard.get(&key.map_key()), Some(Place::Ready(_)))
@@ -358,7 +359,7 @@ impl<D: AliasDevice> Inner<D> {
             match self.claim(&key) {
                 Claim::Found(found) => return Ok(found),
                 Claim::Make { flight, stale } => {
-                    // Destroys the stale alias here, unless somebody still uses it.
+                    // Destroys the stale alias here, unless it is still pinned.
                     drop(stale);
                     return self.make(key, &flight);
                 }
@@ -366,7 +367,7 @@ impl<D: AliasDevice> Inner<D> {
                     self.core.counters.joins.one();
                     let limit = deadline.saturating_duration_since(Instant::now());
                     match flight.wait(limit) {
-                        // The other thread may have made it for another owner of the same key.
+                        // The other thread may have created it for another owner of the same key.
                         Some(Ok(made)) if made.entry().is_of(key.owner) => return Ok(made),
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(error),
@@ -388,10 +389,10 @@ impl<D: AliasDevice> Inner<D> {
         }
     }
 
-    /// Decides, in one step for all threads, who makes the alias.
+    /// Decides under the shard's lock which thread creates the alias.
     fn claim(&self, key: &RemoteKey) -> Claim<D> {
         let mut shard = write(self.shard(key.map_key()));
-        // The table may be large, and grows here.
+        // The table may be large, and it grows here.
         if shard.try_reserve(1).is_err() {
             return Claim::NoMemory;
         }
@@ -403,7 +404,7 @@ impl<D: AliasDevice> Inner<D> {
                 }
                 Place::Making(flight) => Claim::Join(Arc::clone(flight)),
                 Place::Ready(_) => {
-                    // The new alias takes the place over, so the length stays as it is.
+                    // The new alias replaces the stale one, so the length does not change.
                     let flight = Arc::new(Flight::new());
                     let stale = place.insert(Place::Making(Arc::clone(&flight)));
                     self.core.counters.stale.one();
@@ -427,11 +428,12 @@ impl<D: AliasDevice> Inner<D> {
         }
     }
 
-    /// Makes the alias that this thread has claimed, and tells those who wait for it.
+    /// Creates the alias that this thread has claimed, and wakes the threads that wait for it.
     fn make(&self, key: RemoteKey, flight: &Arc<Making<D>>) -> Result<AliasRef<D>, AliasError> {
         let result = self.create(key);
         let mut shard = write(self.shard(key.map_key()));
-        // Only the claimer ends a claim, so the place is still there and still ours.
+        // Only the claiming thread ends a claim, so the entry still exists and still belongs to
+        // this thread.
         match &result {
             Ok(made) => {
                 shard.insert(key.map_key(), Place::Ready(CountedArc::clone(made.entry())));
@@ -446,7 +448,7 @@ impl<D: AliasDevice> Inner<D> {
         result
     }
 
-    /// Makes an alias on the device. It is in no map yet.
+    /// Creates an alias on the device. It is not in the map yet.
     fn create(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
         self.core.counters.misses.one();
         match self.core.device.create_alias(&key, &self.policy.access_key) {
@@ -482,8 +484,9 @@ impl<D: AliasDevice> Inner<D> {
         }
     }
 
-    /// Puts out the alias that was unpinned longest ago. False if all are in use. Whatever is pinned, it
-    /// takes as long as the uses since the last call were, and not as long as the map is.
+    /// Evicts the least recently unpinned alias. Returns false if all are pinned. However many are
+    /// pinned, its cost depends on the number of uses since the last call and not on the size of
+    /// the map.
     fn evict(&self) -> bool {
         let mut oldest = lock(&self.oldest);
         loop {
@@ -510,24 +513,24 @@ impl<D: AliasDevice> Inner<D> {
         }
     }
 
-    /// True if a search may find what neither the last one nor the notes have.
+    /// True if a search may find aliases that neither the last search nor the notes contain.
     fn may_search(&self, oldest: &Oldest) -> bool {
         let unpinned = &self.core.unpinned;
         let since = self.core.clock.load(Ordering::SeqCst) - oldest.searched;
-        // Aliases that were unpinned while the map became tight are in neither.
+        // Neither of them contains the aliases that threads unpinned while the map became tight.
         let confirms = !oldest.is_confirmed;
         let is_due = since >= u64::from(self.len.load(Ordering::Relaxed)).max(1);
         !unpinned.is_tight() || confirms || is_due || unpinned.has_overflowed()
     }
 
-    /// Takes an alias out of the map if nobody has used it since `used`. All that were unpinned
-    /// later than the last search are younger than all it picked, so the order holds.
+    /// Removes an alias from the map if it was not used after `used`. Aliases that were unpinned
+    /// after the last search are younger than all candidates of the search, so the order holds.
     fn take_unused(&self, map_key: u64, used: u64) -> Option<Place<D>> {
         let mut shard = write(self.shard(map_key));
         let Some(Place::Ready(entry)) = shard.get(&map_key) else {
             return None;
         };
-        // Nobody can pin it meanwhile: a pin is taken under the lock, or from another pin.
+        // No thread can pin it meanwhile: a pin needs the lock, or another pin.
         if !Entry::is_unpinned(entry) || entry.used.load(Ordering::Relaxed) != used {
             return None;
         }
@@ -536,7 +539,7 @@ impl<D: AliasDevice> Inner<D> {
         taken
     }
 
-    /// Puts out what has rested for too long, as much as a round may.
+    /// Evicts aliases that were idle for too long, up to the limit of a round.
     fn expire(&self) -> usize {
         let Some(expiry) = &self.expiry else {
             return 0;
@@ -562,7 +565,7 @@ impl<D: AliasDevice> Inner<D> {
         expired
     }
 
-    /// Unpinned aliases that were last used no later than `last`.
+    /// Unpinned aliases whose last use is not later than `last`.
     fn search_unpinned(&self, last: u64) -> Vec<Note> {
         let mut unpinned = Vec::new();
         for shard in &self.shards {
@@ -573,7 +576,7 @@ impl<D: AliasDevice> Inner<D> {
                     let used = entry.used.load(Ordering::Relaxed);
                     if used <= last {
                         if unpinned.try_reserve(1).is_err() {
-                            // Those that were found will do.
+                            // No memory for more: return the aliases found so far.
                             return unpinned;
                         }
                         unpinned.push((*map_key, used));
@@ -612,7 +615,7 @@ impl<D: AliasDevice> Inner<D> {
         }
         self.keeper.stop();
         if !self.core.gate.wait_empty(CLOSE_WAIT) {
-            // Somebody hangs inside the device; taking it away under them would be worse.
+            // A device call is stuck. It would be worse to destroy its objects under it.
             return false;
         }
         let mut clean = true;
@@ -629,7 +632,7 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     fn shard(&self, map_key: u64) -> &Shard<D> {
-        // The multiplier of Fibonacci hashing; the top bits depend on all bits of the key.
+        // The multiplier of Fibonacci hashing. The top bits depend on all bits of the key.
         let mixed = map_key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }
@@ -643,7 +646,7 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     fn shrink(&self, count: usize) {
-        // Cannot be lost: the map never has more than `aliases_max`, which is u32.
+        // The conversion cannot fail: the map never holds more than `aliases_max`, which is a u32.
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let before = self.len.fetch_sub(count, Ordering::Relaxed);
         assert!(
@@ -653,52 +656,52 @@ impl<D: AliasDevice> Inner<D> {
     }
 }
 
-/// What preparing aliases came to.
+/// Result of a preparation of aliases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prepared {
     /// Keys that have an alias now.
     pub ready: usize,
-    /// Keys that there was no room for.
+    /// Keys skipped because the map is full.
     pub left_out: usize,
-    /// Keys that no alias could be made of.
+    /// Keys whose alias could not be created.
     pub failed: usize,
-    /// Why not, of the first of them.
+    /// The first error.
     pub error: Option<AliasError>,
 }
 
-/// Where the room for a new alias may come from.
+/// Behaviour of a creation in a full map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// An alias that nobody uses may be put out.
+    /// Evict an unpinned alias.
     Evict,
-    /// The aliases that there are stay.
+    /// Evict none.
     Keep,
 }
 
-/// What those who want an alias in the making wait for.
+/// The result that threads wait for while another thread creates the alias.
 type Making<D> = Flight<Result<AliasRef<D>, AliasError>>;
 
-/// Who makes the alias.
+/// Result of a claim.
 enum Claim<D: AliasDevice> {
-    /// Nobody: there is one.
+    /// The alias exists.
     Found(AliasRef<D>),
-    /// This thread.
+    /// This thread creates it.
     Make {
         flight: Arc<Making<D>>,
         stale: Option<Place<D>>,
     },
-    /// Another thread.
+    /// Another thread creates it.
     Join(Arc<Making<D>>),
-    /// Nobody, until there is room.
+    /// The map is full.
     Full,
-    /// Nobody, until there is memory.
+    /// There is no memory for a table entry.
     NoMemory,
 }
 
 impl<D> Core<D> {
     fn tick(&self) -> u64 {
-        // Cannot wrap: at one tick a nanosecond it lasts for five centuries.
+        // No overflow: with one tick per nanosecond the clock lasts five centuries.
         self.clock.fetch_add(1, Ordering::SeqCst) + 1
     }
 }
@@ -708,8 +711,8 @@ impl<D: AliasDevice> Entry<D> {
         OwnerUuid::new(self.owner.load(Ordering::Relaxed))
     }
 
-    /// True if it is the owner's, as far as anybody can know: an alias whose owner is not known yet
-    /// becomes that of the first one who asks for it.
+    /// True if the alias belongs to the owner. An alias without a known owner then becomes an alias
+    /// of this owner.
     fn is_of(&self, owner: OwnerUuid) -> bool {
         let unknown = OwnerUuid::UNKNOWN.get();
         let (found, owner) = (self.owner.load(Ordering::Relaxed), owner.get());
@@ -720,16 +723,16 @@ impl<D: AliasDevice> Entry<D> {
             let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
             self.owner.compare_exchange(unknown, owner, from, to)
         };
-        // Another thread may have been faster, for the same owner.
+        // Another thread may have set the same owner first.
         found == unknown && take(owner).map_or_else(|now| now == owner, |_unknown| true)
     }
 
-    /// Meaningful only under the lock of the shard that holds the entry.
+    /// Valid only under the lock of the shard that holds the entry.
     fn is_unpinned(entry: &CountedArc<Self>) -> bool {
         CountedArc::strong_count(entry) == 1
     }
 
-    /// Destroys the alias on the device, once.
+    /// Destroys the alias on the device, at most once.
     fn destroy(&self) -> bool {
         if self.dead.swap(true, Ordering::AcqRel) {
             return true;
@@ -749,8 +752,8 @@ impl<D: AliasDevice> Entry<D> {
 
 impl<D: AliasDevice> Drop for Entry<D> {
     fn drop(&mut self) {
-        // An orphan that outlives the map is destroyed with the device; a child's copy is not the
-        // child's.
+        // If an entry outlives the map, closing the device destroys its alias. An entry in a forked
+        // child belongs to the parent.
         if self.core.device.is_ours()
             && let Some(_inside) = self.core.gate.enter()
         {

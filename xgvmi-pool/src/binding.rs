@@ -1,5 +1,5 @@
-//! Binding keys and making them free again: which requests go into one chain, and what becomes of
-//! keys whose request failed.
+//! Binding and invalidation of keys: the composition of chains, and the handling of keys whose
+//! request failed.
 
 use std::time::{Duration, Instant};
 
@@ -15,26 +15,26 @@ use crate::slots::{SlotId, State};
 use crate::span::Span;
 use crate::sync::Ordering;
 
-/// Invalidations that are tried before a key is destroyed. The first can fail through no fault of
-/// its own, when another request of the queue did; on a queue that was rebuilt the second one tells.
+/// Number of invalidation attempts before the pool destroys a key. The first attempt can fail
+/// because another request of the queue failed. The second runs on a rebuilt queue and is decisive.
 const INVALIDATE_ATTEMPTS: u32 = 2;
 
-/// Invalidations in front of a single bind. They are on the stack of a hot path, and one release for
-/// each bind is the usual case.
+/// Maximum number of invalidations in front of a single bind. They are on the stack of a hot path,
+/// and one release per bind is the usual case.
 const CHAINED_MAX: usize = 8;
 
-/// Of so many chains one is timed: two looks at the clock take as long as the rest of a release.
+/// One chain in this number is timed: two clock reads take as long as the rest of a release.
 const CHAINS_PER_SAMPLE: u64 = 64;
 
-/// Requests in their order, and the slots that they are about.
+/// Requests in their order, and their slots.
 struct Chain {
     ids: Vec<SlotId>,
     ops: Vec<UmrOp<'static>>,
 }
 
-/// A chain that did not run to its end. All its keys are where they belong.
+/// A chain that did not complete. All its keys are already handled.
 struct Stopped {
-    /// Requests from the front that took effect.
+    /// Number of requests at the front that took effect.
     done: usize,
     source: DeviceError,
 }
@@ -57,7 +57,7 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Draws a key and binds it. If that fails, the key goes where it belongs.
+    /// Leases a key and binds it. After a failure the key is already handled.
     pub(crate) fn draw(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
         self.check_length(&span)?;
         let inside = self.enter()?;
@@ -69,7 +69,7 @@ impl<D: MkeyDevice> Core<D> {
         let (id, _inside) = match taken {
             Some(id) => (id, inside),
             None => {
-                // It may wait for a key, for which nobody else should have to wait.
+                // The call may wait for a key, and closing should not wait for that.
                 drop(inside);
                 (self.take_slowly()?, self.enter()?)
             }
@@ -78,7 +78,7 @@ impl<D: MkeyDevice> Core<D> {
         Ok((id, mkey))
     }
 
-    /// Binds a leased slot. If it fails, the key goes where it belongs.
+    /// Binds a leased slot. After a failure the key is already handled.
     pub(crate) fn bind(&self, id: SlotId, span: Span<'_>) -> Result<Mkey, PoolError> {
         let _inside = self.enter()?;
         self.bind_inside(id, span)
@@ -99,7 +99,7 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Runs one bind by itself.
+    /// Runs a single bind.
     #[inline]
     fn run_bind(&self, id: SlotId, bind: UmrOp<'_>) -> Result<(), Stopped> {
         let ops = [bind];
@@ -112,7 +112,7 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Notes that a bind took effect.
+    /// Records that a bind took effect.
     #[inline]
     fn bound(&self, id: SlotId) {
         self.slots.advance(id, State::Leased, State::Bound);
@@ -120,7 +120,7 @@ impl<D: MkeyDevice> Core<D> {
         self.counters.in_use.up();
     }
 
-    /// Runs a bind, and in front of it the invalidations of what was released meanwhile.
+    /// Runs a bind behind the invalidations of keys that were released meanwhile.
     fn run_behind_invalidations(&self, id: SlotId, bind: UmrOp<'_>) -> Result<(), Stopped> {
         let (mut ids, mut ops) = ([id; CHAINED_MAX + 1], [bind; CHAINED_MAX + 1]);
         let mut chained = 0;
@@ -131,12 +131,12 @@ impl<D: MkeyDevice> Core<D> {
             ops[chained] = self.invalidation(released);
             chained += 1;
         }
-        // The bind comes last: the places behind the invalidations hold it already.
+        // The bind comes last: the entries behind the invalidations already hold it.
         self.run(&ids[..=chained], &ops[..=chained])
     }
 
-    /// Binds leased slots, as many in one chain as the device takes. A slot that is not bound in the
-    /// end goes where it belongs.
+    /// Binds leased slots, with chains as long as the device allows. Slots that remain unbound are
+    /// already handled.
     pub(crate) fn bind_many(&self, leased: &[(SlotId, Region)]) -> Vec<Result<Mkey, PoolError>> {
         let _inside = match self.enter() {
             Ok(inside) => inside,
@@ -147,7 +147,7 @@ impl<D: MkeyDevice> Core<D> {
         let mut chain = Chain::with_capacity(leased.len());
         let mut weight = 0;
         if self.policy.invalidate == Invalidate::Chained {
-            // Half of the chain at most: what is released as fast as it is exported keeps pace.
+            // At most half of the chain: invalidations then keep pace with exports.
             while weight < weight_max / 2
                 && let Some(released) = self.pending.pop()
             {
@@ -172,7 +172,7 @@ impl<D: MkeyDevice> Core<D> {
         results
     }
 
-    /// Runs the chain, empties it, and adds what became of each of its binds.
+    /// Runs the chain, empties it, and appends the result of each of its binds.
     fn run_binds(&self, chain: &mut Chain, results: &mut Vec<Result<Mkey, PoolError>>) {
         let stopped = self.run(&chain.ids, &chain.ops).err();
         for (number, op) in chain.ops.iter().enumerate() {
@@ -190,9 +190,10 @@ impl<D: MkeyDevice> Core<D> {
         chain.clear();
     }
 
-    /// Makes a bound key free again, now or later as the policy says.
+    /// Invalidates a bound key, now or later according to the policy.
     pub(crate) fn release(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
-        // A pool that is closed has destroyed the key already; a child's copy is not the child's.
+        // Closing a pool has already destroyed the key. A key in a forked child belongs to the
+        // parent.
         let Ok(_inside) = self.enter() else {
             return Ok(());
         };
@@ -217,8 +218,8 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Nanoseconds since the pool was opened, never zero. Only where keys wait: a look at the clock
-    /// takes as long as the rest of a release.
+    /// Nanoseconds since the pool was opened, never zero. Called only if keys wait: a clock read
+    /// takes as long as half of a release.
     fn now_ns(&self) -> u64 {
         // 64 bits of nanoseconds are five centuries.
         u64::try_from(self.epoch.elapsed().as_nanos()).map_or(u64::MAX, |now| now.max(1))
@@ -238,7 +239,7 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Time that the first of the keys that wait may go on waiting; `None` if none waits.
+    /// Remaining time of the longest waiting key; `None` if no key waits.
     pub(crate) fn batch_time_left(&self) -> Option<Duration> {
         let since = match self.pending_since.load(Ordering::Relaxed) {
             0 => return None,
@@ -248,7 +249,7 @@ impl<D: MkeyDevice> Core<D> {
         Some(self.policy.batch_time.saturating_sub(waited))
     }
 
-    /// Invalidates the keys that wait for it, if the first of them has waited long enough.
+    /// Invalidates the waiting keys if the first of them has waited long enough.
     #[inline]
     pub(crate) fn flush_if_late(&self) {
         if self.pending_since.load(Ordering::Relaxed) != 0
@@ -258,13 +259,13 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Invalidates all keys that wait for it. Returns how many there were.
+    /// Invalidates all waiting keys. Returns their number.
     pub(crate) fn flush(&self) -> usize {
         let Ok(_inside) = self.enter() else {
             return 0;
         };
         let mut flushed = 0;
-        // No more than wait now: others may go on releasing.
+        // Only the keys that wait now: other threads may continue to release.
         let mut batches = self.pending.len().div_ceil(self.policy.batch_ops as usize);
         while batches > 0 {
             flushed += self.flush_batch();
@@ -275,7 +276,7 @@ impl<D: MkeyDevice> Core<D> {
 
     fn flush_batch(&self) -> usize {
         let batch = self.policy.batch_ops as usize;
-        // Before the first is taken: what is released meanwhile starts the time anew.
+        // Before the first pop: a release meanwhile restarts the time.
         self.pending_since.store(0, Ordering::SeqCst);
         let mut chain = Chain::with_capacity(batch);
         while chain.ops.len() < batch
@@ -284,16 +285,16 @@ impl<D: MkeyDevice> Core<D> {
             let op = self.invalidation(released);
             chain.push(released, op);
         }
-        // What fails here is cleaned one by one; what is lost then is told to the observer.
+        // The pool cleans each failed key, and reports lost keys to the observer.
         let _stopped = self.run(&chain.ids, &chain.ops);
         if self.pending.len() > 0 {
-            // Others have released more than a batch.
+            // Other threads have released more than a batch.
             self.note_pending();
         }
         chain.ops.len()
     }
 
-    /// The request that makes a pending key free.
+    /// The request that invalidates a pending key.
     fn invalidation(&self, id: SlotId) -> UmrOp<'static> {
         self.slots.advance(id, State::Pending, State::Unsure);
         UmrOp::Invalidate {
@@ -301,7 +302,7 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Runs a chain and moves each key on by what became of its request: bound, free, or cleaned.
+    /// Runs a chain and moves each key to its next state: bound, free, or cleaned.
     fn run(&self, ids: &[SlotId], ops: &[UmrOp<'_>]) -> Result<(), Stopped> {
         let Some(last) = ops.last() else {
             return Ok(());
@@ -314,7 +315,7 @@ impl<D: MkeyDevice> Core<D> {
         self.settle(ids, ops, failed)
     }
 
-    /// Moves the key of each request on by what became of the chain.
+    /// Moves the key of each request to its next state according to the result of the chain.
     fn settle(
         &self,
         ids: &[SlotId],
@@ -322,7 +323,8 @@ impl<D: MkeyDevice> Core<D> {
         failed: Option<ChainError>,
     ) -> Result<(), Stopped> {
         let done = failed.as_ref().map_or(ops.len(), |failed| failed.done);
-        // What the device cannot do at all it has not begun: the keys to bind are as free as before.
+        // The device has not begun a chain that it does not support: the keys to bind are still
+        // free.
         let not_posted = failed.as_ref().is_some_and(|failed| {
             let is_refused = matches!(failed.source, DeviceError::Unsupported { .. });
             is_refused && failed.rest == Rest::NotDone
@@ -341,7 +343,7 @@ impl<D: MkeyDevice> Core<D> {
                 }
                 (UmrOp::Bind { mkey, .. }, false) => {
                     self.counters.bind_failures.one();
-                    // Even a request that was refused may have left something behind in the key.
+                    // Even a refused request may have modified the key.
                     self.slots.advance(*id, State::Leased, State::Unsure);
                     let _lost = self.clean(*id, *mkey);
                 }
@@ -372,8 +374,8 @@ impl<D: MkeyDevice> Core<D> {
         Ok(())
     }
 
-    /// Brings a key of unknown state into the free state, or destroys it. Never pools one that is
-    /// not known to be free.
+    /// Invalidates a key of unknown state, or destroys it. Never pools a key that is not known to
+    /// be free.
     fn clean(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
         let mut attempt = 1;
         let invalidate = loop {

@@ -1,4 +1,5 @@
-//! What all handles of a pool share, and where its keys are: created, free, waited for, destroyed.
+//! The state that all handles of a pool share, and the path of a key from its creation to its
+//! destruction.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,15 +21,15 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Queue, lock};
 use crate::upkeep::Watch;
 use crate::waiters::{Waiters, Wake};
 
-/// How long after the device was full the pool stays at what it had before it asks for one more.
-/// Long enough that asking costs nothing, short enough that a pool grows again within a job.
+/// Time for which a full device keeps the pool at its lowered cap. It is long enough that a retry
+/// costs almost nothing, and short enough that a pool grows again within a job.
 const CAP_RETRY: Duration = Duration::from_secs(10);
 
-/// How long closing waits for calls that are inside the device. Commands are bounded by the kernel;
-/// what is still inside after that hangs in the kernel, and its objects are left alone.
+/// Maximum time that closing waits for running device calls. The kernel limits the time of a
+/// command. A call that runs longer is stuck in the kernel, and closing leaves its objects alone.
 const CLOSE_WAIT: Duration = Duration::from_secs(60);
 
-/// A pool, without the handles to it.
+/// A pool without its handles.
 #[derive(Debug)]
 pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) device: Arc<D>,
@@ -38,14 +39,14 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) gate: Gate,
     pub(crate) slots: Slots,
     pub(crate) shelf: Shelf,
-    /// Released keys that still stand for their regions, the oldest first.
+    /// Released keys that are still bound to their regions, the oldest first.
     pub(crate) pending: Queue<SlotId>,
-    /// When the first of them was released, in nanoseconds since `epoch`; zero if there is none.
+    /// Release time of the first of them, in nanoseconds since `epoch`; zero if there is none.
     pub(crate) pending_since: AtomicU64,
     pub(crate) epoch: Instant,
     room: Mutex<Room>,
-    /// Keys that the pool may have; lower than the policy's while the device is full. Written under
-    /// the lock of `room`.
+    /// Current maximum number of keys; lower than the policy's while the device is full. Written
+    /// under the lock of `room`.
     cap: AtomicU32,
     waiters: Waiters,
     pub(crate) counters: PoolCounters,
@@ -55,38 +56,39 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) watch: Watch,
 }
 
-/// What is left to create.
+/// Slots without a key.
 #[derive(Debug)]
 struct Room {
-    /// Slots that never had a key; the first is the next. A pool is opened within an export, so that
-    /// no list of them is written then.
+    /// Slots that never had a key, the next one first. A pool may open within an export, so this is
+    /// a range and not a list that opening would have to write.
     unused: Range<u32>,
-    /// Slots that had one.
+    /// Slots whose key was destroyed.
     vacated: Vec<SlotId>,
-    /// When a lowered cap may be tried again.
+    /// Time at which the pool tries a higher cap again.
     retry_at: Option<Instant>,
     names: Names,
 }
 
 impl Room {
-    /// A slot without a key, the one that was vacated last before one that was never used.
+    /// Takes a slot without a key: the last vacated slot, otherwise an unused slot.
     fn take(&mut self) -> Option<SlotId> {
         let vacated = self.vacated.pop();
         vacated.or_else(|| self.unused.next().map(SlotId))
     }
 
-    /// Slots without a key.
+    /// Number of slots without a key.
     fn vacant(&self) -> usize {
         self.vacated.len() + self.unused.len()
     }
 }
 
-/// Bytes that a pool takes for each key that it may have: a slot, its number, and a place in two queues.
+/// Bytes per key of a pool's maximum: a slot, its number, and entries in two queues.
 const BYTES_PER_KEY: usize = 176;
-/// And beside them.
+/// Bytes of a pool without keys.
 const BYTES_BESIDE: usize = 64 << 10;
 
-/// Asks for as much memory as a pool takes, because its parts are made by code that cannot be told no.
+/// Checks in advance that the memory of a pool is available. Its parts allocate with code that
+/// cannot report a failure.
 fn ask_for_memory(mkeys_max: u32) -> Result<(), PoolError> {
     let mut trial: Vec<u8> = Vec::new();
     let asked = trial.try_reserve_exact(bytes_of(mkeys_max));
@@ -105,7 +107,7 @@ const fn no_memory(mkeys_max: u32) -> PoolError {
 }
 
 impl<D: MkeyDevice> Core<D> {
-    /// A pool without keys.
+    /// Creates a pool without keys.
     pub(crate) fn new(
         device: Arc<D>,
         policy: PoolPolicy,
@@ -128,7 +130,7 @@ impl<D: MkeyDevice> Core<D> {
             slots,
             shelf: Shelf::new(policy.mkeys_max, policy.tray_keys, trays, policy.order),
             pending: Queue::new(match policy.invalidate {
-                // Nothing waits.
+                // No key waits for invalidation.
                 Invalidate::Strict => 1,
                 Invalidate::Batched | Invalidate::Chained => policy.mkeys_max as usize,
             }),
@@ -152,7 +154,7 @@ impl<D: MkeyDevice> Core<D> {
         })
     }
 
-    /// A slot in the state `Leased`.
+    /// Takes a slot in the state `Leased`.
     #[inline]
     pub(crate) fn take(&self) -> Result<SlotId, PoolError> {
         match self.take_now() {
@@ -161,7 +163,7 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// The same, if nothing stands in the way: small enough to be a part of the caller.
+    /// The fast path of `take`, small enough to inline.
     #[inline]
     pub(crate) fn take_now(&self) -> Option<SlotId> {
         if !self.is_open() || self.is_queue() {
@@ -170,7 +172,7 @@ impl<D: MkeyDevice> Core<D> {
         self.take_free(None)
     }
 
-    /// True if somebody waits, whom nobody passes.
+    /// True if a thread waits for a key. A new lease must not overtake it.
     #[inline]
     pub(crate) fn is_queue(&self) -> bool {
         self.may_wait() && self.waiters.any()
@@ -191,7 +193,8 @@ impl<D: MkeyDevice> Core<D> {
         Ok(())
     }
 
-    /// Goes in where closing waits, unless the pool is closed or another process's.
+    /// Enters the gate that closing waits for. Fails if the pool is closed or belongs to another
+    /// process.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Inside<'_>, PoolError> {
         if !self.device.is_ours() {
@@ -215,7 +218,7 @@ impl<D: MkeyDevice> Core<D> {
         self.check_open()?;
         let queue = self.is_queue();
         self.counters.misses.one();
-        // Keys that only wait for their invalidation are closer than new ones.
+        // A flush frees released keys faster than the device creates new ones.
         if self.flush() > 0
             && !queue
             && let Some(id) = self.take_free(None)
@@ -235,7 +238,7 @@ impl<D: MkeyDevice> Core<D> {
         result
     }
 
-    /// Waits for a key, first come first served.
+    /// Waits for a key, first come, first served.
     fn wait(&self, limit: Duration) -> Result<SlotId, PoolError> {
         let start = Instant::now();
         let deadline = start + limit;
@@ -243,7 +246,7 @@ impl<D: MkeyDevice> Core<D> {
         let mut at_front = false;
         let result = loop {
             let flight = self.waiters.join(at_front);
-            // A key may have come back before the queue was seen to be there.
+            // A release may have freed a key before it saw this waiter.
             self.match_waiters();
             let left = deadline.saturating_duration_since(Instant::now());
             match self.waiters.wait(&flight, left) {
@@ -268,7 +271,7 @@ impl<D: MkeyDevice> Core<D> {
         result
     }
 
-    /// Hands free keys to those who wait.
+    /// Gives free keys to waiting threads.
     fn match_waiters(&self) {
         while self.waiters.any() {
             if self.gate.is_shut() {
@@ -288,7 +291,7 @@ impl<D: MkeyDevice> Core<D> {
         matches!(self.policy.on_full, OnFull::Wait(_))
     }
 
-    /// Puts a free key back.
+    /// Returns a key to the free list.
     #[inline]
     pub(crate) fn give(&self, id: SlotId) {
         self.shelf.put(id);
@@ -297,10 +300,10 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Puts an unbound key back.
+    /// Returns an unbound key to the free list.
     #[inline]
     pub(crate) fn give_back(&self, id: SlotId) {
-        // A pool that is closed has destroyed the key already.
+        // Closing a pool has already destroyed the key.
         if self.is_open() {
             self.slots.advance(id, State::Leased, State::Free);
             self.give(id);
@@ -335,7 +338,7 @@ impl<D: MkeyDevice> Core<D> {
             .retry_at
             .is_some_and(|retry_at| Instant::now() >= retry_at)
         {
-            // Perhaps somebody else gave keys of theirs back.
+            // Another process may have destroyed keys meanwhile.
             room.retry_at = None;
             self.cap.store(self.policy.mkeys_max, Ordering::Relaxed);
         }
@@ -347,14 +350,14 @@ impl<D: MkeyDevice> Core<D> {
         found.ok_or(PoolError::Full { mkeys_max: cap })
     }
 
-    /// Gives the slot of a key that was not created back.
+    /// Returns the slot of a key whose creation failed.
     fn not_created(&self, id: SlotId, error: DeviceError) -> PoolError {
         let mut room = lock(&self.room);
         room.vacated.push(id);
         if !error.is_limit() {
             return PoolError::Create(error);
         }
-        // The device is full: what the pool has now is what it can have.
+        // The device is full: the present number of keys becomes the cap.
         let cap = self.live(&room);
         self.cap.store(cap, Ordering::Relaxed);
         room.retry_at = Some(Instant::now() + CAP_RETRY);
@@ -364,10 +367,10 @@ impl<D: MkeyDevice> Core<D> {
         PoolError::Full { mkeys_max: cap }
     }
 
-    /// Destroys a key of the state `Unsure` and makes room for another.
+    /// Destroys a key of the state `Unsure` and vacates its slot.
     ///
     /// # Errors
-    /// If the device refuses; then the key is lost.
+    /// If the device refuses. The key is lost then.
     pub(crate) fn destroy(&self, id: SlotId) -> Result<(), DeviceError> {
         let start = Instant::now();
         let index = self.slots.mkey(id).index();
@@ -393,22 +396,22 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
-    /// Keys that there are, in whatever state.
+    /// Number of existing keys, in any state.
     pub(crate) fn live_keys(&self) -> u32 {
         self.live(&lock(&self.room))
     }
 
     fn live(&self, room: &Room) -> u32 {
-        // Cannot be lost: there are no more slots than `mkeys_max`, which is u32.
+        // The conversion cannot fail: there are at most `mkeys_max` slots, which is a u32.
         self.policy.mkeys_max - u32::try_from(room.vacant()).unwrap_or(u32::MAX)
     }
 
-    /// Keys that the pool may have at present.
+    /// Current maximum number of keys.
     pub(crate) fn cap(&self) -> u32 {
         self.cap.load(Ordering::Relaxed)
     }
 
-    /// Tells the observer, if there is one.
+    /// Reports an event to the observer, if there is one.
     pub(crate) fn tell(&self, event: impl FnOnce() -> PoolEvent) {
         if let Some(observer) = &self.observer {
             observer.tell(&event());
@@ -422,7 +425,7 @@ impl<D: MkeyDevice> Core<D> {
         self.keeper.stop();
         self.match_waiters();
         if !self.gate.wait_empty(CLOSE_WAIT) {
-            // Somebody hangs inside the device; taking it away under them would be worse.
+            // A device call is stuck. It would be worse to destroy its objects under it.
             return false;
         }
         let mut clean = true;
@@ -441,7 +444,7 @@ impl<D: MkeyDevice> Core<D> {
 
 impl<D: MkeyDevice> Drop for Core<D> {
     fn drop(&mut self) {
-        // The last handle and the last export are gone, so nobody is inside and this does not wait.
+        // The last handle and the last export are gone. No call is inside, so this does not wait.
         self.close();
     }
 }

@@ -1,5 +1,5 @@
-//! Tells which aliases have rested for too long, without a clock on the path of those that are used:
-//! uses are numbered, and now and then somebody notes how far the numbers have got.
+//! Detects idle aliases without a clock on the path of a use. The map numbers the uses, and upkeep
+//! records from time to time the number of the last use.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::upkeep::LOOKS_PER_AGE;
 
-/// Notes of how far the numbers had got, of the last rest and a little before.
+/// Records of the number of the last use, over one ttl and a little more.
 #[derive(Debug)]
 pub(crate) struct Expiry {
     rest: Duration,
-    /// The oldest first. Bounded: a note is made each quarter of the rest, and goes after a rest.
+    /// The oldest first. Bounded: upkeep adds a record every quarter of the ttl and drops it after
+    /// one ttl.
     notes: Mutex<VecDeque<(Instant, u64)>>,
 }
 
 impl Expiry {
-    /// Nothing expires before it has rested for so long.
+    /// Nothing expires before it was idle for `rest`.
     pub(crate) fn new(rest: Duration) -> Self {
         Self {
             rest,
@@ -24,8 +25,8 @@ impl Expiry {
         }
     }
 
-    /// The number of the last use that was a rest ago, the last use of all being number `used`;
-    /// `None` if that is not known yet.
+    /// The number of the last use that is at least `rest` ago, where `used` is the number of the
+    /// last use of all. `None` if that number is not known yet.
     pub(crate) fn last_expired(&self, now: Instant, used: u64) -> Option<u64> {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let since = |at: Instant| now.saturating_duration_since(at);
@@ -35,7 +36,7 @@ impl Expiry {
         {
             notes.push_back((now, used));
         }
-        // The latest note that is old enough tells most.
+        // The latest record that is old enough is the most precise.
         while notes.get(1).is_some_and(|(at, _)| since(*at) >= self.rest) {
             notes.pop_front();
         }

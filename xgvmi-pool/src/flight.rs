@@ -1,10 +1,10 @@
-//! One thread's work that others wait for.
+//! The result of one thread's work, with other threads waiting for it.
 
 use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex, lock};
 
-/// The result to come. Landed exactly once, by whoever made it.
+/// The future result. The working thread sets it exactly once.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
     result: Mutex<Option<T>>,
@@ -19,7 +19,7 @@ impl<T: Clone> Flight<T> {
         }
     }
 
-    /// Hands the result to all who wait and to all who come later.
+    /// Passes the result to all present and later waiters.
     pub(crate) fn land(&self, result: T) {
         let mut slot = lock(&self.result);
         assert!(slot.is_none(), "a flight lands once");
@@ -46,8 +46,8 @@ impl<T: Clone> Flight<T> {
         slot.clone()
     }
 
-    /// Waits for the result. Loom has no clock: a wait without limit never gives up, and one with a
-    /// limit of zero gives up at once.
+    /// Waits for the result. Loom has no clock: a wait with a limit of zero fails at once, and any
+    /// other wait has no limit.
     #[cfg(loom)]
     pub(crate) fn wait(&self, limit: Duration) -> Option<T> {
         let mut slot = lock(&self.result);

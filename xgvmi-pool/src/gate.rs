@@ -1,19 +1,20 @@
-//! A gate that work passes and that closing shuts: behind it, nobody uses what is torn down.
+//! A gate for calls. Closing shuts it and waits for running calls, so no call uses destroyed
+//! objects.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicUsize, Ordering, yield_now};
 
-/// Set once the gate is shut; the bits below count those inside.
+/// Set when the gate is shut. The lower bits count the running calls.
 const SHUT: usize = 1 << (usize::BITS - 1);
 
-/// Counts who is inside.
+/// Counts the running calls.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: AtomicUsize,
 }
 
-/// One that is inside, until dropped.
+/// A running call, until the drop.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     gate: &'a Gate,
@@ -26,7 +27,7 @@ impl Gate {
         }
     }
 
-    /// Goes in, unless the gate is shut.
+    /// Starts a call, unless the gate is shut.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         // The count cannot reach the bit: each unit is a live guard on some thread's stack.
@@ -40,12 +41,12 @@ impl Gate {
         self.state.load(Ordering::Acquire) & SHUT != 0
     }
 
-    /// Shuts the gate. True for the one caller that did it.
+    /// Shuts the gate. True only for the call that shut it.
     pub(crate) fn shut(&self) -> bool {
         self.state.fetch_or(SHUT, Ordering::AcqRel) & SHUT == 0
     }
 
-    /// Waits until nobody is inside. False if that takes longer than `limit`.
+    /// Waits until no call is running. False if that takes longer than `limit`.
     pub(crate) fn wait_empty(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while self.state.load(Ordering::Acquire) & !SHUT != 0 {

@@ -1,9 +1,9 @@
-//! The four points at which a registration cache meets the pool and the alias map.
+//! The four hooks that connect a registration cache to the pool and the alias map.
 //!
-//! A cache miss on the host draws a key ([`HostHooks::export`]), an eviction gives it back
-//! ([`HostHooks::release`]); a miss on the DPU asks for an alias ([`DpuHooks::attach`]), an eviction
-//! unpins it ([`DpuHooks::detach`]). Whatever they refuse, the caller serves in its own way. All of
-//! it may be called from any thread.
+//! A cache miss on the host exports a region ([`HostHooks::export`]), and an eviction releases the
+//! export ([`HostHooks::release`]). A miss on the DPU attaches an alias ([`DpuHooks::attach`]), and
+//! an eviction unpins it ([`DpuHooks::detach`]). If a hook returns an error, the caller uses its
+//! other path. Any thread may call the hooks.
 
 use std::sync::Arc;
 
@@ -22,27 +22,28 @@ use crate::span::Span;
 use crate::stats::{AliasStats, PoolStats};
 use crate::sync::{Mutex, lock};
 
-/// What the exporting side of a registration cache calls.
+/// Hooks for the exporting side of a registration cache.
 #[derive(Debug)]
 pub struct HostHooks<D: MkeyDevice> {
     pool: MkeyPool<D>,
 }
 
 impl<D: MkeyDevice> HostHooks<D> {
-    /// Opens a pool over the device.
+    /// Opens a pool on the device.
     ///
     /// # Errors
-    /// If the policy cannot be followed.
+    /// If the policy contains an invalid value.
     pub fn open(device: Arc<D>, policy: PoolPolicy) -> Result<Self, PoolError> {
         Ok(Self {
             pool: MkeyPool::open(device, policy)?,
         })
     }
 
-    /// As [`HostHooks::open`], with somebody who is told what no return value says.
+    /// Like [`HostHooks::open`], with an observer that receives the events that no return value
+    /// reports.
     ///
     /// # Errors
-    /// If the policy cannot be followed.
+    /// If the policy contains an invalid value.
     pub fn open_observed(
         device: Arc<D>,
         policy: PoolPolicy,
@@ -53,74 +54,75 @@ impl<D: MkeyDevice> HostHooks<D> {
         })
     }
 
-    /// Draws a key and binds it to a [`Region`], or to a [`Span`] of several.
+    /// Leases a key and binds it to a [`Region`], or to a [`Span`] of several regions.
     ///
     /// # Errors
-    /// If there is no key to be had, the memory is too long for one, or the bind fails. The caller
-    /// goes its other way; the pool stays usable.
+    /// If the pool has no key, the memory is too long for a pooled key, or the bind fails. The
+    /// caller then uses its other path. The pool remains usable.
     pub fn export<'a>(&self, memory: impl Into<Span<'a>>) -> Result<Export<D>, PoolError> {
         self.pool.export(memory)
     }
 
-    /// As [`HostHooks::export`], see [`MkeyPool::bind`].
+    /// Like [`HostHooks::export`], but the result holds no reference to the pool. See
+    /// [`MkeyPool::bind`].
     ///
     /// # Errors
-    /// As [`HostHooks::export`].
+    /// The errors of [`HostHooks::export`].
     #[inline]
     pub fn bind<'a>(&self, memory: impl Into<Span<'a>>) -> Result<BoundKey, PoolError> {
         self.pool.bind(memory)
     }
 
-    /// As [`HostHooks::release`], see [`MkeyPool::unbind`].
+    /// Releases a key from [`HostHooks::bind`]. See [`MkeyPool::unbind`].
     ///
     /// # Errors
-    /// As [`HostHooks::release`].
+    /// The errors of [`HostHooks::release`].
     #[inline]
     pub fn unbind(&self, key: BoundKey) -> Result<(), ReleaseError> {
         self.pool.unbind(key)
     }
 
-    /// Draws a key for each region and binds them together, see [`MkeyPool::export_many`].
+    /// Leases one key per region and binds them together, see [`MkeyPool::export_many`].
     pub fn export_many(&self, regions: &[Region]) -> Vec<Result<Export<D>, PoolError>> {
         self.pool.export_many(regions)
     }
 
-    /// Gives a key back. With the policy's default mode of invalidation, the caller may
-    /// deregister the region as soon as this has returned.
+    /// Releases an export. With the default mode of invalidation, the caller may deregister the
+    /// region after the return.
     ///
     /// # Errors
-    /// If the key could be neither invalidated nor destroyed, so that a peer may still reach the
-    /// region through it until the registration itself is gone.
+    /// If the device could neither invalidate nor destroy the key. A peer may then reach the region
+    /// through the key until the registration ends.
     pub fn release(&self, export: Export<D>) -> Result<(), ReleaseError> {
         export.release()
     }
 
-    /// The function that the keys belong to.
+    /// The function that owns the keys.
     #[must_use]
     pub fn gvmi(&self) -> Gvmi {
         self.pool.gvmi()
     }
 
-    /// The pool itself.
+    /// The pool.
     #[must_use]
     pub fn pool(&self) -> &MkeyPool<D> {
         &self.pool
     }
 
-    /// The numbers so far.
+    /// A snapshot of the counters.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.pool.stats()
     }
 
-    /// Destroys all keys, exported ones as well. Later calls fail with [`PoolError::Closed`]; later
-    /// releases do nothing. True if nothing is left behind.
+    /// Destroys all keys, including exported ones. Later calls fail with [`PoolError::Closed`];
+    /// later releases do nothing. Returns true if the device destroyed every key.
     pub fn close(&self) -> bool {
         self.pool.close()
     }
 }
 
-/// What the importing side of a registration cache calls.
+/// Hooks for the importing side of a registration cache.
 #[derive(Debug)]
 pub struct DpuHooks<D: AliasDevice> {
     aliases: AliasMap<D>,
@@ -128,18 +130,18 @@ pub struct DpuHooks<D: AliasDevice> {
 }
 
 impl<D: AliasDevice> DpuHooks<D> {
-    /// Opens an alias map over the device, for messages of jobs without a secret.
+    /// Opens an alias map on the device, for messages of jobs without a secret.
     ///
     /// # Errors
-    /// If the policy cannot be followed.
+    /// If the policy contains an invalid value.
     pub fn open(device: Arc<D>, policy: AliasPolicy) -> Result<Self, AliasError> {
         Self::open_sealed(device, policy, Seal::OPEN)
     }
 
-    /// Opens an alias map over the device, for messages under a job's seal.
+    /// Opens an alias map on the device, for messages under a job's seal.
     ///
     /// # Errors
-    /// If the policy cannot be followed.
+    /// If the policy contains an invalid value.
     pub fn open_sealed(
         device: Arc<D>,
         policy: AliasPolicy,
@@ -152,19 +154,21 @@ impl<D: AliasDevice> DpuHooks<D> {
         })
     }
 
-    /// The alias of a remote key, pinned.
+    /// Returns the alias of a remote key and pins it.
     ///
     /// # Errors
-    /// If there is none to be had. The caller goes its other way; the map stays usable.
+    /// If the map cannot return an alias. The caller then uses its other path. The map remains
+    /// usable.
     pub fn attach(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
         self.aliases.attach(key)
     }
 
-    /// Takes an exporter's message in and makes the aliases of its keys, ahead of their use. The
-    /// exports in it, if it has any, are attached like any other afterwards.
+    /// Accepts an exporter's message and creates the aliases of its keys in advance. Attach the
+    /// exports in the message afterwards like any other export.
     ///
     /// # Errors
-    /// If it is no announcement, damaged, another job's, or old; then nothing is changed.
+    /// If the message is no announcement, is damaged, comes from another job, or is old. Nothing
+    /// changes then.
     pub fn receive(&self, message: &[u8]) -> Result<(Announcement, Prepared), AnnounceError> {
         let announcement = lock(&self.inbox).receive(message)?;
         let keys: Vec<_> = announcement.keys().collect();
@@ -172,7 +176,7 @@ impl<D: AliasDevice> DpuHooks<D> {
         Ok((announcement, prepared))
     }
 
-    /// Aliases of many remote keys, pinned, see [`AliasMap::attach_many`].
+    /// Returns and pins the aliases of many remote keys, see [`AliasMap::attach_many`].
     pub fn attach_many(&self, keys: &[RemoteKey]) -> Vec<Result<AliasRef<D>, AliasError>> {
         self.aliases.attach_many(keys)
     }
@@ -182,26 +186,26 @@ impl<D: AliasDevice> DpuHooks<D> {
         drop(alias);
     }
 
-    /// Puts out all aliases of an owner that is known to be dead. Returns how many.
+    /// Removes all aliases of an owner that is known to be dead. Returns their number.
     pub fn reap_owner(&self, owner: OwnerUuid) -> usize {
         lock(&self.inbox).forget(owner);
         self.aliases.reap_owner(owner)
     }
 
-    /// The map itself.
+    /// The alias map.
     #[must_use]
     pub fn aliases(&self) -> &AliasMap<D> {
         &self.aliases
     }
 
-    /// The numbers so far.
+    /// A snapshot of the counters.
     #[must_use]
     pub fn stats(&self) -> AliasStats {
         self.aliases.stats()
     }
 
-    /// Destroys all aliases, those in use as well. Later calls fail with [`AliasError::Closed`].
-    /// True if nothing is left behind.
+    /// Destroys all aliases, including pinned ones. Later calls fail with [`AliasError::Closed`].
+    /// Returns true if the device destroyed every alias.
     pub fn close(&self) -> bool {
         self.aliases.close()
     }

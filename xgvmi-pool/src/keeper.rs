@@ -1,5 +1,5 @@
-//! A thread that does rounds of upkeep: in time, or when somebody calls for it. What a round is, its
-//! owner says.
+//! A thread that runs rounds of upkeep, periodically or on request. The owner supplies the function
+//! of a round.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// Longest sleep of a keeper.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
-/// How long ending waits for the keeper, which may be in a command.
+/// Maximum time that stopping waits for the thread, which may be in a device command.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// The line to the thread, if there is one.
+/// Control of the thread, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
-    /// There is work. Set without the lock by those who lease.
+    /// A round is requested. Leases set it without the lock.
     wanted: Arc<AtomicBool>,
     state: Arc<(Mutex<State>, Condvar)>,
 }
@@ -27,16 +27,16 @@ struct State {
     gone: bool,
 }
 
-/// What a round came to.
+/// Result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Round {
-    /// There is no more to do for now.
+    /// The work is complete for now.
     Done,
-    /// The round was cut short: there is more to do.
+    /// The round hit its limit and more work remains.
     More,
-    /// There is more to do after this time.
+    /// More work follows after this time.
     After(Duration),
-    /// There is nobody left to do it for.
+    /// The owner is gone.
     Over,
 }
 
@@ -45,8 +45,8 @@ impl Keeper {
         Self::default()
     }
 
-    /// Starts the thread, which does a round at once and then whenever it has slept for `sleep` or
-    /// is called. False if the system gives none; upkeep is then the caller's.
+    /// Starts the thread. It runs a round at once, and then after each sleep of `sleep` or on
+    /// request. False if the system starts no thread. The caller must then run upkeep.
     pub(crate) fn start(
         &self,
         sleep: Duration,
@@ -89,17 +89,18 @@ impl Keeper {
         }
     }
 
-    /// Calls the thread.
+    /// Requests a round.
     pub(crate) fn kick(&self) {
-        // Most of the time it has been told already, and a load tells.
+        // The flag is usually set already, and then a load is enough.
         if !self.wanted.load(Ordering::Relaxed) && !self.wanted.swap(true, Ordering::Relaxed) {
-            // Under the lock, so that it falls before the keeper's look or into its sleep.
+            // Under the lock: the request then arrives before the keeper's check or during its
+            // sleep.
             let _keeper = lock(&self.state.0);
             self.state.1.notify_all();
         }
     }
 
-    /// Ends the thread, and waits for it unless it is the caller.
+    /// Stops the thread. Waits for its end unless the caller is the thread itself.
     pub(crate) fn stop(&self) {
         let mut keeper = lock(&self.state.0);
         keeper.stopped = true;

@@ -1,14 +1,14 @@
-//! The free keys: a bounded queue for all threads, and in front of it a tray for each of a few groups
-//! of threads, so that most leases and returns touch no memory that another thread writes.
+//! The free list: a bounded queue for all threads, and in front of it one tray per group of
+//! threads. Most leases and returns then touch no memory that another thread writes.
 //!
-//! Keys leave in the order in which they came. A thread takes from its tray's `out` side and puts onto
-//! the `back` side. The queue holds handfuls: an empty `out` takes the one at the front, a full `back`
-//! becomes the one at the end. So a key that was just released rests until those before it have been
-//! used, to within a handful. By [`ReuseOrder::Lifo`] it is the other way round: a thread takes what
-//! it put last, and handfuls lie in a stack. Trays belong to the pool and not to threads, so a thread
-//! that ends leaves nothing behind; what it left on a tray serves the next thread there, and anybody
-//! who finds queue and own tray empty. Nobody waits for a tray: whoever finds it in another's hands
-//! uses the next one.
+//! Keys leave in the order of their return. A thread takes from the `out` side of its tray and
+//! returns to the `back` side. The queue holds chunks of keys: an empty `out` takes the first
+//! chunk, and a full `back` becomes the last one. A released key therefore idles until the keys
+//! before it have been used, to within one chunk. [`ReuseOrder::Lifo`] reverses this: a thread
+//! takes the key that it returned last, and the chunks form a stack. Trays belong to the pool and
+//! not to threads, so a thread that ends holds no keys. Its keys on a tray serve the next thread of
+//! that tray, and any thread that finds the queue and its own tray empty. No thread waits for a
+//! tray: if another thread holds it, the thread uses the next one.
 
 use std::collections::VecDeque;
 use std::hint;
@@ -24,14 +24,14 @@ use crate::tray::{Few, Tray};
 
 pub(crate) use crate::tray::TRAY_KEYS_MAX;
 
-/// Most trays: threads beyond as many share one with another thread.
+/// Maximum number of trays. With more threads, several share a tray.
 const TRAYS_MAX: usize = 64;
 
-/// How often all trays are looked at when all are in others' hands, before the queue is used without
-/// one. They are held for some nanoseconds, but whoever holds one may have lost the processor.
+/// Number of passes over the trays while other threads hold all of them, before the thread uses the
+/// queue directly. A thread holds a tray for some nanoseconds, unless the scheduler preempts it.
 #[cfg(not(loom))]
 const ROUNDS_MAX: u32 = 64;
-/// One is enough to try what follows on it.
+/// One pass is enough to test the code behind it.
 #[cfg(loom)]
 const ROUNDS_MAX: u32 = 1;
 
@@ -39,16 +39,16 @@ const ROUNDS_MAX: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Shelf {
     queue: Handfuls,
-    /// Away from what every lease reads and nobody writes.
+    /// Apart from the fields that every lease reads and no thread writes.
     marks: CachePadded<Marks>,
-    /// Their number is a power of two.
+    /// A power of two of them.
     trays: Box<[CachePadded<Tray>]>,
     /// Keys on one side of a tray; zero if there are no trays.
     tray_keys: u32,
     order: ReuseOrder,
 }
 
-/// Handfuls, in the order in which they are used.
+/// Chunks, in the order of their use.
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one in a pool, and it is read on every lease"
@@ -56,25 +56,25 @@ pub(crate) struct Shelf {
 #[derive(Debug)]
 enum Handfuls {
     Fifo(Queue<Few>),
-    /// The last one at the end. The lock is held for a push or a pop of a handful.
+    /// The most recent chunk at the end. The lock covers a push or pop of one chunk.
     Lifo(Mutex<VecDeque<Few>>),
-    /// Key by key, with their last addresses. The lock is held for one of them.
+    /// Single keys with their last addresses. The lock covers one key.
     Affinity(Mutex<Resting>),
 }
 
-/// How full the queue is, and was.
+/// Fill level of the queue, and its minimum.
 #[derive(Debug)]
 struct Marks {
     /// Keys in the queue.
     queued: AtomicUsize,
-    /// Fewest keys in the queue since somebody asked: so many were never needed.
+    /// Minimum number of keys in the queue since the last query. These keys were never needed.
     idle_min: AtomicUsize,
-    /// Keys taken and put without a tray.
+    /// Keys taken and returned without a tray.
     taken: AtomicUsize,
     returned: AtomicUsize,
 }
 
-/// How often keys were taken and returned.
+/// Number of keys taken and returned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) taken: u64,
@@ -82,16 +82,16 @@ pub(crate) struct Traffic {
 }
 
 impl Shelf {
-    /// A shelf for up to `capacity` keys, with `tray_keys` of them on each side of each of `trays`
-    /// trays. Trays together never take more than a quarter of the keys, else threads would go
-    /// without while others' trays are full.
+    /// A free list for up to `capacity` keys, with `trays` trays and `tray_keys` keys on each side
+    /// of a tray. All trays together take at most a quarter of the keys. Otherwise threads would
+    /// find no key while other trays are full.
     pub(crate) fn new(capacity: u32, tray_keys: u32, trays: usize, order: ReuseOrder) -> Self {
         let trays = trays.clamp(1, TRAYS_MAX).next_power_of_two();
         let share = capacity as usize / 4 / (2 * trays);
         let share = u32::try_from(share).unwrap_or(TRAY_KEYS_MAX);
         Self {
             queue: match order {
-                // In the worst case each handful is one key.
+                // In the worst case each chunk has one key.
                 ReuseOrder::Fifo => Handfuls::Fifo(Queue::new(capacity as usize)),
                 ReuseOrder::Lifo => Handfuls::Lifo(Mutex::default()),
                 ReuseOrder::Affinity => Handfuls::Affinity(Mutex::new(Resting::new(capacity))),
@@ -105,14 +105,15 @@ impl Shelf {
             trays: (0..trays).map(|_| CachePadded::default()).collect(),
             tray_keys: match order {
                 ReuseOrder::Fifo | ReuseOrder::Lifo => tray_keys.min(TRAY_KEYS_MAX).min(share),
-                // A key on a tray would not be found by its address.
+                // A lookup by address does not find a key on a tray.
                 ReuseOrder::Affinity => 0,
             },
             order,
         }
     }
 
-    /// The key whose turn it is, to within a handful; by affinity the one that stood for the place.
+    /// Takes the next key in the order of reuse, to within a chunk; by affinity, the key last bound
+    /// to `place`.
     #[inline]
     pub(crate) fn take(&self, place: Option<VirtAddr>) -> Option<SlotId> {
         if self.tray_keys == 0 {
@@ -127,7 +128,7 @@ impl Shelf {
         self.refill_and_take(own)
     }
 
-    /// Puts a key back.
+    /// Returns a key.
     #[inline]
     pub(crate) fn put(&self, id: SlotId) {
         if self.tray_keys == 0 {
@@ -141,7 +142,7 @@ impl Shelf {
         self.make_room_and_put(id);
     }
 
-    /// Takes a key with a handful of the queue, if the tray has none.
+    /// Refills an empty tray with a chunk of the queue and takes a key.
     #[cold]
     fn refill_and_take(&self, own: usize) -> Option<SlotId> {
         let Some(tray) = self.claim_any(own) else {
@@ -161,7 +162,7 @@ impl Shelf {
             return Some(found);
         }
         drop(tray);
-        // A key off another's tray.
+        // Take a key from another tray.
         for step in 1..=self.trays.len() {
             let other = (own + step) & (self.trays.len() - 1);
             if let Some(tray) = self.claim(other)
@@ -170,7 +171,7 @@ impl Shelf {
                 return Some(found);
             }
         }
-        // A tray that was empty may have been on its way to the queue.
+        // The keys of an empty tray may have moved to the queue meanwhile.
         self.take_without_tray()
     }
 
@@ -188,7 +189,7 @@ impl Shelf {
         Some(found)
     }
 
-    /// Notes which place a key is bound to, if that matters.
+    /// Records the address of a bound key, if the order of reuse needs it.
     #[inline]
     pub(crate) fn remember(&self, id: SlotId, place: VirtAddr) {
         if let Handfuls::Affinity(resting) = &self.queue {
@@ -211,7 +212,7 @@ impl Shelf {
         found
     }
 
-    /// Puts a key, and a full tray's handful to the others.
+    /// Moves the chunk of a full tray to the queue and returns the key.
     #[cold]
     fn make_room_and_put(&self, id: SlotId) {
         let Some(tray) = self.claim_any(self.own_tray()) else {
@@ -241,7 +242,7 @@ impl Shelf {
         self.add(id);
     }
 
-    /// The tray, if it comes free within a short while.
+    /// Claims the tray if it becomes free within a short time.
     fn claim(&self, number: usize) -> Option<crate::tray::Claimed<'_>> {
         for _ in 0..ROUNDS_MAX {
             if let Some(tray) = self.trays[number].claim() {
@@ -253,7 +254,7 @@ impl Shelf {
         None
     }
 
-    /// The own tray, or one that is not in anybody's hands.
+    /// Claims the thread's own tray, or else any free tray.
     fn claim_any(&self, own: usize) -> Option<crate::tray::Claimed<'_>> {
         for _ in 0..ROUNDS_MAX {
             for step in 0..self.trays.len() {
@@ -288,12 +289,12 @@ impl Shelf {
         self.queue.push(few);
     }
 
-    /// Puts a key that nobody has had yet.
+    /// Adds a key that was never used.
     pub(crate) fn add(&self, id: SlotId) {
         self.push(Few::of(id));
     }
 
-    /// Takes a key that has rested long out of the queue alone, to be destroyed.
+    /// Takes the longest idle key from the queue, not from a tray, to destroy it.
     pub(crate) fn retire(&self) -> Option<SlotId> {
         let mut few = self.queue.oldest()?;
         self.count_out(&few);
@@ -305,13 +306,13 @@ impl Shelf {
         found
     }
 
-    /// Keys in the queue. Those on trays are not counted: a low mark is about what all threads can
-    /// still draw on.
+    /// Keys in the queue, without those on trays: the low mark concerns keys that all threads can
+    /// take.
     pub(crate) fn queued(&self) -> usize {
         self.marks.queued.load(Ordering::Relaxed)
     }
 
-    /// Keys in the queue that nobody needed since the last call.
+    /// Keys in the queue that no thread needed since the last call.
     pub(crate) fn idle(&self) -> usize {
         self.marks
             .idle_min
@@ -319,8 +320,8 @@ impl Shelf {
             .min(self.queued())
     }
 
-    /// How often keys were taken and returned, at one moment for all trays. What goes past the trays
-    /// meanwhile may be counted on one side alone.
+    /// Number of keys taken and returned, for all trays at one moment. A transfer that bypasses the
+    /// trays meanwhile may be counted on one side only.
     pub(crate) fn traffic(&self) -> Traffic {
         let claimed: Vec<_> = (0..self.trays.len())
             .map(|number| self.claim(number))
@@ -330,7 +331,7 @@ impl Shelf {
             (sum.0 + taken, sum.1 + returned)
         });
         drop(claimed);
-        // Returns first: no more came back than went out.
+        // Read returns first: returns then never exceed takes.
         let returned = sum.1 + self.marks.returned.load(Ordering::Relaxed) as u64;
         let taken = sum.0 + self.marks.taken.load(Ordering::Relaxed) as u64;
         Traffic { taken, returned }
@@ -354,7 +355,7 @@ impl Handfuls {
         }
     }
 
-    /// The handful whose turn it is.
+    /// The next chunk in the order of reuse.
     fn next(&self) -> Option<Few> {
         match self {
             Self::Fifo(queue) => queue.pop(),
@@ -363,12 +364,12 @@ impl Handfuls {
         }
     }
 
-    /// What is left of a handful whose turn it was. A queue takes it at its end only.
+    /// Returns the rest of a next chunk. A queue accepts it at its end only.
     fn put_back(&self, few: Few) {
         self.push(few);
     }
 
-    /// The handful that has been there longest.
+    /// The longest idle chunk.
     fn oldest(&self) -> Option<Few> {
         match self {
             Self::Fifo(queue) => queue.pop(),
@@ -377,7 +378,7 @@ impl Handfuls {
         }
     }
 
-    /// What is left of the oldest handful. A queue takes it at its end only.
+    /// Returns the rest of the oldest chunk. A queue accepts it at its end only.
     fn put_back_oldest(&self, few: Few) {
         match self {
             Self::Fifo(queue) => queue.push(few),
@@ -424,14 +425,15 @@ mod tests {
         }
     }
 
-    /// The last key put is the first taken, over trays and stack, and the oldest retires first.
+    /// The last returned key is the first taken, over trays and stack, and the oldest retires
+    /// first.
     #[track_caller]
     fn check_lifo(capacity: u32, keys: u32) {
         let shelf = Shelf::new(capacity, 8, 1, ReuseOrder::Lifo);
         (0..keys).for_each(|id| shelf.add(SlotId(id)));
         let mut model: Vec<u32> = (0..keys).collect();
         let mut held = Vec::new();
-        // Down to the bottom and up again, in steps of different lengths.
+        // Empty it and fill it again, in steps of different lengths.
         for step in [1, 3, 20, 7, 30, 40] {
             for _ in 0..step {
                 let id = shelf.take(None).map(|id| id.0);

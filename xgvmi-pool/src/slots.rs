@@ -1,8 +1,8 @@
-//! One slot for each key that the pool may have: which key it is and what state it is in.
+//! One slot per key of the pool's maximum: the key and its state.
 //!
-//! A slot belongs to whoever moved it into its present state; every move names the state it expects,
-//! and another one found there means that two owners have one key, which must stop the program
-//! before the device hands a stranger's memory out.
+//! The thread that moved a slot into its present state owns it. Every transition names the expected
+//! state. Another state means that two owners have one key. The program must then stop before the
+//! device exposes another buffer's memory.
 
 use crate::key::Mkey;
 use crate::sync::{AtomicU32, Ordering};
@@ -11,23 +11,23 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotId(pub(crate) u32);
 
-/// What a slot holds.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
     /// No key.
     Vacant = 0,
-    /// A key in the free state, on the shelf.
+    /// A free key in the free list.
     Free = 1,
-    /// A key in the free state, in somebody's hands.
+    /// A free key under a lease.
     Leased = 2,
-    /// A key that stands for a region.
+    /// A key that is bound to a region.
     Bound = 3,
-    /// A key that was released and still stands for its region, until its invalidation.
+    /// A released key that is bound to its region until its invalidation.
     Pending = 4,
-    /// A key of unknown state, being invalidated or destroyed. It is in nobody's hands.
+    /// A key of unknown state during its invalidation or destruction. No lease or export holds it.
     Unsure = 5,
-    /// A key that could be neither invalidated nor destroyed. Never leaves this state.
+    /// A key that the device could neither invalidate nor destroy. It never leaves this state.
     Lost = 6,
 }
 
@@ -46,18 +46,18 @@ impl State {
     }
 }
 
-/// As far from its neighbours as a cache line is long, so that two threads with neighbouring keys do not
-/// meet. Plain words, all of which may be zero: then a pool's slots are memory that the system gives when
-/// it is used, as most of it never is.
+/// One cache line, so threads with neighbouring keys do not share a line. Plain words whose zero
+/// value is valid: the system then allocates the memory of a slot at its first use, and most slots
+/// are never used.
 type Slot = [AtomicU32; 16];
-/// Which key it is.
+/// Word of the key.
 const MKEY: usize = 0;
-/// What state it is in.
+/// Word of the state.
 const STATE: usize = 1;
 
 // A slot of zeros is vacant.
 const _: () = assert!(State::Vacant as u32 == 0);
-// loom's words are larger than they are.
+// loom's atomics are larger.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 64);
 
@@ -73,7 +73,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// As many vacant slots; `None` if there is no memory for them.
+    /// `count` vacant slots; `None` if there is no memory for them.
     pub(crate) fn new(count: u32) -> Option<Self> {
         #[cfg(not(loom))]
         let slots = zerocopy::FromZeros::new_box_zeroed_with_elems(count as usize).ok()?;
@@ -86,7 +86,7 @@ impl Slots {
 
     /// All slot numbers.
     pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = SlotId> + use<> {
-        // Cannot be lost: `new` counted in u32.
+        // The conversion cannot fail: `new` counted in u32.
         (0..u32::try_from(self.slots.len()).unwrap_or(u32::MAX)).map(SlotId)
     }
 
@@ -94,26 +94,26 @@ impl Slots {
         State::of(self.slot(id)[STATE].load(Ordering::Acquire))
     }
 
-    /// The key in the slot. Meaningful to the slot's owner, and not in a vacant slot.
+    /// The key in the slot. Valid only for the slot's owner, and not in a vacant slot.
     #[inline]
     pub(crate) fn mkey(&self, id: SlotId) -> Mkey {
         Mkey::from_raw(self.slot(id)[MKEY].load(Ordering::Relaxed))
     }
 
-    /// Puts a new key into a vacant slot.
+    /// Stores a new key in a vacant slot.
     pub(crate) fn fill(&self, id: SlotId, mkey: Mkey, state: State) {
         self.slot(id)[MKEY].store(mkey.raw(), Ordering::Relaxed);
         self.advance(id, State::Vacant, state);
     }
 
-    /// Moves the slot on.
+    /// Moves the slot from one state to another.
     ///
     /// # Panics
-    /// If it is not in the state that its owner left it in.
+    /// If the slot is not in the expected state.
     #[inline]
     pub(crate) fn advance(&self, id: SlotId, from: State, to: State) {
         let slot = self.slot(id);
-        // The owner alone writes, so load and store need not be one step.
+        // Only the owner writes, so load and store need not be atomic together.
         let found = slot[STATE].load(Ordering::Relaxed);
         if found != from as u32 {
             two_owners(id, State::of(found), from);

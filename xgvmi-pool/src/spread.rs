@@ -1,11 +1,11 @@
-//! The same work on many things, spread over a few threads.
+//! Runs the same function on many items with a few threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// What the work makes of each item, in their order. The calling thread works too; where the system
-/// gives no further thread, it works alone.
+/// The results of the function, in the order of the items. The calling thread works too. If the
+/// system starts no other thread, it works alone.
 pub(crate) fn spread<T: Sync, R: Send>(
     items: &[T],
     threads: u32,
@@ -19,7 +19,7 @@ pub(crate) fn spread<T: Sync, R: Send>(
     let done = Mutex::new(Vec::with_capacity(items.len()));
     let turn = || {
         let mut mine = Vec::new();
-        // One at a time: an item takes hundreds of microseconds or nothing.
+        // One item at a time: an item takes hundreds of microseconds or almost nothing.
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(item) = items.get(place) else {

@@ -1,6 +1,6 @@
-//! The door to locks and atomics: std's, or loom's when the crate is built with `--cfg loom`, so
-//! that every interleaving of our own protocols can be tried. [`CountedArc`] is for what is decided
-//! by a look at the count; what is merely shared is in an ordinary `Arc`.
+//! Locks and atomics: those of std, or of loom if the crate is built with `--cfg loom`. Loom tests
+//! all interleavings of the crate's own protocols. Use [`CountedArc`] where code depends on the
+//! reference count, and `Arc` for plain sharing.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
@@ -23,9 +23,9 @@ pub(crate) use std::thread::yield_now;
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
 
-/// Takes a lock. A panic of another thread inside one of our short critical sections leaves the
-/// data whole, as none of them calls out, so poison is not passed on: the plugin lives in a foreign
-/// process and must not fall over its own locks.
+/// Takes a lock and ignores poison. The critical sections are short and call no foreign code, so
+/// the data stays intact if another thread panics. The plugin runs in a foreign process and must
+/// not fail because of its own locks.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
@@ -33,21 +33,21 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Takes a read lock; of poison as [`lock`].
+/// Takes a read lock. Ignores poison, like [`lock`].
 #[inline]
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Takes a write lock; of poison as [`lock`].
+/// Takes a write lock. Ignores poison, like [`lock`].
 #[inline]
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Numbers threads as they come, so that the first ones get a tray each.
+/// Numbers threads in the order of their first call, so the first threads get a tray each.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn thread_number() -> usize {
@@ -66,7 +66,7 @@ pub(crate) fn thread_number() -> usize {
     number
 }
 
-/// Loom's threads all run on one of the system's, so their numbers are in loom's hands.
+/// Loom runs its threads on one system thread, so their numbers come from loom.
 #[cfg(loom)]
 pub(crate) fn thread_number() -> usize {
     loom::lazy_static! {
@@ -78,27 +78,27 @@ pub(crate) fn thread_number() -> usize {
     NUMBER.with(|number| *number)
 }
 
-/// A bounded queue for all threads, first in, first out. What is in it is in one place at a time, and
-/// there is room for all of it, so it is never full.
+/// A bounded FIFO queue for all threads. Each item is in at most one queue at a time, and the
+/// capacity covers all items, so the queue is never full.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     #[cfg(not(loom))]
     first: crossbeam_queue::ArrayQueue<T>,
-    /// Room for all of it, made when there is more than a few. From then on everything goes there,
-    /// and what is in the first comes out before it.
+    /// Space for all items, allocated when there are more than a few. From then on all pushes go
+    /// here, and pops empty `first` before it.
     #[cfg(not(loom))]
     rest: std::sync::OnceLock<crossbeam_queue::ArrayQueue<T>>,
     #[cfg(not(loom))]
     capacity: usize,
-    /// Crossbeam's queue is not made for loom; what is modelled is what we do with it.
+    /// Crossbeam's queue does not run under loom. The model covers only this crate's use of it.
     #[cfg(loom)]
     items: Mutex<std::collections::VecDeque<T>>,
 }
 
 #[cfg(not(loom))]
 impl<T> Queue<T> {
-    /// A queue touches all of its memory when it is made, and most pools stay far below what they
-    /// may have: so many are made room for at first.
+    /// A queue touches all of its memory at its creation, and most pools stay far below their
+    /// maximum. The first allocation is therefore this small.
     const FEW: usize = 64;
 
     pub(crate) fn new(capacity: usize) -> Self {
@@ -112,8 +112,8 @@ impl<T> Queue<T> {
     pub(crate) fn push(&self, item: T) {
         let left = match self.rest.get() {
             Some(rest) => rest.push(item),
-            // Whoever is late and pushes here while another thread makes the rest, is early in the
-            // order by that; nothing is lost, because this one is always looked into.
+            // A late thread may push to `first` while another thread allocates `rest`. Its item
+            // then leaves early. No item is lost because every pop also reads `first`.
             None => match self.first.push(item) {
                 Err(item) if self.capacity > Self::FEW => {
                     let room = || crossbeam_queue::ArrayQueue::new(self.capacity);

@@ -1,5 +1,6 @@
-//! A few free keys at hand, in one thread's hands at a time. Claiming a tray costs one exchange and
-//! giving it back a store, half of what a lock takes, because nobody sleeps until it is free.
+//! A tray: a few free keys that one thread at a time may claim. A claim costs one atomic exchange
+//! and its end one store. That is half the cost of a lock, because no thread sleeps until the tray
+//! is free.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -7,17 +8,18 @@ use crate::policy::ReuseOrder;
 use crate::slots::SlotId;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Most keys on one side of a tray.
+/// Maximum number of keys on one side of a tray.
 pub(crate) const TRAY_KEYS_MAX: u32 = 16;
 
 const KEYS_MAX: usize = TRAY_KEYS_MAX as usize;
 
-/// The tray. All but the claim is read and written by whoever holds it, so loads and stores need no
-/// order of their own; they are atomic because safe code has no other memory that two threads share.
+/// The tray. Only the thread that holds the claim accesses the other fields, so their loads and
+/// stores need no ordering. They are atomics because safe code cannot share other memory between
+/// threads.
 #[derive(Debug, Default)]
 pub(crate) struct Tray {
     claimed: AtomicBool,
-    /// Of the keys that are out: the next one, and how many there were.
+    /// The next key on the `out` side, and the number of keys there at the refill.
     next: AtomicU32,
     out_len: AtomicU32,
     back_len: AtomicU32,
@@ -27,11 +29,11 @@ pub(crate) struct Tray {
     returned: AtomicU64,
 }
 
-/// A tray in the calling thread's hands, until dropped.
+/// A tray claimed by the calling thread, until the drop.
 #[derive(Debug)]
 pub(crate) struct Claimed<'a>(&'a Tray);
 
-/// A handful of keys on their way.
+/// A chunk of keys between a tray and the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Few {
     slots: [u32; KEYS_MAX],
@@ -39,15 +41,15 @@ pub(crate) struct Few {
 }
 
 impl Tray {
-    /// Takes the tray, if nobody has it.
+    /// Claims the tray, if it is free.
     #[inline]
     pub(crate) fn claim(&self) -> Option<Claimed<'_>> {
         let was_claimed = self.claimed.swap(true, Ordering::Acquire);
-        // Made only if it is ours: dropping it gives the tray back.
+        // Created only with the claim: its drop frees the tray.
         (!was_claimed).then(|| Claimed(self))
     }
 
-    /// Keys taken and returned so far; of one moment only for who holds the tray.
+    /// Keys taken and returned so far. Consistent only for the thread that holds the tray.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         (
             self.taken.load(Ordering::Relaxed),
@@ -64,7 +66,7 @@ impl Drop for Claimed<'_> {
 }
 
 impl Claimed<'_> {
-    /// A key: the first one that is out, or by LIFO the last one that came.
+    /// Takes the first key of the `out` side, or by LIFO the last returned key.
     #[inline]
     pub(crate) fn take(&self, order: ReuseOrder) -> Option<SlotId> {
         match order {
@@ -77,9 +79,9 @@ impl Claimed<'_> {
                 self.count_taken();
                 Some(at(&self.0.out, next))
             }
-            // What is out came before what is back.
+            // The keys of `out` are older than those of `back`.
             ReuseOrder::Lifo => self.take_last(),
-            // There are no trays then.
+            // This order has no trays.
             ReuseOrder::Affinity => None,
         }
     }
@@ -101,7 +103,7 @@ impl Claimed<'_> {
         Some(at(&self.0.out, len - 1))
     }
 
-    /// The first key that came back, before its turn: there is no other.
+    /// Takes the first returned key ahead of its turn, because there is no other.
     pub(crate) fn take_returned(&self) -> Option<SlotId> {
         let mut back = self.clear_returned();
         let found = back.take_first()?;
@@ -113,7 +115,7 @@ impl Claimed<'_> {
         Some(found)
     }
 
-    /// Puts a key back. False if there is no room for it beside `most` others.
+    /// Returns a key. False if the side already holds `most` keys.
     #[inline]
     pub(crate) fn put(&self, id: SlotId, most: u32) -> bool {
         let len = get(&self.0.back_len);
@@ -127,7 +129,7 @@ impl Claimed<'_> {
         true
     }
 
-    /// Has a handful out. What was out before must be gone.
+    /// Fills the `out` side, which must be empty.
     pub(crate) fn refill(&self, few: &Few) {
         assert!(
             get(&self.0.next) == get(&self.0.out_len),
@@ -140,14 +142,14 @@ impl Claimed<'_> {
         set(&self.0.out_len, few.len);
     }
 
-    /// Takes all keys that came back.
+    /// Takes all keys of the `back` side.
     pub(crate) fn clear_returned(&self) -> Few {
         let few = Few::read(&self.0.back, 0, get(&self.0.back_len));
         set(&self.0.back_len, 0);
         few
     }
 
-    /// Takes all keys that are out.
+    /// Takes all keys of the `out` side.
     pub(crate) fn clear_out(&self) -> Few {
         let few = Few::read(&self.0.out, get(&self.0.next), get(&self.0.out_len));
         set(&self.0.next, 0);
@@ -163,7 +165,7 @@ impl Claimed<'_> {
 }
 
 impl Few {
-    /// A handful of one key.
+    /// A chunk of one key.
     pub(crate) fn of(id: SlotId) -> Self {
         let mut few = Self::default();
         few.slots[0] = id.0;
@@ -188,7 +190,7 @@ impl Few {
         &self.slots[..self.len()]
     }
 
-    /// Takes the key that came first.
+    /// Takes the first key.
     pub(crate) fn take_first(&mut self) -> Option<SlotId> {
         let first = *self.keys().first()?;
         let len = self.len();

@@ -1,5 +1,5 @@
-//! What a pool does beside the exports: creating keys before they are needed, and destroying those
-//! that have not been needed for long. By call, or in a thread of the pool's own.
+//! Upkeep of a pool: it creates keys before they are needed and destroys keys that were idle for
+//! long. It runs on a call, or in a thread of the pool.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -9,26 +9,26 @@ use crate::device::MkeyDevice;
 use crate::keeper::Round;
 use crate::slots::State;
 
-/// Keys that one round of upkeep creates or destroys at most: at hundreds of microseconds each, a
-/// round takes some tens of milliseconds.
+/// Maximum number of keys that one round creates or destroys. With hundreds of microseconds per
+/// key, a round takes some tens of milliseconds.
 pub(crate) const ROUND_MAX: u32 = 64;
 
-/// How often the keeper looks for what is not needed, as a part of the age at which it goes.
+/// Number of keeper rounds per policy age.
 pub(crate) const LOOKS_PER_AGE: u32 = 4;
 
-/// What upkeep has seen of the shelf.
+/// Upkeep's record of idle keys.
 #[derive(Debug, Default)]
 pub(crate) struct Watch(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Since when the shelf has been watched for keys that nobody needs.
+    /// Start of the present observation of idle keys.
     since: Option<Instant>,
-    /// Keys that nobody needed and that are still to be destroyed.
+    /// Idle keys still to destroy.
     surplus: usize,
 }
 
-/// What a round of upkeep did.
+/// Result of a round of upkeep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Upkeep {
@@ -39,8 +39,8 @@ pub struct Upkeep {
 }
 
 impl<D: MkeyDevice> Core<D> {
-    /// One round: creates up to the high mark if there are fewer free keys than the low one, and
-    /// destroys what was not needed for the policy's age beyond the high one.
+    /// Runs one round: creates keys up to the high mark if fewer than the low mark are free, and
+    /// destroys keys above the high mark that were idle for the policy's age.
     pub(crate) fn upkeep(&self) -> Upkeep {
         let (low, high) = (self.policy.low as usize, self.policy.high as usize);
         let mut done = Upkeep::default();
@@ -73,8 +73,8 @@ impl<D: MkeyDevice> Core<D> {
         done
     }
 
-    /// Keys for this round to destroy: of those that nobody needed for the policy's age, as many as
-    /// there are beyond the high mark.
+    /// Number of keys to destroy in this round: the keys above the high mark that were idle for the
+    /// policy's age.
     fn surplus(&self) -> usize {
         let mut seen = self.watch.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -88,11 +88,12 @@ impl<D: MkeyDevice> Core<D> {
         surplus
     }
 
-    /// Starts the keeper thread. False if the system gives none; upkeep is then the caller's.
+    /// Starts the keeper thread. False if the system starts no thread. The caller must then run
+    /// upkeep.
     pub(crate) fn start_keeper(self: &Arc<Self>) -> bool {
         let core = Arc::downgrade(self);
         self.keeper.start(self.policy.age / LOOKS_PER_AGE, move || {
-            // Held for one round only: the pool ends with its last handle.
+            // The thread holds the core for one round only, so the pool ends with its last handle.
             let Some(core) = core.upgrade() else {
                 return Round::Over;
             };

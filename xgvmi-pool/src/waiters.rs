@@ -1,4 +1,4 @@
-//! Those who wait for a key, served in the order in which they came.
+//! Threads that wait for a key, served in the order of their arrival.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use crate::flight::Flight;
 use crate::slots::SlotId;
 use crate::sync::{AtomicUsize, Mutex, Ordering, fence, lock};
 
-/// What a waiter is told.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// Here is a free key.
+    /// A free key.
     Key(SlotId),
-    /// There is room to create one.
+    /// The pool may create a key.
     Room,
     /// The pool is closed.
     Closed,
@@ -22,7 +22,7 @@ pub(crate) enum Wake {
 /// The queue of waiters.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// Length of the queue, to be looked at without the lock.
+    /// Length of the queue, readable without the lock.
     waiting: AtomicUsize,
     queue: Mutex<VecDeque<Arc<Flight<Wake>>>>,
 }
@@ -35,14 +35,15 @@ impl Waiters {
         }
     }
 
-    /// True if somebody waits. Whoever made a key free asks after that, and whoever waits looks for
-    /// free keys after joining: with the fences on both sides one of them sees the other.
+    /// True if a thread waits. A thread that frees a key calls this afterwards, and a waiter
+    /// searches for free keys after it joined the queue. The fences on both sides ensure that one
+    /// of them sees the other.
     pub(crate) fn any(&self) -> bool {
         fence(Ordering::SeqCst);
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Joins the queue at its end, or at its front if it has been served in vain.
+    /// Joins the queue at its end. A waiter that was woken without success joins at the front.
     pub(crate) fn join(&self, at_front: bool) -> Arc<Flight<Wake>> {
         let flight = Arc::new(Flight::new());
         let mut queue = lock(&self.queue);
@@ -57,7 +58,7 @@ impl Waiters {
         flight
     }
 
-    /// Waits to be served, at most for `limit`; leaves the queue in any case.
+    /// Waits to be served, at most for `limit`. Leaves the queue in any case.
     pub(crate) fn wait(&self, flight: &Arc<Flight<Wake>>, limit: Duration) -> Option<Wake> {
         if let Some(wake) = flight.wait(limit) {
             return Some(wake);
@@ -69,11 +70,12 @@ impl Waiters {
             return None;
         }
         drop(queue);
-        // Served at the last moment: whoever took it off the queue lets it land.
+        // Served at the last moment: the thread that removed it from the queue will complete the
+        // flight.
         flight.wait(Duration::MAX)
     }
 
-    /// Serves the first in the queue. False if there is nobody.
+    /// Serves the first waiter. False if there is none.
     pub(crate) fn serve(&self, wake: Wake) -> bool {
         let mut queue = lock(&self.queue);
         let first = queue.pop_front();
