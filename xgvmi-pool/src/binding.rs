@@ -219,7 +219,7 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Nanoseconds since the pool was opened, never zero. Called only if keys wait: a clock read
-    /// takes as long as half of a release.
+    /// takes as long as the rest of a release.
     fn now_ns(&self) -> u64 {
         // 64 bits of nanoseconds are five centuries.
         u64::try_from(self.epoch.elapsed().as_nanos()).map_or(u64::MAX, |now| now.max(1))

@@ -1,6 +1,6 @@
-//! Models for loom: small programs of two or three threads, run in every order in which their steps
-//! can fall. The device is simulated, and one call of it is one step; it refuses to bind a key that is
-//! not free, and a slot refuses to be in two hands, so a model that runs to its end has kept both
+//! Models for loom: small programs of two or three threads. Loom runs them in every order of their
+//! steps. The device is simulated, and one call of it is one step. It refuses to bind a key that is
+//! not free, and a slot refuses a second owner. A model that runs to its end has kept both
 //! promises.
 
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::{
 const HOST: Gvmi = Gvmi::new(1);
 const DPU: Gvmi = Gvmi::new(2);
 
-/// Without end, as loom has no clock.
+/// No limit, because loom has no clock.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Runs a model. Switches of threads where one could have gone on are bounded, which finds nearly
-/// all that there is to find (loom's own advice is two or three).
+/// Runs a model. The number of preemptions is bounded, which still finds nearly all errors (loom's
+/// own advice is two or three).
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
@@ -37,7 +37,7 @@ fn region(number: u64) -> Region {
     Region::new(VirtAddr::new((number + 1) << 12), 0x1000, Lkey::from_raw(1)).expect("a region")
 }
 
-/// Exports, looks that the key reaches the region, and releases.
+/// Exports, checks that the key reaches the region, and releases.
 fn use_once(pool: &MkeyPool<SimDevice>, fabric: &SimFabric, number: u64) -> Result<(), PoolError> {
     let export = pool.export(region(number))?;
     let key = Lkey::from_raw(export.mkey().raw());
@@ -158,7 +158,7 @@ fn check_deferred(invalidate: Invalidate) {
         };
         let mine = use_once(&pool, &fabric, 0).and_then(|()| use_once(&pool, &fabric, 2));
         pool.flush();
-        // Full is a fair answer while the other thread has both keys on their way.
+        // `Full` is a correct result while the other thread has both keys in use.
         for result in [mine, other.join().expect("no panic")] {
             assert!(
                 matches!(result, Ok(()) | Err(PoolError::Full { .. })),
@@ -200,7 +200,7 @@ fn closing_and_releasing_do_not_meet() {
     });
 }
 
-/// An alias map over keys of the host that are bound.
+/// An alias map for bound keys of the host.
 fn aliases(
     fabric: &SimFabric,
     keys: u64,
@@ -236,7 +236,7 @@ fn aliases(
     )
 }
 
-/// Attaches, looks that the alias reaches the region, and detaches.
+/// Attaches, checks that the alias reaches the region, and detaches.
 fn attach_once(
     map: &AliasMap<SimDevice>,
     fabric: &SimFabric,

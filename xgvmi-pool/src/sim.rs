@@ -1,5 +1,5 @@
-//! A simulated adapter: functions with key tables, aliases between them, and faults by seed. It keeps
-//! to the rules of the real one that the pool relies on, and to none of its times.
+//! A simulated adapter: functions with key tables, aliases between them, and faults by seed. It
+//! follows the rules of an adapter on which the pool relies. It does not simulate timing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -13,34 +13,34 @@ use crate::region::Region;
 
 /// Syndrome of a completion that reports a bad bind (PRM: `MW_BIND_ERR`).
 const SYNDROME_BIND: u8 = 0x06;
-/// Status of a command on an object that is not there (PRM: `BAD_RES`).
+/// Status of a command on an object that does not exist (PRM: `BAD_RES`).
 const STATUS_BAD_RESOURCE: u8 = 0x05;
-/// Status of a command that the device could not carry out (PRM: `INT_ERR`).
+/// Status of a command that the device could not execute (PRM: `INT_ERR`).
 const STATUS_INTERNAL: u8 = 0x01;
 
-/// Chances out of a thousand that a call fails although it is right.
+/// Probabilities, in units of one thousandth, that a valid call fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultRates {
-    /// A key is not created.
+    /// A key creation fails.
     pub create: u16,
-    /// A key is not destroyed.
+    /// A key destruction fails.
     pub destroy: u16,
-    /// A bind ends in an error completion; what follows in the chain is flushed.
+    /// A bind ends in an error completion; the requests behind it in the chain are flushed.
     pub bind: u16,
-    /// An invalidation does.
+    /// An invalidation ends in an error completion.
     pub invalidate: u16,
-    /// A chain gives no completion in time, and each of its requests took effect or not.
+    /// A chain has no completion in time. Each of its requests may have taken effect.
     pub timeout: u16,
-    /// An alias is not created.
+    /// An alias creation fails.
     pub alias: u16,
 }
 
-/// What the functions of a fabric were asked to do, failed calls included.
+/// Operations of the functions of a fabric, including failed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimCounts {
-    /// Keys to be created.
+    /// Key creations.
     pub create_mkey: u64,
-    /// Keys to be destroyed.
+    /// Key destructions.
     pub destroy_mkey: u64,
     /// Chains of requests.
     pub chains: u64,
@@ -48,25 +48,25 @@ pub struct SimCounts {
     pub binds: u64,
     /// Invalidations that took effect.
     pub invalidates: u64,
-    /// Aliases to be created.
+    /// Alias creations.
     pub create_alias: u64,
-    /// Aliases to be destroyed.
+    /// Alias destructions.
     pub destroy_alias: u64,
 }
 
-/// Why an access reached nothing.
+/// The reason why an access failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreached {
     /// The function has no such key.
     #[error("no such key")]
     NoKey,
-    /// The key is an alias of one that is gone.
+    /// The key is an alias of a destroyed key.
     #[error("the alias of a destroyed key")]
     Dangling,
-    /// The key stands for nothing.
+    /// The key is free.
     #[error("the key is free")]
     Free,
-    /// The key does not stand for all of the bytes.
+    /// The key's region does not contain all of the bytes.
     #[error("outside of the key's region")]
     OutOfRange,
 }
@@ -77,7 +77,7 @@ pub struct SimFabric {
     world: Arc<Mutex<World>>,
 }
 
-/// One function of the adapter, both sides of it.
+/// One function of the adapter, with both sides.
 pub struct SimDevice {
     fabric: SimFabric,
     gvmi: Gvmi,
@@ -85,12 +85,12 @@ pub struct SimDevice {
 
 struct World {
     functions: HashMap<Gvmi, BTreeMap<u32, Object>>,
-    /// Objects that one function may have.
+    /// Maximum number of objects of one function.
     objects_max: usize,
     limits: MkeyLimits,
     rates: FaultRates,
     seed: u64,
-    /// Tells objects apart that had the same index one after the other.
+    /// Distinguishes consecutive objects with the same index.
     serial: u64,
     counts: SimCounts,
 }
@@ -99,7 +99,7 @@ enum Object {
     Key {
         serial: u64,
         tag: Tag,
-        /// What it is bound to; free with nothing.
+        /// The bound regions; empty if the key is free.
         regions: Vec<Region>,
         spec: MkeySpec,
     },
@@ -131,7 +131,7 @@ impl SimFabric {
         }
     }
 
-    /// The function with this id. Each call gives a device over the same tables.
+    /// The function with this id. Each call returns a device over the same tables.
     #[must_use]
     pub fn function(&self, gvmi: Gvmi) -> Arc<SimDevice> {
         self.world().functions.entry(gvmi).or_default();
@@ -141,37 +141,37 @@ impl SimFabric {
         })
     }
 
-    /// From now on calls fail by these chances. The same seed and the same calls give the same
-    /// faults.
+    /// Sets the probabilities of faults for later calls. The same seed and the same calls give the
+    /// same faults.
     pub fn set_faults(&self, seed: u64, rates: FaultRates) {
         let mut world = self.world();
         world.seed = seed;
         world.rates = rates;
     }
 
-    /// Objects that one function may have from now on.
+    /// Sets the maximum number of objects of one function.
     pub fn set_objects_max(&self, objects_max: usize) {
         self.world().objects_max = objects_max;
     }
 
-    /// What the requests of one chain may weigh from now on.
+    /// Sets the maximum weight of the requests in one chain.
     pub fn set_chain_ops_max(&self, chain_ops_max: u32) {
         self.world().limits.chain_ops_max = chain_ops_max;
     }
 
-    /// What was asked for so far.
+    /// Operations so far.
     #[must_use]
     pub fn counts(&self) -> SimCounts {
         self.world().counts
     }
 
-    /// Keys and aliases that a function has at present.
+    /// Present number of keys and aliases of a function.
     #[must_use]
     pub fn objects(&self, gvmi: Gvmi) -> usize {
         self.world().functions.get(&gvmi).map_or(0, BTreeMap::len)
     }
 
-    /// Keys of a function that stand for a region.
+    /// Number of bound keys of a function.
     #[must_use]
     pub fn bound(&self, gvmi: Gvmi) -> usize {
         let bound = |object: &&Object| {
@@ -186,13 +186,13 @@ impl SimFabric {
             .map_or(0, |objects| objects.values().filter(bound).count())
     }
 
-    /// A function is reset, as when its process dies: all its keys and aliases are gone.
+    /// Resets a function, as the death of its process does: all its keys and aliases are gone.
     pub fn reset(&self, gvmi: Gvmi) {
         self.world().functions.insert(gvmi, BTreeMap::new());
     }
 
-    /// What an access of `len` bytes at `addr` with a key of the function `gvmi` comes to: the
-    /// region behind the key, of several the one that `addr` lies in.
+    /// Result of an access of `len` bytes at `addr` with a key of the function `gvmi`: the region
+    /// behind the key. If the key has several regions, the one that contains `addr`.
     ///
     /// # Errors
     /// If the adapter would end it in an error completion.
@@ -206,7 +206,7 @@ impl SimFabric {
         let world = self.world();
         let key = Mkey::from_raw(key.raw());
         let regions = match world.object(gvmi, key.index()).ok_or(Unreached::NoKey)? {
-            // The tag of an alias says nothing about that of its key.
+            // The tag of an alias is independent of the tag of its key.
             Object::Key { tag, .. } if *tag != key.tag() => return Err(Unreached::NoKey),
             Object::Key { regions, .. } => regions,
             Object::Alias {
@@ -225,13 +225,13 @@ impl SimFabric {
         let (Some(first), Some(last)) = (regions.first(), regions.last()) else {
             return Err(Unreached::Free);
         };
-        // Cannot overflow: a region ends within the address space.
+        // No overflow: a region ends within the address space.
         let end = last.addr().get() + last.len();
         let is_inside = addr
             .get()
             .checked_add(len)
             .is_some_and(|to| addr >= first.addr() && to <= end);
-        // A key of nothing but the end of its memory lies in the last region.
+        // An access of no bytes at the end of the memory belongs to the last region.
         let holds = |region: &&Region| addr.get() < region.addr().get() + region.len();
         match regions.iter().find(holds).or(Some(last)) {
             Some(region) if is_inside => Ok(*region),
@@ -255,7 +255,7 @@ impl World {
         self.functions.get(&gvmi)?.get(&index.get())
     }
 
-    /// True by the given chance out of a thousand.
+    /// True with this probability, in units of one thousandth.
     fn chance(&mut self, per_mille: u16) -> bool {
         per_mille != 0 && self.random() % 1000 < u64::from(per_mille)
     }
@@ -269,8 +269,8 @@ impl World {
         mixed ^ mixed >> 31
     }
 
-    /// Adds an object under the lowest index that is free, as an adapter does: the index of an
-    /// object that has just gone is the first to come back.
+    /// Adds an object under the lowest free index, like an adapter: the index of the last destroyed
+    /// object is the first to be reused.
     fn add(
         &mut self,
         call: &'static str,
@@ -285,7 +285,7 @@ impl World {
                 syndrome: 0x1_8af6,
             });
         }
-        // Index 0 is not given out: a key of zero is easily taken for none.
+        // Index 0 is not used: code easily mistakes a key of zero for no key.
         let free = (1..=MkeyIndex::MAX.get()).find(|index| !objects.contains_key(index));
         let Some(index) = free.and_then(MkeyIndex::new) else {
             return Err(DeviceError::LimitsExceeded {
@@ -389,7 +389,7 @@ impl MkeyDevice for SimDevice {
         if world.chance(rates.timeout) {
             for op in chain {
                 if world.chance(500) {
-                    // A request that is wrong as well is one that did not take effect.
+                    // A request that is also invalid counts as one that did not take effect.
                     let _wrong = world.apply(self.gvmi, op);
                 }
             }

@@ -1,4 +1,4 @@
-//! Aliases: general objects of this function that stand for another function's keys.
+//! Aliases: general objects of this function that refer to another function's keys.
 
 use std::ptr::NonNull;
 
@@ -14,7 +14,7 @@ use crate::key::{AccessKey, Lkey, Mkey, MkeyIndex, RemoteKey, Tag};
 /// Creates an alias.
 ///
 /// # Errors
-/// If the kernel or the adapter refuses, or the alias is in error from the start.
+/// If the kernel or the adapter refuses, or the alias is in the error state after its creation.
 ///
 /// # Safety
 /// `context` is a live DEVX context made by `lib`, and `pdn` a protection domain of it.
@@ -62,7 +62,7 @@ fn create_mailbox(
     input
 }
 
-/// The alias that was made, or its status if that is an error.
+/// The new alias, or its status if that is an error.
 fn parse(answer: &[u8]) -> Result<Alias, u32> {
     let status = u32::try_from(alias::STATUS.get(answer)).unwrap_or(u32::MAX);
     if status != u32::from(alias::status::READY) {
@@ -70,7 +70,7 @@ fn parse(answer: &[u8]) -> Result<Alias, u32> {
     }
     let id = u32::try_from(cmd::GENERAL_OBJECT_ID.get(answer)).unwrap_or(u32::MAX);
     let index = MkeyIndex::new(id).ok_or(id)?;
-    // Stock UCX gives the alias no tag either.
+    // The alias has no tag, as in stock UCX.
     Ok(Alias {
         index,
         lkey: Lkey::from_raw(Mkey::new(index, Tag::ZERO).raw()),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::key::{Gvmi, OwnerUuid};
 
-    /// What stock UCX sends (`ib_mlx5dv_md.c`, `uct_ib_mlx5_devx_mem_attach`).
+    /// The command of stock UCX (`ib_mlx5dv_md.c`, `uct_ib_mlx5_devx_mem_attach`).
     #[test]
     fn the_command_is_that_of_ucx() {
         let key = RemoteKey {

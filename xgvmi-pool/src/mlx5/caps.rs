@@ -1,4 +1,4 @@
-//! What the adapter says it can do, as far as it matters here.
+//! The adapter capabilities that this crate needs.
 
 use std::ptr::NonNull;
 
@@ -16,19 +16,19 @@ use crate::key::Gvmi;
 pub(super) struct Caps {
     pub(super) gvmi: Gvmi,
     pub(super) ports: u8,
-    /// Entries that a translation list may have, and that one work request may write.
+    /// Maximum number of entries of a translation list, and of one work request.
     pub(super) klm_entries_max: u32,
-    /// Fence of a request that follows a UMR, of [`flag::FENCE_MASK`].
+    /// Fence of a request behind a UMR, of [`flag::FENCE_MASK`].
     pub(super) umr_fence: u8,
 }
 
 /// Bytes of an answer: header and one page.
 const ANSWER_BYTES: usize = cmd::HEADER_BYTES + cap::PAGE_BYTES;
 
-/// Asks for the capabilities; whether keys can cross functions only if that is not known.
+/// Queries the capabilities. Queries support of cross-function keys only if it is not known.
 ///
 /// # Errors
-/// If the function does not answer, or cannot open its keys to other functions.
+/// If the function does not answer, or does not support cross-function keys.
 ///
 /// # Safety
 /// `context` is a live DEVX context made by `lib`.
@@ -53,7 +53,7 @@ pub(super) unsafe fn query(
     Ok(parse(&page))
 }
 
-/// Whether keys can cross functions, by the second page. Stock UCX asks for the same bits.
+/// Checks for support of cross-function keys in the second page. Stock UCX checks the same bits.
 fn check_crossing(page_2: &[u8]) -> Result<(), DeviceError> {
     let objects = general_2::CROSS_VHCA_OBJECT_TO_OBJECT_SUPPORTED.get(page_2);
     if objects & u64::from(general_2::LOCAL_MKEY_TO_REMOTE_MKEY) == 0 {
@@ -65,7 +65,7 @@ fn check_crossing(page_2: &[u8]) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// What the first page tells.
+/// Parses the first page.
 fn parse(page: &[u8]) -> Caps {
     let list = 1u32
         .checked_shl(number(general::LOG_MAX_KLM_LIST_SIZE, page))
@@ -80,8 +80,8 @@ fn parse(page: &[u8]) -> Caps {
     }
 }
 
-/// The fence for what the adapter says that it needs. An adapter that needs none gets the small one
-/// all the same, because libmlx5 writes that one in any case and does not ask (`fm_cache`).
+/// The fence for the adapter's capability. An adapter that needs none still gets the small one,
+/// because libmlx5 always writes it without a check (`fm_cache`).
 fn fence(capability: u32) -> u8 {
     match capability == u32::from(umr_fence::STRONG) {
         true => flag::FENCE_STRONG_ORDERING,
@@ -89,8 +89,8 @@ fn fence(capability: u32) -> u8 {
     }
 }
 
-/// Entries that one work request of at most `wqe_bytes` may write. The adapter may not say how long
-/// a request may be; the field for its length then sets the limit.
+/// Maximum number of entries in one work request of at most `wqe_bytes` bytes. If the adapter does
+/// not report a maximum length, the length field of the request sets the limit.
 fn request_entries(wqe_bytes: u32) -> u32 {
     match usize::try_from(wqe_bytes) {
         Ok(0) | Err(_) => wqe::KLM_ENTRIES_MAX,
@@ -120,7 +120,7 @@ unsafe fn page(
     page: u16,
 ) -> Result<Vec<u8>, DeviceError> {
     let mut input = command::Mailbox::<{ cmd::HEADER_BYTES }>::new(cmd::opcode::QUERY_HCA_CAP);
-    // The page, and "as they are at present" rather than "at most".
+    // The page, with the modifier for current instead of maximum capabilities.
     input.set(cmd::OP_MOD, page << 1 | 1);
     let object = || format!("capability page {page:#x}");
     // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! DEVX commands: mailboxes out, errors with the adapter's own status back.
+//! DEVX commands: encoding of the input, and errors with the adapter's status.
 
 use std::ffi::c_void;
 use std::io;
@@ -9,7 +9,7 @@ use mlx5dv_sys::{Mlx5Lib, ibv_context, mlx5dv_devx_obj};
 
 use crate::error::DeviceError;
 
-/// A command's input, zeroed but for what was set.
+/// A command's input. Fields that were not set are zero.
 #[derive(Debug)]
 pub(super) struct Mailbox<const BYTES: usize>([u8; BYTES]);
 
@@ -23,7 +23,8 @@ impl<const BYTES: usize> Mailbox<BYTES> {
     /// Sets a field.
     ///
     /// # Panics
-    /// If the mailbox ends before it, which depends on constants of the program alone.
+    /// If the field lies beyond the end of the mailbox, which depends on constants of the program
+    /// alone.
     pub(super) fn set(&mut self, field: Field, value: impl Into<u64>) {
         assert!(
             field.set(&mut self.0, value.into()),
@@ -31,7 +32,7 @@ impl<const BYTES: usize> Mailbox<BYTES> {
         );
     }
 
-    /// Writes bytes at a place.
+    /// Writes bytes at an offset.
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -46,7 +47,7 @@ impl<const BYTES: usize> Mailbox<BYTES> {
     }
 }
 
-/// Runs a command that makes no object, and gives its answer.
+/// Executes a command that creates no object, and returns its answer.
 ///
 /// # Errors
 /// If the kernel or the adapter refuses it.
@@ -71,10 +72,10 @@ pub(super) unsafe fn run<const IN: usize, const OUT: usize>(
     }
 }
 
-/// Runs a command that makes an object, and gives the object and the answer.
+/// Executes a command that creates an object, and returns the object and the answer.
 ///
 /// # Errors
-/// If the kernel or the adapter refuses it; then there is no object.
+/// If the kernel or the adapter refuses it. No object exists then.
 ///
 /// # Safety
 /// `context` is a live DEVX context made by `lib`.
@@ -103,7 +104,7 @@ pub(super) unsafe fn create<const IN: usize, const OUT: usize>(
 /// Destroys an object.
 ///
 /// # Errors
-/// If the kernel or the adapter refuses; then the object is still there, and so is its handle.
+/// If the kernel or the adapter refuses. The object and its handle then remain valid.
 ///
 /// # Safety
 /// `made` is an object that `lib` created and that was not destroyed.
@@ -127,7 +128,7 @@ pub(super) unsafe fn destroy(
 
 /// Status and syndrome of an answer.
 fn status_of(output: &[u8]) -> (u8, u32) {
-    // Cannot be lost: the fields are 8 and 32 bits wide.
+    // The conversion cannot fail: the fields are 8 and 32 bits wide.
     let status = u8::try_from(cmd::STATUS.get(output)).unwrap_or(u8::MAX);
     let syndrome = u32::try_from(cmd::SYNDROME.get(output)).unwrap_or(u32::MAX);
     (status, syndrome)

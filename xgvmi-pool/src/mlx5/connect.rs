@@ -1,4 +1,4 @@
-//! Connecting a queue pair to itself, on a port that is up.
+//! Connection of a queue pair to itself, through an active port.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -16,28 +16,27 @@ use mlx5dv_sys::{
 use super::gid;
 use crate::error::DeviceError;
 
-/// Every address on this port carries a global route (`verbs.h`, an unnamed enumeration).
+/// Every address on this port needs a global route (`verbs.h`, an unnamed enumeration).
 const IBV_QPF_GRH_REQUIRED: u8 = 1 << 0;
 
-/// Ways that are tried before a queue pair counts as not connected. Each costs a call that the kernel
-/// refuses.
+/// Maximum number of routes to try. Each failed attempt costs one system call.
 const ROUTES_MAX: usize = 8;
 
-/// Where a queue pair finds itself.
+/// The routes of a queue pair to itself.
 #[derive(Clone)]
 pub(super) struct Loopback {
     port: u8,
     lid: u16,
-    /// At least one, in the order in which they are tried.
+    /// At least one route, in the order of the attempts.
     routes: Vec<Route>,
 }
 
-/// One way to oneself.
+/// One route to the own port.
 #[derive(Clone, Copy)]
 enum Route {
-    /// With a global route to the address at this place of the port's table.
+    /// With a global route to the address at this index of the port's table.
     Global(u8, ibv_gid),
-    /// By the local identifier alone.
+    /// With the local identifier alone.
     Local,
 }
 
@@ -56,16 +55,16 @@ impl std::fmt::Debug for Loopback {
 }
 
 impl Loopback {
-    /// The ways over the port that is asked for, or over the first one that is active.
+    /// Finds the routes of the requested port, or of the first active one.
     ///
-    /// A global route is always there, as stock UCX has it for this queue pair. On InfiniBand it leads
-    /// to the entry of the GID table that is asked for, or to the first one; where that is empty and
-    /// the port does not insist, the local identifier does. On Ethernet it leads to the entry that is
-    /// asked for, or to the first one in UCX's order (RoCE v2 before v1, IPv4 before IPv6) that the
-    /// kernel resolves.
+    /// A global route is always present, as in stock UCX for this queue pair. On InfiniBand it
+    /// leads to the requested entry of the GID table, or to the first one. If that entry is empty
+    /// and the port does not require a global route, the local identifier is used. On Ethernet the
+    /// route leads to the requested entry, or to the first entry in UCX's order (RoCE v2 before v1,
+    /// IPv4 before IPv6) that the kernel resolves.
     ///
     /// # Errors
-    /// If the port is not active, or no GID can be had where one is needed.
+    /// If the port is not active, or a required GID is not available.
     ///
     /// # Safety
     /// `context` is a live context made by `lib`.
@@ -121,7 +120,7 @@ impl Loopback {
         }))
     }
 
-    /// Takes a new queue pair through its states until it carries requests.
+    /// Moves a new queue pair through its states until it accepts requests.
     ///
     /// # Errors
     /// If a transition is refused.
@@ -135,7 +134,7 @@ impl Loopback {
     ) -> Result<(), DeviceError> {
         // SAFETY: live by the caller's promise.
         let qpn = unsafe { (*qp.as_ptr()).qp_num };
-        // As stock UCX sets this queue pair up; the proofs read through it.
+        // The access flags of stock UCX for this queue pair. The proofs read through it.
         let access = IBV_ACCESS_LOCAL_WRITE
             | IBV_ACCESS_REMOTE_WRITE
             | IBV_ACCESS_REMOTE_READ
@@ -147,7 +146,8 @@ impl Loopback {
             ..ibv_qp_attr::default()
         };
         let init_mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        // A request never leaves the adapter, so what serves the wire is set to what every port takes.
+        // Requests never leave the adapter, so the attributes for the wire have values that every
+        // port accepts.
         let mut rtr = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
             path_mtu: IBV_MTU_512,
@@ -178,7 +178,7 @@ impl Loopback {
             | IBV_QP_SQ_PSN
             | IBV_QP_MAX_QP_RD_ATOMIC;
         let modify = |attr: &mut ibv_qp_attr, mask: u32| {
-            // Cannot be lost: the mask has 27 bits.
+            // The conversion cannot fail: the mask has 27 bits.
             let mask = c_int::try_from(mask).unwrap_or(c_int::MAX);
             // SAFETY: the queue pair is live, the attributes are those that the mask names.
             match unsafe { lib.ibv_modify_qp(qp.as_ptr(), ptr::from_mut(attr), mask) } {
@@ -192,7 +192,7 @@ impl Loopback {
             ))
         };
         modify(&mut init, init_mask).map_err(|errno| refused("RESET to INIT", errno))?;
-        // A queue pair whose way is refused is still in INIT, so that another way may be tried.
+        // A queue pair whose route is refused is still in INIT, so another route may be tried.
         let mut connected = Err(0);
         for route in &self.routes {
             rtr.ah_attr = self.address(*route);
@@ -213,8 +213,8 @@ impl Loopback {
             ..ibv_ah_attr::default()
         };
         if let Route::Global(index, gid) = route {
-            // The hop limit stays zero, as stock UCX has it: the kernel sets its own where packets
-            // could leave the subnet.
+            // The hop limit stays zero, as in stock UCX: the kernel sets its own if packets could
+            // leave the subnet.
             address.is_global = 1;
             address.grh.dgid = gid;
             address.grh.sgid_index = index;
@@ -231,10 +231,10 @@ unsafe fn query_port(
     port: u8,
 ) -> Result<ibv_port_attr, DeviceError> {
     let mut attr = ibv_port_attr::default();
-    // The exported function fills in all but the youngest fields of the structure, and verbs.h
-    // passes its own structure to it in just this way (`___ibv_query_port`).
+    // The exported function fills in all but the newest fields of the structure. verbs.h passes its
+    // own structure to it in the same way (`___ibv_query_port`).
     let out = ptr::from_mut(&mut attr).cast();
-    // SAFETY: the context is live by the caller's promise, the structure is the one asked for.
+    // SAFETY: the context is live by the caller's promise, and the structure has the expected type.
     let errno = unsafe { lib.ibv_query_port(context.as_ptr(), port, out) };
     if errno == 0 {
         Ok(attr)

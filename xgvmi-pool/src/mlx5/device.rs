@@ -22,32 +22,32 @@ use crate::gate::{Gate, Inside};
 use crate::key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, RemoteKey, VirtAddr};
 use crate::sync::{Mutex, lock};
 
-/// How long closing waits for calls that are inside; commands are bounded by the kernel.
+/// Maximum time that closing waits for running calls. The kernel limits the time of a command.
 const CLOSE_WAIT: Duration = Duration::from_secs(60);
 
-/// Numbers of a device.
+/// Options of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Mlx5Options {
-    /// Port that the work queue is connected over. Default: the first one that is active.
+    /// Port of the work queue's connection. Default: the first active port.
     pub port: Option<u8>,
-    /// Entry of the port's GID table. Default: the first one on InfiniBand; on Ethernet the first one
-    /// that resolves, in UCX's order: RoCE v2 before v1, IPv4 before IPv6.
+    /// Index in the port's GID table. Default on InfiniBand: the first entry. Default on Ethernet:
+    /// the first entry that resolves, in UCX's order (RoCE v2 before v1, IPv4 before IPv6).
     pub gid_index: Option<u8>,
-    /// Size of the send queue in building blocks of 64 bytes: a bind takes three, an invalidation
-    /// two. Default 1024: 64 KiB, room for a chain of 336 binds.
+    /// Size of the send queue in building blocks of 64 bytes. A bind takes three, an invalidation
+    /// two. Default 1024: 64 KiB, enough for a chain of 336 binds.
     pub sq_wqebbs: u32,
-    /// How long a completion is waited for before the queue is given up. Default 5 s: a request
-    /// takes a microsecond, but a stopped virtual machine takes seconds.
+    /// Maximum wait for a completion before the device abandons the queue. Default 5 s: a request
+    /// takes a microsecond, but a paused virtual machine takes seconds.
     pub poll_timeout: Duration,
-    /// The adapter is known to open keys to other functions and to make aliases of theirs, so that it
-    /// is not asked. Default: no.
+    /// The adapter is known to support cross-function keys and aliases, so the device does not
+    /// query it. Default: no.
     pub is_known_to_cross: bool,
-    /// Who posts binds and invalidations. Default: this crate.
+    /// The code that posts binds and invalidations. Default: this crate.
     pub post: Post,
-    /// Whether a form of binds is proved before it is used first. Default: once in each
-    /// process.
+    /// Whether the device proves a form of binds before its first use. Default: once per process.
     pub prove: Prove,
-    /// Told once of each form that does not work, from within the call that found it. Default: nobody.
+    /// Callback for a form that does not work, called once per form from the call that detected it.
+    /// Default: none.
     pub on_failure: Option<OnFailure>,
 }
 
@@ -66,10 +66,11 @@ impl Default for Mlx5Options {
     }
 }
 
-/// Bounds of [`Mlx5Options::sq_wqebbs`]: two of the largest requests, and what every adapter takes.
+/// Bounds of [`Mlx5Options::sq_wqebbs`]: two of the largest requests, and a size that every adapter
+/// supports.
 const SQ_WQEBBS: std::ops::RangeInclusive<u32> = 64..=32_768;
 
-/// A function of an adapter, both its exporting and its importing side.
+/// A function of an adapter, with its exporting and its importing side.
 #[derive(Debug)]
 pub struct Mlx5Device {
     lib: Arc<Mlx5Lib>,
@@ -79,8 +80,8 @@ pub struct Mlx5Device {
     options: Mlx5Options,
     queues: Queues,
     proofs: Proofs,
-    /// All objects that were made and not destroyed, by their index. A key and an alias never have
-    /// the same: both are entries of the function's key table.
+    /// All existing objects by index. A key and an alias never have the same index: both are
+    /// entries of the function's key table.
     objects: Mutex<HashMap<MkeyIndex, Object>>,
     gate: Gate,
     fork: ForkGuard,
@@ -91,19 +92,19 @@ struct Object(NonNull<mlx5dv_devx_obj>);
 
 // SAFETY: DEVX objects belong to the process and are safe to use from any thread.
 unsafe impl Send for Object {}
-// SAFETY: the pointers are libibverbs' and libmlx5's objects, safe to use from any thread; all else
-// is Send and Sync by itself.
+// SAFETY: the pointers are libibverbs' and libmlx5's objects, safe to use from any thread; all
+// other fields are Send and Sync by themselves.
 unsafe impl Send for Mlx5Device {}
 // SAFETY: as above.
 unsafe impl Sync for Mlx5Device {}
 
 impl Mlx5Device {
-    /// Opens the function behind a verbs context. The work queue is made with the first bind, so
-    /// that an importer has none.
+    /// Opens the function of a verbs context. The first bind creates the work queue, so an importer
+    /// has none.
     ///
     /// # Errors
-    /// If the adapter cannot open keys to other functions, or does not answer; if the options are
-    /// out of range.
+    /// If the adapter does not support cross-function keys, or does not answer; if an option is out
+    /// of range.
     ///
     /// # Safety
     /// `context` was opened by `lib` with DEVX, `pd` was allocated on it, and both outlive
@@ -155,9 +156,9 @@ impl Mlx5Device {
         }))
     }
 
-    /// Destroys the work queue and all objects that are left, after which the device refuses every
-    /// call and the caller may close context and domain. Call it once pool and alias map are
-    /// closed. True if nothing is left behind. In a forked child it does nothing.
+    /// Destroys the work queue and all remaining objects. Afterwards the device refuses every call,
+    /// and the caller may close context and domain. Close the pool and the alias map first. Returns
+    /// true if the device destroyed every object. In a forked child it does nothing.
     pub fn close(&self) -> bool {
         if self.fork.parent().is_some() {
             self.queues.forget();
@@ -167,31 +168,31 @@ impl Mlx5Device {
             return true;
         }
         if !self.gate.wait_empty(CLOSE_WAIT) {
-            // Somebody hangs in the kernel; taking the objects away under them would be worse.
+            // A call is stuck in the kernel. It would be worse to destroy its objects under it.
             return false;
         }
         let mut clean = self.queues.close().is_ok();
         for (index, Object(made)) in lock(&self.objects).drain() {
             let object = || format!("{index:?}");
-            // SAFETY: in the table, so made and not destroyed.
+            // SAFETY: the object is in the table, so it was created and not destroyed.
             let gone = unsafe { command::destroy(&self.lib, made, "DESTROY", object) };
             clean &= gone.is_ok();
         }
         clean
     }
 
-    /// The forms of binds that were proved so far, or failed.
+    /// The forms of binds that were proved or that failed so far.
     #[must_use]
     pub fn proofs(&self) -> Vec<Proof> {
         self.proofs.done()
     }
 
-    /// Proves a form of binds ahead of its first use, with a free key of this device that nobody else
-    /// uses meanwhile and that is free afterwards. The first bind finds it proved; a form that is proved
-    /// costs nothing here.
+    /// Proves a form of binds ahead of its first use, with a free key of this device. No other code
+    /// may use the key meanwhile. The key is free afterwards. The first bind then finds the form
+    /// proved. A form that is already proved costs nothing here.
     ///
     /// # Errors
-    /// If the form does not work, or that could not be found out.
+    /// If the form does not work, or the proof was inconclusive.
     pub fn prove(&self, form: Form, key: Mkey) -> Result<(), ChainError> {
         let not_posted = |source| ChainError {
             done: 0,
@@ -206,7 +207,7 @@ impl Mlx5Device {
         if proved.is_err()
             && let Ok(queue) = self.queues.get()
         {
-            // The proof may have left the key bound; the memory behind it is registered no more.
+            // The proof may have left the key bound. The memory behind it is no longer registered.
             let _free = queue.run(&[UmrOp::Invalidate { mkey: key }]);
         }
         proved
@@ -222,10 +223,10 @@ impl Mlx5Device {
         read::read(&self.queues, key, from, into)
     }
 
-    /// Who posts to the work queue in use.
+    /// The code that posts to the present work queue.
     ///
     /// # Errors
-    /// If there is no queue and none can be made now.
+    /// If there is no queue and none can be created now.
     pub fn posted_by(&self) -> Result<Post, DeviceError> {
         let _inside = self.enter()?;
         Ok(self.queues.get()?.posted_by())
@@ -259,10 +260,11 @@ impl Mlx5Device {
                 errno,
             });
         };
-        // SAFETY: it was in the table, so made and not destroyed, and now it is this call's alone.
+        // SAFETY: it was in the table, so it was created and not destroyed. Now only this call has
+        // it.
         let gone = unsafe { command::destroy(&self.lib, made, call, object) };
         if gone.is_err() {
-            // Still there, for closing to try again.
+            // It still exists: closing tries again.
             self.keep(index, made);
         }
         gone
@@ -287,7 +289,7 @@ impl MkeyDevice for Mlx5Device {
 
     fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError> {
         let _inside = self.enter()?;
-        // SAFETY: context and domain are live, the device being open.
+        // SAFETY: context and domain are live because the device is open.
         let (index, made) = unsafe { mkey::create(&self.lib, self.context, self.pdn, spec) }?;
         self.keep(index, made);
         Ok(index)
@@ -325,7 +327,7 @@ impl AliasDevice for Mlx5Device {
 
     fn create_alias(&self, key: &RemoteKey, access: &AccessKey) -> Result<Alias, DeviceError> {
         let _inside = self.enter()?;
-        // SAFETY: context and domain are live, the device being open.
+        // SAFETY: context and domain are live because the device is open.
         let (made, object) =
             unsafe { alias::create(&self.lib, self.context, self.pdn, key, access) }?;
         self.keep(made.index, object);

@@ -1,12 +1,12 @@
-//! Tells a forked child from its parent, at the price of a load.
+//! Detects a forked child at the cost of one load.
 //!
-//! The adapter's objects belong to the process that made them: a child shares their memory and the
-//! kernel's file, so that whatever it posted or destroyed would be the parent's.
+//! The adapter's objects belong to the process that created them. A child shares their memory and
+//! the kernel's file, so its requests and destructions would affect the parent.
 
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// A page that the kernel empties in a child.
+/// A page that the kernel clears in a child.
 #[derive(Debug)]
 pub(super) struct ForkGuard {
     page: NonNull<u8>,
@@ -14,7 +14,7 @@ pub(super) struct ForkGuard {
     parent: u32,
 }
 
-// SAFETY: the page is written before the guard exists, and only read after.
+// SAFETY: the page is written before the guard exists, and only read afterwards.
 unsafe impl Send for ForkGuard {}
 // SAFETY: as above.
 unsafe impl Sync for ForkGuard {}
@@ -23,13 +23,13 @@ impl ForkGuard {
     /// A guard of the calling process.
     ///
     /// # Errors
-    /// If the kernel has no page to give or is older than 4.14.
+    /// If the kernel does not map a page or is older than 4.14.
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: asks for a constant of the system.
+        // SAFETY: queries a constant of the system.
         let len = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let page = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -48,11 +48,11 @@ impl ForkGuard {
         Ok(guard)
     }
 
-    /// The parent, if the calling process is a child of the one that made the guard.
+    /// The parent's id, if the calling process is a forked child of the guard's creator.
     #[inline]
     pub(super) fn parent(&self) -> Option<u32> {
         // SAFETY: the page is mapped as long as the guard lives. Volatile, because the kernel
-        // changes it behind the language's back.
+        // changes it outside the language's memory model.
         let here = unsafe { self.page.read_volatile() };
         (here == 0).then_some(self.parent)
     }
@@ -60,7 +60,7 @@ impl ForkGuard {
 
 impl Drop for ForkGuard {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody else has it.
+        // SAFETY: mapped by `new` and not shared.
         unsafe { libc::munmap(self.page.as_ptr().cast(), self.len) };
     }
 }

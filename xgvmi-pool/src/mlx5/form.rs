@@ -1,19 +1,20 @@
-//! The forms of bind requests, of which each has to prove itself before a key is bound by it.
+//! The forms of bind requests. The device proves each form before the first bind with it.
 
 use std::fmt;
 
 use crate::region::Region;
 use crate::span::Span;
 
-/// How a bind is written. Invalidations have one form, which is proved with each of these.
+/// The encoding of a bind. Invalidations have one form, and the proof of each bind form includes
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Form {
-    /// One registration below 2 GiB: the request that libmlx5 writes for `IBV_WR_BIND_MW` of a type 1
-    /// window, and that stock UCX posts.
+    /// One registration below 2 GiB: libmlx5's request for `IBV_WR_BIND_MW` of a type 1 window,
+    /// which stock UCX posts.
     Stock,
-    /// Several registrations, or 2 GiB and more: the same request with a longer translation list,
-    /// which no stock program posts.
+    /// Several registrations, or 2 GiB and more: the same request with a longer translation list.
+    /// No stock program posts it.
     List,
 }
 
@@ -21,10 +22,10 @@ impl Form {
     /// Both forms.
     pub const ALL: [Self; 2] = [Self::Stock, Self::List];
 
-    /// Bytes from which on a region needs the list: the length of a list entry has 31 bits.
+    /// Length from which on a region needs the list: the length of a list entry has 31 bits.
     pub const STOCK_BYTES_END: u64 = 1 << 31;
 
-    /// The form that a bind to this memory takes.
+    /// The form of a bind to this memory.
     #[must_use]
     pub fn of(span: &Span<'_>) -> Self {
         match Self::stock_region(span) {
@@ -43,7 +44,7 @@ impl Form {
         }
     }
 
-    /// The form's place in a table of forms.
+    /// The form's index in a table of forms.
     pub(super) const fn place(self) -> usize {
         match self {
             Self::Stock => 0,

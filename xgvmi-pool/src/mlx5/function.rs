@@ -10,8 +10,8 @@ use mlx5dv_sys::{MLX5DV_CONTEXT_FLAGS_DEVX, Mlx5Lib, ibv_context, ibv_pd, mlx5dv
 use super::device::{Mlx5Device, Mlx5Options};
 use crate::error::DeviceError;
 
-/// An open function. Dropping it closes the device that [`Function::device`] gave, which refuses every call from then
-/// on.
+/// An open function. Dropping it closes the device of [`Function::device`], which refuses every
+/// call afterwards.
 ///
 /// May be used from any thread.
 #[derive(Debug)]
@@ -23,19 +23,20 @@ pub struct Function {
     device: OnceLock<Arc<Mlx5Device>>,
 }
 
-// SAFETY: the pointers are libibverbs' objects, safe to use from any thread; all else is Send by itself.
+// SAFETY: the pointers are libibverbs' objects, safe to use from any thread; all other fields are
+// Send by themselves.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// Opens the mlx5 device of that name with DEVX, or the first one where none is given.
+    /// Opens the mlx5 device of that name with DEVX, or the first device if no name is given.
     ///
     /// # Errors
-    /// If there is no such device, or it does not open: what there is, is named.
+    /// If there is no such device, or it does not open. The error lists the available devices.
     pub fn open(lib: &Arc<Mlx5Lib>, name: Option<&str>) -> Result<Self, DeviceError> {
         let mut count: c_int = 0;
-        // SAFETY: the list is freed below, once the device is open.
+        // SAFETY: the list is freed below, after the device was opened.
         let list = unsafe { lib.ibv_get_device_list(&raw mut count) };
         if list.is_null() {
             return Err(last_error("a list of devices (ibv_get_device_list)"));
@@ -80,7 +81,7 @@ impl Function {
         let pd = unsafe { lib.ibv_alloc_pd(context.as_ptr()) };
         let Some(pd) = NonNull::new(pd) else {
             let error = last_error("a protection domain (ibv_alloc_pd)");
-            // SAFETY: just opened, and nothing is made on it.
+            // SAFETY: just opened, and it has no objects.
             unsafe { lib.ibv_close_device(context.as_ptr()) };
             return Err(error);
         };
@@ -102,7 +103,7 @@ impl Function {
     /// What pool and alias map work on. The first call opens it with the options; later ones give the same.
     ///
     /// # Errors
-    /// As [`Mlx5Device::open`].
+    /// The errors of [`Mlx5Device::open`].
     pub fn device(&self, options: Mlx5Options) -> Result<Arc<Mlx5Device>, DeviceError> {
         if let Some(device) = self.device.get() {
             return Ok(Arc::clone(device));
@@ -110,7 +111,7 @@ impl Function {
         // SAFETY: opened with DEVX by this library; both are closed by the drop, after the device.
         let device =
             unsafe { Mlx5Device::open(Arc::clone(&self.lib), self.context, self.pd, options) }?;
-        // Another thread may have been faster: then this one's is dropped, which closes it.
+        // Another thread may have been faster. Dropping this thread's device closes it.
         Ok(Arc::clone(self.device.get_or_init(|| device)))
     }
 
@@ -122,10 +123,11 @@ impl Function {
 impl Drop for Function {
     fn drop(&mut self) {
         if self.device.get().is_some_and(|device| !device.close()) {
-            // Somebody is inside of it, or left something behind: what they use stays.
+            // A call is still inside, or an object remains: keep the domain and the context that it
+            // uses.
             return;
         }
-        // SAFETY: nothing of the domain is left: the device is closed, and `Steps` borrow the function.
+        // SAFETY: the domain has no objects: the device is closed, and `Steps` borrow the function.
         unsafe { self.lib.ibv_dealloc_pd(self.pd.as_ptr()) };
         // SAFETY: its domain is gone.
         unsafe { self.lib.ibv_close_device(self.context.as_ptr()) };

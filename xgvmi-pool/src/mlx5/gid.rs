@@ -1,14 +1,14 @@
-//! Addresses of a port: which entries of its GID table are tried, and in which order.
+//! Addresses of a port: candidate entries of its GID table and their order.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use mlx5dv_sys::{IBV_GID_TYPE_ROCE_V2, Mlx5Lib, ibv_context, ibv_gid, ibv_gid_entry};
 
-/// Entries of all ports of a device that are looked at. A port of mlx5 has 256.
+/// Maximum number of entries to read, over all ports of a device. A port of mlx5 has 256.
 const ENTRIES_MAX: usize = 1024;
 
-/// The entry at a place of the table, unless it is empty.
+/// The entry at an index of the table, or `None` if it is empty.
 ///
 /// # Safety
 /// `context` is a live context made by `lib`.
@@ -22,12 +22,12 @@ pub(super) unsafe fn at(
     // SAFETY: the context is live by the caller's promise.
     let failed =
         unsafe { lib.ibv_query_gid(context.as_ptr(), port, c_int::from(index), &raw mut gid) };
-    // The last half of an address in use is never zero; an entry that is not in use is.
+    // The second half of an address in use is never zero. That of an unused entry is zero.
     (failed == 0 && bytes(&gid)[8..] != [0; 8]).then_some((index, gid))
 }
 
-/// All entries of an Ethernet port, as `UCX_IB_GID_INDEX=auto` prefers them: RoCE v2 before v1, IPv4
-/// before IPv6, then by their places (UCX 1.20, `uct_ib_device_select_gid`).
+/// All entries of an Ethernet port, in the order of `UCX_IB_GID_INDEX=auto`: RoCE v2 before v1,
+/// IPv4 before IPv6, then by index (UCX 1.20, `uct_ib_device_select_gid`).
 ///
 /// # Safety
 /// `context` is a live context made by `lib`.
@@ -38,11 +38,12 @@ pub(super) unsafe fn in_order_of_ucx(
 ) -> Vec<(u8, ibv_gid)> {
     let mut entries = vec![ibv_gid_entry::default(); ENTRIES_MAX];
     let (out, size) = (entries.as_mut_ptr(), size_of::<ibv_gid_entry>());
-    // SAFETY: the context is live by the caller's promise; there is room for so many entries.
+    // SAFETY: the context is live by the caller's promise; the buffer has space for this number of
+    // entries.
     let found = unsafe { lib._ibv_query_gid_table(context.as_ptr(), out, ENTRIES_MAX, 0, size) };
     let Ok(found) = usize::try_from(found) else {
-        // The first entry is the one that stock UCX takes for its own queue pair of this kind.
-        // SAFETY: the caller's promise.
+        // Stock UCX uses the first entry for its own queue pair of this kind. SAFETY: the caller's
+        // promise.
         return unsafe { at(lib, context, port, 0) }.into_iter().collect();
     };
     entries.truncate(found);
@@ -66,11 +67,11 @@ fn sorted(port: u8, entries: &[ibv_gid_entry]) -> Vec<(u8, ibv_gid)> {
         .collect()
 }
 
-/// How an IPv4 address begins as an IPv6 one.
+/// Prefix of an IPv4 address in IPv6 form.
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 fn bytes(gid: &ibv_gid) -> [u8; 16] {
-    // SAFETY: the union is sixteen plain bytes, whatever was written.
+    // SAFETY: all fields of the union are sixteen plain bytes.
     unsafe { gid.raw }
 }
 
@@ -94,7 +95,7 @@ mod tests {
     fn entries_come_in_the_order_of_ucx() {
         let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1];
         let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
-        // As the kernel fills a table: link-local first, then each address, in each type.
+        // The kernel's order in a table: link-local first, then each address, in each type.
         let (v1, v2) = (IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2);
         let table = [
             entry(1, 0, v1, link_local),

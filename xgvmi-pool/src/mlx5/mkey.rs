@@ -1,4 +1,4 @@
-//! Pooled keys: created free and able to be changed by work requests, opened to other functions.
+//! Pooled keys: created free, modifiable by work requests, and opened to other functions.
 
 use std::ptr::NonNull;
 
@@ -11,14 +11,14 @@ use crate::device::MkeySpec;
 use crate::error::DeviceError;
 use crate::key::{AccessKey, MkeyIndex};
 
-/// Entries of a key's list are counted in fours (libmlx5 aligns likewise).
+/// The size of a key's list is a multiple of four entries (libmlx5 aligns likewise).
 const LIST_ALIGN: u32 = 4;
-/// Where the key's context starts in the command, as fields count.
+/// Offset of the key's context in the command.
 const CONTEXT_AT: u32 = 0x10;
 const _: () = assert!(CONTEXT_AT as usize == mkey::CREATE_CONTEXT_AT);
 
-/// Creates a key. It is the one that `mlx5dv_create_mkey` makes for an indirect key; made here
-/// because that one keeps the adapter's status to itself.
+/// Creates a key that equals an indirect key of `mlx5dv_create_mkey`. This crate sends the command
+/// itself because `mlx5dv_create_mkey` does not return the adapter's status.
 ///
 /// # Errors
 /// If the kernel or the adapter refuses.
@@ -37,7 +37,7 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's promise.
     let (made, answer): (_, [u8; cmd::HEADER_BYTES]) =
         unsafe { command::create(lib, context, CALL, object, &input) }?;
-    // Cannot be refused: the field is 24 bits wide.
+    // The conversion cannot fail: the field is 24 bits wide.
     let index = u32::try_from(cmd::OBJECT_NUMBER.get(&answer)).unwrap_or(0);
     let index = MkeyIndex::new(index).unwrap_or(MkeyIndex::MAX);
     // SAFETY: the caller's promise.
@@ -45,9 +45,8 @@ pub(super) unsafe fn create(
     match allowed {
         Ok(()) => Ok((index, made)),
         Err(error) => {
-            // What opening was refused for is the error to tell; a key that stays behind is found
-            // when the context closes.
-            // SAFETY: just created.
+            // Report the error of `allow`. If the destruction fails too, the key ends with the
+            // context. SAFETY: just created.
             let _left = unsafe { command::destroy(lib, made, "DESTROY_MKEY", String::new) };
             Err(error)
         }
@@ -96,8 +95,8 @@ pub(super) unsafe fn allow(
 mod tests {
     use super::*;
 
-    /// What `mlx5dv_create_mkey` of rdma-core 44 sends for an indirect key of four entries
-    /// (`providers/mlx5/verbs.c`, `_mlx5dv_create_mkey`).
+    /// The command that `mlx5dv_create_mkey` of rdma-core 44 sends for an indirect key of four
+    /// entries (`providers/mlx5/verbs.c`, `_mlx5dv_create_mkey`).
     #[test]
     fn the_command_is_that_of_libmlx5() {
         let spec = MkeySpec {

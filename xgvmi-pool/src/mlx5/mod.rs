@@ -1,8 +1,9 @@
-//! The real device: keys, aliases and a work queue of an mlx5 adapter, over libibverbs and libmlx5.
+//! The hardware device: keys, aliases and a work queue of an mlx5 adapter, through libibverbs and
+//! libmlx5.
 //!
-//! Keys and aliases are made by DEVX commands. Binds and invalidations are UMR work requests that
-//! this module writes itself into a queue pair of its own, connected to itself, which nobody else
-//! posts to: a chain of them costs one doorbell and one completion.
+//! DEVX commands create keys and aliases. UMR work requests bind and invalidate keys. This module
+//! writes them into its own queue pair, which is connected to itself and has no other user. A chain
+//! of requests costs one doorbell and one completion.
 
 mod alias;
 mod caps;
@@ -39,7 +40,7 @@ pub use proof::ProofStep;
 pub use proofs::{FormFailure, OnFailure, Outcome, Proof, Prove};
 pub use read::ReadError;
 pub use send::Post;
-// What `Mlx5Device::open` is called with.
+// Types of the arguments of `Mlx5Device::open`.
 pub use mlx5dv_sys::{LoadError, Mlx5Lib, ibv_context, ibv_pd};
-// For those who look a region's registration up in somebody else's structures.
+// For callers that read the registration of a region from another library's structures.
 pub use mlx5dv_sys::ibv_mr;

@@ -1,5 +1,5 @@
-//! How far the requests of one queue have got, as its completions tell. No I/O: this can be tested
-//! without a device.
+//! Progress of the requests of one queue, derived from its completions. No I/O: unit tests need no
+//! device.
 
 use std::sync::OnceLock;
 
@@ -10,54 +10,55 @@ use super::wqe::Request;
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::sync::{AtomicU64, Ordering};
 
-/// What is done and what will not be. Building blocks of the send queue are numbered from zero and
-/// never come round, so that a number means one request for as long as the queue lives.
+/// Completed requests, and the failure of the queue. The numbers of building blocks in the send
+/// queue start at zero and never wrap, so a number identifies one request during the life of the
+/// queue.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Number of the first building block of the last request that reported completion, plus one.
+    /// Number of the first building block of the last completed signaled request, plus one.
     done: AtomicU64,
     failure: OnceLock<Failure>,
 }
 
-/// What ended a queue.
+/// The end of a queue.
 #[derive(Clone, Debug)]
 struct Failure {
-    /// Requests that start below this building block are done.
+    /// Requests that start below this building block are complete.
     at: u64,
     rest: Rest,
     error: DeviceError,
 }
 
-/// Where a chain lies in the ring.
+/// Position of a chain in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticket {
     /// First building block of the first request.
     pub(super) first: u64,
-    /// First building block of the last request, which reports for all.
+    /// First building block of the last request, which generates the completion of the chain.
     pub(super) last: u64,
 }
 
 impl Progress {
-    /// Building blocks below this one may be written again: what they held is done.
+    /// Building blocks below this one may be overwritten: their requests are complete.
     #[inline]
     pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Why the queue carries nothing any more, if so.
+    /// The reason why the queue accepts no more requests, if there is one.
     #[inline]
     pub(super) fn failure(&self) -> Option<&DeviceError> {
         self.failure.get().map(|failure| &failure.error)
     }
 
-    /// What became of a chain, if that is known.
+    /// The result of a chain, if it is known.
     #[inline]
     pub(super) fn outcome<R: Request>(
         &self,
         ticket: Ticket,
         chain: &[R],
     ) -> Option<Result<(), ChainError>> {
-        // Before a look at the failure: what was done before it is done.
+        // Before the check for a failure: earlier completions remain valid.
         if self.done() > ticket.last {
             return Some(Ok(()));
         }
@@ -69,11 +70,11 @@ impl Progress {
         Some(Err(failure.of_chain(ticket, chain)))
     }
 
-    /// Takes note of one completion. Called by one thread at a time, in the order of the queue.
+    /// Records one completion. Called by one thread at a time, in the order of the queue.
     #[inline]
     pub(super) fn count(&self, cqe: &Cqe, qpn: u32) {
         let done = self.done.load(Ordering::Relaxed);
-        // The adapter counts modulo 2^16, and fewer building blocks than that are on their way.
+        // The adapter counts modulo 2^16, and fewer building blocks than that are in flight.
         let ahead = cqe.wqe_counter.wrapping_sub(low16(done));
         let at = done + u64::from(ahead);
         match cqe.opcode {
@@ -87,12 +88,12 @@ impl Progress {
                     vendor: cqe.vendor_syndrome,
                 },
             }),
-            // Nothing else is ever reported for a send queue.
+            // A send queue reports no other completions.
             _ => {}
         }
     }
 
-    /// Gives the queue up: what is not done by now may be done or not.
+    /// Abandons the queue: outstanding requests may or may not have been executed.
     pub(super) fn give_up(&self, error: DeviceError) {
         self.fail(Failure {
             at: self.done(),
@@ -101,14 +102,14 @@ impl Progress {
         });
     }
 
-    /// Ends the queue. The first reason is the one that counts: all later ones follow from it.
+    /// Ends the queue. Only the first reason counts, because all later failures follow from it.
     fn fail(&self, failure: Failure) {
         let _later = self.failure.set(failure);
     }
 }
 
 impl Failure {
-    /// What the failure means for a chain that it met.
+    /// The error of a chain that was outstanding at the failure.
     fn of_chain<R: Request>(&self, ticket: Ticket, chain: &[R]) -> ChainError {
         let mut position = ticket.first;
         let mut done = 0;
@@ -192,7 +193,7 @@ mod tests {
             progress.count(&good(at), QPN);
             assert_eq!(progress.done(), at + 1);
         }
-        // One request later than the last, and as many as a ring can hold.
+        // One request later than the last one, as far as a ring permits.
         progress.count(&good(at + 32_768), QPN);
         assert_eq!(progress.done(), at + 32_769);
     }
@@ -208,7 +209,7 @@ mod tests {
             last: 16,
         };
         progress.count(&good(0), QPN);
-        // The third request of the chain is refused, and all behind it are flushed.
+        // The adapter refuses the third request of the chain and flushes all requests behind it.
         progress.count(&bad(6, cqe::syndrome::MW_BIND_ERR), QPN);
         progress.count(&bad(8, cqe::syndrome::WR_FLUSH_ERR), QPN);
         progress.count(&bad(10, cqe::syndrome::WR_FLUSH_ERR), QPN);
@@ -226,8 +227,8 @@ mod tests {
         }
     }
 
-    /// D5 of stock UCX: a completion that comes after its request was given up must not be taken for
-    /// the next one's.
+    /// Defect D5 of stock UCX: a completion that arrives after its request was abandoned must not
+    /// count for the next request.
     #[test]
     fn a_late_completion_counts_for_no_other_request() {
         let progress = Progress::default();

@@ -1,10 +1,10 @@
-//! The proof of a form of binds: bytes of this process, read back through a key by the adapter.
+//! The proof of a form of binds: the adapter reads bytes of this process through a key.
 //!
-//! The key that is about to be bound for the first time is bound to a small buffer instead. Through
-//! it, at the buffer's addresses, the adapter must read what is there; it must refuse to read one
-//! byte more; and once the key is invalid it must refuse to read at all. Then the key is free as
-//! before. What is refused breaks its queue pair, so that such reads have one of their own, which
-//! reads something good first: a refusal is not taken for a queue pair that reads nothing.
+//! The proof binds the key of the first bind to a small buffer instead. Through the key, at the
+//! buffer's addresses, the adapter must read the content of the buffer. It must refuse to read one
+//! byte more, and after the invalidation it must refuse every read. The key is then free as before.
+//! A refused read breaks its queue pair, so such reads have a queue pair of their own. That queue
+//! pair first reads successfully, so the proof does not mistake a broken queue pair for a refusal.
 
 use std::ptr::{self, NonNull};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,18 +25,18 @@ use crate::key::{Lkey, Mkey, Rkey, VirtAddr};
 use crate::region::Region;
 use crate::span::Span;
 
-/// Bytes that a key is bound to.
+/// Number of bytes that the key is bound to.
 const BOUND: usize = 64;
-/// Where they lie in the page, with other bytes before and behind them.
+/// Their offset in the page, with other bytes before and behind them.
 const SOURCE: usize = 192;
-/// Where they are read to, and one byte more.
+/// Offset of the target of the reads, which takes one byte more.
 const TARGET: usize = 2048;
-/// Bytes of the page that is registered.
+/// Bytes of the registered page.
 const PAGE: usize = 4096;
-/// What the target holds before each read.
+/// Content of the target before each read.
 const EMPTY: u8 = 0;
 
-/// What a proof needs.
+/// Inputs of a proof.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bench<'d> {
     pub(super) recipe: &'d Recipe,
@@ -47,15 +47,15 @@ pub(super) struct Bench<'d> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProofStep {
-    /// The key was bound.
+    /// Bind the key.
     Bind,
-    /// The bytes were read through it, at their addresses.
+    /// Read the bytes through the key, at their addresses.
     Read,
-    /// A read of one byte more was refused.
+    /// A read of one byte more must fail.
     Beyond,
-    /// The key was made free.
+    /// Invalidate the key.
     Invalidate,
-    /// A read through the free key was refused.
+    /// A read through the free key must fail.
     Invalid,
 }
 
@@ -71,12 +71,12 @@ impl std::fmt::Display for ProofStep {
     }
 }
 
-/// Why there is no proof.
+/// The reason why a form is not proved.
 #[derive(Clone, Debug)]
 pub(super) enum NoProof {
-    /// The form does not work: this step, with this syndrome if there was one.
+    /// The form does not work: the failed step, and its syndrome if there was one.
     Failed { step: ProofStep, syndrome: u8 },
-    /// Something else came in between.
+    /// An unrelated error interrupted the proof.
     Inconclusive(DeviceError),
 }
 
@@ -86,7 +86,8 @@ impl From<DeviceError> for NoProof {
     }
 }
 
-/// Proves a form with a free key, which is free afterwards. On failure it may be in any state.
+/// Proves a form with a free key, which is free afterwards. After a failure the key may be in any
+/// state.
 pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoProof> {
     let mut page = Page::new()?;
     page.fill();
@@ -99,7 +100,7 @@ pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoPro
         })
     };
     let whole = [part(0, BOUND)?];
-    // Two entries of the list, so that the second is what the first one ends at.
+    // Two entries of the list: the second begins at the end of the first.
     let halves = [part(0, BOUND / 2)?, part(BOUND / 2, BOUND / 2)?];
     let parts: &[Region] = match form {
         Form::Stock => &whole,
@@ -123,7 +124,7 @@ pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoPro
     ran.map_err(|error| failed(ProofStep::Read, error))?;
     memory.compare(ProofStep::Read)?;
 
-    // A queue pair that lives to be refused.
+    // A queue pair for reads that fail.
     let reader = Reader::new(bench.recipe, bench.queue)?;
     let key = Rkey::from_raw(key.raw());
     reads(&reader, &memory, key)?;
@@ -138,8 +139,8 @@ pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoPro
     is_refused(&reader, &memory, (key, BOUND), ProofStep::Invalid)
 }
 
-/// An error completion that is about the request itself speaks against its form; all else does not. A
-/// read that the other side of the same queue pair refuses may be flushed.
+/// Only an error completion of the request itself counts against its form. If the responder side of
+/// the same queue pair refuses a read, the read may also be flushed.
 fn failed(step: ProofStep, error: ChainError) -> NoProof {
     match error.source {
         DeviceError::Completion { syndrome, .. }
@@ -151,7 +152,7 @@ fn failed(step: ProofStep, error: ChainError) -> NoProof {
     }
 }
 
-/// One page that nobody else has anything in: a registered page may be missing in a forked child.
+/// A page for this proof only: a registered page may be missing in a forked child.
 #[derive(Debug)]
 struct Page(NonNull<u8>);
 
@@ -161,7 +162,7 @@ impl Page {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
         match NonNull::new(page) {
             Some(made) if page != libc::MAP_FAILED => Ok(Self(made.cast())),
@@ -169,7 +170,8 @@ impl Page {
         }
     }
 
-    /// Bytes that no two places near each other share, nor two proofs after each other.
+    /// Fills the source with bytes that differ between nearby offsets and between consecutive
+    /// proofs.
     fn fill(&mut self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.subsec_nanos());
@@ -179,7 +181,7 @@ impl Page {
             state ^= state >> 7;
             state ^= state << 17;
             let [byte, ..] = state.to_le_bytes();
-            // SAFETY: within the page, which is this value's own.
+            // SAFETY: within the page, which this value owns.
             unsafe { self.0.add(at).write_volatile(byte | 1) };
         }
     }
@@ -187,7 +189,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and registered no more.
+        // SAFETY: mapped by `new`, and no longer registered.
         unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
     }
 }
@@ -238,7 +240,7 @@ impl<'d> Registration<'d> {
         unsafe { self.page.0.add(at).read_volatile() }
     }
 
-    /// What is there to be read has arrived, and nothing else.
+    /// Checks that exactly the requested bytes have arrived.
     fn compare(&self, step: ProofStep) -> Result<(), NoProof> {
         let arrived = (0..BOUND).all(|at| self.byte(TARGET + at) == self.byte(SOURCE + at));
         match arrived && self.byte(TARGET + BOUND) == EMPTY {
@@ -249,7 +251,7 @@ impl<'d> Registration<'d> {
 
     fn clear(&self) {
         for at in 0..=BOUND {
-            // SAFETY: within the page, which this value has for itself, and no read is under way.
+            // SAFETY: within the page, which only this value uses, and no read is in progress.
             unsafe { self.page.0.add(TARGET + at).write_volatile(EMPTY) };
         }
     }
@@ -261,8 +263,8 @@ impl<'d> Registration<'d> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        // What the kernel does not take back goes with the context.
-        // SAFETY: registered by `new`, and nobody uses it any more.
+        // If the kernel refuses, the registration ends with the context. SAFETY: registered by
+        // `new`, and no longer in use.
         unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
     }
 }
@@ -278,7 +280,7 @@ fn transfer(memory: &Registration<'_>, (rkey, len): (Rkey, usize)) -> Transfer {
     }
 }
 
-/// Reads what the key must give.
+/// A read that the key must permit.
 fn reads(reader: &Reader<'_>, memory: &Registration<'_>, key: Rkey) -> Result<(), NoProof> {
     memory.clear();
     match reader.read(transfer(memory, (key, BOUND)))? {
@@ -290,7 +292,7 @@ fn reads(reader: &Reader<'_>, memory: &Registration<'_>, key: Rkey) -> Result<()
     }
 }
 
-/// Reads what the key must not give.
+/// A read that the key must refuse.
 fn is_refused(
     reader: &Reader<'_>,
     memory: &Registration<'_>,
@@ -299,8 +301,8 @@ fn is_refused(
 ) -> Result<(), NoProof> {
     memory.clear();
     match reader.read(transfer(memory, read))? {
-        // The queue pair is both sides: the side that refuses may flush the other's request before
-        // its own answer arrives.
+        // The queue pair is both sides. The side that refuses may flush the other side's request
+        // before its own answer arrives.
         Some(
             syndrome::REMOTE_ACCESS_ERR
             | syndrome::REMOTE_OP_ERR
@@ -314,7 +316,7 @@ fn is_refused(
     }
 }
 
-/// Cannot be lost: lengths are those of one page.
+/// The conversion cannot fail: lengths are at most one page.
 fn number(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

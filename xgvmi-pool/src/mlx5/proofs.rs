@@ -1,4 +1,4 @@
-//! Which forms of binds are proved on a device, and which failed.
+//! The proofs of forms of binds on a device, with their outcomes.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -16,31 +16,31 @@ use crate::error::{ChainError, DeviceError, Rest};
 use crate::key::Mkey;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// Whether a form of binds is proved before it is used first.
+/// Whether the device proves a form of binds before its first use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Prove {
-    /// Once in each process for each device.
+    /// Once per process and device.
     #[default]
     Yes,
-    /// Not at all.
+    /// Never.
     No,
-    /// Once for each model and firmware of adapter, which a file below the user's cache directory
-    /// (`$XDG_CACHE_HOME/xgvmi`, else `$HOME/.cache/xgvmi`) remembers. Where that directory cannot be
-    /// trusted, by each process.
+    /// Once per model and firmware of an adapter. A file in the user's cache directory
+    /// (`$XDG_CACHE_HOME/xgvmi`, else `$HOME/.cache/xgvmi`) records it. Without a trusted
+    /// directory, once per process.
     Once,
 }
 
-/// What came of the proof of a form.
+/// Outcome of the proof of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
     /// The form works.
     Proved,
-    /// The form worked before: on another context of this process, or with [`Prove::Once`] in
-    /// another process, on an adapter of this model and firmware.
+    /// An earlier proof succeeded: on another context of this process, or with [`Prove::Once`] in
+    /// another process, on an adapter of the same model and firmware.
     Remembered,
-    /// The form does not work here, and is not used.
+    /// The form does not work here. The device does not use it.
     Failed(FormFailure),
 }
 
@@ -50,11 +50,11 @@ pub enum Outcome {
 pub struct FormFailure {
     /// The form.
     pub form: Form,
-    /// What showed it; `None` if the proof could not be carried out at all.
+    /// The failed step; `None` if the proof could not run.
     pub step: Option<ProofStep>,
     /// Syndrome of the completion, zero if there was none.
     pub syndrome: u8,
-    /// What stood in the way of the proof.
+    /// The error that prevented the proof.
     pub cause: Option<DeviceError>,
     /// Name of the device.
     pub device: String,
@@ -83,31 +83,31 @@ impl std::fmt::Display for FormFailure {
     }
 }
 
-/// A proof that was carried out, or remembered.
+/// A finished or recorded proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Proof {
     /// The form.
     pub form: Form,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// How long it took, all attempts together.
+    /// Total time of all attempts.
     pub took: Duration,
 }
 
-/// How a device is told of a form that does not work.
+/// A callback for forms that do not work.
 pub type OnFailure = fn(&FormFailure);
 
-/// Proofs in which something else came in between, before the form counts as one that does not work.
-/// An error completion may be another request's doing, and a queue pair may not be had for a moment.
+/// Number of inconclusive proofs after which a form counts as not working. Another request may
+/// cause an error completion, and the kernel may temporarily refuse a queue pair.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// What came of the proofs of this process, by the name of the device: a second context of a device
-/// proves nothing again, and uses no form that failed on the first.
+/// Outcomes of this process by device name. A second context of a device repeats no proof, and uses
+/// no form that failed on the first.
 static KNOWN: Mutex<Vec<(String, Form, Outcome)>> = Mutex::new(Vec::new());
 
-/// What is known of a form. In a forked child the lock may be a thread's that is not there, so nobody
-/// waits for it.
+/// The recorded outcome of a form. In a forked child, a thread that no longer exists may hold the
+/// lock, so this does not wait for it.
 fn known(device: &str, form: Form) -> Option<Outcome> {
     let known = KNOWN.try_lock().ok()?;
     let found = known
@@ -116,7 +116,7 @@ fn known(device: &str, form: Form) -> Option<Outcome> {
     found.map(|entry| entry.2.clone())
 }
 
-/// Two entries for each device of the machine, at most.
+/// Records an outcome: at most two entries per device of the machine.
 fn note(device: String, form: Form, outcome: Outcome) {
     if let Ok(mut known) = KNOWN.try_lock()
         && !known
@@ -140,7 +140,7 @@ pub(super) struct Proofs {
 #[derive(Debug, Default)]
 struct State {
     done: Vec<Proof>,
-    /// Attempts for each form so far, and the time that they took.
+    /// Attempts and their total time, for each form.
     attempts: [(u32, Duration); Form::ALL.len()],
 }
 
@@ -158,7 +158,7 @@ impl Proofs {
         }
     }
 
-    /// What was proved so far.
+    /// The proofs so far.
     pub(super) fn done(&self) -> Vec<Proof> {
         lock(&self.state).done.clone()
     }
@@ -168,7 +168,7 @@ impl Proofs {
         self.usable.load(Ordering::Acquire) & form.bit() != 0
     }
 
-    /// The first bind of the chain whose form is not known to work.
+    /// The first bind of the chain whose form is not proved.
     #[inline]
     pub(super) fn missing(&self, chain: &[UmrOp<'_>]) -> Option<(Form, Mkey)> {
         let usable = self.usable.load(Ordering::Acquire);
@@ -181,18 +181,19 @@ impl Proofs {
         })
     }
 
-    /// Proves a form with a key that is free, unless that was done meanwhile.
+    /// Proves a form with a free key, unless another thread proved it meanwhile.
     ///
     /// # Errors
-    /// If the form does not work, or that could not be found out. Then the key may be in any state if
-    /// [`Rest::Unknown`] says so.
+    /// If the form does not work, or the proof was inconclusive. The key may then be in any state
+    /// if the error contains [`Rest::Unknown`].
     #[cold]
     pub(super) fn prove(
         &self,
         queues: &Queues,
         (form, key): (Form, Mkey),
     ) -> Result<(), ChainError> {
-        // Held over the proof, which is bounded: whoever comes second shall not bind before it.
+        // Held during the proof, which has a time limit: a second thread must not bind before its
+        // end.
         let mut state = lock(&self.state);
         if self.usable.load(Ordering::Relaxed) & form.bit() != 0 {
             return Ok(());
@@ -297,7 +298,7 @@ fn attempt(queues: &Queues, form: Form, key: Mkey) -> Result<(), NoProof> {
     proof::prove(bench, form, key)
 }
 
-/// Which adapter it is, asked for when it is needed.
+/// The identity of an adapter, queried on demand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity<'d> {
     lib: &'d Arc<Mlx5Lib>,
@@ -305,14 +306,14 @@ pub(super) struct Identity<'d> {
 }
 
 impl<'d> Identity<'d> {
-    /// The adapter of a context that is live as long as the library is borrowed.
+    /// The adapter of a context that is live while the library is borrowed.
     pub(super) fn lazy(lib: &'d Arc<Mlx5Lib>, context: NonNull<ibv_context>) -> Self {
         Self { lib, context }
     }
 
     /// Name of the device, such as `mlx5_0`.
     pub(super) fn name(&self) -> String {
-        // SAFETY: a live context names its device, which is there as long as the context.
+        // SAFETY: a live context points to its device, which exists as long as the context.
         let name = unsafe {
             self.lib
                 .ibv_get_device_name((*self.context.as_ptr()).device)
@@ -325,13 +326,13 @@ impl<'d> Identity<'d> {
         name.to_string_lossy().into_owned()
     }
 
-    /// Version of the firmware; "?" if the device does not tell.
+    /// Version of the firmware; "?" if the device does not report it.
     pub(super) fn firmware(&self) -> String {
         self.attributes()
             .map_or_else(|| "?".to_owned(), |attr| firmware(&attr))
     }
 
-    /// Model, revision and firmware in a form that a file name takes.
+    /// Model, revision and firmware as a part of a file name.
     pub(super) fn model(&self) -> Option<String> {
         let attr = self.attributes()?;
         let keep = |c: char| match c.is_ascii_alphanumeric() || c == '.' {
@@ -361,7 +362,7 @@ fn firmware(attr: &ibv_device_attr) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The bits of a C character, which is signed on some processors.
+/// The bits of a C character. The type is signed on some processors.
 fn c_char_byte(c: std::ffi::c_char) -> u8 {
     let [byte] = c.to_ne_bytes();
     byte

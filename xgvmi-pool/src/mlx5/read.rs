@@ -10,22 +10,22 @@ use super::reader::{Reader, Transfer};
 use crate::error::DeviceError;
 use crate::key::{Lkey, Rkey, VirtAddr};
 
-/// Why memory could not be read through a key.
+/// The reason why a read through a key failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The adapter completed the request with an error: the key does not give this memory.
+    /// The adapter completed the request with an error: the key gives no access to this memory.
     #[error("the read is refused with syndrome {syndrome:#x}")]
     Refused {
         /// Syndrome of the error completion.
         syndrome: u8,
     },
-    /// The request could not be made.
+    /// The request could not be posted.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// Reads `into.len()` bytes at `from` through `key`, by one RDMA READ on a queue pair of its own.
+/// Reads `into.len()` bytes at `from` through `key`, with one RDMA READ on a queue pair of its own.
 pub(super) fn read(
     queues: &Queues,
     key: Lkey,
@@ -67,7 +67,7 @@ pub(super) fn read(
     }
 }
 
-/// Registration of the memory that is read to.
+/// Registration of the target memory.
 #[derive(Debug)]
 struct Target<'d> {
     lib: &'d Mlx5Lib,
@@ -76,15 +76,15 @@ struct Target<'d> {
 
 impl Target<'_> {
     fn lkey(&self) -> Lkey {
-        // SAFETY: registered, until the drop.
+        // SAFETY: registered until the drop.
         Lkey::from_raw(unsafe { self.mr.as_ref() }.lkey)
     }
 }
 
 impl Drop for Target<'_> {
     fn drop(&mut self) {
-        // If the kernel refuses, the registration ends with the context.
-        // SAFETY: registered by `read`, whose queue pair is destroyed before.
+        // If the kernel refuses, the registration ends with the context. SAFETY: registered by
+        // `read`, whose queue pair was destroyed before.
         unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
     }
 }

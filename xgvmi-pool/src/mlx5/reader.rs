@@ -35,7 +35,8 @@ pub(super) struct Reader<'d> {
     poll_timeout: Duration,
     cq: NonNull<ibv_cq>,
     qp: NonNull<ibv_qp>,
-    /// The work queue's register. The queue pair is in its domain, so that no page is made for it.
+    /// The work queue's register. The queue pair is in its domain, so it needs no register page of
+    /// its own.
     _register: Option<Arc<Register>>,
 }
 
@@ -47,7 +48,7 @@ impl<'d> Reader<'d> {
     pub(super) fn new(recipe: &'d Recipe, queue: &'d UmrQueue) -> Result<Self, DeviceError> {
         let lib: &Mlx5Lib = &recipe.lib;
         let (none, channel) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the context is live; a queue without channel needs nothing else.
+        // SAFETY: the context is live; a queue without a channel has no other requirement.
         let cq = unsafe { lib.ibv_create_cq(recipe.context.as_ptr(), 2, none, channel, 0) };
         let cq = NonNull::new(cq).ok_or_else(|| refused("ibv_create_cq"))?;
         let mut init = ibv_qp_init_attr {
@@ -66,7 +67,7 @@ impl<'d> Reader<'d> {
         let qp = unsafe { lib.ibv_create_qp(domain, &raw mut init) };
         let Some(qp) = NonNull::new(qp) else {
             let error = refused("ibv_create_qp");
-            // SAFETY: just created, and nothing uses it.
+            // SAFETY: just created and unused.
             unsafe { lib.ibv_destroy_cq(cq.as_ptr()) };
             return Err(error);
         };
@@ -108,7 +109,7 @@ impl<'d> Reader<'d> {
         unsafe { self.queue.loopback().connect(self.lib, self.qp) }
     }
 
-    /// Reads, and waits for the completion. Returns its syndrome, `None` for success.
+    /// Reads and waits for the completion. Returns its syndrome, `None` for success.
     ///
     /// # Errors
     /// If the request is not posted, or has no completion within the device's limit.
@@ -129,8 +130,8 @@ impl<'d> Reader<'d> {
         wr.wr.rdma.rkey = transfer.rkey.raw();
         let mut bad = ptr::null_mut();
         let errno = self.queue.alone(|| {
-            // SAFETY: the queue pair is live, and the list is one request. The adapter checks its keys.
-            // Nobody else rings the register meanwhile.
+            // SAFETY: the queue pair is live, and the list is one request. The adapter checks its
+            // keys. No other thread rings the register meanwhile.
             unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut wr, &raw mut bad) }
         });
         if errno != 0 {
@@ -139,7 +140,7 @@ impl<'d> Reader<'d> {
         }
         let start = Instant::now();
         loop {
-            // SAFETY: the completion queue is live, and this reader's own.
+            // SAFETY: the completion queue is live, and only this reader uses it.
             if let Some(completion) = unsafe { poll(self.cq) } {
                 return Ok(syndrome_of(completion.status));
             }
@@ -155,8 +156,8 @@ impl<'d> Reader<'d> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // If the kernel refuses, the objects end with the context.
-        // SAFETY: created by `new`, and nobody posts to it any more.
+        // If the kernel refuses, the objects end with the context. SAFETY: created by `new`, and no
+        // longer posted to.
         unsafe { self.lib.ibv_destroy_qp(self.qp.as_ptr()) };
         // SAFETY: its queue pair is gone.
         unsafe { self.lib.ibv_destroy_cq(self.cq.as_ptr()) };

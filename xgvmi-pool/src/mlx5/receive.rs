@@ -1,4 +1,4 @@
-//! How completions are read: from the ring by this crate, or through libmlx5.
+//! Polling of completions: from the ring by this crate, or through libmlx5.
 
 use std::ptr::NonNull;
 
@@ -13,8 +13,8 @@ use mlx5dv_sys::{
 use super::cq_ring::CqRing;
 use super::send_ring::low16;
 
-/// One of the two, for one completion queue. Who posts through libmlx5 polls through it as well: it
-/// learns from a completion which part of the ring is free.
+/// The receiver of one completion queue. A queue that libmlx5 posts to must also be polled through
+/// libmlx5: libmlx5 learns from completions which part of the ring is free.
 #[derive(Debug)]
 pub(super) enum Receiver {
     Ring(CqRing),
@@ -25,7 +25,7 @@ impl Receiver {
     /// The next completion, if there is one.
     ///
     /// # Safety
-    /// `cq` is the live completion queue that this is for, and nobody else polls it.
+    /// `cq` is the live completion queue of this receiver, and no other code polls it.
     #[inline]
     pub(super) unsafe fn pop(&mut self, cq: NonNull<ibv_cq>) -> Option<Cqe> {
         match self {
@@ -36,8 +36,8 @@ impl Receiver {
     }
 }
 
-/// The next completion by `ibv_poll_cq`. A queue that cannot be polled has none, so that the wait for
-/// one runs out.
+/// The next completion from `ibv_poll_cq`. A queue that fails to poll has none, so the wait for it
+/// times out.
 ///
 /// # Safety
 /// `cq` is a live completion queue.
@@ -48,8 +48,8 @@ pub(super) unsafe fn poll(cq: NonNull<ibv_cq>) -> Option<ibv_wc> {
     (found == 1).then_some(wc)
 }
 
-/// The completion as the adapter wrote it, as far as it matters here. The number of a request is the
-/// number of its first building block.
+/// The completion as the adapter wrote it, reduced to the fields that this crate uses. The number
+/// of a request is the number of its first building block.
 fn to_cqe(wc: &ibv_wc) -> Cqe {
     let error = syndrome_of(wc.status);
     let [vendor_syndrome, ..] = wc.vendor_err.to_le_bytes();
@@ -65,10 +65,10 @@ fn to_cqe(wc: &ibv_wc) -> Cqe {
     }
 }
 
-/// The syndrome that libmlx5 makes the status of (`providers/mlx5/cq.c`, `mlx5_handle_error_cqe`).
-/// `None` for success.
+/// The syndrome from which libmlx5 derives the status (`providers/mlx5/cq.c`,
+/// `mlx5_handle_error_cqe`). `None` for success.
 pub(super) fn syndrome_of(status: ibv_wc_status) -> Option<u8> {
-    /// What libmlx5 reports as a general error has none of the names.
+    /// Syndromes that libmlx5 reports as a general error have no name.
     const OTHER: u8 = 0xff;
     Some(match status {
         IBV_WC_SUCCESS => return None,

@@ -1,8 +1,8 @@
-//! Proofs that are remembered from one process to the next: empty files in the user's cache directory.
+//! Records of proofs across processes: empty files in the user's cache directory.
 //!
-//! Whoever can write there could make a process believe in a form that does not work. So directory
-//! and file must belong to the process's own user and be writable by nobody else; a process with more
-//! rights than its user remembers nothing.
+//! A process with write access to the directory could record a form that does not work. Therefore
+//! the process's user must own directory and file, and no other user may have write permission. A
+//! process with more privileges than its user uses no records.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 use super::form::Form;
 use super::proofs::Identity;
 
-/// Changes whenever the bytes of a form or the steps of its proof do.
+/// Incremented when the bytes of a form or the steps of its proof change.
 const VERSION: u32 = 1;
 
-/// True if the form was proved before on an adapter of this model and firmware.
+/// True if a record says that the form was proved on an adapter of this model and firmware.
 pub(super) fn is_there(identity: &Identity<'_>, form: Form) -> bool {
     place(identity, form).is_some_and(|(dir, file)| is_there_in(&dir, &file))
 }
 
-/// Remembers that the form was proved. What cannot be remembered is proved again.
+/// Records that the form was proved. If that fails, the next process proves it again.
 pub(super) fn keep(identity: &Identity<'_>, form: Form) {
     if let Some((dir, file)) = place(identity, form) {
         let _forgotten = keep_in(&dir, &file);
@@ -28,7 +28,7 @@ pub(super) fn keep(identity: &Identity<'_>, form: Form) {
 }
 
 fn place(identity: &Identity<'_>, form: Form) -> Option<(PathBuf, String)> {
-    // SAFETY: a question to the loader.
+    // SAFETY: queries the auxiliary vector only.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return None;
     }
@@ -40,7 +40,7 @@ fn file_name(model: &str, form: Form) -> String {
     format!("proved-{VERSION}-{model}-{form}")
 }
 
-/// As the XDG base directory specification has it: absolute paths only.
+/// Follows the XDG base directory specification: absolute paths only.
 fn cache_dir<S: AsRef<OsStr>>(variable: impl Fn(&str) -> Option<S>) -> Option<PathBuf> {
     let path = |name| {
         let value = variable(name)?;
@@ -51,9 +51,9 @@ fn cache_dir<S: AsRef<OsStr>>(variable: impl Fn(&str) -> Option<S>) -> Option<Pa
     Some(base.join("xgvmi"))
 }
 
-/// The user's own, and writable by nobody else.
+/// True if the user owns it and no other user has write permission.
 fn is_trusted(found: &fs::Metadata) -> bool {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: has no arguments and cannot fail.
     let user = unsafe { libc::geteuid() };
     found.uid() == user && found.mode() & 0o022 == 0
 }
@@ -118,7 +118,7 @@ mod tests {
             chmod(&path, mode);
             assert!(is_there_in(&dir, "proved"));
         }
-        // Nor is a link to something that is the user's own.
+        // A link to a file of the user is not trusted either.
         std::os::unix::fs::symlink(dir.join("proved"), dir.join("link")).expect("a link");
         assert!(!is_there_in(&dir, "link"));
     }

@@ -1,9 +1,9 @@
-//! The doorbell register of a queue pair: its own, by a thread domain.
+//! A doorbell register for one queue pair only, from a thread domain.
 //!
-//! A context gives its first queue pairs a register each (four by default) and lets all later ones
-//! share some, under a lock that only libmlx5 can take (rdma-core 44, `providers/mlx5/verbs.c`,
-//! `mlx5_get_qp_uar`). A queue pair of a thread domain has the domain's register, which nobody else
-//! is given (`mlx5_alloc_td`).
+//! A context gives its first queue pairs (four by default) one register each. All later queue pairs
+//! share some registers, under a lock that only libmlx5 can take (rdma-core 44,
+//! `providers/mlx5/verbs.c`, `mlx5_get_qp_uar`). A queue pair of a thread domain has the domain's
+//! register, which libmlx5 gives to no other (`mlx5_alloc_td`).
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use mlx5dv_sys::{
     ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 
-/// A thread domain, and the domain that joins it with the protection domain. Both go when it is
-/// dropped, which is after the queue pair was destroyed.
+/// A thread domain, and the parent domain that joins it with the protection domain. The drop frees
+/// both. It must follow the destruction of the queue pair.
 #[derive(Debug)]
 pub(super) struct Register {
     lib: Arc<Mlx5Lib>,
@@ -24,11 +24,11 @@ pub(super) struct Register {
 
 // SAFETY: libibverbs objects belong to the process and are safe to use from any thread.
 unsafe impl Send for Register {}
-// SAFETY: as above; the value itself is never changed.
+// SAFETY: as above; the value itself never changes.
 unsafe impl Sync for Register {}
 
 impl Register {
-    /// A register of one's own, or the error number.
+    /// Allocates a register, or returns the error number.
     ///
     /// # Safety
     /// `context` and `pd` are live, made by `lib`, and outlive the drop.
@@ -50,7 +50,7 @@ impl Register {
         let parent = unsafe { ibv_alloc_parent_domain(context.as_ptr(), &raw mut attr) };
         let Some(parent) = NonNull::new(parent) else {
             let errno = errno();
-            // SAFETY: just allocated, and nothing names it.
+            // SAFETY: just allocated and unreferenced.
             unsafe { ibv_dealloc_td(td.as_ptr()) };
             return Err(errno);
         };
@@ -69,10 +69,10 @@ impl Register {
 
 impl Drop for Register {
     fn drop(&mut self) {
-        // What cannot be freed goes with the context.
-        // SAFETY: live until here, and its queue pair is gone.
+        // If the kernel refuses, the domains end with the context. SAFETY: live until here, and its
+        // queue pair is gone.
         unsafe { self.lib.ibv_dealloc_pd(self.pd.as_ptr()) };
-        // SAFETY: as above; the domain that named it is gone.
+        // SAFETY: as above; the domain that referred to it is gone.
         unsafe { ibv_dealloc_td(self.td.as_ptr()) };
     }
 }

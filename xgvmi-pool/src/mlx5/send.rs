@@ -1,4 +1,4 @@
-//! How requests reach the adapter: written into the ring by this crate, or through libmlx5.
+//! Posting of requests: written into the ring by this crate, or through libmlx5.
 
 use std::ptr::NonNull;
 
@@ -7,19 +7,19 @@ use mlx5dv_sys::{Mlx5Lib, ibv_qp, ibv_qp_ex, mlx5dv_qp_ex};
 use super::send_ring::SendRing;
 use super::wqe::Wqe;
 
-/// Who writes requests into the ring and rings the doorbell.
+/// The code that writes requests into the ring and rings the doorbell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Post {
-    /// This crate, if the queue pair has a doorbell register of its own, or one that takes single
+    /// This crate, if the queue pair has its own doorbell register, or one that accepts single
     /// stores only; otherwise libmlx5.
     #[default]
     Raw,
-    /// libmlx5 (`mlx5dv_wr_raw_wqe`), with its locks. Slower by the calls.
+    /// libmlx5 (`mlx5dv_wr_raw_wqe`), with its locks. Slower because of the calls.
     Verbs,
 }
 
-/// One of the two, for one queue pair.
+/// The sender of one queue pair.
 #[derive(Debug)]
 pub(super) enum Sender {
     Ring(SendRing),
@@ -42,7 +42,7 @@ impl Sender {
         }
     }
 
-    /// Adds an entry whose first building block is number `at`.
+    /// Adds an entry whose first building block has the number `at`.
     #[inline]
     pub(super) fn write(&mut self, at: u64, wqe: &Wqe) {
         match self {
@@ -51,16 +51,16 @@ impl Sender {
         }
     }
 
-    /// Gives the chain up: nothing of it is posted.
+    /// Aborts the chain: none of its requests is posted.
     pub(super) fn abort(&mut self) {
-        // What was written into the ring is overwritten by the next chain.
+        // The next chain overwrites the entries in the ring.
         if let Self::Verbs(verbs) = self {
             verbs.abort();
         }
     }
 
-    /// Tells the adapter that all building blocks below number `end` are written, the last entry
-    /// being `last`. On error nothing of the chain is posted.
+    /// Tells the adapter that all building blocks below the number `end` are written. `last` is the
+    /// last entry. After an error no request of the chain is posted.
     #[inline]
     pub(super) fn commit(&mut self, end: u64, last: &Wqe) -> Result<(), i32> {
         match self {
@@ -80,16 +80,16 @@ pub(super) struct VerbsSend {
     mlx5: NonNull<mlx5dv_qp_ex>,
 }
 
-// SAFETY: libibverbs objects belong to the process; `&mut self` on every method makes sure that one
+// SAFETY: libibverbs objects belong to the process; `&mut self` on every method ensures that one
 // thread at a time posts.
 unsafe impl Send for VerbsSend {}
 
 impl VerbsSend {
-    /// The queue pair's extended form, or why it has none.
+    /// The queue pair's extended form, or the reason why it has none.
     ///
     /// # Safety
-    /// `qp` is live, was created by `lib` with `MLX5DV_QP_EX_WITH_RAW_WQE`, outlives this, and nobody
-    /// else posts to it.
+    /// `qp` is live, was created by `lib` with `MLX5DV_QP_EX_WITH_RAW_WQE`, outlives this value,
+    /// and no other code posts to it.
     pub(super) unsafe fn new(lib: &Mlx5Lib, qp: NonNull<ibv_qp>) -> Result<Self, &'static str> {
         const NONE: &str = "a queue pair for raw work requests";
         // SAFETY: the caller's promise.
@@ -111,7 +111,7 @@ impl VerbsSend {
     }
 
     fn begin(&mut self) {
-        // SAFETY: live, as `new` was promised.
+        // SAFETY: live, by the contract of `new`.
         if let Some(start) = unsafe { self.qp.as_ref() }.wr_start {
             // SAFETY: the operation of this queue pair.
             unsafe { start(self.qp.as_ptr()) };
@@ -119,17 +119,18 @@ impl VerbsSend {
     }
 
     fn write(&mut self, at: u64, wqe: &Wqe) {
-        // SAFETY: live, as `new` was promised; libmlx5 keeps the number for the completion.
+        // SAFETY: live, by the contract of `new`; libmlx5 keeps the number for the completion.
         unsafe { self.qp.as_mut() }.wr_id = at;
         // SAFETY: as above.
         if let Some(raw) = unsafe { self.mlx5.as_ref() }.wr_raw_wqe {
-            // SAFETY: the operation of this queue pair; the entry is as long as it says.
+            // SAFETY: the operation of this queue pair; the entry has the length in its control
+            // segment.
             unsafe { raw(self.mlx5.as_ptr(), wqe.as_ptr().cast()) };
         }
     }
 
     fn abort(&mut self) {
-        // SAFETY: live, as `new` was promised.
+        // SAFETY: live, by the contract of `new`.
         if let Some(abort) = unsafe { self.qp.as_ref() }.wr_abort {
             // SAFETY: the operation of this queue pair.
             unsafe { abort(self.qp.as_ptr()) };
@@ -137,7 +138,7 @@ impl VerbsSend {
     }
 
     fn commit(&mut self) -> Result<(), i32> {
-        // SAFETY: live, as `new` was promised.
+        // SAFETY: live, by the contract of `new`.
         match unsafe { self.qp.as_ref() }.wr_complete {
             // SAFETY: the operation of this queue pair.
             Some(complete) => match unsafe { complete(self.qp.as_ptr()) } {

@@ -1,6 +1,6 @@
-//! The two requests that are posted all the time, each by itself: the bind of one registration and the
-//! invalidation. Most of their words are the same each time, so they are written once, as any other
-//! request, and then only what differs is put in.
+//! Templates of the two most frequent requests: the bind of one registration, and the invalidation,
+//! each as a chain of its own. Most of their words are constant. They are encoded once, like any
+//! other request, and each post fills in only the variable words.
 
 use super::wqe::{Request, Slot, Wqe};
 use crate::device::UmrOp;
@@ -14,8 +14,8 @@ const BIND_WORDS: usize = 3 * WQEBB_WORDS;
 /// Words of an invalidation.
 const INVALIDATE_WORDS: usize = 2 * WQEBB_WORDS;
 
-/// Where what differs lies: control segment (number of the request, key), context (tag, address,
-/// length), and the one entry of the list (length and local key, address).
+/// Positions of the variable words: control segment (number of the request, key), context (tag,
+/// address, length), and the one entry of the list (length and local key, address).
 const INDEX: usize = 0;
 const KEY: usize = 1;
 const TAG: usize = 8;
@@ -24,19 +24,18 @@ const LEN: usize = 11;
 const ENTRY_KEY: usize = 16;
 const ENTRY_START: usize = 17;
 
-/// The requests of one queue pair, with zeros where they differ.
+/// The requests of one queue pair, with zeros in the variable words.
 #[derive(Debug)]
 pub(super) struct Templates {
     bind: [u64; BIND_WORDS],
     invalidate: [u64; INVALIDATE_WORDS],
 }
 
-/// A building block as words in the adapter's order of bytes.
+/// A building block as words in the adapter's byte order.
 pub(super) type Block = [u64; WQEBB_WORDS];
 
 impl Templates {
-    /// The requests of the queue pair, each of which reports its completion. `None` if they cannot be
-    /// written.
+    /// The requests of the queue pair, each with a completion. `None` if the encoding fails.
     pub(super) fn new(qpn: u32) -> Option<Self> {
         let mkey = Mkey::from_raw(0);
         let slot = Slot {
@@ -45,7 +44,7 @@ impl Templates {
             signaled: true,
             fence: 0,
         };
-        // One byte at zero under key zero: the length is taken out below.
+        // One byte at address zero under key zero: the length is cleared below.
         let region = Region::new(VirtAddr::new(0), 1, Lkey::from_raw(0)).ok()?;
         let span = region.into();
         let mut bind = words(&UmrOp::Bind { mkey, span }, slot)?;
@@ -57,8 +56,8 @@ impl Templates {
         })
     }
 
-    /// The bind of a key to a region of `len` bytes, below 2 GiB. `index` and `fence` are those of
-    /// [`Slot`].
+    /// The bind of a key to a region of `len` bytes, below 2 GiB. See [`Slot`] for `index` and
+    /// `fence`.
     #[inline(always)]
     pub(super) fn bind(
         &self,

@@ -1,8 +1,8 @@
-//! Each step in the life of a cross-function key on its own, in every way that the field makes one: for those who
-//! measure what a pool saves. The pool itself needs none of this.
+//! The single steps in the life of a cross-function key, for each common type of key. Programs
+//! measure with them the time that a pool saves. The pool itself does not use them.
 //!
-//! A step that makes something gives a guard; `end` is the step that unmakes it, and dropping the guard does the same
-//! where an error has come between.
+//! A step that creates an object returns a guard. `end` is the step that destroys the object.
+//! Dropping the guard also destroys it, for the case of an error in between.
 
 use std::io;
 use std::marker::PhantomData;
@@ -23,23 +23,23 @@ use crate::device::MkeySpec;
 use crate::error::DeviceError;
 use crate::key::{AccessKey, Lkey, Mkey, MkeyIndex, Tag, VirtAddr};
 
-/// Where a key's context starts in the command, as fields count.
+/// Offset of the key's context in the command.
 const CONTEXT_AT: u32 = 0x10;
-/// Entries of a key's list are counted in fours.
+/// The size of a key's list is a multiple of four entries.
 const LIST_ALIGN: u32 = 4;
-/// Bytes of a page that an MTT entry stands for; larger pages are made of them.
+/// Size of the page of an MTT entry, as a power of two; larger pages consist of several.
 const PAGE_LOG: u32 = 12;
 /// Bytes of an MTT entry.
 const MTT_BYTES: u64 = 8;
 
-/// The steps on one function. As thread-safe as the function.
+/// The steps on one function. Any thread that may use the function may use them.
 #[derive(Debug)]
 pub struct Steps<'f> {
     function: &'f Function,
     pdn: u32,
 }
 
-/// Memory that the caller keeps mapped for as long as the guards made of it live.
+/// Memory that the caller keeps mapped while guards of it exist.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'m> {
     addr: VirtAddr,
@@ -58,19 +58,19 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// Where it starts.
+    /// First byte.
     #[must_use]
     pub const fn addr(&self) -> VirtAddr {
         self.addr
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are none.
+    /// True if the length is zero.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -81,7 +81,7 @@ impl<'m> Span<'m> {
 #[derive(Debug)]
 pub struct Registration<'m> {
     lib: &'m Mlx5Lib,
-    /// None once it has ended.
+    /// `None` after its end.
     mr: Option<NonNull<ibv_mr>>,
     lkey: Lkey,
     span: Span<'m>,
@@ -91,18 +91,18 @@ pub struct Registration<'m> {
 #[derive(Debug)]
 pub struct Umem<'m> {
     lib: &'m Mlx5Lib,
-    /// None once it has ended.
+    /// `None` after its end.
     umem: Option<NonNull<mlx5dv_devx_umem>>,
     id: u32,
     span: Span<'m>,
 }
 
-/// An mkey made by a command.
+/// An mkey created by a command.
 #[derive(Debug)]
 pub struct Key<'s> {
     lib: &'s Mlx5Lib,
     index: MkeyIndex,
-    /// None once it has ended.
+    /// `None` after its end.
     made: Option<NonNull<mlx5dv_devx_obj>>,
 }
 
@@ -110,10 +110,10 @@ impl<'f> Steps<'f> {
     /// The steps on the function.
     ///
     /// # Errors
-    /// If the number of the function's protection domain cannot be had.
+    /// If libmlx5 does not return the number of the function's protection domain.
     pub fn new(function: &'f Function) -> Result<Self, DeviceError> {
         let (lib, _, pd) = function.parts();
-        // SAFETY: the function's own domain, made by this library.
+        // SAFETY: the function's own domain, created by this library.
         let pdn = unsafe { domain_number(lib, pd) }?;
         Ok(Self { function, pdn })
     }
@@ -166,7 +166,7 @@ impl<'f> Steps<'f> {
     /// If the kernel or the adapter refuses.
     pub fn create_over_umem<'s>(&'s self, umem: &'s Umem<'_>) -> Result<Key<'s>, DeviceError> {
         let mut input = self.context(access_mode::MTT, umem.span);
-        // The first page and the last one may be begun only.
+        // The first page and the last one may be partial.
         let pages = ((umem.span.len as u64) >> PAGE_LOG) + 2;
         let words = pages.div_ceil(KLM_BYTES as u64 / MTT_BYTES);
         input.set(mkey::TRANSLATIONS_OCTWORDS.within(CONTEXT_AT), words);
@@ -176,7 +176,8 @@ impl<'f> Steps<'f> {
         self.create(&input, "a key over a umem")
     }
 
-    /// Creates a KSM key over a registration: what UCX does for each exported buffer without its pool.
+    /// Creates a KSM key over a registration, as UCX does for each exported buffer without its
+    /// pool.
     ///
     /// # Errors
     /// If the kernel or the adapter refuses.
@@ -195,8 +196,8 @@ impl<'f> Steps<'f> {
         self.create(&input, "a KSM key")
     }
 
-    /// Creates a free key that work requests bind, with room for so many KLM entries: the pool's, before it is opened
-    /// to others.
+    /// Creates a free key with space for `klm_entries` KLM entries, for work requests to bind. A
+    /// key of the pool is such a key before it is opened to other functions.
     ///
     /// # Errors
     /// If the kernel or the adapter refuses.
@@ -218,7 +219,7 @@ impl<'f> Steps<'f> {
         unsafe { pooled::allow(lib, context, key.index, access_key) }
     }
 
-    /// The context of a key that stands for the span under its own addresses.
+    /// The context of a key that covers the span under its own addresses.
     fn context(&self, mode: u8, span: Span<'_>) -> Mailbox<CREATE_BYTES> {
         let mut input = Mailbox::new(cmd::opcode::CREATE_MKEY);
         input.set(mkey::ACCESS_MODE_1_0.within(CONTEXT_AT), mode);
@@ -248,7 +249,7 @@ impl<'f> Steps<'f> {
         // SAFETY: the function is open.
         let (made, answer): (_, [u8; cmd::HEADER_BYTES]) =
             unsafe { command::create(lib, context, "CREATE_MKEY", object, input) }?;
-        // Cannot be refused: the field is 24 bits wide.
+        // The conversion cannot fail: the field is 24 bits wide.
         let index = u32::try_from(cmd::OBJECT_NUMBER.get(&answer)).unwrap_or(0);
         let index = MkeyIndex::new(index).unwrap_or(MkeyIndex::MAX);
         Ok(Key {
@@ -272,7 +273,7 @@ impl Registration<'_> {
     /// Deregisters the memory (`ibv_dereg_mr`).
     ///
     /// # Errors
-    /// If the kernel refuses; then the registration stays until the process ends.
+    /// If the kernel refuses. The registration then remains until the process ends.
     pub fn end(mut self) -> Result<(), DeviceError> {
         self.deregister()
     }
@@ -291,7 +292,7 @@ impl Registration<'_> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        // The error that has come between is the one to tell.
+        // The caller reports the error in between, not this one.
         let _left = self.deregister();
     }
 }
@@ -300,7 +301,7 @@ impl Umem<'_> {
     /// Deregisters the umem.
     ///
     /// # Errors
-    /// If the kernel refuses; then the umem stays until the process ends.
+    /// If the kernel refuses. The umem then remains until the process ends.
     pub fn end(mut self) -> Result<(), DeviceError> {
         self.deregister()
     }
@@ -319,7 +320,7 @@ impl Umem<'_> {
 
 impl Drop for Umem<'_> {
     fn drop(&mut self) {
-        // As above.
+        // As above: the caller reports the error in between.
         let _left = self.deregister();
     }
 }
@@ -334,7 +335,7 @@ impl Key<'_> {
     /// Destroys the key.
     ///
     /// # Errors
-    /// If the kernel or the adapter refuses; then the key stays until the process ends.
+    /// If the kernel or the adapter refuses. The key then remains until the process ends.
     pub fn end(mut self) -> Result<(), DeviceError> {
         self.destroy()
     }
@@ -344,14 +345,14 @@ impl Key<'_> {
             return Ok(());
         };
         let object = || format!("{:?}", self.index);
-        // SAFETY: made by `create`, and taken out above: this is its end.
+        // SAFETY: created by `create`, and taken out above: this is its end.
         unsafe { command::destroy(self.lib, made, "DESTROY_MKEY", object) }
     }
 }
 
 impl Drop for Key<'_> {
     fn drop(&mut self) {
-        // As above.
+        // As above: the caller reports the error in between.
         let _left = self.destroy();
     }
 }

@@ -1,10 +1,11 @@
-//! The work requests of this crate as bytes: UMR entries that bind a key to memory or free it, and
-//! the read that proves them.
+//! Encoding of this crate's work requests: UMR entries that bind or invalidate a key, and the read
+//! that proves them.
 //!
-//! The invalidation and the bind of one registration below 2 GiB are, byte for byte, what libmlx5
-//! writes for `IBV_WR_LOCAL_INV` and for `IBV_WR_BIND_MW` of a type 1 window, the requests that stock
-//! UCX posts for its own exported keys (rdma-core 44, `providers/mlx5/qp.c`, `set_bind_wr`). A bind of
-//! several registrations, or of 2 GiB and more, is the same request with a longer translation list.
+//! The invalidation and the bind of one registration below 2 GiB are byte for byte equal to
+//! libmlx5's requests for `IBV_WR_LOCAL_INV` and for `IBV_WR_BIND_MW` of a type 1 window. Stock UCX
+//! posts these requests for its own exported keys (rdma-core 44, `providers/mlx5/qp.c`,
+//! `set_bind_wr`). A bind of several registrations, or of 2 GiB and more, is the same request with
+//! a longer translation list.
 
 use mlx5_prm::mkey::{KLM_BYTES, Klm, QPN_ANY};
 use mlx5_prm::umr::{self, UmrContext, UmrCtrl, access, mask};
@@ -20,38 +21,38 @@ const HEAD_BYTES: usize = Ctrl::BYTES + umr::CTRL_BYTES + umr::CONTEXT_BYTES;
 /// Building blocks of the largest entry.
 pub(super) const WQEBBS_MAX: usize = (DS_MAX as usize * OCTOWORD_BYTES).div_ceil(WQEBB_BYTES);
 
-/// Entries of the translation list that the largest work queue entry has room for.
+/// Entries of the translation list in the largest work queue entry.
 pub(super) const KLM_ENTRIES_MAX: u32 = 52;
 const _: () = assert!(klm_entries_in(DS_MAX as usize * OCTOWORD_BYTES) == KLM_ENTRIES_MAX as usize);
 
-/// One work queue entry, ready to be copied to the ring. Large, so a queue has one and writes it anew
-/// for each request.
+/// One work queue entry, ready to copy to the ring. It is large, so each queue has one and rewrites
+/// it for each request.
 #[derive(Debug)]
 pub(super) struct Wqe {
     bytes: [u8; WQEBBS_MAX * WQEBB_BYTES],
     wqebbs: usize,
 }
 
-/// Where an entry goes, and what the queue wants of it.
+/// Position of an entry in the queue, and its flags.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     /// Number of the entry's first building block, modulo 65,536.
     pub(super) index: u16,
-    /// The queue pair.
+    /// Number of the queue pair.
     pub(super) qpn: u32,
-    /// The entry is the last of its chain and reports the chain's completion.
+    /// The entry is the last of its chain and generates the chain's completion.
     pub(super) signaled: bool,
-    /// The entry waits for those before it: 0, or a fence of [`flag::FENCE_MASK`].
+    /// Fence that makes the entry wait for earlier entries: 0, or a fence of [`flag::FENCE_MASK`].
     pub(super) fence: u8,
 }
 
-/// What a queue carries.
+/// A request for a queue.
 pub(super) trait Request {
-    /// Building blocks that the request takes in the ring.
+    /// Building blocks of the request in the ring.
     fn wqebbs(&self) -> usize;
-    /// Writes the request as an entry. False if it does not fit into the largest one.
+    /// Writes the request as an entry. False if it does not fit in the largest entry.
     fn write(&self, slot: Slot, wqe: &mut Wqe) -> bool;
-    /// The request changes a key, so that the next one must not overtake it.
+    /// The request modifies a key, so the next one must not overtake it.
     fn is_umr(&self) -> bool;
     /// The request, if it binds or invalidates a key.
     fn umr(&self) -> Option<&UmrOp<'_>> {
@@ -69,13 +70,13 @@ pub(super) struct Read {
     pub(super) len: u32,
 }
 
-/// Entries of the translation list that a work queue entry of so many bytes has room for.
+/// Maximum number of translation list entries in a work queue entry of `wqe_bytes` bytes.
 pub(super) const fn klm_entries_in(wqe_bytes: usize) -> usize {
     let lists = wqe_bytes.saturating_sub(HEAD_BYTES) / umr::LIST_ALIGN_BYTES;
     lists * (umr::LIST_ALIGN_BYTES / KLM_BYTES)
 }
 
-/// Bytes of the translation list, padding included.
+/// Bytes of the translation list, including padding.
 fn list_bytes(span: &Span<'_>) -> usize {
     let entries = match Form::of(span) {
         Form::Stock => 1,
@@ -84,7 +85,8 @@ fn list_bytes(span: &Span<'_>) -> usize {
     (entries * KLM_BYTES).next_multiple_of(umr::LIST_ALIGN_BYTES)
 }
 
-/// What every entry here changes or checks: the key's state, its tag and the offset in its list.
+/// Fields that every entry here modifies or checks: the key's state, its tag and the offset in its
+/// list.
 const MASK_ALWAYS: u64 = mask::FREE | mask::MKEY;
 
 impl Request for UmrOp<'_> {
@@ -139,7 +141,7 @@ impl Request for UmrOp<'_> {
                     mkey_mask: MASK_ALWAYS | mask::QPN,
                     ..UmrCtrl::default()
                 };
-                // The tag becomes zero until the next bind sets it again.
+                // The tag becomes zero until the next bind sets it.
                 let context = UmrContext {
                     free: true,
                     qpn: QPN_ANY,
@@ -192,7 +194,7 @@ impl Request for Read {
 }
 
 impl Wqe {
-    /// An empty one.
+    /// An empty entry.
     pub(super) const fn new() -> Self {
         Self {
             bytes: [0; _],
@@ -200,7 +202,7 @@ impl Wqe {
         }
     }
 
-    /// Makes it an entry of so many building blocks, all zero.
+    /// Resets it to an entry of `blocks` zeroed building blocks.
     #[inline]
     fn clear(&mut self, wqebbs: usize) {
         self.wqebbs = wqebbs;
@@ -212,13 +214,13 @@ impl Wqe {
         self.bytes.as_chunks().0[..self.wqebbs].iter()
     }
 
-    /// The first eight bytes, which a doorbell repeats.
+    /// The first eight bytes, which are also the content of the doorbell.
     pub(super) fn doorbell(&self) -> [u8; 8] {
         let [a, b, c, d, e, f, g, h, ..] = self.bytes;
         [a, b, c, d, e, f, g, h]
     }
 
-    /// The entry, as whoever copies it by its own length wants it.
+    /// Pointer to the entry, for code that reads its length from the entry.
     pub(super) fn as_ptr(&self) -> *const u8 {
         self.bytes.as_ptr()
     }
@@ -229,7 +231,7 @@ impl Wqe {
             index: slot.index,
             opcode,
             qpn: slot.qpn,
-            // Cannot be lost: a list was checked against the largest entry.
+            // The conversion cannot fail: the list was checked against the largest entry.
             ds: u8::try_from(octowords).unwrap_or(DS_MAX),
             flags: slot.fence | ce,
             imm,
@@ -262,7 +264,7 @@ impl Wqe {
     }
 }
 
-/// Cannot be lost: an entry has at most 63 octowords.
+/// The conversion cannot fail: an entry has at most 63 octowords.
 fn fit(octowords: usize) -> u16 {
     u16::try_from(octowords).unwrap_or(u16::MAX)
 }
@@ -307,7 +309,8 @@ mod tests {
         }
     }
 
-    /// As `IBV_WR_BIND_MW` of rdma-core 44. What stock UCX posts is compared by the system test
+    /// Equals `IBV_WR_BIND_MW` of rdma-core 44. The system test `pool_stock_forms` compares it with
+    /// the requests of stock UCX.
     /// `pool_stock_forms`.
     #[test]
     fn a_bind_has_the_bytes_of_libmlx5() {
@@ -345,7 +348,7 @@ mod tests {
         );
     }
 
-    /// As `IBV_WR_LOCAL_INV` of rdma-core 44, behind another UMR.
+    /// Equals `IBV_WR_LOCAL_INV` of rdma-core 44, behind another UMR.
     #[test]
     fn an_invalidation_has_the_bytes_of_libmlx5() {
         check(
@@ -441,7 +444,7 @@ mod tests {
             "octowords: 8 of the head, 5 entries padded to 8"
         );
         assert_eq!(wqe.bytes[11], 0, "no completion");
-        // All but the length of the list is as in the stock form.
+        // Except for the length of the list, all bytes equal the stock form.
         assert_eq!(wqe.bytes[16..22], [0x90, 0, 0, 0, 0, 8]);
         assert_eq!(wqe.bytes[88..96], len.to_be_bytes());
         let whole = |entry: u64| Klm {
