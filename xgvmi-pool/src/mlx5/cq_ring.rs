@@ -1,4 +1,4 @@
-//! The completion queue's memory: which entries the adapter has written since.
+//! The completion queue's memory: detection and reading of new entries.
 
 use std::ptr::NonNull;
 
@@ -7,29 +7,29 @@ use mlx5dv_sys::mlx5dv_cq;
 
 use super::mmio;
 
-/// The ring of one completion queue, of which this is the only reader. All pointers are libmlx5's
+/// The ring of one completion queue, with this value as the only reader. All pointers are libmlx5's
 /// and live as long as the queue.
 #[derive(Debug)]
 pub(super) struct CqRing {
     entries: NonNull<u8>,
-    /// Entries of the ring, a power of two.
+    /// Number of entries of the ring, a power of two.
     count: u32,
     entry_bytes: usize,
     record: NonNull<u32>,
-    /// Entries read so far.
+    /// Number of entries read so far.
     next: u32,
 }
 
-// SAFETY: the pointers are to memory of the process that any thread may read and write; `&mut self`
-// on every method that does makes sure that one does at a time.
+// SAFETY: the pointers refer to memory of the process that any thread may read and write; `&mut
+// self` on every method that does so ensures that one thread at a time does.
 unsafe impl Send for CqRing {}
 
 impl CqRing {
-    /// The ring that libmlx5 describes, or why it is none.
+    /// The ring in libmlx5's description, or the reason why it is not usable.
     ///
     /// # Safety
-    /// `raw` is what `mlx5dv_init_obj` wrote about a completion queue that outlives the ring and
-    /// that nobody else polls.
+    /// `raw` is the result of `mlx5dv_init_obj` for a completion queue that outlives the ring and
+    /// that no other code polls.
     pub(super) unsafe fn new(raw: &mlx5dv_cq) -> Result<Self, &'static str> {
         if !raw.cqe_cnt.is_power_of_two() {
             return Err("the size of the completion queue is no power of two");
@@ -50,26 +50,26 @@ impl CqRing {
         })
     }
 
-    /// The next completion, if the adapter has written it. Of one that is no error, opcode and number
-    /// of the request.
+    /// The next completion, if the adapter has written it. For a success, only the opcode and the
+    /// number of the request are valid.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Cqe> {
         let place = (self.next & (self.count - 1)) as usize * self.entry_bytes;
-        // The completion proper is the second half of a 128-byte entry.
+        // The completion is the second half of a 128-byte entry.
         let place = place + (self.entry_bytes - CQE_BYTES);
-        // SAFETY: the entry's number is below the count, so that it lies in the ring's buffer.
+        // SAFETY: the entry's number is below the count, so it lies in the ring's buffer.
         let entry = unsafe { self.entries.add(place) };
         // SAFETY: the owner byte is the last of the entry. Volatile, because the adapter writes it.
         let owner = unsafe { entry.add(cqe::OWNER_AT).read_volatile() };
-        // The parity of the round through the ring: entries of the round before have the other one,
-        // and those never written are marked invalid by libmlx5.
+        // The parity of the pass through the ring. Entries of the previous pass have the opposite
+        // parity, and libmlx5 marks entries that were never written as invalid.
         let round = self.next & self.count != 0;
         if owner >> 4 == cqe::opcode::INVALID || (owner & 1 != 0) != round {
             return None;
         }
         mmio::from_device_barrier();
         if owner >> 4 == cqe::opcode::REQ {
-            // Of a success the number of its request is all that matters.
+            // Only the number of a successful request matters.
             // SAFETY: within the entry, and aligned; volatile, because the adapter wrote it.
             let counter = unsafe { entry.add(cqe::WQE_COUNTER_AT).cast::<u16>().read_volatile() };
             self.advance();
@@ -90,7 +90,7 @@ impl CqRing {
         Some(Cqe::parse(&bytes))
     }
 
-    /// Gives the entry back to the adapter.
+    /// Returns the entry to the adapter.
     #[inline]
     fn advance(&mut self) {
         self.next = self.next.wrapping_add(1);

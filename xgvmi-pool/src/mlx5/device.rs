@@ -213,11 +213,11 @@ impl Mlx5Device {
         proved
     }
 
-    /// Reads `into.len()` bytes at `from` through the alias `key` of this function, by one RDMA READ on a queue pair that
-    /// is made for it. For tests of keys and aliases: each call makes and destroys a queue pair.
+    /// Reads `into.len()` bytes at `from` through the alias `key` of this function, with one RDMA
+    /// READ. It serves tests of keys and aliases: each call creates and destroys a queue pair.
     ///
-    /// # Errors
-    /// [`ReadError::Refused`] if the adapter refuses the read, [`ReadError::Device`] if it could not be posted.
+    /// # Errors [`ReadError::Refused`] if the adapter refuses the read, [`ReadError::Device`] if it
+    /// could not be posted.
     pub fn read(&self, key: Lkey, from: VirtAddr, into: &mut [u8]) -> Result<(), ReadError> {
         let _inside = self.enter()?;
         read::read(&self.queues, key, from, into)

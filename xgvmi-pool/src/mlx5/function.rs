@@ -1,4 +1,5 @@
-//! A function of an adapter, opened by its name: verbs context and protection domain, for programs that bring none.
+//! A function of an adapter, opened by name: verbs context and protection domain, for programs
+//! without their own.
 
 use std::ffi::{CStr, c_int};
 use std::io;

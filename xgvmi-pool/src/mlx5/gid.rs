@@ -42,7 +42,8 @@ pub(super) unsafe fn in_order_of_ucx(
     // entries.
     let found = unsafe { lib._ibv_query_gid_table(context.as_ptr(), out, ENTRIES_MAX, 0, size) };
     let Ok(found) = usize::try_from(found) else {
-        // Stock UCX uses the first entry for its own queue pair of this kind. SAFETY: the caller's
+        // Stock UCX uses the first entry for its own queue pair of this kind.
+        // SAFETY: the caller's
         // promise.
         return unsafe { at(lib, context, port, 0) }.into_iter().collect();
     };

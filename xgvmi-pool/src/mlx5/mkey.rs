@@ -46,7 +46,8 @@ pub(super) unsafe fn create(
         Ok(()) => Ok((index, made)),
         Err(error) => {
             // Report the error of `allow`. If the destruction fails too, the key ends with the
-            // context. SAFETY: just created.
+            // context.
+            // SAFETY: just created.
             let _left = unsafe { command::destroy(lib, made, "DESTROY_MKEY", String::new) };
             Err(error)
         }

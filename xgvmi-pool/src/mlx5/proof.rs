@@ -263,7 +263,8 @@ impl<'d> Registration<'d> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        // If the kernel refuses, the registration ends with the context. SAFETY: registered by
+        // If the kernel refuses, the registration ends with the context.
+        // SAFETY: registered by
         // `new`, and no longer in use.
         unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
     }

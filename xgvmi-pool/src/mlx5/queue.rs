@@ -1,9 +1,9 @@
-//! One queue pair for UMR work requests and its completion queue, from creation to its end.
+//! A queue pair for UMR work requests with its completion queue, from creation to destruction.
 //!
-//! Posters take a short lock to write their chain and ring once. Whoever waits looks at a counter;
-//! one of those who wait at a time reads the completion queue for all. The first error ends the
-//! queue: it is never mended but replaced, so that a completion that comes late can only count
-//! requests of the queue that they were posted to.
+//! Posting threads take a short lock to write their chain, and ring once. Waiting threads read a
+//! counter. One of them at a time polls the completion queue for all. The first error ends the
+//! queue. The device replaces a failed queue and never repairs it, so a late completion can count
+//! only for requests of its own queue.
 
 use std::fmt;
 use std::hint;
@@ -33,37 +33,37 @@ use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// Looks at the counter between two looks at the clock: about a microsecond, the time of a request.
+/// Reads of the counter between two reads of the clock: about a microsecond, the time of a request.
 const SPINS: u32 = 64;
 
-/// Building blocks that libmlx5 sets aside for each work request of a reliable connection: control,
-/// UMR control, mkey context and one aligned list (`sq_overhead` of `providers/mlx5/verbs.c`).
+/// Building blocks that libmlx5 reserves per work request of a reliable connection: control, UMR
+/// control, mkey context and one aligned list (`sq_overhead` of `providers/mlx5/verbs.c`).
 const WQEBBS_PER_REQUEST: u32 = 3;
 
-/// What a queue is like.
+/// Properties of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// Building blocks of the ring, about.
+    /// Approximate number of building blocks of the ring.
     pub(super) wqebbs: u32,
-    /// How long a completion is waited for.
+    /// Maximum wait for a completion.
     pub(super) poll_timeout: Duration,
-    /// Who posts.
+    /// The code that posts.
     pub(super) post: Post,
-    /// Fence of a request that follows a UMR.
+    /// Fence of a request behind a UMR.
     pub(super) fence: u8,
 }
 
-/// A queue pair, its completion queue, and what was posted and done.
+/// A queue pair, its completion queue, and the state of its requests.
 #[derive(Debug)]
 pub(super) struct UmrQueue {
     lib: Arc<Mlx5Lib>,
     qpn: u32,
-    /// The way that the queue pair was connected by.
+    /// The route of the queue pair's connection.
     loopback: Loopback,
     post: Post,
-    /// Fence of a request that follows a UMR.
+    /// Fence of a request behind a UMR.
     fence: u8,
-    /// Building blocks that may be posted and not done.
+    /// Maximum number of building blocks in flight.
     capacity: u32,
     poll_timeout: Duration,
     producer: Mutex<Option<Producer>>,
@@ -75,15 +75,15 @@ pub(super) struct UmrQueue {
 #[derive(Debug)]
 struct Producer {
     sender: Sender,
-    /// Number of the next building block. 64 bits: it never comes round.
+    /// Number of the next building block. 64 bits: it never wraps.
     next: u64,
-    /// Fence of the next request: behind a UMR there is one, as libmlx5 does it (`fm_cache`).
+    /// Fence of the next request: a request behind a UMR has one, as in libmlx5 (`fm_cache`).
     fence: u8,
-    /// Where entries are written before they are copied to the ring.
+    /// Buffer in which entries are encoded before the copy to the ring.
     scratch: Box<Wqe>,
     templates: Option<Templates>,
     qp: Handle<ibv_qp>,
-    /// Goes after the queue pair.
+    /// Freed after the queue pair.
     register: Option<Arc<Register>>,
 }
 
@@ -93,7 +93,7 @@ struct Completions {
     cq: Handle<ibv_cq>,
 }
 
-/// A verbs object, which may be used from any thread.
+/// A verbs object. Any thread may use it.
 struct Handle<T>(NonNull<T>);
 
 impl<T> fmt::Debug for Handle<T> {
@@ -109,10 +109,10 @@ impl UmrQueue {
     /// Creates a queue and connects it to itself.
     ///
     /// # Errors
-    /// If a step is refused; then nothing is left.
+    /// If a step is refused. No object remains then.
     ///
     /// # Safety
-    /// `context` and `pd` are live, made by `lib`, and outlive the queue's tear-down.
+    /// `context` and `pd` are live, were created by `lib`, and outlive the queue's tear-down.
     pub(super) unsafe fn create(
         lib: &Arc<Mlx5Lib>,
         context: NonNull<ibv_context>,
@@ -120,33 +120,33 @@ impl UmrQueue {
         loopback: Loopback,
         shape: Shape,
     ) -> Result<Self, DeviceError> {
-        // A completion for each request in the ring, should all of them fail; a request takes two
-        // building blocks at least.
+        // One completion for each request in the ring, in case all of them fail. A request takes at
+        // least two building blocks.
         let entries = i32::try_from(shape.wqebbs).unwrap_or(i32::MAX);
         // SAFETY: the context is live by the caller's promise.
         let mut parts = unsafe { Parts::new(lib, context, pd, entries) }?;
         let (raw_qp, raw_cq) = parts.create_qp(context, shape)?;
         let sender = match parts.post {
-            // SAFETY: libmlx5 has just described this queue, which nobody else posts to; its register
-            // is its own or takes single stores only, as `create_qp` has seen to.
+            // SAFETY: libmlx5 has just described this queue, and no other code posts to it. Its
+            // register is its own or takes single stores only; `create_qp` ensures that.
             Post::Raw => unsafe { SendRing::new(&raw_qp) }.map(Sender::Ring),
-            // SAFETY: just created with the flag for raw requests, and nobody else posts to it.
+            // SAFETY: just created with the flag for raw requests, and no other code posts to it.
             Post::Verbs => unsafe { VerbsSend::new(lib, parts.qp()?) }.map(Sender::Verbs),
         };
         let receiver = match parts.post {
-            // SAFETY: libmlx5 has just described this queue, which nobody else polls.
+            // SAFETY: libmlx5 has just described this queue, and no other code polls it.
             Post::Raw => unsafe { CqRing::new(&raw_cq) }.map(Receiver::Ring),
             Post::Verbs => Ok(Receiver::Verbs),
         };
         let (sender, receiver) = (sender.map_err(unsupported)?, receiver.map_err(unsupported)?);
         let requests = match parts.post {
             Post::Raw => raw_cq.cqe_cnt,
-            // libmlx5 counts requests, each of the size that it has set aside for one.
+            // libmlx5 counts requests, each of the reserved size.
             Post::Verbs => raw_cq
                 .cqe_cnt
                 .min(shape.wqebbs.div_ceil(WQEBBS_PER_REQUEST)),
         };
-        // No more requests than there are completions for, at two building blocks or more each.
+        // At most as many requests as completions, with at least two building blocks each.
         let capacity = raw_qp.sq.wqe_cnt.min(requests.saturating_mul(2));
         if (capacity as usize) < 2 * WQEBBS_MAX {
             return Err(unsupported("a send queue of so few building blocks"));
@@ -184,38 +184,38 @@ impl UmrQueue {
         })
     }
 
-    /// The way of the queue pair to itself.
+    /// The route of the queue pair to itself.
     pub(super) fn loopback(&self) -> &Loopback {
         &self.loopback
     }
 
-    /// The register, for another queue pair that rings it within [`UmrQueue::alone`] only. A page with a
-    /// register costs more to make than all else that such a queue pair needs.
+    /// The register, for another queue pair that rings it only within [`UmrQueue::alone`]. The
+    /// creation of a register page costs more than everything else that such a queue pair needs.
     pub(super) fn register(&self) -> Option<Arc<Register>> {
         lock(&self.producer).as_ref()?.register.clone()
     }
 
-    /// Does something while nobody posts to the queue.
+    /// Runs a function while no thread posts to the queue.
     pub(super) fn alone<T>(&self, act: impl FnOnce() -> T) -> T {
         let _held = lock(&self.producer);
         act()
     }
 
-    /// Who posts.
+    /// The code that posts.
     pub(super) fn posted_by(&self) -> Post {
         self.post
     }
 
-    /// True once the queue carries nothing any more.
+    /// True after the queue has failed.
     #[inline]
     pub(super) fn has_failed(&self) -> bool {
         self.progress.failure().is_some()
     }
 
-    /// Carries out a chain and returns when its last request is done.
+    /// Executes a chain and returns when its last request is complete.
     ///
     /// # Errors
-    /// As [`MkeyDevice::run`](crate::MkeyDevice::run).
+    /// The errors of [`MkeyDevice::run`](crate::MkeyDevice::run).
     pub(super) fn run<R: Request>(&self, chain: &[R]) -> Result<(), ChainError> {
         if chain.is_empty() {
             return Ok(());
@@ -237,8 +237,8 @@ impl UmrQueue {
         self.wait(ticket, chain)
     }
 
-    /// Reads completions up to that of the chain. False if it is not there yet, or if another thread is
-    /// at it.
+    /// Polls completions up to that of the chain. False if it has not arrived, or if another thread
+    /// polls.
     #[inline]
     fn reap_until(&self, ticket: Ticket) -> bool {
         let Ok(mut completions) = self.completions.try_lock() else {
@@ -260,7 +260,7 @@ impl UmrQueue {
         false
     }
 
-    /// Posts one of the two usual requests, if nothing stands in the way.
+    /// Posts one of the two most frequent requests on the fast path, if there is space.
     #[inline]
     fn post_single(&self, op: &UmrOp<'_>) -> Option<Ticket> {
         let mut producer = lock(&self.producer);
@@ -273,7 +273,7 @@ impl UmrQueue {
         };
         let first = producer.next;
         let templates = producer.templates.as_ref()?;
-        // Both take three building blocks at most.
+        // Both take at most three building blocks.
         if first + 3 - self.progress.done() > u64::from(self.capacity) {
             return None;
         }
@@ -304,7 +304,7 @@ impl UmrQueue {
             if let Some(ticket) = self.try_post(chain, wqebbs)? {
                 return Ok(ticket);
             }
-            // The ring is full of other chains: help to get them out of the way.
+            // Other chains fill the ring: poll for their completions.
             self.reap();
             if clock.ran_out() {
                 let request = format!("room for {wqebbs} building blocks");
@@ -316,7 +316,7 @@ impl UmrQueue {
         }
     }
 
-    /// Building blocks of a chain, if it fits.
+    /// Number of building blocks of a chain, if it fits.
     #[inline]
     fn measure<R: Request>(&self, chain: &[R]) -> Result<u32, DeviceError> {
         let mut sum = 0;
@@ -329,7 +329,7 @@ impl UmrQueue {
             }
             sum += wqebbs;
         }
-        // The last chain that is done may still count with all but one of its building blocks.
+        // The last completed chain may still occupy all but one of its building blocks.
         let most = self.capacity as usize - WQEBBS_MAX;
         match u32::try_from(sum) {
             Ok(wqebbs) if sum <= most => Ok(wqebbs),
@@ -339,7 +339,7 @@ impl UmrQueue {
         }
     }
 
-    /// Writes the chain and rings, if there is room.
+    /// Writes the chain and rings the doorbell, if there is space.
     #[inline]
     fn try_post<R: Request>(
         &self,
@@ -379,7 +379,7 @@ impl UmrQueue {
                     what: "a bind of so many list entries".to_owned(),
                 });
             }
-            // A key may be freed and bound again in one chain.
+            // A chain may invalidate a key and bind it again.
             fence = if op.is_umr() { self.fence } else { 0 };
             producer.sender.write(last, wqe);
             producer.next += wqe.blocks().len() as u64;
@@ -412,7 +412,7 @@ impl UmrQueue {
         }
     }
 
-    /// Reads what completions there are, unless another thread is at it.
+    /// Polls the available completions, unless another thread polls.
     #[inline]
     fn reap(&self) {
         let Ok(mut completions) = self.completions.try_lock() else {
@@ -422,51 +422,51 @@ impl UmrQueue {
         let Some(completions) = completions.as_mut() else {
             return;
         };
-        // SAFETY: live while the lock is held, and polled under it alone.
+        // SAFETY: live while the lock is held, and polled only under it.
         while let Some(cqe) = unsafe { completions.receiver.pop(completions.cq.0) } {
             self.progress.count(&cqe, self.qpn);
         }
     }
 
-    /// Ends the queue for good: when this returns without error, the adapter carries out none of its
-    /// requests any more.
+    /// Ends the queue. After a return without error the adapter executes none of its requests any
+    /// more.
     ///
     /// # Errors
-    /// If the queue pair is not destroyed. It may be tried again.
+    /// If the queue pair is not destroyed. The caller may try again.
     pub(super) fn tear_down(&self) -> Result<(), DeviceError> {
         self.progress.give_up(DeviceError::Closed);
-        // Under the locks of those who use the memory that goes with it.
+        // Under the locks that protect the memory of the queue.
         let mut producer = lock(&self.producer);
         if let Some(Producer { qp, .. }) = producer.as_ref() {
-            // SAFETY: live until here, and nobody writes to its ring any more.
+            // SAFETY: live until here, and no thread writes to its ring any more.
             let errno = unsafe { self.lib.ibv_destroy_qp(qp.0.as_ptr()) };
             if errno != 0 {
                 let reason = format!("ibv_destroy_qp of {:#x}: errno {errno}", self.qpn);
                 return Err(DeviceError::QueueDown { reason });
             }
-            // With it goes the doorbell register, whose queue pair is gone.
+            // This also frees the doorbell register, whose queue pair is gone.
             *producer = None;
         }
         drop(producer);
         let mut completions = lock(&self.completions);
         if let Some(Completions { cq, .. }) = completions.take() {
-            // SAFETY: live until here, its queue pair is gone, and nobody reads it any more.
+            // SAFETY: live until here, its queue pair is gone, and no thread reads it any more.
             let errno = unsafe { self.lib.ibv_destroy_cq(cq.0.as_ptr()) };
             if errno != 0 {
-                // A completion queue without queue pair does no harm; it goes with the context.
+                // A completion queue without a queue pair does no harm. It ends with the context.
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Makes dropping the queue call nobody: in a forked child it is the parent's, and its locks may
-    /// be held by threads that the child does not have.
+    /// Prevents calls when the queue is dropped. In a forked child it belongs to the parent, and
+    /// threads that the child does not have may hold its locks.
     pub(super) fn forget(&self) {
         self.forgotten.store(true, Ordering::Relaxed);
     }
 
-    /// Requests, binds of one entry each, that one chain may hold.
+    /// Maximum number of requests, as binds of one entry each, in one chain.
     pub(super) fn chain_ops_max(wqebbs: u32) -> u32 {
         let largest = u32::try_from(WQEBBS_MAX).unwrap_or(u32::MAX);
         wqebbs.saturating_sub(largest) / WQEBBS_PER_REQUEST
@@ -476,7 +476,7 @@ impl UmrQueue {
 impl Drop for UmrQueue {
     fn drop(&mut self) {
         if !self.forgotten.load(Ordering::Relaxed) {
-            // What cannot be destroyed goes with the context.
+            // Objects that cannot be destroyed end with the context.
             let _left = self.tear_down();
             return;
         }
@@ -487,7 +487,7 @@ impl Drop for UmrQueue {
     }
 }
 
-/// What a queue is made of, until it is one. Dropping it destroys what there is.
+/// The parts of a queue during its creation. Dropping it destroys the existing parts.
 struct Parts<'l> {
     lib: &'l Arc<Mlx5Lib>,
     pd: NonNull<ibv_pd>,
@@ -495,22 +495,23 @@ struct Parts<'l> {
     qp: Option<NonNull<ibv_qp>>,
     register: Option<Register>,
     post: Post,
-    /// Both queues are somebody else's now.
+    /// Another object owns both queues now.
     kept: bool,
 }
 
 impl<'l> Parts<'l> {
-    /// A completion queue, and a doorbell register if one can be had.
+    /// A completion queue, and a doorbell register if one is available.
     ///
     /// # Safety
-    /// `context` and `pd` are live, made by `lib`, and outlive this and what is made of it.
+    /// `context` and `pd` are live, were created by `lib`, and outlive this value and the queue
+    /// made from it.
     unsafe fn new(
         lib: &'l Arc<Mlx5Lib>,
         context: NonNull<ibv_context>,
         pd: NonNull<ibv_pd>,
         entries: i32,
     ) -> Result<Self, DeviceError> {
-        // SAFETY: the context is live; a queue without channel needs nothing else.
+        // SAFETY: the context is live; a queue without a channel has no other requirement.
         let cq = unsafe {
             lib.ibv_create_cq(
                 context.as_ptr(),
@@ -545,7 +546,8 @@ impl<'l> Parts<'l> {
         }
     }
 
-    /// Creates the queue pair for whoever shall post, and gives what libmlx5 tells about both queues.
+    /// Creates the queue pair for the posting code, and returns libmlx5's description of both
+    /// queues.
     fn create_qp(
         &mut self,
         context: NonNull<ibv_context>,
@@ -569,9 +571,9 @@ impl<'l> Parts<'l> {
             let qp = unsafe { self.lib.ibv_create_qp(self.domain(), &raw mut init) };
             self.qp = Some(NonNull::new(qp).ok_or_else(|| refused("ibv_create_qp"))?);
             let described = self.describe()?;
-            // A register that may be another queue pair's too takes single stores from anybody, but a
-            // doorbell must not come between another's stores to a BlueFlame buffer: libmlx5's lock
-            // is for that.
+            // A register that another queue pair may share accepts single stores from any thread. A
+            // doorbell must not come between another thread's stores to a BlueFlame buffer, and
+            // libmlx5's lock prevents that.
             if self.register.is_some() || described.0.bf.size == 0 {
                 return Ok(described);
             }
@@ -592,7 +594,7 @@ impl<'l> Parts<'l> {
             send_ops_flags: u64::from(MLX5DV_QP_EX_WITH_RAW_WQE),
             ..mlx5dv_qp_init_attr::default()
         };
-        // SAFETY: the context is live, and so is all that the attributes name.
+        // SAFETY: the context is live, and so are all objects that the attributes name.
         let qp = unsafe {
             self.lib
                 .mlx5dv_create_qp(context.as_ptr(), &raw mut init, &raw mut mlx5_init)
@@ -601,7 +603,7 @@ impl<'l> Parts<'l> {
         self.describe()
     }
 
-    /// What libmlx5 tells about both queues.
+    /// libmlx5's description of both queues.
     fn describe(&self) -> Result<(mlx5dv_qp, mlx5dv_cq), DeviceError> {
         let mut raw_qp = mlx5dv_qp::default();
         let mut raw_cq = mlx5dv_cq::default();
@@ -620,12 +622,12 @@ impl<'l> Parts<'l> {
 
     fn destroy_qp(&mut self) {
         if let Some(qp) = self.qp.take() {
-            // SAFETY: just created, and nothing uses it.
+            // SAFETY: just created and unused.
             unsafe { self.lib.ibv_destroy_qp(qp.as_ptr()) };
         }
     }
 
-    /// Leaves both queues to the caller, with the register.
+    /// Passes both queues and the register to the caller.
     fn keep(mut self) -> (NonNull<ibv_cq>, Option<Register>) {
         self.kept = true;
         (self.cq, self.register.take())
@@ -649,7 +651,7 @@ fn unsupported(what: &'static str) -> DeviceError {
     }
 }
 
-/// Tells when a wait is over, and lets others have the processor.
+/// The time limit of a wait. It also yields the processor.
 struct Clock {
     limit: Duration,
     start: Option<Instant>,
@@ -665,7 +667,7 @@ impl Clock {
         }
     }
 
-    /// Call once a turn.
+    /// Called once per iteration of the wait.
     fn ran_out(&mut self) -> bool {
         hint::spin_loop();
         self.spins += 1;
@@ -674,13 +676,13 @@ impl Clock {
         }
         self.spins = 0;
         match self.start {
-            // The first microsecond is not counted.
+            // The first microsecond does not count.
             None => {
                 self.start = Some(Instant::now());
                 false
             }
             Some(start) => {
-                // Somebody else on this processor may be who we wait for.
+                // The thread with the awaited work may need this processor.
                 thread::yield_now();
                 start.elapsed() > self.limit
             }

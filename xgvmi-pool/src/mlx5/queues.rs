@@ -1,4 +1,4 @@
-//! The queue in use, made when it is first needed and replaced when it has failed.
+//! The present work queue. It is created at the first use and replaced after a failure.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -11,13 +11,13 @@ use super::queue::{Shape, UmrQueue};
 use crate::error::DeviceError;
 use crate::sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write};
 
-/// How long after a queue could not be made nobody tries again, at first. Doubles each time: a port
-/// that is down would otherwise cost every export some kernel calls.
+/// Time without another attempt after a queue could not be created. It doubles with each failure.
+/// Otherwise every export would cost some kernel calls while a port is down.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
-/// Longest such time: a port that comes up again is noticed within it.
+/// Maximum of this time: the queue recovers at most this long after its port.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// What a queue is made of.
+/// The parameters of a queue.
 #[derive(Debug)]
 pub(super) struct Recipe {
     pub(super) lib: Arc<Mlx5Lib>,
@@ -29,12 +29,12 @@ pub(super) struct Recipe {
     pub(super) shape: Shape,
 }
 
-/// The queue in use.
+/// The present work queue.
 #[derive(Debug)]
 pub(super) struct Queues {
     recipe: Recipe,
     current: RwLock<Option<Arc<UmrQueue>>>,
-    /// The first queue, which hardly ever fails: as long as it does not, nobody takes a lock.
+    /// The first queue, which rarely fails. Until it fails, no thread takes a lock.
     first: OnceLock<Arc<UmrQueue>>,
     attempts: Mutex<Attempts>,
     recoveries: AtomicU64,
@@ -44,17 +44,17 @@ pub(super) struct Queues {
 struct Attempts {
     closed: bool,
     backoff: Duration,
-    /// Nobody tries before this.
+    /// Earliest time of the next attempt.
     not_before: Option<Instant>,
-    /// What the last attempt came to.
+    /// Error of the last attempt.
     error: Option<DeviceError>,
 }
 
 impl Queues {
-    /// No queue yet.
+    /// Creates no queue yet.
     ///
     /// # Safety
-    /// Context and domain of the recipe are live, made by its library, and outlive
+    /// Context and domain of the recipe are live, were created by its library, and outlive
     /// [`Queues::close`].
     pub(super) unsafe fn new(recipe: Recipe) -> Self {
         let attempts = Attempts {
@@ -72,17 +72,18 @@ impl Queues {
         }
     }
 
-    /// The first queue, if it carries requests. Until the device is closed, which waits for all calls.
+    /// The first queue, if it works. Valid until the device is closed, and closing waits for all
+    /// calls.
     #[inline]
     pub(super) fn first(&self) -> Option<&UmrQueue> {
         let first = self.first.get()?;
         (!first.has_failed()).then_some(&**first)
     }
 
-    /// A queue that carries requests.
+    /// A working queue.
     ///
     /// # Errors
-    /// If there is none and none can be made now.
+    /// If there is none and none can be created now.
     #[inline]
     pub(super) fn get(&self) -> Result<Arc<UmrQueue>, DeviceError> {
         match &*read(&self.current) {
@@ -92,13 +93,13 @@ impl Queues {
         self.replace()
     }
 
-    /// Queues that were replaced because they had failed.
+    /// Number of failed queues that were replaced.
     pub(super) fn recoveries(&self) -> u64 {
         self.recoveries.load(Ordering::Relaxed)
     }
 
     fn replace(&self) -> Result<Arc<UmrQueue>, DeviceError> {
-        // Held over kernel calls, which are bounded, and never over a poll.
+        // Held during kernel calls, which have a time limit, and never during a poll.
         let mut attempts = lock(&self.attempts);
         if attempts.closed {
             return Err(DeviceError::Closed);
@@ -140,8 +141,8 @@ impl Queues {
     }
 
     fn make(&self, old: Option<&UmrQueue>) -> Result<Arc<UmrQueue>, DeviceError> {
-        // First of all: what was posted to the old queue must not be carried out any more once the
-        // new one carries requests on the same keys.
+        // This must come first: the adapter must not execute requests of the old queue any more
+        // when the new one carries requests on the same keys.
         if let Some(old) = old {
             old.tear_down()?;
         }
@@ -153,16 +154,16 @@ impl Queues {
             shape,
             ..
         } = &self.recipe;
-        // SAFETY: live by the promise given to `new`, the device not being closed; `close` tears down
-        // what is made here.
+        // SAFETY: live by the contract of `new` because the device is not closed; `close` tears
+        // down the queue that is created here.
         let queue = unsafe { UmrQueue::create(lib, *context, *pd, loopback, *shape) }?;
         Ok(Arc::new(queue))
     }
 
-    /// The way of a queue pair to itself, as it is now.
+    /// The present route of a queue pair to itself.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no route.
     fn loopback(&self) -> Result<Loopback, DeviceError> {
         let Recipe {
             lib,
@@ -172,16 +173,16 @@ impl Queues {
             gid_index,
             ..
         } = &self.recipe;
-        // SAFETY: live by the promise given to `new`, the device not being closed.
+        // SAFETY: live by the contract of `new` because the device is not closed.
         unsafe { Loopback::find(lib, *context, *ports, *port, *gid_index) }
     }
 
-    /// What queues are made of.
+    /// The parameters of queues.
     pub(super) fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// Ends the queue in use, and makes no other.
+    /// Ends the present queue. No other queue is created.
     ///
     /// # Errors
     /// If its queue pair is not destroyed.
@@ -193,7 +194,7 @@ impl Queues {
         }
     }
 
-    /// Forgets the queue without a call to the kernel: in a forked child it is the parent's.
+    /// Forgets the queue without a call to the kernel: in a forked child it belongs to the parent.
     pub(super) fn forget(&self) {
         if let Ok(current) = self.current.try_read()
             && let Some(queue) = &*current

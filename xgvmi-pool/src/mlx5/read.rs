@@ -1,4 +1,5 @@
-//! Reads memory of another function through an alias, for programs that test keys. The pool itself reads nothing.
+//! Reads memory of another function through an alias, for programs that test keys. The pool itself
+//! reads no memory.
 
 use std::ptr::NonNull;
 
@@ -83,7 +84,8 @@ impl Target<'_> {
 
 impl Drop for Target<'_> {
     fn drop(&mut self) {
-        // If the kernel refuses, the registration ends with the context. SAFETY: registered by
+        // If the kernel refuses, the registration ends with the context.
+        // SAFETY: registered by
         // `read`, whose queue pair was destroyed before.
         unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
     }

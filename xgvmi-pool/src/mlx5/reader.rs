@@ -1,5 +1,5 @@
-//! A queue pair that is connected to itself and reads memory through a key, one RDMA READ at a time. A refused read breaks
-//! it, so nothing else is posted to it.
+//! A queue pair that is connected to itself and reads memory through a key, one RDMA READ at a
+//! time. A refused read breaks it, so nothing else is posted to it.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -156,7 +156,8 @@ impl<'d> Reader<'d> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // If the kernel refuses, the objects end with the context. SAFETY: created by `new`, and no
+        // If the kernel refuses, the objects end with the context.
+        // SAFETY: created by `new`, and no
         // longer posted to.
         unsafe { self.lib.ibv_destroy_qp(self.qp.as_ptr()) };
         // SAFETY: its queue pair is gone.

@@ -69,7 +69,8 @@ impl Register {
 
 impl Drop for Register {
     fn drop(&mut self) {
-        // If the kernel refuses, the domains end with the context. SAFETY: live until here, and its
+        // If the kernel refuses, the domains end with the context.
+        // SAFETY: live until here, and its
         // queue pair is gone.
         unsafe { self.lib.ibv_dealloc_pd(self.pd.as_ptr()) };
         // SAFETY: as above; the domain that referred to it is gone.

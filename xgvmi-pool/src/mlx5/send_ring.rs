@@ -1,4 +1,4 @@
-//! The send queue's memory: where entries are written, and how the adapter is told.
+//! The send queue's memory: writing of entries, and the doorbell.
 
 use std::ptr::NonNull;
 
@@ -9,34 +9,34 @@ use super::mmio;
 use super::single::Block;
 use super::wqe::Wqe;
 
-/// Index of the send counter among the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).
+/// Index of the send counter in the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).
 const SEND_RECORD: usize = 1;
 
-/// The ring of one queue pair, of which this is the only writer, and its doorbell, which is the queue
-/// pair's own or takes single stores only. All pointers are libmlx5's and live as long as the queue
-/// pair.
+/// The ring of one queue pair, with this value as the only writer, and its doorbell. The doorbell
+/// is the queue pair's own, or takes single stores only. All pointers are libmlx5's and live as
+/// long as the queue pair.
 #[derive(Debug)]
 pub(super) struct SendRing {
     blocks: NonNull<[u64; WQEBB_BYTES / 8]>,
-    /// Building blocks of the ring, less one: the count is a power of two.
+    /// Number of building blocks of the ring minus one: the number is a power of two.
     mask: u32,
     record: NonNull<u32>,
     doorbell: NonNull<u64>,
-    /// Bytes between the two doorbells that are rung in turn, zero if there is one.
+    /// Distance in bytes of the two doorbells, which alternate; zero if there is only one.
     doorbell_stride: usize,
     second_doorbell: bool,
 }
 
-// SAFETY: the pointers are to memory of the process that any thread may write; `&mut self` on every
-// method that writes makes sure that one does at a time.
+// SAFETY: the pointers refer to memory of the process that any thread may write; `&mut self` on
+// every writing method ensures that one thread at a time writes.
 unsafe impl Send for SendRing {}
 
 impl SendRing {
-    /// The ring that libmlx5 describes, or why it is none.
+    /// The ring in libmlx5's description, or the reason why it is not usable.
     ///
     /// # Safety
-    /// `raw` is what `mlx5dv_init_obj` wrote about a queue pair that outlives the ring and that
-    /// nobody else posts to.
+    /// `raw` is the result of `mlx5dv_init_obj` for a queue pair that outlives the ring and that no
+    /// other code posts to.
     pub(super) unsafe fn new(raw: &mlx5dv_qp) -> Result<Self, &'static str> {
         if raw.sq.stride as usize != WQEBB_BYTES {
             return Err("building blocks of the send queue are not 64 bytes");
@@ -57,50 +57,52 @@ impl SendRing {
         })
     }
 
-    /// Writes an entry whose first building block is number `at`. The adapter does not look at it
+    /// Writes an entry whose first building block has the number `at`. The adapter does not read it
     /// before the doorbell.
     #[inline]
     pub(super) fn write(&mut self, at: u64, wqe: &Wqe) {
         for (block, number) in wqe.blocks().zip(at..) {
             let place = self.block(number);
             for (word, bytes) in block.as_chunks::<8>().0.iter().enumerate() {
-                // SAFETY: `word` is below 8, the words of a building block; the buffer is aligned
-                // to pages, so a block is to its size. Volatile, because the adapter reads it.
+                // SAFETY: `word` is below 8, the words of a building block. The buffer is
+                // page-aligned, so a block is aligned to its size. Volatile, because the adapter
+                // reads it.
                 unsafe { place.add(word).write_volatile(u64::from_ne_bytes(*bytes)) };
             }
         }
     }
 
-    /// Writes the building blocks of an entry, the first of which is number `at`.
+    /// Writes the building blocks of an entry. The first one has the number `at`.
     #[inline(always)]
     pub(super) fn write_blocks<const BLOCKS: usize>(&mut self, at: u64, blocks: &[Block; BLOCKS]) {
         for (block, number) in blocks.iter().zip(at..) {
             let place = self.block(number);
             for (word, value) in block.iter().enumerate() {
-                // SAFETY: `word` is below 8, the words of a building block; the buffer is aligned
-                // to pages, so a block is to its size. Volatile, because the adapter reads it.
+                // SAFETY: `word` is below 8, the words of a building block. The buffer is
+                // page-aligned, so a block is aligned to its size. Volatile, because the adapter
+                // reads it.
                 unsafe { place.add(word).write_volatile(*value) };
             }
         }
     }
 
-    /// The building block of this number, in the ring's buffer.
+    /// The building block with this number in the ring's buffer.
     #[inline]
     fn block(&self, number: u64) -> NonNull<u64> {
         #[expect(clippy::cast_possible_truncation, reason = "masked to less than 2^32")]
         let place = (number & u64::from(self.mask)) as usize;
-        // SAFETY: `place` is below the capacity, so that it lies in the ring's buffer.
+        // SAFETY: `place` is below the capacity, so it lies in the ring's buffer.
         unsafe { self.blocks.add(place) }.cast::<u64>()
     }
 
-    /// Tells the adapter that all building blocks below number `end` are written, the last entry
-    /// being `last`.
+    /// Tells the adapter that all building blocks below the number `end` are written. `last` is the
+    /// last entry.
     #[inline]
     pub(super) fn ring(&mut self, end: u64, last: &Wqe) {
         self.ring_word(end, u64::from_ne_bytes(last.doorbell()));
     }
 
-    /// The same; `first` is the first word of the last entry.
+    /// Like `ring`; `first` is the first word of the last entry.
     #[inline(always)]
     pub(super) fn ring_word(&mut self, end: u64, first: u64) {
         // The record holds the counter modulo 2^16.
