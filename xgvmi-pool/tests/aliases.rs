@@ -1,4 +1,4 @@
-//! How the alias map behaves: what is found, what is made, and what is put out.
+//! Behaviour of the alias map: lookup, creation and eviction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -22,7 +22,7 @@ fn map(fabric: &SimFabric, aliases_max: u32) -> AliasMap<SimDevice> {
     AliasMap::open(fabric.function(DPU), policy).expect("a good policy")
 }
 
-/// Keys of the host that are there to be aliased.
+/// Keys of the host for tests to alias.
 fn exported(fabric: &SimFabric, count: u32) -> (MkeyPool<SimDevice>, Vec<RemoteKey>) {
     let pool = MkeyPool::open(fabric.function(HOST), PoolPolicy::default()).expect("a pool");
     let keys = (0..count)
@@ -34,7 +34,7 @@ fn exported(fabric: &SimFabric, count: u32) -> (MkeyPool<SimDevice>, Vec<RemoteK
                 mkey: export.mkey(),
                 owner: OWNER,
             };
-            // Stays bound to the end of the test.
+            // It stays bound until the end of the test.
             std::mem::forget(export);
             key
         })
@@ -177,7 +177,7 @@ fn beyond_a_full_map_an_alias_lasts_as_long_as_its_use() {
     assert_eq!(fabric.objects(DPU), before);
 }
 
-/// Keys of UCX 1.18 do not say whose they are; who imports may know it by other ways.
+/// Keys of UCX 1.18 do not name their owner. An importer may know the owner from another source.
 #[test]
 fn an_alias_of_unknown_owner_becomes_that_of_the_first_who_asks() {
     let fabric = SimFabric::new();
@@ -188,7 +188,7 @@ fn an_alias_of_unknown_owner_becomes_that_of_the_first_who_asks() {
     assert_eq!(map.prepare(&[unknown]).ready, 1);
     let first = map.attach(of(OWNER)).expect("the alias that is there");
     assert_eq!((first.remote(), map.stats().creates), (of(OWNER), 1));
-    // Announced again, it is still the same one.
+    // A second announcement of the key finds the same alias.
     assert_eq!(map.prepare(&[unknown]).ready, 1);
     assert!(map.find(&of(OWNER)).is_some());
     let other = map.attach(of(OwnerUuid::new(0xbbbb))).expect("a new alias");
@@ -196,7 +196,7 @@ fn an_alias_of_unknown_owner_becomes_that_of_the_first_who_asks() {
     assert_eq!((map.stats().stale, map.stats().creates), (1, 2));
 }
 
-/// D7 and D8 of stock UCX: an exporter dies, its successor gets the same key number.
+/// Defects D7 and D8 of stock UCX: an exporter dies, and its successor gets the same key number.
 #[test]
 fn the_alias_of_a_dead_owner_is_replaced_and_lives_while_in_use() {
     let fabric = SimFabric::new();
@@ -237,7 +237,7 @@ fn the_alias_of_a_dead_owner_is_replaced_and_lives_while_in_use() {
     assert_eq!(fabric.objects(DPU), 1, "destroyed with its last use");
 }
 
-/// The same exporter destroys a key, and the adapter gives the index out again.
+/// The same exporter destroys a key, and the adapter reuses its index.
 #[test]
 fn a_new_key_of_an_old_index_has_another_name() {
     let fabric = SimFabric::new();
@@ -389,7 +389,7 @@ fn closing_takes_aliases_in_use_too() {
     assert!(map.close(), "once more does no harm");
 }
 
-/// A device whose commands take as long as the test wants.
+/// A device whose commands last as long as the test requires.
 #[derive(Debug)]
 struct Slow {
     entered: Barrier,
@@ -418,7 +418,7 @@ impl AliasDevice for Slow {
     }
 }
 
-/// Threads that want the same key while one of them makes its alias.
+/// Threads that attach the same key while one of them creates its alias.
 #[track_caller]
 fn check_single_flight(fails: bool) {
     const JOINERS: u64 = 3;
@@ -439,7 +439,7 @@ fn check_single_flight(fails: bool) {
         let leader = scope.spawn(attach);
         device.entered.wait();
         let joiners: Vec<_> = (0..JOINERS).map(|_| scope.spawn(attach)).collect();
-        // A joiner counts itself before it waits.
+        // A joining thread increments the counter before it waits.
         while map.stats().joins < JOINERS {
             std::thread::yield_now();
         }
@@ -476,7 +476,7 @@ fn a_failed_attempt_does_not_spoil_the_next() {
     assert!(map.attach(keys[0]).is_ok());
 }
 
-/// A map with everything in use is not searched for each miss, and what becomes unpinned is found.
+/// A full map of pinned aliases is not searched at every miss, and an unpinned alias is found.
 #[test]
 fn a_full_map_of_pinned_aliases_is_not_searched_again_and_again() {
     const ALIASES: u32 = 1000;
@@ -493,14 +493,14 @@ fn a_full_map_of_pinned_aliases_is_not_searched_again_and_again() {
         assert!(matches!(error, AliasError::Full { .. }), "{error}");
     }
     assert!(map.stats().searches <= 2, "{:?}", map.stats());
-    // One place comes free at a time.
+    // One alias at a time is unpinned.
     for (key, place) in others.iter().zip(0..100) {
         drop(pins.swap_remove(place));
         pins.push(map.attach(*key).expect("the place that came free"));
         assert!(map.attach(others[999]).is_err(), "and no other");
     }
     assert!(map.stats().searches <= 4, "{:?}", map.stats());
-    // Everything comes free: the oldest goes first.
+    // All aliases are unpinned: the map evicts the oldest first.
     drop(pins);
     for key in &others[100..] {
         drop(map.attach(*key).expect("a place"));

@@ -1,4 +1,4 @@
-//! Announcing: what an importer makes ahead of its first use, and what it refuses to listen to.
+//! Announcements: aliases that an importer creates in advance, and messages that it refuses.
 
 use std::sync::Arc;
 

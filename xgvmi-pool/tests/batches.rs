@@ -1,4 +1,5 @@
-//! Chains: how many requests share a doorbell, and when a released key is really out of reach.
+//! Chains: the number of requests per doorbell, and the time at which a released key becomes
+//! unreachable.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ fn pool(fabric: &SimFabric, invalidate: Invalidate) -> MkeyPool<SimDevice> {
     let policy = PoolPolicy {
         invalidate,
         prefill: 64,
-        // Chains are counted, on a slow machine too.
+        // The test counts chains, also on a slow machine.
         batch_time: Duration::from_secs(3600),
         ..PoolPolicy::default()
     };
@@ -93,7 +94,7 @@ fn a_released_key_is_freed_in_front_of_the_next_bind() {
     assert!(reaches(&fabric, &export));
 }
 
-/// Whether the region can still be reached after the release, and after a flush.
+/// Whether the region is still reachable after the release, and after a flush.
 #[track_caller]
 fn check_reach(invalidate: Invalidate, after_release: bool) {
     let fabric = SimFabric::new();
@@ -124,7 +125,7 @@ fn a_key_that_waits_for_its_invalidation_is_not_handed_out() {
         };
         let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a good policy");
         let mut exports = export_all(&pool, 4);
-        // All four are released but none is free: the pool frees them before it gives up.
+        // All four are released but none is free: the pool frees them before it reports an error.
         for _ in 0..10 {
             release_all(exports);
             exports = export_all(&pool, 4);
@@ -159,7 +160,7 @@ fn a_chain_is_no_longer_than_the_device_takes() {
     assert_eq!(fabric.counts().chains, 7);
     release_all(exports);
 
-    // A region of ten gigabytes weighs twice as much as one of up to four.
+    // A region of ten gigabytes has twice the weight of one of up to four.
     let long = Region::new(VirtAddr::new(1 << 40), 10 << 30, Lkey::from_raw(1)).expect("a region");
     let before = fabric.counts().chains;
     let results = pool.export_many(&[long; 10]);
@@ -247,7 +248,7 @@ fn what_fails_in_a_batch_fails_alone_or_with_those_behind_it() {
     assert_eq!(fabric.counts().create_mkey, 64);
 }
 
-/// In the modes in which released keys wait, the first one waits no longer than it may.
+/// In the modes that defer invalidation, the first released key waits no longer than the limit.
 #[track_caller]
 fn check_time(invalidate: Invalidate) {
     let fabric = SimFabric::new();
@@ -261,7 +262,7 @@ fn check_time(invalidate: Invalidate) {
     let export = |number: usize| pool.export(regions(4)[number]).expect("a key");
     let (first, second) = (export(1), export(2));
     first.release().expect("released");
-    // A release is the next call, and no time is no time.
+    // A release is the next call, and the limit is zero.
     assert_eq!(pool.stats().pending, 0, "{invalidate:?}");
     drop(second);
 

@@ -1,5 +1,5 @@
-//! Each fault of the list on a simulated adapter, by many seeds and in each mode of invalidation. The
-//! same list runs on libmlx5, see `examples/device_faults`.
+//! Each fault of the list on a simulated adapter, with many seeds and in each mode of invalidation.
+//! `examples/device_faults` runs the same list on libmlx5.
 
 #[path = "../examples/common/faults.rs"]
 mod faults;

@@ -1,4 +1,5 @@
-//! What pool and map take of the process's memory, counted at the allocator, and that it does not grow.
+//! Process memory of the pool and the map, counted at the allocator: its size, and that it does not
+//! grow.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -11,12 +12,12 @@ use xgvmi_pool::{
     PoolPolicy, Region, RemoteKey, Tag, UmrOp, VirtAddr,
 };
 
-/// The system's allocator, and how much of it is in use.
+/// The system's allocator with a count of the allocated bytes.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: hands every call to the system's allocator, and counts beside it.
+// SAFETY: passes every call to the system's allocator, and only counts.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
@@ -45,7 +46,7 @@ fn in_use() -> usize {
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// A device that takes no memory.
+/// A device that allocates no memory.
 #[derive(Debug, Default)]
 struct Weightless(AtomicU32);
 
@@ -128,7 +129,7 @@ fn four_thousand_keys_and_sixty_five_thousand_aliases_take_sixteen_mebibytes_at_
     assert!(taken <= 16 << 20, "{taken} bytes");
 }
 
-/// Many exports and releases on a device that fails now and then. Tells the seed if it goes wrong.
+/// Many exports and releases on a device with occasional faults. Prints the seed on a failure.
 #[track_caller]
 fn check_endurance(invalidate: Invalidate, seed: u64) {
     const ROUNDS: u64 = 250_000;
@@ -191,7 +192,7 @@ fn check_endurance(invalidate: Invalidate, seed: u64) {
     assert_eq!(fabric.objects(Gvmi::new(1)), 0, "seed {seed}");
 }
 
-/// A million exports in all, with one fault in a hundred of each kind.
+/// A million exports in total, with a fault rate of one in a hundred of each kind.
 #[test]
 fn a_million_exports_leave_no_trace() {
     let _alone = alone();

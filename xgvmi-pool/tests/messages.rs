@@ -1,4 +1,5 @@
-//! Announcements from anybody: whatever bytes come in, they are read as what was written or refused.
+//! Announcements from any sender: the parser either returns the written content of the bytes or
+//! refuses them.
 
 use proptest::prelude::*;
 use xgvmi_pool::{

@@ -1,4 +1,5 @@
-//! How the pool behaves: what is reused, what is created, and what becomes of a key that failed.
+//! Behaviour of the pool: reuse and creation of keys, and the handling of keys whose request
+//! failed.
 
 use std::sync::Arc;
 
@@ -148,7 +149,7 @@ fn a_full_device_lowers_the_cap() {
         Some(&PoolError::Full { mkeys_max: 3 })
     );
     assert_eq!((pool.stats().cap, pool.stats().cap_lowered), (3, 1));
-    // The next one does not even ask the device.
+    // The next export does not call the device.
     assert!(pool.export(region(4)).is_err_and(|error| error.is_full()));
     assert_eq!(fabric.counts().create_mkey, 4);
 }
@@ -185,7 +186,7 @@ fn a_dropped_lease_and_a_dropped_export_come_back() {
     assert_eq!((fabric.bound(HOST), pool.levels().free), (0, 1));
 }
 
-/// What a fault costs, and that the pool serves when it is over.
+/// Cost of a fault, and recovery of the pool after it.
 #[track_caller]
 fn check_fault(rates: FaultRates, released: bool, expect_lost: u32) {
     let fabric = SimFabric::new();
@@ -201,7 +202,7 @@ fn check_fault(rates: FaultRates, released: bool, expect_lost: u32) {
     assert_eq!(export.release().is_ok(), released);
     fabric.set_faults(0, FaultRates::default());
     assert_eq!(pool.levels().lost, expect_lost);
-    // Whatever was lost, the rest of the pool works, and no key is handed out twice.
+    // Even if keys are lost, the rest of the pool works, and no key is leased twice.
     let exports: Vec<_> = (0..4 - u64::from(expect_lost))
         .map(|number| pool.export(region(number)).expect("a key"))
         .collect();
@@ -363,7 +364,7 @@ fn threads_share_the_pool() {
     assert_eq!((pool.stats().binds, pool.stats().invalidates), (2000, 2000));
 }
 
-/// A buffer that comes back at its place gets the key that stood for it before.
+/// A buffer that returns to its address gets its previous key.
 #[test]
 fn by_affinity_an_address_gets_its_key_back() {
     let fabric = SimFabric::new();
@@ -387,11 +388,11 @@ fn by_affinity_an_address_gets_its_key_back() {
     for _ in 0..10 {
         assert_eq!(keys(), first);
     }
-    // A key that is in use is not taken from its owner.
+    // A key in use stays with its owner.
     let held = pool.export(region(3)).expect("a key");
     let other = pool.export(region(3)).expect("another");
     assert_ne!(held.mkey(), other.mkey());
-    // The rest rests in its order.
+    // The other keys keep their order.
     let fresh = pool.export(region(100)).expect("a key");
     assert!(!first.contains(&fresh.mkey()));
     drop((held, other, fresh));

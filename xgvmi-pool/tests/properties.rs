@@ -1,19 +1,20 @@
-//! Pool and alias map against plain models, over a device that fails by seed.
+//! Pool and alias map against plain models, on a device with faults by seed.
 //!
 //! The pool:
 //! 1. No two live exports have the same key.
 //! 2. The key of a live export reaches its region, all of it and nothing else.
-//! 3. Once a release (in strict mode) or a flush (in the others) has returned without error, the key
-//!    reaches nothing until it is exported again.
+//! 3. After a release (in strict mode) or a flush (in the others) returned without error, the key
+//!   reaches nothing until it is exported again.
 //! 4. There are never more keys than the policy allows.
-//! 5. A key that is lost is never handed out.
-//! 6. After closing, a device that destroys what it is told to has nothing left.
+//! 5. A lost key is never leased.
+//! 6. After closing, a device without faults has no objects.
 //!
 //! The alias map:
-//! 7. An alias in use reaches what its remote key reaches.
-//! 8. It is made anew exactly when the model has not got it: never made, put out or stale.
-//! 9. What is put out is what was unpinned longest ago.
-//! 10. The map never holds more than the policy allows; all else on the device is in use.
+//! 7. An alias in use reaches the same memory as its remote key.
+//! 8. The map creates an alias exactly when the model does not contain it: never created, evicted
+//!   or stale.
+//! 9. An eviction takes the least recently unpinned alias. 10. The map never holds more aliases
+//!   than the policy allows; all other aliases on the device are in use.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc;
@@ -208,7 +209,7 @@ fn alias_action() -> impl Strategy<Value = AliasAction> {
     ]
 }
 
-/// What the map should have: owner and time of the last unpin for each key.
+/// Expected content of the map: owner and time of the last unpin for each key.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<usize, ModelEntry>,
@@ -228,7 +229,7 @@ impl Model {
         self.clock
     }
 
-    /// Whether the alias must be made, or nothing if there is no room.
+    /// Whether the map must create the alias; `None` if the map is full.
     fn attach(&mut self, key: usize, owner: u64, max: usize) -> Option<bool> {
         let room = self.entries.len() < max;
         match self.entries.get_mut(&key) {
@@ -283,7 +284,7 @@ proptest! {
                 pool.export(region).expect("a key")
             })
             .collect();
-        // Owners of the keys; a restarted exporter is a new owner of the same key.
+        // Owners of the keys. A restarted exporter is a new owner of the same key.
         let mut owners = [1u64; KEYS];
         let mut next_owner = 2u64;
         let policy = AliasPolicy {
@@ -292,7 +293,7 @@ proptest! {
         };
         let map = AliasMap::open(fabric.function(DPU), policy).expect("a good policy");
         let mut model = Model::default();
-        // Generations tell pins of the present entry from those of one that is out of the map.
+        // Generations distinguish pins of the present entry from pins of a removed entry.
         let mut pins: Vec<(usize, u64, u64, AliasRef<_>)> = Vec::new();
         let mut generation = [0u64; KEYS];
         for action in actions {

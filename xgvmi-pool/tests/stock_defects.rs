@@ -1,6 +1,6 @@
-//! What stock UCX's own pool and alias table get wrong, each as a test that they would fail. The
-//! numbers are those of a reading of UCX 1.18 to 1.23; what concerns the work queue is tested where
-//! the queue is, what concerns UCX's layers above is not the pool's.
+//! Defects of stock UCX's own pool and alias table, each as a test that stock UCX would fail. The
+//! numbers refer to a review of UCX 1.18 to 1.23. The tests of the work queue are beside the work
+//! queue. Defects of UCX's upper layers are outside the pool's scope.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ fn with_faults<R>(fabric: &SimFabric, rates: FaultRates, work: impl FnOnce() -> 
     result
 }
 
-/// A failed bind leaves no other way; here the caller is told and can take one.
+/// In stock UCX a failed bind has no fallback. Here the caller gets an error and can use its other
+/// path.
 #[test]
 fn d3_a_failed_bind_is_an_answer() {
     let fabric = SimFabric::new();
@@ -51,7 +52,7 @@ fn d3_a_failed_bind_is_an_answer() {
     assert_eq!((fabric.bound(HOST), pool.stats().in_use), (0, 0));
 }
 
-/// One error completion, and every later export of the process fails.
+/// In stock UCX, after one error completion every later export of the process fails.
 #[test]
 fn d4_an_error_ends_with_the_request_that_had_it() {
     let fabric = SimFabric::new();
@@ -69,7 +70,7 @@ fn d4_an_error_ends_with_the_request_that_had_it() {
     }
 }
 
-/// After a timeout a key is published before it is bound.
+/// In stock UCX, after a timeout a key is published before it is bound.
 #[test]
 fn d5_a_key_is_not_handed_out_before_it_is_known_to_be_bound() {
     for seed in 0..64 {
@@ -91,7 +92,7 @@ fn d5_a_key_is_not_handed_out_before_it_is_known_to_be_bound() {
     }
 }
 
-/// A failed invalidation leaks the key, and the memory behind it stays pinned.
+/// In stock UCX, a failed invalidation leaks the key, and the memory behind it stays pinned.
 #[test]
 fn d6_a_failed_invalidation_leaks_nothing() {
     let fabric = SimFabric::new();
@@ -108,7 +109,7 @@ fn d6_a_failed_invalidation_leaks_nothing() {
     assert_eq!(pool.stats().keys, 0);
 }
 
-/// A restarted exporter that gets an old key number is served by the dead exporter's alias.
+/// In stock UCX, a restarted exporter that reuses a key number gets the dead exporter's alias.
 #[test]
 fn d7_a_successor_is_not_served_by_a_dead_alias() {
     let fabric = SimFabric::new();
@@ -132,7 +133,8 @@ fn d7_a_successor_is_not_served_by_a_dead_alias() {
     assert_eq!((map.stats().stale, map.len()), (2, 1));
 }
 
-/// Aliases are never let go of before the end, and a stale one is destroyed under its user.
+/// In stock UCX, aliases live until the end of the process, and a stale one is destroyed while in
+/// use.
 #[test]
 fn d8_aliases_are_bounded_and_live_while_they_are_used() {
     let fabric = SimFabric::new();
@@ -154,7 +156,7 @@ fn d8_aliases_are_bounded_and_live_while_they_are_used() {
     assert!(fabric.reach(DPU, used.lkey(), region(0).addr(), 1).is_ok());
 }
 
-/// The pool only grows, starts empty, and binds the key that was released last first.
+/// In stock UCX, the pool only grows, starts empty, and binds the last released key first.
 #[test]
 fn d9_the_pool_is_bounded_and_filled_ahead_and_lets_keys_rest() {
     let fabric = SimFabric::new();
@@ -189,7 +191,7 @@ fn d9_the_pool_is_bounded_and_filled_ahead_and_lets_keys_rest() {
     );
 }
 
-/// Nothing guards list, table and queue against threads.
+/// In stock UCX, list, table and queue are not thread-safe.
 #[test]
 fn d10_threads_do_not_harm_each_other() {
     let fabric = SimFabric::new();

@@ -1,4 +1,4 @@
-//! Marks and ages: keys that are there before they are needed, and gone when they are not.
+//! Marks and ages: the pool creates keys before they are needed and destroys idle keys.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn region() -> Region {
 }
 
 fn marks(low: u32, high: u32) -> PoolPolicy {
-    // Without trays, so that what is free is exact.
+    // Without trays the number of free keys is exact.
     PoolPolicy {
         low,
         high,
@@ -60,13 +60,13 @@ fn keys_that_are_not_needed_go_with_age_and_the_others_stay() {
         ..marks(0, 8)
     };
     let pool = pool(&fabric, policy);
-    // Ten of them are needed all the time; of the thirty others eight may stay.
+    // Ten of the keys are always in use. Of the thirty others eight may stay.
     let exports: Vec<_> = (0..10)
         .map(|_| pool.export(region()).expect("a key"))
         .collect();
     assert_eq!(pool.upkeep().destroyed, 22);
     assert_eq!((pool.stats().keys, pool.stats().aged), (18, 22));
-    // They come back, but were needed a moment ago: the fewest that were free count.
+    // They are free again, but were needed a moment ago: the minimum of free keys counts.
     drop(exports);
     let _one = pool.export(region()).expect("a key");
     assert_eq!(pool.upkeep().destroyed, 9);

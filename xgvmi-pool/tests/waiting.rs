@@ -1,4 +1,4 @@
-//! A full pool that makes its users wait: who is served, in which order, and who gives up.
+//! A full pool with waiting threads: their order, their success and their timeout.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn those_who_wait_are_served_in_the_order_in_which_they_came() {
                 served.lock().expect("no panic").push(number);
                 export.release().expect("released");
             });
-            // The next one comes when this one waits.
+            // The next thread starts when this one waits.
             until(|| pool.stats().waits == number + 1);
         }
         first.release().expect("released");
@@ -93,7 +93,7 @@ fn a_key_that_is_destroyed_makes_room_for_a_waiter() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| pool.export(region()).map(drop));
         until(|| pool.stats().waits == 1);
-        // Invalidations fail while the first key is released, and only then.
+        // Invalidations fail only while the first key is released.
         fabric.set_faults(
             1,
             FaultRates {
@@ -103,7 +103,7 @@ fn a_key_that_is_destroyed_makes_room_for_a_waiter() {
         );
         first.release().expect("destroyed");
         fabric.set_faults(1, FaultRates::default());
-        // Its own release may still meet the faults; that it was served is the point.
+        // Its own release may still meet the faults. The test only requires that it was served.
         waiter.join().expect("no panic").expect("served");
     });
     assert_eq!(fabric.bound(HOST), 0);

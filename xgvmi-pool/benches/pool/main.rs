@@ -1,14 +1,14 @@
-//! What the pool and the alias map cost without a device, beside what stock code would: a C list
-//! under a pthread mutex, and the table that stock UCX keeps its aliases in.
+//! Cost of the pool and the alias map without a device, compared with plain C code: a list under a
+//! pthread mutex, and stock UCX's alias table.
 //!
 //! ```text
 //! cargo bench -p xgvmi-pool
 //! ```
 //!
-//! Each name is a group with two members, `ours` and `peer`, measured one after the other in the same
-//! run. The peers are compiled when the bench starts, which needs a C compiler, and UCX's headers for
-//! the table: `XGVMI_UCX_INCLUDE` names the directory that holds `ucs/datastruct/khash.h`. What is
-//! missing is said, and the peer left out.
+//! Each name is a group with two members, `ours` and `peer`, measured one after the other in the
+//! same run. The bench compiles the peers at its start. This needs a C compiler, and for the table
+//! UCX's headers: `XGVMI_UCX_INCLUDE` names the directory that contains `ucs/datastruct/khash.h`.
+//! If something is missing, the bench prints a line and skips the peer.
 #![expect(clippy::print_stdout, reason = "a bench says what it leaves out")]
 
 mod peer;
@@ -21,13 +21,13 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use peer::{Peer, Processor};
 use subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
 
-/// Processor time of the calling thread. What other programs on the machine take does not count.
+/// Processor time of the calling thread, without the time of other programs on the machine.
 fn thread_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes the time to where it is told.
+    // SAFETY: writes the time to the given structure.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(failed, 0, "every Linux has this clock");
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -40,11 +40,11 @@ fn timed(work: impl FnOnce()) -> Duration {
     thread_time() - begin
 }
 
-/// Processors that this process may use and nobody else is using.
+/// Processors that this process may use and that are idle.
 fn free_processors() -> Vec<usize> {
     // SAFETY: an all-zero set is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set has the size that is given.
+    // SAFETY: the set has the given size.
     if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
         return Vec::new();
     }
@@ -52,7 +52,7 @@ fn free_processors() -> Vec<usize> {
     let allowed =
         (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) });
     let allowed: Vec<_> = allowed.collect();
-    // The fourth word is "RUNNING/ALL"; one that runs is this thread.
+    // The fourth field is "RUNNING/ALL". One of the running threads is this thread.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let running = load
         .split_whitespace()
@@ -65,8 +65,8 @@ fn free_processors() -> Vec<usize> {
     allowed.into_iter().take(free).collect()
 }
 
-/// Two processors for two threads. None, with a line that says so, if so many are not free: threads that
-/// take turns on one processor would be measured as if they never met.
+/// Two processors for two threads. Prints a line and returns `None` if fewer are free: threads that
+/// share a processor do not contend.
 fn two_processors(bench: &str) -> Option<[usize; 2]> {
     let free = free_processors();
     match free[..] {
@@ -84,15 +84,15 @@ fn two_processors(bench: &str) -> Option<[usize; 2]> {
 fn pin(cpu: usize) {
     // SAFETY: an all-zero set is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number is one of a set of this size.
+    // SAFETY: the number is valid for a set of this size.
     unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set has the size that is given.
+    // SAFETY: the set has the given size.
     let pinned = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     assert_eq!(pinned, 0, "the processor is one of this process's");
 }
 
-/// Runs `bench` beside a thread that sleeps. Every process that uses UCX has one, and in a process
-/// without, locks of the C library are no locks.
+/// Runs `bench` beside a sleeping thread. Every process with UCX has a second thread, and in a
+/// single-threaded process the locks of the C library are no-ops.
 fn beside_a_thread(bench: impl FnOnce()) {
     let (end, ended) = std::sync::mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -102,8 +102,8 @@ fn beside_a_thread(bench: impl FnOnce()) {
     });
 }
 
-/// Time by the clock of `rounds` rounds, shared out to two threads, each on its processor, that start
-/// together: that of the slower one.
+/// Wall-clock time of `rounds` rounds, divided between two threads that start together, each on its
+/// own processor: the time of the slower one.
 fn on_two_threads(cpus: [usize; 2], rounds: u64, work: impl Fn(u64) + Sync) -> Duration {
     let start = std::sync::Barrier::new(2);
     let half = rounds.div_ceil(2);
@@ -175,7 +175,8 @@ fn alias_hit(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Hits of two threads in one map. Stock UCX's table has no peer for this: one thread at a time uses it.
+/// Hits of two threads in one map. Stock UCX's table is not a peer here, because one thread at a
+/// time uses it.
 fn alias_hit_together(criterion: &mut Criterion) {
     let Some(cpus) = two_processors("alias_hit_2t") else {
         return;
@@ -189,7 +190,7 @@ fn alias_hit_together(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Misses at a map of the default size that is full of aliases in use.
+/// Misses in a full map of the default size with all aliases in use.
 fn alias_full(criterion: &mut Criterion) {
     let full = Full::new();
     let mut group = criterion.benchmark_group("alias_full_64k");

@@ -1,4 +1,4 @@
-//! Peers in C, compiled when the bench starts.
+//! Peers in C, compiled at the start of the bench.
 
 use std::env;
 use std::ffi::c_void;
@@ -7,22 +7,22 @@ use std::ptr::NonNull;
 
 use libloading::Library;
 
-/// A peer's three functions; both sources have the same.
+/// The three functions of a peer; both sources define them.
 pub(crate) struct Peer {
     make: unsafe extern "C" fn(*const u64, u64) -> *mut c_void,
     run: unsafe extern "C" fn(*mut c_void, u64) -> u64,
     free: unsafe extern "C" fn(*mut c_void),
-    /// Dropped last: the functions are in it.
+    /// Dropped last: it contains the functions.
     _library: Library,
 }
 
-/// For which processor a peer is compiled.
+/// Target processor of a peer's compilation.
 #[derive(Clone, Copy)]
 pub(crate) enum Processor {
-    /// The one that is there.
+    /// The processor of this machine.
     #[allow(dead_code, reason = "the bench's")]
     This,
-    /// Any of its kind, which also what counts instructions understands.
+    /// The baseline of its architecture, which instruction counters also support.
     #[allow(dead_code, reason = "the counter's")]
     Any,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Made<'a> {
     made: NonNull<c_void>,
 }
 
-// SAFETY: the list guards itself with a mutex; the table is used by one thread alone.
+// SAFETY: the list takes its own mutex; only one thread uses the table.
 unsafe impl Sync for Made<'_> {}
 
 impl Peer {
@@ -42,7 +42,7 @@ impl Peer {
         Self::compile("list", include_str!("list.c"), processor, None)
     }
 
-    /// The table of the UCX whose headers are there.
+    /// The table of the UCX with the installed headers.
     pub(crate) fn table(processor: Processor) -> Option<Self> {
         match env::var("XGVMI_UCX_INCLUDE") {
             Ok(include) => {
@@ -85,7 +85,7 @@ impl Peer {
                 return None;
             }
         }
-        // SAFETY: our own source, which has no constructors.
+        // SAFETY: our own source, without constructors.
         let library = unsafe { Library::new(&object) }.expect("just compiled");
         // SAFETY: the types are those of the source.
         let make = *unsafe { library.get(b"peer_make\0") }.expect("in the source");
@@ -108,7 +108,7 @@ impl Peer {
 
     /// A table of the numbers.
     pub(crate) fn fill(&self, numbers: &[u64]) -> Made<'_> {
-        // SAFETY: reads as many numbers as there are.
+        // SAFETY: reads only the given number of values.
         let made = unsafe { (self.make)(numbers.as_ptr(), numbers.len() as u64) };
         Made {
             peer: self,
@@ -118,9 +118,9 @@ impl Peer {
 }
 
 impl Made<'_> {
-    /// Runs so many rounds, all of which must succeed.
+    /// Runs `rounds` rounds, which must all succeed.
     pub(crate) fn run(&self, rounds: u64) {
-        // SAFETY: made by the same peer.
+        // SAFETY: created by the same peer.
         let done = unsafe { (self.peer.run)(self.made.as_ptr(), rounds) };
         assert_eq!(done, rounds, "the peer did not do all of it");
     }
@@ -128,7 +128,7 @@ impl Made<'_> {
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by the same peer, and nobody uses it any more.
+        // SAFETY: created by the same peer, and no longer in use.
         unsafe { (self.peer.free)(self.made.as_ptr()) };
     }
 }

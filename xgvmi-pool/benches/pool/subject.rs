@@ -1,4 +1,4 @@
-//! What is measured: a pool that is leased from, and a map in which aliases are found.
+//! The measured objects: a pool for leases, and a map for alias lookups.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use xgvmi_pool::{
     MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, RemoteKey, Tag,
 };
 
-/// Keys of the lease benches: more than trays hold, as few as a rank uses.
+/// Keys of the lease benches: more than the trays hold, and no more than a rank uses.
 pub(crate) const POOL_KEYS: u32 = 256;
-/// Keys of the alias bench: what the slides' 32 nodes of 32 ranks come to on a DPU.
+/// Keys of the alias bench: about the number of a DPU in the slides' job of 32 nodes with 32 ranks.
 const ALIAS_KEYS: u32 = 20_000;
-/// Exporting functions that they are spread over.
+/// Number of exporting functions.
 const FUNCTIONS: u16 = 4;
-/// Who exports them.
+/// The exporter of the keys.
 const OWNER: OwnerUuid = OwnerUuid::new(1);
 
 /// A pool with all its keys.
@@ -28,15 +28,15 @@ pub(crate) fn pool() -> MkeyPool<SimDevice> {
     MkeyPool::open(SimFabric::new().function(Gvmi::new(1)), policy).expect("a good policy")
 }
 
-/// Takes a key and gives it back, so many times.
+/// Leases and returns a key, `rounds` times.
 pub(crate) fn lease(pool: &MkeyPool<SimDevice>, rounds: u64) {
     for _ in 0..rounds {
         drop(black_box(pool.lease().expect("a free key")));
     }
 }
 
-/// Keys as exporters have them: indices that follow on, one tag, a few functions. In an order in
-/// which neighbours are not neighbours in memory.
+/// Keys like those of exporters: consecutive indices, one tag, a few functions. Their order does
+/// not follow their order in memory.
 pub(crate) fn keys() -> Vec<RemoteKey> {
     let per_function = ALIAS_KEYS / u32::from(FUNCTIONS);
     let mut keys: Vec<_> = (1..=FUNCTIONS)
@@ -59,7 +59,7 @@ pub(crate) fn keys() -> Vec<RemoteKey> {
     keys
 }
 
-/// Every key there is can be aliased.
+/// A device that can alias every key.
 #[derive(Debug, Default)]
 pub(crate) struct Anything(AtomicU32);
 
@@ -86,7 +86,7 @@ pub(crate) fn map(keys: &[RemoteKey]) -> AliasMap<Anything> {
     map
 }
 
-/// Finds an alias and lets it go, so many times, one key after the other.
+/// Attaches and detaches an alias, `rounds` times, with one key after the other.
 pub(crate) fn attach(map: &AliasMap<Anything>, keys: &[RemoteKey], rounds: u64) {
     let rounds = usize::try_from(rounds).unwrap_or(0);
     for key in keys.iter().cycle().take(rounds) {
@@ -119,7 +119,7 @@ impl Full {
         }
     }
 
-    /// Misses so many times.
+    /// Misses `rounds` times.
     pub(crate) fn miss(&self, rounds: u64) {
         for _ in 0..rounds {
             let refused = black_box(self.map.attach(self.missing));

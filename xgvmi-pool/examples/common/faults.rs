@@ -1,5 +1,5 @@
-//! What can go wrong with a device, as a list, and a program of exports, imports and releases that must
-//! keep its promises under each of them. The same for a simulated adapter and for a real one.
+//! A list of device faults, and a program of exports, imports and releases that must keep its
+//! promises under each of them. It runs on a simulated adapter and on a real one.
 
 use std::collections::HashSet;
 
@@ -12,14 +12,14 @@ use xgvmi_pool::{
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    /// Chances out of a thousand, for those who make it go wrong.
+    /// Fault rates for the device, in units of one thousandth.
     pub(crate) chances: Chances,
-    /// Counters of the pool or of the alias map that must not be zero in the end, or not all of those
-    /// with a bar between them.
+    /// Counters of the pool or of the alias map that must not be zero at the end. Of counters
+    /// separated by a bar, at least one must not be zero.
     pub(crate) moved: &'static [&'static str],
 }
 
-/// What goes wrong how often.
+/// Rates of the faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chances {
     pub(crate) create: u16,
@@ -28,7 +28,7 @@ pub(crate) struct Chances {
     pub(crate) invalidate: u16,
     pub(crate) timeout: u16,
     pub(crate) alias: u16,
-    /// The device has no room for more than this many keys; zero: it has.
+    /// Maximum number of keys of the device; zero: no limit.
     pub(crate) keys_max: usize,
 }
 
@@ -42,7 +42,7 @@ const NONE: Chances = Chances {
     keys_max: 0,
 };
 
-/// All of them.
+/// All faults.
 pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         name: "a key is not created",
@@ -143,7 +143,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// The policy that the program is run with: few keys, so that they are used again and again.
+/// The policy of the program: few keys, so reuse is frequent.
 pub(crate) fn policy(invalidate: Invalidate) -> PoolPolicy {
     PoolPolicy {
         mkeys_max: 8,
@@ -153,27 +153,27 @@ pub(crate) fn policy(invalidate: Invalidate) -> PoolPolicy {
     }
 }
 
-/// Both sides, and the memory that is exported.
+/// Both sides, and the exported memory.
 pub(crate) trait Ground {
     type Device: MkeyDevice + AliasDevice;
     fn host(&self) -> &HostHooks<Self::Device>;
     fn dpu(&self) -> &DpuHooks<Self::Device>;
-    /// How the host's pool invalidates.
+    /// Invalidation mode of the host's pool.
     fn invalidate(&self) -> Invalidate;
-    /// A piece of memory, all of them of different bytes.
+    /// A piece of memory. All pieces have different bytes.
     fn region(&self, place: usize) -> Region;
-    /// What the importer reads of that memory with a key of its own.
+    /// The importer's result of a read of that memory with its own key.
     fn read(&self, key: Lkey, place: usize) -> Result<Seen, String>;
 }
 
-/// What an importer reads.
+/// Result of an importer's read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// The bytes of the memory.
     Right,
-    /// Others.
+    /// Other bytes.
     Wrong,
-    /// None: the adapter refuses.
+    /// No bytes: the adapter refuses.
     Nothing,
 }
 
@@ -185,10 +185,10 @@ const OWNER: OwnerUuid = OwnerUuid::new(0x0fa1);
 /// An export and its memory.
 type Live<D> = (Export<D>, usize);
 
-/// Does `rounds` things by seed.
+/// Executes `rounds` random operations by seed.
 ///
 /// # Errors
-/// If a promise is broken; it says in which round.
+/// If a promise is broken. The error names the round.
 pub(crate) fn run<G: Ground>(ground: &G, seed: u64, rounds: u32) -> Result<(), String> {
     let mut random = Random(seed);
     let mut live: Vec<Live<G::Device>> = Vec::new();
@@ -253,12 +253,12 @@ fn release_one<G: Ground>(ground: &G, live: Live<G::Device>) -> Result<(), Strin
         return Ok(());
     }
     match ground.dpu().attach(key) {
-        // What was released is out of reach, until its key is somebody else's.
+        // Released memory is unreachable until its key is bound again.
         Ok(alias) => match ground.read(alias.lkey(), place)? {
             Seen::Nothing => Ok(()),
             seen => Err(format!("{seen:?} bytes through a released key")),
         },
-        // The key was destroyed, or aliases are what fails.
+        // The key was destroyed, or the fault concerns aliases.
         Err(_) => Ok(()),
     }
 }
@@ -280,7 +280,7 @@ fn check_seen<G: Ground>(
     }
 }
 
-/// What an export may fail for when the device does.
+/// Permitted errors of an export on a failing device.
 fn expected(error: &PoolError) -> Result<(), String> {
     match error {
         PoolError::Full { .. } | PoolError::Create(_) | PoolError::Bind { .. } => Ok(()),
@@ -296,10 +296,10 @@ fn key<D: MkeyDevice>(export: &Export<D>) -> RemoteKey {
     }
 }
 
-/// Checks that the counters which a fault must have moved are not zero.
+/// Checks the counters of a fault.
 ///
 /// # Errors
-/// If one is.
+/// If a required counter is zero.
 pub(crate) fn check_moved<G: Ground>(ground: &G, fault: &Fault) -> Result<(), String> {
     let (pool, aliases) = (ground.host().stats(), ground.dpu().stats());
     for name in fault.moved {

@@ -1,5 +1,5 @@
-//! The little of libibverbs that a program needs around the pool: a device, memory, and a queue pair
-//! that reads.
+//! The parts of libibverbs that a program needs beside the pool: a device, memory, and a queue pair
+//! for reads.
 
 use std::error::Error;
 use std::ffi::{CStr, c_int};
@@ -16,10 +16,10 @@ use xgvmi_pool::{Lkey, Region, VirtAddr};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What peers may do with registered memory.
+/// Access rights of peers to registered memory.
 const ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
-/// How long a completion may take.
+/// Time limit of a completion.
 const COMPLETION_LIMIT: Duration = Duration::from_secs(10);
 
 /// An open device with a protection domain.
@@ -30,10 +30,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Opens the mlx5 device with the name, or the first one.
+    /// Opens the mlx5 device with this name, or the first one.
     pub(crate) fn open(lib: &Arc<Mlx5Lib>, name: Option<&str>) -> Outcome<Self> {
         let mut count: c_int = 0;
-        // SAFETY: the list is freed below, once the device is open.
+        // SAFETY: the list is freed below, after the device was opened.
         let list = unsafe { lib.ibv_get_device_list(&raw mut count) };
         if list.is_null() {
             return Err(last_error("ibv_get_device_list"));
@@ -46,7 +46,7 @@ impl Context {
         for device in devices {
             // SAFETY: a device of the list.
             let is_mlx5 = unsafe { lib.mlx5dv_is_supported(device) };
-            // SAFETY: a device of the list has a name for as long as the list lives.
+            // SAFETY: a device of the list has a name as long as the list lives.
             let device_name = unsafe { CStr::from_ptr(lib.ibv_get_device_name(device)) };
             if is_mlx5 && name.is_none_or(|name| device_name.to_bytes() == name.as_bytes()) {
                 found = Some(device);
@@ -80,11 +80,11 @@ impl Context {
         self.pd
     }
 
-    /// The pool's device over this context.
+    /// The pool's device on this context.
     pub(crate) fn pool_device(&self, options: Mlx5Options) -> Outcome<Arc<Mlx5Device>> {
         let lib = Arc::clone(&self.lib);
-        // SAFETY: opened with DEVX by this library; the program closes the device before this
-        // context is dropped.
+        // SAFETY: opened with DEVX by this library; the program closes the device before it drops
+        // this context.
         let device = unsafe { Mlx5Device::open(lib, self.context, self.pd, options) }?;
         Ok(device)
     }
@@ -92,7 +92,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: nothing of the domain is left: memory and queues borrow the context.
+        // SAFETY: the domain has no objects: memory and queues borrow the context.
         unsafe { self.lib.ibv_dealloc_pd(self.pd.as_ptr()) };
         // SAFETY: its domain is gone.
         unsafe { self.lib.ibv_close_device(self.context.as_ptr()) };
@@ -107,12 +107,12 @@ pub(crate) struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// Fresh memory, filled from the seed.
+    /// New memory with the pattern of the seed.
     pub(crate) fn register(context: &'a Context, len: usize, seed: u64) -> Outcome<Self> {
         Self::of(context, pattern(seed).take(len).collect())
     }
 
-    /// Registers bytes.
+    /// Registers these bytes.
     pub(crate) fn of(context: &'a Context, mut bytes: Box<[u8]>) -> Outcome<Self> {
         let len = bytes.len();
         let addr = bytes.as_mut_ptr();
@@ -130,12 +130,12 @@ impl<'a> Memory<'a> {
         self.bytes.as_ptr() as u64
     }
 
-    /// Registers a part of it once more, with a key of its own.
+    /// Registers a part of it again, with a key of its own.
     pub(crate) fn register_part(&self, part: Range<usize>) -> Outcome<Part<'_>> {
         let bytes = &self.bytes[part];
         let (addr, len) = (bytes.as_ptr() as u64, bytes.len());
         let Context { lib, pd, .. } = self.context;
-        // SAFETY: the memory lives longer than the part, which borrows it.
+        // SAFETY: the memory outlives the part, which borrows it.
         let mr = unsafe {
             lib.ibv_reg_mr_iova2(
                 pd.as_ptr(),
@@ -153,16 +153,16 @@ impl<'a> Memory<'a> {
     }
 
     pub(crate) fn lkey(&self) -> Lkey {
-        // SAFETY: live as long as this.
+        // SAFETY: live as long as this value.
         Lkey::from_raw(unsafe { (*self.mr.as_ptr()).lkey })
     }
 
-    /// What is in it. The adapter may have written it: the compiler must not know.
+    /// The content. The adapter may have written it, so the compiler must not assume its value.
     pub(crate) fn bytes(&self) -> &[u8] {
         std::hint::black_box(&self.bytes)
     }
 
-    /// Checks every byte. Returns how many.
+    /// Checks every byte. Returns the number of bytes.
     pub(crate) fn verify(&self, seed: u64) -> Outcome<usize> {
         let bytes = self.bytes();
         match bytes
@@ -178,12 +178,12 @@ impl<'a> Memory<'a> {
 
 impl Drop for Memory<'_> {
     fn drop(&mut self) {
-        // SAFETY: registered by `register`; no request that uses it is on its way.
+        // SAFETY: registered by `register`; no request in flight uses it.
         unsafe { self.context.lib.ibv_dereg_mr(self.mr.as_ptr()) };
     }
 }
 
-/// Memory that has a registration of its own beside that of what it is part of.
+/// A part of registered memory with an additional registration of its own.
 pub(crate) struct Part<'a> {
     lib: &'a Mlx5Lib,
     mr: NonNull<ibv_mr>,
@@ -198,12 +198,12 @@ impl Part<'_> {
 
 impl Drop for Part<'_> {
     fn drop(&mut self) {
-        // SAFETY: registered by `register_part`; no request that uses it is on its way.
+        // SAFETY: registered by `register_part`; no request in flight uses it.
         unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
     }
 }
 
-/// Bytes that differ from seed to seed and from place to place.
+/// Bytes that differ between seeds and between offsets.
 fn pattern(seed: u64) -> impl Iterator<Item = u8> {
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
     std::iter::repeat_with(move || {
@@ -221,7 +221,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// What to tell the peer: the refusal that a dead key must meet, or the number of another one.
+    /// Report to the peer: the expected refusal of an invalid key, or the number of another one.
     pub(crate) fn word(&self) -> &'static str {
         match self.status {
             IBV_WC_REM_ACCESS_ERR => "refused",
@@ -242,11 +242,11 @@ impl fmt::Display for Refused {
 
 impl Error for Refused {}
 
-/// Two queue pairs of this function, connected to each other: what the first one reads remotely it
-/// reads through the second one from its own function, to which an alias belongs.
+/// Two queue pairs of this function, connected to each other. A remote read of the first one goes
+/// through the second one, in the function that owns the alias.
 pub(crate) struct Reader<'a> {
     requester: QueuePair<'a>,
-    /// Answers the requests; kept for as long as there are any.
+    /// The responder of the requests, kept as long as the requester exists.
     _responder: QueuePair<'a>,
 }
 
@@ -261,7 +261,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads all of `into` from the remote address behind the key.
+    /// Reads all of `into` from the remote address with the key.
     pub(crate) fn read(
         &self,
         into: &Memory<'_>,
@@ -284,13 +284,13 @@ impl<'a> Reader<'a> {
         request.wr.rdma.rkey = key.raw();
         let QueuePair { qp, cq, .. } = &self.requester;
         let mut bad = ptr::null_mut();
-        // SAFETY: the memory is registered and lives until the completion is here.
+        // SAFETY: the memory is registered and lives until the completion arrives.
         let errno = unsafe { ibv_post_send(qp.as_ptr(), &raw mut request, &raw mut bad) };
         check("ibv_post_send", errno)?;
         let start = Instant::now();
         let mut completion = ibv_wc::default();
         loop {
-            // SAFETY: the queue is live, and there is room for one completion.
+            // SAFETY: the queue is live, and the buffer has space for one completion.
             match unsafe { ibv_poll_cq(cq.as_ptr(), 1, &raw mut completion) } {
                 0 if start.elapsed() < COMPLETION_LIMIT => std::thread::yield_now(),
                 1 if completion.status == IBV_WC_SUCCESS => return Ok(Ok(())),
@@ -305,7 +305,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A queue pair with a completion queue of its own.
+/// A queue pair with its own completion queue.
 struct QueuePair<'a> {
     context: &'a Context,
     cq: NonNull<ibv_cq>,
@@ -341,12 +341,11 @@ impl<'a> QueuePair<'a> {
     }
 
     fn number(&self) -> u32 {
-        // SAFETY: live as long as this.
+        // SAFETY: live as long as this value.
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
-    /// Takes the queue pair to the state in which it works, connected to another one of the same
-    /// port.
+    /// Moves the queue pair to its working state, connected to another one of the same port.
     fn connect(&self, peer: u32) -> Outcome<()> {
         const PORT: u8 = 1;
         let lib = &self.context.lib;
@@ -430,7 +429,7 @@ impl<'a> QueuePair<'a> {
 
 impl Drop for QueuePair<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `create`; nothing is on its way.
+        // SAFETY: created by `create`; no request is in flight.
         unsafe { self.context.lib.ibv_destroy_qp(self.qp.as_ptr()) };
         // SAFETY: its queue pair is gone.
         unsafe { self.context.lib.ibv_destroy_cq(self.cq.as_ptr()) };

@@ -1,5 +1,5 @@
-//! What the pool costs on the device that is there: times per export and release in each mode, of
-//! small buffers and one of 4 GiB, and what the first use of 64 keys costs an importer with and
+//! Cost of the pool on the device of this machine: times per export and release in each mode, for
+//! small buffers and one of 4 GiB, and an importer's cost of the first use of 64 keys with and
 //! without an announcement.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! device_bench proof HOST_DEVICE
 //! ```
 //!
-//! Prints one line a measurement, `NAME NANOSECONDS`, each of the best of several runs. The proofs of the
-//! forms of binds are carried out once in a process, so that they have a run of their own.
+//! Prints one line per measurement, `NAME NANOSECONDS`, with the best of several runs. The forms of
+//! binds are proved only once per process, so they have a run of their own.
 #![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
 #[path = "../common/verbs.rs"]
@@ -33,7 +33,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 const KEYS: usize = 64;
 /// Exports and releases of one run: two batches.
 const ROUNDS: usize = 128;
-/// Runs of which the best is told: other work on the machine can but add to the time.
+/// Number of runs. The best one is printed, because other work on the machine can only add to the
+/// time.
 const RUNS: usize = 45;
 const PAGE: usize = 4096;
 /// Bytes of the large buffer.
@@ -58,7 +59,7 @@ fn main() -> Outcome<()> {
     first_touch(&host, &dpu)
 }
 
-/// What it takes to prove each form of binds, the queue and the key being there.
+/// Time of the proof of each form of binds, with an existing queue and key.
 fn proof(context: &Context) -> Outcome<()> {
     let device = context.pool_device(Mlx5Options::default())?;
     device.run(&[])?;
@@ -78,7 +79,7 @@ fn proof(context: &Context) -> Outcome<()> {
     Ok(())
 }
 
-/// A pool with as many keys as are needed.
+/// A pool with `keys` keys.
 fn open(
     context: &Context,
     invalidate: Invalidate,
@@ -102,7 +103,7 @@ fn regions(memory: &Memory<'_>) -> Outcome<Vec<Region>> {
     (0..KEYS).map(region).collect()
 }
 
-/// One export after the other, each released at once.
+/// Exports a buffer and releases it at once, repeatedly.
 fn one_by_one(context: &Context) -> Outcome<()> {
     let memory = Memory::register(context, KEYS * PAGE, 1)?;
     let regions = regions(&memory)?;
@@ -158,9 +159,9 @@ fn together(context: &Context) -> Outcome<()> {
     Ok(())
 }
 
-/// One buffer after the other that is too long for a single entry of a key.
+/// Exports and releases one buffer after the other that is too long for a single entry of a key.
 fn large(context: &Context) -> Outcome<()> {
-    // Zeroes from the system, which nobody touches: the memory need not be there.
+    // Untouched zero pages of the system take no memory.
     let memory = Memory::of(context, vec![0; LARGE].into_boxed_slice())?;
     let region = Region::new(VirtAddr::new(memory.addr()), LARGE as u64, memory.lkey())?;
     for (name, invalidate) in MODES {
@@ -231,7 +232,7 @@ fn first_touch(host: &Context, dpu: &Context) -> Outcome<()> {
     Ok(())
 }
 
-/// Prints the best of several runs, for each of the `parts` of a run.
+/// Prints the best of several runs, divided by the `parts` of a run.
 fn tell(name: &str, mut run: impl FnMut() -> Outcome<Duration>, parts: usize) -> Outcome<()> {
     let times: Outcome<Vec<_>> = (0..RUNS).map(|_| run()).collect();
     let best = times?.into_iter().min().unwrap_or_default();

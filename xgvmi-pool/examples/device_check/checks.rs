@@ -1,4 +1,4 @@
-//! The checks. Each opens pool devices of its own on the two contexts and leaves nothing behind.
+//! The checks. Each opens its own pool devices on the two contexts and leaves no objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct Check {
 
 macro_rules! checks {
     ($($name:ident,)*) => {
-        /// All checks, in the order in which they run.
+        /// All checks, in their order.
         pub(crate) const ALL: &[Check] = &[$(Check { name: stringify!($name), run: $name },)*];
     };
 }
@@ -81,7 +81,7 @@ impl<'a> Sides<'a> {
         Memory::register(self.host_context, len, seed)
     }
 
-    /// What the DPU reads: `len` bytes at `addr` through its alias of the key.
+    /// The DPU's read of `len` bytes at `addr` through its alias of the key.
     fn read(&self, key: RemoteKey, addr: VirtAddr, len: usize) -> Outcome<Option<Box<[u8]>>> {
         let memory = Memory::of(self.dpu_context, vec![0; len].into())?;
         let alias = self.dpu.attach(key)?;
@@ -92,7 +92,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// The DPU must read just what the host's memory holds there.
+    /// The DPU must read exactly the content of the host's memory.
     fn reads(&self, export: &Export<Mlx5Device>, memory: &Memory<'_>) -> Outcome<()> {
         let len = usize::try_from(export.len())?;
         let start = usize::try_from(export.addr().get() - memory.addr())?;
@@ -183,7 +183,7 @@ fn a_region_of_five_gigabytes_takes_one_key(host: &Context, dpu: &Context) -> Ou
     const GIB: usize = 1 << 30;
     const LEN: usize = 5 * GIB + 123;
     let sides = Sides::open(host, dpu)?;
-    // Pages that are not written are not there either.
+    // Pages without a write take no memory.
     let mut bytes = vec![0; LEN].into_boxed_slice();
     let places = [0, GIB - 4, 2 * GIB - 4, 3 * GIB + 77, 5 * GIB - 4, LEN - 8];
     for (number, place) in (1u8..).zip(places) {
@@ -204,7 +204,7 @@ fn a_region_of_five_gigabytes_takes_one_key(host: &Context, dpu: &Context) -> Ou
     sides.close()
 }
 
-/// The borders of the pieces are at odd places, and what is read crosses them.
+/// The borders of the pieces are at unaligned addresses, and the read crosses them.
 fn memory_that_was_registered_in_pieces_takes_one_key(
     host: &Context,
     dpu: &Context,
@@ -231,7 +231,7 @@ fn memory_that_was_registered_in_pieces_takes_one_key(
         beyond.is_none(),
         "the byte behind the last piece is out of reach",
     )?;
-    // The same key for one region, of which the old entries must show nothing.
+    // The same key for one region. Its old entries must not be accessible.
     let (mkey, middle) = (export.mkey(), VirtAddr::new(memory.addr() + 0x1000));
     sides.host.release(export)?;
     let export = sides.host.export(part(&memory, 0, PAGE)?)?;
@@ -248,7 +248,7 @@ fn memory_that_was_registered_in_pieces_takes_one_key(
 fn sixty_four_keys_are_bound_and_freed_together(host: &Context, dpu: &Context) -> Outcome<()> {
     let policy = PoolPolicy {
         invalidate: Invalidate::Batched,
-        // Chains are counted, on a slow machine too.
+        // The test counts chains, also on a slow machine.
         batch_time: Duration::from_secs(3600),
         ..PoolPolicy::default()
     };
@@ -284,7 +284,7 @@ fn sixty_four_keys_are_bound_and_freed_together(host: &Context, dpu: &Context) -
 fn a_key_is_freed_in_front_of_the_next_bind(host: &Context, dpu: &Context) -> Outcome<()> {
     let policy = PoolPolicy {
         invalidate: Invalidate::Chained,
-        // Chains are counted, on a slow machine too.
+        // The test counts chains, also on a slow machine.
         batch_time: Duration::from_secs(3600),
         prefill: 2,
         ..PoolPolicy::default()
@@ -301,7 +301,7 @@ fn a_key_is_freed_in_front_of_the_next_bind(host: &Context, dpu: &Context) -> Ou
     sides.close()
 }
 
-/// D1 of stock UCX: the second export after a failed connection uses the queue that is gone.
+/// Defect D1 of stock UCX: the second export after a failed connection uses the destroyed queue.
 fn a_queue_that_cannot_be_connected_fails_each_export_and_does_no_harm(
     host: &Context,
     _dpu: &Context,
@@ -326,7 +326,7 @@ fn a_queue_that_cannot_be_connected_fails_each_export_and_does_no_harm(
     ensure(hooks.close() && device.close(), "nothing is left")
 }
 
-/// A key outside of any pool.
+/// A key outside any pool.
 fn lone_key(device: &Mlx5Device) -> Outcome<Mkey> {
     let spec = MkeySpec {
         klm_entries: 4,
@@ -335,7 +335,7 @@ fn lone_key(device: &Mlx5Device) -> Outcome<Mkey> {
     Ok(Mkey::new(device.create_mkey(&spec)?, Tag::UCX_POOLED))
 }
 
-/// The number of a key that is there no more.
+/// The number of a destroyed key.
 fn dead_key(device: &Mlx5Device) -> Outcome<Mkey> {
     let mkey = lone_key(device)?;
     device.destroy_mkey(mkey.index())?;
@@ -369,7 +369,7 @@ fn a_bad_bind_ends_the_queue_and_the_next_one_finds_a_new_queue(
             .ok_or("a key was bound that is not there")?;
         let completed = matches!(failed.source, DeviceError::Completion { .. });
         ensure(failed.done == 0 && completed, "the adapter itself refuses")?;
-        // The pool's keys go on as if nothing had happened.
+        // The pool's keys continue to work.
         let export = sides.host.export(whole(&memory)?)?;
         sides.reads(&export, &memory)?;
         sides.host.release(export)?;
@@ -463,7 +463,7 @@ fn a_small_ring_is_gone_around_many_times(host: &Context, _dpu: &Context) -> Out
     let device = host.pool_device(options)?;
     let hooks = HostHooks::open(Arc::clone(&device), PoolPolicy::default())?;
     let memory = Memory::register(host, PAGE, 7)?;
-    // Five building blocks a round, past the 16 bits in which the adapter counts them.
+    // Five building blocks per round, past the adapter's 16-bit counter.
     for _ in 0..14_000 {
         hooks.export(whole(&memory)?)?.release()?;
     }
@@ -568,8 +568,7 @@ fn a_forked_child_is_kept_away(host: &Context, dpu: &Context) -> Outcome<()> {
     let export = sides.host.export(whole(&memory)?)?;
     let region = whole(&memory)?;
     let device = &sides.host_device;
-    // SAFETY: the child calls pool and device alone, which refuse before they do anything, and
-    // ends.
+    // SAFETY: the child calls only pool and device, which refuse before any action, and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let forked = |error: &DeviceError| matches!(error, DeviceError::Forked { .. });
@@ -585,11 +584,11 @@ fn a_forked_child_is_kept_away(host: &Context, dpu: &Context) -> Outcome<()> {
         let released = sides.host.release(export).is_ok() && sides.host.close();
         let device_kept = run && destroyed.is_err_and(|error| forked(&error));
         let kept_away = device_kept && exported && released && device.close();
-        // SAFETY: ends the child at once, without running anything of the parent's.
+        // SAFETY: ends the child at once, without running any code of the parent.
         unsafe { libc::_exit(i32::from(!kept_away)) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was just made.
+    // SAFETY: waits for the child that was just created.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
     ensure(waited == pid && status == 0, "the child was refused")?;
     sides.reads(&export, &memory)?;
@@ -609,7 +608,7 @@ fn a_closed_device_refuses_everything(host: &Context, dpu: &Context) -> Outcome<
         Arc::clone(&sides.dpu_device),
     );
     sides.close()?;
-    // What is still in hand may be dropped at any time later.
+    // The remaining objects may be dropped at any later time.
     drop(export);
     let closed = DeviceError::Closed;
     let bind = host_device.run(&[UmrOp::Bind {

@@ -1,12 +1,13 @@
-//! Checks of the real device, one line each: what the pool relies on, on the adapter that is there.
+//! Checks the adapter of this machine for the features that the pool needs, and prints one line per
+//! check.
 //!
 //! ```text
 //! device_check HOST_DEVICE DPU_DEVICE [CHECK...]
 //! ```
 //!
-//! Both devices are functions of one adapter that this process can open, such as the two functions of
-//! a BlueField in separated-host mode. Prints `ok NAME` or `FAILED NAME: WHY` for each check, and ends
-//! with 1 if any failed. With names of checks, only these run.
+//! Both devices are functions of one adapter that this process can open, such as the two functions
+//! of a BlueField in separated-host mode. Prints `ok NAME` or `FAILED NAME: WHY` for each check,
+//! and exits with 1 if any failed. With names of checks, only these run.
 #![expect(clippy::print_stdout, reason = "a check says how it went")]
 
 mod checks;

@@ -1,14 +1,13 @@
-//! Exports, imports and releases on a device that fails, which whoever starts this sees to: what the
-//! pool promises must hold all the same.
+//! Exports, imports and releases on a failing device. The caller of the program sets up the faults.
+//! The pool must keep its promises.
 //!
 //! ```text
 //! device_faults --list
 //! device_faults HOST_DEVICE DPU_DEVICE NAME strict|batched|chained [SEED]
 //! ```
 //!
-//! `--list` prints the names of the faults. NAME says which of them the device has, so that the
-//! counters that it must move can be checked. Ends with 1, and says in which round by which seed, if a
-//! promise is broken.
+//! `--list` prints the names of the faults. NAME is the fault of the device; it selects the
+//! counters to check. If a promise is broken, the program names round and seed and exits with 1.
 #![expect(clippy::print_stdout, reason = "a check says how it went")]
 
 #[path = "../common/faults.rs"]
@@ -30,11 +29,11 @@ use xgvmi_pool::{AliasPolicy, DpuHooks, HostHooks, Invalidate, Lkey, Region, Vir
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Rounds of a run: each fault strikes a few times, at some milliseconds a read.
+/// Rounds of a run: each fault occurs a few times, at some milliseconds per read.
 const ROUNDS: u32 = 120;
 const PAGE: usize = 4096;
-/// Completions that do not come are given up after this. Far above what one takes on a busy machine,
-/// and short enough for a run to meet several.
+/// Time after which a missing completion is abandoned. It is far above the time of a completion on
+/// a busy machine, and short enough for a run to meet several.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
 fn main() -> Outcome<()> {
@@ -74,7 +73,7 @@ fn main() -> Outcome<()> {
 
 struct Real<'a> {
     memory: Memory<'a>,
-    /// Where the importer reads to.
+    /// Target of the importer's reads.
     into: Memory<'a>,
     dpu_context: &'a Context,
     host: HostHooks<Mlx5Device>,
@@ -90,7 +89,7 @@ fn check(
 ) -> Outcome<()> {
     let options = Mlx5Options {
         poll_timeout: POLL_TIMEOUT,
-        // The faults shall meet the pool's own requests; the proofs have a case of their own.
+        // The faults should affect the pool's own requests. The proofs have a case of their own.
         prove: Prove::No,
         ..Mlx5Options::default()
     };
@@ -105,7 +104,7 @@ fn check(
     };
     faults::run(&ground, seed, ROUNDS)?;
     faults::check_moved(&ground, fault)?;
-    // What the device refuses to destroy now goes with its context.
+    // Objects that the device refuses to destroy now end with its context.
     let _left = (ground.host.close(), ground.dpu.close());
     let _left = (host_device.close(), dpu_device.close());
     Ok(())
@@ -138,7 +137,7 @@ impl Ground for Real<'_> {
     }
 
     fn read(&self, key: Lkey, place: usize) -> Result<Seen, String> {
-        // A queue pair for each, because a refusal ends it.
+        // A queue pair for each read, because a refusal breaks it.
         let read = || -> Outcome<_> {
             let reader = Reader::connect(self.dpu_context)?;
             reader.read(&self.into, key, self.region(place).addr())

@@ -18,7 +18,7 @@ use crate::verbs::Context;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Kernel or device have no dma-buf.
+/// The kernel or the device does not support dma-buf.
 #[derive(Debug)]
 pub(crate) struct Unavailable(String);
 
@@ -42,7 +42,7 @@ struct UdmabufCreate {
 /// `UDMABUF_CREATE`, `_IOW('u', 0x42, struct udmabuf_create)`.
 const UDMABUF_CREATE: c_ulong = 0x4018_7542;
 
-/// Memory, mapped, with a dma-buf of it.
+/// Mapped memory with its dma-buf.
 pub(crate) struct Buffer {
     mapped: NonNull<u8>,
     len: usize,
@@ -50,24 +50,24 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Fresh memory of so many bytes, whole pages.
+    /// New memory of `len` bytes, which must be whole pages.
     pub(crate) fn new(len: usize) -> Outcome<Self> {
         const DEVICE: &str = "/dev/udmabuf";
         let udmabuf = File::options().read(true).write(true).open(DEVICE);
         let udmabuf = udmabuf.map_err(|error| Unavailable(format!("{DEVICE}: {error}")))?;
-        // SAFETY: the name is a string; the call makes a descriptor or none.
+        // SAFETY: the name is a string; the call creates a descriptor or fails.
         let memfd = unsafe { libc::memfd_create(c"dma_buf".as_ptr(), libc::MFD_ALLOW_SEALING) };
         if memfd < 0 {
             return Err(last("memfd_create"));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just created, with no other owner.
         let memory = unsafe { OwnedFd::from_raw_fd(memfd) };
         let fd = memory.as_raw_fd();
         // SAFETY: sets the length of the descriptor's memory.
         if unsafe { libc::ftruncate(fd, i64::try_from(len)?) } != 0 {
             return Err(last("ftruncate"));
         }
-        // SAFETY: the kernel demands that it cannot shrink any more.
+        // SAFETY: the kernel requires that the memory cannot shrink any more.
         if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } != 0 {
             return Err(last("F_SEAL_SHRINK"));
         }
@@ -77,15 +77,15 @@ impl Buffer {
             offset: 0,
             size: u64::try_from(len)?,
         };
-        // SAFETY: the request reads this structure and makes a descriptor or none.
+        // SAFETY: the request reads this structure and creates a descriptor or fails.
         let made = unsafe { libc::ioctl(udmabuf.as_raw_fd(), UDMABUF_CREATE, &raw const create) };
         if made < 0 {
             return Err(last("UDMABUF_CREATE"));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just created, with no other owner.
         let dma_buf = unsafe { OwnedFd::from_raw_fd(made) };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let mapped =
             unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
         if mapped == libc::MAP_FAILED {
@@ -99,9 +99,9 @@ impl Buffer {
         })
     }
 
-    /// Writes each byte by its place.
+    /// Writes each byte as a function of its offset.
     pub(crate) fn fill(&mut self, byte: impl Fn(usize) -> u8) {
-        // SAFETY: mapped for as long as this lives, and no request uses it while it is borrowed.
+        // SAFETY: mapped as long as this value lives, and no request uses it while it is borrowed.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.mapped.as_ptr(), self.len) };
         for (at, place) in bytes.iter_mut().enumerate() {
             *place = byte(at);
@@ -109,7 +109,7 @@ impl Buffer {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as this lives; the adapter only reads it.
+        // SAFETY: mapped as long as this value lives; the adapter only reads it.
         unsafe { std::slice::from_raw_parts(self.mapped.as_ptr(), self.len) }
     }
 
@@ -117,7 +117,7 @@ impl Buffer {
     pub(crate) fn register(&self, context: &Context) -> Outcome<Registered> {
         type RegDmabufMr =
             unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
-        // SAFETY: the library that the context is of; its constructors have run already.
+        // SAFETY: the library of the context; its constructors have already run.
         let library = unsafe { Library::new("libibverbs.so.1") }?;
         // SAFETY: the type is that of `infiniband/verbs.h`.
         let register = unsafe { library.get::<RegDmabufMr>(b"ibv_reg_dmabuf_mr\0") };
@@ -125,7 +125,7 @@ impl Buffer {
         let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
         let addr = self.mapped.as_ptr() as u64;
         let fd = self.dma_buf.as_raw_fd();
-        // SAFETY: the domain is live, the descriptor is a dma-buf of so many bytes.
+        // SAFETY: the domain is live, and the descriptor is a dma-buf of this length.
         let mr = unsafe {
             register(
                 context.domain().as_ptr(),
@@ -155,12 +155,12 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nothing borrows it any more.
+        // SAFETY: mapped by `new`, and no longer borrowed.
         unsafe { libc::munmap(self.mapped.as_ptr().cast::<c_void>(), self.len) };
     }
 }
 
-/// The registration; it goes with the context.
+/// The registration. It ends with the context.
 pub(crate) struct Registered {
     region: Region,
 }

@@ -1,12 +1,12 @@
-//! Memory that was registered by its dma-buf is exported like any other: the importer reads its bytes,
-//! and nothing once it is released.
+//! Exports memory that was registered through its dma-buf. The importer reads its bytes, and
+//! nothing after its release.
 //!
 //! ```text
 //! dma_buf HOST_DEVICE DPU_DEVICE
 //! ```
 //!
-//! The dma-buf is one of ordinary memory, by the kernel's `udmabuf`. Where the kernel or the device has
-//! none of it, this says so and ends with 77.
+//! The dma-buf consists of ordinary memory, through the kernel's `udmabuf`. If the kernel or the
+//! device does not support it, the program prints a line and exits with 77.
 #![expect(clippy::print_stdout, reason = "a check says how it went")]
 
 mod buffer;
@@ -26,7 +26,7 @@ use xgvmi_pool::{AliasPolicy, DpuHooks, HostHooks, OwnerUuid, PoolPolicy, Remote
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What a test that cannot run ends with, as automake has it.
+/// Exit status of a test that cannot run, as in automake.
 const CANNOT: u8 = 77;
 const LEN: usize = 1 << 20;
 

@@ -5,10 +5,11 @@
 //! dpu$  export_verbs dpu HOST:18600
 //! ```
 //!
-//! The host fills a fresh buffer, registers it, exports it with a pooled key and tells the DPU. The
-//! DPU takes its alias of the key out of the map, reads the buffer with an RDMA READ and checks every
-//! byte. Then the host releases the key, and the same READ must end in an error completion. So for
-//! each round; the second and all later ones create neither a key nor an alias.
+//! The host fills a new buffer, registers it, exports it with a pooled key and sends the key to the
+//! DPU. The DPU gets its alias of the key from the map, reads the buffer with an RDMA READ and
+//! checks every byte. Then the host releases the key, and the same READ must end in an error
+//! completion. This repeats in each round. From the second round on, neither a key nor an alias is
+//! created.
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
 #[path = "../common/verbs.rs"]
@@ -28,7 +29,7 @@ use wire::{Announced, Channel};
 use xgvmi_pool::mlx5::Mlx5Options;
 use xgvmi_pool::{AliasPolicy, DpuHooks, HostHooks, OwnerUuid, PoolPolicy, Region, VirtAddr};
 
-/// How long a peer may take for a step.
+/// Time limit of a peer's step.
 const PEER_LIMIT: Duration = Duration::from_secs(60);
 
 const USAGE: &str = "\

@@ -1,4 +1,4 @@
-//! What the two processes tell each other: lines of text.
+//! The protocol of the two processes: lines of text.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ pub(crate) struct Announced {
     pub(crate) owner: OwnerUuid,
     pub(crate) addr: VirtAddr,
     pub(crate) bytes: u64,
-    /// What the buffer was filled from.
+    /// Seed of the buffer's content.
     pub(crate) seed: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Does one thing many times and nothing else, for those who count instructions: run it under
-//! `valgrind --tool=callgrind` with two numbers of rounds, and divide what lies between.
+//! Repeats one operation, for instruction counters: run it under `valgrind --tool=callgrind` with
+//! two numbers of rounds, and divide the difference.
 //!
 //! ```text
 //! instructions lease_release|alias_hit|alias_full ours|peer ROUNDS

@@ -1,11 +1,12 @@
-//! Exports and releases memory by the pool alone between marks, for a tool that counts instructions.
+//! Exports and releases memory with the pool alone between marks, for a tool that counts
+//! instructions.
 //!
 //! ```text
 //! pool_hot_path HOST_DEVICE strict|batched|chained BYTES ROUNDS
 //! ```
 //!
-//! A mark is a system call that no kernel has, see the crate `step-count`. Sections of a round: 2 the
-//! export, 4 the release.
+//! A mark is a system call that no kernel implements, see the crate `step-count`. Sections of a
+//! round: 2 the export, 4 the release.
 
 #[path = "../common/verbs.rs"]
 #[expect(dead_code, reason = "the other examples need more of it")]
@@ -20,9 +21,9 @@ use verbs::{Context, Memory};
 use xgvmi_pool::mlx5::Mlx5Options;
 use xgvmi_pool::{HostHooks, Invalidate, PoolPolicy, Region, VirtAddr};
 
-/// Number of the system call that is a mark.
+/// Number of the system call of a mark.
 const MARK: i64 = 0x5847_564d;
-/// Rounds before the first that counts.
+/// Warm-up rounds, not counted.
 const WARM: u64 = 160;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -43,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = context.pool_device(Mlx5Options::default())?;
     let policy = PoolPolicy {
         invalidate,
-        // Stepping makes each round longer than a batch may wait.
+        // Single-stepping makes a round longer than the time limit of a batch.
         batch_time: Duration::from_secs(3600),
         prefill: 128,
         ..PoolPolicy::default()
@@ -65,6 +66,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn mark(label: u64) {
-    // SAFETY: no kernel has this system call: it fails, and touches nothing.
+    // SAFETY: no kernel implements this system call: it fails without an effect.
     unsafe { libc::syscall(MARK, label) };
 }

@@ -1,5 +1,5 @@
-//! Announcements of keys and of exports: any bytes under a good seal are a message or an error, and a
-//! message says as bytes what it is. Without the seal they are an error.
+//! Announcements of keys and of exports. Any bytes under a valid seal are a message or an error,
+//! and encoding a message again gives an equal message. Bytes without the seal are an error.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -7,14 +7,15 @@ use std::collections::BTreeSet;
 use libfuzzer_sys::fuzz_target;
 use xgvmi_pool::{Announcement, Body, Seal, Secret};
 
-/// The head that a message begins with, so that most inputs get past it.
+/// The head of every message, so most inputs pass the check of it.
 const HEAD: &[u8] = b"XGVMIANN\x01\0";
 
-/// Keys of a message that is written again. A few bytes may name a million, which take seconds.
+/// Maximum number of keys of a message that is encoded again. A few bytes may name a million keys,
+/// whose encoding takes seconds.
 const KEYS_MAX: usize = 1 << 12;
 
 fuzz_target!(|input: &[u8]| {
-    // As it came. A fuzzer does not guess a seal of 16 bytes.
+    // The unmodified input. A fuzzer does not guess a seal of 16 bytes.
     assert!(Announcement::parse(input, &Seal::OPEN).is_err());
 
     let secret = Secret::new(&[7; 32]).expect("long enough");
@@ -36,7 +37,7 @@ fuzz_target!(|input: &[u8]| {
     let again = announcement.to_bytes(&seal);
     let read = Announcement::parse(&again, &seal).expect("what was written");
     match (&announcement.body, &read.body) {
-        // Runs may come in any order, and overlap; they are written in order and without.
+        // Runs in the input may have any order and may overlap. The encoder sorts and merges them.
         (Body::Keys(before), Body::Keys(after)) => {
             let set = |keys: &[xgvmi_pool::Mkey]| -> BTreeSet<u32> {
                 keys.iter().map(|key| key.raw()).collect()

@@ -1,5 +1,5 @@
-//! An inbox against a plain model: messages of a few owners, some old, some damaged, some of another
-//! job. What is refused changes nothing.
+//! An inbox against a plain model: messages of a few owners, some old, some damaged, some of
+//! another job. A refused message changes nothing.
 #![no_main]
 
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ use xgvmi_pool::{
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// A good message, if it is new.
+    /// A valid message, if it is new.
     Message(Message),
-    /// A good message of which one byte is changed.
+    /// A valid message with one modified byte.
     Damaged { message: Message, at: u16, by: u8 },
-    /// A good message that ends too early.
+    /// A truncated valid message.
     Cut { message: Message, at: u16 },
-    /// A good message of another job.
+    /// A valid message of another job.
     Foreign(Message),
     /// The owner is dead.
     Forget { owner: u8 },

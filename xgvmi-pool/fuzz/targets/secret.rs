@@ -1,5 +1,5 @@
-//! What a secret's file may hold: any bytes are a secret or too few or too many, and the white space
-//! around them makes no difference.
+//! Content of a secret's file: any bytes are a secret, or are too few or too many. Leading and
+//! trailing white space makes no difference.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

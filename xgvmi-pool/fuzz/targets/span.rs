@@ -1,5 +1,5 @@
-//! Regions and spans of any numbers: they are refused, or their pieces cover every byte once, in order,
-//! each with the key of its region and short enough for an entry of a key.
+//! Regions and spans of arbitrary numbers. They are refused, or their pieces cover every byte once
+//! and in order, each with the key of its region and short enough for an entry of a key.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -8,15 +8,15 @@ use xgvmi_pool::{Lkey, Region, Span, VirtAddr};
 
 #[derive(Arbitrary, Debug)]
 struct Part {
-    /// Zero to go on where the last one ended.
+    /// Zero: continue at the end of the previous region.
     gap: u64,
     len: u64,
-    /// Makes lengths that fit the likelier case.
+    /// Makes lengths that fit more likely.
     shift: u8,
     lkey: u32,
 }
 
-/// Pieces that are looked at: lengths of 2^62 have billions.
+/// Maximum number of checked pieces: lengths of 2^62 have billions.
 const PIECES_MAX: u64 = 4096;
 
 fuzz_target!(|input: (u64, Vec<Part>)| {
