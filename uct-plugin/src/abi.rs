@@ -1,14 +1,14 @@
-//! What this library knows of UCX's binary interface: the types and offsets it touches, and where
-//! UCX says so. Nothing here does anything.
+//! The part of UCX's binary interface that this library uses: types and offsets, each with its
+//! place in UCX's sources. This module contains no logic.
 //!
 //! Paths are UCX's; line numbers are of tag v1.20.1. Each fact was compared with the tags v1.18.1,
-//! v1.19.0, v1.20.0, v1.20.1, v1.21.0 and v1.22.0 and with the sources of 1.23, and holds in all of
-//! them unless it says otherwise. What can be checked in the running process, [`crate::check`]
-//! checks.
+//! v1.19.0, v1.20.0, v1.20.1, v1.21.0 and v1.22.0 and with the sources of 1.23. It holds in all of
+//! them unless its comment says otherwise. [`crate::check`] checks the facts that can be checked in
+//! the running process.
 
 use std::ffi::c_void;
 
-/// `ucs_status_t`, a packed enumeration and so one byte wide (`src/ucs/type/status.h:45`).
+/// `ucs_status_t`, a packed enumeration of one byte (`src/ucs/type/status.h:45`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct UcsStatus(pub(crate) i8);
@@ -29,7 +29,7 @@ impl UcsStatus {
     }
 }
 
-/// `uct_md_h`: points to a `uct_md_t`, of which the first word is the operations table
+/// `uct_md_h`: a pointer to a `uct_md_t`, whose first word is the operations table
 /// (`src/uct/base/uct_md.h:151`).
 pub(crate) type MdHandle = *mut c_void;
 /// `uct_mem_h`: points to a structure that starts as [`MemhHead`].
@@ -39,7 +39,7 @@ pub(crate) type MemHandle = *mut c_void;
 pub(crate) type MdCloseFn = unsafe extern "C" fn(MdHandle);
 /// `uct_md_ops_t::query`; the second argument is a `uct_md_attr_v2_t`, see [`md_attr`].
 pub(crate) type MdQueryFn = unsafe extern "C" fn(MdHandle, *mut c_void) -> UcsStatus;
-/// `uct_md_ops_t::mem_reg`; the parameters are not looked into.
+/// `uct_md_ops_t::mem_reg`. The library does not read the parameters.
 pub(crate) type MemRegFn =
     unsafe extern "C" fn(MdHandle, *mut c_void, usize, *const c_void, *mut MemHandle) -> UcsStatus;
 /// `uct_md_ops_t::mem_dereg`.
@@ -61,18 +61,18 @@ pub(crate) type MemAttachFn = unsafe extern "C" fn(
     *mut MemHandle,
 ) -> UcsStatus;
 
-/// The operations that the library stands in front of: name of UCX's function, and its index in
-/// `uct_md_ops_t` (`src/uct/base/uct_md.h:133`; the table is filled in
-/// `src/uct/ib/mlx5/dv/ib_mlx5dv_md.c:3164`).
+/// The operations that the library replaces: name of UCX's function, and its index in
+/// `uct_md_ops_t` (`src/uct/base/uct_md.h:133`; `src/uct/ib/mlx5/dv/ib_mlx5dv_md.c:3164` fills the
+/// table).
 pub(crate) mod slot {
     use std::ffi::CStr;
 
     /// Index and name of one operation.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Slot {
-        /// Place in the table, in words.
+        /// Index in the table, in words.
         pub(crate) index: usize,
-        /// UCX's function that fills it.
+        /// UCX's function in that slot.
         pub(crate) name: &'static CStr,
     }
 
@@ -101,7 +101,7 @@ pub(crate) mod slot {
         name: c"uct_ib_mlx5_devx_mem_attach",
     };
 
-    /// All of them, in the order in which [`crate::original::Originals`] keeps them.
+    /// All operations, in the order of [`crate::original::Originals`].
     pub(crate) const ALL: [Slot; 6] = [
         MD_CLOSE, MD_QUERY, MEM_REG, MEM_DEREG, MKEY_PACK, MEM_ATTACH,
     ];
@@ -129,8 +129,8 @@ pub(crate) struct MdHead {
     pub(crate) context: *mut c_void,
 }
 
-/// The head of libibverbs' `struct ibv_pd`: by its first field [`crate::check`] knows that what it
-/// took for a protection domain is one.
+/// The head of libibverbs' `struct ibv_pd`. [`crate::check`] verifies with its first field that a
+/// pointer refers to a protection domain.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct IbvPdHead {
@@ -146,14 +146,14 @@ pub(crate) struct MemhHead {
     pub(crate) flags: u32,
 }
 
-/// Offsets of `uct_ib_mlx5_devx_mem_t::mrs` (`src/uct/ib/mlx5/ib_mlx5.h:284`), the registrations
-/// behind a memory handle: without and with `HAVE_IBV_DM` from 1.19 on, and with it in 1.18, which
-/// had one field more. Where they are in the running process [`crate::chunks`] finds out.
+/// Offsets of `uct_ib_mlx5_devx_mem_t::mrs` (`src/uct/ib/mlx5/ib_mlx5.h:284`), the registrations of
+/// a memory handle: without and with `HAVE_IBV_DM` from 1.19 on, and with it in 1.18, which had one
+/// field more. [`crate::chunks`] determines the offset in the running process.
 pub(crate) const MRS_PLACES: [usize; 3] = [96, 104, 88];
 
-/// Head of `uct_ib_mlx5_devx_ksm_data_t` (`src/uct/ib/mlx5/ib_mlx5.h:271`), which the first of the
-/// registrations is of memory that was registered in chunks. Pointers to as many of libibverbs'
-/// registrations as `mr_num` says follow on it.
+/// Head of `uct_ib_mlx5_devx_ksm_data_t` (`src/uct/ib/mlx5/ib_mlx5.h:271`), the type of the first
+/// registration of memory that was registered in chunks. After it follow `mr_num` pointers to
+/// libibverbs' registrations.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct KsmData {
@@ -164,15 +164,15 @@ pub(crate) struct KsmData {
 
 /// Bits of [`MemhHead::flags`] (`src/uct/ib/base/ib_md.h:58`).
 pub(crate) mod memh_flags {
-    /// `UCT_IB_MEM_MULTITHREADED`: registered in chunks, `lkey` is of a key over all of them.
+    /// `UCT_IB_MEM_MULTITHREADED`: registered in chunks, `lkey` belongs to a key over all of them.
     pub(crate) const MULTITHREADED: u32 = 1 << 2;
-    /// `UCT_IB_MEM_IMPORTED`: made by `mem_attach`.
+    /// `UCT_IB_MEM_IMPORTED`: created by `mem_attach`.
     pub(crate) const IMPORTED: u32 = 1 << 3;
-    /// `UCT_IB_MEM_FLAG_GVA`: stands for the whole address space.
+    /// `UCT_IB_MEM_FLAG_GVA`: covers the whole address space.
     pub(crate) const GVA: u32 = 1 << 5;
     /// `UCT_IB_MEM_DIRECT_NIC`: registered through a second PCI function (from 1.20.1 on).
     pub(crate) const DIRECT_NIC: u32 = 1 << 6;
-    /// All bits that any known version defines; the eighth is about ordering (from 1.22 on).
+    /// All bits that any known version defines. The eighth concerns ordering (from 1.22 on).
     pub(crate) const KNOWN: u32 = 0xff;
 }
 
@@ -190,7 +190,7 @@ pub struct MkeyPackParams {
 impl MkeyPackParams {
     /// `UCT_MD_MKEY_PACK_FIELD_FLAGS`.
     pub(crate) const FIELD_FLAGS: u64 = 1 << 0;
-    /// `UCT_MD_MKEY_PACK_FLAG_INVALIDATE_RMA` and `..._AMO`: the key can be made to fail later.
+    /// `UCT_MD_MKEY_PACK_FLAG_INVALIDATE_RMA` and `..._AMO`: the key can be invalidated later.
     pub(crate) const FLAGS_INVALIDATE: u32 = 1 << 0 | 1 << 1;
     /// `UCT_MD_MKEY_PACK_FLAG_EXPORT`: for another process on the same adapter.
     pub(crate) const FLAG_EXPORT: u32 = 1 << 2;
@@ -206,7 +206,7 @@ impl MkeyPackParams {
         params.field_mask & Self::FIELD_FLAGS != 0 && params.flags & Self::FLAG_EXPORT != 0
     }
 
-    /// The flags, if there are any.
+    /// The flags, if the parameters contain them.
     ///
     /// # Safety
     /// `params` must point to parameters.
@@ -222,8 +222,8 @@ impl MkeyPackParams {
     }
 }
 
-/// `uct_md_mem_attach_params_t` (`src/uct/api/v2/uct_v2.h:547`). UCX 1.18 has no `mkey_size`; its
-/// `field_mask` never says otherwise.
+/// `uct_md_mem_attach_params_t` (`src/uct/api/v2/uct_v2.h:547`). UCX 1.18 has no `mkey_size` and
+/// never sets its bit in `field_mask`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct MemAttachParams {
@@ -257,7 +257,7 @@ impl MemDeregParams {
     /// `UCT_MD_MEM_DEREG_FLAG_INVALIDATE`.
     pub(crate) const FLAG_INVALIDATE: u32 = 1 << 0;
 
-    /// The memory handle, if there is one.
+    /// The memory handle, if the parameters contain one.
     ///
     /// # Safety
     /// `params` must point to parameters.
@@ -279,7 +279,7 @@ pub(crate) struct Completion {
     pub(crate) status: UcsStatus,
 }
 
-/// `uct_md_attr_v2_t` (`src/uct/api/v2/uct_v2.h:886`), as far as it is read.
+/// The fields of `uct_md_attr_v2_t` (`src/uct/api/v2/uct_v2.h:886`) that the library reads.
 pub(crate) mod md_attr {
     /// Offset of `flags`, a `uint64_t`.
     pub(crate) const FLAGS_OFFSET: usize = 24;

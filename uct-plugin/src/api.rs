@@ -1,5 +1,5 @@
 //! The library's own interface for programs, declared in `include/xgvmi.h`. Programs look it up
-//! with `dlsym`, so that they also run without the library.
+//! with `dlsym`, and thus also run without the library.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -16,7 +16,7 @@ const MESSAGE_MAX: usize = 1 << 28;
 /// `ssize_t xgvmi_announce(void *buffer, size_t length)`.
 ///
 /// # Safety
-/// `buffer` has room for `length` bytes, or `length` is zero.
+/// `buffer` has space for `length` bytes, or `length` is zero.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xgvmi_announce(buffer: *mut c_void, length: usize) -> isize {
     if buffer.is_null() && length != 0 {
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn xgvmi_announce(buffer: *mut c_void, length: usiz
         None => return failure(libc::EIO),
     };
     if message.len() <= length {
-        // SAFETY: by the contract the buffer has room, and nobody else has the message.
+        // SAFETY: by the contract the buffer has enough space, and no other code has the message.
         unsafe {
             buffer
                 .cast::<u8>()
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn xgvmi_accept(buffer: *const c_void, length: usiz
     if buffer.is_null() || length > MESSAGE_MAX {
         return failure(libc::EINVAL) as i64;
     }
-    // SAFETY: by the contract; the caller changes nothing in it during the call.
+    // SAFETY: by the contract; the caller does not modify it during the call.
     let message = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) };
     match guard("xgvmi_accept", || ahead::accept(message)) {
         Some(Ok(ready)) => i64::try_from(ready).unwrap_or(i64::MAX),
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn xgvmi_accept(buffer: *const c_void, length: usiz
 /// `int xgvmi_stats(struct xgvmi_stats *out, size_t size)`.
 ///
 /// # Safety
-/// `out` has room for `size` bytes.
+/// `out` has space for `size` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xgvmi_stats(out: *mut c_void, size: usize) -> c_int {
     if out.is_null() {
@@ -78,9 +78,10 @@ pub(crate) unsafe extern "C" fn xgvmi_stats(out: *mut c_void, size: usize) -> c_
     let known = size.min(size_of::<Numbers>());
     let from = (&raw const numbers).cast::<u8>();
     let out = out.cast::<u8>();
-    // SAFETY: by the contract the place has room, and it is no part of this function's own.
+    // SAFETY: by the contract the target has enough space, and it does not overlap this function's
+    // own data.
     unsafe { out.copy_from_nonoverlapping(from, known) };
-    // SAFETY: as above; what a newer program wants beyond this is zero.
+    // SAFETY: as above; the additional fields of a newer program are zero.
     unsafe { ptr::write_bytes(out.add(known), 0, size - known) };
     0
 }

@@ -1,5 +1,5 @@
-//! The options of this library in the terms of the pool and the map. [`table`] defines them,
-//! [`values`] converts their values.
+//! Converts the options of this library to policies of the pool and the map. [`table`] defines the
+//! options, [`values`] converts their values.
 
 mod table;
 mod values;
@@ -20,23 +20,23 @@ use table::{OPTIONS, Raw};
 /// Prefix of the options' names in the environment.
 pub(crate) const PREFIX: &str = "UCX_XGVMI_";
 
-/// In which UCX the calls by which UCP uses its cache of imports are redirected.
+/// The UCX versions in which the library redirects UCP's calls to its import cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UcpHooks {
-    /// In the versions that were tested.
+    /// The tested versions.
     Tested,
-    /// In any that passes the checks.
+    /// Every version that passes the checks.
     Any,
-    /// In none.
+    /// None.
     None,
 }
 
 /// The options' values.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Whether the library serves anything.
+    /// Whether the library serves calls.
     pub(crate) enable: bool,
-    /// Whether `xgvmi stat` can see the counters.
+    /// Whether `xgvmi stat` can read the counters.
     pub(crate) stats: bool,
     pool_init: u32,
     pool_max: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Options {
     alias_max: u32,
     alias_ttl: Option<Duration>,
     import_max: u32,
-    /// Whether calls of libucp are redirected.
+    /// Whether the library redirects calls of libucp.
     pub(crate) ucp_hooks: UcpHooks,
     access_key: AccessKey,
     seal: Seal,
@@ -109,7 +109,7 @@ impl Options {
                 Invalidate::Strict => WQEBBS_WITHOUT_BATCHES,
                 _ => Mlx5Options::default().sq_wqebbs,
             },
-            // UCX has queried the adapter and reports the result for the memory domain.
+            // UCX has already queried the adapter and reports the result for the memory domain.
             is_known_to_cross: true,
             gid_index: gid_index(std::env::var("UCX_IB_GID_INDEX").ok().as_deref()),
             post: self.post,
@@ -141,7 +141,7 @@ fn tell_failure(failure: &FormFailure) {
     log::warning!("{failure}; such exports take UCX's own path");
 }
 
-/// The GID table index from the user's UCX options. UCX's word for automatic selection is `auto`.
+/// The GID table index from the user's UCX options. UCX's value for automatic selection is `auto`.
 fn gid_index(value: Option<&str>) -> Option<u8> {
     value?.trim().parse().ok()
 }
@@ -154,7 +154,7 @@ const WQEBBS_WITHOUT_BATCHES: u32 = 256;
 fn processors() -> u32 {
     // SAFETY: an all-zero set is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set has the size that is given.
+    // SAFETY: the set has the given size.
     let asked = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     match asked {
         // SAFETY: the set was filled.
@@ -165,14 +165,15 @@ fn processors() -> u32 {
 
 static VALUES: OnceLock<Options> = OnceLock::new();
 
-/// The options' values: those of the environment once [`load`] was called, else the defaults.
+/// The options' values: those of the environment after [`load`], before it the defaults.
 pub(crate) fn get() -> &'static Options {
     VALUES.get_or_init(|| Raw::DEFAULT.options())
 }
 
-/// Shows the options to a UCX that the program itself is linked to and takes their values from it,
-/// so that its tools list them and nobody warns of unused variables even where there is no device.
-/// That UCX is initialised by now, because a preloaded library is initialised after the libraries
+/// Adds the options to a UCX that the program itself is linked to, and takes their values from it.
+/// UCX's tools then list them, and UCX does not warn of unused variables on a machine without a
+/// device. That UCX is already initialised, because a preloaded library is initialised after the
+/// libraries of the program.
 /// of the program.
 pub(crate) fn announce() {
     read(&|name| {
@@ -181,24 +182,24 @@ pub(crate) fn announce() {
     });
 }
 
-/// Shows the options to this copy of UCX and takes their values from it, if no other copy was
-/// first. A value that UCX cannot read costs UCX's own error line, and the default is used.
+/// Adds the options to this copy of UCX and takes their values from it, unless another copy was
+/// first. For an invalid value UCX prints its own error line, and the default applies.
 pub(crate) fn load(module: &Module) {
     if !read(&|name| module.symbol(name)) {
         log::info!("this UCX has no option parser, the options are not read");
     }
 }
 
-/// False if this UCX has no options.
+/// False if this UCX has no option parser.
 fn read(symbol: &Symbols<'_>) -> bool {
     let Some(listing) = ucs_config::list(symbol, &OPTIONS, size_of::<Raw>()) else {
         return false;
     };
     if let Listing::New(entry) = listing {
-        // Each copy is asked, so that each knows that the variables are used.
+        // Each copy reads them, so each knows that the variables are used.
         let mut raw = Raw::DEFAULT;
-        // SAFETY: the options' offsets are those of the fields of `Raw`, of the types that the
-        // parsers of their kinds write.
+        // SAFETY: the options' offsets are those of the fields of `Raw`, and the fields have the
+        // types that the parsers write.
         if !unsafe { ucs_config::fill(symbol, entry, (&raw mut raw).cast()) } {
             raw = Raw::DEFAULT;
         }

@@ -1,8 +1,8 @@
-//! What is known of memory that a domain registered: where it is, and how it was exported.
+//! Registrations of a memory domain: address, length and kind of export.
 //!
-//! A registration is one cache line. It has an address of its own for as long as its memory handle
-//! lives, so that an export looks it up once and then uses it without a lock. Lines are used again for
-//! other registrations and never freed: the table is as large as it once had to be.
+//! A registration is one cache line. Its address is stable during the life of its memory handle, so
+//! an export looks it up once and then uses it without a lock. The table reuses lines for other
+//! registrations and never frees them: it keeps its maximum size.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use xgvmi_pool::BoundKey;
 use crate::abi::{MdHandle, MemHandle};
 use crate::memh::{SHARDS, mix, shard_of};
 
-/// Registrations that are made room for at a time, in one shard: a page.
+/// Number of registrations per allocation in one shard: a page.
 const CHUNK: usize = 64;
 
-/// Memory that a domain registered. Plain words, so that one that is used again while somebody still
-/// looks at it (which UCX's interface forbids) is wrong and not undefined.
+/// Registered memory of a domain. The fields are atomics: a concurrent use of a reused line, which
+/// UCX's interface forbids, gives wrong values but no undefined behaviour.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Registration {
@@ -34,11 +34,11 @@ const _: () = assert!(size_of::<Registration>() == 64);
 const UNDECIDED: u64 = 0;
 const NATIVELY: u64 = 1;
 
-/// How a memory handle was exported. Decided at the first time and kept, so that all importers of
-/// it see one key.
+/// Kind of export of a memory handle. The first export decides, and all importers of the handle
+/// then get one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exported {
-    /// Not yet.
+    /// Not exported.
     No,
     /// By UCX's own operation.
     Natively,
@@ -77,16 +77,16 @@ impl Registration {
         self.length.load(Ordering::Relaxed)
     }
 
-    /// How it was exported.
+    /// The kind of export.
     #[inline]
     pub(crate) fn exported(&self) -> Exported {
         Exported::of(self.exported.load(Ordering::Acquire))
     }
 
-    /// Decides how it is exported, unless that was decided before.
+    /// Decides the kind of export, unless it was decided before.
     ///
     /// # Errors
-    /// What was decided before.
+    /// The earlier decision.
     #[inline]
     pub(crate) fn decide(&self, exported: Exported) -> Result<(), Exported> {
         let order = (Ordering::AcqRel, Ordering::Acquire);
@@ -97,29 +97,29 @@ impl Registration {
     }
 }
 
-/// Registered memory of all domains that are served.
+/// Registered memory of all served domains.
 pub(crate) static REGISTRATIONS: Registrations = Registrations::new();
 
-/// A registration for each memory handle.
+/// The registrations by memory handle.
 #[derive(Debug)]
 pub(crate) struct Registrations {
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
 }
 
-/// A hash table with linear probing, at most half full: a look-up touches one line of it.
+/// A hash table with linear probing, at most half full: a lookup touches one line of it.
 #[derive(Debug)]
 struct Shard {
-    /// A power of two of them, or none.
+    /// A power of two of entries, or none.
     places: Vec<Place>,
-    /// Registrations that stand for nothing. There is room for all of the shard.
+    /// Unused registrations. The list has capacity for all registrations of the shard.
     spare: Vec<&'static Registration>,
-    /// How many there are in the shard.
+    /// Number of registrations in the shard.
     made: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Zero in an empty place: no handle is there.
+    /// Zero in an empty entry: no handle has this address.
     memh: usize,
     registration: Option<&'static Registration>,
 }
@@ -138,14 +138,14 @@ impl Shard {
         made: 0,
     };
 
-    /// Where the handle is, or else the empty place where it would be; `None` in a table of none.
+    /// Index of the handle, or of the empty entry for it; `None` if the table has no entries.
     #[inline]
     fn place(&self, memh: usize, hash: u64) -> Option<usize> {
         let mask = self.places.len().checked_sub(1)?;
         let mut at = index(hash) & mask;
         loop {
             let found = self.places[at].memh;
-            // There are empty places, as it is at most half full.
+            // Empty entries exist because the table is at most half full.
             if found == memh || found == Place::EMPTY.memh {
                 return Some(at);
             }
@@ -158,14 +158,14 @@ impl Shard {
         self.places[self.place(memh, hash)?].registration
     }
 
-    /// Takes a handle out of the table.
+    /// Removes a handle from the table.
     #[inline]
     fn remove(&mut self, memh: usize, hash: u64) -> Option<&'static Registration> {
         let mut hole = self.place(memh, hash)?;
         let removed = self.places[hole].registration?;
         let mask = self.places.len() - 1;
         let mut at = hole;
-        // Moves up what would not be found beyond a hole.
+        // Moves up entries that a lookup would not find behind the hole.
         loop {
             at = (at + 1) & mask;
             let next = self.places[at];
@@ -183,8 +183,8 @@ impl Shard {
         Some(removed)
     }
 
-    /// A registration that stands for nothing, and room for it in the table; `None` if there is no
-    /// memory for one.
+    /// An unused registration, and space for it in the table; `None` if there is no memory for
+    /// them.
     #[inline]
     fn spare(&mut self) -> Option<&'static Registration> {
         match self.spare.pop() {
@@ -214,7 +214,7 @@ impl Shard {
         }
         chunk.resize_with(CHUNK, Registration::default);
         self.made = made;
-        // As long as reserved, so that nothing is moved.
+        // Within the reserved capacity, so nothing moves.
         self.spare
             .extend(Box::leak(chunk.into_boxed_slice()).iter());
         self.spare.pop()
@@ -234,9 +234,9 @@ impl Registrations {
         }
     }
 
-    /// Notes memory that a domain has just registered. Returns the key of an older handle at the same
-    /// place, which UCX freed without this library's knowledge. Without memory nothing is noted, and
-    /// the registration is left to UCX.
+    /// Records memory that a domain has just registered. Returns the key of an older handle at the
+    /// same address, which UCX freed without this library's knowledge. Without memory it records
+    /// nothing, and UCX handles the registration.
     #[inline]
     pub(crate) fn note(
         &self,
@@ -279,7 +279,7 @@ impl Registrations {
         self.shard(hash).find(memh, hash)
     }
 
-    /// Forgets a memory handle. Returns how it was exported.
+    /// Removes a memory handle. Returns its kind of export.
     #[inline]
     pub(crate) fn forget(&self, memh: MemHandle) -> Option<Exported> {
         let (memh, hash) = (memh.addr(), mix(memh.addr()));
@@ -290,10 +290,10 @@ impl Registrations {
         Some(exported)
     }
 
-    /// Forgets all memory of a domain, and gives each key that some of it was exported with to `each`,
-    /// which runs without a lock.
+    /// Removes all memory of a domain, and passes each exported key of it to `each`, which runs
+    /// without a lock.
     pub(crate) fn forget_all(&self, md: usize, mut each: impl FnMut(BoundKey)) {
-        /// Keys at a time, so that it takes little memory.
+        /// Number of keys per batch, to limit memory use.
         const AT_ONCE: usize = 32;
         for shard in &self.shards {
             loop {
@@ -376,7 +376,7 @@ mod tests {
         let before = Exported::FromPool(KEY);
         assert_eq!(found.decide(Exported::Natively), Err(before));
         assert_eq!(found.exported(), before);
-        // A handle that is noted again was freed without a word.
+        // A second record of a handle means that it was freed without this library's knowledge.
         assert_eq!(table.note(md, handle(1), 2, 2), Some(KEY));
         assert_eq!(found.exported(), Exported::No);
         assert_eq!(found.decide(Exported::Natively), Ok(()));

@@ -4,7 +4,7 @@
 //! 1. No two live exports have the same key.
 //! 2. The key of a live export reaches its region, all of it and nothing else.
 //! 3. After a release (in strict mode) or a flush (in the others) returned without error, the key
-//!   reaches nothing until it is exported again.
+//!    reaches nothing until it is exported again.
 //! 4. There are never more keys than the policy allows.
 //! 5. A lost key is never leased.
 //! 6. After closing, a device without faults has no objects.
@@ -12,9 +12,10 @@
 //! The alias map:
 //! 7. An alias in use reaches the same memory as its remote key.
 //! 8. The map creates an alias exactly when the model does not contain it: never created, evicted
-//!   or stale.
-//! 9. An eviction takes the least recently unpinned alias. 10. The map never holds more aliases
-//!   than the policy allows; all other aliases on the device are in use.
+//!    or stale.
+//! 9. An eviction takes the least recently unpinned alias.
+//! 10. The map never holds more aliases than the policy allows; all other aliases on the device are
+//!     in use.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc;

@@ -1,16 +1,16 @@
-//! The slots by which a loaded object calls functions of others: the loader fills them by name. A
-//! function that is put there is called instead, by this object and nobody else.
+//! The slots through which a loaded object calls functions of other objects. The loader fills them
+//! by name. A new function in a slot redirects the calls of this object only.
 //!
-//! Read from the dynamic section, as `elf.h` and the ELF specification have it.
+//! Parses the dynamic section according to `elf.h` and the ELF specification.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Objects that are looked for at a time. More than a few of one name in a process were never seen.
+/// Maximum number of objects per search. A process never had more than a few of one name.
 const OBJECTS_MAX: usize = 8;
 
-/// Relocations of an object that are looked through; the largest libucp has some three thousand.
+/// Maximum number of relocations per object. The largest libucp has about three thousand.
 const RELOCATIONS_MAX: usize = 1 << 20;
 
 /// `DT_*` of the dynamic section.
@@ -59,7 +59,7 @@ struct Rela {
     addend: isize,
 }
 
-/// Part of the address space, the end excluded.
+/// A range of the address space, without its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     start: usize,
@@ -75,18 +75,18 @@ impl Range {
 /// A loaded object.
 #[derive(Debug)]
 pub(super) struct Object {
-    /// Where it is loaded.
+    /// Load address.
     pub(super) base: usize,
-    /// Name by which the loader knows it.
+    /// Name in the loader.
     pub(super) path: CString,
     dynamic: *const Dyn,
-    /// Its segments, and whether they can be written.
+    /// Its segments, and whether they are writable.
     segments: Vec<(Range, bool)>,
-    /// What the loader has made read-only after it had filled it.
+    /// The range that the loader made read-only after filling it.
     read_only: Option<Range>,
 }
 
-/// The loaded objects of this name: `libucp` is that of `libucp.so.0` and of `libucp-1a2b.so.0`.
+/// The loaded objects of this name: `libucp` matches `libucp.so.0` and `libucp-1a2b.so.0`.
 pub(super) fn objects(name: &'static str) -> Vec<Object> {
     let mut search = Search {
         name,
@@ -108,7 +108,7 @@ unsafe extern "C" fn visit(
     _size: libc::size_t,
     search: *mut c_void,
 ) -> c_int {
-    // SAFETY: it is the search of `objects`, and nobody else has it now.
+    // SAFETY: it is the search of `objects`, and no other code uses it now.
     let search = unsafe { &mut *search.cast::<Search>() };
     // SAFETY: the loader gives a filled structure.
     let info = unsafe { &*info };
@@ -120,7 +120,7 @@ unsafe extern "C" fn visit(
     if !is_named(path, search.name) {
         return 0;
     }
-    // SAFETY: the loader gives as many headers as it says.
+    // SAFETY: the number of headers is the loader's.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let Ok(base) = usize::try_from(info.dlpi_addr) else {
         return 0;
@@ -170,7 +170,7 @@ impl Object {
         segments.any(|(range, _)| range.contains(address))
     }
 
-    /// True if the bytes are in what the object has that cannot be written.
+    /// True if a read-only segment of the object contains the bytes.
     pub(super) fn holds(&self, bytes: &[u8]) -> bool {
         let constant = |&&(_, is_writable): &&(Range, bool)| !is_writable;
         self.segments.iter().filter(constant).any(|(range, _)| {
@@ -181,7 +181,7 @@ impl Object {
         })
     }
 
-    /// The slot by which the object calls the function; `None` if it does not.
+    /// The slot through which the object calls the function; `None` if it has none.
     pub(super) fn slot(&self, function: &CStr) -> Option<Slot> {
         let strings = self.pointer(tag::STRTAB)?;
         let strings_length = self.number(tag::STRSZ)?;
@@ -194,14 +194,14 @@ impl Object {
             let table = std::ptr::with_exposed_provenance::<Rela>(table);
             let count = (length / size_of::<Rela>()).min(RELOCATIONS_MAX);
             for at in 0..count {
-                // SAFETY: the loader has gone through the same table of the same length.
+                // SAFETY: the loader has processed the same table of the same length.
                 let relocation = unsafe { &*table.add(at) };
                 let kind = (relocation.info & 0xffff_ffff) as u32;
                 if !OF_FUNCTIONS.contains(&kind) {
                     continue;
                 }
                 let symbol = (relocation.info >> 32) as usize;
-                // SAFETY: as above: a relocation's symbol is one of the table's.
+                // SAFETY: as above: a relocation's symbol is in the table.
                 let name = unsafe { (*symbols.add(symbol)).name } as usize;
                 let wanted = function.to_bytes_with_nul();
                 if name.saturating_add(wanted.len()) > strings_length {
@@ -216,7 +216,7 @@ impl Object {
                     return NonNull::new(place).map(|place| Slot {
                         place,
                         is_read_only: self.read_only.is_some_and(|range| {
-                            // The loader protects whole pages only, the last one not.
+                            // The loader protects whole pages only. The last page may be partial.
                             let end = range.end & !(page() - 1);
                             (range.start..end).contains(&place.addr().get())
                         }),
@@ -230,7 +230,7 @@ impl Object {
     fn number(&self, wanted: isize) -> Option<usize> {
         let mut entry = self.dynamic;
         loop {
-            // SAFETY: the section is closed by an entry of the type null.
+            // SAFETY: an entry of the type null ends the section.
             match unsafe { ((*entry).tag, (*entry).value) } {
                 (tag::NULL, _) => return None,
                 (found, value) if found == wanted => return Some(value),
@@ -241,7 +241,7 @@ impl Object {
         }
     }
 
-    /// A number that is an address, in the object or already in the process.
+    /// The address in a dynamic entry: relative to the object, or already relocated.
     fn pointer(&self, wanted: isize) -> Option<usize> {
         let value = self.number(wanted)?;
         let address = match value < self.base {
@@ -252,7 +252,7 @@ impl Object {
     }
 }
 
-/// Where an object keeps the address of a function that it calls.
+/// The location of a function's address in an object that calls the function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     place: NonNull<*mut c_void>,
@@ -260,13 +260,13 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// What is there: the function, or, before the first call, a piece of the object itself.
+    /// The content: the function, or, before the first call, a stub of the object itself.
     pub(super) fn get(self) -> *mut c_void {
         // SAFETY: the place is a word of the object's, aligned, which the loader writes as a whole.
         unsafe { AtomicPtr::from_ptr(self.place.as_ptr()) }.load(Ordering::Acquire)
     }
 
-    /// Puts another function there. False if the place cannot be written.
+    /// Stores another function. False if the slot is not writable.
     pub(super) fn set(self, function: *mut c_void) -> bool {
         let page_start = self.place.addr().get() & !(page() - 1);
         let page_start = std::ptr::with_exposed_provenance_mut::<c_void>(page_start);
@@ -277,10 +277,10 @@ impl Slot {
         if self.is_read_only && !protect(libc::PROT_READ | libc::PROT_WRITE) {
             return false;
         }
-        // SAFETY: as in `get`; a call that is under way meanwhile finds either function.
+        // SAFETY: as in `get`; a concurrent call uses either function.
         unsafe { AtomicPtr::from_ptr(self.place.as_ptr()) }.store(function, Ordering::Release);
         if self.is_read_only {
-            // If it stays writable, nothing of ours depends on it.
+            // If it remains writable, this library still works.
             let _as_before = protect(libc::PROT_READ);
         }
         true

@@ -1,5 +1,5 @@
 //! The functions that UCP calls instead of UCX's own. Each copy of UCX has its own set of them,
-//! by which it is known who calls and whom the call is passed on to.
+//! which identifies the caller and the functions to pass the call to.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use crate::panic::{self, guard};
 use crate::{log, memory};
 
 /// `ucp_memh_exported_unpack` (`src/ucp/core/ucp_rkey.h:230` of v1.20.1): context, exported handle,
-/// and where its fields go, see [`Unpacked`].
+/// and target of its fields, see [`Unpacked`].
 pub(super) type UnpackFn =
     unsafe extern "C" fn(*mut c_void, *const c_void, *mut Unpacked) -> UcsStatus;
 
@@ -39,7 +39,7 @@ pub(super) struct Originals {
     pub(super) asserting: Option<Asserting>,
 }
 
-/// Those that are only needed where there is an assertion.
+/// Functions that are only needed in a UCX with assertions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asserting {
     pub(super) get: GetFn,
@@ -47,7 +47,7 @@ pub(super) struct Asserting {
     pub(super) invalidate: InvalidateFn,
 }
 
-/// What goes into the slots of one copy of UCX.
+/// The functions for the slots of one copy of UCX.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entries {
     pub(super) create: *mut c_void,
@@ -71,7 +71,7 @@ impl Entries {
 
 static COPIES: [OnceLock<Originals>; COPIES_MAX] = [const { OnceLock::new() }; COPIES_MAX];
 
-/// Set by the first import: before, no look-up of UCP's is one for an import.
+/// Set by the first import. Before it, no lookup of UCP belongs to an import.
 static IMPORTS: AtomicBool = AtomicBool::new(false);
 
 /// The functions for a copy of UCX with this number, that pass on to these; `None` if there are none
@@ -103,9 +103,9 @@ unsafe extern "C" fn create<const COPY: usize>(
         return UcsStatus::ERR_UNSUPPORTED;
     };
     let limit = || {
-        // SAFETY: UCX gives a name.
+        // SAFETY: UCX passes a name.
         let exporter = rcache::exporter_of(unsafe { CStr::from_ptr(name) })?;
-        // SAFETY: UCX gives parameters, whose form was checked.
+        // SAFETY: UCX passes parameters, whose format was checked.
         let params = unsafe { &*params };
         Some((params.limited(super::regions_max())?, exporter))
     };
@@ -114,10 +114,10 @@ unsafe extern "C" fn create<const COPY: usize>(
         true => None,
     };
     let Some((limited, exporter)) = limited else {
-        // SAFETY: the arguments are those that UCX gave.
+        // SAFETY: the arguments are UCX's.
         return unsafe { (originals.create)(params, name, stats, cache) };
     };
-    // SAFETY: the arguments are those that UCX gave, but for the limit; UCX copies the parameters.
+    // SAFETY: the arguments are UCX's, except for the limit; UCX copies the parameters.
     let status = unsafe { (originals.create)(&raw const limited, name, stats, cache) };
     if status.is_ok() {
         // SAFETY: the function succeeded, so it has written the cache.
@@ -129,17 +129,17 @@ unsafe extern "C" fn create<const COPY: usize>(
     status
 }
 
-/// `ucs_rcache_destroy`: forgets the cache.
+/// `ucs_rcache_destroy`: removes the record of the cache.
 unsafe extern "C" fn destroy<const COPY: usize>(cache: *mut c_void) {
     let Some(originals) = COPIES[COPY].get() else {
         return;
     };
     let _forgotten = guard("ucs_rcache_destroy", || super::destroyed(cache.addr()));
-    // SAFETY: the argument is what UCX gave.
+    // SAFETY: the argument is UCX's.
     unsafe { (originals.destroy)(cache) };
 }
 
-/// `ucp_memh_exported_unpack`: notes what is being imported.
+/// `ucp_memh_exported_unpack`: records the current import.
 unsafe extern "C" fn unpack<const COPY: usize>(
     context: *mut c_void,
     buffer: *const c_void,
@@ -148,16 +148,16 @@ unsafe extern "C" fn unpack<const COPY: usize>(
     let Some(originals) = COPIES[COPY].get() else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     let status = unsafe { (originals.unpack)(context, buffer, unpacked) };
     IMPORT.set(None);
     if !status.is_ok() || panic::is_broken() {
         return status;
     }
     let note = || {
-        // SAFETY: UCP has just read it as an exported handle.
+        // SAFETY: UCP has just parsed it as an exported handle.
         let head = unsafe { Head::read(buffer) };
-        // SAFETY: UCP has just written its fields, which are more than these.
+        // SAFETY: UCP has just written its fields, which include these.
         let unpacked = unsafe { &*unpacked };
         let seen = [head.address, head.length, head.context, head.registration];
         let said = [
@@ -199,7 +199,7 @@ unsafe extern "C" fn get<const COPY: usize>(
         true => noted_get::<COPY>,
         false => originals.get,
     };
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     unsafe { function(cache, address, length, alignment, prot, argument, region) }
 }
 
@@ -216,7 +216,7 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
     let Some(originals) = asserting::<COPY>() else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     let status =
         unsafe { (originals.get)(cache, address, length, alignment, prot, argument, region) };
     if !status.is_ok() || memory::is_short() || panic::is_broken() {
@@ -235,7 +235,7 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
             && region.is_of(address.addr(), length);
         if is_this {
             if found.regions.len() > 2 * super::regions_max() {
-                // Nearly all of them are gone. What is not known is left to UCX.
+                // Most of them no longer exist. UCX handles regions without a record.
                 found.regions.clear();
             }
             let at = std::ptr::from_ref(region).addr();
@@ -260,7 +260,7 @@ unsafe extern "C" fn lookup<const COPY: usize>(
         true => filtered_lookup::<COPY>,
         false => originals.lookup,
     };
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     unsafe { function(table, address) }
 }
 
@@ -272,7 +272,7 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     let Some(originals) = asserting::<COPY>() else {
         return std::ptr::null_mut();
     };
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     let region = unsafe { (originals.lookup)(table, address) };
     if region.is_null() || panic::is_broken() {
         return region;
@@ -295,7 +295,7 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
             ..import
         }));
         let registration = *cache.regions.get(&region.addr())?;
-        // SAFETY: the table has it, so it is live, and UCP's lock keeps it.
+        // SAFETY: the table contains it, so it is live, and UCP's lock keeps it alive.
         let is_held = unsafe { &*region }.is_held();
         let is_older = is_held && registration != import.head.registration;
         if !is_older {
@@ -307,8 +307,8 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     let Some(Some(cache)) = guard("ucs_pgtable_lookup", older) else {
         return region;
     };
-    // SAFETY: the region is of this cache and in its table. Whoever holds it goes on doing so, and it
-    // goes with the last of them, as where UCP does this itself.
+    // SAFETY: the region is of this cache and in its table. Its holders keep it, and the last of
+    // them releases it, as when UCP itself invalidates it.
     unsafe { (originals.invalidate)(cache, region, Some(released), std::ptr::null_mut()) };
     log::debug!(
         "an import of an older export is still in use, the new one is imported in addition"
@@ -316,5 +316,5 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     std::ptr::null_mut()
 }
 
-/// Nobody waits for the end of such a region.
+/// No caller waits for the end of such a region.
 unsafe extern "C" fn released(_argument: *mut c_void) {}

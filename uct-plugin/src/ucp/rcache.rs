@@ -1,5 +1,5 @@
-//! What is known of UCX's registration cache, of which UCP makes one for each exporter that it
-//! imports from, and what can be checked of it.
+//! Layout and checks of UCX's registration cache. UCP creates one such cache for each exporter that
+//! it imports from.
 //!
 //! Line numbers are of UCX v1.20.1; structures and functions are the same in v1.18.1, v1.19.0,
 //! v1.20.1, v1.21.0 and the sources of 1.23.
@@ -30,14 +30,15 @@ pub(super) type InvalidateFn =
     unsafe extern "C" fn(*mut c_void, *mut Region, Option<ReleasedFn>, *mut c_void);
 /// `ucs_rcache_invalidate_comp_func_t` (`src/ucs/memory/rcache.h:76`).
 pub(super) type ReleasedFn = unsafe extern "C" fn(*mut c_void);
-/// `ucs_pgtable_lookup` (`src/ucs/datastruct/pgtable.h:196`); a cache's table is of its regions.
+/// `ucs_pgtable_lookup` (`src/ucs/datastruct/pgtable.h:196`). The table of a cache contains its
+/// regions.
 pub(super) type LookupFn = unsafe extern "C" fn(*const c_void, usize) -> *mut Region;
 
 /// `UCS_MEMUNITS_INF` (`src/ucs/sys/string.h:26`).
 const NO_LIMIT: usize = usize::MAX;
-/// Priority of memory events that a cache has by default.
+/// Default priority of memory events of a cache.
 const EVENT_PRIORITY: c_int = 1000;
-/// Bytes of the largest region of any cache: UCP's has a word for each of 64 memory domains.
+/// Size of the largest region of any cache: UCP's has a word for each of 64 memory domains.
 const REGION_BYTES_MAX: usize = 4096;
 
 /// `struct ucs_rcache_params` (`src/ucs/memory/rcache.h:139`).
@@ -57,16 +58,16 @@ pub(super) struct Params {
 }
 
 impl Params {
-    /// What the cache's own function writes as the default is what this structure says: every field
-    /// at its place, and not a byte more.
+    /// True if the cache's own function writes its defaults exactly as this structure expects:
+    /// every field at its offset, and no byte more.
     pub(super) fn is_as_expected(defaults: DefaultsFn) -> bool {
         const MARK: u8 = 0xa5;
         const WORDS: usize = 64;
         const BYTES: usize = size_of::<Params>();
         let mut room = [u64::from_ne_bytes([MARK; 8]); WORDS];
-        // SAFETY: the room is several times as long as the structure in any version.
+        // SAFETY: the buffer is several times as long as the structure in any version.
         unsafe { defaults(room.as_mut_ptr().cast()) };
-        // SAFETY: the room is aligned and longer, and any bytes are valid for these fields.
+        // SAFETY: the buffer is aligned and longer, and any bytes are valid for these fields.
         let found = unsafe { room.as_ptr().cast::<Self>().read() };
         let rest_is_untouched = room[BYTES / 8..]
             .iter()
@@ -80,7 +81,8 @@ impl Params {
             && [found.max_regions, found.max_size, found.max_unreleased] == [NO_LIMIT; 3]
     }
 
-    /// The same with a limit to the regions, if they are of a cache of imports, which have none.
+    /// The same parameters with a limit for the regions, if they belong to an import cache, which
+    /// has none.
     pub(super) fn limited(&self, regions_max: usize) -> Option<Self> {
         let is_of_imports = (size_of::<Region>()..=REGION_BYTES_MAX)
             .contains(&self.region_struct_size)
@@ -115,7 +117,7 @@ pub(super) struct Region {
 const LIVE: u8 = 0b11;
 
 impl Region {
-    /// True if it looks like a region that a cache has just given for the memory.
+    /// True if it has the form of a region that a cache has just returned for the memory.
     pub(super) fn is_of(&self, address: usize, length: usize) -> bool {
         self.start <= address
             && address
@@ -128,13 +130,13 @@ impl Region {
             && self.lru_flags & !1 == 0
     }
 
-    /// True if somebody else than the cache itself holds it.
+    /// True if there is a holder other than the cache itself.
     pub(super) fn is_held(&self) -> bool {
         self.flags == LIVE && self.refcount > 1
     }
 }
 
-/// The exporter of the cache with this name, which is `ucp_import_rcache[0x...]`
+/// The exporter of the cache with this name, `ucp_import_rcache[0x...]`
 /// (`src/ucp/core/ucp_mm.c:1908`).
 pub(super) fn exporter_of(name: &CStr) -> Option<u64> {
     let name = name.to_str().ok()?;
@@ -161,12 +163,12 @@ mod tests {
     };
 
     unsafe extern "C" fn as_known(params: *mut c_void) {
-        // SAFETY: the test gives room enough.
+        // SAFETY: the test provides enough space.
         unsafe { params.cast::<Params>().write(DEFAULT) };
     }
 
     unsafe extern "C" fn with_a_field_more(params: *mut c_void) {
-        // SAFETY: the test gives room enough.
+        // SAFETY: the test provides enough space.
         unsafe { params.cast::<(Params, u32)>().write((DEFAULT, 0)) };
     }
 
@@ -176,7 +178,7 @@ mod tests {
             ucm_events: EVENT_PRIORITY,
             ..DEFAULT
         };
-        // SAFETY: the test gives room enough.
+        // SAFETY: the test provides enough space.
         unsafe { params.cast::<Params>().write(other) };
     }
 

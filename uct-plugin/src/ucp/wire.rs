@@ -1,12 +1,13 @@
-//! The head of an exported memory handle as UCP packs it (`src/ucp/core/ucp_rkey.c:415` of v1.20.1,
-//! the same from 1.18 on): which export of whose it is, and which bytes belong to it.
+//! The head of an exported memory handle in UCP's format (`src/ucp/core/ucp_rkey.c:415` of v1.20.1,
+//! the same from 1.18 on). It identifies the exporter and the export, and gives the size of the
+//! handle.
 
 use std::ffi::c_void;
 
-/// Memory domains whose keys an exported handle can have: it has a 64-bit map of them.
+/// Maximum number of memory domains with a key in an exported handle: it has a 64-bit map of them.
 const KEYS_MAX: u32 = u64::BITS;
 
-/// What the head says.
+/// The fields of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// First byte of the exporter's memory.
@@ -22,7 +23,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads a handle that UCP has just read.
+    /// Reads a handle that UCP has just parsed.
     ///
     /// # Safety
     /// `buffer` must hold a whole exported memory handle.
@@ -54,7 +55,8 @@ impl Head {
     }
 }
 
-/// Bytes of a part, the size included, and bytes of the size: one, or, if that is zero, two more.
+/// Bytes of a part, including the size field, and bytes of the size field: one, or three if the
+/// first byte is zero.
 ///
 /// # Safety
 /// A part must begin there.
@@ -62,7 +64,7 @@ unsafe fn part(start: *const u8) -> (usize, usize) {
     // SAFETY: by the contract.
     match unsafe { start.read() } {
         0 => {
-            // SAFETY: by the contract, two bytes follow on a zero.
+            // SAFETY: by the contract, two bytes follow a zero.
             let size = unsafe { start.add(1).cast::<u16>().read_unaligned() };
             (3 + usize::from(size), 3)
         }
@@ -101,7 +103,7 @@ mod tests {
     fn a_head_is_read_with_either_form_of_its_size() {
         for is_long in [false, true] {
             let packed = packed(is_long);
-            // SAFETY: it is a whole handle.
+            // SAFETY: it is a complete handle.
             let head = unsafe { Head::read(packed.as_ptr().cast()) };
             let expect = Head {
                 address: 0x1000,
