@@ -2,12 +2,13 @@
 //! thread maintains it, and readers need no cooperation: exports, imports and releases count in
 //! place.
 //!
-//! The file is `/dev/shm/xgvmi-<user id>/<process id>`, readable by its user alone. Its process
-//! holds a lock on it, by which readers and the next process know that it is alive; it is removed at
-//! exit. It describes itself, all in 64-bit words of the machine: magic, format, process id; offset
-//! and length in bytes of the version's text and of the names, one in a line; offset of the first
-//! slot, words of a slot, number of slots; memory domains that found no slot. A slot is one memory
-//! domain's: a word that is not zero while it is in use, then one word for each name.
+//! The file is `/dev/shm/xgvmi-<user id>/<process id>`, with access for its user only. Its process
+//! holds a lock on it. Readers and later processes detect with the lock that it is alive. It is
+//! removed at exit. The file describes itself in 64-bit words of the machine: magic, format,
+//! process id; offset and length in bytes of the version's text and of the names, one per line;
+//! offset of the first slot, words per slot, number of slots; number of memory domains without a
+//! slot. A slot belongs to one memory domain. It consists of a word that is nonzero while the slot
+//! is in use, and one word per name.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -158,7 +159,7 @@ impl Counts {
             true => self.find_words(),
         };
         // SAFETY: there is a word for each event, in this structure or on the board, which is never
-        // unmapped; they are accessed atomically only.
+        // unmapped; they are accessed only atomically.
         unsafe { &*words.add(event.place()) }
     }
 
@@ -287,7 +288,7 @@ impl Board {
         let bytes = slots_at + SLOTS * slot_words * 8;
         file.set_len(bytes as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let words = unsafe {
             libc::mmap(
                 null_mut(),
@@ -305,8 +306,8 @@ impl Board {
         }
         let text = words.cast::<u8>();
         for (at, part) in [(text_at, version), (names_at, &names)] {
-            // SAFETY: the mapping is as long as was reckoned from the same parts, and nobody reads
-            // it before the magic is there.
+            // SAFETY: the mapping has the length that was computed from the same parts, and no
+            // process reads it before the magic is written.
             unsafe {
                 text.add(at)
                     .copy_from_nonoverlapping(part.as_ptr(), part.len())
@@ -360,8 +361,8 @@ impl Board {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: all callers stay within the head and the slots, for which the mapping was made; it
-        // is aligned and never removed, and the words are accessed atomically only.
+        // SAFETY: all callers stay within the head and the slots, for which the mapping was made;
+        // it is aligned and never removed, and the words are accessed only atomically.
         unsafe { AtomicU64::from_ptr(self.words.as_ptr().add(at)) }
     }
 }
@@ -446,7 +447,7 @@ fn now_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure is ours; the clock is always there.
+    // SAFETY: the structure is ours; the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     let ns = now
         .tv_sec
@@ -464,7 +465,7 @@ mod tests {
         unsafe { libc::geteuid() }
     }
 
-    /// The word of a name in a slot, as a reader of the file finds it.
+    /// The word of a name in a slot, read from the file like an external reader.
     fn read(path: &Path, slot: usize, name: &str) -> u64 {
         let bytes = fs::read(path).expect("the file");
         let word = |at: usize| {
@@ -484,7 +485,7 @@ mod tests {
         let looks = (0..1024).filter(|_| counts.count(Event::Release)).count();
         assert_eq!(counts.get(Event::Release), 1024);
         assert_eq!(counts.get(Event::Export), 0);
-        // Each of the first ones, and one of each further 64.
+        // Every one of the first events, and one of every further 64.
         assert_eq!(looks, 64 + 15);
     }
 
@@ -512,7 +513,7 @@ mod tests {
         };
         assert_eq!(second.get(Event::Export), 2);
         second.renew(Some(7), pool, aliases);
-        // Before the interval has passed, nothing is summed.
+        // Before the interval has passed, nothing is computed.
         second.renew(Some(7), || unreachable!(), || unreachable!());
         for (name, expect) in [
             ("gvmi", 7),

@@ -160,13 +160,13 @@ pub(crate) struct MdFacts {
     pub(crate) adapter: Adapter,
 }
 
-/// What UCX compares to know that two memory domains are of one adapter and of one kind: the name of
-/// its component and the adapter's number. Longer than both are in any version, padded with zeros.
+/// UCX's criterion for two memory domains of the same adapter and kind: the name of the component
+/// and the adapter's number. The buffer is longer than both in any version, and padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Adapter(pub(crate) [u8; Self::BYTES]);
 
 impl Adapter {
-    /// Bytes that are compared; of 256 that UCX has, it uses a dozen.
+    /// Number of compared bytes. Of UCX's 256 bytes, a dozen are in use.
     pub(crate) const BYTES: usize = 32;
 }
 
@@ -178,13 +178,13 @@ const _: () = assert!(Adapter::BYTES <= md_attr::GLOBAL_ID_BYTES);
 /// `md` must be an open memory domain of mlx5, and `attr` the attributes that its `md_query` has
 /// just filled.
 pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFacts>, Refusal> {
-    // SAFETY: the attributes reach beyond the offset, and hold a u64 there.
+    // SAFETY: the attributes extend beyond the offset, and contain a u64 there.
     let flags = unsafe { attr.byte_add(md_attr::FLAGS_OFFSET).cast::<u64>().read() };
     if flags & md_attr::FLAG_EXPORTED_MKEY == 0 {
         return Ok(None);
     }
     let size = md_attr::EXPORTED_MKEY_PACKED_SIZE_OFFSET;
-    // SAFETY: the attributes reach beyond the offset, and hold a size_t there.
+    // SAFETY: the attributes extend beyond the offset, and contain a size_t there.
     let bytes = unsafe { attr.byte_add(size).cast::<usize>().read() };
     let key_form = match bytes {
         6 => KeyForm::Short,
@@ -192,13 +192,14 @@ pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFa
         bytes => return Err(Refusal::KeySize { bytes }),
     };
     let id = md_attr::GLOBAL_ID_OFFSET;
-    // SAFETY: the attributes reach beyond the offset, and hold at least as many bytes there.
+    // SAFETY: the attributes extend beyond the offset, and contain at least this number of bytes
+    // there.
     let id = unsafe { attr.byte_add(id).cast::<[u8; Adapter::BYTES]>().read() };
     let head = md.cast::<MdHead>();
     // SAFETY: a memory domain is far larger than its head.
     let (pd, context) = unsafe { ((*head).pd, (*head).context) };
-    // The field is read through the kernel, which returns an error where a load would be fatal:
-    // whether `pd` is a pointer is the question.
+    // The field is read through the kernel, which returns an error where a load would be fatal,
+    // because `pd` may not be a pointer.
     match (NonNull::new(pd.cast()), NonNull::new(context)) {
         (Some(pd), Some(context)) if read_word(pd.as_ptr()) == Some(context.addr().get()) => {
             Ok(Some(MdFacts {
@@ -232,16 +233,16 @@ pub(crate) const fn lkey(head: &MemhHead) -> Result<Lkey, Refusal> {
 /// A word of this process's memory, or `None` if it is not mapped.
 pub(crate) fn read_word(address: *const c_void) -> Option<usize> {
     let mut ends = [-1; 2];
-    // SAFETY: the array has room for the two descriptors.
+    // SAFETY: the array has space for the two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return None;
     }
     let mut word = [0_u8; size_of::<usize>()];
-    // SAFETY: the kernel reads the address and answers EFAULT where it cannot.
+    // SAFETY: the kernel reads the address and returns EFAULT if it cannot.
     let written = unsafe { libc::write(ends[1], address, word.len()) };
     // The pipe contains the written bytes and is private, so the read cannot block.
     let read = if usize::try_from(written) == Ok(word.len()) {
-        // SAFETY: the array is as large as the length says.
+        // SAFETY: the array has the given length.
         unsafe { libc::read(ends[0], word.as_mut_ptr().cast(), word.len()) }
     } else {
         -1
@@ -316,7 +317,7 @@ mod tests {
             (0x4100, 0x4100, true),
             (0xffff_ff00, 0xffff_ff00, true),
             (0x4100, 0x4200, false),
-            // An address, cut in two; flags; nothing; UCX's "no key".
+            // An address, split in two; flags; zero; UCX's "no key".
             (0xf7fe_1000, 0x7fff, false),
             (0x13, 0x13, false),
             (0, 0, false),

@@ -1,10 +1,11 @@
 //! Memory that UCX registered in chunks, with several threads at once: finds the registrations, so
-//! that one key of the pool can refer to all of them.
+//! one key of the pool can cover all of them.
 //!
-//! UCX keeps them behind a field of the memory handle that is not at the same place in all versions
-//! and builds. It is looked for once in each memory domain, through the kernel, which says no where a
-//! load would be fatal. What is found must be, to the byte, a row of libibverbs' registrations of
-//! this domain that covers the memory; it is looked at again that way for every handle.
+//! A field of UCX's memory handle points to them. Its offset depends on UCX's version and build.
+//! The library searches for it once per memory domain. It reads memory through the kernel, which
+//! returns an error for an address where a load would be fatal. A result is valid only if it is, to
+//! the byte, a row of libibverbs' registrations of this domain that covers the memory. The same
+//! check runs for every handle.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,21 +68,20 @@ pub(crate) struct Wanted {
 }
 
 impl Place {
-    /// The chunks of a memory handle that has some according to its flag, in the order of their
-    /// addresses.
+    /// The chunks of a memory handle with the flag for chunks, in ascending order of addresses.
     ///
     /// # Errors
-    /// If they are not found, or too many.
+    /// If they are not found, or there are too many.
     ///
     /// # Safety
-    /// The memory handle is a live one of the memory domain that this place belongs to, and has the
-    /// flag [`MULTITHREADED`](crate::abi::memh_flags::MULTITHREADED).
+    /// The memory handle is live, belongs to the memory domain of this place, and has the flag
+    /// [`MULTITHREADED`](crate::abi::memh_flags::MULTITHREADED).
     pub(crate) unsafe fn chunks(&self, wanted: &Wanted) -> Result<Vec<Region>, Refusal> {
         let at = match self.0.load(Ordering::Relaxed) {
             NOWHERE => return Err(Refusal::Nowhere),
             UNKNOWN => {
                 let through_kernel = |address| read_word(std::ptr::without_provenance(address));
-                // Threads that search at the same time find the same.
+                // Threads that search at the same time find the same offset.
                 let (at, found) = look(wanted, through_kernel);
                 self.0.store(at, Ordering::Relaxed);
                 return found;
@@ -89,9 +89,9 @@ impl Place {
             at => at,
         };
         let load = |address: usize| {
-            // SAFETY: `at` led to such registrations in a handle of this domain, so that it does in
-            // each that has the flag: what is read lies in UCX's and libibverbs' live structures.
-            // Their addresses are numbers here because they were found, not given.
+            // SAFETY: `at` led to such registrations in a handle of this domain, so it does in each
+            // handle with the flag: the reads stay in UCX's and libibverbs' live structures. Their
+            // addresses are numbers here because the search produced them.
             Some(unsafe { std::ptr::with_exposed_provenance::<usize>(address).read() })
         };
         parse(wanted, at, load)
@@ -213,12 +213,12 @@ mod tests {
     /// Words of a process's memory.
     type Words = HashMap<usize, usize>;
 
-    /// A handle with its registrations at a place: address, length and key of each.
+    /// A handle with its registrations at an offset: address, length and key of each.
     fn words(at: usize, covered: usize, chunks: &[(usize, usize, u32)]) -> Words {
         let mut words = Words::from([
             (MEMH + at, DATA),
             (DATA, 0xdead_0000),
-            // Rubbish in what the compiler leaves between the fields.
+            // Arbitrary content of the padding between the fields.
             (DATA + 8, 0x55 << 32 | chunks.len()),
             (DATA + 16, covered),
         ]);

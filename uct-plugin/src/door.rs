@@ -1,8 +1,8 @@
-//! Two entry points of UCX's calls, preload and plugin, and the constructor's part in them.
+//! Two ways of redirecting UCX's calls, preload and plugin, and the constructor's part in them.
 //!
-//! Door S: the library is preloaded and defines UCX's names, so that the loader fills UCX's
-//! operations table with the functions of this library. Door P: the library is loaded after UCX's
-//! mlx5 module and writes its functions into the table; unless that UCX has a better place for them,
+//! Preload (door S): the library defines UCX's names, so the loader fills UCX's operations table
+//! with the functions of this library. Plugin (door P): the library is loaded after UCX's mlx5
+//! module and writes its functions into the table. If that UCX has a registration table for them,
 //! see [`crate::door_table`].
 
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -70,8 +70,8 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
     }
 }
 
-/// True if the address is in another file with this library, for example if one file is preloaded
-/// and another one is in UCX's plugin directory.
+/// True if the address is in another file that contains this library, for example if one file is
+/// preloaded and another one is in UCX's plugin directory.
 fn is_other_copy(address: usize) -> bool {
     original::file_of(std::ptr::without_provenance(address))
         .is_some_and(|(_base, path)| file_name(&path).starts_with(OWN_FILE))
@@ -112,7 +112,7 @@ unsafe extern "C" fn visit(
     _size: libc::size_t,
     found: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader gives a filled structure.
+    // SAFETY: the loader passes a filled structure.
     let name = unsafe { (*info).dlpi_name };
     if name.is_null() {
         return 0;
@@ -122,7 +122,7 @@ unsafe extern "C" fn visit(
     if !is_module(name) {
         return 0;
     }
-    // SAFETY: it is the vector of `loaded_modules`, and nobody else has it now.
+    // SAFETY: it is the vector of `loaded_modules`, and no other code uses it now.
     let found = unsafe { &mut *found.cast::<Vec<CString>>() };
     found.push(name.to_owned());
     c_int::from(found.len() == MODULES_MAX)

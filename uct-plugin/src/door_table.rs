@@ -1,6 +1,6 @@
-//! The third entry point: a UCX with the patches of `patches/` has a table in which a key provider
-//! registers its operations. Nothing of UCX's is overwritten. UCX executes a call itself if the
-//! operation asks for it.
+//! The third way of redirecting calls: a UCX with the patches of `patches/` has a table in which a
+//! key provider registers its operations. This overwrites nothing of UCX. UCX executes a call
+//! itself if the operation requests it.
 
 use std::ffi::c_void;
 
@@ -69,9 +69,9 @@ pub(crate) fn register(module: &Module) -> Registration {
         return Registration::Unknown;
     };
     // SAFETY: the function of that name in UCX's module has this type in every version of the
-    // patch; what the table means is told by its version and size, which the function checks.
+    // patch. The function checks the version and size of the table.
     let register = unsafe { std::mem::transmute::<*mut c_void, RegisterFn>(function.as_ptr()) };
-    // SAFETY: the table lives for ever.
+    // SAFETY: the table is static.
     match unsafe { register(&raw const OPERATIONS) } {
         UcsStatus::OK => Registration::Done,
         UcsStatus::ERR_ALREADY_EXISTS => Registration::Taken,

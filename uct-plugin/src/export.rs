@@ -31,13 +31,13 @@ impl PackedKey {
     /// which is packed and in machine byte order.
     ///
     /// # Safety
-    /// `buffer` must have room for as many bytes as the form has.
+    /// `buffer` must have space for the bytes of the form.
     unsafe fn write(self, form: KeyForm, buffer: *mut c_void) {
         let mut bytes = [0_u8; 14];
         bytes[..4].copy_from_slice(&self.mkey.raw().to_ne_bytes());
         bytes[4..6].copy_from_slice(&self.gvmi.get().to_ne_bytes());
         bytes[6..].copy_from_slice(&self.owner.get().to_ne_bytes());
-        // SAFETY: the form has at most 14 bytes, and the buffer has room by the contract.
+        // SAFETY: the form has at most 14 bytes, and the buffer has enough space by the contract.
         unsafe {
             buffer
                 .cast::<u8>()
@@ -57,7 +57,7 @@ pub(crate) unsafe fn pack(
     params: *const MkeyPackParams,
     buffer: *mut c_void,
 ) -> Option<UcsStatus> {
-    // SAFETY: UCX gives parameters.
+    // SAFETY: UCX passes parameters.
     let flags = unsafe { MkeyPackParams::flags_of(params) };
     // SAFETY: every memory handle starts with these fields.
     let is_imported = unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED != 0;
@@ -71,9 +71,9 @@ pub(crate) unsafe fn pack(
             return Some(UcsStatus::ERR_INVALID_PARAM);
         }
         if is_exported {
-            // The key that it was made for, which any other function may alias as this one did. UCX
-            // refuses that, and with it every rkey of an imported handle on a memory domain of its
-            // GGA transport, which packs them as exported keys.
+            // The original key of the alias. Any other function may alias it as this one did. UCX
+            // itself refuses this. UCX therefore also refuses every rkey of an imported handle on a
+            // memory domain of its GGA transport, which packs rkeys as exported keys.
             let key = PackedKey {
                 mkey: remote.mkey,
                 gvmi: remote.gvmi,
@@ -81,13 +81,14 @@ pub(crate) unsafe fn pack(
             };
             // SAFETY: by the contract of this function.
             let form = unsafe { md::get(object, md) }?.key_form();
-            // SAFETY: UCX gives a buffer of the size that `md_query` reported, which the form is of.
+            // SAFETY: UCX passes a buffer of the size that `md_query` reported, which is the size
+            // of the form.
             unsafe { key.write(form, buffer) };
             return Some(UcsStatus::OK);
         }
         // The upper half is the key for atomics. An imported key has none.
         let rkey = u64::from(INVALID_MKEY) << 32 | u64::from(lkey.raw());
-        // SAFETY: a packed rkey has eight bytes, and the buffer has room for one.
+        // SAFETY: a packed rkey has eight bytes, and the buffer has space for one.
         unsafe { buffer.cast::<u64>().write_unaligned(rkey) };
         return Some(UcsStatus::OK);
     }
@@ -123,12 +124,13 @@ unsafe fn export(
         gvmi: served.host()?.gvmi(),
         owner: served.owner(),
     };
-    // SAFETY: UCX gives a buffer of the size that `md_query` reported, which the form is of.
+    // SAFETY: UCX passes a buffer of the size that `md_query` reported, which is the size of the
+    // form.
     unsafe { key.write(served.key_form(), buffer) };
     Some(UcsStatus::OK)
 }
 
-/// Exports a registration for the first time and decides who serves it.
+/// Exports a registration for the first time and decides how.
 ///
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
@@ -245,7 +247,7 @@ mod tests {
             owner: OwnerUuid::new(0x1122_3344_5566_7788),
         };
         let mut buffer = [0xee_u8; 16];
-        // SAFETY: the buffer has room for the longer form.
+        // SAFETY: the buffer has space for the longer form.
         unsafe { key.write(KeyForm::Long, buffer.as_mut_ptr().cast()) };
         let long = [
             0xfb, 0x56, 0x34, 0x12, 0xcd, 0xab, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(buffer[..14], long);
         assert_eq!(buffer[14..], [0xee; 2]);
         let mut buffer = [0xee_u8; 8];
-        // SAFETY: the buffer has room for the shorter form.
+        // SAFETY: the buffer has space for the shorter form.
         unsafe { key.write(KeyForm::Short, buffer.as_mut_ptr().cast()) };
         assert_eq!(buffer, [0xfb, 0x56, 0x34, 0x12, 0xcd, 0xab, 0xee, 0xee]);
     }

@@ -68,14 +68,14 @@ pub(crate) unsafe fn attach(
         alias,
         remote,
     };
-    // The address is exposed, because the table keeps nothing else.
+    // The address is exposed because the table stores only its number.
     let _address = memh.expose_provenance();
     match IMPORTS.insert(memh.cast(), import) {
         // The table has no older entry: the memory was free until now.
         Ok(before) => drop(before),
         Err(import) => {
             drop(import);
-            // SAFETY: it was just allocated, and nobody has it.
+            // SAFETY: it was just allocated and is not shared.
             unsafe { free(memh.cast()) };
             served.count(Event::ImportLeft);
             return None;
@@ -84,7 +84,7 @@ pub(crate) unsafe fn attach(
     served.count(Event::Import);
     served.expire_aliases();
     warn_of_copies();
-    // SAFETY: UCX gives a place for the handle.
+    // SAFETY: UCX passes the target for the handle.
     unsafe { memh_p.write(memh.cast()) };
     Some(UcsStatus::OK)
 }
@@ -117,10 +117,10 @@ fn alias_of(
             }
         };
     }
-    // The exporter of any other key destroys it when it is done, so that an alias that is kept would
-    // be one of nothing, or of something else. A pooled key looks like that as well if another one of
-    // its pool had its index before it; that it is one, its exporter has announced, and says so by
-    // its number, without which it could be a key of UCX's own.
+    // The exporter of any other key destroys it after use. A cached alias of it would then refer to
+    // no key or to another key. A pooled key can also have such a tag, if another key of its pool
+    // had its index before. Its exporter has announced it as a pooled key. The exporter's number
+    // identifies that announcement; without the number it could be a key of UCX's own.
     if remote.owner == UNKNOWN {
         return None;
     }
@@ -175,12 +175,12 @@ unsafe fn read_key(mkey_buffer: *const c_void, params: *const MemAttachParams) -
     let field_mask = unsafe { (*params).field_mask };
     // As in UCX: a caller that does not pass the key's length passes no exporter either.
     let is_long = field_mask & MemAttachParams::FIELD_MKEY_SIZE != 0 && {
-        // SAFETY: the field is there, because the mask says so.
+        // SAFETY: the mask says that the field exists.
         let size = unsafe { (*params).mkey_size };
         size >= KeyForm::Long.bytes()
     };
     if is_long {
-        // SAFETY: the caller says that the key is at least as long as this form.
+        // SAFETY: the caller says that the key has at least the length of this form.
         unsafe {
             bytes
                 .as_mut_ptr()

@@ -1,5 +1,5 @@
-//! Log lines, in UCX's own log where there is one, otherwise in UCX's form on the standard error
-//! output. Never called where it is hot.
+//! Log lines. They go to UCX's own log if there is one, otherwise in UCX's format to the standard
+//! error output. Hot paths never call this module.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::original::Module;
 
-/// `ucs_log_level_t` (`src/ucs/config/types.h:16`), as far as it is used.
+/// The used values of `ucs_log_level_t` (`src/ucs/config/types.h:16`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Level {
@@ -25,10 +25,10 @@ pub(crate) enum Level {
     Debug = 5,
 }
 
-/// Lines up to this level are written. UCX's own default, until the options are known.
+/// Maximum level of written lines. UCX's own default, until the options are known.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 
-/// UCX's `ucs_log_dispatch`, once a copy of UCX is known.
+/// UCX's `ucs_log_dispatch`, after a copy of UCX is known.
 static DISPATCH: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// `ucs_log_component_config_t` (`src/ucs/config/types.h:160`).
@@ -50,17 +50,17 @@ type DispatchFn = unsafe extern "C" fn(
     ...
 );
 
-/// From now on, lines go to the log of this copy of UCX, if none was set before.
+/// Directs later lines to the log of this copy of UCX, unless another one is set.
 pub(crate) fn set_destination(module: &Module) {
     if let Some(dispatch) = module.symbol(c"ucs_log_dispatch") {
         let null = std::ptr::null_mut();
-        // That another one was first is as good.
+        // If another one was first, it stays.
         let _first =
             DISPATCH.compare_exchange(null, dispatch.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
-/// From now on, lines up to this level are written; a number as UCX's options give it.
+/// Sets the maximum level of written lines, as a number of UCX's options.
 pub(crate) fn set_level(level: u32) {
     LEVEL.store(u8::try_from(level).unwrap_or(u8::MAX), Ordering::Relaxed);
 }
@@ -72,7 +72,7 @@ pub(crate) fn enabled(level: Level) -> bool {
 
 /// Writes a line.
 pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Arguments<'_>) {
-    // A zero byte cannot come from our own words; a foreign string with one is cut there.
+    // Our own messages contain no zero byte. A foreign string with one is truncated there.
     let mut text = message.to_string().into_bytes();
     text.truncate(
         text.iter()
@@ -90,9 +90,9 @@ pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Argument
         name: *b"XGVMI\0\0\0\0\0\0\0\0\0\0\0",
         file_filter: c"*".as_ptr(),
     };
-    // SAFETY: it was found under the name of ucs_log_dispatch, whose type this is in all versions.
+    // SAFETY: the symbol ucs_log_dispatch has this type in all versions.
     let dispatch = unsafe { std::mem::transmute::<*mut c_void, DispatchFn>(dispatch) };
-    // SAFETY: all strings end in a zero byte and live during the call, as the component does; the
+    // SAFETY: all strings end in a zero byte and live during the call, like the component; the
     // format takes one string.
     unsafe {
         dispatch(
@@ -107,13 +107,13 @@ pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Argument
     }
 }
 
-/// UCX's form: `[sec.usec] [host:pid:tid] file:line COMPONENT LEVEL message`.
+/// UCX's format: `[sec.usec] [host:pid:tid] file:line COMPONENT LEVEL message`.
 fn write_stderr(level: Level, file: &CStr, line: u32, text: &CStr) {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let mut host = [0_u8; 64];
-    // SAFETY: the array is as large as the length says.
+    // SAFETY: the array has the given length.
     unsafe { libc::gethostname(host.as_mut_ptr().cast(), host.len() - 1) };
     let host = CStr::from_bytes_until_nul(&host).unwrap_or_default();
     let pid = std::process::id();

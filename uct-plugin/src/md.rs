@@ -46,8 +46,8 @@ pub(crate) struct Md {
     looked: Mutex<Option<Instant>>,
 }
 
-// SAFETY: the raw pointers in `facts` are libibverbs objects, which may be used from any thread and
-// which UCX keeps until the memory domain is closed.
+// SAFETY: the raw pointers in `facts` are libibverbs objects. Any thread may use them, and UCX
+// keeps them until the memory domain is closed.
 unsafe impl Send for Md {}
 // SAFETY: as above.
 unsafe impl Sync for Md {}
@@ -329,12 +329,12 @@ fn tell(event: &PoolEvent) {
 /// A slot for a known memory domain, served or not.
 struct Place {
     /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
-    /// under `CHANGES`, as all of this.
+    /// under `CHANGES`, like the other fields.
     address: AtomicUsize,
-    /// What `md` holds, for UCX's operations on the memory domain; null if it is not served, or if
-    /// this process is a forked child of the one that opened it.
+    /// The content of `md`, for UCX's operations on the memory domain. Null if it is not served, or
+    /// if this process is a forked child of the process that opened it.
     served: AtomicPtr<Md>,
-    /// Held by callers from outside of UCX's operations. Closing waits for them.
+    /// Held by callers outside UCX's operations. Closing waits for them.
     md: RwLock<Option<Arc<Md>>>,
 }
 
@@ -351,7 +351,7 @@ static PLACES: [Place; MDS_MAX] = [const {
     }
 }; MDS_MAX];
 
-/// True while all slots are in use, so that memory domains are not checked again and again.
+/// True while all slots are in use, to avoid repeated checks of memory domains.
 static IS_FULL: AtomicBool = AtomicBool::new(false);
 
 /// Held while a memory domain is added or removed.
@@ -431,7 +431,7 @@ pub(crate) unsafe fn get<'a>(object: &'static Object, md: MdHandle) -> Option<&'
 /// released.
 ///
 /// # Safety
-/// As [`get`].
+/// See [`get`].
 #[inline]
 pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
     let served = place_of(md.addr())?.served.load(Ordering::Acquire);
@@ -462,18 +462,18 @@ fn place_of(address: usize) -> Option<&'static Place> {
 /// Checks a memory domain that was opened before this library was loaded.
 ///
 /// # Safety
-/// As [`is_served`].
+/// See [`is_served`].
 #[cold]
 unsafe fn look_at(object: &'static Object, md: MdHandle) -> bool {
     if IS_FULL.load(Ordering::Relaxed) {
         return false;
     }
-    // Several times the size of the attributes in any version, and zero, as UCX gives them, but for
-    // the mask of the fields that are asked for.
+    // Several times the size of the attributes in any version. All zero, like UCX's own arguments,
+    // except for the mask of the requested fields.
     let mut attr = [0_u64; 512];
     attr[0] = u64::MAX;
     let attr = attr.as_mut_ptr().cast::<c_void>();
-    // SAFETY: by the contract of this function; the attributes have room.
+    // SAFETY: by the contract of this function; the buffer is large enough for the attributes.
     let status = unsafe { (object.originals().md_query)(md, attr) };
     if status.is_ok() {
         // SAFETY: by the contract of this function; the attributes have just been filled.
@@ -540,8 +540,8 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     };
     static CHILDREN: Once = Once::new();
     CHILDREN.call_once(|| {
-        // SAFETY: the handler only stores to atomics. Where it cannot be registered, the pool and the
-        // map know a child by themselves.
+        // SAFETY: the handler only stores to atomics. Without it, the pool and the map detect a
+        // child themselves.
         let _registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     let identity = new.as_ref().map(Md::identity);
@@ -555,8 +555,8 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     if let Some(identity) = identity
         && config::get().stats
     {
-        // SAFETY: by the contract of this function. No lock is held, because UCX holds one of its own
-        // while it asks for numbers.
+        // SAFETY: by the contract of this function. No lock is held here, because UCX holds one of
+        // its own while it reads counters.
         unsafe { vfs::show(object, md, identity) };
     }
 }
@@ -591,7 +591,7 @@ pub(crate) fn closing(md: MdHandle) {
         |memh, import| {
             imports += 1;
             drop(import);
-            // SAFETY: whatever was in the table was allocated by `import`, and it is there no more.
+            // SAFETY: `import` allocated the value in the table, and it is no longer in the table.
             unsafe { import::free(std::ptr::with_exposed_provenance_mut(memh)) };
         },
     );
@@ -612,6 +612,6 @@ fn draw_owner() -> Option<OwnerUuid> {
         .read_exact(&mut bytes)
         .ok()?;
     let uuid = u64::from_ne_bytes(bytes);
-    // Zero stands for "unknown" on the wire.
+    // Zero means "unknown" on the wire.
     Some(OwnerUuid::new(uuid.max(1)))
 }

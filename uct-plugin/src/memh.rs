@@ -109,16 +109,17 @@ impl<V> Table<V> {
     }
 }
 
-/// The shard of an address. The tables use the highest and the lowest bits of the hash, so it goes
-/// by bits in between.
+/// The shard of an address. The tables use the highest and the lowest bits of the hash, so the
+/// shard comes from the bits in between.
 #[inline]
 pub(crate) const fn shard_of(hash: u64) -> usize {
     let [_, _, _, _, _, at, ..] = hash.to_le_bytes();
     at as usize % SHARDS
 }
 
-/// Spreads addresses, of which the lowest bits are always zero and the highest always the same.
-/// A multiplication by the golden ratio carries the differences up, the shift brings them down.
+/// Hashes addresses, whose lowest bits are always zero and whose highest bits are always equal. A
+/// multiplication by the golden ratio spreads differences to higher bits, and the shift brings them
+/// down.
 #[inline]
 pub(crate) const fn mix(address: usize) -> u64 {
     let product = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,10 +1,10 @@
 //! The library's allocator. If the system has no memory, the library completes outstanding work
 //! from a reserve and starts nothing new; UCX handles further calls until memory is available.
 //!
-//! Without this the standard library would end the program, as it does when an allocation fails whose
-//! caller does not ask. Whatever can be large asks ([`Vec::try_reserve`] and the like) and takes no for
-//! an answer; for the rest the reserve is large enough. It is a part of the library's zeroed data, so
-//! that it takes no memory until it is used.
+//! Without this allocator the standard library would end the program, as it does after a failed
+//! infallible allocation. Code with potentially large allocations uses fallible calls
+//! ([`Vec::try_reserve`] and the like) and handles a failure. The reserve covers all other
+//! allocations. It is part of the library's zeroed data, so it takes no memory until its first use.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -60,7 +60,7 @@ fn is_still_short() -> bool {
     if trial.is_null() {
         return true;
     }
-    // SAFETY: it was just given for this layout.
+    // SAFETY: it was just allocated with this layout.
     unsafe { System.dealloc(trial, layout) };
     SHORT.store(false, Ordering::Relaxed);
     false
@@ -87,8 +87,8 @@ unsafe fn system(layout: Layout, is_zeroed: bool) -> *mut u8 {
     }
 }
 
-// SAFETY: every piece of memory is the system's allocator's or the reserve's, told apart by its
-// address, and goes back to where it came from. Nothing here allocates or unwinds.
+// SAFETY: every piece of memory comes from the system's allocator or from the reserve. Its address
+// identifies its origin, and it returns there. No function here allocates or unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -109,7 +109,7 @@ unsafe impl GlobalAlloc for Allocator {
         }
         let given = RESERVE.take(layout);
         if !given.is_null() {
-            // SAFETY: the piece is at least as large as the layout says.
+            // SAFETY: the piece is at least as large as the layout.
             unsafe { given.write_bytes(0, layout.size()) };
         }
         given
@@ -129,7 +129,8 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, given: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: by the contract of this function: the size, rounded up, fits.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        // The system is asked first in any case: a piece of the reserve goes back as soon as it can.
+        // The system is tried first in any case: a piece of the reserve should return as soon as
+        // possible.
         let moved = if RESERVE.has(given) {
             // SAFETY: by the contract of this function the size is not zero.
             unsafe { system(new, false) }
@@ -150,7 +151,7 @@ unsafe impl GlobalAlloc for Allocator {
         };
         if !moved.is_null() {
             let kept = layout.size().min(size);
-            // SAFETY: both are as large as their layouts say, and the new one is nobody else's.
+            // SAFETY: both are as large as their layouts, and only this call uses the new one.
             unsafe { moved.copy_from_nonoverlapping(given, kept) };
             // SAFETY: by the contract of this function.
             unsafe { self.dealloc(given, layout) };
@@ -170,8 +171,8 @@ fn is_made_to_fail() -> bool {
 #[repr(align(4096))]
 struct Bytes(UnsafeCell<[u8; RESERVE_BYTES]>);
 
-/// Pieces in powers of two: taken from the front of the reserve, and kept by size when they are
-/// freed.
+/// Pieces with sizes of powers of two. They are cut from the front of the reserve, and kept in
+/// lists by size after they are freed.
 struct Reserve {
     bytes: Bytes,
     lock: AtomicBool,
@@ -190,13 +191,13 @@ struct Cut {
 
 /// A free piece.
 struct Piece {
-    /// The piece of the same size that was freed before.
+    /// The previously freed piece of the same size.
     before: Option<NonNull<Piece>>,
 }
 
 const _: () = assert!(size_of::<Piece>() <= PIECE_MIN);
 
-// SAFETY: what it holds is only touched under its lock, and pieces are one owner's each.
+// SAFETY: the content is only accessed under its lock, and each piece has one owner.
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve {
@@ -220,7 +221,7 @@ fn kind(layout: Layout) -> Option<(usize, usize)> {
 }
 
 impl Reserve {
-    /// A piece for the layout; null if there is none. From now on nothing new should start.
+    /// A piece for the layout; null if there is none. The library then starts no new work.
     #[cold]
     fn take(&self, layout: Layout) -> *mut u8 {
         SHORT.store(true, Ordering::Relaxed);
@@ -229,7 +230,7 @@ impl Reserve {
         };
         let piece = self.locked(|cut| {
             if let Some(piece) = cut.back[kind] {
-                // SAFETY: a piece that came back holds its link, and nobody else has it.
+                // SAFETY: a freed piece contains its link, and no other code uses it.
                 cut.back[kind] = unsafe { piece.as_ref() }.before;
                 cut.live += bytes;
                 return piece.as_ptr().cast();
@@ -254,7 +255,8 @@ impl Reserve {
         // Without the lock one piece is leaked.
         let _kept = self.locked(|cut| {
             let before = cut.back[kind];
-            // SAFETY: the piece is aligned to its kind and large enough, and its owner gave it up.
+            // SAFETY: the piece is aligned to its size and large enough, and its owner has freed
+            // it.
             unsafe { piece.write(Piece { before }) };
             cut.back[kind] = Some(piece);
             cut.live -= bytes;
@@ -280,7 +282,7 @@ impl Reserve {
     fn locked<R>(&self, work: impl FnOnce(&mut Cut) -> R) -> Option<R> {
         for _ in 0..TRIES_MAX {
             if !self.lock.swap(true, Ordering::Acquire) {
-                // SAFETY: whoever has the lock is alone.
+                // SAFETY: only the holder of the lock accesses it.
                 let result = work(unsafe { &mut *self.cut.get() });
                 self.lock.store(false, Ordering::Release);
                 return Some(result);
@@ -291,9 +293,9 @@ impl Reserve {
     }
 }
 
-/// Makes allocations fail on purpose: `XGVMI_NO_MEMORY` in the environment of a debug build. `7` is the
-/// seventh of the library's allocations, `7+` that and all that follow, `/7` each seventh. In the
-/// release library there is nothing of this.
+/// Injects allocation failures: `XGVMI_NO_MEMORY` in the environment of a debug build. `7` selects
+/// the seventh of the library's allocations, `7+` the seventh and all later ones, `/7` every
+/// seventh. The release library does not contain this code.
 #[cfg(debug_assertions)]
 pub(crate) mod injected {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -354,7 +356,7 @@ mod tests {
         let (small, large) = (layout(100, 8), 200);
         let piece = RESERVE.take(small);
         assert!(RESERVE.has(piece));
-        // SAFETY: the piece is as large as asked for.
+        // SAFETY: the piece has the requested size.
         unsafe { piece.write_bytes(0x5a, small.size()) };
         // SAFETY: it is a piece of the allocator's, of this layout.
         let moved = unsafe { ALLOCATOR.realloc(piece, small, large) };
@@ -362,14 +364,14 @@ mod tests {
             !moved.is_null() && !RESERVE.has(moved),
             "the system has memory"
         );
-        // SAFETY: so many bytes were moved.
+        // SAFETY: `realloc` moved this number of bytes.
         let bytes = unsafe { std::slice::from_raw_parts(moved, small.size()) };
         assert!(bytes.iter().all(|byte| *byte == 0x5a));
-        // The same piece is there to be taken again.
+        // The same piece is free again.
         let again = RESERVE.take(small);
         assert_eq!(again, piece);
         RESERVE.give_back(again, small);
-        // SAFETY: it was given for this layout.
+        // SAFETY: it was allocated with this layout.
         unsafe { ALLOCATOR.dealloc(moved, layout(large, 8)) };
     }
 
@@ -390,7 +392,7 @@ mod tests {
                 assert!(!piece.is_null() && OWN.has(piece) && !RESERVE.has(piece));
                 assert!(piece.addr().is_multiple_of(align));
                 given.push((piece.addr(), piece.addr() + size));
-                // SAFETY: the piece is as large as asked for.
+                // SAFETY: the piece has the requested size.
                 unsafe { piece.write_bytes(0xff, size) };
             }
             let mut sorted = given.clone();

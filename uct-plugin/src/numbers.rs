@@ -1,5 +1,5 @@
-//! The counters for programs, `struct xgvmi_stats` of `include/xgvmi.h`. New ones are appended, so
-//! that programs and libraries of different versions are compatible.
+//! The counters for programs, `struct xgvmi_stats` of `include/xgvmi.h`. New counters are appended,
+//! so programs and libraries of different versions are compatible.
 
 macro_rules! numbers {
     ($(#[$meta:meta])* $numbers:ident { $($(#[$doc:meta])* $name:ident,)* }) => {
@@ -32,7 +32,7 @@ numbers! {
     Numbers {
         /// Exports that found a free key in the pool.
         pool_hits,
-        /// Exports that did not.
+        /// Exports that did not find one.
         pool_misses,
         /// Keys in the pools now.
         pool_keys,

@@ -1,8 +1,8 @@
 //! UCX's own operations. Calls that this library does not serve go there.
 //!
-//! A process may hold several copies of UCX. Each copy's module is an [`Object`], found through
-//! the operations table of the memory domain at hand, so that no call ever reaches another copy.
-//! An object is looked up once; afterwards [`of`] takes no lock.
+//! A process may contain several copies of UCX. Each copy's module is an [`Object`]. The operations
+//! table of the memory domain identifies it, so no call ever reaches another copy. An object is
+//! looked up once; afterwards [`of`] takes no lock.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::NonNull;
@@ -100,7 +100,7 @@ pub(crate) struct Module {
     handle: NonNull<c_void>,
 }
 
-// SAFETY: the handle is only given to dlsym, which may be called from any thread.
+// SAFETY: the handle is only passed to dlsym, which any thread may call.
 unsafe impl Send for Module {}
 // SAFETY: as above; nothing is ever written through the handle.
 unsafe impl Sync for Module {}
@@ -116,7 +116,7 @@ impl Module {
 
     /// Address of a symbol of the object or of its dependencies.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: the handle is open, since it is never closed, and the name ends in a zero byte.
+        // SAFETY: the handle is open because it is never closed, and the name ends in a zero byte.
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
     }
 }
@@ -129,7 +129,7 @@ struct Table {
     object: Option<&'static Object>,
 }
 
-// SAFETY: the table is only compared with, never followed.
+// SAFETY: the pointers are only compared, never dereferenced.
 unsafe impl Sync for Table {}
 
 /// Marks an empty entry. No memory domain has its table at this address.
@@ -154,7 +154,7 @@ static OBJECTS: Mutex<Vec<&'static Object>> = Mutex::new(Vec::new());
 pub(crate) unsafe fn of(md: MdHandle) -> Option<&'static Object> {
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
-    // SAFETY: entries point to tables that live for ever and do not change.
+    // SAFETY: entries point to tables that are never freed and do not change.
     let first = unsafe { &*TABLES[0].load(Ordering::Acquire) };
     if first.ops == ops {
         return first.object;
@@ -162,11 +162,11 @@ pub(crate) unsafe fn of(md: MdHandle) -> Option<&'static Object> {
     search(ops)
 }
 
-/// As [`of`], for all tables.
+/// Like [`of`], for all tables.
 #[inline(never)]
 fn search(ops: *const c_void) -> Option<&'static Object> {
     for entry in &TABLES {
-        // SAFETY: entries point to tables that live for ever and do not change.
+        // SAFETY: entries point to tables that are never freed and do not change.
         let table = unsafe { &*entry.load(Ordering::Acquire) };
         if table.ops == ops {
             return table.object;
@@ -185,7 +185,7 @@ fn search(ops: *const c_void) -> Option<&'static Object> {
 /// As [`of`].
 #[inline]
 pub(crate) unsafe fn mkey_pack_of_first_table(md: MdHandle) -> Option<MkeyPackFn> {
-    // SAFETY: entries point to tables that live for ever and do not change.
+    // SAFETY: entries point to tables that are never freed and do not change.
     let table = unsafe { &*TABLES[0].load(Ordering::Acquire) };
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
@@ -251,7 +251,7 @@ fn remember(ops: *const c_void, object: &'static Object) {
     for entry in &TABLES {
         match entry.compare_exchange(none, table, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return,
-            // SAFETY: entries point to tables that live for ever.
+            // SAFETY: entries point to tables that are never freed.
             Err(other) if unsafe { (*other).ops } == ops => break,
             Err(_) => {}
         }

@@ -34,8 +34,8 @@ pub(crate) fn guard<T>(what: &str, work: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// A place where a test can have a panic: `XGVMI_PANIC=PLACE` in the environment of a debug build. In
-/// the release library there is nothing here.
+/// Injects a panic for a test: `XGVMI_PANIC=PLACE` in the environment of a debug build. The release
+/// library does not contain this code.
 #[inline(always)]
 pub(crate) fn here(place: &str) {
     #[cfg(debug_assertions)]

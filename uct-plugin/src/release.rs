@@ -99,14 +99,14 @@ unsafe fn complete(params: &MemDeregParams) {
     {
         return;
     }
-    // SAFETY: the parameters say that there is a completion, and it is this operation's to count.
+    // SAFETY: the parameters contain a completion, and this operation must decrement it.
     let comp: &mut Completion = unsafe { &mut *params.comp };
-    // As uct_invoke_completion of UCX (`src/uct/api/uct.h`) with success.
+    // Like uct_invoke_completion of UCX (`src/uct/api/uct.h`) with success.
     comp.count -= 1;
     if comp.count == 0
         && let Some(func) = comp.func
     {
-        // SAFETY: the function is made for its own completion.
+        // SAFETY: the completion's own function.
         unsafe { func(params.comp) };
     }
 }
@@ -166,7 +166,7 @@ mod tests {
             memh: null_mut(),
             comp: null_mut(),
         };
-        // SAFETY: there is no completion to be touched.
+        // SAFETY: there is no completion to access.
         unsafe { complete(&params) };
     }
 }

@@ -1,24 +1,24 @@
 //! UCP's import cache, which is above the memory-domain operations. The library gives it a limit
 //! and identifies the exporter of keys that do not name it.
 //!
-//! UCP keeps what was imported, for each exporter in a registration cache of its own, without a limit
-//! and until its context ends; so that nothing is ever given back, and every alias stays in use. Its
-//! library calls the functions of that cache, and one of its own that reads an exported handle,
-//! through slots that the loader fills by name. Here functions of this library are put into these
-//! slots, for each copy of UCX others, which pass everything on to that copy's own functions:
+//! UCP caches imports in one registration cache per exporter, without a limit, until its context
+//! ends. It therefore never releases an import, and every alias stays in use. UCP calls the
+//! functions of that cache, and a function that parses an exported handle, through slots that the
+//! loader fills by name. This module writes functions of this library into the slots. Each copy of
+//! UCX gets its own set of functions, which call that copy's own functions:
 //!
-//! | slot | what is done with it |
+//! | slot | action |
 //! |---|---|
-//! | `ucs_rcache_create` | a cache of imports gets a limit: UCX itself then gives back what is idle |
-//! | `ucs_rcache_destroy` | the cache is forgotten |
-//! | `ucp_memh_exported_unpack` | which export of whose is being imported is noted for the thread |
+//! | `ucs_rcache_create` | sets a limit for an import cache: UCX itself then releases idle imports |
+//! | `ucs_rcache_destroy` | removes the record of the cache |
+//! | `ucp_memh_exported_unpack` | records exporter and export of the thread's current import |
 //!
-//! And, in a UCX with assertions, one assertion that does not hold:
+//! In a UCX with assertions, two more slots prevent the failure of an assertion about imports:
 //!
-//! | slot | what is done with it |
+//! | slot | action |
 //! |---|---|
-//! | `ucs_rcache_get` | of which export a region of a cache of imports is, is noted |
-//! | `ucs_pgtable_lookup` | a region of an older export that somebody holds is not found any more |
+//! | `ucs_rcache_get` | records the export of a region in an import cache |
+//! | `ucs_pgtable_lookup` | hides a region of an older export that is still in use |
 //!
 //! If a check fails, UCX keeps its behaviour and one line describes the consequence.
 
@@ -46,11 +46,12 @@ use rcache::Params;
 /// Maximum number of UCX copies: the number of available function sets.
 const COPIES_MAX: usize = 4;
 
-/// Maximum number of caches. Each belongs to one exporter. Beyond it UCP uses gigabytes of memory.
+/// Maximum number of caches. Each belongs to one exporter. With more, UCP itself uses gigabytes of
+/// memory.
 const CACHES_MAX: usize = 1 << 16;
 
-/// Number of exporters from which on a line reports them: UCP keeps about 150 KiB for each until
-/// the context ends.
+/// Number of exporters at which the library logs a line: UCP keeps about 150 KiB for each until the
+/// context ends.
 const EXPORTERS_TOLD: usize = 256;
 
 /// Range within a cache's structure that contains its table of regions.
@@ -72,8 +73,7 @@ enum Refusal {
     TooMany,
 }
 
-/// Writes this library's functions into the slots of the UCP above this module, unless that is done
-/// or there is none.
+/// Redirects the slots of the UCP above this module, unless that is done or there is none.
 pub(crate) fn look_at(object: &'static Object) {
     static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ const CREATE: &CStr = c"ucs_rcache_create";
 /// Versions of UCX in which every entry of the test matrix passes with the calls redirected.
 const TESTED: RangeInclusive<(c_uint, c_uint)> = (1, 18)..=(1, 23);
 
-/// Major and minor number of the version, as this copy of UCP says it.
+/// Major and minor number of the version that this copy of UCP reports.
 fn version_of(module: &Module) -> Option<(c_uint, c_uint)> {
     type VersionFn = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
     let function = module.symbol(c"ucp_get_version")?.as_ptr();
@@ -121,7 +121,7 @@ fn version_of(module: &Module) -> Option<(c_uint, c_uint)> {
     Some((major, minor))
 }
 
-/// True if the calls are to be redirected in a UCP of this version.
+/// True if the library redirects the calls of a UCP of this version.
 fn is_wanted(hooks: UcpHooks, version: Option<(c_uint, c_uint)>) -> bool {
     match hooks {
         UcpHooks::Tested => version.is_some_and(|version| TESTED.contains(&version)),
@@ -253,8 +253,8 @@ static CACHES: Mutex<BTreeMap<usize, Cache>> = Mutex::new(BTreeMap::new());
 struct Cache {
     /// Number of the exporter's UCP context.
     exporter: u64,
-    /// Addresses of regions, each with the number of the registration that it was last imported of.
-    /// Of those that are gone, UCX's next one there takes the place.
+    /// Addresses of regions, each with the number of the registration of its last import. A new
+    /// region at the address of a released one replaces its entry.
     regions: BTreeMap<usize, u64>,
 }
 

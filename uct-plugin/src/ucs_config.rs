@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The part of the options' prefix that belongs to this library.
 const TABLE_PREFIX: &CStr = c"XGVMI_";
-/// The part of it that belongs to UCX.
+/// The part of the prefix that belongs to UCX.
 const ENV_PREFIX: &CStr = c"UCX_";
 
 /// One option.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Time,
     /// Any text; a `char *` that UCX has allocated.
     String,
-    /// One of the words, of which the last is null; its number, in an `unsigned`.
+    /// One word of a list that ends with a null pointer; its index, in an `unsigned`.
     Word(&'static [*const c_char]),
 }
 
@@ -108,8 +108,8 @@ type FillFn = unsafe extern "C" fn(*mut c_void, *mut Entry, *const c_char, c_int
 /// Addresses of the option lists with our entry.
 static LISTED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Adds the options to the list of this UCX, unless they are there. `None` if it has no list, or
-/// not all parsers.
+/// Adds the options to the list of this UCX, unless they are already there. `None` if it has no
+/// list, or if a parser is missing.
 pub(crate) fn list(
     symbol: &Symbols<'_>,
     options: &[Option],
@@ -145,39 +145,39 @@ pub(crate) fn list(
         flags: 0,
     }));
     // SAFETY: the symbol is the head of a list that is initialised at load time. UCX changes the
-    // list when it is loaded and unloaded, which is not now.
+    // list only when a library of UCX is loaded or unloaded, which does not happen now.
     unsafe { append(head, &mut entry.list) };
     listed.push(head.addr().get());
     Some(Listing::New(NonNull::from(entry)))
 }
 
-/// Reads the options' values into the structure. A bad value is reported by UCX, and the default
-/// takes its place. False if nothing could be read.
+/// Reads the options' values into the structure. For an invalid value UCX prints an error, and the
+/// default applies. False if nothing could be read.
 ///
 /// # Safety
-/// `to` must be the structure that the options' offsets are of.
+/// `to` must be the structure of the options' offsets.
 pub(crate) unsafe fn fill(symbol: &Symbols<'_>, entry: NonNull<Entry>, to: *mut c_void) -> bool {
     let Some(fill) = symbol(c"ucs_config_parser_fill_opts") else {
         return false;
     };
-    // SAFETY: it was found under the name of ucs_config_parser_fill_opts, whose type this is.
+    // SAFETY: the symbol ucs_config_parser_fill_opts has this type.
     let fill = unsafe { std::mem::transmute::<*mut c_void, FillFn>(fill.as_ptr()) };
-    // SAFETY: by the contract of this function; the entry lives for ever.
+    // SAFETY: by the contract of this function; the entry is never freed.
     unsafe { fill(to, entry.as_ptr(), ENV_PREFIX.as_ptr(), 1) == 0 }
 }
 
 /// UCX's own log level.
 pub(crate) fn log_level(symbol: &Symbols<'_>) -> std::option::Option<c_uint> {
     let opts = symbol(c"ucs_global_opts")?;
-    // SAFETY: it starts with the log component, and that with its level
+    // SAFETY: it starts with the log component, which starts with its level
     // (`src/ucs/config/global_opts.h:32`, `src/ucs/config/types.h:160`).
     Some(unsafe { opts.cast::<c_uint>().read() })
 }
 
-/// Puts the link at the end of the list.
+/// Appends the link to the list.
 ///
 /// # Safety
-/// `head` must be the head of an intact list that nobody else changes meanwhile, and `link` must
+/// `head` must be the head of an intact list that no other code changes meanwhile, and `link` must
 /// live as long as the list.
 unsafe fn append(head: NonNull<Link>, link: &mut Link) {
     let head = head.as_ptr();

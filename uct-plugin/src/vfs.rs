@@ -1,6 +1,6 @@
-//! The numbers of a memory domain in UCX's own virtual file system, which shows UCX's objects as
-//! files: `uct/component/ib/memory_domain/mlx5_0/xgvmi/pool_hits`. What is read is counted up at that
-//! moment; nothing is written in between.
+//! The counters of a memory domain in UCX's own virtual file system, which shows UCX's objects as
+//! files: `uct/component/ib/memory_domain/mlx5_0/xgvmi/pool_hits`. A read computes the value at
+//! that moment; nothing is written in between.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 
@@ -25,8 +25,8 @@ type RemoveFn = unsafe extern "C" fn(*mut c_void);
 /// `ucs_string_buffer_appendf` (`src/ucs/datastruct/string_buffer.h:143`).
 type AppendFn = unsafe extern "C" fn(*mut c_void, *const c_char, ...);
 
-/// Shows the numbers of the memory domain that `identity` stands for: an address that is nobody
-/// else's, which is not followed. Whatever UCX refuses is left out.
+/// Adds the counters of a memory domain. `identity` is a unique address that is never dereferenced.
+/// A file that UCX refuses is skipped.
 ///
 /// # Safety
 /// `md` must be an open memory domain of the object.
@@ -37,18 +37,18 @@ pub(crate) unsafe fn show(object: &Object, md: MdHandle, identity: usize) {
         object.symbol(c"ucs_string_buffer_appendf"),
     );
     let (Some(add_dir), Some(add_file), Some(append)) = symbols else {
-        // Built without it.
+        // This UCX was built without it.
         return;
     };
-    // SAFETY: it was found under the name of the function of this type.
+    // SAFETY: the symbol of this name has this type.
     let add_dir = unsafe { std::mem::transmute::<*mut c_void, AddDirFn>(add_dir.as_ptr()) };
     // SAFETY: as above.
     let add_file = unsafe { std::mem::transmute::<*mut c_void, AddFileFn>(add_file.as_ptr()) };
     let identity = std::ptr::without_provenance_mut(identity);
-    // SAFETY: UCX only compares the two objects with those it knows; the format is a plain name.
+    // SAFETY: UCX only compares the two objects with its known objects; the format is a plain name.
     let added = unsafe { add_dir(md, identity, DIRECTORY.as_ptr()) };
     if !added.is_ok() {
-        // Not an error: the memory domain was opened in a way that does not show it.
+        // Not an error: the memory domain was opened in a way that does not add it.
         log::debug!(
             "not visible in UCX's virtual file system: status {}",
             added.0
@@ -60,7 +60,8 @@ pub(crate) unsafe fn show(object: &Object, md: MdHandle, identity: usize) {
             continue;
         };
         let (read, append): (ReadFn, _) = (print, append.as_ptr());
-        // SAFETY: as above; UCX copies the name, and gives the rest to the callback only.
+        // SAFETY: as above; UCX copies the name, and passes the other arguments only to the
+        // callback.
         let _added = unsafe {
             add_file(
                 identity,
@@ -74,18 +75,18 @@ pub(crate) unsafe fn show(object: &Object, md: MdHandle, identity: usize) {
     }
 }
 
-/// Shows the numbers no more.
+/// Removes the counters.
 pub(crate) fn remove(object: &Object, identity: usize) {
     let Some(remove) = object.symbol(c"ucs_vfs_obj_remove") else {
         return;
     };
-    // SAFETY: it was found under the name of the function of this type.
+    // SAFETY: the symbol of this name has this type.
     let remove = unsafe { std::mem::transmute::<*mut c_void, RemoveFn>(remove.as_ptr()) };
-    // SAFETY: UCX only looks the object up, and does nothing if it is not there any more.
+    // SAFETY: UCX only looks the object up, and does nothing if it no longer exists.
     unsafe { remove(std::ptr::without_provenance_mut(identity)) };
 }
 
-/// Prints a number when somebody reads its file. UCX holds a lock meanwhile, so this waits for none.
+/// Prints a counter on a read of its file. UCX holds a lock meanwhile, so this takes no lock.
 unsafe extern "C" fn print(
     identity: *mut c_void,
     buffer: *mut c_void,
@@ -102,7 +103,7 @@ unsafe extern "C" fn print(
     else {
         return;
     };
-    // SAFETY: it is the function that `show` has found under this name.
+    // SAFETY: `show` found the function under this name.
     let append = unsafe { std::mem::transmute::<*mut c_void, AppendFn>(append) };
     // SAFETY: the buffer is UCX's own; the format takes one number of 64 bits.
     unsafe { append(buffer, c"%lu\n".as_ptr(), value) };

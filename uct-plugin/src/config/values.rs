@@ -93,7 +93,7 @@ impl Raw {
         if self.key_file.is_null() {
             return open(true);
         }
-        // SAFETY: UCX's parser has put a string there, which nobody frees.
+        // SAFETY: UCX's parser has stored a string there, which is never freed.
         let path = unsafe { CStr::from_ptr(self.key_file) };
         if path.is_empty() {
             return open(true);
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(PoolPolicy { trays: 0, ..pool }, PoolPolicy::default());
         assert_eq!(options.alias_policy(), AliasPolicy::default());
         let device = options.device();
-        // What UCX has found out, and that it exports one by one.
+        // UCX's result for the adapter is used, and exports are expected one by one.
         assert!(device.is_known_to_cross && device.sq_wqebbs < Mlx5Options::default().sq_wqebbs);
         assert!(device.on_failure.is_some(), "a failure is told");
         let default = Mlx5Options::default();
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(time_above_zero("X", 0.5, 5.0), Duration::from_millis(500));
     }
 
-    /// What is set, and what becomes of it.
+    /// Checks the converted options for a set of values.
     #[track_caller]
     fn check(set: impl FnOnce(&mut Raw), seen: impl FnOnce(&Options) -> u32, expect: u32) {
         let mut raw = Raw::DEFAULT;

@@ -182,7 +182,8 @@ unsafe extern "C" fn unpack<const COPY: usize>(
     status
 }
 
-/// `ucs_rcache_get`: notes of which export a region of a cache of imports is. Before the first import it is a jump.
+/// `ucs_rcache_get`: records the export of a region in an import cache. Before the first import it
+/// only jumps to UCX's function.
 unsafe extern "C" fn get<const COPY: usize>(
     cache: *mut c_void,
     address: *mut c_void,
@@ -247,8 +248,9 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
     status
 }
 
-/// `ucs_pgtable_lookup`: what UCP must not find when it imports, it does not find. It holds its own
-/// lock meanwhile, as when it takes such a region out of the cache itself. Before the first import it is a jump.
+/// `ucs_pgtable_lookup`: hides regions that UCP must not find during an import. UCP holds its own
+/// lock meanwhile, as when it removes such a region from the cache itself. Before the first import
+/// it only jumps to UCX's function.
 unsafe extern "C" fn lookup<const COPY: usize>(
     table: *const c_void,
     address: usize,
