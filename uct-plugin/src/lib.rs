@@ -1,10 +1,12 @@
-//! `libuct_ib_mlx5_xgvmi.so`: replaces six operations of UCX's mlx5 memory domains and serves cross-GVMI exports and
-//! imports from a key pool and an alias map. This file contains the entry points only.
+//! `libuct_ib_mlx5_xgvmi.so`: replaces six operations of UCX's mlx5 memory domains and serves
+//! cross-GVMI exports and imports from a key pool and an alias map. This file contains the entry
+//! points only.
 //!
-//! UCX calls the library in one of three ways. With a preload, the library defines UCX's symbol names and the dynamic
-//! loader selects them. As a plugin, the library loads after UCX's module, and its constructor patches UCX's operations
-//! table (`door`). In a UCX with the patches of `patches/`, the library registers a table of operations (`door_table`).
-//! If the library does not serve a call, it passes the call with its original arguments to UCX's own function.
+//! UCX calls the library in one of three ways. With a preload, the library defines UCX's symbol
+//! names and the dynamic loader selects them. As a plugin, the library loads after UCX's module,
+//! and its constructor patches UCX's operations table (`door`). In a UCX with the patches of
+//! `patches/`, the library registers a table of operations (`door_table`). If the library does not
+//! serve a call, it passes the call with its original arguments to UCX's own function.
 //!
 //! | operation | action |
 //! |---|---|
@@ -27,8 +29,9 @@
 //! assert!(version.to_str().is_ok());
 //! ```
 //!
-//! Terms: *mkey*, a memory key; *export*, a key that another function (DPU) may use; *gvmi* or *vhca_id*, a function;
-//! *alias*, a local key for another function's key; *memh*, UCX's memory handle; *MD*, UCX's memory domain.
+//! Terms: *mkey*, a memory key; *export*, a key that another function (DPU) may use; *gvmi* or
+//! *vhca_id*, a function; *alias*, a local key for another function's key; *memh*, UCX's memory
+//! handle; *MD*, UCX's memory domain.
 
 mod abi;
 mod ahead;
@@ -64,7 +67,7 @@ use abi::{
 };
 use panic::guard;
 
-/// Runs when the library is loaded, be it as a preload, as a plugin of UCX or by `dlopen`.
+/// Runs when the library is loaded: as a preload, as a plugin of UCX or by `dlopen`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;
@@ -99,7 +102,7 @@ fn entries() -> [*mut c_void; 6] {
 /// `uct_md_ops_t::mkey_pack` of UCX's mlx5.
 ///
 /// # Safety
-/// As UCX's operation.
+/// The preconditions of UCX's operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
     md: MdHandle,
@@ -109,18 +112,19 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
     params: *const MkeyPackParams,
     mkey_buffer: *mut c_void,
 ) -> UcsStatus {
-    // An ordinary rkey is the hot case, and none of ours: it is passed on at the cost of a few loads.
-    // SAFETY: UCX gives parameters.
+    // An ordinary rkey is the hot case. The library does not serve it and passes it on after a few
+    // loads.
+    // SAFETY: UCX passes parameters.
     if !unsafe { MkeyPackParams::is_export(params) }
-        // SAFETY: UCX gives a live memory handle, which starts with these fields.
+        // SAFETY: UCX passes a live memory handle, which starts with these fields.
         && unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0
-        // SAFETY: UCX gives an open memory domain.
+        // SAFETY: UCX passes an open memory domain.
         && let Some(mkey_pack) = unsafe { original::mkey_pack_of_first_table(md) }
     {
-        // SAFETY: the arguments are those that UCX gave.
+        // SAFETY: the arguments are UCX's.
         return unsafe { mkey_pack(md, memh, address, length, params, mkey_buffer) };
     }
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     unsafe { pack(md, memh, address, length, params, mkey_buffer) }
 }
 
@@ -134,7 +138,7 @@ unsafe extern "C" fn pack(
     params: *const MkeyPackParams,
     mkey_buffer: *mut c_void,
 ) -> UcsStatus {
-    // SAFETY: UCX gives an open memory domain.
+    // SAFETY: UCX passes an open memory domain.
     let Some(object) = (unsafe { original::of(md) }) else {
         return lost("mkey_pack");
     };
@@ -145,14 +149,14 @@ unsafe extern "C" fn pack(
     {
         return status;
     }
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().mkey_pack)(md, memh, address, length, params, mkey_buffer) }
 }
 
 /// `uct_md_ops_t::mem_attach` of UCX's mlx5.
 ///
 /// # Safety
-/// As UCX's operation.
+/// The preconditions of UCX's operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_attach(
     md: MdHandle,
@@ -160,7 +164,7 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_attach(
     params: *mut MemAttachParams,
     memh_p: *mut MemHandle,
 ) -> UcsStatus {
-    // SAFETY: UCX gives an open memory domain.
+    // SAFETY: UCX passes an open memory domain.
     let Some(object) = (unsafe { original::of(md) }) else {
         return lost("mem_attach");
     };
@@ -171,14 +175,14 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_attach(
     {
         return status;
     }
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().mem_attach)(md, mkey_buffer, params, memh_p) }
 }
 
 /// `uct_md_ops_t::mem_reg` of UCX's mlx5.
 ///
 /// # Safety
-/// As UCX's operation.
+/// The preconditions of UCX's operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     md: MdHandle,
@@ -187,11 +191,11 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     params: *const c_void,
     memh_p: *mut MemHandle,
 ) -> UcsStatus {
-    // SAFETY: UCX gives an open memory domain.
+    // SAFETY: UCX passes an open memory domain.
     let Some(object) = (unsafe { original::of(md) }) else {
         return lost("mem_reg");
     };
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     let status = unsafe { (object.originals().mem_reg)(md, address, length, params, memh_p) };
     // SAFETY: the memory domain is of this object.
     if status.is_ok()
@@ -212,17 +216,17 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
 /// `uct_md_ops_t::mem_dereg` of UCX's mlx5.
 ///
 /// # Safety
-/// As UCX's operation.
+/// The preconditions of UCX's operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
     md: MdHandle,
     params: *const MemDeregParams,
 ) -> UcsStatus {
-    // SAFETY: UCX gives an open memory domain.
+    // SAFETY: UCX passes an open memory domain.
     let Some(object) = (unsafe { original::of(md) }) else {
         return lost("mem_dereg");
     };
-    // SAFETY: UCX gives parameters.
+    // SAFETY: UCX passes parameters.
     let memh = unsafe { MemDeregParams::memh_of(params) };
     if object.serves()
         && let Some(memh) = memh
@@ -234,29 +238,29 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
         match guard("mem_dereg", dereg) {
             Some(Some(status)) => return status,
             Some(None) => {}
-            // UCX did not make the handle and cannot free it. At the worst it is left behind.
+            // UCX did not create the handle and cannot free it. In the worst case it is leaked.
             None if is_ours => return UcsStatus::OK,
             None => {}
         }
     }
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().mem_dereg)(md, params) }
 }
 
 /// `uct_md_ops_t::query` of UCX's mlx5.
 ///
 /// # Safety
-/// As UCX's operation.
+/// The preconditions of UCX's operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_ib_mlx5_devx_md_query(
     md: MdHandle,
     md_attr: *mut c_void,
 ) -> UcsStatus {
-    // SAFETY: UCX gives an open memory domain.
+    // SAFETY: UCX passes an open memory domain.
     let Some(object) = (unsafe { original::of(md) }) else {
         return lost("md_query");
     };
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     let status = unsafe { (object.originals().md_query)(md, md_attr) };
     if status.is_ok() && object.serves() {
         // SAFETY: the memory domain is of this object, and its attributes have just been filled.
@@ -268,21 +272,21 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_md_query(
 /// `uct_md_ops_t::close` of UCX's mlx5.
 ///
 /// # Safety
-/// As UCX's operation.
+/// The preconditions of UCX's operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_ib_mlx5_devx_md_close(md: MdHandle) {
-    // SAFETY: UCX gives a memory domain.
+    // SAFETY: UCX passes a memory domain.
     let Some(object) = (unsafe { original::of(md) }) else {
         lost("md_close");
         return;
     };
     let _closed = guard("md_close", || md::closing(md));
-    // SAFETY: the arguments are those that UCX gave.
+    // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().md_close)(md) };
 }
 
-/// UCX called, but its own function is not to be found: there is nobody to pass the call on to.
-/// Cannot happen as long as UCX's module exports what it imports.
+/// The result if UCX's own function is missing and the call cannot be passed on. This cannot happen
+/// while UCX's module exports its operations.
 #[cold]
 fn lost(operation: &str) -> UcsStatus {
     static ONCE: Once = Once::new();

@@ -1,5 +1,5 @@
-//! The library's own interface for programs: the header against the library, and what the functions
-//! say where there is no device. What they do with one, the cells of `cargo xtask matrix` show.
+//! The library's own interface for programs: the header against the library, and the results of the
+//! functions without a device. The cases of `cargo xtask matrix` test them with a device.
 
 #[allow(dead_code, reason = "each test uses its part of it")]
 mod common;
@@ -14,7 +14,7 @@ use std::path::Path;
 use numbers::Numbers;
 use tempfile::TempDir;
 
-/// The program, and what it says with the library and without.
+/// The program with its output, with the library and without.
 struct Program {
     dir: TempDir,
 }

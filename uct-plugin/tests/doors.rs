@@ -1,6 +1,6 @@
-//! The doors, on a module with the shape of UCX's mlx5 that says what it is called with. There is
-//! no device, so that everything ends in the module's own operations, with the same arguments and
-//! results as without the library.
+//! The ways of redirecting calls, tested with a module in the form of UCX's mlx5 that logs its
+//! calls. There is no device, so every call reaches the module's own operations, with the same
+//! arguments and results as without the library.
 
 #[allow(dead_code, reason = "each test uses its part of it")]
 mod common;
@@ -16,7 +16,7 @@ struct Bench {
     program: PathBuf,
 }
 
-/// What a run said: the program and the modules, and the library's log.
+/// Output of a run: the lines of the program and the modules, and the library's log.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     calls: Vec<String>,
@@ -31,7 +31,7 @@ impl Bench {
         Self { dir, program }
     }
 
-    /// A module in a directory of its own, built with these definitions.
+    /// A module in its own directory, built with these definitions.
     fn module(&self, name: &str, definitions: &[&str]) -> String {
         let dir = self.dir.path().join(name);
         fs::create_dir_all(&dir).expect("a directory");
@@ -43,7 +43,7 @@ impl Bench {
         file.to_string_lossy().into_owned()
     }
 
-    /// Another file with the library in it.
+    /// Another file that contains the library.
     fn copy_of_library(&self) -> String {
         let copy = self.dir.path().join("libuct_ib_mlx5_xgvmi.so.0");
         fs::copy(common::library(), &copy).expect("a copy");
@@ -66,8 +66,8 @@ fn library() -> String {
     common::library().to_string_lossy().into_owned()
 }
 
-/// Asserts that the calls are those of a run without the library, and what the log holds, in this
-/// order, each line by a part of it.
+/// Asserts that the calls equal those of a run without the library, and that the log's lines
+/// contain these texts, in this order.
 #[track_caller]
 fn check(said: &Said, plain: &Said, log: &[&str]) {
     assert_eq!(said.calls, plain.calls);
@@ -81,10 +81,11 @@ fn check(said: &Said, plain: &Said, log: &[&str]) {
     assert!(as_expected, "{:#?} instead of {log:#?}", said.log);
 }
 
-/// Its message without an operations table.
+/// The library's message without an operations table.
 const NO_TABLE: &str = "has no operations table named uct_ib_md_ops_devx_entry";
 
-/// What the library says at the first export or import, since the module brings no libibverbs along.
+/// The library's message at the first export or import, because the module does not load
+/// libibverbs.
 const NO_DEVICE: &str = "everything is left to UCX: libibverbs or libmlx5 is too old";
 
 #[test]
@@ -110,7 +111,7 @@ fn a_plugin_patches_the_table() {
     let module = bench.module("ucx", &[]);
     let plain = bench.run(&[&module], &[]);
     let plugin = format!("+{}", library());
-    // After the module was opened, as UCX does it; before; and again unloaded.
+    // Loaded after the module was opened, as UCX does it; before; and after an unload.
     let late = bench.run(&[&module, &plugin], &[]);
     check(
         &late,
@@ -134,7 +135,8 @@ fn a_patched_ucx_is_registered_with() {
     let plugin = format!("+{}", library());
     for (answer, log) in [
         ("0", &["its key-provider table", NO_DEVICE][..]),
-        // UCS_ERR_ALREADY_EXISTS: another provider is there; UCS_ERR_UNSUPPORTED: another table.
+        // UCS_ERR_ALREADY_EXISTS: another provider is registered; UCS_ERR_UNSUPPORTED: another
+        // table.
         ("(-18)", &["already has another key provider"]),
         (
             "(-22)",
@@ -150,7 +152,7 @@ fn a_patched_ucx_is_registered_with() {
         let plain = bench.run(&[&module], &[]);
         check(&bench.run(&[&module, &plugin], &[]), &plain, log);
     }
-    // A preload is called by name all the same, and does not register as well.
+    // The loader still selects a preload by name, and the preload does not register in addition.
     let module = bench.module("ucx", &["-DPROVIDERS=0"]);
     let plain = bench.run(&[&module], &[]);
     let said = bench.run(&[&module, &plugin], &[("LD_PRELOAD", &library())]);

@@ -1,6 +1,6 @@
-//! The types and offsets of `abi` against UCX's headers: a C probe, compiled now, prints what the
-//! compiler makes of them. The installed headers show a part; with `XGVMI_UCX_SRC` naming a source
-//! tree of UCX, the rest is asked of that.
+//! The types and offsets of `abi` against UCX's headers: a C probe, compiled in the test, prints
+//! the compiler's values. The installed headers define a part of them. With a source tree of UCX in
+//! `XGVMI_UCX_SRC`, the test checks the others too.
 
 #[allow(dead_code, reason = "each test uses its part of it")]
 mod common;
@@ -20,10 +20,10 @@ use abi::{
     MkeyPackParams, UcsStatus, md_attr, memh_flags, slot,
 };
 
-/// C expressions and what this library takes them for.
+/// C expressions with the library's values of them.
 type Expected = Vec<(&'static str, u64)>;
 
-/// What is in the installed headers.
+/// Values from the installed headers.
 fn public() -> Expected {
     vec![
         ("sizeof(ucs_status_t)", size_of::<UcsStatus>() as u64),
@@ -47,7 +47,7 @@ fn public() -> Expected {
     ]
 }
 
-/// What only a source tree shows.
+/// Values that need a source tree.
 fn internal() -> Expected {
     let mut all = vec![
         ("UCT_MD_MKEY_PACK_FIELD_FLAGS", MkeyPackParams::FIELD_FLAGS),
@@ -152,7 +152,7 @@ fn internal() -> Expected {
     all
 }
 
-/// What UCX 1.19 added.
+/// Additions of UCX 1.19.
 fn internal_with_owner() -> Expected {
     vec![
         (
@@ -168,13 +168,13 @@ fn internal_with_owner() -> Expected {
     ]
 }
 
-/// The registrations behind a memory handle: what holds in every version and build.
+/// The registrations of a memory handle: facts that hold in every version and build.
 fn chunks() -> Expected {
     let places: Vec<String> = MRS_PLACES
         .iter()
         .map(|place| format!("offsetof(uct_ib_mlx5_devx_mem_t, mrs) == {place}"))
         .collect();
-    // One of them; the probe is a C string for as long as the test runs.
+    // One of them; the string must outlive the probe.
     let one_of: &'static str = places.join(" || ").leak();
     vec![
         (one_of, 1),
@@ -211,7 +211,7 @@ fn the_interface_agrees_with_the_headers() {
             expect.extend(internal_with_owner());
         }
         check(&source, headers, &expect);
-        // With and without device memory, which moves a field.
+        // With and without device memory, which shifts a field.
         for device_memory in ["1", "0"] {
             let headers = format!(
                 "#undef HAVE_IBV_DM\n#define HAVE_IBV_DM {device_memory}\n\
@@ -259,7 +259,7 @@ fn check(include: &Path, headers: &str, expect: &Expected) {
     );
 }
 
-/// What UCX's configure would define; none of it moves anything that is asked for.
+/// Definitions of UCX's configure; none of them shifts a checked field.
 const CONFIGURED: [&str; 10] = [
     "-DENABLE_PARAMS_CHECK=1",
     "-DENABLE_DEBUG_DATA=0",
@@ -275,7 +275,7 @@ const CONFIGURED: [&str; 10] = [
 
 fn ask_compiler(source: &str, include: &Path) -> String {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    // UCX's configure makes this header; nothing that is asked for is in it.
+    // UCX's configure generates this header; it contains none of the checked values.
     let generated = dir.path().join("generated");
     fs::create_dir_all(generated.join("uct/api")).expect("a directory");
     fs::write(generated.join("uct/api/version.h"), "").expect("a header");

@@ -1,4 +1,4 @@
-//! The library as a file: its name, what it shows, what it needs, how large it is.
+//! The library as a file: its name, its exported symbols, its dependencies and its size.
 
 #[allow(dead_code, reason = "each test uses its part of it")]
 mod common;
@@ -15,7 +15,7 @@ fn readelf(option: &str) -> String {
     )
 }
 
-/// Values in brackets of the lines of the dynamic section that hold `kind`.
+/// Values in brackets in the dynamic section's lines that contain `kind`.
 fn dynamic(kind: &str) -> BTreeSet<String> {
     let in_brackets = |line: &str| {
         let (_, rest) = line.split_once('[')?;
@@ -59,8 +59,8 @@ fn it_shows_the_six_operations_its_own_interface_and_nothing_else() {
 
 #[test]
 fn it_needs_only_the_c_library() {
-    // Whatever else it needed would be loaded into every program that it is preloaded into, and
-    // could be another copy than UCX's.
+    // Every other dependency would be loaded into each program with the preload, and could be
+    // another copy than UCX's.
     let allowed = [
         "libc.so.6",
         "libm.so.6",

@@ -1,4 +1,4 @@
-//! The library in stock UCX's own `ucx_info`, on a machine without a device: it shows its options
+//! The library in stock UCX's own `ucx_info`, on a machine without a device: it adds its options
 //! and changes nothing.
 
 #[allow(dead_code, reason = "each test uses its part of it")]
@@ -16,7 +16,7 @@ struct UcxInfo {
 }
 
 impl UcxInfo {
-    /// Says so on standard output if there is no UCX.
+    /// Prints a line to standard output if there is no UCX.
     fn find(test: &str) -> Option<Self> {
         let Some(stock) = Stock::find() else {
             common::skip(test, "no stock UCX: cargo xtask setup");
@@ -35,7 +35,7 @@ impl UcxInfo {
         common::stdout(&self.program, arguments, &all)
     }
 
-    /// What the library says where UCX's log is not open yet.
+    /// The library's output before UCX's log is open.
     fn errors(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut all = vec![
             ("LD_LIBRARY_PATH", self.libraries.as_str()),
@@ -68,7 +68,7 @@ fn options_are_listed_with_their_values() {
     };
     assert!(ours(&ucx_info.plain(&["-c"], &[])).is_empty());
     let listed = ucx_info.loaded(&["-c"], &[]);
-    // Their names and defaults are the table's, see the library's own tests.
+    // The library's own tests check their names and defaults.
     assert_eq!(ours(&listed).len(), 23);
     assert_eq!(ours(&listed)[0], "UCX_XGVMI_ENABLE=y");
     let changed = ucx_info.loaded(
@@ -113,7 +113,7 @@ fn a_file_sets_them_as_well() {
     let listed = ucx_info.loaded(&["-c"], &[("UCX_CONFIG_DIR", &dir)]);
     assert!(listed.contains("UCX_XGVMI_POOL_MAX=78\n"), "{listed}");
     assert!(listed.contains("UCX_XGVMI_POOL_ORDER=lifo\n"), "{listed}");
-    // The environment is nearer.
+    // The environment takes precedence.
     let variables = [("UCX_CONFIG_DIR", &*dir), ("UCX_XGVMI_POOL_MAX", "79")];
     let listed = ucx_info.loaded(&["-c"], &variables);
     assert!(listed.contains("UCX_XGVMI_POOL_MAX=79\n"), "{listed}");
@@ -179,7 +179,7 @@ fn a_variable_is_used_and_a_typo_gets_a_hint() {
             &include,
             "-L",
             &libraries,
-            // What libucp needs, it finds by itself.
+            // libucp finds its dependencies itself.
             "-Wl,--unresolved-symbols=ignore-in-shared-libs",
             "-l:libucp.so.0",
         ],
@@ -203,7 +203,7 @@ fn devices_and_transports_stay_as_they_are() {
     let Some(ucx_info) = UcxInfo::find("devices_and_transports_stay_as_they_are") else {
         return;
     };
-    // Amounts of free memory come and go, what there is stays.
+    // Amounts of free memory vary; the list of resources is constant.
     let things = |text: String| {
         let is_thing = |line: &&str| {
             [

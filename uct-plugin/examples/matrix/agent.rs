@@ -1,5 +1,5 @@
-//! The process on one function: a UCX context, memory with numbers for names, and requests on the
-//! standard input. Answers begin with `> `, so that they are told from what UCX logs.
+//! The process on one function: UCX contexts, numbered memory, and requests on the standard input.
+//! Answers begin with `> `, which distinguishes them from UCX's log.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -40,23 +40,23 @@ pub(crate) fn main(libucp: Option<PathBuf>) -> ExitCode {
     }
     agent.close_all();
     // UCX writes its log through the C library's buffers.
-    // SAFETY: a null stream stands for all of them.
+    // SAFETY: a null stream means all streams.
     unsafe { libc::fflush(null_mut()) };
     answer(Ok(String::new()));
-    // Some packagings of UCX do not survive their own destructors.
+    // Some packagings of UCX crash in their own destructors.
     // SAFETY: nothing of this process is needed any more.
     unsafe { libc::_exit(0) }
 }
 
-/// Memory with a name.
+/// Numbered memory.
 struct Memory {
-    /// The context it is mapped in.
+    /// The context of its mapping.
     context: usize,
     memh: ucp_mem_h,
-    /// Where it is, in this process or in the exporter's.
+    /// Its address, in this process or in the exporter's.
     address: *mut c_void,
     bytes: usize,
-    /// Kept as long as the memory is this process's own.
+    /// Kept while the memory belongs to this process.
     pages: Option<Pages>,
 }
 
@@ -65,9 +65,9 @@ struct Agent {
     contexts: HashMap<usize, Context>,
     current: usize,
     memory: HashMap<u32, Memory>,
-    /// A connection of each context, made when it is first needed.
+    /// A connection per context, created at its first use.
     loopbacks: HashMap<usize, Loopback>,
-    /// Own memory where imported memory is in its exporter.
+    /// Local memory at the addresses of imported memory in its exporter.
     decoys: Vec<Pages>,
     loaded: *mut c_void,
     libucp: Option<PathBuf>,
@@ -203,8 +203,8 @@ impl Agent {
             }
             "load" => self.load(words.next().ok_or("no file")?),
             "unload" => {
-                // SAFETY: the handle comes from dlopen. That code of it may still be in use is
-                // the very question.
+                // SAFETY: the handle comes from dlopen. The case tests whether code of the library
+                // may still be in use.
                 unsafe { libc::dlclose(self.loaded) };
                 Ok(String::new())
             }
@@ -212,7 +212,7 @@ impl Agent {
         }
     }
 
-    /// Makes a context, if there is none of this number, and uses it from now on.
+    /// Selects the context with this number and creates it if necessary.
     fn context(&mut self, id: usize) -> Answer {
         self.current = id;
         if self.contexts.contains_key(&id) {
@@ -236,7 +236,7 @@ impl Agent {
         let memh = self.open_context()?.import(&key)?;
         let address = std::ptr::without_provenance_mut(address);
         if let Some(before) = self.memory.remove(&id) {
-            // The same memory, imported again: the older handle is not needed any more.
+            // A new import of the same memory replaces the older handle.
             self.release(&before)?;
         }
         self.keep(id, memh, address, bytes, None);
@@ -252,8 +252,8 @@ impl Agent {
         Ok(format!("{bytes} bytes"))
     }
 
-    /// Maps memory of this process where imported memory is in its exporter, so that a copy by the
-    /// CPU does not kill the process.
+    /// Maps local memory at the address of imported memory in its exporter, so a copy by the CPU
+    /// does not kill the process.
     fn decoy(&mut self, id: u32, seed: u32) -> Answer {
         let memory = self.named(id)?;
         let pages = Pages::map_at(memory.address, memory.bytes);
@@ -295,7 +295,7 @@ impl Agent {
 
     fn load(&mut self, file: &str) -> Answer {
         let name = CString::new(file).map_err(|error| error.to_string())?;
-        // SAFETY: the file is the library under test, whose constructor asks for nothing.
+        // SAFETY: the file is the library under test, whose constructor has no preconditions.
         self.loaded = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         if self.loaded.is_null() {
             Err(format!("cannot open {file}"))
@@ -318,7 +318,7 @@ impl Agent {
             loopback.close();
         }
         for (_id, memory) in std::mem::take(&mut self.memory) {
-            // What cannot be unmapped, the context's end takes along.
+            // The end of the context releases memory that cannot be unmapped.
             let _released = self.release(&memory);
         }
         for (_id, context) in self.contexts.drain() {

@@ -1,4 +1,5 @@
-//! What is tried with each UCX and each door. A case is a list of requests to two peers.
+//! The cases for each UCX and each way of loading the library. A case is a list of requests to two
+//! peers.
 
 use std::process::Command;
 
@@ -9,18 +10,18 @@ use crate::peer::{Door, Launch, Peer, Side};
 /// One case.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Doors of the peer, or of both, that has the library.
+    /// Ways of loading the library in the peer, or in both peers.
     pub(crate) doors: &'static [Door],
-    /// False for a UCX without what the case is about.
+    /// False for a UCX without the feature of the case.
     pub(crate) fits: fn(&Ucx) -> bool,
-    /// The failing launch that it needs.
+    /// The failing launch command that the case needs.
     pub(crate) failing: Option<&'static str>,
     pub(crate) run: fn(&Launch, &Ucx, Door) -> Result<(), String>,
 }
 
 const ALL: &[Door] = &[Door::Preload, Door::Plugin, Door::Both, Door::Module];
 
-/// Fits each UCX that the library knows.
+/// True for each UCX that the library knows.
 pub(crate) fn always(ucx: &Ucx) -> bool {
     ucx.is_known()
 }
@@ -172,7 +173,7 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// Bytes of a transfer: a page, more than one, an odd number, and more than one piece of anything.
+/// Bytes of a transfer: a page, several pages, an unaligned length, and lengths of several pieces.
 const SIZES: [u64; 5] = [4096, 65_536, 100_001, 1 << 20, 5 << 20];
 
 pub(crate) type Outcome = Result<(), String>;
@@ -196,7 +197,7 @@ impl Pair {
         })
     }
 
-    /// Exports new memory, twice, and imports it.
+    /// Exports new memory twice, and imports it.
     pub(crate) fn share(&mut self, id: u32, bytes: u64) -> Outcome {
         self.host.ask(&format!("map {id} {bytes} {id}"))?;
         self.import(id)
@@ -212,14 +213,14 @@ impl Pair {
         Ok(())
     }
 
-    /// Moves the memory's bytes from the host's to the DPU's memory and checks them.
+    /// Moves the bytes from the host's to the DPU's memory and checks them.
     pub(crate) fn check(&mut self, id: u32, seed: u32) -> Outcome {
         self.dpu.ask(&format!("pull {id} {seed}"))?;
         self.dpu.ask(&format!("rkey {id}"))?;
         Ok(())
     }
 
-    /// Gives the memory back to the system, so that nothing of it can be kept.
+    /// Unmaps the memory, so no cache can keep any part of it.
     pub(crate) fn forget(&mut self, id: u32) -> Outcome {
         self.dpu.ask(&format!("unmap {id}"))?;
         self.host.ask(&format!("unmap {id}"))?;
@@ -243,7 +244,7 @@ fn transfers(
     for (id, bytes) in (1..).zip(SIZES.into_iter().chain(SIZES)) {
         pair.share(id, bytes)?;
         pair.check(id, id)?;
-        // The same memory with other bytes, so that nothing old can pass.
+        // The same memory with other bytes, so the check detects old content.
         pair.host.ask(&format!("fill {id} {}", id + 100))?;
         pair.check(id, id + 100)?;
         pair.forget(id)?;
@@ -254,7 +255,7 @@ fn transfers(
 fn pool_of_one_key(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let variables = [("UCX_XGVMI_POOL_MAX", "1")];
     let mut pair = Pair::start(launch, ucx, (door, door), &variables)?;
-    // The second and the third find the pool empty and take UCX's own path.
+    // The second and the third export find the pool empty and take UCX's own path.
     for id in 1..4 {
         pair.share(id, 65_536)?;
     }
@@ -273,7 +274,7 @@ fn pool_of_one_key(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 fn parts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
     pair.host.ask("map 1 1048576 1")?;
-    // Parts of what is registered already, overlapping, the smaller one first.
+    // Parts of registered memory, overlapping, the smaller one first.
     pair.host.ask("part 2 1 65536 65536")?;
     pair.host.ask("part 3 1 0 524288")?;
     for id in [2, 3, 1] {
@@ -291,14 +292,15 @@ fn parts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.end()
 }
 
-/// Memory that UCX registers in chunks, with several threads, is one key of the pool all the same.
+/// Memory that UCX registers in chunks, with several threads, also gets one key of the pool.
 fn chunks(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let variables = [
         ("UCX_IB_REG_MT_THRESH", "512k"),
         ("UCX_IB_REG_MT_CHUNK", "512k"),
     ];
     let mut pair = Pair::start(launch, ucx, (door, door), &variables)?;
-    // From two chunks to as many as are left to UCX, beginning at odd places of a chunk.
+    // From two chunks to a number that UCX handles itself, beginning at unaligned addresses of a
+    // chunk.
     for (id, bytes) in (1..).zip([600_000, 1 << 20, 5 << 20, 20 << 20, 3_000_001]) {
         pair.share(id, bytes)?;
         pair.check(id, id)?;
@@ -342,17 +344,17 @@ fn contexts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.end()
 }
 
-/// Of which the libraries have their plain names, and one of which they have other names: the loader
-/// takes two of one name for one.
+/// A copy whose libraries have their plain names, and a copy whose libraries have other names: the
+/// loader treats two libraries of one name as one.
 const FIRST_COPY: &str = "1.20.1";
 const SECOND_COPY: &str = "1.23.0";
 
-/// Each copy has a context on both sides, and each exports to each.
+/// Each copy has a context on both sides, and exports to each copy.
 fn copies(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let second = launch.others.iter();
     let second = second.clone().find(|other| other.version == SECOND_COPY);
     let Some(second) = second else {
-        // Asked for one version only.
+        // The arguments select one version only.
         return Ok(());
     };
     let dirs = [&ucx.libraries, &second.libraries];
@@ -418,7 +420,7 @@ fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let (host, dpu) = (pair.host.ask("pid")?, pair.dpu.ask("pid")?);
     for (pid, name) in [(&host, "exports"), (&dpu, "imports")] {
         let shown = stat(launch, pid)?.ok_or_else(|| format!("process {pid} is not shown"))?;
-        // A process has a memory domain for each transport of the device.
+        // A process has one memory domain per transport of the device.
         let domains = shown["processes"][0]["domains"].as_array();
         let counts = domains.into_iter().flatten().map(|domain| &domain[name]);
         let count: u64 = counts.filter_map(serde_json::Value::as_u64).sum();
@@ -444,7 +446,7 @@ fn files(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         pair.share(id, 65_536)?;
     }
     pair.forget(2)?;
-    // UCX's cache deregisters what is unmapped when it is asked for the next memory.
+    // UCX's cache deregisters unmapped memory at the next request for memory.
     pair.share(4, 65_536)?;
     let expect = [
         ("exports", 4),
@@ -462,7 +464,7 @@ fn files(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     if imports != "4" {
         return Err(format!("imports is {imports} instead of 4"));
     }
-    // Of a context that is gone, nothing is left.
+    // A closed context has no remaining objects.
     pair.host.ask("context 1")?;
     pair.share(5, 65_536)?;
     pair.forget(5)?;
@@ -476,7 +478,7 @@ fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
     let message = pair.host.ask("announce")?;
     let ready = pair.dpu.ask(&format!("accept {message}"))?;
-    // The same message again finds everything there, an older one is no news.
+    // A repeated message finds all aliases. An older message has no effect.
     let later = pair.host.ask("announce")?;
     for (message, expect) in [(&message, &*ready), (&later, &*ready), (&message, "0")] {
         let again = pair.dpu.ask(&format!("accept {message}"))?;
@@ -510,7 +512,7 @@ fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 /// Commands of the first export, with an empty pool and no queue, and of the second.
 fn first_export(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     const MORE_MAX: i64 = 2;
-    // A registration, two queues, four states twice but for RESET, and their end.
+    // A registration, two queues, four states twice except RESET, and their end.
     const PROOF_MAX: i64 = 13;
     let counted = |door, prove| -> Result<[i64; 2], String> {
         let variables = [("UCX_XGVMI_PROVE", prove)];
@@ -536,7 +538,7 @@ fn first_export(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     Ok(())
 }
 
-/// Size of the file, memory of an idle process, and threads of one that has worked.
+/// Size of the file, memory of an idle process, and number of threads after some work.
 fn weight(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     const KIB_MAX: u64 = 2048;
     let file = std::fs::metadata(&launch.library).map_err(|error| error.to_string())?;
@@ -586,7 +588,7 @@ fn overhead(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let numbers: Vec<u64> = answer.split(' ').flat_map(str::parse).collect();
     let (pairs, _) = numbers.as_chunks::<2>();
     for (what, [added, rest]) in ["ucp_mem_map", "ucp_rkey_pack"].iter().zip(pairs) {
-        // Without any there would be no library, and UCX does not do it with less than a thousand.
+        // Zero would mean that the library is missing, and UCX itself needs more than a thousand.
         let is_counted = *added > 0 && *rest > 1000;
         if !is_counted || 100 * added > OVERHEAD_MAX * rest {
             return Err(format!(
@@ -603,7 +605,7 @@ fn overhead(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     const ROUNDS: u64 = 400;
     let variables = [
-        // What is unmapped beyond it is deregistered by UCX's own thread.
+        // UCX's own thread deregisters unmapped memory beyond this limit.
         ("UCX_RCACHE_MAX_UNRELEASED", "256k"),
         ("UCX_XGVMI_POOL_MAX", "16"),
         ("UCX_XGVMI_INVALIDATE", "chained"),
@@ -622,7 +624,7 @@ fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
     if door != Door::Absent {
         let numbers = Stats::of(&mut host)?;
-        // Whatever the pool had no key for at a moment, UCX served.
+        // UCX served the exports for which the pool had no key at that moment.
         let is_right = numbers.exports >= ROUNDS
             && numbers.exports + numbers.exports_left >= 2 * ROUNDS
             && numbers.imports >= ROUNDS
@@ -637,7 +639,7 @@ fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     host.log().map(drop)
 }
 
-/// The library's numbers, those that cells look at.
+/// The library's counters that the cases check.
 #[derive(Debug)]
 pub(crate) struct Stats {
     pub(crate) pool_in_use: u64,
@@ -685,7 +687,7 @@ impl Stats {
     }
 }
 
-/// What the command shows of a process; `None` if it does not know it.
+/// The command's output for a process; `None` if it does not list the process.
 fn stat(launch: &Launch, pid: &str) -> Result<Option<serde_json::Value>, String> {
     let command = launch.library.with_file_name("xgvmi");
     let output = Command::new(&command)
@@ -705,7 +707,7 @@ fn late(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.share(1, 65_536)?;
     pair.host
         .ask(&format!("load {}", launch.library.display()))?;
-    // What was exported before stays as it was; what is new comes from the pool.
+    // Earlier exports keep their keys; new exports use the pool.
     pair.check(1, 1)?;
     pair.import(1)?;
     pair.share(2, 65_536)?;

@@ -1,4 +1,4 @@
-//! A context of stock UCX and a connection to oneself, by the few calls that the cells need.
+//! A context of stock UCX and a connection to itself, with the few calls that the cases need.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -18,10 +18,10 @@ use ucx_sys::{
 
 use crate::memory::Pages;
 
-/// The API of the oldest UCX that is tried; newer ones have it as well.
+/// The API of the oldest tested UCX; newer versions support it as well.
 const API: (u32, u32) = (1, 18);
 
-/// An open context. Whoever opened it closes it, once; what is made in it is gone by then.
+/// An open context. Its creator closes it once, after all its objects are gone.
 #[derive(Clone, Copy)]
 pub(crate) struct Context {
     ucp: &'static Ucp,
@@ -33,7 +33,7 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// A connection to oneself, of one thread.
+/// A connection of a context to itself, used by one thread.
 pub(crate) struct Loopback {
     context: Context,
     worker: ucp_worker_h,
@@ -41,7 +41,7 @@ pub(crate) struct Loopback {
 }
 
 impl Context {
-    /// Opens one; `shared` by threads that have workers of their own.
+    /// Opens a context, `shared` if several threads with their own workers use it.
     pub(crate) fn open(ucp: &'static Ucp, shared: bool) -> Result<Self, String> {
         let fields = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
         let params = ucp_params_t {
@@ -51,7 +51,7 @@ impl Context {
             ..Default::default()
         };
         let mut handle = null_mut();
-        // SAFETY: the parameters name their fields; without a configuration, UCX reads its own.
+        // SAFETY: the mask selects the set fields; without a configuration, UCX reads its own.
         let status = unsafe {
             ucp.ucp_init_version(API.0, API.1, &raw const params, null(), &raw mut handle)
         };
@@ -61,7 +61,7 @@ impl Context {
     }
 
     pub(crate) fn close(self) {
-        // SAFETY: by the contract of the type, it is open and nothing is left in it.
+        // SAFETY: by the contract of the type, it is open and has no objects.
         unsafe { self.ucp.ucp_cleanup(self.handle) };
     }
 
@@ -79,7 +79,7 @@ impl Context {
         })
     }
 
-    /// Makes memory usable that another context has exported.
+    /// Imports memory that another context has exported.
     pub(crate) fn import(&self, key: &[u8]) -> Result<ucp_mem_h, String> {
         self.map(&ucp_mem_map_params_t {
             field_mask: UCP_MEM_MAP_PARAM_FIELD_EXPORTED_MEMH_BUFFER.into(),
@@ -90,7 +90,7 @@ impl Context {
 
     fn map(&self, params: &ucp_mem_map_params_t) -> Result<ucp_mem_h, String> {
         let mut memh = null_mut();
-        // SAFETY: the context is open and the parameters name their fields.
+        // SAFETY: the context is open, and the mask selects the set fields.
         let status = unsafe { self.ucp.ucp_mem_map(self.handle, params, &raw mut memh) };
         self.check("ucp_mem_map", status)?;
         Ok(memh)
@@ -103,28 +103,28 @@ impl Context {
             flags: UCP_MEMH_PACK_FLAG_EXPORT.into(),
         };
         let (mut buffer, mut bytes) = (null_mut(), 0);
-        // SAFETY: the memory is mapped and the parameters name their fields.
+        // SAFETY: the memory is mapped, and the mask selects the set fields.
         let status = unsafe {
             self.ucp
                 .ucp_memh_pack(memh, &raw const params, &raw mut buffer, &raw mut bytes)
         };
         self.check("ucp_memh_pack", status)?;
-        // SAFETY: UCX gave a buffer of that many bytes.
+        // SAFETY: UCX returned a buffer of that length.
         let key = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), bytes) }.to_vec();
         let params = ucp_memh_buffer_release_params_t::default();
-        // SAFETY: the buffer is the one that UCX gave.
+        // SAFETY: the buffer is UCX's.
         unsafe { self.ucp.ucp_memh_buffer_release(buffer, &raw const params) };
         Ok(key)
     }
 
-    /// Gives memory up that this context has mapped or imported.
+    /// Releases memory that this context has mapped or imported.
     pub(crate) fn unmap(&self, memh: ucp_mem_h) -> Result<(), String> {
-        // SAFETY: the memory is this context's, and is given up here.
+        // SAFETY: the memory belongs to this context and is released here.
         let status = unsafe { self.ucp.ucp_mem_unmap(self.handle, memh) };
         self.check("ucp_mem_unmap", status)
     }
 
-    /// Packs memory for a remote peer, and looks at what UCX gives.
+    /// Packs memory for a remote peer, and passes the buffer to a function.
     pub(crate) fn pack_rkey<R>(
         &self,
         memh: ucp_mem_h,
@@ -138,7 +138,7 @@ impl Context {
         };
         self.check("ucp_rkey_pack", status)?;
         let seen = look(buffer);
-        // SAFETY: the buffer is the one that UCX gave.
+        // SAFETY: the buffer is UCX's.
         unsafe { self.ucp.ucp_rkey_buffer_release(buffer) };
         Ok(seen)
     }
@@ -156,7 +156,7 @@ impl Context {
             field_mask: UCP_WORKER_ATTR_FIELD_ADDRESS.into(),
             ..Default::default()
         };
-        // SAFETY: the worker is there, and the attributes name their fields.
+        // SAFETY: the worker exists, and the mask selects the requested fields.
         let status = unsafe { ucp.ucp_worker_query(worker, &raw mut attributes) };
         self.check("ucp_worker_query", status)?;
         let address = attributes.address;
@@ -168,7 +168,7 @@ impl Context {
             ..Default::default()
         };
         let mut endpoint = null_mut();
-        // SAFETY: the worker is there, and the address is its own.
+        // SAFETY: the worker exists, and the address is its own.
         let status = unsafe { ucp.ucp_ep_create(worker, &raw const params, &raw mut endpoint) };
         // SAFETY: the address came from the worker.
         unsafe { ucp.ucp_worker_release_address(worker, address) };
@@ -190,7 +190,7 @@ impl Context {
 }
 
 impl Loopback {
-    /// Has the adapter move the memory's bytes to memory of this process, and looks at them.
+    /// Lets the adapter copy the memory's bytes to memory of this process, and checks them.
     pub(crate) fn pull(
         &self,
         memh: ucp_mem_h,
@@ -210,8 +210,8 @@ impl Loopback {
         };
         let (endpoint, ucp) = (self.endpoint, self.context.ucp);
         let to = pages.address().addr() as u64;
-        // SAFETY: the memory handle names the source, which is another process's, so that only the
-        // adapter touches it; the target is mapped until the flush is done.
+        // SAFETY: the memory handle identifies the source in another process, so only the adapter
+        // accesses it; the target is mapped until the flush is complete.
         let put = unsafe { ucp.ucp_put_nbx(endpoint, address, bytes, to, rkey, &raw const params) };
         self.wait("ucp_put_nbx", put)?;
         let params = ucp_request_param_t::default();
@@ -224,7 +224,7 @@ impl Loopback {
         pages.check(seed)
     }
 
-    /// Has the adapter move bytes of this process to the memory.
+    /// Lets the adapter copy bytes of this process to the memory.
     pub(crate) fn push(
         &self,
         memh: ucp_mem_h,
@@ -244,8 +244,8 @@ impl Loopback {
         };
         let (endpoint, ucp) = (self.endpoint, self.context.ucp);
         let from = pages.address().addr() as u64;
-        // SAFETY: the memory handle names the target, which is another process's, or a decoy; the
-        // source is mapped until the request is done.
+        // SAFETY: the memory handle identifies the target in another process, or a decoy; the
+        // source is mapped until the request is complete.
         let get =
             unsafe { ucp.ucp_get_nbx(endpoint, address, bytes, from, rkey, &raw const params) };
         let got = self.wait("ucp_get_nbx", get);
@@ -255,12 +255,12 @@ impl Loopback {
         got
     }
 
-    /// An rkey of this process's own memory, as the connection to itself needs it.
+    /// An rkey of this process's own memory, for the connection to itself.
     fn own_rkey(&self, memh: ucp_mem_h) -> Result<ucp_rkey_h, String> {
         let mut rkey = null_mut();
         let (endpoint, ucp) = (self.endpoint, self.context.ucp);
         let status = self.context.pack_rkey(memh, |buffer| {
-            // SAFETY: the endpoint is open, and the buffer is the one that UCX gave.
+            // SAFETY: the endpoint is open, and the buffer is UCX's.
             unsafe { ucp.ucp_ep_rkey_unpack(endpoint, buffer, &raw mut rkey) }
         })?;
         self.context.check("ucp_ep_rkey_unpack", status)?;
@@ -273,14 +273,14 @@ impl Loopback {
         }
         let ucp = self.context.ucp;
         loop {
-            // SAFETY: the request is under way.
+            // SAFETY: the request is in progress.
             let status = unsafe { ucp.ucp_request_check_status(request) };
             if status != UCS_INPROGRESS {
-                // SAFETY: it is not under way any more.
+                // SAFETY: it is complete.
                 unsafe { ucp.ucp_request_free(request) };
                 return self.context.check(call, status);
             }
-            // SAFETY: the worker is there, and only this thread uses it.
+            // SAFETY: the worker exists, and only this thread uses it.
             unsafe { ucp.ucp_worker_progress(self.worker) };
         }
     }
@@ -297,7 +297,7 @@ impl Loopback {
                 .ucp
                 .ucp_ep_close_nbx(self.endpoint, &raw const params)
         };
-        // A connection to oneself that does not close is of no interest here.
+        // A failure to close a connection to itself does not matter here.
         let _closed = self.wait("ucp_ep_close_nbx", close);
         // SAFETY: its only endpoint is closed.
         unsafe { self.context.ucp.ucp_worker_destroy(self.worker) };

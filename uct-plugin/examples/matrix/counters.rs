@@ -1,10 +1,10 @@
-//! The adapter's own counters, asked for by a command that is given.
+//! The adapter's own counters, read through the given command.
 
 use std::process::Command;
 
 use crate::peer::Launch;
 
-/// Commands that were carried out for all functions together.
+/// Number of executed commands, for all functions together.
 pub(crate) fn commands(launch: &Launch) -> Result<i64, String> {
     let counters = read(launch)?;
     let functions = counters["functions"].as_array().ok_or("no functions")?;
@@ -20,7 +20,7 @@ pub(crate) fn commands(launch: &Launch) -> Result<i64, String> {
     Ok(sum)
 }
 
-/// Aliases that there are on the adapter, by its own counters.
+/// Number of aliases on the adapter, from its own counters.
 pub(crate) fn aliases(launch: &Launch) -> Result<i64, String> {
     let created = counted(launch, "/commands/create_alias")?;
     Ok(created - counted(launch, "/commands/destroy_alias")?)

@@ -1,5 +1,6 @@
-//! Defects of stock UCX that show on a device: each is tried without the library, where it must show,
-//! and with it, where it must not. And what the library itself survives. docs/DEFECTS.md lists them by the same numbers.
+//! Defects of stock UCX that occur on a device. Each is tested without the library, where it must
+//! occur, and with it, where it must not. Other cases test the library under faults.
+//! docs/DEFECTS.md lists them by the same numbers.
 
 use crate::Ucx;
 use crate::cases::{Case, Outcome, Pair, Stats, always};
@@ -7,14 +8,15 @@ use crate::counters::{aliases, counted};
 use crate::peer::{Door, Launch, Peer, Side};
 
 const BOTH: &[Door] = &[Door::Absent, Door::Preload];
-/// And the one that is no preload, where a UCX has it.
+/// Also as a plugin, in a UCX that supports it.
 const EACH: &[Door] = &[Door::Absent, Door::Preload, Door::Plugin];
 /// Bytes of a buffer.
 const BYTES: u64 = 65_536;
-/// Times that the adapter's counters are asked for: each takes milliseconds, a process ends in tens.
+/// Maximum number of counter reads: each takes milliseconds, and a process ends in tens of
+/// milliseconds.
 const QUESTIONS_MAX: u32 = 500;
 
-/// All defects that were seen.
+/// All observed defects.
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "D1 a queue pair that cannot be connected is used all the same",
@@ -123,7 +125,7 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// The launch with the failing command in the side's place.
+/// The launch with the failing command on this side.
 fn failing(launch: &Launch, name: &str, side: Side) -> Result<Launch, String> {
     let found = launch.failing.iter().find(|(has, _)| has == name);
     let (_, command) = found.ok_or_else(|| format!("no failing command {name}"))?;
@@ -146,7 +148,7 @@ fn start_host(launch: &Launch, ucx: &Ucx, door: Door) -> Result<Peer, String> {
     )
 }
 
-/// A pair of which a process that dies does so without a word: it is meant to.
+/// A pair whose process may die without a report, because the case requires its death.
 fn start(
     launch: &Launch,
     ucx: &Ucx,
@@ -158,7 +160,7 @@ fn start(
     Pair::start(launch, ucx, (door, door), &all)
 }
 
-/// Wants a failure with these words in it.
+/// Requires a failure whose text contains these words.
 fn must_fail<T>(result: Result<T, String>, words: &str) -> Outcome {
     match result {
         Err(error) if error.contains(words) => Ok(()),
@@ -222,7 +224,7 @@ fn leak(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let mut pair = start(&launch, ucx, door, &[])?;
     pair.share(1, BYTES)?;
     pair.share(2, BYTES)?;
-    // That one may fail.
+    // The third export may fail.
     let _third = export(&mut pair, 3);
     for id in 1..3 {
         pair.forget(id)?;
@@ -236,13 +238,13 @@ fn leak(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
 }
 
-/// What is imported one after another, and all at once, with room for a few.
+/// Imports in sequence and all at once, with a limit of a few.
 fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     const IMPORTS: u32 = 12;
     const KEPT_MAX: i64 = 4;
     let variables = [("UCX_XGVMI_ALIAS_MAX", "4")];
     let mut pair = start(launch, ucx, door, &variables)?;
-    // Processes of earlier cells may still be on their way out.
+    // Processes of earlier cases may still be exiting.
     let mut before = aliases(launch)?;
     for _ in 0..QUESTIONS_MAX {
         if before == 0 {
@@ -250,7 +252,7 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         }
         before = aliases(launch)?;
     }
-    // All at once, so that each has a key of its own.
+    // All at once, so each has a key of its own.
     for id in 1..=IMPORTS {
         export(&mut pair, id)?;
     }
@@ -272,7 +274,7 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     for id in 1..=IMPORTS {
         pair.dpu.ask(&format!("unmap {id}"))?;
     }
-    // UCX gives back what is too much when it imports again.
+    // UCX releases imports above the limit at the next import.
     pair.import(1)?;
     pair.check(1, 1)?;
     pair.dpu.ask("unmap 1")?;
@@ -290,7 +292,7 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let all = i64::from(IMPORTS);
     let is_as_it_should_be = match door {
         Door::Absent => [passing, held, after] == [all, all, all + 1],
-        // Of those that found the map full, UCX may keep as many again.
+        // UCX may keep the same number of imports again, of those that found the map full.
         _ => passing <= KEPT_MAX && held == all && after <= 2 * KEPT_MAX,
     };
     match is_as_it_should_be {
@@ -301,7 +303,8 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
 }
 
-/// The host ends, and another one gets the same key number. Keys of 1.18 do not say whose they are.
+/// The host ends, and another one gets the same key number. Keys of 1.18 do not name their
+/// exporter.
 fn restarted(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let launch = failing(launch, "lowest", Side::Host)?;
     let mut pair = start(&launch, ucx, door, &[])?;
@@ -324,7 +327,7 @@ fn restarted(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
 }
 
-/// Whatever goes wrong on the host, once: every export is served in some way, and every byte is right.
+/// One fault on the host: every export is served in some way, and every byte is correct.
 fn survives(launch: &Launch, ucx: &Ucx, door: Door, name: &str) -> Outcome {
     let launch = failing(launch, name, Side::Host)?;
     let variables = [("UCX_XGVMI_POLL_TIMEOUT", "200ms")];
@@ -357,7 +360,7 @@ fn reused_at_once(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let mut pair = start(launch, ucx, door, &variables)?;
     pair.share(1, BYTES)?;
     pair.check(1, 1)?;
-    // The host gives the memory up; the DPU has not heard of that yet.
+    // The host releases the memory; the DPU does not know that yet.
     pair.host.ask("unmap 1")?;
     pair.host.ask("free 1")?;
     let (_, place) = last_words(&export(&mut pair, 2)?)?;
@@ -373,7 +376,7 @@ fn reused_at_once(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     must_fail(checked, "")
 }
 
-/// Of an exported key and where its memory is: the key, and the rest.
+/// Splits the answer of an export into the key and the location of its memory.
 fn last_words(answer: &str) -> Result<(String, String), String> {
     let (key, rest) = answer.split_once(' ').ok_or("a short answer")?;
     Ok((key.to_owned(), rest.to_owned()))
@@ -386,7 +389,7 @@ fn empty_import(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let second = pair.share(2, BYTES);
     if door == Door::Absent {
         must_fail(second, "ucp_mem_map")?;
-        // The same key again is taken, though there is no alias now either.
+        // The same key is accepted again, although there is no alias now either.
         pair.import(2)?;
         return must_fail(pair.check(2, 2), "");
     }
@@ -395,7 +398,7 @@ fn empty_import(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.host.log().map(drop)
 }
 
-/// Where the library can be made to panic, at its doors and in the middle of its work.
+/// Places of injected panics, in the entry points and within the work.
 const PLACES: [(Side, &str); 14] = [
     (Side::Host, "md_query"),
     (Side::Host, "mem_reg"),
@@ -413,14 +416,14 @@ const PLACES: [(Side, &str); 14] = [
     (Side::Dpu, "ucs_rcache_destroy"),
 ];
 
-/// Which of the library's allocations fail, as its debug build takes it: one, each of some, and all from
-/// one on, at the start and in the middle of the work.
+/// Selections of failing allocations, in the format of the library's debug build: one, every n-th,
+/// and all from one on, at the start and in the middle of the work.
 const FAILING: [&str; 18] = [
     "1+", "4+", "12+", "30+", "60+", "80+", "100+", "120+", "160+", "250+", "9", "33", "77", "/1",
     "/2", "/3", "/7", "/20",
 ];
 
-/// Without memory for the library UCX does everything, and every byte is right.
+/// If the library has no memory, UCX handles everything, and every byte is correct.
 fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let found = launch.failing.iter().find(|(has, _)| has == "panic");
     let (_, file) = found.ok_or("no debug library")?;
@@ -428,7 +431,7 @@ fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     short.library = file.join(" ").into();
     let mut told = 0;
     for (at, which) in FAILING.into_iter().enumerate() {
-        // Both sides have all of them, but not each in each UCX: that would take minutes.
+        // Both sides get all selections, but not each in each UCX: that would take minutes.
         let side = match (at + ucx.version.len() + usize::from(ucx.version.ends_with(".1"))) % 2 {
             0 => Side::Host,
             _ => Side::Dpu,
@@ -462,7 +465,7 @@ fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         let mut lines = logs.iter().flatten();
         told += usize::from(lines.any(|line| line.contains("out of memory, UCX handles exports and imports")));
     }
-    // Some fail at the very end, where nothing is begun any more.
+    // Some fail at the very end, where no new work starts.
     match told {
         told if told > FAILING.len() / 2 => Ok(()),
         told => Err(format!(
@@ -471,7 +474,7 @@ fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
 }
 
-/// A panic costs a line; from then on UCX does everything, and every byte is right.
+/// A panic causes one log line. Afterwards UCX handles everything, and every byte is correct.
 fn panics(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let found = launch.failing.iter().find(|(has, _)| has == "panic");
     let (_, file) = found.ok_or("no library that panics")?;
@@ -520,7 +523,7 @@ fn asserts(ucx: &Ucx) -> Result<bool, String> {
     Ok(libucp.windows(SAYS.len()).any(|part| part == SAYS))
 }
 
-/// The host gives memory up and exports other memory at its place, again and again, while the DPU still
+/// The host repeatedly releases memory and exports other memory at its address, while the DPU still
 /// holds all its imports.
 fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let mut pair = start(launch, ucx, door, &[])?;
@@ -530,7 +533,7 @@ fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         if id == 2 && door == Door::Absent && asserts(ucx)? {
             return must_fail(pair.import(id), "it died");
         }
-        // Built without assertions, UCX replaces what it has.
+        // A UCX without assertions replaces the region.
         pair.import(id)?;
         pair.check(id, id)?;
         pair.host.ask(&format!("unmap {id}"))?;
@@ -545,14 +548,14 @@ fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.host.log().map(drop)
 }
 
-/// Where the host's memory is in [`copied`]: far from all that a loader or an allocator chooses.
+/// Address of the host's memory in [`copied`]: far from all addresses of a loader or an allocator.
 const ELSEWHERE: u64 = 0x2000_0000_0000;
 
-/// The defect is UCP's: the library cannot help, a patched UCX does.
+/// The defect is in UCP: the library cannot prevent it, a patched UCX does.
 fn copied(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let mended = launch.mended.iter().any(|name| name == "D24");
     let mut pair = start(launch, ucx, door, &[("UCX_ZCOPY_THRESH", "auto")])?;
-    // Sizes that are copied in: in the request itself, and through a buffer.
+    // Sizes that UCP copies into a request, or through a buffer.
     for (id, bytes) in [(1, 8), (2, 200), (3, 400)] {
         decoy(&mut pair, id, bytes)?;
         let pulled = pair.dpu.ask(&format!("pull {id} {id}"));
@@ -561,7 +564,7 @@ fn copied(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
             false => must_fail(pulled, "bytes are wrong")?,
         }
     }
-    // And copied out: the bytes land in the DPU's own memory.
+    // Sizes that UCP copies from a request: the bytes are written to the DPU's own memory.
     for (id, bytes) in [(4, 100), (5, 400)] {
         decoy(&mut pair, id, bytes)?;
         pair.dpu.ask(&format!("push {id} {}", id + 100))?;
@@ -571,7 +574,7 @@ fn copied(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
             false => must_fail(seen, "bytes are wrong")?,
         }
     }
-    // Where there is no other way, a mended UCX says so.
+    // If there is no other protocol, a patched UCX reports an error.
     if mended {
         decoy(&mut pair, 6, 8)?;
         must_fail(pair.dpu.ask("push 6 106"), "ucp_get_nbx")?;
@@ -580,7 +583,7 @@ fn copied(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.host.log().map(drop)
 }
 
-/// Shares memory of the host's, and maps other memory at the same address in the DPU's process.
+/// Shares the host's memory, and maps other memory at the same address in the DPU's process.
 fn decoy(pair: &mut Pair, id: u32, bytes: u64) -> Outcome {
     let address = ELSEWHERE + (u64::from(id) << 24);
     pair.host.ask(&format!("map {id} {bytes} {id} {address}"))?;

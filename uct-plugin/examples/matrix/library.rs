@@ -1,24 +1,24 @@
-//! What an agent asks of the library itself, and of UCX about it: by names, as a program does that can
-//! do without.
+//! An agent's calls to the library itself, and to UCX about the library: by name, like a program
+//! that also runs without it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 
-/// As `uct-plugin/include/xgvmi.h` has them.
+/// As in `uct-plugin/include/xgvmi.h`.
 type AnnounceFn = unsafe extern "C" fn(*mut c_void, usize) -> isize;
 type AcceptFn = unsafe extern "C" fn(*const c_void, usize) -> i64;
 type StatsFn = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
-/// As `src/ucs/vfs/base/vfs_obj.h` of UCX has it.
+/// As in `src/ucs/vfs/base/vfs_obj.h` of UCX.
 type ReadFileFn = unsafe extern "C" fn(*const c_char, *mut c_void) -> i8;
-/// As `src/ucs/datastruct/string_buffer.h` of UCX has them.
+/// As in `src/ucs/datastruct/string_buffer.h` of UCX.
 type InitFn = unsafe extern "C" fn(*mut c_void);
 type TextFn = unsafe extern "C" fn(*mut c_void) -> *const c_char;
 
-/// Numbers in the header's structure.
+/// Number of fields of the header's structure.
 const NUMBERS: usize = 16;
 
-/// Devices that an emulated adapter may have.
+/// Maximum number of devices of an emulated adapter.
 const DEVICES: u32 = 8;
 
 /// A message with the keys of this process's pools.
@@ -26,11 +26,11 @@ pub(crate) fn announce() -> Result<Vec<u8>, String> {
     let function = find(c"xgvmi_announce")?;
     // SAFETY: the library's function of that name has this type.
     let announce = unsafe { std::mem::transmute::<*mut c_void, AnnounceFn>(function) };
-    // SAFETY: no buffer is given, and its length says so.
+    // SAFETY: no buffer is passed, and the length is zero.
     let needed = unsafe { announce(null_mut(), 0) };
     let room = usize::try_from(needed).map_err(|_| format!("xgvmi_announce: {needed}"))?;
     let mut message = vec![0_u8; room];
-    // SAFETY: the buffer has the length that is given.
+    // SAFETY: the buffer has the given length.
     let written = unsafe { announce(message.as_mut_ptr().cast(), room) };
     match written == needed {
         true => Ok(message),
@@ -40,12 +40,12 @@ pub(crate) fn announce() -> Result<Vec<u8>, String> {
     }
 }
 
-/// Makes aliases of the keys in a message; how many there are.
+/// Creates aliases of the keys in a message and returns their number.
 pub(crate) fn accept(message: &[u8]) -> Result<i64, String> {
     let function = find(c"xgvmi_accept")?;
     // SAFETY: the library's function of that name has this type.
     let accept = unsafe { std::mem::transmute::<*mut c_void, AcceptFn>(function) };
-    // SAFETY: the message has the length that is given.
+    // SAFETY: the message has the given length.
     let ready = unsafe { accept(message.as_ptr().cast(), message.len()) };
     match ready < 0 {
         true => Err(format!("xgvmi_accept: {ready}")),
@@ -53,20 +53,21 @@ pub(crate) fn accept(message: &[u8]) -> Result<i64, String> {
     }
 }
 
-/// The library's numbers, in the order of the header.
+/// The library's counters, in the order of the header.
 pub(crate) fn numbers() -> Result<Vec<u64>, String> {
     let function = find(c"xgvmi_stats")?;
     // SAFETY: the library's function of that name has this type.
     let stats = unsafe { std::mem::transmute::<*mut c_void, StatsFn>(function) };
     let mut numbers = vec![0_u64; NUMBERS];
-    // SAFETY: the numbers have the length that is given.
+    // SAFETY: the buffer has the given length.
     match unsafe { stats(numbers.as_mut_ptr().cast(), 8 * NUMBERS) } {
         0 => Ok(numbers),
         error => Err(format!("xgvmi_stats: {error}")),
     }
 }
 
-/// Threads of this process, and KiB of memory that the library's own file and data have in it.
+/// Number of threads of this process, and resident memory of the library's own file and data in
+/// KiB.
 pub(crate) fn weight() -> Result<String, String> {
     let failed = |error: std::io::Error| error.to_string();
     let threads = std::fs::read_dir("/proc/self/task")
@@ -91,7 +92,7 @@ pub(crate) fn weight() -> Result<String, String> {
     Ok(format!("{threads} {resident}"))
 }
 
-/// What stands in one of the library's files in UCX's virtual file system.
+/// The content of one of the library's files in UCX's virtual file system.
 pub(crate) fn file(libucp: Option<&Path>, name: &str) -> Result<String, String> {
     let libucp = libucp
         .ok_or("no UCX by name")?
@@ -116,17 +117,17 @@ pub(crate) fn file(libucp: Option<&Path>, name: &str) -> Result<String, String> 
     for device in 0..DEVICES {
         let path = format!("/uct/component/ib/memory_domain/mlx5_{device}/xgvmi/{name}");
         let path = CString::new(path).map_err(|error| error.to_string())?;
-        // Several times as long as UCX's buffer is.
+        // Several times as long as UCX's buffer.
         let mut buffer = [0_u64; 32];
         let buffer = buffer.as_mut_ptr().cast();
-        // SAFETY: the buffer has room for UCX's.
+        // SAFETY: the buffer has space for UCX's.
         unsafe { init(buffer) };
         // SAFETY: the path ends in a zero byte, and the buffer is initialised.
         let status = unsafe { read(path.as_ptr(), buffer) };
         // SAFETY: as above.
         let found = unsafe { CStr::from_ptr(text(buffer)) };
         let found = found.to_string_lossy().trim_end().to_owned();
-        // SAFETY: nothing uses the buffer any more.
+        // SAFETY: the buffer is no longer in use.
         unsafe { cleanup(buffer) };
         if status == 0 {
             return Ok(found);
@@ -135,7 +136,7 @@ pub(crate) fn file(libucp: Option<&Path>, name: &str) -> Result<String, String> 
     Err(format!("no file {name}"))
 }
 
-/// A function of the library, however it came into the process.
+/// A function of the library, loaded in any way.
 fn find(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: the name ends in a zero byte.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -145,7 +146,7 @@ fn find(name: &CStr) -> Result<*mut c_void, String> {
     find_in(c"libuct_ib_mlx5_xgvmi.so.0", name)
 }
 
-/// A function of a library that is loaded, or of one that it needs.
+/// A function of a loaded library, or of one of its dependencies.
 fn find_in(library: &CStr, name: &CStr) -> Result<*mut c_void, String> {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
     // SAFETY: the name ends in a zero byte; nothing is loaded.

@@ -1,6 +1,6 @@
-//! `matrix`: the library with each UCX that is there, by each door, with each kind of peer. A host
-//! and a DPU process, started by commands that are given, exchange a memory key; the DPU moves the
-//! host's bytes and checks every one of them.
+//! `matrix`: tests the library with each installed UCX, each way of loading it, and each kind of
+//! peer. A host and a DPU process, started by the given commands, exchange a memory key. The DPU
+//! moves the host's bytes and checks every one of them.
 
 mod agent;
 mod cases;
@@ -50,7 +50,7 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
 
 Exit codes: 0 all passed, 1 some failed, 2 wrong usage.";
 
-/// What was asked for.
+/// The command-line arguments.
 struct Arguments {
     launch: Launch,
     versions: Vec<Ucx>,
@@ -58,7 +58,7 @@ struct Arguments {
     only: Vec<String>,
 }
 
-/// A UCX that is there.
+/// An installed UCX.
 #[derive(Clone, Debug)]
 struct Ucx {
     version: String,
@@ -144,7 +144,7 @@ impl Arguments {
     }
 }
 
-/// False for a door that this UCX does not have.
+/// False for a way of loading that this UCX does not have.
 fn fits(case: &Case, door: Door, ucx: &Ucx, arguments: &Arguments) -> bool {
     let has_plugins = ucx.has_plugin_path() && arguments.launch.plugins.is_some();
     let can_fail = |name: &str| arguments.launch.failing.iter().any(|(has, _)| has == name);
@@ -156,12 +156,12 @@ fn fits(case: &Case, door: Door, ucx: &Ucx, arguments: &Arguments) -> bool {
 }
 
 impl Ucx {
-    /// Since 1.22, UCX loads what is in `UCX_PLUGIN_PATH`.
+    /// Since 1.22, UCX loads modules from `UCX_PLUGIN_PATH`.
     fn has_plugin_path(&self) -> bool {
         self.is_since((1, 22))
     }
 
-    /// Before 1.18, the library stays out.
+    /// Before 1.18, the library stays inactive.
     fn is_known(&self) -> bool {
         self.is_since((1, 18))
     }
@@ -170,7 +170,7 @@ impl Ucx {
         let mut numbers = self.version.split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= version,
-            // The name of a tree that somebody builds.
+            // The name of a locally built tree.
             _ => version <= (1, 18),
         }
     }
@@ -258,7 +258,7 @@ fn json(rows: &[Row]) -> String {
     format!("{:#}\n", serde_json::json!({ "rows": rows }))
 }
 
-/// Writes a line; where nobody reads it any more, there is nobody to be told.
+/// Writes a line. An error is ignored, because there is no other output.
 fn say(to: &mut dyn io::Write, line: &str) {
     let _written = writeln!(to, "{line}").and_then(|()| to.flush());
 }

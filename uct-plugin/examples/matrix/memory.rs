@@ -1,10 +1,10 @@
-//! Memory of an agent, and the pattern that is in it.
+//! Memory of an agent with its pattern.
 
 use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
 
-/// Pages of this process, straight from the system and straight back to it.
+/// Pages of this process, mapped from the system and unmapped to it.
 #[derive(Debug)]
 pub(crate) struct Pages {
     start: NonNull<u8>,
@@ -16,14 +16,14 @@ impl Pages {
         Self::map_at(std::ptr::null_mut(), bytes)
     }
 
-    /// Maps pages at this address, where nothing may be yet, or anywhere if it is null.
+    /// Maps pages at this address, which must be free, or anywhere if it is null.
     pub(crate) fn map_at(address: *mut c_void, bytes: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         if !address.is_null() {
             flags |= libc::MAP_FIXED_NOREPLACE;
         }
-        // SAFETY: a new anonymous mapping touches nothing that is there.
+        // SAFETY: a new anonymous mapping replaces no existing one.
         let start = unsafe { libc::mmap(address, bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -44,14 +44,14 @@ impl Pages {
         }
     }
 
-    /// Puts something there that is not the pattern.
+    /// Overwrites the memory with other bytes than the pattern.
     pub(crate) fn spoil(&mut self, seed: u32) {
         for (at, byte) in self.as_mut().iter_mut().enumerate() {
             *byte = !pattern(seed, at);
         }
     }
 
-    /// Bytes that are not those of the pattern.
+    /// Number of bytes that differ from the pattern.
     fn mismatches(&mut self, seed: u32) -> usize {
         let bytes = self.as_mut().iter().enumerate();
         bytes
@@ -59,7 +59,7 @@ impl Pages {
             .count()
     }
 
-    /// Wants the pattern in all of them.
+    /// Requires the pattern in all bytes.
     pub(crate) fn check(&mut self, seed: u32) -> Result<(), String> {
         match self.mismatches(seed) {
             0 => Ok(()),
@@ -68,20 +68,20 @@ impl Pages {
     }
 
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is this object's own, as long as it says; the adapter writes to it
-        // only while an operation of the same thread is under way.
+        // SAFETY: the mapping belongs to this object and has this length; the adapter writes to it
+        // only during an operation of the same thread.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this object's own.
+        // SAFETY: the mapping belongs to this object.
         unsafe { libc::munmap(self.address(), self.bytes) };
     }
 }
 
-/// Each byte depends on the seed and on all of its offset.
+/// Each byte depends on the seed and on the whole offset.
 fn pattern(seed: u32, at: usize) -> u8 {
     let mixed = (at as u64 ^ u64::from(seed) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.to_be_bytes()[0]

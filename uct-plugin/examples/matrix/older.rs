@@ -1,5 +1,5 @@
-//! A UCX before 1.18, which has no functions for exported memory: what a program does with it is the
-//! same with the library and without.
+//! A UCX before 1.18, which has no functions for exported memory: a program behaves the same with
+//! the library and without.
 
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::io::{self, Write as _};
@@ -18,10 +18,10 @@ use crate::memory::Pages;
 use crate::peer::{Door, Launch, Peer, Side};
 use crate::{Ucx, say};
 
-/// The API of the oldest UCX that is tried. UCX warns of programs that want a newer one than it has.
+/// The API of the oldest tested UCX. UCX warns if a program requests a newer one.
 const API: (c_uint, c_uint) = (1, 10);
 
-/// Registered, so that every operation of a memory domain that the library knows has been called.
+/// Registered memory, so each memory-domain operation that the library knows is called.
 const BYTES: usize = 65_536;
 
 pub(crate) const CASES: &[Case] = &[Case {
@@ -55,7 +55,7 @@ fn left_alone(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     if !is_as_it_should_be {
         return Err(format!("{with:?} instead of {plain:?}"));
     }
-    // It has nothing that the library stands in front of, or is refused, which is one line.
+    // It has none of the replaced operations, or the library refuses it with one line.
     let lines: Vec<_> = log.iter().filter(|line| line.contains("XGVMI")).collect();
     match lines.len() {
         0 | 1 => Ok(()),
@@ -69,7 +69,7 @@ pub(crate) fn main(libucp: Option<PathBuf>) -> ExitCode {
         .ok_or_else(|| "no libucp".to_owned())
         .and_then(|libucp| work(&libucp.to_string_lossy()));
     // UCX writes its log through the C library's buffers.
-    // SAFETY: a null stream stands for all of them.
+    // SAFETY: a null stream means all streams.
     unsafe { libc::fflush(null_mut()) };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -102,7 +102,7 @@ type CleanupFn = unsafe extern "C" fn(ucp_context_h);
 fn work(libucp: &str) -> Result<(), String> {
     let tell = |line: String| say(&mut io::stdout(), &format!("> {line}"));
     let name = CString::new(libucp).map_err(|error| error.to_string())?;
-    // SAFETY: it is a UCX, whose constructors ask for nothing.
+    // SAFETY: it is a UCX, whose constructors have no preconditions.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Err(format!("cannot open {libucp}"));
@@ -137,7 +137,7 @@ fn work(libucp: &str) -> Result<(), String> {
         0 => Ok(()),
         status => Err(format!("{what}: {status}")),
     };
-    // SAFETY: the function takes nothing and gives a constant.
+    // SAFETY: the function has no arguments and returns a constant.
     let version = unsafe { CStr::from_ptr(version()) };
     tell(format!("version {}", version.to_string_lossy()));
     let params = ucp_params_t {
@@ -146,7 +146,7 @@ fn work(libucp: &str) -> Result<(), String> {
         ..Default::default()
     };
     let mut context = null_mut();
-    // SAFETY: the parameters name their fields; without a configuration, UCX reads its own.
+    // SAFETY: the mask selects the set fields; without a configuration, UCX reads its own.
     let status = unsafe { init(API.0, API.1, &raw const params, null(), &raw mut context) };
     check("ucp_init", status)?;
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())?;
@@ -161,22 +161,22 @@ fn work(libucp: &str) -> Result<(), String> {
             ..Default::default()
         };
         let mut memh = null_mut();
-        // SAFETY: the context is open and the memory there.
+        // SAFETY: the context is open, and the memory exists.
         check("ucp_mem_map", unsafe {
             map(context, &raw const params, &raw mut memh)
         })?;
         let (mut key, mut bytes) = (null_mut(), 0);
-        // SAFETY: the handle was just made.
+        // SAFETY: the handle was just created.
         check("ucp_rkey_pack", unsafe {
             pack(context, memh, &raw mut key, &raw mut bytes)
         })?;
         // SAFETY: the key was just packed.
         unsafe { release(key) };
-        // SAFETY: the handle is not used any more.
+        // SAFETY: the handle is no longer in use.
         check("ucp_mem_unmap", unsafe { unmap(context, memh) })?;
         tell(format!("round {round}, a key of {bytes} bytes"));
     }
-    // SAFETY: nothing is left in it.
+    // SAFETY: it has no objects.
     unsafe { cleanup(context) };
     tell("the end".to_owned());
     io::stdout().flush().map_err(|error| error.to_string())

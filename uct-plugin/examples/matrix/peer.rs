@@ -1,5 +1,5 @@
-//! One end of a pair: a process on a function, with or without the library, that does what it is
-//! told by lines.
+//! One end of a pair: a process on a function, with or without the library, that executes requests.
+//! A request is a line of text.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -7,20 +7,20 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::Ucx;
 
-/// How the library comes into a process.
+/// The way of loading the library into a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// Not at all.
+    /// The library is not loaded.
     Absent,
-    /// Preloaded.
+    /// As a preload.
     Preload,
     /// As a plugin of UCX.
     Plugin,
     /// Both ways at once.
     Both,
-    /// Found by a patched UCX, in its module directory.
+    /// A patched UCX finds it in its module directory.
     Module,
-    /// By `dlopen`, once the process has a context and exported memory.
+    /// By `dlopen`, after the process has a context and exported memory.
     Late,
 }
 
@@ -44,7 +44,7 @@ impl Door {
         matches!(self, Self::Preload | Self::Both)
     }
 
-    /// As [`Door::sign`], if it is in when UCX is initialised.
+    /// Like [`Door::sign`], if the library is loaded when UCX is initialised.
     const fn sign_at_start(self) -> Option<&'static str> {
         match self {
             Self::Late => None,
@@ -52,7 +52,7 @@ impl Door {
         }
     }
 
-    /// What the library says when it is in.
+    /// Part of the library's log line in a process that uses it.
     const fn sign(self) -> Option<&'static str> {
         match self {
             Self::Absent => None,
@@ -62,7 +62,7 @@ impl Door {
     }
 }
 
-/// How processes are started.
+/// Parameters of the processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) library: PathBuf,
@@ -71,25 +71,25 @@ pub(crate) struct Launch {
     pub(crate) plugins: Option<PathBuf>,
     /// The UCX is patched, and finds the library in its module directory.
     pub(crate) finds_modules: bool,
-    /// Defects that the UCX has no more.
+    /// Defects that this UCX no longer has.
     pub(crate) mended: Vec<String>,
-    /// Commands in place of `host` or `dpu`, with what goes wrong there.
+    /// Commands for `host` or `dpu` with an injected fault.
     pub(crate) failing: Vec<(String, Vec<String>)>,
-    /// All copies of UCX that are there.
+    /// All installed copies of UCX.
     pub(crate) others: Vec<Ucx>,
 }
 
-/// On which function a process runs.
+/// Function of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Host,
     Dpu,
 }
 
-/// Seconds after which a process that still runs is ended: a case takes one or two.
+/// Time limit of a process in seconds: a case takes one or two.
 const LIMIT_SECONDS: &str = "60";
 
-/// Preloads the library behind what the launcher preloads, and becomes the program.
+/// Adds the library to the launcher's preloads, and executes the program.
 const PRELOAD: &str =
     r#"LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$1"; export LD_PRELOAD; shift; exec "$@""#;
 
@@ -100,12 +100,12 @@ pub(crate) struct Peer {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// What it said beside its answers.
+    /// Its lines other than answers.
     log: Vec<String>,
 }
 
 impl Peer {
-    /// How a process is started that does what `mode` says.
+    /// The command of a process with the given mode.
     pub(crate) fn command(
         launch: &Launch,
         ucx: &Ucx,
@@ -123,16 +123,17 @@ impl Peer {
         let mut command = Command::new("timeout");
         command.arg(LIMIT_SECONDS).args(words).arg("env");
         for (name, value) in [
-            // Loopback connections must go over the adapter, or the bytes would never be on it.
+            // Loopback connections must use the adapter, otherwise the bytes would bypass it.
             ("UCX_TLS", "rc_x"),
-            // Data of imported memory is not in this process: no protocol may copy it by the CPU.
+            // The data of imported memory is not in this process: no protocol may copy it by the
+            // CPU.
             ("UCX_ZCOPY_THRESH", "0"),
             ("UCX_XGVMI_LOG_LEVEL", "debug"),
         ] {
             command.arg(format!("{name}={value}"));
         }
         if door.sign_at_start().is_none() {
-            // The variables of a library that is not there are unused indeed.
+            // Without the library, its variables are unused.
             command.arg("UCX_WARN_UNUSED_ENV_VARS=n");
         }
         if let Some(dir) = &ucx.libraries {
@@ -156,7 +157,7 @@ impl Peer {
         Ok(command)
     }
 
-    /// Runs a process to its end: its lines, and whether it succeeded.
+    /// Runs a process to its end. Returns its lines, and whether it succeeded.
     pub(crate) fn output(mut command: Command) -> Result<(Vec<String>, bool), String> {
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = command.output();
@@ -198,14 +199,14 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Has one thing done; the answer's words, if it was.
+    /// Sends a request. Returns the words of the answer if it succeeded.
     pub(crate) fn ask(&mut self, request: &str) -> Result<String, String> {
         let sent = writeln!(self.input, "{request}").and_then(|()| self.input.flush());
         sent.map_err(|error| format!("{}: {request}: {error}", self.name))?;
         self.answer(request)
     }
 
-    /// Lets it end, and gives what it has logged, whatever that is.
+    /// Ends it and returns its log, with any content.
     pub(crate) fn log(mut self) -> Result<Vec<String>, String> {
         self.ask("quit")?;
         let status = self.child.wait().map_err(|error| error.to_string())?;
@@ -215,7 +216,7 @@ impl Peer {
         }
     }
 
-    /// Lets it end, and checks that the library was in it if it should.
+    /// Ends it, and checks whether it used the library as intended.
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.ask("quit")?;
         let status = self.child.wait().map_err(|error| error.to_string())?;
@@ -269,7 +270,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // After `end` it is gone already; otherwise there is nothing to be done about a failure.
+        // After `end` it no longer exists; otherwise a failure has no remedy.
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
     }

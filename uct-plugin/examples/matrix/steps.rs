@@ -1,5 +1,6 @@
-//! Counts the instructions of a call, one by one: the processor traps after each while its trap flag
-//! is set. Exact and the same on a busy machine, which times are not. Only on x86_64.
+//! Counts the instructions of a call by single-stepping: the processor traps after each instruction
+//! while its trap flag is set. The counts are exact and independent of the load of the machine.
+//! Only on x86_64.
 
 use std::fs;
 use std::ptr::null_mut;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::context::Context;
 use crate::memory::Pages;
 
-/// Where an object is in this process, and instructions that were carried out there.
+/// Address range of an object in this process, and the number of instructions executed there.
 struct Object {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -25,7 +26,7 @@ impl Object {
     }
 }
 
-/// What the launcher has preloaded, if anything: it stands for the kernel and the adapter.
+/// The launcher's preload, if there is one: it represents the kernel and the adapter.
 static DEVICE: Object = Object::new();
 /// The library under test.
 static LIBRARY: Object = Object::new();
@@ -36,10 +37,11 @@ const LIBRARY_FILE: &str = "libuct_ib_mlx5_xgvmi.so";
 
 /// Bytes of a buffer.
 const BYTES: usize = 65_536;
-/// Where the first buffer is, and how far apart they are: what UCX's tables cost depends on addresses.
+/// Address of the first buffer, and the distance of the buffers: the cost of UCX's tables depends on
+/// addresses.
 const PLACE: usize = 0x20_0000_0000;
 const PLACE_BYTES: usize = 1 << 20;
-/// Buffers that are registered before, so that tables have room.
+/// Number of buffers registered in advance, so tables have space.
 const BEFORE: usize = 256;
 
 #[cfg(target_arch = "x86_64")]
@@ -48,7 +50,7 @@ extern "C" fn on_step(
     _info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel gives a context of this type to a handler that wants one.
+    // SAFETY: the kernel passes a context of this type to a handler with SA_SIGINFO.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let at = usize::try_from(registers[libc::REG_RIP as usize]).unwrap_or(0);
     let holds = |object: &&Object| {
@@ -59,14 +61,15 @@ extern "C" fn on_step(
     steps.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Instructions of the work in the library, and in all but the library and the device.
+/// Instructions of the work in the library, and outside both the library and the device.
 type Steps = (u64, u64);
 
 #[cfg(target_arch = "x86_64")]
 fn count<R>(work: impl FnOnce() -> R) -> (R, Steps) {
     LIBRARY.steps.store(0, Ordering::Relaxed);
     REST.steps.store(0, Ordering::Relaxed);
-    // SAFETY: sets the trap flag; from here on each instruction ends in the handler, which only counts.
+    // SAFETY: sets the trap flag; from here on each instruction traps to the handler, which only
+    // counts.
     unsafe { std::arch::asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
     let result = work();
     // SAFETY: clears the flag.
@@ -80,8 +83,8 @@ fn count<R>(work: impl FnOnce() -> R) -> (R, Steps) {
     (work(), (0, 0))
 }
 
-/// Instructions of `ucp_mem_map` of new memory and of `ucp_rkey_pack`, in the library and beside it, each
-/// the least of as many calls: now and then a table grows.
+/// Instructions of `ucp_mem_map` of new memory and of `ucp_rkey_pack`, inside the library and
+/// outside it. The minimum of `calls` calls, because a table grows from time to time.
 pub(crate) fn run(context: Context, calls: usize) -> Result<String, String> {
     prepare()?;
     let mut registrations = Vec::new();

@@ -1,6 +1,6 @@
-//! Two threads in four contexts that export, import, move, verify and give up memory, while the
-//! process forks and is interrupted by signals. All in one process: an exporter and its importer are
-//! two of its contexts.
+//! Two threads in four contexts that export, import, move, verify and release memory, while the
+//! process forks and receives signals. All contexts are in one process: each pair of exporter and
+//! importer is two of them.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,29 +13,30 @@ use crate::memory::Pages;
 
 const CONTEXTS: usize = 4;
 const THREADS: u64 = 2;
-/// Bytes of a buffer: a page, more than one, and an odd number. Below 1 KiB UCP would copy by the CPU.
+/// Bytes of a buffer: a page, several pages, and an unaligned length. Below 1 KiB UCP would copy by
+/// the CPU.
 const SIZES: [usize; 3] = [4096, 65_536, 100_001];
-/// Children that are forked while the threads work.
+/// Maximum number of children that are forked during the work.
 const FORKS_MAX: u64 = 8;
-/// Time between two signals, in microseconds.
+/// Interval of the signals, in microseconds.
 const TICK_US: i64 = 2000;
-/// Buffers of a thread that are exported at a time, so that releases fall between others' exports.
+/// Number of exported buffers per thread, so that releases fall between others' exports.
 const HELD: usize = 3;
-/// Where the first thread's buffers are, and how far apart those of two threads and two buffers are:
-/// the cache of imports holds regions of memory that is gone, and two threads that import parts of
-/// one at a time are more than UCP itself can stand (docs/DEFECTS.md, D13).
+/// Address of the first thread's buffers, and the distances between threads and between buffers. The
+/// import cache keeps regions of released memory. UCP itself fails if two threads import parts of
+/// one region at the same time (docs/DEFECTS.md, D13).
 const PLACE: usize = 0x20_0000_0000;
 const PLACES_OF_A_THREAD: usize = 0x1_0000_0000;
 const PLACE_BYTES: usize = 1 << 20;
 
-/// Signals that came.
+/// Number of received signals.
 static TICKS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn on_tick(_signal: c_int) {
     TICKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Does as many rounds in each thread. Says what was done.
+/// Runs `rounds` rounds in each thread. Returns a summary.
 pub(crate) fn run(ucp: &'static Ucp, rounds: u64) -> Result<String, String> {
     let contexts = (0..CONTEXTS)
         .map(|_| Context::open(ucp, true))
@@ -75,8 +76,8 @@ pub(crate) fn run(ucp: &'static Ucp, rounds: u64) -> Result<String, String> {
     Ok(format!("{bytes} {forks} {ticks}"))
 }
 
-/// Lets each context import from each other one once, by one thread: two threads that import from a
-/// new exporter at a time are more than UCP itself can stand (docs/DEFECTS.md, D12).
+/// Imports once from each context into each other context, with one thread: concurrent first
+/// imports from one exporter fail in UCP itself (docs/DEFECTS.md, D12).
 fn meet(contexts: &[Context]) -> Result<(), String> {
     let pages = Pages::map(SIZES[0]).map_err(|error| error.to_string())?;
     for exporter in contexts {
@@ -94,7 +95,7 @@ fn meet(contexts: &[Context]) -> Result<(), String> {
 /// A buffer that is exported by one context and imported by another.
 struct Shared<'a> {
     pages: Pages,
-    /// Which of its thread's places it has.
+    /// Index of its buffer in its thread.
     place: usize,
     exporter: &'a Context,
     memh: ucx_sys::ucp_mem_h,
@@ -106,13 +107,14 @@ impl Shared<'_> {
     fn end(self) -> Result<(), String> {
         self.importer.unmap(self.imported)?;
         self.exporter.unmap(self.memh)?;
-        // With the pages, UCX's cache loses the registration, and the pool's key comes back.
+        // Unmapping the pages removes the registration from UCX's cache, and the pool's key is
+        // released.
         drop(self.pages);
         Ok(())
     }
 }
 
-/// One thread's rounds. Returns how many bytes were moved, all of which were right.
+/// The rounds of one thread. Returns the number of moved bytes, which were all correct.
 fn work(contexts: &[Context], number: u64, rounds: u64) -> Result<u64, String> {
     let loopbacks = contexts
         .iter()
@@ -123,7 +125,7 @@ fn work(contexts: &[Context], number: u64, rounds: u64) -> Result<u64, String> {
     let first_place = PLACE + usize::try_from(number).unwrap_or(0) * PLACES_OF_A_THREAD;
     let mut bytes_moved = 0;
     for round in 0..rounds {
-        // Every pair of contexts comes up in turn, in another order in each thread.
+        // Selects every pair of contexts in turn, in another order in each thread.
         let mixed = (round * THREADS + number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let pick = |shift: u32, count: usize| (mixed >> shift) as usize % count;
         let (exporter, at) = (&contexts[pick(0, CONTEXTS)], pick(8, CONTEXTS));
@@ -165,8 +167,8 @@ fn work(contexts: &[Context], number: u64, rounds: u64) -> Result<u64, String> {
     Ok(bytes_moved)
 }
 
-/// Forks children that end at once, one after the other, until the threads are done. UCX lets go of
-/// its caches before each. Returns how many.
+/// Forks children that exit at once, one after the other, until the threads are done. UCX releases
+/// its caches before each fork. Returns their number.
 fn forks(done: &AtomicBool) -> Result<u64, String> {
     let mut forks = 0;
     while !done.load(Ordering::Relaxed) && forks < FORKS_MAX {
@@ -179,7 +181,7 @@ fn forks(done: &AtomicBool) -> Result<u64, String> {
             _ => return Err(format!("fork: {}", std::io::Error::last_os_error())),
         }
         let mut status = 0;
-        // SAFETY: waits for the child that was just made.
+        // SAFETY: waits for the child that was just created.
         while unsafe { libc::waitpid(pid, &raw mut status, 0) } != pid {
             if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
                 return Err(format!("waitpid: {}", std::io::Error::last_os_error()));
@@ -193,7 +195,7 @@ fn forks(done: &AtomicBool) -> Result<u64, String> {
     Ok(forks)
 }
 
-/// Signals at short intervals, as long as it lives.
+/// Signals at short intervals, until the drop.
 struct Ticking;
 
 impl Ticking {

@@ -1,11 +1,11 @@
-//! Where the tests find the library and stock UCX.
+//! Locations of the library and of stock UCX for the tests.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The library under test, which cargo puts beside the tests.
+/// The library under test, which cargo builds beside the tests.
 pub(crate) fn library() -> PathBuf {
     let test = env::current_exe().expect("the test's own path");
     let library = test.with_file_name("libuct_ib_mlx5_xgvmi.so");
@@ -17,7 +17,7 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
-/// What a program says, in a limited time.
+/// Output of a program, with a time limit.
 pub(crate) fn run(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     Command::new("timeout")
         .arg("60")
@@ -58,19 +58,19 @@ pub(crate) fn compile(source: &str, output: &Path, flags: &[&str]) {
     stdout(Path::new("cc"), &arguments, &[]);
 }
 
-/// Stock UCX as the set-up leaves it in its cache.
+/// Stock UCX in the cache of the set-up.
 #[derive(Debug)]
 pub(crate) struct Stock {
     /// `libucp.so.0` and its companions, with the modules in `ucx/`.
     pub(crate) libraries: PathBuf,
-    /// `ucx_info` and others.
+    /// `ucx_info` and other tools.
     pub(crate) tools: PathBuf,
     /// The public headers.
     pub(crate) include: PathBuf,
 }
 
 impl Stock {
-    /// Stock UCX of `$XGVMI_VENV`, else of the set-up's cache; `None` if there was no set-up.
+    /// Stock UCX of `$XGVMI_VENV`, otherwise of the set-up's cache; `None` without a set-up.
     pub(crate) fn find() -> Option<Self> {
         let venvs: Vec<PathBuf> = match env::var_os("XGVMI_VENV") {
             Some(venv) => vec![venv.into()],
@@ -112,7 +112,7 @@ fn cache() -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|home| home.join(".cache/xgvmi")))
 }
 
-/// Says that a test was skipped, and why.
+/// Prints the name of a skipped test and the reason.
 #[expect(
     clippy::print_stdout,
     reason = "the test run counts the skips by their lines"
