@@ -1,9 +1,9 @@
-//! Gives the library the name by which UCX and the loader know it, and binds it to itself.
+//! Linker options: the library's SONAME for UCX and the loader, and binding of its own symbols.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // UCX asks for modules by a name that ends like the file name of its own libucs; the installed
-    // files are links to this name.
+    // UCX opens modules by a name with the same ending as the file name of its own libucs. The
+    // installed files are links to this name.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuct_ib_mlx5_xgvmi.so.0");
     // The library defines names that UCX defines too. Without this, its own references to them
     // could end up in UCX.

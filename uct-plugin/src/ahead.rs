@@ -4,7 +4,7 @@
 //! # Message, version 1
 //! All numbers are little-endian.
 //!
-//! | at | bytes | what |
+//! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | `XGVMIALL` |
 //! | 8 | 2 | version, 1 |
@@ -13,7 +13,7 @@
 //!
 //! A part:
 //!
-//! | at | bytes | what |
+//! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 32 | adapter, as UCX compares it |
 //! | 32 | 1 | bytes of an exported key: 6, or 14 with its exporter's number |

@@ -56,7 +56,7 @@ pub(crate) enum Refusal {
     },
 }
 
-/// Memory whose chunks are wanted.
+/// Memory with chunks to search for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// libibverbs' context and protection domain of the memory domain.

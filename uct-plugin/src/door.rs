@@ -1,7 +1,7 @@
 //! Two ways of redirecting UCX's calls, preload and plugin, and the constructor's part in them.
 //!
-//! Preload (door S): the library defines UCX's names, so the loader fills UCX's operations table
-//! with the functions of this library. Plugin (door P): the library is loaded after UCX's mlx5
+//! Preload: the library defines UCX's names, so the loader fills UCX's operations table
+//! with the functions of this library. Plugin: the library is loaded after UCX's mlx5
 //! module and writes its functions into the table. If that UCX has a registration table for them,
 //! see [`crate::door_table`].
 

@@ -118,9 +118,9 @@ fn alias_of(
         };
     }
     // The exporter of any other key destroys it after use. A cached alias of it would then refer to
-    // no key or to another key. A pooled key can also have another tag, if an earlier key of its pool
-    // had the same index. The map then contains its alias if the exporter announced it. The key must
-    // carry the exporter's number: without the number it could be a key of UCX's own.
+    // no key or to another key. A pooled key can also have another tag, if an earlier key of its
+    // pool had the same index. The map then contains its alias if the exporter announced it. The
+    // key must carry the exporter's number: without the number it could be a key of UCX's own.
     if remote.owner == UNKNOWN {
         return None;
     }

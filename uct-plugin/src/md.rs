@@ -185,8 +185,8 @@ impl Md {
         }
     }
 
-    /// Verifies the usual form of binds with a key of the pool, if it has a free one. After a failure the
-    /// first export reports it.
+    /// Verifies the usual form of binds with a key of the pool, if it has a free one. After a failure
+    /// the first export reports it.
     fn prove(&self) {
         let (Some(host), Some(device)) = (self.host(), self.device()) else {
             return;
@@ -415,8 +415,8 @@ pub(crate) unsafe fn is_served(object: &'static Object, md: MdHandle) -> bool {
 /// The memory domain, if it is served and the library works.
 ///
 /// # Safety
-/// `md` must be an open memory domain of the object, and the result is not kept beyond the operation
-/// on it: UCX closes no memory domain while an operation on it runs.
+/// `md` must be an open memory domain of the object. The caller drops the result before the end of
+/// the operation on it: UCX closes no memory domain while an operation on it runs.
 #[inline]
 pub(crate) unsafe fn get<'a>(object: &'static Object, md: MdHandle) -> Option<&'a Md> {
     // SAFETY: by the contract of this function.
@@ -435,7 +435,7 @@ pub(crate) unsafe fn get<'a>(object: &'static Object, md: MdHandle) -> Option<&'
 #[inline]
 pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
     let served = place_of(md.addr())?.served.load(Ordering::Acquire);
-    // SAFETY: it was published by `opened`, and its place keeps it until UCX closes the memory domain.
+    // SAFETY: `opened` published it, and its slot keeps it until UCX closes the memory domain.
     unsafe { served.as_ref() }
 }
 

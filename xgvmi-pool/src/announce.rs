@@ -4,7 +4,7 @@
 //! # Format, version 1
 //! All numbers are little-endian.
 //!
-//! | at | bytes | what |
+//! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | `XGVMIANN` |
 //! | 8 | 2 | version, 1 |

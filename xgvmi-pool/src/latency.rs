@@ -114,7 +114,8 @@ pub struct PoolLatencies {
     pub create: Latency,
     /// Destroying a key.
     pub destroy: Latency,
-    /// A chain of requests with at least one bind, from posting to completion. One chain in 64 is timed.
+    /// A chain of requests with at least one bind, from posting to completion. One chain in 64 is
+    /// timed.
     pub bind: Latency,
     /// A chain of invalidations, from posting to completion. One chain in 64 is timed.
     pub invalidate: Latency,

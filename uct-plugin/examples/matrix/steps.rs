@@ -37,8 +37,8 @@ const LIBRARY_FILE: &str = "libuct_ib_mlx5_xgvmi.so";
 
 /// Bytes of a buffer.
 const BYTES: usize = 65_536;
-/// Address of the first buffer, and the distance of the buffers: the cost of UCX's tables depends on
-/// addresses.
+/// Address of the first buffer, and the distance of the buffers: the cost of UCX's tables depends
+/// on addresses.
 const PLACE: usize = 0x20_0000_0000;
 const PLACE_BYTES: usize = 1 << 20;
 /// Number of buffers registered in advance, so tables have space.

@@ -22,9 +22,9 @@ const FORKS_MAX: u64 = 8;
 const TICK_US: i64 = 2000;
 /// Number of exported buffers per thread, so that releases fall between others' exports.
 const HELD: usize = 3;
-/// Address of the first thread's buffers, and the distances between threads and between buffers. The
-/// import cache keeps regions of released memory. UCP itself fails if two threads import parts of
-/// one region at the same time (docs/DEFECTS.md, D13).
+/// Address of the first thread's buffers, and the distances between threads and between buffers.
+/// The import cache keeps regions of released memory. UCP itself fails if two threads import parts
+/// of one region at the same time (docs/DEFECTS.md, D13).
 const PLACE: usize = 0x20_0000_0000;
 const PLACES_OF_A_THREAD: usize = 0x1_0000_0000;
 const PLACE_BYTES: usize = 1 << 20;

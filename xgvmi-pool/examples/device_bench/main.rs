@@ -79,7 +79,7 @@ fn proof(context: &Context) -> Outcome<()> {
     Ok(())
 }
 
-/// A pool with `keys` keys.
+/// A device and a pool that already has all keys of a run.
 fn open(
     context: &Context,
     invalidate: Invalidate,

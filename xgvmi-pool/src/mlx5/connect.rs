@@ -58,10 +58,10 @@ impl Loopback {
     /// Finds the routes of the requested port, or of the first active one.
     ///
     /// A global route is always present, as in stock UCX for this queue pair. On InfiniBand it
-    /// leads to the requested entry of the GID table, or to the first one. If that entry is empty
-    /// and the port does not require a global route, the local identifier is used. On Ethernet the
-    /// route leads to the requested entry, or to the first entry in UCX's order (RoCE v2 before v1,
-    /// IPv4 before IPv6) that the kernel resolves.
+    /// leads to the requested entry of the GID table, or to the first one. The local identifier is
+    /// the fallback if the port does not require a global route. On Ethernet the route leads to the
+    /// requested entry, or to the first entry in UCX's order (RoCE v2 before v1, IPv4 before IPv6)
+    /// that the kernel resolves.
     ///
     /// # Errors
     /// If the port is not active, or a required GID is not available.

@@ -101,7 +101,8 @@ impl Function {
         &self.name
     }
 
-    /// What pool and alias map work on. The first call opens it with the options; later ones give the same.
+    /// The device for the pool and the alias map. The first call opens it with the options; later calls
+    /// return the same device.
     ///
     /// # Errors
     /// The errors of [`Mlx5Device::open`].

@@ -39,7 +39,8 @@ pub(super) fn read(
         what: format!("a read of {} bytes", into.len()),
     };
     let len = u32::try_from(into.len()).map_err(too_long)?;
-    // SAFETY: the domain is live, the device being open; the memory stays borrowed until the registration ends.
+    // SAFETY: the domain is live because the device is open; the memory stays borrowed until the
+    // registration ends.
     let mr = unsafe {
         let start = into.as_mut_ptr();
         let iova = start as u64;

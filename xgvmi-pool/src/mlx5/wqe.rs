@@ -202,7 +202,7 @@ impl Wqe {
         }
     }
 
-    /// Resets it to an entry of `blocks` zeroed building blocks.
+    /// Resets it to an entry of `wqebbs` zeroed building blocks.
     #[inline]
     fn clear(&mut self, wqebbs: usize) {
         self.wqebbs = wqebbs;
