@@ -185,8 +185,8 @@ impl Md {
         }
     }
 
-    /// Verifies the usual form of binds with a key of the pool, if it has a free one. After a failure
-    /// the first export reports it.
+    /// Verifies the usual form of binds with a key of the pool, if it has a free one. After a
+    /// failure the first export reports it.
     fn prove(&self) {
         let (Some(host), Some(device)) = (self.host(), self.device()) else {
             return;

@@ -9,7 +9,7 @@
 //!
 //! | slot | action |
 //! |---|---|
-//! | `ucs_rcache_create` | sets a limit for an import cache: UCX itself then releases idle imports |
+//! | `ucs_rcache_create` | limits an import cache: UCX itself then releases idle imports |
 //! | `ucs_rcache_destroy` | removes the record of the cache |
 //! | `ucp_memh_exported_unpack` | records exporter and export of the thread's current import |
 //!

@@ -247,8 +247,8 @@ impl<D: AliasDevice> AliasMap<D> {
 
     /// Runs one round of upkeep: evicts aliases that were idle for the policy's
     /// [`ttl`](AliasPolicy::ttl), at most 64 of them, at hundreds of microseconds each. Returns
-    /// their number. Upkeep measures idle time between its calls, so an eviction takes more than one
-    /// call. Call it four times per `ttl`, or let the map run a thread.
+    /// their number. Upkeep measures idle time between its calls, so an eviction takes more than
+    /// one call. Call it four times per `ttl`, or let the map run a thread.
     pub fn upkeep(&self) -> usize {
         self.inner.expire()
     }

@@ -116,7 +116,7 @@ impl<D: MkeyDevice> HostHooks<D> {
     }
 
     /// Destroys all keys, including exported ones. Later calls fail with [`PoolError::Closed`];
-    /// later releases do nothing. Returns true if the device destroyed every key.
+    /// later releases do nothing. Returns false if the device could not destroy a key.
     pub fn close(&self) -> bool {
         self.pool.close()
     }
@@ -205,7 +205,7 @@ impl<D: AliasDevice> DpuHooks<D> {
     }
 
     /// Destroys all aliases, including pinned ones. Later calls fail with [`AliasError::Closed`].
-    /// Returns true if the device destroyed every alias.
+    /// Returns false if the device could not destroy an alias.
     pub fn close(&self) -> bool {
         self.aliases.close()
     }

@@ -2,8 +2,8 @@
 //! in about a microsecond. The DPU finds its alias of that key in a map.
 //!
 //! # Terms
-//! - **mkey**: memory key, a 24-bit index and an 8-bit tag, `index << 8 | tag`. A work request calls
-//!   it **lkey** for local memory and **rkey** for remote memory.
+//! - **mkey**: memory key, a 24-bit index and an 8-bit tag, `index << 8 | tag`. A work request
+//!   calls it **lkey** for local memory and **rkey** for remote memory.
 //! - **gvmi**: a function of the adapter, also called vHCA id. Key numbers are per function.
 //! - **KLM**: an entry (length, key, address) of an indirect mkey's translation list.
 //! - **UMR**: the work request that rewrites an mkey. **bind** makes the key refer to a region,
@@ -17,8 +17,8 @@
 //! # Structure
 //! [`HostHooks`] and [`DpuHooks`] are the public interface. [`MkeyPool`] and [`AliasMap`] make the
 //! decisions, with the limits in [`PoolPolicy`] and [`AliasPolicy`]. [`MkeyDevice`] and
-//! [`AliasDevice`] execute them. The crate names no UCX type. Without its feature `mlx5` it contains
-//! no unsafe code and calls no foreign function.
+//! [`AliasDevice`] execute them. The crate names no UCX type. Without its feature `mlx5` it
+//! contains no unsafe code and calls no foreign function.
 //!
 //! ```
 //! use std::sync::Arc;

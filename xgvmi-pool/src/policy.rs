@@ -101,8 +101,8 @@ pub struct PoolPolicy {
     pub keeper: bool,
     /// Selection of the next free key.
     pub order: ReuseOrder,
-    /// Number of keys that a group of threads keeps on each side of its tray. Default 8, maximum
-    /// 16. A small pool uses fewer. With 0 there are no trays, and the order of reuse is exact.
+    /// Number of keys that a group of threads keeps on each side of its tray. Default 8, at most
+    /// 16; a small pool uses fewer. With 0 there are no trays, and the order of reuse is exact.
     pub tray_keys: u32,
     /// Number of groups of threads, with one tray each. Rounded up to a power of two, maximum 64.
     /// Default 0: the number of processors of the process, read when the pool opens.
@@ -119,8 +119,8 @@ pub struct PoolPolicy {
     /// When the pool invalidates released keys.
     pub invalidate: Invalidate,
     /// Maximum number of released keys that wait for their invalidation, in the modes that defer
-    /// it. Default 64: the doorbell then costs a sixtieth per key, and fewer than 64 regions remain
-    /// reachable after their release. A device with shorter chains lowers it.
+    /// it. Default 64: each key then costs about a sixtieth of a doorbell, and fewer than 64
+    /// regions remain reachable after their release. A device with shorter chains lowers it.
     pub batch_ops: u32,
     /// Maximum time that a released key waits for its invalidation, in the modes that defer it.
     /// Default 10 ms: a process that releases continuously fills its batches sooner, and other

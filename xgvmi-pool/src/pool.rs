@@ -230,7 +230,7 @@ impl<D: MkeyDevice> MkeyPool<D> {
     }
 
     /// Destroys all keys, including leased and bound ones. A later release of such a key finds it
-    /// destroyed. The device stays open. Returns true if the device destroyed every key.
+    /// destroyed. The device stays open. Returns false if the device could not destroy a key.
     pub fn close(&self) -> bool {
         self.core.close()
     }

@@ -271,8 +271,8 @@ impl Slot {
         let page_start = self.place.addr().get() & !(page() - 1);
         let page_start = std::ptr::with_exposed_provenance_mut::<c_void>(page_start);
         let protect = |protection| {
-            // SAFETY: the page belongs to the object, and was readable and writable while the loader
-            // filled it.
+            // SAFETY: the page belongs to the object, and was readable and writable while the
+            // loader filled it.
             unsafe { libc::mprotect(page_start, page(), protection) == 0 }
         };
         if self.is_read_only && !protect(libc::PROT_READ | libc::PROT_WRITE) {

@@ -74,8 +74,8 @@ static COPIES: [OnceLock<Originals>; COPIES_MAX] = [const { OnceLock::new() }; C
 /// Set by the first import. Before it, no lookup of UCP belongs to an import.
 static IMPORTS: AtomicBool = AtomicBool::new(false);
 
-/// The functions for the copy of UCX with this number, which pass calls to `originals`; `None` if no
-/// set of functions is free.
+/// The functions for the copy of UCX with this number, which pass calls to `originals`; `None` if
+/// no set of functions is free.
 pub(super) fn take(copy: usize, originals: Originals) -> Option<Entries> {
     COPIES.get(copy)?.set(originals).ok()?;
     match copy {

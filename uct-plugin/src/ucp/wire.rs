@@ -37,7 +37,8 @@ impl Head {
         let domains = unsafe { fields.add(2) };
         // SAFETY: as above.
         let map = unsafe { domains.cast::<u64>().read_unaligned() };
-        // SAFETY: as above, eight bytes of the map and one of the kind of memory; four words follow.
+        // SAFETY: as above, eight bytes of the map and one of the kind of memory; four words
+        // follow.
         let numbers = unsafe { domains.add(9).cast::<[u64; 4]>().read_unaligned() };
         let mut bytes = head_bytes;
         for _ in 0..map.count_ones().min(KEYS_MAX) {

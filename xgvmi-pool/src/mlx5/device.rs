@@ -158,7 +158,7 @@ impl Mlx5Device {
 
     /// Destroys the work queue and all remaining objects. Afterwards the device refuses every call,
     /// and the caller may close context and domain. Close the pool and the alias map first. Returns
-    /// true if the device destroyed every object. In a forked child it does nothing.
+    /// false if the device could not destroy an object. In a forked child it does nothing.
     pub fn close(&self) -> bool {
         if self.fork.parent().is_some() {
             self.queues.forget();

@@ -101,8 +101,8 @@ impl Function {
         &self.name
     }
 
-    /// The device for the pool and the alias map. The first call opens it with the options; later calls
-    /// return the same device.
+    /// The device for the pool and the alias map. The first call opens it with the options; later
+    /// calls return the same device.
     ///
     /// # Errors
     /// The errors of [`Mlx5Device::open`].
