@@ -274,8 +274,8 @@ impl<D: AliasDevice> AliasMap<D> {
         }
     }
 
-    /// Destroys all aliases of the map, including pinned ones. The device stays open. Returns true
-    /// if the device destroyed every alias.
+    /// Destroys all aliases of the map, including pinned ones. The device stays open. Returns
+    /// false if the device could not destroy an alias.
     pub fn close(&self) -> bool {
         self.inner.close()
     }

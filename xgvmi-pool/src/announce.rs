@@ -15,7 +15,7 @@
 //! | 24 | 8 | sequence number: each message of an owner has a higher one than those before |
 //! | 32 | 4 | entries that follow |
 //! | 36 | 4 | zero |
-//! | 40 | | keys: runs of 8 bytes, first key and number of keys whose indices follow on; exports: 24 bytes each, key, zero, address, length |
+//! | 40 | | keys: runs of 8 bytes, first key and number of keys with consecutive indices; exports: 24 bytes each, key, zero, address, length |
 //! | end | 16 | seal over everything before |
 
 use crate::device::MkeyDevice;
