@@ -138,7 +138,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
         if args.stall_in == Some(round) {
             print(&format!("rank {}: round {round}", args.rank));
             if args.rank == 0 {
-                // For the one who kills it; a limit, should nobody do so.
+                // The test kills this process during the sleep. The sleep is bounded in case no signal arrives.
                 std::thread::sleep(options.limit * 4);
             }
         }

@@ -1,7 +1,8 @@
-//! Frames between ranks and SPs over TCP: who they are, which others there are, and that something has failed.
+//! TCP frames between ranks and SPs: identities, the table of SPs, and failures.
 //!
-//! No message of a collective goes this way. The first byte of a frame tells its kind. Hellos are JSON, so that a later
-//! version can read them; all else is binary. The connection stays open: its end without [`Frame::Bye`] is a death.
+//! Messages of collectives do not use these connections. The first byte of a frame is its kind. Hellos are JSON, which
+//! allows later versions to read them; all other frames are binary. The connection stays open. If it ends without
+//! [`Frame::Bye`], the peer is considered dead.
 
 use super::job_id::JobId;
 use super::scheme::Scheme;
@@ -11,55 +12,55 @@ use serde::{Deserialize, Serialize};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// Version of the frames, the active messages and their order. Each frame carries it, so that two versions notice,
-/// whatever else has changed.
+/// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
+/// mismatch whatever else has changed.
 pub const PROTOCOL: u32 = 3;
 
-/// How frames look.
+/// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {
     magic: *b"xgsp",
     version: PROTOCOL,
     program: "xgvmi-sp",
 };
 
-/// Most ranks of a job: the table of all of them is one frame.
+/// Maximum number of ranks of a job: the table of all ranks is one frame.
 pub const RANKS_MAX: u32 = 1 << 16;
 
-/// The longest worker address of UCX. One of a machine with many devices has some kilobytes.
+/// The longest worker address of UCX. On a machine with many devices it takes several kilobytes.
 pub(super) const ADDRESS_MAX: usize = 64 << 10;
 
 /// The longest announcement: a pool of 65,536 keys takes half a megabyte.
 pub(super) const ANNOUNCEMENT_MAX: usize = 16 << 20;
 
-/// The longest reason that is passed on.
+/// The longest failure reason that a frame carries.
 const REASON_MAX: usize = 2048;
 
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// Rank to its SP, first of all.
+    /// Rank to its SP: the first frame.
     Hello(Hello),
-    /// Rank to its SP, with the hello: its addresses and keys.
+    /// Rank to its SP, sent with the hello: addresses and keys of the rank.
     Keys(Keys),
-    /// SP to rank: it is served.
+    /// SP to rank: the rank is admitted.
     Welcome(Welcome),
     /// Rank to its SP: all SPs of the job, and the ranks of each.
     Table(Table),
-    /// SP to SP, first of all.
+    /// SP to SP: the first frame.
     Peer(PeerHello),
-    /// SP to the SP that called.
+    /// SP to the connecting SP.
     PeerWelcome(Token),
-    /// SP to its ranks: all of the job's SPs and all of this SP's ranks can be reached.
+    /// SP to its ranks: all of the job's SPs and all of this SP's ranks are reachable.
     Ready,
-    /// Anybody to anybody: the job has failed. The connection closes.
+    /// Any peer to any peer: the job has failed. The connection closes.
     Abort(String),
-    /// Rank to SP, SP to SP: the sender is done, in good order.
+    /// Rank to SP, SP to SP: the sender has finished without error.
     Bye,
-    /// SP to its ranks and to other SPs: it is alive.
+    /// SP to its ranks and to other SPs: the sender is alive.
     Beat,
 }
 
-/// A rank that wants to be served.
+/// A rank's request for admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) job: JobId,
@@ -69,59 +70,59 @@ pub(super) struct Hello {
     pub(super) ucx_version: String,
 }
 
-/// How a rank is reached, and its keys.
+/// Addresses and keys of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// For the SP's active messages to this rank.
+    /// Token for the SP's active messages to this rank.
     pub(super) token: Token,
-    /// Of its UCP worker.
+    /// Address of the rank's UCP worker.
     pub(super) address: Vec<u8>,
-    /// The keys of its pool, as the library announces them; empty without it.
+    /// The keys of the rank's pool, as the library announces them; empty without the library.
     pub(super) announcement: Vec<u8>,
-    /// The memory that it keeps for greetings.
+    /// The memory that the rank provides for greetings.
     pub(super) greeting: Export,
 }
 
-/// An SP that will serve.
+/// An SP's reply to an admitted rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub(super) service: ServiceAddress,
-    /// For the rank's active messages to this SP.
+    /// Token for the rank's active messages to this SP.
     pub(super) token: Token,
-    /// Blocks shorter than this travel in messages; the same for all SPs of a job.
+    /// Blocks shorter than this travel in messages. The value is the same for all SPs of a job.
     pub(super) direct_min: u64,
-    /// An SP that is silent for so long is dead; the same for all SPs of a job.
+    /// An SP that is silent for longer is considered dead. The value is the same for all SPs of a job.
     pub(super) silence_ms: u64,
-    /// Announced keys that have an alias now.
+    /// Number of announced keys that have an alias now.
     pub(super) accepted: u64,
 }
 
-/// How an SP is reached.
+/// Addresses of an SP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ServiceAddress {
-    /// Unlike any other process's, so that two ranks notice that they have the same SP.
+    /// Unique per SP process. Ranks compare it to detect that they share an SP.
     pub(super) unique: u64,
-    /// `host:port` for other SPs.
+    /// `host:port` where other SPs connect.
     pub(super) tcp: String,
-    /// Of the UCP worker that it has for this job.
+    /// Address of the SP's UCP worker for this job.
     pub(super) worker: Vec<u8>,
 }
 
-/// All of a job's SPs.
+/// All SPs of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Table {
     pub(super) services: Vec<ServiceAddress>,
-    /// Of each rank, the place of its SP in `services`.
+    /// Index in `services` of each rank's SP.
     pub(super) service_of: Vec<u32>,
 }
 
-/// An SP that shares a job.
+/// An SP of the same job that connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PeerHello {
     pub(super) job: JobId,
-    /// Its place in the table.
+    /// Index of the SP in the table.
     pub(super) index: u32,
-    /// For the called SP's active messages to the caller.
+    /// Token for the accepting SP's active messages to the connecting SP.
     pub(super) token: Token,
 }
 
@@ -152,7 +153,7 @@ impl Frame {
                 writer.raw(&token.0);
             }
             Self::Abort(reason) => {
-                // A character that is cut is replaced by the reader.
+                // The reader replaces a truncated character.
                 let end = reason.len().min(REASON_MAX);
                 writer.blob(&reason.as_bytes()[..end]);
             }
@@ -212,7 +213,7 @@ impl Frame {
                 let mut reader = Reader::new("ABORT", body);
                 let reason = limited(&mut reader, REASON_MAX)?;
                 reader.end()?;
-                // It goes into logs and onto terminals.
+                // The reason appears in logs and on terminals.
                 let reason = String::from_utf8_lossy(&reason);
                 Self::Abort(reason.replace(|c: char| c.is_control(), " "))
             }
@@ -225,7 +226,7 @@ impl Frame {
         Ok(frame)
     }
 
-    /// The name of its kind.
+    /// The name of the frame's kind.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Hello(_) => "HELLO",
@@ -257,7 +258,7 @@ impl Frame {
     }
 }
 
-/// Of a service's address, at the least.
+/// Minimum size of a service's address on the wire.
 const SERVICE_BYTES: usize = 24;
 
 fn put_address(writer: &mut Writer, service: &ServiceAddress) {
@@ -267,7 +268,7 @@ fn put_address(writer: &mut Writer, service: &ServiceAddress) {
 
 fn get_address(reader: &mut Reader<'_>) -> Result<ServiceAddress, BadMessage> {
     let unique = reader.u64()?;
-    // A host name has 253 bytes at the most.
+    // A host name has at most 253 bytes.
     let tcp = limited(reader, 512)?;
     Ok(ServiceAddress {
         unique,
@@ -285,7 +286,7 @@ fn limited(reader: &mut Reader<'_>, max: usize) -> Result<Vec<u8>, BadMessage> {
 }
 
 fn json<T: Serialize>(writer: &mut Writer, value: &T) {
-    // Strings and numbers in a structure: nothing that JSON cannot carry.
+    // The structure contains only strings and numbers; JSON represents both.
     let text = serde_json::to_vec(value).expect("plain data");
     writer.raw(&text);
 }

@@ -1,74 +1,74 @@
-//! What can go wrong in an offloaded collective, in words for the user of an MPI program.
+//! Errors of an offloaded collective, worded for the user of an MPI program.
 
 use std::io;
 use xgvmi_daemon::DaemonError;
 use xgvmi_daemon::codec::BadMessage;
 use xgvmi_ucp::UcpError;
 
-/// Short for this module's results.
+/// Result of this module's functions.
 pub type Result<T> = std::result::Result<T, OffloadError>;
 
-/// Why the offload is not there, or not any more.
+/// Why the offload is unavailable or has failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OffloadError {
-    /// Options that cannot be right, whatever the machine.
+    /// Options that are invalid on any machine.
     #[error("{0}")]
     Options(String),
-    /// Ranks that were started differently.
+    /// Ranks that were started with different options.
     #[error("{what}: rank {rank} has {theirs}, rank 0 has {first}")]
     Disagree {
-        /// What they do not agree on.
+        /// The option that differs.
         what: &'static str,
-        /// The first rank that is unlike rank 0.
+        /// The first rank that differs from rank 0.
         rank: u32,
-        /// What it has.
+        /// Value at that rank.
         theirs: String,
-        /// What rank 0 has.
+        /// Value at rank 0.
         first: String,
     },
-    /// Some ranks could not be connected; all ranks get this error.
+    /// Some ranks could not connect; all ranks return this error.
     #[error("rank {rank}: {reason}{}", others(*.count))]
     Connect {
-        /// The first of them.
+        /// The first of these ranks.
         rank: u32,
-        /// What it met.
+        /// Error at that rank.
         reason: String,
-        /// How many there are.
+        /// Number of these ranks.
         count: usize,
     },
-    /// Arguments of a call that cannot be carried out.
+    /// Invalid arguments of a call.
     #[error("{0}")]
     Arguments(String),
-    /// The job has failed, here or elsewhere; every later call answers the same.
+    /// The job has failed, here or elsewhere. Every later call returns the same error.
     #[error("{0}")]
     Failed(String),
-    /// The others have not been met in time: the cause is more likely what one of them has met.
+    /// Other ranks did not connect in time. The error of one of them is more likely to be the cause.
     #[error("{0}")]
     Late(String),
-    /// The way in which ranks tell each other who they are has failed.
+    /// The exchange between the ranks has failed.
     #[error("exchange between the ranks: {0}")]
     Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The daemon's part has failed: options, files, system calls.
+    /// The daemon layer has failed: options, files, system calls.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
     /// UCX has failed.
     #[error(transparent)]
     Ucp(#[from] UcpError),
-    /// A message was not understood.
+    /// A peer sent a malformed message.
     #[error("from {peer}: {message}")]
     Message {
-        /// Who sent it.
+        /// The sender.
         peer: String,
-        /// What is wrong with it.
+        /// The defect.
         message: String,
     },
     /// A system call has failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was done, to what.
+        /// The operation and its object.
         what: String,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
 }

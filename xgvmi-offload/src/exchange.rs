@@ -1,37 +1,37 @@
-//! How the ranks of a job learn about each other before there is any offload: one operation, an allgather.
+//! Allgather between the ranks of a job. The ranks use it to find each other before the offload is connected.
 
 use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Tells all ranks what each has to say. In an MPI program this is `MPI_Allgatherv` on `MPI_COMM_WORLD`.
+/// An allgather between all ranks. In an MPI program this is `MPI_Allgatherv` on `MPI_COMM_WORLD`.
 pub trait Exchange {
-    /// Every rank calls this equally often; each gets all ranks' bytes, in the order of the ranks.
+    /// Every rank calls this the same number of times. Each rank receives the bytes of all ranks, in rank order.
     ///
     /// # Errors
-    /// When it cannot be done. Nobody can be told so by this way then.
+    /// The exchange failed. The other ranks cannot be notified through the exchange then.
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Box<dyn Error + Send + Sync>>;
 }
 
 /// An exchange over TCP, for programs without MPI: rank 0 listens, the others connect.
 #[derive(Debug)]
 pub struct TcpExchange {
-    /// At rank 0, the others in their order; elsewhere, rank 0.
+    /// At rank 0, streams to the other ranks in rank order; at other ranks, the stream to rank 0.
     streams: Vec<TcpStream>,
     rank: u32,
     size: u32,
 }
 
-/// The most bytes of one rank, and of all of them.
+/// Maximum bytes of one rank, and of all ranks together.
 const BYTES_MAX: u64 = 1 << 30;
 
 impl TcpExchange {
-    /// Meets the other ranks at `address`, which is rank 0's.
+    /// Connects to the other ranks. `address` is the address of rank 0.
     ///
     /// # Errors
-    /// The system's, or [`io::ErrorKind::TimedOut`] when not all have come within `limit`, which then also bounds each
-    /// step of every exchange.
+    /// Errors of the system, or [`io::ErrorKind::TimedOut`] if some ranks have not connected within `limit`. The limit
+    /// also bounds each step of every later exchange.
     pub fn meet(address: &str, rank: u32, size: u32, limit: Duration) -> io::Result<Self> {
         let end = Instant::now() + limit;
         let streams = if rank == 0 {
@@ -48,7 +48,7 @@ impl TcpExchange {
             stream.set_write_timeout(Some(limit))?;
         }
         if let ([stream], true) = (&streams[..], rank > 0) {
-            // Rank 0's verdict; empty if all is well.
+            // The verdict of rank 0; empty means success.
             let verdict = read_blob(&mut &*stream).map_err(|error| {
                 io::Error::new(error.kind(), format!("rank 0 has not answered: {error}"))
             })?;
@@ -86,7 +86,7 @@ impl Exchange for TcpExchange {
     }
 }
 
-/// Takes in all other ranks, and tells each whether all is well.
+/// Accepts all other ranks and sends each the verdict.
 fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<TcpStream>> {
     listener.set_nonblocking(true)?;
     let mut streams: Vec<Option<TcpStream>> = (1..size).map(|_| None).collect();
@@ -132,7 +132,7 @@ fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<Tcp
     let text = verdict.as_ref().err().map(ToString::to_string);
     for stream in strangers.iter_mut().chain(streams.iter_mut().flatten()) {
         let told = write_blob(stream, text.as_deref().unwrap_or_default().as_bytes());
-        // Of several failures the first one counts.
+        // The first failure counts.
         verdict = verdict.and(told);
     }
     verdict.map(|()| streams.into_iter().flatten().collect())
@@ -143,7 +143,7 @@ fn reach(address: &str, end: Instant) -> io::Result<TcpStream> {
         match TcpStream::connect(address) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() >= end => return Err(error),
-            // Rank 0 may not be there yet.
+            // Rank 0 may not be listening yet.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -228,7 +228,7 @@ mod tests {
             .into();
         for rank in ranks {
             let error = rank.join().expect("no panic").unwrap_err().to_string();
-            // One that had not come when rank 0 gave up finds nobody there.
+            // A rank that connects after rank 0 has given up finds no listener.
             let told = error.contains("a rank 2 of 4 has come");
             let late = error.contains("refused") || error.contains("rank 0 has not answered");
             assert!(told || late, "{error}");

@@ -1,5 +1,5 @@
-//! The parsers of what peers send, for fuzz targets: each takes any bytes and must neither panic nor reserve more memory
-//! than the bytes pay for.
+//! Parsers of peers' messages, for fuzz targets. Each accepts any bytes. It must neither panic nor reserve more memory
+//! than the input length justifies.
 
 use crate::control::Frame;
 use crate::wire::{DpuFin, DpuRts, Hello, HostArrive, HostFin};
@@ -7,7 +7,7 @@ use crate::wire::{DpuFin, DpuRts, Hello, HostArrive, HostFin};
 /// A message that a peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// Any frame over TCP.
+    /// Any TCP frame.
     Frame,
     /// HELLO over UCP.
     Hello,
@@ -33,12 +33,12 @@ impl Message {
     ];
 }
 
-/// Parses `bytes`; true if they are such a message. A message that can be written again must come out as it went in.
+/// Parses `bytes`; returns true if they are a message of this kind. Serializing a parsed message must reproduce it.
 #[must_use]
 pub fn parse(message: Message, bytes: &[u8]) -> bool {
     match message {
         Message::Frame => Frame::parse(bytes).is_ok_and(|frame| {
-            // Not the same bytes: JSON has many forms, and reasons are cleaned.
+            // The bytes may differ: JSON has many forms, and the parser sanitizes reasons.
             assert_eq!(Frame::parse(&frame.to_bytes()), Ok(frame));
             true
         }),
@@ -60,10 +60,10 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Lengths and counts at the edges of what a parser may believe.
+    /// Lengths and counts at the limits of a parser's checks.
     const EDGES: [u64; 6] = [0, 1, 7, u32::MAX as u64, 1 << 60, u64::MAX];
 
-    /// The step and the finaliser of splitmix64.
+    /// The step and the finalizer of splitmix64.
     fn next(state: &mut u64) -> u64 {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = *state;
@@ -82,7 +82,7 @@ mod tests {
         for message in Message::ALL {
             for _ in 0..50_000 {
                 let length = below(&mut seed, 160);
-                // Mostly zeros, so that many lengths fit; then some bytes and one edge.
+                // Mostly zeros, to make many lengths valid; then some random bytes and one edge value.
                 let mut bytes = vec![0; length];
                 for _ in 0..below(&mut seed, 8) {
                     let at = below(&mut seed, length);

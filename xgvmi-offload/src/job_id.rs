@@ -1,20 +1,21 @@
-//! The name of a job.
+//! The identifier of a job.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A job: the ranks that were started together. Its rank 0 draws it. Only members of the job learn all of it.
+/// Identifies the ranks that were started together. Rank 0 draws it at random. Only members of the job learn the full
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct JobId(pub(super) u128);
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Enough to tell the jobs of a log apart, and too little to join one.
+        // Enough to distinguish the jobs in a log, and too little to join one.
         write!(f, "{:08x}", self.0 >> 96)
     }
 }
 
-/// As text: not every reader of JSON keeps 128 bits.
+/// Serialized as text: some JSON readers do not keep 128 bits.
 impl Serialize for JobId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format!("{:032x}", self.0))

@@ -1,20 +1,20 @@
-//! The library of this project that may be in this process: its functions, looked up at run time.
+//! Access to this project's library, if it is loaded in this process. Its functions are looked up at run time.
 //!
-//! Nothing links to it: with stock UCX it is not there, and nothing is announced, accepted or counted.
+//! Nothing links to the library. With stock UCX it is absent, and nothing is announced, accepted or counted.
 
 use std::ffi::{CStr, c_int, c_void};
 
-/// The library's name, should UCX have loaded it where no other library sees its symbols.
+/// The library's soname, for the case that UCX has loaded it with local symbol scope.
 const SONAME: &CStr = c"libuct_ib_mlx5_xgvmi.so.0";
 
-/// The longest announcement taken: 65,536 keys that are nowhere consecutive are half a megabyte.
+/// The longest announcement that is accepted: 65,536 keys without consecutive numbers take half a megabyte.
 const ANNOUNCEMENT_MAX: usize = 16 << 20;
 
 type Announce = unsafe extern "C" fn(*mut c_void, usize) -> isize;
 type Accept = unsafe extern "C" fn(*const c_void, usize) -> i64;
 type Stats = unsafe extern "C" fn(*mut LibraryStats, usize) -> c_int;
 
-/// The functions of `uct-plugin/include/xgvmi.h` that are used here.
+/// The functions of `uct-plugin/include/xgvmi.h` that this module uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Library {
     announce: Announce,
@@ -22,7 +22,7 @@ pub(super) struct Library {
     stats: Stats,
 }
 
-/// `struct xgvmi_stats`: numbers of all memory domains of the process so far. See the header for each.
+/// `struct xgvmi_stats`: counters of all memory domains of the process. See the header for each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the header says what each is")]
@@ -43,7 +43,7 @@ pub struct LibraryStats {
     pub imports_left: u64,
 }
 
-/// What the library says instead of doing what it was asked.
+/// Errors of the library's functions.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LibraryError {
     /// The keys were announced under another secret.
@@ -52,26 +52,27 @@ pub(super) enum LibraryError {
          the same file at both"
     )]
     KeyFile {
-        /// This process's own.
+        /// The secret of this process.
         here: String,
     },
-    /// Everything else.
+    /// Any other failure.
     #[error("{call}: {source}")]
     Call {
-        /// The function.
+        /// The failed function.
         call: &'static str,
-        /// Its answer.
+        /// Its error.
         source: std::io::Error,
     },
 }
 
 impl Library {
-    /// Finds it; `None` when it is not in this process.
+    /// Finds the library; `None` when it is not loaded in this process.
     pub(super) fn find() -> Option<Self> {
         let announce = symbol(c"xgvmi_announce")?;
         let accept = symbol(c"xgvmi_accept")?;
         let stats = symbol(c"xgvmi_stats")?;
-        // SAFETY: the functions have these names and types in the library's header, and nobody else's begin so.
+        // SAFETY: the functions have these names and types in the library's header, and no other library uses this
+        // prefix.
         unsafe {
             Some(Self {
                 announce: std::mem::transmute::<*mut c_void, Announce>(announce),
@@ -81,24 +82,24 @@ impl Library {
         }
     }
 
-    /// Whether any version of it is in this process, be it one without these functions.
+    /// Whether any version of the library is loaded, including versions without these functions.
     pub(super) fn is_loaded() -> bool {
-        // SAFETY: asks for a library that is loaded already, by a constant name; nothing is run.
+        // SAFETY: requests a library that is already loaded, by a constant name; the call runs no code of the library.
         let handle = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if handle.is_null() {
             return false;
         }
-        // SAFETY: gives back the reference that was just taken.
+        // SAFETY: releases the reference that the call above took.
         unsafe { libc::dlclose(handle) };
         true
     }
 
-    /// A message with the keys of all pools of this process, filled up first.
+    /// Fills all pools of this process and returns a message with their keys.
     pub(super) fn announce(&self) -> Result<Vec<u8>, LibraryError> {
         let mut message: Vec<u8> = Vec::new();
-        // The second call fits, unless a pool has grown meanwhile.
+        // The message fits at the second call unless a pool has grown in between.
         for _ in 0..3 {
-            // SAFETY: as many bytes as named can be written.
+            // SAFETY: the buffer is writable for the given length.
             let answer = unsafe { (self.announce)(message.as_mut_ptr().cast(), message.len()) };
             let needed = usize::try_from(answer)
                 .map_err(|_| failure("xgvmi_announce", i64::try_from(answer).unwrap_or(-1)))?;
@@ -108,13 +109,13 @@ impl Library {
             }
             message.resize(needed, 0);
         }
-        // A pool that grows and grows: its keys are met when they come.
+        // The pool keeps growing: its keys are imported on first use instead.
         Ok(Vec::new())
     }
 
-    /// Makes the aliases of announced keys; answers how many there are now.
+    /// Creates the aliases of announced keys and returns their number.
     pub(super) fn accept(&self, message: &[u8]) -> Result<u64, LibraryError> {
-        // SAFETY: as many bytes as named can be read; the library does not trust them.
+        // SAFETY: the buffer is readable for the given length; the library validates its contents.
         let answer = unsafe { (self.accept)(message.as_ptr().cast(), message.len()) };
         u64::try_from(answer).map_err(|_| match failure("xgvmi_accept", answer) {
             LibraryError::Call { source, .. } if source.raw_os_error() == Some(libc::EACCES) => {
@@ -127,10 +128,10 @@ impl Library {
         })
     }
 
-    /// The numbers so far.
+    /// The current counters.
     pub(super) fn stats(&self) -> LibraryStats {
         let mut stats = LibraryStats::default();
-        // SAFETY: as many bytes as named can be written, and any bytes are valid numbers.
+        // SAFETY: the buffer is writable for the given length, and any bytes are valid numbers.
         let answer = unsafe { (self.stats)(&raw mut stats, size_of::<LibraryStats>()) };
         debug_assert_eq!(answer, 0, "xgvmi_stats of a valid structure");
         stats
@@ -145,19 +146,19 @@ fn failure(call: &'static str, negative_errno: i64) -> LibraryError {
     }
 }
 
-/// Looks everywhere first (the library is preloaded), then in the library itself (UCX has loaded it).
+/// Searches the global scope first (preloaded library), then the library itself (loaded by UCX).
 fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a constant name; looking up runs nothing.
+    // SAFETY: a constant name; the lookup runs no code.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if !found.is_null() {
         return Some(found);
     }
-    // SAFETY: as in is_loaded(). The reference is kept: the symbols must stay.
+    // SAFETY: as in is_loaded(). The reference is kept because the symbols must stay valid.
     let handle = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         return None;
     }
-    // SAFETY: an open library and a constant name.
+    // SAFETY: a loaded library and a constant name.
     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }

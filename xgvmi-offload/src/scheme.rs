@@ -1,4 +1,4 @@
-//! How keys are made.
+//! How keys are created.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// As in options and reports.
+    /// The name in options and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Scheme {
         }
     }
 
-    /// UCX's settings for this scheme.
+    /// UCX settings for this scheme.
     pub(super) const fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Ksm => &[("IB_XGVMI_UMR_ENABLE", "n")],

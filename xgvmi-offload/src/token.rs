@@ -1,9 +1,9 @@
-//! Proof of a message's sender.
+//! Authenticates the sender of a message.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Proves in each active message who sends it: a random number that the receiver gave to this peer of this job alone,
+/// Authenticates the sender of each active message: a random number that the receiver issues to one peer of one job
 /// over the peer's TCP connection.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Token(pub(super) [u8; 16]);

@@ -1,4 +1,4 @@
-//! The active messages of a collective: who says what to whom.
+//! The active messages of a collective, with their senders and receivers.
 //!
 //! ```text
 //! RANK s (source)        its SP                    SP of d                  RANK d (destination)
@@ -12,35 +12,36 @@
 //! ```
 //!
 //! Every rank is source and destination: HOST_ARRIVE tells both sides of its call, and HOST_FIN comes when both are
-//! over. DPU_RTS has the blocks of one or several of an SP's ranks for all ranks of another, zero-length ones included: a
-//! destination completes when it has heard from each of its sources. One DPU_FIN answers all of it. Blocks shorter than
-//! the service's `direct_min` travel in the messages.
+//! Every rank is source and destination: HOST_ARRIVE describes both sides of its call, and HOST_FIN follows when both
+//! are complete. One DPU_RTS carries the blocks of one or several ranks of an SP for all ranks of another SP, including
+//! blocks of length zero: a destination is complete when it has a block from each of its sources. One DPU_FIN answers
+//! the whole DPU_RTS. Blocks shorter than the service's `direct_min` travel in the messages.
 //!
-//! Each message has the sender's [`Token`](super::token::Token) as its header: a peer speaks for itself alone.
+//! The header of each message is the sender's [`Token`](super::token::Token): a peer cannot act for another peer.
 //!
-//! Messages of different lengths may overtake each other; nothing here relies on their order.
+//! Messages of different lengths may overtake each other. The protocol does not rely on their order.
 
 use super::token::Token;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// What a message says. The discriminants are UCP's active message identifiers.
+/// Kind of a message. The discriminants are UCP's active message identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Kind {
-    /// Any to any, at connect: the way between us is open.
+    /// Any to any, at connect: opens the UCP connection.
     Hello = 0,
     /// Rank to its SP.
     HostArrive = 1,
     /// Source's SP to destination's SP.
     DpuRts = 2,
-    /// Back: all blocks of that DPU_RTS are where they belong.
+    /// Destination's SP to source's SP: all blocks of that DPU_RTS are delivered.
     DpuFin = 3,
-    /// SP to its rank: your buffers are yours again.
+    /// SP to its rank: the call is complete and the buffers belong to the program again.
     HostFin = 4,
 }
 
 impl Kind {
-    /// How many identifiers a worker listens to.
+    /// Number of active message identifiers of a worker.
     pub(super) const COUNT: u16 = Self::HostFin as u16 + 1;
 
     /// The kind with this identifier.
@@ -57,10 +58,10 @@ impl Kind {
     }
 }
 
-/// One call on one communicator. All its members count its calls alike.
+/// One call on one communicator. All members number the calls identically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Collective {
-    /// The communicator's number, agreed by its members.
+    /// The communicator's number. Its members agree on it.
     pub(super) communicator: u32,
     /// Sequence number of the call on this communicator, starting at 0.
     pub(super) sequence: u32,
@@ -76,8 +77,9 @@ impl std::fmt::Display for Collective {
     }
 }
 
-/// Bytes of the header of a hello, most of them without meaning. More than a work request holds: UCX makes the buffers of longer
-/// messages, some 10 MB of registered memory, at the first of them, which is then a hello and not the first collective.
+/// Length of a hello's header. Most of it is padding. The header is longer than a work request holds: UCX allocates the
+/// buffers of longer messages, about 10 MB of registered memory, at the first such message. With the padding, that
+/// message is the hello and not the first collective.
 const HELLO_PADDING: usize = 1024;
 
 /// The header of a hello.
@@ -87,33 +89,33 @@ pub(super) fn hello_header(token: Token) -> Vec<u8> {
     header
 }
 
-/// Bytes of a greeting, which SPs read before the first collective. A rank keeps twice as many: to be read, and to be
-/// written to. Far above the lengths that UCX could copy with the CPU.
+/// Length of a greeting, which SPs read before the first collective. A rank provides twice as much memory: one half to
+/// read, one half to write. The length is far above those that UCX could copy with the CPU.
 pub(super) const GREETING_BYTES: u64 = 4096;
 
-/// A greeting on offer.
+/// Memory that an SP offers for a greeting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Greeting {
-    /// What `ucp_rkey_pack` gave.
+    /// Result of `ucp_rkey_pack`.
     pub(super) rkey: Vec<u8>,
-    /// In the address space of the rank that keeps it.
+    /// Address in the address space of the rank that provides the memory.
     pub(super) address: u64,
 }
 
-/// What both sides say first.
+/// The first message on a UCP connection, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) from: From,
-    /// From SP to SP.
+    /// Present from SP to SP.
     pub(super) greeting: Option<Greeting>,
 }
 
-/// Says which side a HELLO comes from.
+/// The sender of a HELLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
     /// A rank, by its number in the job.
     Rank(u32),
-    /// An SP, by its place in the job's table.
+    /// An SP, by its index in the job's table.
     Service(u32),
 }
 
@@ -124,7 +126,7 @@ pub(super) struct Block {
     pub(super) peer: u32,
     /// Bytes from the start of the buffer.
     pub(super) offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) length: u64,
 }
 
@@ -133,9 +135,9 @@ pub(super) struct Block {
 pub(super) struct Export {
     /// Its first address, in the rank's address space.
     pub(super) address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) length: u64,
-    /// What `ucp_memh_pack` gave.
+    /// Result of `ucp_memh_pack`.
     pub(super) packed: Vec<u8>,
 }
 
@@ -144,36 +146,36 @@ pub(super) struct Export {
 pub(super) struct HostArrive {
     pub(super) collective: Collective,
     pub(super) rank: u32,
-    /// `None` when no block is long enough to be read by the device.
+    /// `None` when no block is long enough for a device read.
     pub(super) send_memory: Option<Export>,
     pub(super) receive_memory: Option<Export>,
-    /// One for each member, in any order.
+    /// One block per member, in any order.
     pub(super) sends: Vec<Block>,
     pub(super) receives: Vec<Block>,
     /// The bytes of the short blocks, in the order of `sends`.
     pub(super) short: Vec<u8>,
 }
 
-/// A block on offer.
+/// A block in an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OfferedBlock {
-    /// The source's place among the offer's parts.
+    /// Index of the source among the offer's parts.
     pub(super) part: u32,
     pub(super) destination: u32,
-    /// In the source's address space.
+    /// Address in the source's address space.
     pub(super) address: u64,
     pub(super) length: u64,
 }
 
-/// Blocks of some of an SP's ranks for the ranks of one SP.
+/// An offer: blocks of some ranks of an SP for the ranks of another SP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DpuRts {
     pub(super) collective: Collective,
-    /// The offering SP's place in the table, and its number for the offer.
+    /// Index of the offering SP in the table. The next field is that SP's number for the offer.
     pub(super) from: u32,
     pub(super) offer: u64,
     pub(super) parts: Vec<RtsPart>,
-    /// Of all parts, in their order.
+    /// The blocks of all parts, in the order of the parts.
     pub(super) blocks: Vec<OfferedBlock>,
     /// The bytes of the short blocks, in the order of `blocks`.
     pub(super) short: Vec<u8>,
@@ -183,21 +185,21 @@ pub(super) struct DpuRts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RtsPart {
     pub(super) source: u32,
-    /// What `ucp_rkey_pack` gave; empty when no block needs it.
+    /// Result of `ucp_rkey_pack`; empty when no block needs it.
     pub(super) rkey: Vec<u8>,
 }
 
-/// Writes a DPU_RTS from where its parts are: first all parts, then their short blocks.
+/// Serializes a DPU_RTS part by part without an intermediate copy: first all parts, then their short blocks.
 #[derive(Debug)]
 pub(super) struct RtsWriter {
     writer: Writer,
     short: Vec<u8>,
 }
 
-/// All blocks of an offer have been taken.
+/// Reports that all blocks of an offer are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DpuFin {
-    /// The place in the table of the SP that took them.
+    /// Index in the table of the SP that received the offer.
     pub(super) from: u32,
     /// The offering SP's number for the offer.
     pub(super) offer: u64,
@@ -211,14 +213,14 @@ pub(super) struct Delivered {
     pub(super) length: u64,
 }
 
-/// A rank's part in a call is over.
+/// Reports that a rank's call is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostFin {
     pub(super) collective: Collective,
     pub(super) short: Vec<Delivered>,
-    /// Their bytes, as many as their lengths say.
+    /// Data of the short blocks; the sum of their lengths.
     pub(super) bytes: Vec<u8>,
-    /// The SP's alias lookups so far: hits and misses; `None` when nobody counts them.
+    /// The SP's alias lookups so far, hits and misses; `None` without the library's counters.
     pub(super) aliases: Option<(u64, u64)>,
 }
 
@@ -229,7 +231,7 @@ impl Hello {
             From::Rank(rank) => writer.u32(0).u32(rank),
             From::Service(index) => writer.u32(1).u32(index),
         };
-        // An absent greeting is one without a key: UCX's are never empty.
+        // A greeting with an empty key means none: UCX's keys are never empty.
         let none = Greeting::default();
         let greeting = self.greeting.as_ref().unwrap_or(&none);
         writer.blob(&greeting.rkey).u64(greeting.address);
@@ -285,7 +287,7 @@ impl HostArrive {
 }
 
 impl RtsWriter {
-    /// For so many sources, with so many blocks in all, and keys of up to `key_bytes`.
+    /// Reserves space for this number of sources, this total number of blocks, and keys of up to `key_bytes`.
     pub(super) fn new(
         collective: Collective,
         from: u32,
@@ -302,17 +304,17 @@ impl RtsWriter {
         }
     }
 
-    /// A source's blocks; their offsets count from `base` in its address space.
+    /// Appends a source's blocks. Their offsets are relative to `base` in the source's address space.
     pub(super) fn part(&mut self, source: u32, rkey: &[u8], base: u64, blocks: &[Block]) {
         self.writer.u32(source).blob(rkey);
         self.writer.records(blocks, |block| {
-            // The address of a short block is not used, and that of another lies in the buffer.
+            // Short blocks do not use the address. The address of any other block lies in the buffer.
             let address = base.wrapping_add(block.offset);
             put_record(block.peer, address, block.length)
         });
     }
 
-    /// The bytes of the next part's short blocks.
+    /// Appends the bytes of the next part's short blocks.
     pub(super) fn short(&mut self, bytes: &[u8]) {
         self.short.extend_from_slice(bytes);
     }
@@ -424,13 +426,13 @@ impl HostFin {
     }
 }
 
-/// The longest exported handle, or packed key: UCX's take some tens of bytes for each device.
+/// Maximum length of an exported handle or packed key. UCX's take several tens of bytes per device.
 pub(super) const PACKED_MAX: usize = 4 << 10;
 
-/// Of a block, on the wire.
+/// Size of a block on the wire.
 const BLOCK_BYTES: usize = 20;
 
-/// Of a part of an offer, at the least: its source and two lengths.
+/// Minimum size of a part of an offer: its source and two lengths.
 const PART_BYTES: usize = 20;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
@@ -460,7 +462,7 @@ fn get_blocks(reader: &mut Reader<'_>) -> Result<Vec<Block>, BadMessage> {
     Ok(reader.records()?.iter().map(block).collect())
 }
 
-/// Of a block: the other rank, an offset or address, and the length.
+/// Serializes a block: the other rank, an offset or address, and the length.
 fn put_record(rank: u32, place: u64, length: u64) -> [u8; BLOCK_BYTES] {
     let mut record = [0; BLOCK_BYTES];
     record[..4].copy_from_slice(&rank.to_le_bytes());
@@ -480,7 +482,7 @@ fn get_record(record: &[u8; BLOCK_BYTES]) -> (u32, u64, u64) {
     )
 }
 
-/// An absent export is one without bytes: UCX's never are.
+/// An absent export has no bytes: the exports of UCX are never empty.
 pub(super) fn put_export(writer: &mut Writer, export: Option<&Export>) {
     match export {
         Some(export) => {
@@ -513,7 +515,7 @@ mod tests {
         sequence: u32::MAX,
     };
 
-    /// Survives the wire; any shorter form is refused.
+    /// Checks that a message survives a round trip and that every shorter form is refused.
     fn check<T: PartialEq + std::fmt::Debug>(
         message: &T,
         bytes: &[u8],

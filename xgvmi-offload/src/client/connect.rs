@@ -282,7 +282,7 @@ fn admit(
     })
 }
 
-/// What an SP answers, unless it refuses.
+/// Reads the reply of an SP. A refusal is an error.
 fn answer(link: &mut Link, limit: Duration, address: &str) -> Result<Frame> {
     let Some(body) = link.wait(limit).map_err(|error| lost(address, &error))? else {
         return Err(OffloadError::Failed(format!(

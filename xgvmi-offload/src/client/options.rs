@@ -1,4 +1,4 @@
-//! What a rank is told about the services: flags over a file over defaults.
+//! Options of a rank for its services: flags override a file, the file overrides defaults.
 
 use crate::error::{OffloadError, Result};
 use crate::scheme::Scheme;
@@ -11,24 +11,24 @@ use std::time::Duration;
 use xgvmi_daemon::Secret;
 use xgvmi_daemon::config::{read_toml, within};
 
-/// What a client needs to know.
+/// Options of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// `host:port` of the SPs of this rank's node; rank `i` of the node is served by number `i` modulo their count.
+    /// `host:port` of the SPs of this rank's node. Rank `i` of the node uses SP number `i` modulo their count.
     pub services: Vec<String>,
-    /// The node's name: ranks with the same name and the same SPs are of one node.
+    /// The node's name. Ranks with the same name and the same SPs belong to one node.
     pub node: String,
-    /// How keys are made; must be the same everywhere.
+    /// How keys are created. All ranks and SPs must use the same scheme.
     pub scheme: Scheme,
-    /// The longest that connecting may take.
+    /// Maximum time to connect.
     pub connect_limit: Duration,
-    /// The longest that a collective may take.
+    /// Maximum time of a collective.
     pub limit: Duration,
-    /// Poll for this long before sleeping in a wait.
+    /// Time to poll before a wait sleeps.
     pub spin: Duration,
-    /// What the SPs must have as well.
+    /// The secret. The SPs must have the same one.
     pub secret: Option<Secret>,
-    /// The libucp to use; the loader's search, or the program's own, without it.
+    /// The libucp to use. Default: the program's own, or the loader's search.
     pub ucx_library: Option<PathBuf>,
 }
 
@@ -61,11 +61,11 @@ pub struct ClientArgs {
     pub ucx_library: Option<PathBuf>,
 }
 
-/// The file.
+/// Contents of the options file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct ClientFile {
-    /// For nodes that are not named.
+    /// SPs of nodes that the file does not name.
     sp: Vec<String>,
     nodes: BTreeMap<String, Node>,
     connect_limit_s: Option<u64>,
@@ -81,14 +81,14 @@ struct Node {
     sp: Vec<String>,
 }
 
-/// Most SPs of a node: a DPU has some ten cores.
+/// Maximum number of SPs per node. A DPU has about ten cores.
 const SERVICES_MAX: usize = 256;
 
 impl ClientArgs {
-    /// Reads the file, if there is one, and checks everything.
+    /// Reads the file, if one is given, and checks all options.
     ///
     /// # Errors
-    /// [`OffloadError::Options`], which names the option, or the file and the line.
+    /// [`OffloadError::Options`] with the name of the option, or with the file and the line.
     pub fn options(self, scheme: Scheme) -> Result<ClientOptions> {
         let file: ClientFile = self
             .offload_config
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_example_is_valid() {
-        // The secret's file does not exist here.
+        // The secret's file does not exist in this test.
         let example = include_str!("../../packaging/offload.toml");
         let example = file(&example.replace("\nsecret-file", "\n# secret-file"));
         let services = |node: &str| {

@@ -1,69 +1,69 @@
-//! What a program says to a client, and hears from it.
+//! Arguments and results of a client's calls.
 
 use crate::wire::Collective;
 use xgvmi_ucp::MappedRange;
 
-/// A group of ranks, numbered by the program: the same number for the same group at all its members.
+/// A group of ranks. The program assigns the number; all members use the same number for the same group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(pub u32);
 
 impl CommunicatorId {
-    /// All ranks of the job. There from the beginning.
+    /// All ranks of the job. This communicator always exists.
     pub const WORLD: Self = Self(0);
 }
 
-/// Numbers of a client so far. Differences of two of them tell about the calls between.
+/// Counters of a client since it connected. The difference of two snapshots covers the calls between them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ClientStats {
     /// Completed calls.
     pub calls: u64,
-    /// Time that connecting took, the making of announced aliases included, in microseconds.
+    /// Time to connect, in microseconds. It includes the creation of announced aliases.
     pub connect_us: f64,
-    /// Time in registration and export, in microseconds.
+    /// Time to register and export buffers, in microseconds.
     pub registration_us: f64,
-    /// Time in giving registrations back, in microseconds.
+    /// Time to release registrations, in microseconds.
     pub deregistration_us: f64,
-    /// Buffers registered and exported by calls.
+    /// Buffers that calls registered and exported.
     pub registrations: u64,
-    /// Aliases that the SP had made of our announced keys when we were connected.
+    /// Aliases that the SP created for this rank's announced keys by the time of the connect.
     pub announced_aliases: u64,
-    /// Exports of this process for which the pool had a free key; `None` without the library.
+    /// Exports of this process that took a free key of the pool; `None` without the library.
     pub host_hits: Option<u64>,
-    /// Exports for which it had none.
+    /// Exports that found no free key.
     pub host_misses: Option<u64>,
-    /// Imports of our SP, for all its ranks, for which there was an alias; as of our last completed call.
+    /// Imports of this rank's SP, for all its ranks, that found an alias; as of the last completed call.
     pub alias_hits: Option<u64>,
-    /// Imports, and announced keys, for which it had to make one.
+    /// Imports and announced keys for which the SP created an alias.
     pub alias_misses: Option<u64>,
 }
 
 /// Memory of one side of a call.
 #[derive(Debug, Clone, Copy)]
 pub enum Memory<'a> {
-    /// Registered for the call and given back at its end. May be null if `length` is 0.
+    /// Registered for the call and released at its end. May be null if `length` is 0.
     Temporary {
         /// First byte.
         start: *mut u8,
-        /// Bytes.
+        /// Length in bytes.
         length: usize,
     },
-    /// Registered before, by [`Client::register`](super::Client::register).
+    /// Registered earlier by [`Client::register`](super::Client::register).
     Registered(&'a Registered),
 }
 
 /// One side of an alltoallv: blocks in the order of the communicator's members, all numbers in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Side<'a> {
-    /// Where the blocks are.
+    /// The memory that contains the blocks.
     pub memory: Memory<'a>,
-    /// Length of the block for, or from, each member. May be 0.
+    /// Length of the block to or from each member. May be 0.
     pub counts: &'a [usize],
-    /// Where it begins, from the start of the memory.
+    /// Offset of each block from the start of the memory.
     pub displacements: &'a [usize],
 }
 
-/// A long-lived buffer, registered and exported once.
+/// A long-lived buffer that is registered and exported once.
 #[derive(Debug)]
 pub struct Registered {
     pub(super) range: MappedRange,
@@ -71,7 +71,8 @@ pub struct Registered {
     pub(super) packed: Vec<u8>,
 }
 
-/// A call under way. To be completed with [`Client::test`](super::Client::test) or [`Client::wait`](super::Client::wait).
+/// An outstanding call. Complete it with [`Client::test`](super::Client::test) or
+/// [`Client::wait`](super::Client::wait).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the buffers belong to the call until it is complete"]
 pub struct Request {

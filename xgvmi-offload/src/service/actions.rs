@@ -1,11 +1,11 @@
-//! What the ledger asks for, and what it refuses.
+//! Actions that the ledger requests, and the errors that it returns.
 
 use crate::wire::{Block, Collective, Delivered};
 
-/// A call's place.
+/// Index of a call.
 pub(super) type CallId = usize;
 
-/// The place of an offer to us.
+/// Index of a received offer.
 pub(super) type OfferId = usize;
 
 /// An offer to us, as the wire names it: the offering SP, and its number.
@@ -25,24 +25,24 @@ pub(super) struct Offer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) source: u32,
-    /// The source's number among our ranks.
+    /// The source's local number at this SP.
     pub(super) local: usize,
     /// `peer` is the destination; offsets are in the source's send buffer.
     pub(super) blocks: Vec<Block>,
-    /// The bytes of the short ones.
+    /// The bytes of the short blocks.
     pub(super) short: Vec<u8>,
 }
 
-/// A block that the device moves.
+/// A block that the device reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub(super) call: CallId,
     pub(super) offer: OfferId,
-    /// The source's place in the offer.
+    /// Index of the source among the offer's parts.
     pub(super) part: u32,
     pub(super) source: u32,
     pub(super) destination: u32,
-    /// The destination's number among our ranks.
+    /// The destination's local number at this SP.
     pub(super) local: usize,
     /// In the source's address space.
     pub(super) from: u64,
@@ -51,14 +51,14 @@ pub(super) struct Transfer {
     pub(super) length: u64,
 }
 
-/// What is to be done next, beside transfers.
+/// The next action, except transfers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// Send DPU_RTS.
     Offer(Offer),
-    /// All of an offer to us was taken: forget its keys and send DPU_FIN. The place is free now.
+    /// All blocks of a received offer are delivered: drop its keys and send DPU_FIN. The index is free now.
     Finish { offer: OfferId, key: OfferKey },
-    /// A rank's part is over: give its buffers back and send HOST_FIN. The seat is free now.
+    /// A rank's call is complete: release its buffers and send HOST_FIN. The seat is free now.
     Complete {
         call: CallId,
         collective: Collective,
@@ -69,7 +69,7 @@ pub(super) enum Action {
     },
 }
 
-/// A call that cannot end well.
+/// A protocol violation that fails the call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Wrong {
     #[error(

@@ -1,4 +1,4 @@
-//! How a job comes together at one SP: ranks are admitted, the table names the other SPs, and this SP meets them.
+//! Set-up of a job at one SP: admits its ranks, receives the table of SPs, and connects to the other SPs.
 
 use super::connections::{ConnectionId, Role};
 use super::job::Job;
@@ -14,18 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{FRAME_MAX, Link, LinkError, LogLevel};
 
-/// Time for another SP to take a call: it listens since its ranks have met it.
+/// Time limit for a connection to another SP. That SP is already listening: its ranks have connected to it.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
-/// A rank that has said hello.
+/// A rank whose hello has arrived.
 #[derive(Debug)]
 pub(super) struct Candidate(Hello);
 
-/// Why a peer is refused: a short name for counters, and the words.
+/// A refusal: a short name for the counters, and the message.
 type Refusal = (&'static str, String);
 
 impl Service {
-    /// A rank says hello. What it says is checked before any memory is spent on it.
+    /// Handles a rank's hello. All fields are checked before memory is allocated for the rank.
     pub(super) fn hello(&mut self, id: ConnectionId, hello: Hello) {
         if let Err((kind, reason)) = self.check_hello(&hello) {
             return self.refuse(id, kind, &reason);
@@ -113,7 +113,7 @@ impl Service {
         let Role::Candidate(Candidate(hello)) = role else {
             return;
         };
-        // Others may have come since the hello.
+        // Other ranks may have been admitted since the hello.
         if let Err((kind, reason)) = self.check_hello(&hello) {
             return self.refuse(id, kind, &reason);
         }
@@ -127,7 +127,7 @@ impl Service {
                     self.started.elapsed().as_secs()
                 );
                 self.refuse(id, "keys", &reason);
-                // Without this rank the job cannot come together.
+                // Without this rank the job cannot start.
                 self.fail(
                     hello.job,
                     &format!("rank {}: {reason}", hello.rank),
@@ -209,7 +209,7 @@ impl Service {
         })
     }
 
-    /// Another SP has called.
+    /// Handles the hello of another SP.
     pub(super) fn join(&mut self, id: ConnectionId, peer: &PeerHello) {
         if let Err((kind, reason)) = self.check_peer(peer) {
             return self.refuse(id, kind, &reason);
@@ -256,7 +256,7 @@ impl Service {
             .job
             .table()
             .map(|(me, table)| (me, table.services.len()));
-        // There are as many SPs as ranks at the most. SPs of higher places call.
+        // A job has at most as many SPs as ranks. SPs of higher index connect to SPs of lower index.
         let fits = known.map_or(peer.index < entry.job.size, |(me, count)| {
             peer.index > me && (peer.index as usize) < count
         });
@@ -278,7 +278,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes a job's table and calls the SPs in it that are before this one; the others call.
+    /// Stores a job's table and connects to the SPs of lower index; the SPs of higher index connect to this one.
     pub(super) fn set_table(&mut self, id: JobId, table: Table) -> Result<()> {
         let Some(entry) = self.jobs.get_mut(&id) else {
             return Ok(());
@@ -306,13 +306,13 @@ impl Service {
         Ok(())
     }
 
-    /// SPs have answered, or cannot be reached.
+    /// Handles completed connection attempts to other SPs.
     pub(super) fn take_dialed(&mut self) {
         while let Some((key, stream)) = self.dialer.take() {
             let Some((id, index)) = self.dialing.remove(&key) else {
                 continue;
             };
-            // The job may be gone meanwhile.
+            // The job may have ended in the meantime.
             let Some(entry) = self.jobs.get_mut(&id) else {
                 continue;
             };
@@ -359,7 +359,7 @@ impl Service {
 }
 
 impl Entry {
-    /// Whether all other SPs are connected, and none refuses.
+    /// Whether all other SPs are connected and have accepted.
     pub(super) fn is_joined(&self) -> bool {
         self.job.table().is_some_and(|(me, table)| {
             (0..)
@@ -368,7 +368,7 @@ impl Entry {
         })
     }
 
-    /// What it lacks to be ready.
+    /// Describes the peers that the job still waits for.
     pub(super) fn missing(&self, limit: Duration) -> String {
         let seconds = limit.as_secs();
         match self.job.table() {

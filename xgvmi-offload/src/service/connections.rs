@@ -1,4 +1,4 @@
-//! The TCP connections of an SP: who is at the other end of each, and what one may cost.
+//! The TCP connections of an SP: the peer of each, and the resource limits.
 
 use super::admission::Candidate;
 use crate::control::{FRAMES, Frame};
@@ -9,25 +9,25 @@ use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 use xgvmi_daemon::{Budget, Link, Poller, Secret};
 
-/// Most connections at once: the ranks and SPs of all jobs, and some that nobody knows yet.
+/// Maximum number of connections: the ranks and SPs of all jobs, and some unidentified peers.
 pub(super) const CONNECTIONS_MAX: usize = 1 << 14;
 
-/// Frames of one connection between two looks at the clock. A peer that sends more floods its connection.
+/// Maximum number of frames of one connection between two timer checks. A peer that sends more floods its connection.
 pub(super) const FRAMES_MAX: u32 = 4096;
 
-/// Keys of the poller below this one are no connections.
+/// Keys of the poller below this one do not belong to connections.
 pub(super) const KEY_FIRST: u64 = 16;
 
-/// A connection, by its number. Numbers are not used again.
+/// Number of a connection. Numbers are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ConnectionId(u64);
 
 /// The peer of a connection.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// Has said nothing.
+    /// Has sent nothing yet.
     Caller,
-    /// A rank that has said hello, whose keys are on their way.
+    /// A rank whose hello has arrived and whose keys have not.
     Candidate(Candidate),
     Rank {
         job: JobId,
@@ -37,7 +37,7 @@ pub(super) enum Role {
         job: JobId,
         index: u32,
     },
-    /// The last words are on their way, and nothing more is expected.
+    /// The connection closes after the last frame is sent. Further input is ignored.
     Leaving,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Connection {
     pub(super) role: Role,
     pub(super) since: Instant,
     pub(super) heard: Instant,
-    /// Since the last look at the clock.
+    /// Frames since the last timer check.
     pub(super) frames: u32,
     address: Option<IpAddr>,
     writes: bool,
@@ -61,7 +61,7 @@ pub(super) struct Connections {
     all: HashMap<ConnectionId, Connection>,
     next: u64,
     budget: Budget,
-    /// Callers of each address.
+    /// Number of unidentified peers per address.
     callers: HashMap<IpAddr, usize>,
     callers_per_address: usize,
 }
@@ -87,7 +87,7 @@ impl Connections {
         }
     }
 
-    /// Takes in a caller, or refuses it with a reason.
+    /// Accepts a connection, or refuses it with a reason.
     pub(super) fn accept(
         &mut self,
         stream: TcpStream,
@@ -124,7 +124,7 @@ impl Connections {
             .map(Ok)
     }
 
-    /// Adds a connection that this SP has made.
+    /// Adds a connection that this SP has opened.
     pub(super) fn add(
         &mut self,
         link: Link,
@@ -166,7 +166,7 @@ impl Connections {
             .map(|(id, connection)| (*id, connection))
     }
 
-    /// Bytes of frames that wait.
+    /// Bytes of buffered frames.
     pub(super) fn buffered(&self) -> usize {
         self.budget.used()
     }
@@ -176,7 +176,7 @@ impl Connections {
         self.all.remove(&id)
     }
 
-    /// The peer has said who it is, or leaves: it is no caller any more.
+    /// The peer is identified or leaves. It no longer counts as an unidentified peer.
     pub(super) fn known(&mut self, id: ConnectionId) {
         let Some(ip) = self.all.get_mut(&id).and_then(|c| c.address.take()) else {
             return;
@@ -189,7 +189,7 @@ impl Connections {
         }
     }
 
-    /// Sends a frame. A connection that takes none is found out when it is read next.
+    /// Sends a frame. The next read of the connection detects a failed send.
     pub(super) fn tell(&mut self, id: ConnectionId, frame: &Frame, poller: &Poller) {
         if let Some(connection) = self.all.get_mut(&id) {
             let _ = connection.link.send(&frame.to_bytes());
@@ -197,7 +197,7 @@ impl Connections {
         self.watch(id, poller);
     }
 
-    /// Tells a peer why it is refused, and expects nothing more of it.
+    /// Sends the reason for a refusal to a peer and then closes the connection.
     pub(super) fn refuse(&mut self, id: ConnectionId, reason: &str, poller: &Poller) {
         if let Some(connection) = self.all.get_mut(&id) {
             connection.link.refuse(reason);
@@ -205,7 +205,7 @@ impl Connections {
         self.leave(id, poller);
     }
 
-    /// Expects nothing more of a connection. The peer closes it, or time does.
+    /// Ends the use of a connection. The peer closes it, or a timer does.
     pub(super) fn leave(&mut self, id: ConnectionId, poller: &Poller) {
         self.known(id);
         if let Some(connection) = self.all.get_mut(&id) {
@@ -216,7 +216,7 @@ impl Connections {
         self.watch(id, poller);
     }
 
-    /// Waits for a connection to become writable while something is to be sent.
+    /// Polls a connection for writability while it has data to send.
     pub(super) fn watch(&mut self, id: ConnectionId, poller: &Poller) {
         if let Some(connection) = self.all.get_mut(&id) {
             let writes = connection.link.wants_to_send();
@@ -230,7 +230,7 @@ impl Connections {
         }
     }
 
-    /// Connections, and those of them that have not said who they are.
+    /// Number of connections, and number of unidentified peers among them.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.all.len(), self.callers.values().sum())
     }

@@ -1,4 +1,4 @@
-//! What an SP tells about itself: numbers since its start, and the state of its jobs.
+//! Status of an SP: counters since its start, and the state of its jobs.
 
 use super::Service;
 use crate::error::Result;
@@ -8,30 +8,30 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use xgvmi_daemon::{Histogram, Metrics};
 
-/// Numbers since the start.
+/// Counters since the start.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) jobs_done: u64,
     pub(super) jobs_failed: u64,
-    /// By the reason's short name.
+    /// Refusals by the short name of their reason.
     pub(super) refusals: BTreeMap<&'static str, u64>,
-    /// Of the jobs that are over.
+    /// Counters of completed jobs.
     pub(super) past: Moved,
-    /// From a job's first rank to READY.
+    /// Time from a job's first rank to READY.
     pub(super) setup: Histogram,
 }
 
-/// What was moved.
+/// Counters of the data path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Moved {
-    /// Calls of single ranks that are complete.
+    /// Completed calls, counted per rank.
     pub(super) calls: u64,
-    /// Blocks for this SP's ranks, and their bytes.
+    /// Blocks delivered to this SP's ranks, and their bytes.
     pub(super) blocks: u64,
     pub(super) bytes: u64,
     /// Active messages sent.
     pub(super) messages: u64,
-    /// From a rank's arrival to its completion.
+    /// Time from a rank's arrival to its completion.
     pub(super) call_latency: Histogram,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Queues {
     pub(super) calls: usize,
     /// Blocks whose destination has not arrived.
     pub(super) parked_blocks: usize,
-    /// Offers without an answer.
+    /// Offers that wait for an answer.
     pub(super) offers: usize,
 }
 
@@ -67,7 +67,7 @@ struct JobStatus {
     scheme: String,
     state: String,
     age_s: u64,
-    /// Of this SP.
+    /// Ranks of this SP.
     ranks: usize,
     queues: Queues,
     moved: Moved,
@@ -83,22 +83,22 @@ pub struct Status {
     uptime_s: u64,
     draining: bool,
     connections: usize,
-    /// Connections that have not said who they are.
+    /// Connections of unidentified peers.
     callers: usize,
     buffered_bytes: usize,
     jobs_done: u64,
     jobs_failed: u64,
     refusals: BTreeMap<String, u64>,
-    /// All jobs, those that are over included.
+    /// Counters of all jobs, including completed ones.
     moved: Moved,
     setup: Histogram,
-    /// Announced or imported keys that have an alias here; `None` without this project's library.
+    /// Announced or imported keys that have an alias in this process; `None` without this project's library.
     aliases: Option<u64>,
     jobs: Vec<JobStatus>,
 }
 
 impl Service {
-    /// The state now.
+    /// The current state.
     pub(super) fn status(&self) -> Status {
         let now = Instant::now();
         let mut moved = self.counters.past.clone();
@@ -143,27 +143,27 @@ impl Service {
         }
     }
 
-    /// Answers those who ask for the status.
+    /// Answers pending status requests.
     pub(super) fn tell_status(&self) {
         if let Some(socket) = &self.status_socket {
-            // Strings and numbers in a structure: nothing that JSON cannot carry.
+            // The structure contains only strings and numbers; JSON represents both.
             socket.answer(|| serde_json::to_string(&self.status()).expect("plain data"));
         }
     }
 }
 
 impl Status {
-    /// Reads what an SP has answered.
+    /// Parses the status of an SP.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The defect of the text.
     pub fn parse(text: &str) -> Result<Self> {
         serde_json::from_str(text).map_err(|error| {
             crate::OffloadError::Failed(format!("the service's answer is no status: {error}"))
         })
     }
 
-    /// As Prometheus reads it.
+    /// Formats the status in the text format of Prometheus.
     #[must_use]
     pub fn prometheus(&self) -> String {
         let mut m = Metrics::default();
@@ -279,7 +279,7 @@ impl Queues {
     }
 }
 
-/// For people.
+/// Human-readable form.
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let us = |latency: &Histogram, share| match latency.quantile_us(share) {
@@ -380,8 +380,8 @@ mod tests {
         }
     }
 
-    /// Reads the text format: each sample belongs to the family that was declared last, its labels are well formed, its
-    /// value is a number, and buckets only grow.
+    /// Parses the text format. Each sample belongs to the family that was declared last, its labels are well formed,
+    /// its value is a number, and buckets never decrease.
     fn read(text: &str) -> BTreeMap<String, f64> {
         let mut samples = BTreeMap::new();
         let (mut family, mut kinds) = (String::new(), BTreeSet::new());

@@ -1,8 +1,10 @@
-//! The greetings of a job: before it begins, each SP reads one from every SP, from a rank's memory to a rank's memory.
+//! The greetings of a job: before the job starts, each SP reads one greeting from every SP, from a rank's memory to a
+//! rank's memory.
 //!
-//! That is the way of every block later. What does not lead there is found out while nobody has entered a call, and what
-//! UCX sets up at the first import of a rank's memory, and at the first read over a connection, is set up when the job
-//! comes together and not in its first call. The ranks keep the memory, and its key, for as long as they are connected.
+//! Every later block takes the same path. A broken path therefore shows before any rank has entered a call. UCX
+//! performs set-up work at the first import of a rank's memory and at the first read over a connection; the greeting
+//! moves that work from the first call to the job's set-up. The ranks keep the memory and its key while they are
+//! connected.
 
 use super::imported::Imported;
 use crate::error::{OffloadError, Result};
@@ -10,21 +12,21 @@ use crate::wire::{Export, GREETING_BYTES, Greeting};
 use std::collections::{BTreeMap, BTreeSet};
 use xgvmi_ucp::{Context, Endpoint, RemoteKey, Request};
 
-/// What has come of them. Fields go in this order: operations before what they use.
+/// State of a job's greetings. The fields drop in this order: operations before the objects that they use.
 #[derive(Debug, Default)]
 pub(super) struct Greetings {
-    /// Reads under way, and from which SP.
+    /// Outstanding reads, with the index of the SP.
     reads: Vec<(u32, Request)>,
-    /// SPs whose greeting is here.
+    /// SPs whose greeting has been read.
     read: BTreeSet<u32>,
-    /// What SPs have offered before we knew how to reach them.
+    /// Offers that arrived before the endpoints of the SPs existed.
     early: Vec<(u32, Greeting)>,
-    /// Of each of our ranks, the memory that it keeps for this.
+    /// Greeting memory of each of this SP's ranks.
     memory: BTreeMap<u32, Imported>,
 }
 
 impl Greetings {
-    /// Imports what a rank keeps for greetings.
+    /// Imports a rank's greeting memory.
     pub(super) fn import(&mut self, context: &Context, rank: u32, export: &Export) -> Result<()> {
         if export.length < 2 * GREETING_BYTES {
             return Err(failed(format!(
@@ -38,7 +40,7 @@ impl Greetings {
         Ok(())
     }
 
-    /// What other SPs are to read: the first half of a rank's memory.
+    /// The memory that other SPs read: the first half of a rank's memory.
     pub(super) fn ours(&self) -> Result<Greeting> {
         let memory = self.memory.values().next();
         let memory = memory.ok_or_else(|| failed("a table before the first rank"))?;
@@ -48,7 +50,7 @@ impl Greetings {
         })
     }
 
-    /// SP `index` offers its greeting: reads it, or keeps it until `services` are known.
+    /// Handles the greeting offer of SP `index`: reads it, or stores it until `services` are known.
     pub(super) fn offered(
         &mut self,
         services: &[Endpoint],
@@ -64,7 +66,7 @@ impl Greetings {
         let endpoint = endpoint.ok_or_else(|| lost("a place in the table"))?;
         let into = self.memory.values().next();
         let into = into.ok_or_else(|| lost("a rank to read it"))?;
-        // SAFETY: the offering SP sends what UCX packed, byte by byte; its UCX is of our version.
+        // SAFETY: the offering SP sends the bytes of UCX's packed key unchanged; its UCX version equals ours.
         let key = unsafe { RemoteKey::unpack(endpoint, &greeting.rkey) }?;
         let length = usize::try_from(GREETING_BYTES).map_err(|_| lost("a length that fits"))?;
         let to = into.address.wrapping_add(GREETING_BYTES);
@@ -73,7 +75,7 @@ impl Greetings {
         Ok(())
     }
 
-    /// `services` are known: reads what was offered before.
+    /// `services` are known: reads the stored offers.
     pub(super) fn begin(&mut self, services: &[Endpoint]) -> Result<()> {
         for (index, greeting) in std::mem::take(&mut self.early) {
             self.offered(services, index, greeting)?;
@@ -81,7 +83,7 @@ impl Greetings {
         Ok(())
     }
 
-    /// Takes note of the reads that have ended; true when there were any.
+    /// Collects completed reads; returns true if there were any.
     pub(super) fn reap(&mut self) -> Result<bool> {
         let before = self.reads.len();
         let mut at = 0;
@@ -99,12 +101,12 @@ impl Greetings {
         Ok(self.reads.len() < before)
     }
 
-    /// Whether the greetings of that many SPs are here.
+    /// Whether the greetings of `services` SPs have been read.
     pub(super) fn are_read(&self, services: usize) -> bool {
         self.read.len() == services
     }
 
-    /// Gives up what is under way; false while UCX still uses something.
+    /// Cancels outstanding reads; returns false while UCX still uses an object.
     pub(super) fn shut(&mut self) -> bool {
         self.reads
             .retain(|(_, read)| matches!(read.test(), Ok(false)));

@@ -1,4 +1,4 @@
-//! What an SP does with the frames of its connections, and with their ends.
+//! Handles the frames of an SP's connections, and the end of connections.
 
 use super::Service;
 use super::connections::{ConnectionId, FRAMES_MAX, Role};
@@ -7,10 +7,10 @@ use crate::job_id::JobId;
 use std::time::Instant;
 use xgvmi_daemon::{LinkError, LogLevel};
 
-/// Frames of one connection in one visit. The others wait until all other connections have been visited.
+/// Maximum number of frames per visit of a connection. The rest waits until all other connections have been visited.
 const VISIT_MAX: u32 = 16;
 
-/// The role of a peer, without what belongs to it.
+/// The role of a peer, without its state.
 #[derive(Debug, Clone, Copy)]
 enum Speaker {
     Caller,
@@ -21,7 +21,7 @@ enum Speaker {
 }
 
 impl Service {
-    /// Reads one connection.
+    /// Reads one connection and handles its frames.
     pub(super) fn serve(&mut self, id: ConnectionId) {
         for _ in 0..VISIT_MAX {
             let Some(connection) = self.connections.get_mut(id) else {
@@ -114,7 +114,7 @@ impl Service {
         }
     }
 
-    /// A peer breaks the protocol: it is refused, and its job has failed if it has one.
+    /// Refuses a peer that violates the protocol. If the peer belongs to a job, the job fails.
     fn break_off(&mut self, id: ConnectionId, kind: &'static str, reason: &str) {
         let Some(connection) = self.connections.get(id) else {
             return;
@@ -131,7 +131,7 @@ impl Service {
         }
     }
 
-    /// A connection cannot go on.
+    /// Handles a fatal error of a connection.
     fn end(&mut self, id: ConnectionId, error: &LinkError) {
         match error {
             LinkError::Closed => self.lose(
@@ -156,7 +156,7 @@ impl Service {
         }
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     pub(super) fn lose(&mut self, id: ConnectionId, how: &str) {
         let Some(connection) = self.connections.remove(id) else {
             return;

@@ -4,7 +4,7 @@ use crate::error::{OffloadError, Result};
 use crate::wire::Export;
 use xgvmi_ucp::{Context, ImportedMemory};
 
-/// A rank's buffer. What UCX has imported may be larger, and begin earlier.
+/// An imported buffer of a rank. The range that UCX has imported may be larger and start earlier.
 #[derive(Debug)]
 pub(super) struct Imported {
     pub(super) memory: ImportedMemory,
@@ -13,7 +13,7 @@ pub(super) struct Imported {
 
 impl Imported {
     pub(super) fn new(context: &Context, export: &Export) -> Result<Self> {
-        // SAFETY: the rank sends what UCX packed, byte by byte; its UCX is of our version.
+        // SAFETY: the rank sends the bytes of UCX's packed handle unchanged; its UCX version equals ours.
         let memory = unsafe { ImportedMemory::new(context, &export.packed) }?;
         let end = |start: u64, length: u64| start.checked_add(length);
         let inside = memory.address() <= export.address

@@ -1,4 +1,4 @@
-//! One job at one SP: its UCX objects, and what is done with them as the ledger says.
+//! One job at one SP: owns its UCX objects and carries out the ledger's actions.
 
 use super::counters::{Moved, Queues};
 use super::greeting::Greetings;
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
 use xgvmi_ucp::{Context, Endpoint, Message, Request, Worker};
 
-/// The longest wait for operations of a failed job to end. UCX ends them itself once their connections are closed.
+/// Maximum time for the operations of a failed job to end. UCX ends them itself after their connections are closed.
 const SHUT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Steps of UCX, and messages, of one job before the next job has its turn.
+/// Maximum number of UCX progress steps and messages of one job before the next job has its turn.
 const PROGRESS_MAX: u32 = 256;
 const MESSAGES_MAX: u32 = 256;
 
-/// A job. Fields go in this order: operations before what they use, connections before their worker, that before its
-/// context.
+/// A job. The fields drop in this order: operations before the objects that they use, connections before their worker,
+/// the worker before its context.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) size: u32,
@@ -34,10 +34,10 @@ pub(super) struct Job {
     greetings: Greetings,
     ranks: BTreeMap<u32, Peer>,
     services: Vec<Endpoint>,
-    /// Of each SP, what its messages must bear, and what ours must.
+    /// Expected token of each SP's messages, and token of messages to it.
     from_services: BTreeMap<u32, Token>,
     to_services: BTreeMap<u32, Token>,
-    /// Peers that have said hello over UCP.
+    /// Peers whose UCP hello has arrived.
     greeted: BTreeSet<(bool, u32)>,
     shared: Option<Shared>,
     worker: Worker,
@@ -48,13 +48,13 @@ pub(super) struct Job {
 #[derive(Debug)]
 struct Peer {
     endpoint: Endpoint,
-    /// Its messages must bear this.
+    /// Expected token of the rank's messages.
     from: Token,
-    /// Messages to it must bear this.
+    /// Token of messages to the rank.
     to: Token,
 }
 
-/// What is known once the table is there.
+/// State that depends on the table.
 #[derive(Debug)]
 struct Shared {
     me: u32,
@@ -96,15 +96,16 @@ impl Job {
         self.worker.event_fd()
     }
 
-    /// Asks for a wake-up; false when there is something to do at once.
+    /// Requests a wake-up; returns false when there is work already.
     pub(super) fn arm(&self) -> Result<bool> {
         Ok(self.worker.arm()?)
     }
 
-    /// Connects to a rank whose messages will bear `from`; answers how many of its announced keys have an alias now.
+    /// Connects to a rank whose messages will carry `from`. Returns the number of its announced keys that have an alias
+    /// now.
     pub(super) fn admit(&mut self, rank: u32, keys: &Keys, from: Token) -> Result<u64> {
-        // SAFETY: the rank has proved the secret, if there is one, and sends what Worker::address gave it, byte by byte;
-        // its UCX is of our version.
+        // SAFETY: the rank has authenticated itself if a secret is set, and sends the bytes of Worker::address
+        // unchanged; its UCX version equals ours.
         let endpoint = unsafe { self.worker.connect(&keys.address, &format!("rank {rank}")) }?;
         let peer = Peer {
             endpoint,
@@ -123,12 +124,12 @@ impl Job {
         Ok(accepted)
     }
 
-    /// Whether a rank is served here.
+    /// Whether this SP serves the rank.
     pub(super) fn has_rank(&self, rank: u32) -> bool {
         self.ranks.contains_key(&rank)
     }
 
-    /// Takes the table and connects to all SPs in it; answers our place.
+    /// Stores the table and connects to all SPs in it; returns this SP's index.
     pub(super) fn set_table(&mut self, table: Table, unique: u64) -> Result<u32> {
         let me = check_table(&table, self.size, unique)?;
         if let Some(rank) = table
@@ -150,8 +151,8 @@ impl Job {
         }
         for (index, service) in table.services.iter().enumerate() {
             let name = format!("service {index} ({})", service.tcp);
-            // SAFETY: a table comes from a rank that has proved the secret, if there is one, and holds what SPs of our
-            // version of UCX said of their workers, byte by byte.
+            // SAFETY: the table comes from a rank that has authenticated itself if a secret is set. It holds the worker
+            // addresses of SPs with our version of UCX, unchanged.
             let endpoint = unsafe { self.worker.connect_for_gets(&service.worker, &name) }?;
             self.services.push(endpoint);
         }
@@ -167,7 +168,7 @@ impl Job {
             }
         });
         let ranks = ranks.collect();
-        // An SP's blocks for its own ranks go no further than this process.
+        // An SP's blocks for its own ranks stay inside this process.
         let ours = Token([0; 16]);
         let services = (0..).zip(&self.services).map(|(index, endpoint)| {
             (index == me).then(|| Destination {
@@ -194,7 +195,7 @@ impl Job {
         Ok(me)
     }
 
-    /// The messages of SP `index` will bear `token`.
+    /// The messages of SP `index` will carry `token`.
     pub(super) fn expect_service(&mut self, index: u32, token: Token) {
         self.from_services.insert(index, token);
         if let Some(shared) = &mut self.shared {
@@ -202,7 +203,7 @@ impl Job {
         }
     }
 
-    /// SP `index` is connected, and expects `token` in our messages: says hello to it over UCP.
+    /// Sends a UCP hello to the connected SP `index`, which expects `token` in our messages.
     pub(super) fn meet_service(&mut self, index: u32, token: Token) -> Result<()> {
         self.to_services.insert(index, token);
         if self.shared.is_some() {
@@ -228,14 +229,14 @@ impl Job {
         shared.mover.keep(transport, hello)
     }
 
-    /// The table and our place in it, once it is there.
+    /// The table and this SP's index in it; `None` before the table arrives.
     pub(super) fn table(&self) -> Option<(u32, &Table)> {
         self.shared
             .as_ref()
             .map(|shared| (shared.me, &shared.table))
     }
 
-    /// Whether all ranks and SPs that we need have said hello over UCP, and the greetings are read.
+    /// Whether all required ranks and SPs have sent their UCP hello and all greetings have been read.
     pub(super) fn is_connected(&self) -> bool {
         let Some((me, table)) = self.table() else {
             return false;
@@ -247,7 +248,7 @@ impl Job {
             && self.greetings.are_read(table.services.len())
     }
 
-    /// Says hello to our ranks over UCP, so that the first completion finds its way open.
+    /// Sends a UCP hello to the ranks of this SP. The first completion then finds its connection open.
     pub(super) fn greet_ranks(&mut self) -> Result<()> {
         let me = self.shared()?.me;
         let hellos = self
@@ -262,10 +263,10 @@ impl Job {
         Ok(())
     }
 
-    /// Moves everything forward; true when something happened.
+    /// Makes progress; returns true when something happened.
     pub(super) fn progress(&mut self) -> Result<bool> {
         let mut busy = false;
-        // Limits, so that a job that floods its SP leaves time for the others.
+        // The limits leave time for other jobs when one job floods its SP.
         for _ in 0..PROGRESS_MAX {
             if !self.worker.progress() {
                 break;
@@ -286,8 +287,8 @@ impl Job {
         Ok(busy)
     }
 
-    /// To be called when there is nothing to do: sends what was kept back for more to go with it; true if there was
-    /// anything.
+    /// Call this when there is no other work: sends data that was held back for aggregation. Returns true if there was
+    /// any.
     pub(super) fn settle(&mut self) -> Result<bool> {
         match &mut self.shared {
             Some(shared) => shared.mover.settle(&self.transport),
@@ -295,14 +296,14 @@ impl Job {
         }
     }
 
-    /// Numbers since the job's start.
+    /// Counters since the job's start.
     pub(super) fn moved(&self) -> &Moved {
         static NOTHING: LazyLock<Moved> = LazyLock::new(Moved::default);
         let shared = self.shared.as_ref();
         shared.map_or(&NOTHING, |shared| shared.mover.moved())
     }
 
-    /// Lengths of its queues.
+    /// Queue lengths.
     pub(super) fn queues(&self) -> Queues {
         let shared = self.shared.as_ref();
         shared
@@ -310,7 +311,7 @@ impl Job {
             .unwrap_or_default()
     }
 
-    /// Gives up everything, operations under way included.
+    /// Releases everything and cancels outstanding operations.
     pub(super) fn shut(mut self) {
         let ranks = self.ranks.values().map(|peer| &peer.endpoint);
         for endpoint in ranks.chain(&self.services) {
@@ -370,7 +371,7 @@ impl Job {
             .ok_or_else(|| failed("a collective before the table of services"))
     }
 
-    /// The data path and what it moves with.
+    /// The data path and its transport.
     fn moving(&mut self) -> Result<(&Ucx, &mut Shared)> {
         let shared = self
             .shared
@@ -380,7 +381,7 @@ impl Job {
     }
 }
 
-/// Says hello over UCP, which opens the way.
+/// Sends a UCP hello, which opens the connection.
 fn say_hello(
     endpoint: &Endpoint,
     token: Token,
@@ -392,7 +393,7 @@ fn say_hello(
 }
 
 impl Table {
-    /// The ranks that an SP serves.
+    /// The ranks of an SP.
     pub(super) fn ranks_of(&self, service: u32) -> impl Iterator<Item = u32> + '_ {
         (0..)
             .zip(&self.service_of)
