@@ -1,9 +1,9 @@
-//! A limit on bytes that many connections share.
+//! A limit on the bytes that many connections use together.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Bytes that may be held, and bytes that are. Clones share both.
+/// The limit and the current use. Clones share both.
 #[derive(Debug, Clone)]
 pub struct Budget {
     inner: Rc<Inner>,
@@ -15,14 +15,14 @@ struct Inner {
     used: Cell<usize>,
 }
 
-/// One holder's share of a budget, given back when dropped.
+/// One holder's share of a budget. Dropping it returns the bytes.
 #[derive(Debug)]
 pub struct Share {
     budget: Budget,
     bytes: usize,
 }
 
-/// A budget that has no more to give.
+/// The budget is exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "all connections together use {used} bytes; {wanted} more would exceed the limit of {bytes_max}"
@@ -32,12 +32,12 @@ pub struct Exceeded {
     pub used: usize,
     /// The limit.
     pub bytes_max: usize,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub wanted: usize,
 }
 
 impl Budget {
-    /// A budget of this many bytes.
+    /// A budget of `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Budget {
         self.inner.used.get()
     }
 
-    /// A share that holds nothing yet.
+    /// An empty share.
     #[must_use]
     pub fn share(&self) -> Share {
         Share {
@@ -65,13 +65,13 @@ impl Budget {
 }
 
 impl Share {
-    /// Changes what this holder has to `bytes`.
+    /// Changes the size of this share to `bytes`.
     ///
     /// # Errors
-    /// [`Exceeded`]; the share stays as it was.
+    /// [`Exceeded`]; the share stays unchanged.
     pub fn resize(&mut self, bytes: usize) -> Result<(), Exceeded> {
         let inner = &self.budget.inner;
-        // `used` is the sum of all shares, this one's included.
+        // `used` is the sum of all shares, including this one.
         let others = inner.used.get() - self.bytes;
         if bytes > self.bytes && others.saturating_add(bytes) > inner.bytes_max {
             return Err(Exceeded {

@@ -1,14 +1,14 @@
-//! Messages as bytes: little endian, every length checked before it is believed.
+//! Serializes messages: little endian. The reader checks every length before use.
 
-/// Why a message was not understood.
+/// A message that is malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a {message} of {length} bytes is {fault}")]
 pub struct BadMessage {
-    /// The message's name.
+    /// Name of the message.
     pub message: &'static str,
-    /// Its bytes.
+    /// Length of the message in bytes.
     pub length: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub fault: &'static str,
 }
 
@@ -19,7 +19,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A message that takes up to `bytes` without growing.
+    /// A writer that holds up to `bytes` without reallocation.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
@@ -51,14 +51,14 @@ impl Writer {
         self
     }
 
-    /// A length (64 bits), then the bytes.
+    /// Appends a length (64 bits), then the bytes.
     pub fn blob(&mut self, bytes: &[u8]) -> &mut Self {
         self.u64(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
         self
     }
 
-    /// A count, then each item as `write` has it.
+    /// Appends a count, then each item as `write` serializes it.
     pub fn list<T>(&mut self, items: &[T], write: impl Fn(&mut Self, &T)) -> &mut Self {
         self.u64(items.len() as u64);
         for item in items {
@@ -67,7 +67,7 @@ impl Writer {
         self
     }
 
-    /// A count, then a record of `N` bytes for each item.
+    /// Appends a count, then a record of `N` bytes for each item.
     pub fn records<const N: usize, T>(
         &mut self,
         items: &[T],
@@ -81,14 +81,14 @@ impl Writer {
         self
     }
 
-    /// The message.
+    /// Returns the message.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Takes a message apart.
+/// Parses a message.
 #[derive(Debug)]
 pub struct Reader<'a> {
     message: &'static str,
@@ -97,7 +97,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// `message` names it in errors.
+    /// Starts to parse `bytes`. `message` is the name in errors.
     #[must_use]
     pub fn new(message: &'static str, bytes: &'a [u8]) -> Self {
         Self {
@@ -107,40 +107,40 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes a number.
+    /// Reads a number.
     ///
     /// # Errors
-    /// When the message ends before.
+    /// The message is too short.
     pub fn u32(&mut self) -> Result<u32, BadMessage> {
         let (word, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
         self.rest = rest;
         Ok(u32::from_le_bytes(*word))
     }
 
-    /// Takes a number.
+    /// Reads a number.
     ///
     /// # Errors
-    /// When the message ends before.
+    /// The message is too short.
     pub fn u64(&mut self) -> Result<u64, BadMessage> {
         let (word, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
         self.rest = rest;
         Ok(u64::from_le_bytes(*word))
     }
 
-    /// Takes exactly `N` bytes.
+    /// Reads exactly `N` bytes.
     ///
     /// # Errors
-    /// When the message ends before.
+    /// The message is too short.
     pub fn raw<const N: usize>(&mut self) -> Result<[u8; N], BadMessage> {
         let (bytes, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
         self.rest = rest;
         Ok(*bytes)
     }
 
-    /// Takes a length and that many bytes.
+    /// Reads a length and that many bytes.
     ///
     /// # Errors
-    /// When the message ends before.
+    /// The message is too short.
     pub fn blob(&mut self) -> Result<&'a [u8], BadMessage> {
         let length = usize::try_from(self.u64()?).map_err(|_| self.fault(SHORT))?;
         let (blob, rest) = self
@@ -151,17 +151,18 @@ impl<'a> Reader<'a> {
         Ok(blob)
     }
 
-    /// A list of items of at least `size` bytes each, so that no count reserves more memory than the message has.
+    /// Reads a list of items of at least `size` bytes each. The minimum size bounds the memory that a count reserves by
+    /// the length of the message.
     ///
     /// # Errors
-    /// When the message ends before, and those of `read`.
+    /// The message is too short, and errors of `read`.
     pub fn list<T>(
         &mut self,
         size: usize,
         mut read: impl FnMut(&mut Self) -> Result<T, BadMessage>,
     ) -> Result<Vec<T>, BadMessage> {
         let count = self.count(size)?;
-        // Room for all at once, which the message has paid for.
+        // The message length bounds the capacity.
         let mut items = Vec::with_capacity(count);
         for _ in 0..count {
             items.push(read(self)?);
@@ -169,22 +170,22 @@ impl<'a> Reader<'a> {
         Ok(items)
     }
 
-    /// Takes a count and a record of `N` bytes for each item.
+    /// Reads a count and a record of `N` bytes for each item.
     ///
     /// # Errors
-    /// When the message ends before.
+    /// The message is too short.
     pub fn records<const N: usize>(&mut self) -> Result<&'a [[u8; N]], BadMessage> {
         let count = self.count(N)?;
-        // count() has compared the product with the rest.
+        // count() has checked the product against the remaining length.
         let (records, rest) = self.rest.split_at(count * N);
         self.rest = rest;
         Ok(records.as_chunks::<N>().0)
     }
 
-    /// Takes the count of a list of items of at least `size` bytes each, for which the message is long enough.
+    /// Reads the count of a list of items of at least `size` bytes each, and checks that the message can contain them.
     ///
     /// # Errors
-    /// When it is not.
+    /// The message is too short.
     pub fn count(&mut self, size: usize) -> Result<usize, BadMessage> {
         let count = usize::try_from(self.u64()?).map_err(|_| self.fault(SHORT))?;
         if count > self.rest.len() / size.max(1) {
@@ -193,10 +194,10 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no bytes remain.
     ///
     /// # Errors
-    /// When the message is longer.
+    /// The message is longer than its contents.
     pub fn end(self) -> Result<(), BadMessage> {
         if self.rest.is_empty() {
             Ok(())

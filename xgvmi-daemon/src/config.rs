@@ -3,7 +3,7 @@
 use super::error::{DaemonError, Result};
 use std::path::Path;
 
-/// Environment variables with which launchers number the processes of a node.
+/// Environment variables in which launchers pass the number of a process on its node.
 const LOCAL_RANKS: [&str; 4] = [
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MPI_LOCALRANKID",
@@ -11,10 +11,10 @@ const LOCAL_RANKS: [&str; 4] = [
     "SLURM_LOCALID",
 ];
 
-/// Reads a file of options.
+/// Reads an options file.
 ///
 /// # Errors
-/// The system's; [`DaemonError::Options`] with the file and the line.
+/// Errors of the system; [`DaemonError::Options`] with the file and the line.
 pub fn read_toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| DaemonError::io(format!("reading {}", path.display()), error))?;
@@ -25,7 +25,7 @@ pub fn read_toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
 /// Checks that a number is in its range.
 ///
 /// # Errors
-/// [`DaemonError::Options`], which names the option and the range.
+/// [`DaemonError::Options`] with the option and the range.
 pub fn within<T: PartialOrd + std::fmt::Display + Copy>(
     name: &str,
     value: T,
@@ -42,7 +42,7 @@ pub fn within<T: PartialOrd + std::fmt::Display + Copy>(
     }
 }
 
-/// The number of this process on its node, as its launcher counts.
+/// The number of this process on its node, as the launcher assigned it.
 ///
 /// # Errors
 /// [`DaemonError::Options`] without a launcher.
@@ -58,10 +58,10 @@ pub fn local_rank() -> Result<u16> {
         })
 }
 
-/// `ADDR:PORT` with a port that is higher by `by`. Port 0 stays: it is a free one for each process.
+/// Adds `by` to the port of `ADDR:PORT`. Port 0 stays 0: the system selects a free port for each process.
 ///
 /// # Errors
-/// [`DaemonError::Options`] for no `ADDR:PORT`, and beyond port 65535.
+/// [`DaemonError::Options`] if `address` is not `ADDR:PORT`, or if the port exceeds 65535.
 pub fn shift_port(address: &str, by: u16) -> Result<String> {
     let (host, port) = port_of(address)?;
     if port == 0 {
@@ -73,10 +73,10 @@ pub fn shift_port(address: &str, by: u16) -> Result<String> {
     Ok(format!("{host}:{port}"))
 }
 
-/// Both parts of `ADDR:PORT`.
+/// Splits `ADDR:PORT`.
 ///
 /// # Errors
-/// [`DaemonError::Options`].
+/// [`DaemonError::Options`] if `address` has another form.
 pub fn port_of(address: &str) -> Result<(&str, u16)> {
     address
         .rsplit_once(':')

@@ -1,4 +1,4 @@
-//! Outgoing connections: name look-ups and connects run in threads of their own and never in the thread that serves.
+//! Outgoing connections. Name look-ups and connects run in separate threads and do not block the serving thread.
 
 use super::link::reach;
 use std::collections::VecDeque;
@@ -9,26 +9,26 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Threads at once. Further calls wait for one of them.
+/// Maximum number of concurrent threads. Further attempts wait.
 const THREADS_MAX: usize = 16;
 
-/// A finished call: its key, and the connection or the error.
+/// A finished attempt: its key, and the connection or the error.
 pub type Dialed = (u64, io::Result<TcpStream>);
 
-/// Calls that are under way, and those that wait.
+/// Attempts in progress, and waiting ones.
 #[derive(Debug)]
 pub struct Dialer {
     waiting: VecDeque<(u64, String, Duration)>,
     running: usize,
     sender: Sender<Dialed>,
     receiver: Receiver<Dialed>,
-    /// A byte comes out of the first for each finished call.
+    /// The first socket receives a byte for each finished attempt.
     wake: (UnixStream, UnixStream),
 }
 
 impl Dialer {
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn new() -> io::Result<Self> {
         let (sender, receiver) = channel();
         let wake = UnixStream::pair()?;
@@ -42,22 +42,22 @@ impl Dialer {
         })
     }
 
-    /// Readable when a call has finished.
+    /// Readable when an attempt has finished.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.wake.0.as_raw_fd()
     }
 
-    /// Calls `host:port`, again and again until `limit`. The answer comes by [`Dialer::take`] under `key`.
+    /// Connects to `host:port` with retries until `limit`. [`Dialer::take`] returns the result under `key`.
     pub fn dial(&mut self, key: u64, address: &str, limit: Duration) {
         self.waiting.push_back((key, address.to_owned(), limit));
         self.start();
     }
 
-    /// Takes a finished call.
+    /// Returns a finished attempt.
     pub fn take(&mut self) -> Option<Dialed> {
         let mut bytes = [0; THREADS_MAX];
-        // Emptied first, so that a call that finishes now is told by a new byte.
+        // Drained first: an attempt that finishes from now on writes a new byte.
         while matches!(self.wake.0.read(&mut bytes), Ok(1..)) {}
         let dialed = self.receiver.try_recv().ok()?;
         self.running -= 1;
@@ -73,7 +73,7 @@ impl Dialer {
             let sender = self.sender.clone();
             let wake = self.wake.1.try_clone();
             let finish = move || {
-                // The receiver is gone when the daemon ends.
+                // The send fails only when the daemon ends.
                 let _ = sender.send((key, reach(&address, limit)));
                 if let Ok(mut wake) = wake {
                     let _ = wake.write_all(&[0]);
@@ -81,7 +81,7 @@ impl Dialer {
             };
             let thread = std::thread::Builder::new().name("dial".to_owned());
             if let Err(error) = thread.spawn(finish) {
-                // Told like a connect that fails.
+                // Reported like a failed connect.
                 let _ = self.sender.send((key, Err(error)));
                 let _ = self.wake.1.write_all(&[0]);
             }

@@ -1,15 +1,15 @@
-//! What can go wrong in a service process beside its service.
+//! Errors of the daemon layer of a service process.
 
 use std::io;
 
-/// Short for this crate's results.
+/// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, DaemonError>;
 
-/// Why a daemon cannot start, or has to end.
+/// Why a daemon cannot start or must end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// Options that cannot be right on any machine.
+    /// Options that are invalid on any machine.
     #[error("{0}")]
     Options(String),
     /// A worker process has failed.
@@ -20,7 +20,7 @@ pub enum DaemonError {
     Io {
         /// The attempted operation and its object.
         what: String,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
 }

@@ -1,17 +1,17 @@
-//! How long things take, counted in powers of two.
+//! Histogram of durations with buckets at powers of two.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Buckets: up to 1 us, 2 us, 4 us and so on to 67 s, and one for all that is longer.
+/// Number of buckets: up to 1 us, 2 us, 4 us and so on to 67 s, and one for longer durations.
 const BUCKETS: usize = 28;
 
-/// Durations by their order of magnitude. It takes the same memory for any number of them.
+/// Durations by order of magnitude. The memory does not depend on their number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Durations of each bucket alone.
+    /// Number of durations per bucket, not cumulative.
     counts: Vec<u64>,
-    /// Sum of all, in microseconds.
+    /// Sum of all durations, in microseconds.
     sum_us: u64,
 }
 
@@ -25,10 +25,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration.
+    /// Adds one duration.
     pub fn record(&mut self, duration: Duration) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        // The first bucket whose limit is not below: 2^bucket us.
+        // The first bucket whose limit of 2^bucket us is not below the duration.
         let bucket = us
             .saturating_sub(1)
             .checked_ilog2()
@@ -38,7 +38,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(us);
     }
 
-    /// Adds another one's durations.
+    /// Adds the durations of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -46,19 +46,19 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// How many were counted.
+    /// Number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Sum of all, in microseconds.
+    /// Sum of all durations, in microseconds.
     #[must_use]
     pub fn sum_us(&self) -> u64 {
         self.sum_us
     }
 
-    /// The limit in microseconds, and the number of durations up to it, of each bucket but the last, which has no limit.
+    /// For each bucket with a limit: the limit in microseconds, and the number of durations up to it.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut sum = 0;
         let limited = self.counts.len().saturating_sub(1);
@@ -71,8 +71,8 @@ impl Histogram {
             })
     }
 
-    /// The limit of the bucket below which `share` of all durations are, in microseconds; `None` without any, and when it
-    /// is beyond the last limit.
+    /// The smallest bucket limit, in microseconds, that covers `share` of all durations; `None` for an empty histogram,
+    /// and when the last limit does not cover them.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> Option<u64> {
         let count = self.count();

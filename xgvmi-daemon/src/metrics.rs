@@ -1,4 +1,4 @@
-//! Numbers of a daemon as Prometheus reads them (text format 0.0.4).
+//! A daemon's metrics in the text format of Prometheus (0.0.4).
 
 use super::histogram::Histogram;
 use std::fmt::Write as _;
@@ -10,19 +10,19 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// A number that only grows.
+    /// Adds a value that never decreases.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) -> &mut Self {
         self.family(name, help, "counter");
         self.sample(name, &[], value)
     }
 
-    /// A number that grows and shrinks.
+    /// Adds a value that can decrease.
     pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> &mut Self {
         self.family(name, help, "gauge");
         self.sample(name, &[], value)
     }
 
-    /// Begins a family whose samples [`Metrics::sample`] adds.
+    /// Starts a family. [`Metrics::sample`] adds its samples.
     pub fn family(&mut self, name: &str, help: &str, kind: &str) -> &mut Self {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         // Writing to a string cannot fail.
@@ -30,7 +30,7 @@ impl Metrics {
         self
     }
 
-    /// A sample of the family that was begun last.
+    /// Adds a sample to the family that was started last.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) -> &mut Self {
         self.text.push_str(name);
         self.labels(labels);
@@ -38,7 +38,7 @@ impl Metrics {
         self
     }
 
-    /// Durations, in seconds.
+    /// Adds a histogram of durations, in seconds.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> &mut Self {
         self.family(name, help, "histogram");
         let bucket = format!("{name}_bucket");
@@ -72,7 +72,7 @@ impl Metrics {
     }
 }
 
-/// Microseconds as seconds, exactly.
+/// Formats microseconds as seconds without rounding.
 fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }

@@ -1,4 +1,4 @@
-//! Waiting for descriptors by `poll(2)`.
+//! Waits for descriptors with `poll(2)`.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -14,12 +14,12 @@ pub fn pollfd(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     }
 }
 
-/// Waits until one of `fds` is ready, at most `limit`. A signal ends the wait early.
+/// Waits until one of `fds` is ready, at most for `limit`. A signal ends the wait early.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub fn poll(fds: &mut [libc::pollfd], limit: Option<Duration>) -> io::Result<()> {
-    // Rounded up, so that a limit below a millisecond still sleeps.
+    // Rounded up because a limit below a millisecond must still sleep.
     let timeout_ms = limit.map_or(-1, |limit| {
         i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
     });

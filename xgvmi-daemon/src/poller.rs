@@ -1,13 +1,13 @@
-//! Waiting for many descriptors by `epoll(7)`: the cost of a wait does not grow with their number.
+//! Waits for many descriptors with `epoll(7)`: the cost of a wait does not depend on their number.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Events taken per wait. Others come with the next one.
+/// Maximum number of events per wait. The next wait returns the others.
 const EVENTS: usize = 256;
 
-/// Descriptors, each with a key of the program's choice. A descriptor that is closed leaves by itself.
+/// A set of descriptors, each with a key that the program chooses. Closing a descriptor removes it from the set.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
@@ -17,30 +17,30 @@ impl Poller {
     /// An empty set.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn new() -> io::Result<Self> {
         // SAFETY: takes a plain integer.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and has no other owner.
+        // SAFETY: the descriptor is new and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { epoll })
     }
 
-    /// Adds a descriptor: to be read, and to be written if `write`.
+    /// Adds a descriptor. Waits for it to become readable, and with `write` also writable.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn add(&self, fd: RawFd, key: u64, write: bool) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, key, write)
     }
 
-    /// Changes whether a descriptor is to be written.
+    /// Changes whether to wait for a descriptor to become writable.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn set_write(&self, fd: RawFd, key: u64, write: bool) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, key, write)
     }
@@ -48,21 +48,21 @@ impl Poller {
     /// Removes a descriptor that stays open.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn remove(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, false)
     }
 
-    /// Waits at most `limit`, and gives the keys of the descriptors that are ready.
+    /// Waits at most for `limit` and returns the keys of the ready descriptors in `ready`.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn wait(&self, limit: Duration, ready: &mut Vec<u64>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        // Rounded up, so that a limit below a millisecond still sleeps.
+        // Rounded up because a limit below a millisecond must still sleep.
         let timeout_ms = i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         let room = i32::try_from(EVENTS).expect("a small number");
-        // SAFETY: `events` has room for `room` events and lives through the call.
+        // SAFETY: `events` holds `room` events and lives through the call.
         let count = unsafe {
             libc::epoll_wait(
                 self.epoll.as_raw_fd(),
@@ -89,7 +89,7 @@ impl Poller {
             events: (libc::EPOLLIN | write).cast_unsigned(),
             u64: key,
         };
-        // SAFETY: the event lives through the call. A descriptor that is not open is an error and nothing worse.
+        // SAFETY: the event lives through the call. A closed descriptor causes only an error.
         let result =
             unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
         if result != 0 {

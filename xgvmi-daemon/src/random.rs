@@ -5,7 +5,7 @@ use std::io;
 /// 128 random bits.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub fn random() -> io::Result<u128> {
     let mut bytes = [0; 16];
     // SAFETY: the buffer is writable and `bytes.len()` long.

@@ -1,13 +1,13 @@
-//! Tells systemd about the state of the daemon, for a unit of `Type=notify`.
+//! Reports the daemon's state to systemd, for a unit of `Type=notify`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends `state` (`READY=1`, `RELOADING=1`, `STOPPING=1`). Without systemd it does nothing.
+/// Sends `state` (`READY=1`, `RELOADING=1`, `STOPPING=1`). Without systemd the function does nothing.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub fn notify(state: &str) -> io::Result<()> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A secret that the processes of a site share: each side proves that it has the secret and never sends it, and both
+//! A secret that the processes of a site share. Each side proves possession of the secret without sending it. Both
 //! derive from it the keys that authenticate every later frame of the connection.
 //!
 //! ```text
@@ -8,10 +8,9 @@
 //!   |---- PROOF: MAC(secret, "caller", both) ----->|   refused unless the service computes the same
 //!   |<--- PROOF: MAC(secret, "service", both) -----|   given up unless the caller computes the same
 //! ```
-//!
-//! The caller proves first: a stranger that only calls gets no material to test guesses on. The MAC is the keyed mode
-//! of BLAKE3. Comparisons take the same time whatever they compare. One key per direction comes from the same secret
-//! and the same two numbers ([`Seal`]).
+//! The caller proves first: an unauthenticated caller obtains no material for an offline guess. The MAC is the keyed
+//! mode of BLAKE3. Comparisons take constant time. Each direction has its own key, derived from the same secret and the
+//! same two numbers ([`Seal`]).
 
 use super::error::{DaemonError, Result};
 use super::random::random;
@@ -22,40 +21,40 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use xgvmi_pool::SecretError;
 
-/// Bytes of a nonce and of a proof.
+/// Length of a nonce and of a proof in bytes.
 pub(crate) const WORD: usize = 32;
 
-/// Bytes of the seal of a frame.
+/// Length of a frame's seal in bytes.
 pub(crate) const SEAL: usize = 16;
 
-/// A number that is used once.
+/// A random number that is used once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Nonce(pub(crate) [u8; WORD]);
 
-/// A statement about two nonces that only an owner of the secret can make.
+/// A MAC over two nonces. Only a holder of the secret can compute it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Proof(pub(crate) [u8; WORD]);
 
-/// The speaker. A proof of one side is no proof of the other.
+/// The prover. A proof of one side is invalid for the other side.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Caller,
     Service,
 }
 
-/// A secret, reduced to the key for one purpose. `Debug` does not show it.
+/// A secret, reduced to the key for one purpose. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; WORD]);
 
-/// Both directions of a connection whose ends have proved the secret.
+/// The seals of both directions of an authenticated connection.
 #[derive(Debug)]
 pub(crate) struct Seals {
     pub(crate) send: Seal,
     pub(crate) receive: Seal,
 }
 
-/// Authenticates the frames of one direction, in their order: a frame that was changed, left out, repeated, moved or
-/// taken from another connection has another seal.
+/// Authenticates the frames of one direction and their order. A frame that was modified, dropped, repeated, moved or
+/// taken from another connection has a different seal.
 pub(crate) struct Seal {
     key: [u8; WORD],
     next: u64,
@@ -68,7 +67,7 @@ pub(crate) struct Calling {
     theirs: Option<Nonce>,
 }
 
-/// A service that has answered with its own nonce.
+/// A service that has sent its own nonce.
 #[derive(Debug)]
 pub(crate) struct Called {
     theirs: Nonce,
@@ -88,11 +87,12 @@ impl fmt::Debug for Seal {
 }
 
 impl Secret {
-    /// Reads the secret in a file, without the white space around it. `context` names its purpose: the same file gives
-    /// another key for another purpose.
+    /// Reads the secret from a file and strips surrounding white space. `context` is its purpose: another purpose
+    /// derives another key from the same file.
     ///
     /// # Errors
-    /// A file that cannot be read, that everybody may read or write, or with fewer than 16 or more than 4,096 bytes.
+    /// The file is unreadable, other users can access it (mode bits `o`), or it has fewer than 16 or more than 4,096
+    /// bytes.
     pub fn read(path: &Path, context: &str) -> Result<Self> {
         let refused =
             |what: String| DaemonError::Options(format!("the secret in {} {what}", path.display()));
@@ -112,13 +112,13 @@ impl Secret {
         Ok(Self(secret.derive_key(context)))
     }
 
-    /// Begins as a caller.
+    /// Starts the handshake as a caller.
     pub(crate) fn call() -> io::Result<Calling> {
         let mine = Nonce::random()?;
         Ok(Calling { mine, theirs: None })
     }
 
-    /// Answers a caller.
+    /// Starts the handshake as a service.
     pub(crate) fn answer(theirs: Nonce) -> io::Result<Called> {
         let mine = Nonce::random()?;
         Ok(Called { theirs, mine })
@@ -150,7 +150,7 @@ impl Secret {
 }
 
 impl Calling {
-    /// The proof that answers a challenge; `None` for a second challenge.
+    /// The proof for a challenge; `None` for a second challenge.
     pub(crate) fn challenged(&mut self, secret: &Secret, theirs: Nonce) -> Option<Proof> {
         match self.theirs.replace(theirs) {
             None => Some(secret.prove(Side::Caller, self.mine, theirs)),
@@ -158,7 +158,7 @@ impl Calling {
         }
     }
 
-    /// The seals, if the service has the secret.
+    /// The seals, if the service has proved the secret.
     pub(crate) fn check(&self, secret: &Secret, proof: &Proof) -> Option<Seals> {
         let theirs = self.theirs?;
         let expect = secret.prove(Side::Service, self.mine, theirs);
@@ -170,7 +170,7 @@ impl Calling {
 }
 
 impl Called {
-    /// The service's own proof and the seals, if the caller has the secret.
+    /// The service's own proof and the seals, if the caller has proved the secret.
     pub(crate) fn check(&self, secret: &Secret, proof: &Proof) -> Option<(Proof, Seals)> {
         let expect = secret.prove(Side::Caller, self.theirs, self.mine);
         proof.is(&expect).then(|| {
@@ -191,14 +191,14 @@ impl Seal {
         hasher.update(&self.next.to_le_bytes());
         hasher.update(header);
         hasher.update(body);
-        // A connection would have to carry a frame per nanosecond for centuries.
+        // An overflow would take centuries at one frame per nanosecond.
         self.next += 1;
         let mut seal = [0; SEAL];
         seal.copy_from_slice(&hasher.finalize().as_bytes()[..SEAL]);
         seal
     }
 
-    /// Whether `seal` is that of the next frame.
+    /// Whether `seal` is the seal of the next frame.
     pub(crate) fn check(&mut self, header: &[u8], body: &[u8], seal: &[u8]) -> bool {
         let expect = self.of(header, body);
         let mut padded = ([0; WORD], [0; WORD]);
@@ -207,7 +207,7 @@ impl Seal {
         }
         padded.0[..SEAL].copy_from_slice(seal);
         padded.1[..SEAL].copy_from_slice(&expect);
-        // blake3's comparison takes the same time whatever it compares.
+        // blake3's comparison takes constant time.
         blake3::Hash::from_bytes(padded.0) == blake3::Hash::from_bytes(padded.1)
     }
 }
@@ -243,7 +243,7 @@ mod tests {
         secret("0123456789abcdef\n").expect("long enough")
     }
 
-    /// The seals of both ends, if each trusts the other.
+    /// The seals of both ends, if each accepts the other.
     fn meet(caller: &Secret, service: &Secret) -> Option<(Seals, Seals)> {
         let mut calling = Secret::call().expect("random");
         let called = Secret::answer(calling.mine).expect("random");
@@ -266,7 +266,7 @@ mod tests {
         let mut calling = Secret::call().expect("random");
         let called = Secret::answer(calling.mine).expect("random");
         let proof = calling.challenged(&one, called.mine).expect("first");
-        // Sent back by a peer without the secret.
+        // Reflected by a peer without the secret.
         assert!(calling.check(&one, &proof).is_none());
         // Replayed on the next connection.
         let again = Secret::answer(calling.mine).expect("random");

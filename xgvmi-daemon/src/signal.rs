@@ -1,51 +1,51 @@
-//! Signals as one more descriptor of the poll loop.
+//! Signals as a descriptor of the poll loop.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
-/// What a signal asks for.
+/// Request that a signal expresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// SIGTERM: end in good order.
+    /// SIGTERM: finish the current work, then end.
     Drain,
     /// SIGINT: end at once.
     Stop,
-    /// SIGHUP: read the files again.
+    /// SIGHUP: reload the files.
     Reload,
     /// SIGCHLD: a child process has ended.
     Child,
 }
 
-/// SIGINT, SIGTERM and SIGHUP, read instead of delivered.
+/// SIGINT, SIGTERM and SIGHUP through a signalfd.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
 }
 
 impl Signals {
-    /// Blocks the signals for this thread. Threads and processes that it starts later inherit that.
+    /// Blocks the signals for this thread. Threads and processes that it starts later inherit the mask.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn new() -> io::Result<Self> {
         Self::of(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
     }
 
-    /// The same with SIGCHLD.
+    /// As [`Signals::new`], with SIGCHLD.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn with_children() -> io::Result<Self> {
         Self::of(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD])
     }
 
-    /// Takes a signal that has come.
+    /// Returns a pending signal.
     #[must_use]
     pub fn take(&self) -> Option<Asked> {
         // SAFETY: an all-zero structure of plain integers, overwritten by the kernel.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of_val(&info);
-        // SAFETY: `size` bytes can be written; the descriptor does not block.
+        // SAFETY: `size` bytes are writable; the descriptor is non-blocking.
         let count = unsafe { libc::read(self.fd(), (&raw mut info).cast(), size) };
         if usize::try_from(count) != Ok(size) {
             return None;
@@ -61,30 +61,30 @@ impl Signals {
     fn of(signals: &[libc::c_int]) -> io::Result<Self> {
         // SAFETY: an all-zero set is valid memory for sigemptyset to overwrite.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `set` can be written.
+        // SAFETY: `set` is writable.
         unsafe { libc::sigemptyset(&raw mut set) };
         for signal in signals {
-            // SAFETY: an initialised set and a existing signal.
+            // SAFETY: an initialized set and an existing signal.
             unsafe { libc::sigaddset(&raw mut set, *signal) };
         }
-        // SAFETY: an initialised set; null asks for no old set.
+        // SAFETY: an initialized set; null requests no old set.
         let result =
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
         if result != 0 {
             return Err(io::Error::from_raw_os_error(result));
         }
-        // SAFETY: an initialised set; -1 asks for a new descriptor.
+        // SAFETY: an initialized set; -1 requests a new descriptor.
         let fd =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd })
     }
 
-    /// Readable when a signal has come.
+    /// Readable when a signal is pending.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()

@@ -1,4 +1,4 @@
-//! The status of a daemon over a local socket: each connection gets one text and its end.
+//! The status of a daemon on a local socket. Each connection receives one text, then the end of the stream.
 
 use super::error::{DaemonError, Result};
 use std::fs;
@@ -9,16 +9,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Connections served in one visit.
+/// Maximum number of connections per visit.
 const VISIT_MAX: u32 = 4;
 
-/// Time for a daemon to answer.
+/// Time limit for a daemon's answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// The longest status: far more than a full daemon says.
+/// Maximum length of a status. It is far above that of a fully loaded daemon.
 const STATUS_MAX: u64 = 4 << 20;
 
-/// The socket. Its file goes with it.
+/// The socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct StatusSocket {
     listener: UnixListener,
@@ -26,10 +26,10 @@ pub struct StatusSocket {
 }
 
 impl StatusSocket {
-    /// Listens at `path`, which only the owner and the group can reach. A file that an ended daemon has left is replaced.
+    /// Listens at `path`. Only the owner and the group can connect. The file of an ended daemon is replaced.
     ///
     /// # Errors
-    /// The system's; [`DaemonError::Options`] where another daemon listens.
+    /// Errors of the system; [`DaemonError::Options`] if another daemon listens there.
     pub fn bind(path: &Path) -> Result<Self> {
         let io = |error| DaemonError::io(format!("the status socket {}", path.display()), error);
         if UnixStream::connect(path).is_ok() {
@@ -51,20 +51,20 @@ impl StatusSocket {
         })
     }
 
-    /// Readable when a client waits.
+    /// Readable when a client is waiting.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.listener.as_raw_fd()
     }
 
-    /// Answers the clients that wait. It never blocks: a client whose socket does not take the text at once gets a part.
+    /// Answers the waiting clients. It never blocks: a client receives a truncated text if its socket buffer is full.
     pub fn answer(&self, text: impl Fn() -> String) {
         for _ in 0..VISIT_MAX {
             let Ok((mut client, _)) = self.listener.accept() else {
                 return;
             };
             if client.set_nonblocking(true).is_ok() {
-                // A client that is gone needs no answer.
+                // The client may have disconnected.
                 let _ = client.write_all(text().as_bytes());
             }
         }
@@ -73,15 +73,15 @@ impl StatusSocket {
 
 impl Drop for StatusSocket {
     fn drop(&mut self) {
-        // Another one's file may be there by now, or none.
+        // The file may be gone already.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Asks the daemon at `path`.
+/// Requests the status of the daemon at `path`.
 ///
 /// # Errors
-/// The system's, with the path.
+/// Errors of the system, with the path.
 pub fn ask(path: &Path) -> Result<String> {
     let io = |error| DaemonError::io(format!("asking the daemon at {}", path.display()), error);
     let stream = UnixStream::connect(path).map_err(io)?;
@@ -94,7 +94,7 @@ pub fn ask(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Where the socket of the daemon `name` is without an option: in `$RUNTIME_DIRECTORY`, else `$XDG_RUNTIME_DIR`.
+/// Default socket path of the daemon `name`: in `$RUNTIME_DIRECTORY`, else in `$XDG_RUNTIME_DIR`.
 #[must_use]
 pub fn default_path(name: &str) -> Option<PathBuf> {
     let directory = ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"]

@@ -1,4 +1,4 @@
-//! Several worker processes under one daemon: it starts them, passes signals on, and ends when one of them fails.
+//! Several worker processes under one daemon. The daemon starts them, forwards signals, and ends when a worker fails.
 
 use crate::error::{DaemonError, Result};
 use crate::poll::{poll, pollfd};
@@ -9,14 +9,15 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time for workers to end at once.
+/// Time limit for workers to end at once.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs `count` workers: this program with `arguments` and `--worker-index`. Calls `up` with their first lines, which
-/// say where each listens. SIGHUP goes to every worker. After SIGTERM the workers get `drain_limit` to end in good order.
+/// Runs `count` workers: this program with `arguments` and `--worker-index`. Calls `up` with their first lines of
+/// output, which contain their addresses. SIGHUP goes to every worker. After SIGTERM the workers have `drain_limit` to
+/// finish their work.
 ///
 /// # Errors
-/// When a worker cannot be started, or ends with anything but code 0. The others are ended then.
+/// A worker cannot start, or ends with a code other than 0. The function then ends the other workers.
 pub fn supervise(
     count: u16,
     arguments: &[OsString],
@@ -31,7 +32,7 @@ pub fn supervise(
             .map_err(|error| DaemonError::io(format!("starting worker {index}"), error))?;
         let mut line = String::new();
         if let Some(output) = child.stdout.take() {
-            // One line, and the pipe is closed: nothing more is written there.
+            // The pipe closes after one line: workers write no more to it.
             BufReader::new(output)
                 .read_line(&mut line)
                 .map_err(|error| DaemonError::io(format!("hearing worker {index}"), error))?;
@@ -81,7 +82,7 @@ fn start(index: u16, arguments: &[OsString]) -> std::io::Result<Child> {
     // SAFETY: between fork and exec only prctl(2) is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
-            // The workers end with the daemon, however it ends.
+            // The workers end with the daemon, for any cause of its end.
             match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
                 0 => Ok(()),
                 _ => Err(std::io::Error::last_os_error()),
@@ -91,7 +92,7 @@ fn start(index: u16, arguments: &[OsString]) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// The workers that run. They are ended when this is dropped.
+/// The running workers. Dropping this value ends them.
 #[derive(Debug, Default)]
 struct Workers {
     children: Vec<(u16, Child)>,
@@ -107,7 +108,7 @@ impl Workers {
         }
     }
 
-    /// Forgets workers that have ended well.
+    /// Removes workers that have ended with success.
     fn reap(&mut self) -> Result<()> {
         let mut running = Vec::new();
         for (index, mut child) in std::mem::take(&mut self.children) {
@@ -141,7 +142,7 @@ impl Drop for Workers {
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            // It fails for one that has ended.
+            // The call fails for a worker that has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -55,7 +55,7 @@ pub use service::standin;
 pub use service::{Credits, Service, ServiceArgs, ServiceOptions, Status};
 pub use xgvmi_daemon::{LogLevel, Secret, supervise};
 
-/// Whether this project's library is in this process, so that scheme xgvmi can be used.
+/// Whether this project's library is loaded in this process. Scheme xgvmi requires it.
 #[must_use]
 pub fn library_is_loaded() -> bool {
     library::Library::is_loaded()

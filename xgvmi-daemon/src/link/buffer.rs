@@ -1,18 +1,18 @@
-//! Bytes that come in at one end and leave at the other, each copied a constant number of times.
+//! A byte queue that copies each byte a constant number of times on average.
 
-/// The capacity that an empty buffer keeps.
+/// Capacity that an empty buffer retains.
 const KEPT: usize = 16 << 10;
 
 /// A queue of bytes.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,
-    /// Bytes before this one have left.
+    /// Bytes before this index have been consumed.
     head: usize,
 }
 
 impl Buffer {
-    /// The bytes that are there.
+    /// The queued bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.head..]
     }
@@ -29,7 +29,7 @@ impl Buffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes `count` bytes away from the front.
+    /// Removes `count` bytes from the front.
     pub(super) fn consume(&mut self, count: usize) {
         self.head += count;
         debug_assert!(self.head <= self.bytes.len());
@@ -38,7 +38,8 @@ impl Buffer {
             self.bytes.clear();
             self.bytes.shrink_to(KEPT);
         } else if self.head > self.bytes.len() / 2 {
-            // At least as many bytes have left as are moved now, so that each byte is moved once on average.
+            // At least as many bytes have been consumed as are moved now. Each byte is therefore moved at most once on
+            // average.
             self.bytes.drain(..self.head);
             self.head = 0;
         }

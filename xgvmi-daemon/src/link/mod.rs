@@ -1,11 +1,11 @@
-//! A TCP connection that carries frames and never blocks.
+//! A non-blocking TCP connection that carries frames.
 //!
 //! ```text
 //! magic (4)  version (4)  length (4)  class (1)  body (length - 1, or length - 17)  [seal (16)]
 //! ```
 //!
-//! Numbers are little endian. Where there is a secret, the first four frames are those of [`super::secret`], and every
-//! later frame ends in a seal over its number, its header and its bytes. Bodies are the program's own.
+//! Numbers are little endian. With a secret, the first four frames are those of [`super::secret`], and every later
+//! frame ends in a seal over its number, its header and its bytes. The program defines the bodies.
 
 mod buffer;
 
@@ -18,91 +18,91 @@ use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
-/// Bytes of a header: magic, version, length.
+/// Length of a header: magic, version, length.
 const HEADER: usize = 12;
 
-/// The longest frame of a peer that has not said who it is.
+/// Maximum length of a frame from an unidentified peer.
 pub const STRANGER_FRAME_MAX: usize = 4 << 10;
 
-/// The longest frame of all.
+/// Maximum length of any frame.
 pub const FRAME_MAX: usize = 32 << 20;
 
-/// Bytes that may wait for a peer that does not read. A peer that lets more wait is given up.
+/// Maximum number of unsent bytes. A peer that reads too slowly to stay below loses its connection.
 const OUTPUT_MAX: usize = 2 * FRAME_MAX;
 
-/// Bytes read from one connection at a time, so that a peer that floods its connection leaves time for the others.
+/// Maximum number of bytes per visit of a connection. A peer that floods its connection leaves time for the others.
 const VISIT_MAX: usize = 256 << 10;
 
 /// Bytes per read.
 const CHUNK: usize = 16 << 10;
 
-/// Between two attempts to reach a peer that does not listen yet.
+/// Interval between attempts to reach a peer that does not listen yet.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// What the frames of one program look like.
+/// Format parameters of one program's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protocol {
     /// The first bytes of every frame.
     pub magic: [u8; 4],
-    /// The version of everything behind the header. Two versions still understand each other's headers.
+    /// Version of everything after the header. Peers of different versions still parse each other's headers.
     pub version: u32,
-    /// The program's name, for errors.
+    /// Name of the program, for errors.
     pub program: &'static str,
 }
 
-/// Why a connection cannot go on.
+/// Why a connection has failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// The peer has closed the connection and all its frames have been taken.
+    /// The peer has closed the connection, and all its frames have been taken.
     #[error("the connection is closed")]
     Closed,
-    /// The peer refuses, in its own words.
+    /// The peer refuses; the text is the peer's.
     #[error("{0}")]
     Refused(String),
-    /// The peer speaks another protocol.
+    /// The peer uses another protocol.
     #[error("the peer is neither {0} nor a client of it")]
     Stranger(&'static str),
-    /// The peer speaks another version.
+    /// The peer uses another version.
     #[error("its protocol version is {theirs}, and this program's is {ours}")]
     Version {
-        /// The peer's.
+        /// Version of the peer.
         theirs: u32,
-        /// This program's.
+        /// Version of this program.
         ours: u32,
     },
-    /// A frame longer than the peer may send.
+    /// A frame exceeds the limit for the peer.
     #[error("a frame of {length} bytes; the most is {max}{}", hint(*.max))]
     TooLong {
-        /// The length in the header.
+        /// Length in the header.
         length: usize,
         /// The limit.
         max: usize,
     },
-    /// The frames are not what the protocol says.
+    /// The frames violate the protocol.
     #[error("it breaks the protocol: {0}")]
     Malformed(&'static str),
-    /// The secrets differ, or one side has none.
+    /// The secrets differ, or one side has no secret.
     #[error("{0}")]
     Secret(&'static str),
-    /// A frame was changed on its way, or does not come from the peer.
+    /// A frame was modified in transit, or does not come from the peer.
     #[error(
         "a frame has a wrong seal: it was modified on the network, or another process wrote it"
     )]
     Seal,
-    /// The memory for frames is used up.
+    /// The memory for frames is exhausted.
     #[error("{0}: try again later, or raise the limit")]
     Budget(#[from] Exceeded),
-    /// The peer does not read what it is sent.
+    /// The peer does not read the data sent to it.
     #[error("{0} bytes wait for it, and it reads none")]
     Unread(usize),
-    /// The system's error.
+    /// An error of the system.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl LinkError {
-    /// A short name of the reason, for counters.
+    /// Short name of the reason, for counters.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -120,7 +120,7 @@ impl LinkError {
         }
     }
 
-    /// Whether the peer is there and deserves to be told.
+    /// Whether the peer violated the protocol. The peer then receives the reason.
     #[must_use]
     pub const fn is_violation(&self) -> bool {
         !matches!(
@@ -130,7 +130,7 @@ impl LinkError {
     }
 }
 
-/// What a called peer says to one without the secret.
+/// Refusal that an accepting peer sends to a peer without the secret.
 pub const NO_SECRET: &str = "this service serves only owners of its secret: give --secret-file FILE with the service's file";
 
 const OTHER_SECRET: &str = "its secret is not this service's: the key files (--secret-file) differ";
@@ -141,7 +141,7 @@ const NOT_ASKED: &str =
 const NOT_THEIRS: &str =
     "it does not have the secret of this caller: the key files (--secret-file) differ";
 
-/// What a frame carries.
+/// Class of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Class {
@@ -152,18 +152,18 @@ enum Class {
     Refused = 4,
 }
 
-/// How far the two ends trust each other.
+/// State of the mutual authentication.
 #[derive(Debug)]
 enum Trust {
-    /// There is no secret.
+    /// No secret is configured.
     Open,
-    /// The peer has called and proved nothing.
+    /// The peer has connected and proved nothing.
     Awaited(Vec<Secret>),
-    /// The peer has been challenged.
+    /// The challenge has been sent.
     Asked(Vec<Secret>, Called),
-    /// This side has called. What it has to say waits.
+    /// This side has connected. Its frames wait for the end of the authentication.
     Calling(Secret, Calling, Vec<Vec<u8>>),
-    /// Both have proved this secret.
+    /// Both ends have proved this secret.
     Sealed(Secret, Seals),
 }
 
@@ -178,16 +178,16 @@ pub struct Link {
     share: Option<Share>,
     closed: bool,
     closing: bool,
-    /// Since when a part of a frame has been there.
+    /// Time since when an incomplete frame has been buffered.
     partial: Option<Instant>,
     frame_max: usize,
 }
 
 impl Link {
-    /// Takes over a connection from a peer that has called. The peer must prove one of `secrets`, unless there is none.
+    /// Wraps a connection that a peer has opened. The peer must prove one of `secrets` unless the list is empty.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn called(
         stream: TcpStream,
         protocol: Protocol,
@@ -205,10 +205,10 @@ impl Link {
         Ok(link)
     }
 
-    /// Takes over a connection to a peer that this side has called, and begins to prove the secret if there is one.
+    /// Wraps a connection that this side has opened, and starts to prove the secret if there is one.
     ///
     /// # Errors
-    /// The system's, and those of the connection.
+    /// Errors of the system and of the connection.
     pub fn calling(
         stream: TcpStream,
         protocol: Protocol,
@@ -225,10 +225,10 @@ impl Link {
         Ok(link)
     }
 
-    /// Connects to `host:port`, again and again until `limit`, because the peer may still be starting. Blocks.
+    /// Connects to `host:port`. Retries until `limit` because the peer may still be starting. Blocks.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// The error of the last attempt.
     pub fn connect(
         address: &str,
         limit: Duration,
@@ -257,7 +257,7 @@ impl Link {
         })
     }
 
-    /// Accepts frames of up to `bytes` from now on: the peer has said who it is.
+    /// Accepts frames of up to `bytes` from now on. Call this after the peer has identified itself.
     pub fn set_frame_max(&mut self, bytes: usize) {
         self.frame_max = bytes.min(FRAME_MAX);
     }
@@ -271,7 +271,7 @@ impl Link {
         }
     }
 
-    /// Since when a part of a frame has waited for the rest.
+    /// Time since when an incomplete frame has been buffered.
     #[must_use]
     pub fn partial_since(&self) -> Option<Instant> {
         self.partial
@@ -280,7 +280,7 @@ impl Link {
     /// Queues a frame and sends as much as the connection takes.
     ///
     /// # Errors
-    /// The connection's.
+    /// Errors of the connection.
     pub fn send(&mut self, body: &[u8]) -> Result<(), LinkError> {
         if let Trust::Calling(_, _, waiting) = &mut self.trust {
             waiting.push(body.to_vec());
@@ -289,10 +289,10 @@ impl Link {
         self.put(Class::Data, body)
     }
 
-    /// Tells the peer why it is refused, and closes once that is sent.
+    /// Sends the reason for a refusal to the peer and closes the connection afterwards.
     pub fn refuse(&mut self, reason: &str) {
         let end = reason.len().min(STRANGER_FRAME_MAX / 2);
-        // A peer that cannot be told finds the connection closed. It replaces a character that is cut.
+        // If the send fails, the peer sees a closed connection. The peer replaces a truncated character.
         let _ = self.put(Class::Refused, &reason.as_bytes()[..end]);
         self.close_when_sent();
     }
@@ -300,7 +300,7 @@ impl Link {
     /// Sends as much as the connection takes.
     ///
     /// # Errors
-    /// The connection's.
+    /// Errors of the connection.
     pub fn flush(&mut self) -> Result<(), LinkError> {
         while !self.output.is_empty() {
             match self.stream.write(self.output.bytes()) {
@@ -313,30 +313,31 @@ impl Link {
         }
         self.account()?;
         if self.closing && self.output.is_empty() {
-            // The other half stays open until the peer has read all: closing now would cut off its reading.
+            // The read half stays open until the peer has read all data: a close now could reset the connection before
+            // that.
             self.stream.shutdown(Shutdown::Write)?;
             self.closing = false;
         }
         Ok(())
     }
 
-    /// Closes this side once everything is sent. The peer finds the end after the last frame.
+    /// Closes this side after everything is sent. The peer reads the end of the stream after the last frame.
     pub fn close_when_sent(&mut self) {
         self.closing = true;
-        // An error here comes again when the connection is read.
+        // The next read of the connection returns the error again.
         let _ = self.flush();
     }
 
-    /// Whether something waits to be sent.
+    /// Whether unsent data is queued.
     #[must_use]
     pub fn wants_to_send(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Takes a frame, if a whole one is there.
+    /// Returns a complete frame, if there is one.
     ///
     /// # Errors
-    /// The connection's; [`LinkError::Closed`] when the peer has closed and no frame is left.
+    /// Errors of the connection; [`LinkError::Closed`] when the peer has closed and no frame is left.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         loop {
             while let Some((class, body)) = self.buffered()? {
@@ -353,10 +354,10 @@ impl Link {
         }
     }
 
-    /// Waits for a frame until `limit`; `None` when none came. Blocks.
+    /// Waits for a frame until `limit`; `None` if none arrived. Blocks.
     ///
     /// # Errors
-    /// As [`Link::take`].
+    /// As for [`Link::take`].
     pub fn wait(&mut self, limit: Duration) -> Result<Option<Vec<u8>>, LinkError> {
         let end = Instant::now() + limit;
         loop {
@@ -372,7 +373,7 @@ impl Link {
         }
     }
 
-    /// For a poll loop: to be read, and to be written if there is something to send.
+    /// Entry for a poll loop: readable, and writable if unsent data is queued.
     #[must_use]
     pub fn pollfd(&self) -> libc::pollfd {
         let out = if self.wants_to_send() {
@@ -420,11 +421,11 @@ impl Link {
         self.flush()
     }
 
-    /// A whole frame of the input, with its seal checked.
+    /// Removes a complete frame from the input and checks its seal.
     fn buffered(&mut self) -> Result<Option<(Class, Vec<u8>)>, LinkError> {
         let input = self.input.bytes();
         let Some((head, rest)) = input.split_first_chunk::<{ HEADER + 1 }>() else {
-            // Another program's first bytes are told from ours as early as possible.
+            // Rejects another protocol as early as its first bytes show.
             let known = input.len().min(4);
             if input[..known] != self.protocol.magic[..known] {
                 return Err(LinkError::Stranger(self.protocol.program));
@@ -439,7 +440,7 @@ impl Link {
         self.check_version(header)?;
         let length = word(header, 8) as usize;
         if length > self.frame_max {
-            // A stranger is told about the secret first: that is the likelier mistake.
+            // The error for an unauthenticated peer names the secret first: a wrong secret is the more likely mistake.
             return Err(match self.trust {
                 Trust::Awaited(_) => LinkError::Secret(NO_SECRET),
                 _ => LinkError::TooLong {
@@ -553,7 +554,7 @@ impl Link {
         Ok(None)
     }
 
-    /// Reads what is there, up to a limit; false when nothing came.
+    /// Reads available bytes up to a limit; returns false when there are none.
     fn fill(&mut self) -> Result<bool, LinkError> {
         let mut chunk = [0; CHUNK];
         let mut count = 0;
@@ -573,7 +574,7 @@ impl Link {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // A peer that died with bytes unread resets the connection.
+                // A peer that ended with unread data resets the connection.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                     self.closed = true;
                     return Ok(true);
@@ -587,7 +588,7 @@ impl Link {
         Ok(count > 0)
     }
 
-    /// Counts the bytes of both buffers against the budget.
+    /// Charges the bytes of both buffers to the budget.
     fn account(&mut self) -> Result<(), LinkError> {
         if let Some(share) = &mut self.share {
             share.resize(self.input.len() + self.output.len())?;
@@ -611,10 +612,10 @@ impl Class {
     }
 }
 
-/// Connects to `host:port`, again and again until `limit`. Blocks.
+/// Connects to `host:port` with retries until `limit`. Blocks.
 ///
 /// # Errors
-/// The last attempt's.
+/// The error of the last attempt.
 pub fn reach(address: &str, limit: Duration) -> io::Result<TcpStream> {
     let end = Instant::now() + limit;
     loop {
@@ -644,14 +645,14 @@ fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A machine that loses its power closes no connection: after some ten seconds of silence the kernel does it.
+/// A peer that loses power does not close its connections: the kernel closes them after about ten seconds of silence.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     const SECONDS: [(libc::c_int, libc::c_int, libc::c_int); 5] = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5),
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
-        // The same for bytes that were sent and not acknowledged, in milliseconds.
+        // The same limit for unacknowledged data, in milliseconds.
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 11_000),
     ];
     for (level, name, value) in SECONDS {

@@ -1,4 +1,4 @@
-//! Frames over real sockets: whole, in order, authenticated, and within their limits.
+//! Tests frames over real sockets: complete, in order, authenticated, and within their limits.
 
 use super::*;
 use std::net::TcpListener;
@@ -35,7 +35,7 @@ fn pair() -> (Link, Link) {
     pair_with(None, &[], &Budget::new(FRAME_MAX))
 }
 
-/// Moves both ends until `left` has a frame or an error, and says what `right` has met.
+/// Drives both ends until `left` has a frame or an error, and returns the result of `right`.
 fn exchange(
     left: &mut Link,
     right: &mut Link,
@@ -63,7 +63,7 @@ fn wait(link: &mut Link) -> Result<Vec<u8>, LinkError> {
     link.wait(LIMIT).map(|frame| frame.expect("in time"))
 }
 
-/// What a called peer says about these bytes.
+/// The error of an accepting peer that receives these bytes.
 fn refused(bytes: &[u8]) -> LinkError {
     let (mut left, right) = sockets();
     let mut right = Link::called(right, PROTOCOL, &[], &Budget::new(1 << 20)).expect("a link");
@@ -83,7 +83,7 @@ fn frames_arrive_whole_and_in_order() {
     left.close_when_sent();
     let mut got = Vec::new();
     while got.len() < 3 {
-        // Bytes that do not fit into the sockets wait in the link.
+        // The link buffers bytes that do not fit into the sockets.
         left.flush().expect("sent");
         got.extend(right.take().expect("open"));
     }
@@ -94,7 +94,7 @@ fn frames_arrive_whole_and_in_order() {
 #[test]
 fn owners_of_the_secret_talk_under_seals() {
     let (one, other) = (secret("0123456789abcdef"), secret("fedcba9876543210"));
-    // The second of a service's secrets is the one that it had before.
+    // The second of a service's secrets is the previous one.
     for service in [vec![one.clone()], vec![other.clone(), one.clone()]] {
         let (mut left, mut right) = pair_with(Some(&one), &service, &Budget::new(1 << 20));
         for text in [&b"first"[..], b"second"] {
@@ -142,7 +142,7 @@ fn a_frame_that_was_changed_on_its_way_is_refused() {
     );
     left.send(b"hello").expect("queued");
     exchange(&mut left, &mut right).0.expect("echoed");
-    // A frame without a seal, as somebody writes it who takes the connection over.
+    // A frame without a seal, as an attacker on the connection would inject it.
     let head = [
         &PROTOCOL.magic[..],
         &PROTOCOL.version.to_le_bytes(),

@@ -8,10 +8,10 @@ pub(super) type CallId = usize;
 /// Index of a received offer.
 pub(super) type OfferId = usize;
 
-/// An offer to us, as the wire names it: the offering SP, and its number.
+/// A received offer as the wire identifies it: index of the offering SP, and its number.
 pub(super) type OfferKey = (u32, u64);
 
-/// Blocks of some of our ranks for one SP's ranks.
+/// An offer to one SP: blocks of some of this SP's ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) to: u32,
@@ -21,7 +21,7 @@ pub(super) struct Offer {
     pub(super) parts: Vec<Part>,
 }
 
-/// Blocks of one of them.
+/// Blocks of one of these ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) source: u32,

@@ -104,7 +104,7 @@ impl Service {
         }
     }
 
-    /// The keys of a rank that has said hello: admits it.
+    /// Admits a rank whose hello was accepted, with its keys.
     pub(super) fn admit(&mut self, id: ConnectionId, keys: &Keys) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;

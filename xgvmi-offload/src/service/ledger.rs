@@ -1,45 +1,47 @@
-//! Ranks that have arrived, blocks on offer, reads under way: the rules of a job's collectives at one SP, without I/O.
+//! State machine of a job's collectives at one SP, without I/O: arrived ranks, offered blocks, outstanding reads.
 //!
-//! Events go in by the methods, and [`Ledger::next`] gives the actions that follow. Handles, keys and connections are
-//! the caller's.
+//! The methods take events, and [`Ledger::next`] returns the resulting actions. The caller owns handles, keys and
+//! connections.
 //!
-//! Send credits are counted per collective: an offer waits until its destinations have arrived. With one budget for all
-//! collectives, offers of a collective that nobody has entered yet could keep back those of another on which the others
-//! wait first. Within one collective all ranks arrive in the end, whatever else waits.
+//! Send credits are counted per collective, because an offer waits until its destinations have arrived. With one budget
+//! for all collectives, offers of a collective that no destination has entered could use all credits and block a
+//! collective that these destinations must complete first. Within one collective all ranks eventually arrive, whatever
+//! else waits.
 //!
-//! Blocks of several ranks for the same SP go in one offer where they are there together: offers wait until all our
-//! ranks have entered the call, or [`Ledger::settle`] says that there is nothing else to do. Each message saved is one
-//! less to be sent, woken up for, and answered.
+//! Blocks of several ranks for the same SP share one offer when they are available together: offers wait until all
+//! ranks of this SP have entered the call, or until [`Ledger::settle`] reports that there is no other work. Each saved
+//! message avoids one send, one wake-up and one answer.
 //!
-//! A message looks its call up once. Its blocks then find their places by index: ranks of this SP have local numbers,
-//! calls and offers have places in slabs, and a source's slot is at its rank where all ranks take part.
+//! A message looks up its call once. Its blocks are then found by index: ranks of this SP have local numbers, calls and
+//! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part.
 
 use super::actions::{Action, CallId, Offer, OfferId, OfferKey, Part, Transfer, Wrong};
 use crate::wire::{Block, Collective, Delivered, OfferedBlock};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 
-/// Calls that ranks of this SP may be in at the same time, all together. A client has its own limit far below.
+/// Maximum number of pairs of a local rank and a call that it is in. A client's own limit is far below.
 const PARTICIPANTS_MAX: usize = 1 << 16;
 
-/// Blocks on offer to ranks that have not arrived. Each source offers to each destination once per call.
+/// Maximum number of offered blocks whose ranks have not arrived. Each source offers one block to each destination per
+/// call.
 const PARKED_MAX: usize = 1 << 22;
 
-/// Blocks, and bytes of short ones, from which on an offer takes no more ranks': its message is long enough to be worth
-/// sending, and must not become much longer.
+/// An offer that reaches one of these limits (blocks, bytes of short blocks) takes no further ranks. Its message is
+/// then long enough to be efficient and must not become much longer.
 const OFFER_BLOCKS: usize = 1 << 12;
 const OFFER_SHORT_BYTES: usize = 64 << 10;
 
-/// The local number of a rank of another SP.
+/// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
 
-/// The rules' state.
+/// State of a job's collectives at this SP.
 #[derive(Debug)]
 pub(super) struct Ledger {
     me: u32,
-    /// Of each rank, the SP.
+    /// SP of each rank.
     service_of: Vec<u32>,
-    /// Of each rank, its number among ours.
+    /// Local number of each rank.
     local_of: Vec<u32>,
     locals: usize,
     services: usize,
@@ -53,55 +55,55 @@ pub(super) struct Ledger {
     offers: Slab<Incoming>,
     outgoing: HashMap<u64, Outgoing>,
     next_offer: u64,
-    /// Calls with blocks that wait for our other ranks.
+    /// Calls whose blocks wait for other ranks of this SP.
     held: Vec<CallId>,
-    /// Of each rank, the last arrival that sent to it.
+    /// Per rank, the last arrival that sent to it.
     sent_by: Vec<u64>,
     arrivals: u64,
     actions: VecDeque<Action>,
-    /// Blocks that the device may move now.
+    /// Blocks that the device may read now.
     ready: VecDeque<BlockRef>,
 }
 
-/// A collective that somebody has begun.
+/// A collective that at least one rank has entered.
 #[derive(Debug)]
 struct Call {
     collective: Collective,
-    /// Of each of our ranks.
+    /// One seat per rank of this SP.
     seats: Vec<Seat>,
     arrived: usize,
     /// Ranks that have arrived and are not complete.
     present: usize,
-    /// Offers to us that are not finished.
+    /// Received offers that are not finished.
     incoming: usize,
     queue: Queue,
     is_held: bool,
 }
 
-/// One of our ranks in a call.
+/// State of a local rank in a call.
 #[derive(Debug)]
 enum Seat {
-    /// Blocks that wait for it.
+    /// Blocks that wait for the rank's arrival.
     Absent(Vec<BlockRef>),
     Present(Participant),
     Left,
 }
 
-/// A block of an offer to us. There may be millions, so that it is small.
+/// A block of a received offer. The type is small because there may be millions.
 #[derive(Debug, Clone, Copy)]
 struct BlockRef {
     offer: u32,
     block: u32,
 }
 
-/// A rank of ours that has entered a call.
+/// A local rank that has entered a call.
 #[derive(Debug)]
 struct Participant {
-    /// Where each source's block goes, in the order of the sources.
+    /// Destination of each source's block, in the order of the sources.
     slots: Vec<Slot>,
-    /// Sources that have not delivered.
+    /// Sources whose block is not delivered yet.
     receives_left: usize,
-    /// Offers of its blocks that are not finished.
+    /// Unfinished offers that contain blocks of this rank.
     offers_left: usize,
     short: Vec<Delivered>,
     bytes: Vec<u8>,
@@ -115,41 +117,41 @@ struct Slot {
     length: u64,
 }
 
-/// Blocks of one call that wait for a credit, or for more to go with them.
+/// Blocks of one call that wait for a credit or for aggregation.
 #[derive(Debug)]
 struct Queue {
-    /// Of each SP.
+    /// Parts for each SP.
     parts: Vec<Vec<Part>>,
-    /// SPs with parts, in the order in which they get their offers.
+    /// SPs with parts, in the order of their offers.
     order: VecDeque<u32>,
     in_flight: usize,
 }
 
-/// An offer of ours.
+/// A sent offer.
 #[derive(Debug)]
 struct Outgoing {
     call: CallId,
     to: u32,
-    /// The ranks whose blocks it has.
+    /// The ranks whose blocks the offer contains.
     ranks: Vec<u32>,
 }
 
-/// An offer to us.
+/// A received offer.
 #[derive(Debug)]
 struct Incoming {
     key: OfferKey,
     call: CallId,
-    /// Blocks that are not where they belong yet.
+    /// Blocks that are not delivered yet.
     left: usize,
     sources: Vec<u32>,
     blocks: Vec<OfferedBlock>,
-    /// Of each block that is short, the place of its bytes.
+    /// Position of each short block's bytes in `short`.
     short_at: Vec<usize>,
     short: Vec<u8>,
 }
 
 impl Ledger {
-    /// `service_of` tells each rank's SP, of which `me` is this one.
+    /// `service_of` maps each rank to its SP; `me` is this SP.
     pub(super) fn new(me: u32, service_of: Vec<u32>, direct_min: u64, send_credits: usize) -> Self {
         let mut locals = 0;
         let local_of = service_of
@@ -187,7 +189,7 @@ impl Ledger {
         }
     }
 
-    /// The number of a rank of ours among our ranks.
+    /// Local number of a rank; `None` for a rank of another SP.
     pub(super) fn local(&self, rank: u32) -> Option<usize> {
         let local = self.local_of.get(rank as usize).copied();
         local
@@ -200,16 +202,17 @@ impl Ledger {
         self.service_of.get(rank as usize).copied()
     }
 
-    /// Calls under way, blocks that wait for their destinations, and offers that wait for their answer.
+    /// Number of outstanding calls, of blocks that wait for their destinations, and of offers that wait for their
+    /// answer.
     pub(super) fn lengths(&self) -> [usize; 3] {
         [self.states.len(), self.parked, self.outgoing.len()]
     }
 
-    /// What is to be done next; `None` until something happens.
+    /// The next action; `None` until another event arrives.
     pub(super) fn next(&mut self) -> Option<Action> {
         let action = self.actions.pop_front()?;
         match &action {
-            // Places are free only now, so that the caller's tables by place never hold two at once.
+            // Indices become free only now. The caller's tables by index therefore never hold two objects at once.
             Action::Finish { offer, .. } => {
                 let offer = self.offers.remove(*offer);
                 self.incoming.remove(&offer.key);
@@ -226,7 +229,7 @@ impl Ledger {
         Some(action)
     }
 
-    /// A block that the device may move: read it, and answer with [`Ledger::transferred`].
+    /// The next block that the device may read. Report its completion with [`Ledger::transferred`].
     pub(super) fn next_transfer(&mut self) -> Option<Transfer> {
         let at = self.ready.pop_front()?;
         let offer = &self.offers[at.offer as usize];
@@ -234,7 +237,7 @@ impl Ledger {
         let local = self.local_of[block.destination as usize] as usize;
         let source = offer.sources[block.part as usize];
         let Seat::Present(participant) = &mut self.states[offer.call].seats[local] else {
-            // A rank does not leave while a block of its is ready.
+            // A rank does not leave while one of its blocks is ready.
             return None;
         };
         let to = participant.slot(source)?.offset;
@@ -251,13 +254,13 @@ impl Ledger {
         })
     }
 
-    /// How many blocks [`Ledger::next_transfer`] has.
+    /// Number of blocks that [`Ledger::next_transfer`] can return now.
     pub(super) fn transfers(&self) -> usize {
         self.ready.len()
     }
 
-    /// A rank of ours has entered a call: answers the call's place and the rank's number. `short` are the bytes of the
-    /// short blocks among `sends`, in order.
+    /// A local rank has entered a call. Returns the call's index and the rank's local number. `short` is the data of
+    /// the short blocks among `sends`, in order.
     pub(super) fn arrive(
         &mut self,
         collective: Collective,
@@ -298,7 +301,7 @@ impl Ledger {
         for (to, part) in parts {
             state.queue.add(to, part);
         }
-        // Every member is among those that are sent to.
+        // Every member is among the destinations.
         if state.arrived >= ours {
             self.pump(call);
         } else if !state.is_held {
@@ -315,7 +318,7 @@ impl Ledger {
         Ok((call, local))
     }
 
-    /// There is nothing else to do: blocks that wait for ranks that have not entered their call wait no longer.
+    /// There is no other work: blocks that wait for further ranks of this SP are sent now.
     pub(super) fn settle(&mut self) {
         for call in std::mem::take(&mut self.held) {
             if let Some(state) = self.states.get_mut(call) {
@@ -325,7 +328,7 @@ impl Ledger {
         }
     }
 
-    /// Another SP, or this one, has offered blocks of `sources`: answers the offer's place. `short` are the bytes of the
+    /// Another SP, or this one, has offered blocks of `sources`. Returns the offer's index. `short` is the data of the
     /// short blocks, in order.
     pub(super) fn offered(
         &mut self,
@@ -346,7 +349,7 @@ impl Ledger {
         if self.incoming.contains_key(&key) {
             return Err(wrong("its number is taken"));
         }
-        // Most offers have no short blocks at all.
+        // Most offers have no short blocks.
         let mut short_at = Vec::with_capacity(if short.is_empty() { 0 } else { blocks.len() });
         let mut at = 0usize;
         for block in &blocks {
@@ -360,7 +363,7 @@ impl Ledger {
                 short_at.push(at);
             }
             if block.length < self.direct_min {
-                // Below direct_min each, and no more blocks than a message has.
+                // Each block is shorter than direct_min, and a message bounds the number of blocks.
                 at += usize::try_from(block.length).map_err(|_| wrong("a block is too long"))?;
             }
         }
@@ -406,14 +409,14 @@ impl Ledger {
         Ok(offer)
     }
 
-    /// The device has moved a block.
+    /// The device has read a block.
     pub(super) fn transferred(&mut self, transfer: &Transfer) {
         if self.delivered(transfer.call, transfer.local, transfer.offer) {
             self.check_complete(transfer.call, transfer.local, transfer.destination);
         }
     }
 
-    /// SP `from` has taken all blocks of an offer of ours.
+    /// SP `from` has received all blocks of an offer from this SP.
     pub(super) fn finished(&mut self, from: u32, offer: u64) -> Result<(), Wrong> {
         let wrong = |what| Wrong::Service {
             service: from,
@@ -440,7 +443,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The place of a call, new or known.
+    /// Index of a call; creates the call if it is new.
     fn call(&mut self, collective: Collective) -> CallId {
         if let Some(call) = self.calls.get(&collective) {
             return *call;
@@ -462,8 +465,8 @@ impl Ledger {
         call
     }
 
-    /// The blocks for each SP that has a destination: ours first, then the others in turn, so that not all begin with
-    /// the same one.
+    /// Groups the blocks by destination SP: this SP first, then the others in rotation. The rotation spreads the first
+    /// sends of the SPs over different targets.
     fn group(
         &mut self,
         source: u32,
@@ -490,7 +493,7 @@ impl Ledger {
                 let part = Part {
                     source,
                     local,
-                    // As if the ranks were spread evenly.
+                    // Capacity for an even distribution of ranks.
                     blocks: Vec::with_capacity(sends.len().div_ceil(self.services.max(1))),
                     short: Vec::new(),
                 };
@@ -499,7 +502,7 @@ impl Ledger {
             let (_, part) = &mut parts[*place as usize];
             part.blocks.push(*block);
             if block.length < self.direct_min {
-                // Below direct_min, so it fits.
+                // The length is below direct_min, so it fits.
                 let length = usize::try_from(block.length).map_err(|_| "a block is too long")?;
                 let (data, rest) = short
                     .split_at_checked(length)
@@ -515,7 +518,7 @@ impl Ledger {
         Ok(parts)
     }
 
-    /// Sends offers while there are credits.
+    /// Sends offers while credits are available.
     fn pump(&mut self, call: CallId) {
         let state = &mut self.states[call];
         while state.queue.in_flight < self.send_credits {
@@ -541,7 +544,7 @@ impl Ledger {
         }
     }
 
-    /// A block and its destination are both there; true when the destination may be complete.
+    /// A block and its destination are both present. Returns true when the destination may be complete.
     fn meet(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<bool, Wrong> {
         let state = &mut self.states[call];
         let collective = state.collective;
@@ -594,7 +597,7 @@ impl Ledger {
         Ok(self.delivered(call, local, at.offer as usize))
     }
 
-    /// A block is where it belongs; true when it was the last one of its destination.
+    /// A block is delivered. Returns true when it was the last one of its destination.
     fn delivered(&mut self, call: CallId, local: usize, offer: OfferId) -> bool {
         let mut was_last = false;
         if let Seat::Present(participant) = &mut self.states[call].seats[local] {
@@ -629,7 +632,7 @@ impl Ledger {
         }
     }
 
-    /// Forgets a call of which nothing is left.
+    /// Removes a call that has no ranks, offers or blocks left.
     fn forget_if_over(&mut self, call: CallId) {
         let state = &self.states[call];
         let queue = &state.queue;
@@ -654,7 +657,7 @@ impl Queue {
         parts.push(part);
     }
 
-    /// The parts of the next offer.
+    /// Takes the parts of the next offer.
     fn take(&mut self) -> Option<(u32, Vec<Part>)> {
         let to = self.order.pop_front()?;
         let parts = &mut self.parts[to as usize];
@@ -676,9 +679,9 @@ impl Queue {
 }
 
 impl Participant {
-    /// Where the block of `source` goes.
+    /// Slot of the block of `source`.
     fn slot(&mut self, source: u32) -> Option<&mut Slot> {
-        // Where all ranks take part, a rank's slot is at its own number.
+        // When all ranks take part, the index of a rank's slot is the rank.
         let direct = self.slots.get(source as usize).map(|slot| slot.source);
         let at = match direct {
             Some(found) if found == source => source as usize,
@@ -691,7 +694,7 @@ impl Participant {
     }
 }
 
-/// The slots of a receive side, in the order of the sources; `None` if a source has two.
+/// Builds the slots of a receive side, in the order of the sources; `None` if a source occurs twice.
 fn slots(receives: &[Block]) -> Option<Vec<Slot>> {
     let mut slots: Vec<Slot> = receives
         .iter()

@@ -1,5 +1,5 @@
-//! The ledgers of a whole job against a plain model: whatever the order of events, every block arrives where it
-//! belongs, every rank completes once, and nothing is left.
+//! Compares the ledgers of a whole job with a plain model. For every order of events, every block reaches its
+//! destination, every rank completes once, and no state remains.
 
 use super::super::actions::{Action, Offer, Transfer, Wrong};
 use super::Ledger;
@@ -13,7 +13,7 @@ const CALL: Collective = Collective {
     sequence: 0,
 };
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 struct Draw(u64);
 
 impl Draw {
@@ -26,10 +26,10 @@ impl Draw {
     }
 }
 
-/// What is under way between the parties.
+/// Messages and events between the parties.
 #[derive(Debug)]
 enum Event {
-    /// An SP has nothing to do.
+    /// An SP has no other work.
     Settle(u32),
     Arrive(Collective, u32),
     Rts(Offer),
@@ -54,7 +54,7 @@ impl World {
         let mut draw = Draw(seed);
         let ranks = u32::try_from(1 + draw.below(7)).expect("small");
         let services = u32::try_from(1 + draw.below(4)).expect("small").min(ranks);
-        // The first ranks are one of each SP, so that none is without.
+        // The first ranks belong to different SPs, so every SP has a rank.
         let service_of: Vec<u32> = (0..ranks)
             .map(|rank| {
                 let any = u32::try_from(draw.below(services as usize)).expect("small");
@@ -95,7 +95,7 @@ impl World {
         world
     }
 
-    /// Every event in an order drawn from the seed, to the end.
+    /// Processes all events in an order drawn from the seed.
     fn run(&mut self) -> Result<(), Wrong> {
         let mut draw = Draw(self.seed ^ 0xabcd);
         while let Some(event) = self.next(&mut draw) {
@@ -104,7 +104,7 @@ impl World {
         Ok(())
     }
 
-    /// One of the events under way; when there is none, nobody has anything to do.
+    /// One of the pending events; without any, all SPs are idle.
     fn next(&mut self, draw: &mut Draw) -> Option<Event> {
         if self.events.is_empty() {
             for at in (0..).take(self.ledgers.len()) {
@@ -225,14 +225,14 @@ fn offset(peer: u32) -> u64 {
     u64::from(peer) * 1_000_000
 }
 
-/// Each short block's bytes name its source.
+/// The bytes of each short block identify its source.
 fn short_bytes(rank: u32, sends: &[Block]) -> Vec<u8> {
     let short = sends.iter().filter(|block| block.length < DIRECT_MIN);
     let length: u64 = short.map(|block| block.length).sum();
     vec![rank.to_le_bytes()[0]; usize::try_from(length).expect("few")]
 }
 
-/// Hands an offer of SP `from` to a ledger, as the wire would.
+/// Passes an offer of SP `from` to a ledger, as the wire does.
 fn offer_to(ledger: &mut Ledger, from: u32, offer: &Offer) -> Result<(), Wrong> {
     let (mut sources, mut blocks, mut short) = (Vec::new(), Vec::new(), Vec::new());
     for (place, part) in (0..).zip(&offer.parts) {
@@ -286,7 +286,7 @@ fn whatever_the_order_all_blocks_arrive_and_nothing_is_left() {
 fn counts_that_disagree_are_found_in_any_order() {
     for seed in 0..200 {
         let mut world = World::new(seed, 1);
-        // Rank 0 expects a byte less from itself or another than is sent.
+        // Rank 0 expects one byte less than the source (itself or another rank) sends.
         let source = u32::try_from(seed).expect("small")
             % u32::try_from(world.service_of.len()).expect("few");
         let sent = world.lengths[&(CALL, source, 0)] + 1;
@@ -299,7 +299,7 @@ fn counts_that_disagree_are_found_in_any_order() {
                 && let Some(part) = offer.parts.iter_mut().find(|part| part.source == source)
                 && part.blocks.iter().any(|block| block.peer == 0)
             {
-                // As if the source had said so: bytes of a short one go along.
+                // As if the source had announced this length; a short block gains one byte of data.
                 let before = part.blocks.iter().take_while(|block| block.peer != 0);
                 let before: u64 = before.map(|b| b.length).filter(|l| *l < DIRECT_MIN).sum();
                 let at = usize::try_from(before).expect("short");
@@ -310,7 +310,7 @@ fn counts_that_disagree_are_found_in_any_order() {
                 if block.length < DIRECT_MIN {
                     part.short.insert(at, source.to_le_bytes()[0]);
                 } else if was_short {
-                    // It is not short any more, so that its bytes do not go along.
+                    // The block is not short any more; its bytes are removed.
                     let length = usize::try_from(block.length - 1).expect("short");
                     part.short.drain(at..at + length);
                 }
@@ -329,7 +329,7 @@ fn counts_that_disagree_are_found_in_any_order() {
     }
 }
 
-/// Offers of SP 0 with two of four ranks, of which one after the other enters: who is in each, for whom.
+/// Offers of SP 0 with two of four ranks, which enter one after the other: sources and destinations of each offer.
 fn offers(credits: usize, settle_between: bool) -> Vec<(u32, Vec<u32>)> {
     let mut ledger = Ledger::new(0, vec![0, 0, 1, 1], DIRECT_MIN, credits);
     let blocks: Vec<Block> = (0..4)
@@ -360,15 +360,15 @@ fn offers(credits: usize, settle_between: bool) -> Vec<(u32, Vec<u32>)> {
 #[test]
 fn ranks_that_enter_together_are_offered_together() {
     assert_eq!(offers(4, false), [(0, vec![0, 1]), (1, vec![0, 1])]);
-    // Who came when there was nothing else to do did not wait.
+    // A rank that arrived while there was no other work did not wait.
     let apart = [(0, vec![0]), (1, vec![0]), (0, vec![1]), (1, vec![1])];
     assert_eq!(offers(4, true), apart);
-    // What waits for a credit is joined.
+    // Blocks that wait for a credit are aggregated.
     assert_eq!(offers(2, true), [(0, vec![0]), (1, vec![0])]);
     assert_eq!(offers(1, true), [(0, vec![0])]);
 }
 
-/// What an SP with ranks 0 and 1, of which 1 is another SP's, says to an arrival.
+/// Result of an arrival at an SP with ranks 0 and 1; rank 1 belongs to another SP.
 fn arrive(rank: u32, sends: &[(u32, u64)], receives: &[u32], short: usize) -> Result<(), String> {
     let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
     let block = |peer, length| Block {

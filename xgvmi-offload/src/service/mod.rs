@@ -1,8 +1,8 @@
-//! The service process (SP): admits ranks, joins with the job's other SPs, and carries out their collectives.
+//! The service process (SP): admits ranks, connects to the job's other SPs, and executes their collectives.
 //!
-//! One thread moves data, and nothing blocks it: connects and name look-ups run in threads of their own. It waits for
-//! the listener, TCP connections and UCP workers. Each job has its own worker, so that nothing of a job is left when it
-//! is over. [`ledger`] has the rules, [`job`] the UCX objects, [`connections`] the peers, this file the loop.
+//! One thread moves data and never blocks: connects and name look-ups run in threads of their own. The thread waits for
+//! the listener, TCP connections and UCP workers. Each job has its own worker; the end of the job frees all its state.
+//! [`ledger`] has the rules, [`job`] the UCX objects, [`connections`] the peers, and this file the main loop.
 
 mod actions;
 mod admission;
@@ -37,84 +37,83 @@ use ucx_sys::Ucp;
 use xgvmi_daemon::status::{self, StatusSocket};
 use xgvmi_daemon::{Asked, Dialer, LogLevel, Poller, Secret, Signals};
 
-/// Most jobs at once: each has a UCX context.
+/// Maximum number of jobs at once: each has a UCX context.
 const JOBS_MAX: usize = 64;
 
-/// Beats of an SP in the time for which it may be silent. Opening UCX, or making aliases of announced keys, takes an SP a
-/// fraction of a second; on a crowded machine, some.
+/// Beats per silence limit. Opening UCX, or creating the aliases of announced keys, takes an SP a fraction of a second,
+/// and several seconds on an overloaded machine.
 const BEATS: u32 = 10;
 
-/// Time for a caller to say who it is, for a started frame to end, and for the last words of a connection.
+/// Time limit for a caller to identify itself, for an incomplete frame to complete, and for a connection's last frames.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a failure of UCX waits for its cause: a connection's end is seen a little later than that of its queue
-/// pairs, and says more.
+/// Time that a failure of UCX waits for its cause. The end of a TCP connection is detected slightly later than that of
+/// its queue pairs, and identifies the peer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 
-/// Failed jobs that are remembered, for ranks that come late.
+/// Number of failed jobs to remember. Ranks that connect late receive the failure.
 const FAILURES_MAX: usize = 64;
 
-/// Rounds of work between two looks at the clock.
+/// Rounds of work between two reads of the clock.
 const BUSY_ROUNDS: u32 = 32;
 
-/// How often sockets are looked at while there is work: they bring nothing of a collective, and can wait a moment.
+/// Interval between polls of the sockets while there is work. Sockets carry no data of a collective and can wait.
 const SOCKETS_LOOK: Duration = Duration::from_millis(1);
 
-/// How often timers are looked at. It bounds the cost of many connections.
+/// Interval between timer checks. It bounds the cost of many connections.
 const TIMERS_LOOK: Duration = Duration::from_millis(100);
 
-/// How often the core is offered to others before a sleep. Another process that wants the core may be about to send
-/// something, and a sleep and a wake-up cost several times as much as the offer; on a core of its own an SP loses
-/// nothing.
+/// Number of sched_yield calls before a sleep. Another process that waits for the core may be about to send something.
+/// A sleep and a wake-up cost several times as much as the yield; on a dedicated core the yields cost an SP nothing.
 const YIELDS: u32 = 2;
 
-/// The longest sleep.
+/// Maximum sleep.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Time for which a replaced secret still opens connections: ranks of a job that is starting have read the old one.
+/// Time during which a replaced secret still opens connections: ranks of a starting job have read the old one.
 const OLD_SECRET_LIMIT: Duration = Duration::from_secs(300);
 
-/// Lines about refused peers per look at the timers. A hostile peer must not fill the disk.
+/// Maximum number of log lines about refused peers per timer check. A hostile peer must not fill the disk.
 const REFUSALS_LOGGED: u32 = 10;
 
 const SIGNALS: u64 = 0;
 const LISTENER: u64 = 1;
 const DIALER: u64 = 2;
 const STATUS: u64 = 3;
-/// All workers: their events only end the sleep.
+/// Key of all workers: their events only end the sleep.
 const WORKERS: u64 = KEY_FIRST - 1;
 
-/// An SP that listens.
+/// A listening SP.
 #[derive(Debug)]
 pub struct Service {
     options: ServiceOptions,
     ucp: &'static Ucp,
     unique: u64,
     advertise: String,
-    /// The current one first.
+    /// The current secret is the first.
     secrets: Vec<Secret>,
     old_secret_until: Instant,
     listener: TcpListener,
-    /// No descriptor was left for a caller; the next look is then.
+    /// Set when no descriptor was left for a caller: time of the next accept.
     accept_after: Option<Instant>,
     signals: Signals,
     dialer: Dialer,
-    /// SPs that are being called, by the dialer's keys.
+    /// SPs with a connection attempt in progress, by the dialer's keys.
     dialing: BTreeMap<u64, (JobId, u32)>,
     next_dial: u64,
     poller: Poller,
     connections: Connections,
-    /// Connections with frames that have been read and not heard.
+    /// Connections with frames that were read but not handled.
     unheard: Vec<ConnectionId>,
     jobs: BTreeMap<JobId, Entry>,
-    /// Jobs that have failed, the last ones.
+    /// The most recent failed jobs.
     failures: VecDeque<(JobId, String)>,
     counters: Counters,
     status_socket: Option<StatusSocket>,
     started: Instant,
     timers_looked: Instant,
     refusals_logged: u32,
-    /// SIGTERM has come: until when jobs may go on.
+    /// Set after SIGTERM: jobs may continue until then.
     draining: Option<Instant>,
 }
 
@@ -122,25 +121,25 @@ pub struct Service {
 #[derive(Debug)]
 struct Entry {
     job: Job,
-    /// The secret that its ranks have proved. Its other SPs are called with the same one.
+    /// The secret that the job's ranks have proved. Connections to other SPs use the same one.
     secret: Option<Secret>,
     since: Instant,
     is_ready: bool,
-    /// Connections of ranks and of SPs that have not said goodbye.
+    /// Connections of ranks and SPs that have not sent a goodbye.
     ranks: BTreeMap<u32, ConnectionId>,
     services: BTreeMap<u32, ConnectionId>,
-    /// SPs that have called this one, or have answered its call.
+    /// SPs that have connected to this one, or have accepted its connection.
     accepted: BTreeSet<u32>,
     beat: Instant,
-    /// UCX has failed, and the cause may be learnt until then.
+    /// UCX has failed; the job waits until then for the cause.
     suspect: Option<(String, Instant)>,
 }
 
 impl Service {
-    /// Opens UCX's library and listens.
+    /// Loads UCX and starts to listen.
     ///
     /// # Errors
-    /// A library that cannot be opened, an address that cannot be listened on, a secret that is missing.
+    /// The library cannot be loaded, the address is unusable, or the secret is missing.
     pub fn new(options: ServiceOptions) -> Result<Self> {
         let ucp = Ucp::load(options.ucx_library.as_deref())
             .map_err(|error| OffloadError::Options(error.to_string()))?;
@@ -229,22 +228,22 @@ impl Service {
         })
     }
 
-    /// Where other SPs find this one.
+    /// The address at which other SPs reach this one.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.advertise
     }
 
-    /// UCX's version.
+    /// The version of UCX.
     #[must_use]
     pub fn ucx_version(&self) -> &'static str {
         self.ucp.version()
     }
 
-    /// Serves until a signal, or the last of the jobs asked for.
+    /// Serves until a signal arrives or the requested number of jobs is complete.
     ///
     /// # Errors
-    /// When the loop itself fails. A job that fails does not end it.
+    /// Failures of the loop itself. A failed job does not end the loop.
     pub fn run(&mut self) -> Result<()> {
         let mut last_event = Instant::now();
         let mut looked = last_event;
@@ -292,7 +291,7 @@ impl Service {
         }
     }
 
-    /// The longest sleep now.
+    /// Maximum sleep in the current state.
     fn tick(&self) -> Duration {
         if self.jobs.values().any(|entry| entry.suspect.is_some()) {
             CAUSE_LIMIT / 4
@@ -303,17 +302,17 @@ impl Service {
         }
     }
 
-    /// Whether all that was asked for is done.
+    /// Whether the requested work is complete.
     fn is_done(&self) -> bool {
         let ended = self.counters.jobs_done + self.counters.jobs_failed;
         let enough = self.options.jobs.is_some_and(|jobs| ended >= jobs);
         self.jobs.is_empty() && (enough || self.draining.is_some())
     }
 
-    /// One round over all jobs; true when something happened.
+    /// Runs one round over all jobs; returns true when something happened.
     fn work(&mut self) -> bool {
         let mut busy = false;
-        // Neither allocates before something is put in.
+        // An empty vector does not allocate.
         let (mut ready, mut failed) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.jobs {
             if entry.suspect.is_some() {
@@ -348,7 +347,7 @@ impl Service {
         busy
     }
 
-    /// Sends what jobs have kept back for more to go with it; true if there was anything.
+    /// Sends data that jobs held back for aggregation; returns true if there was any.
     fn settle(&mut self) -> bool {
         let mut busy = false;
         for entry in self.jobs.values_mut() {
@@ -365,7 +364,7 @@ impl Service {
         busy
     }
 
-    /// Asks all workers for a wake-up; false when one has something to do.
+    /// Requests a wake-up from all workers; returns false when one has work already.
     fn arm(&mut self) -> bool {
         for (id, entry) in self
             .jobs
@@ -385,9 +384,9 @@ impl Service {
         true
     }
 
-    /// Handles what is ready, and the timers; true when a signal asks for the end.
+    /// Handles ready descriptors and timers; returns true when a signal requests the end.
     fn attend(&mut self, ready: &[u64]) -> bool {
-        // These have been read already, so that no descriptor tells of them.
+        // The data of these connections has been read already; their descriptors do not become ready again.
         for id in std::mem::take(&mut self.unheard) {
             self.serve(id);
         }
@@ -438,7 +437,7 @@ impl Service {
         false
     }
 
-    /// Reads the secret again. Connections that are up keep theirs.
+    /// Reads the secret again. Existing connections keep the secret that they have proved.
     fn reload(&mut self) {
         let Some(path) = self.options.secret_file.clone() else {
             return self.log(
@@ -453,7 +452,7 @@ impl Service {
             ),
             Ok(secret) => {
                 self.secrets.insert(0, secret);
-                // The one before the last is of no use to anybody.
+                // Secrets older than the previous one are dropped.
                 self.secrets.truncate(2);
                 self.old_secret_until = Instant::now() + OLD_SECRET_LIMIT;
                 self.log(
@@ -480,11 +479,11 @@ impl Service {
             let (stream, address) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                // The caller is gone again.
+                // The caller has disconnected already.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // Most likely no descriptor is left. The listener stays readable, so it leaves the poller for a
-                    // moment.
+                    // The process probably has no free descriptor. The listener stays readable, so it is removed from
+                    // the poller for a moment.
                     self.accept_after = Some(Instant::now() + TIMERS_LOOK);
                     let _ = self.poller.remove(self.listener.as_raw_fd());
                     return self.log(
@@ -504,7 +503,7 @@ impl Service {
         }
     }
 
-    /// Ends a job that has failed, and tells all its members except `but`, who knows.
+    /// Ends a failed job and notifies all its members except `but`, which reported the failure.
     fn fail(&mut self, id: JobId, reason: &str, but: Option<ConnectionId>) {
         let Some(entry) = self.jobs.remove(&id) else {
             return;
@@ -524,7 +523,7 @@ impl Service {
         self.counters.jobs_failed += 1;
     }
 
-    /// Ends a job whose ranks have all said goodbye.
+    /// Ends a job whose ranks have all sent a goodbye.
     fn end_if_done(&mut self, id: JobId) {
         let is_done = |entry: &Entry| entry.ranks.is_empty();
         if !self.jobs.get(&id).is_some_and(is_done) {
@@ -568,7 +567,7 @@ impl Service {
         self.connections.tell(id, frame, &self.poller);
     }
 
-    /// Sends beats, and ends what has taken too long.
+    /// Sends beats, and ends connections and jobs that exceed their time limits.
     fn keep_time(&mut self) {
         let now = Instant::now();
         self.timers_looked = now;
@@ -646,7 +645,7 @@ impl Service {
         }
     }
 
-    /// Ends all jobs, and waits a moment for the last words to leave.
+    /// Ends all jobs and waits briefly until the last frames are sent.
     fn stop(&mut self) {
         for id in self.jobs.keys().copied().collect::<Vec<_>>() {
             self.fail(
@@ -659,7 +658,7 @@ impl Service {
         loop {
             let mut waits = false;
             for (_, connection) in self.connections.iter_mut() {
-                // A connection that fails has nothing to send any more.
+                // A failed connection has nothing left to send.
                 waits |= connection.link.flush().is_ok() && connection.link.wants_to_send();
             }
             if !waits || Instant::now() > end {

@@ -1,4 +1,4 @@
-//! The data path of a job at one SP: messages in, messages and reads out, as the ledger says.
+//! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
 use super::actions::{Action, CallId, Offer, OfferId, OfferKey, Transfer};
 use super::counters::{Moved, Queues};
@@ -12,47 +12,47 @@ use crate::wire::{
 };
 use std::time::Instant;
 
-/// What one SP has under way at the same time, and from which length on a block is read.
+/// Limits of an SP's concurrent work, and the minimum length of a block for a device read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// DPU_RTS without an answer, in each collective.
+    /// Maximum number of unanswered DPU_RTS per collective.
     pub(super) sends: usize,
-    /// Reads, in all collectives together.
+    /// Maximum number of reads over all collectives.
     pub(super) receives: usize,
     /// Blocks shorter than this travel in messages.
     pub(super) direct_min: u64,
 }
 
-/// Room for a packed key in a message. One of UCX's takes some tens of bytes.
+/// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
 const KEY_BYTES: usize = 64;
 
-/// A peer, and the token that messages to it bear.
+/// A peer, and the token of messages to it.
 #[derive(Debug)]
 pub(super) struct Destination<P> {
     pub(super) peer: P,
     pub(super) token: Token,
 }
 
-/// The data path. Fields go in this order: operations before what they use.
+/// The data path. The fields drop in this order: operations before the objects that they use.
 #[derive(Debug)]
 pub(super) struct Mover<T: Transport> {
     limits: Limits,
     me: u32,
-    /// Reads under way.
+    /// Outstanding reads.
     reads: Vec<(T::Operation, Transfer)>,
-    /// Messages under way.
+    /// Outstanding messages.
     sends: Vec<T::Operation>,
-    /// Of each offer to us, the sources' keys.
+    /// Keys of the sources of each received offer.
     keys: Vec<Vec<Option<T::Key>>>,
-    /// Of each call, the buffers of our ranks.
+    /// Buffers of this SP's ranks in each call.
     entered: Vec<Vec<Option<Entered<T>>>>,
-    /// Of each of our ranks, by its number among them.
+    /// This SP's ranks, by local number.
     ranks: Vec<Destination<T::Peer>>,
-    /// Of each SP; those that are not connected yet have none.
+    /// All SPs; `None` for SPs that are not connected yet.
     services: Vec<Option<Destination<T::Peer>>>,
-    /// What the messages of each rank of the job must bear; `None` for those of other SPs.
+    /// Expected token of each rank's messages; `None` for ranks of other SPs.
     from_ranks: Vec<Option<Token>>,
-    /// What the messages of each SP must bear, once it is connected.
+    /// Expected token of each SP's messages; `None` before it is connected.
     from_services: Vec<Option<Token>>,
     ledger: Ledger,
     moved: Moved,
@@ -61,26 +61,26 @@ pub(super) struct Mover<T: Transport> {
 /// The peers of a job at one SP.
 #[derive(Debug)]
 pub(super) struct Peers<P> {
-    /// This SP's place.
+    /// Index of this SP.
     pub(super) me: u32,
-    /// Of each rank, the place of its SP.
+    /// Index of each rank's SP.
     pub(super) service_of: Vec<u32>,
-    /// Our ranks, in their order.
+    /// The ranks of this SP, in their order.
     pub(super) ranks: Vec<Destination<P>>,
-    /// What the messages of each rank must bear; `None` for those of other SPs.
+    /// Expected token of each rank's messages; `None` for ranks of other SPs.
     pub(super) from_ranks: Vec<Option<Token>>,
-    /// All SPs; those that are not connected yet have none.
+    /// All SPs; `None` for SPs that are not connected yet.
     pub(super) services: Vec<Option<Destination<P>>>,
 }
 
-/// The buffers with which a rank of ours is in a call.
+/// Buffers of a local rank in a call.
 #[derive(Debug)]
 struct Entered<T: Transport> {
     send: Option<T::Memory>,
-    /// The first address of the send buffer, in the rank's address space.
+    /// Address of the send buffer in the rank's address space.
     base: u64,
     receive: Option<T::Memory>,
-    /// Of the send buffer; empty when no block needs it.
+    /// Key of the send buffer; empty when no block needs it.
     key: Vec<u8>,
     since: Instant,
 }
@@ -103,7 +103,7 @@ impl<T: Transport> Mover<T> {
         }
     }
 
-    /// Takes a message of a collective.
+    /// Handles a message of a collective.
     pub(super) fn receive(
         &mut self,
         transport: &T,
@@ -121,7 +121,7 @@ impl<T: Transport> Mover<T> {
             Kind::DpuRts => {
                 let rts = DpuRts::parse(data).map_err(bad)?;
                 self.check_service(header, rts.from)?;
-                // An SP offers blocks of its own ranks alone.
+                // An SP offers only blocks of its own ranks.
                 let foreign =
                     |part: &&RtsPart| self.ledger.service_of(part.source) != Some(rts.from);
                 if let Some(part) = rts.parts.iter().find(foreign) {
@@ -144,19 +144,19 @@ impl<T: Transport> Mover<T> {
         }
     }
 
-    /// A rank speaks for itself alone.
+    /// Checks that the sender is the rank that the message names.
     fn check_rank(&self, header: &[u8], rank: u32) -> Result<()> {
         let expect = self.from_ranks.get(rank as usize).copied().flatten();
         check_token(header, expect, "rank", rank)
     }
 
-    /// An SP speaks for itself alone.
+    /// Checks that the sender is the SP that the message names.
     fn check_service(&self, header: &[u8], index: u32) -> Result<()> {
         let expect = self.from_services.get(index as usize).copied().flatten();
         check_token(header, expect, "service", index)
     }
 
-    /// Numbers since the job's start.
+    /// Counters since the job's start.
     pub(super) fn moved(&self) -> &Moved {
         &self.moved
     }
@@ -180,14 +180,14 @@ impl<T: Transport> Mover<T> {
         }
     }
 
-    /// The messages of SP `index` will bear `token`.
+    /// The messages of SP `index` will carry `token`.
     pub(super) fn expect_service(&mut self, index: u32, token: Token) {
         if let Some(slot) = self.from_services.get_mut(index as usize) {
             *slot = Some(token);
         }
     }
 
-    /// A rank of ours enters a call: imports its buffers and makes the key that others read with.
+    /// A local rank enters a call: imports its buffers and packs the key that other SPs read with.
     fn arrive(&mut self, transport: &T, arrive: &HostArrive) -> Result<()> {
         let (collective, rank) = (arrive.collective, arrive.rank);
         let direct_min = self.limits.direct_min;
@@ -228,7 +228,7 @@ impl<T: Transport> Mover<T> {
         Ok(())
     }
 
-    /// Blocks are on offer to ranks of ours.
+    /// Handles an offer of blocks for local ranks.
     fn offered(&mut self, transport: &T, rts: DpuRts) -> Result<()> {
         let from = self
             .services
@@ -254,20 +254,20 @@ impl<T: Transport> Mover<T> {
         Ok(())
     }
 
-    /// Another SP has taken an offer of ours.
+    /// Another SP has received all blocks of an offer from this SP.
     fn finished(&mut self, fin: DpuFin) -> Result<()> {
         self.ledger
             .finished(fin.from, fin.offer)
             .map_err(|wrong| failed(wrong.to_string()))
     }
 
-    /// There is nothing else to do.
+    /// There is no other work.
     pub(super) fn settle(&mut self, transport: &T) -> Result<bool> {
         self.ledger.settle();
         self.act(transport)
     }
 
-    /// Keeps a message until it has left.
+    /// Keeps a message until it has been sent.
     pub(super) fn keep(&mut self, transport: &T, message: T::Operation) -> Result<()> {
         if !transport.has_ended(&message)? {
             self.sends.push(message);
@@ -275,8 +275,8 @@ impl<T: Transport> Mover<T> {
         Ok(())
     }
 
-    /// Does everything that the ledger wants done, starts reads, and takes note of what has ended; true when something
-    /// happened.
+    /// Carries out all actions of the ledger, starts reads, and collects completed operations. Returns true when
+    /// something happened.
     pub(super) fn act(&mut self, transport: &T) -> Result<bool> {
         let mut acted = false;
         loop {
@@ -290,7 +290,7 @@ impl<T: Transport> Mover<T> {
             {
                 again = true;
                 let read = self.read(transport, &transfer)?;
-                // On a fast path it is over already.
+                // The operation may complete immediately.
                 if self.has_ended(transport, &read, &transfer)? {
                     self.transferred(&transfer);
                 } else {
@@ -304,7 +304,7 @@ impl<T: Transport> Mover<T> {
         }
     }
 
-    /// Gives up what is under way; false while the transport still uses something.
+    /// Cancels outstanding operations; returns false while the transport still uses an object.
     pub(super) fn shut(&mut self, transport: &T) -> bool {
         let under_way =
             |operation: &T::Operation| matches!(transport.has_ended(operation), Ok(false));
@@ -313,7 +313,7 @@ impl<T: Transport> Mover<T> {
         self.reads.is_empty() && self.sends.is_empty()
     }
 
-    /// Takes note of what has ended.
+    /// Collects completed operations.
     fn reap(&mut self, transport: &T) -> Result<bool> {
         let mut done = false;
         let mut index = 0;
@@ -370,7 +370,7 @@ impl<T: Transport> Mover<T> {
                 let entered =
                     entered.ok_or_else(|| failed(format!("rank {rank} is not in {collective}")))?;
                 self.moved.call_latency.record(entered.since.elapsed());
-                // First the buffers are given back, and only then the rank is told so.
+                // The buffers are released before the rank is notified.
                 for memory in [entered.send, entered.receive].into_iter().flatten() {
                     transport.unmap(memory)?;
                 }
@@ -479,7 +479,7 @@ impl<T: Transport> Mover<T> {
     }
 }
 
-/// Checks that a message begins with the token of its sender. Comparing takes the same time for any other token.
+/// Checks that a message begins with the token of its sender. The comparison takes constant time.
 pub(super) fn check_token(
     header: &[u8],
     expect: Option<Token>,
@@ -495,7 +495,7 @@ pub(super) fn check_token(
     }
 }
 
-/// A block that the device reads must lie in a buffer that was exported.
+/// Checks that every block for a device read lies in the exported buffer.
 fn check_blocks(
     arrive: &HostArrive,
     blocks: &[Block],

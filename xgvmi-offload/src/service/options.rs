@@ -1,4 +1,4 @@
-//! How an SP is started: flags over a file over defaults.
+//! Options of an SP: flags override a file, the file overrides defaults.
 
 use crate::error::Result;
 use crate::scheme::Scheme;
@@ -11,53 +11,53 @@ use xgvmi_daemon::config::{local_rank, port_of, read_toml, shift_port, within};
 use xgvmi_daemon::{DaemonError, LogLevel};
 use xgvmi_ucp::ImportedMemory;
 
-/// Work that one SP has under way at the same time.
+/// Limits of an SP's concurrent work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credits {
-    /// DPU_RTS without an answer, in each collective.
+    /// Maximum number of unanswered DPU_RTS per collective.
     pub sends: usize,
-    /// RDMA READs, in all of them together.
+    /// Maximum number of RDMA READs over all collectives.
     pub receives: usize,
 }
 
-/// What an SP is told.
+/// Options of an SP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceOptions {
-    /// `host:port` to listen on; port 0 takes a free one.
+    /// `host:port` to listen on. Port 0 selects a free port.
     pub listen: String,
-    /// `host:port` under which other SPs find this one; where it listens, if that is a single address.
+    /// `host:port` at which other SPs reach this one. Default: the listen address, if it is a single address.
     pub advertise: Option<String>,
-    /// How keys are made; `None` takes that of each job.
+    /// How keys are created; `None` uses the scheme of each job.
     pub scheme: Option<Scheme>,
-    /// Work under way.
+    /// Limits of concurrent work.
     pub credits: Credits,
     /// Blocks shorter than this travel in messages, in bytes.
     pub direct_min: u64,
-    /// Poll for this long after the last event before sleeping.
+    /// Time to poll after the last event before a sleep.
     pub spin: Duration,
-    /// The longest that a job may take to come together.
+    /// Maximum time of a job's set-up.
     pub setup_limit: Duration,
-    /// The longest that another SP may be silent, and ranks take this one to be alive without a word of it.
+    /// Maximum silence of another SP. Ranks use the same limit for this SP.
     pub silence_limit: Duration,
-    /// The file with the secret that ranks and other SPs must have as well; read at the start and on SIGHUP.
+    /// File with the secret. Ranks and other SPs must have the same one. It is read at the start and on SIGHUP.
     pub secret_file: Option<PathBuf>,
-    /// Serve without a secret beyond this machine.
+    /// Serve without a secret on addresses other than loopback.
     pub insecure: bool,
     /// Time for jobs to finish after SIGTERM.
     pub drain_limit: Duration,
     /// Bytes that all TCP connections together may hold.
     pub buffer_bytes_max: usize,
-    /// Connections of one address that have not said who they are.
+    /// Maximum bytes that all TCP connections together may buffer.
     pub callers_per_address: usize,
-    /// The socket of `xgvmi-sp status`.
+    /// Maximum number of unidentified connections per address.
     pub status_socket: Option<PathBuf>,
-    /// The libucp to use; the loader's search without it.
+    /// Socket of `xgvmi-sp status`.
     pub ucx_library: Option<PathBuf>,
-    /// End after this many jobs.
+    /// The libucp to use. Default: the loader's search.
     pub jobs: Option<u64>,
     /// SPs that this process is to run; more than one are processes of their own, see [`xgvmi_daemon::supervise`].
     pub workers: u16,
-    /// What to tell.
+    /// Number of SPs to run. More than one run as separate processes, see [`xgvmi_daemon::supervise`].
     pub log: LogLevel,
 }
 
@@ -137,29 +137,29 @@ pub struct ServiceArgs {
     pub log: Option<LogLevel>,
 }
 
-/// The longest polling that makes sense: a second.
+/// Maximum polling time: one second.
 const SPIN_US_MAX: u64 = 1_000_000;
 
-/// The longest block that may travel in messages: beyond, copying costs more than anything that it avoids.
+/// Maximum length of a block that travels in messages. Beyond it, copying costs more than the device read.
 const DIRECT_MIN_MAX: u64 = 64 << 10;
 
-/// Most credits of a kind: as good as none, and far below what UCX queues.
+/// Maximum number of credits of a kind: effectively unlimited, and far below the queue limits of UCX.
 const CREDITS_MAX: usize = 4096;
 
-/// The least memory for frames: one of the longest at a time.
+/// Minimum memory for frames: one frame of maximum length.
 const BUFFER_MIB_MIN: usize = 64;
 
-/// Most callers of one address: as many as there are connections.
+/// Maximum number of unidentified connections per address: equals the maximum number of connections.
 const CALLERS_MAX: usize = 1 << 14;
 
-/// Most SPs under one daemon: a DPU has some ten cores.
+/// Maximum number of SPs under one daemon. A DPU has about ten cores.
 const WORKERS_MAX: u16 = 256;
 
 impl ServiceArgs {
-    /// Reads the file, if there is one, and checks everything.
+    /// Reads the file, if one is given, and checks all options.
     ///
     /// # Errors
-    /// [`DaemonError::Options`], which names the option, or the file and the line.
+    /// [`DaemonError::Options`] with the name of the option, or with the file and the line.
     pub fn options(self) -> Result<ServiceOptions> {
         let file: Self = self
             .config
@@ -188,7 +188,7 @@ impl ServiceArgs {
             listen = shift_port(&listen, shift)?;
             advertise = advertise.map(|a| shift_port(&a, shift)).transpose()?;
         }
-        // Each of several workers takes the place of one.
+        // Each worker process runs as a single SP.
         let workers = if self.worker_index.is_some() {
             1
         } else {
@@ -238,7 +238,7 @@ impl ServiceArgs {
                     .unwrap_or(1024),
                 1..=CALLERS_MAX,
             )?,
-            // Each of several workers has its own.
+            // Each of several workers has its own socket.
             status_socket: self.status_socket.or(file.status_socket).map(|path| {
                 match self.worker_index {
                     None | Some(0) => path,
@@ -251,7 +251,7 @@ impl ServiceArgs {
             log: self.log.or(file.log).unwrap_or_default(),
         };
         if let Some(path) = &options.secret_file {
-            // An error now is better than one when everything else is up.
+            // Reports an unreadable secret before other resources are set up.
             secret::read(path)?;
         }
         within("sends", options.credits.sends, 1..=CREDITS_MAX)?;
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn the_example_is_valid() {
         let example = include_str!("../../packaging/xgvmi-sp.toml");
-        // The secret's file does not exist here.
+        // The secret's file does not exist in this test.
         let without = example.replace("\nsecret-file", "\n# secret-file");
         let args: ServiceArgs = toml::from_str(&without).expect("valid");
         let options = args.options().expect("valid");
@@ -353,7 +353,7 @@ mod tests {
             (options.listen.as_str(), options.workers),
             ("192.168.100.2:7700", 4)
         );
-        // What is commented out is valid too.
+        // The commented-out options are valid too.
         let all = example.replace("\n# ", "\n");
         let named: Vec<&str> = all.lines().filter(|line| line.contains(" = ")).collect();
         toml::from_str::<ServiceArgs>(&named.join("\n")).expect("valid");

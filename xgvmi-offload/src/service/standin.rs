@@ -1,5 +1,5 @@
-//! The data path of whole jobs without UCX: ranks that only arrive, and a transport that only counts. What remains is the
-//! cost of this project's own code.
+//! Runs the data path of whole jobs without UCX: the ranks only arrive, and the transport only counts. The measured
+//! cost is that of this project's own code.
 
 use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::Transport;
@@ -10,31 +10,31 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A job on two nodes: an alltoallv of equal blocks, again and again.
+/// A job on two nodes that repeats an alltoallv of equal blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Ranks in all, an even number.
+    /// Total number of ranks, an even number.
     pub ranks: u32,
-    /// Service processes of each node.
+    /// Number of service processes per node.
     pub services_per_node: u32,
-    /// Bytes of each block.
+    /// Length of each block in bytes.
     pub block_bytes: u64,
-    /// Alltoallvs.
+    /// Number of alltoallvs.
     pub rounds: u32,
 }
 
-/// What a job has taken.
+/// Measurements of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Blocks moved.
+    /// Number of blocks moved.
     pub blocks: u64,
-    /// Messages between ranks and services, and between services.
+    /// Number of messages between ranks and services, and between services.
     pub messages: u64,
-    /// Time in the services.
+    /// Time spent in the services.
     pub time: Duration,
 }
 
-/// A message on its way.
+/// A queued message.
 #[derive(Debug)]
 struct Letter {
     to: Place,
@@ -43,14 +43,14 @@ struct Letter {
     data: Vec<u8>,
 }
 
-/// Where a message goes.
+/// Receiver of a message.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Rank,
     Service(usize),
 }
 
-/// Counts reads, and passes messages on.
+/// Counts reads and forwards messages.
 #[derive(Debug, Default)]
 struct StandIn {
     letters: RefCell<VecDeque<Letter>>,
@@ -60,7 +60,7 @@ struct StandIn {
     block_bytes: u64,
 }
 
-/// Bytes of a packed key, as those of UCX 1.20 with one device.
+/// Length of a packed key; matches UCX 1.20 with one device.
 const KEY_BYTES: usize = 40;
 
 impl Transport for StandIn {
@@ -103,7 +103,7 @@ impl Transport for StandIn {
     }
 
     fn read(&self, key: &u64, address: u64, into: &u64, to: u64, length: usize) -> Result<()> {
-        // A rank's buffer begins at its number times a terabyte; block i of it belongs to rank i.
+        // A rank's buffer starts at the rank's number times 1 TiB. Block i of the buffer belongs to rank i.
         let source = key >> 40;
         let destination = into >> 40;
         assert_eq!(address, key + destination * self.block_bytes);
@@ -122,10 +122,10 @@ impl Transport for StandIn {
     }
 }
 
-/// Carries a job out. `before` is called when the ranks are there and no service is.
+/// Runs a job. `before` is called after the ranks are set up and before any service exists.
 ///
 /// # Errors
-/// Those of the data path, of which there are none unless it is broken.
+/// Errors of the data path. They occur only if the data path has a defect.
 pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
     let per_node = plan.ranks / 2;
     let services = (2 * plan.services_per_node).min(plan.ranks);
@@ -135,7 +135,7 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
             node * (services / 2) + local % (services / 2)
         })
         .collect();
-    // The sequence number is patched for each round: making a message is the rank's cost.
+    // The sequence number is patched for each round because building a message is the rank's cost.
     let mut arrivals: Vec<Vec<u8>> = (0..plan.ranks).map(|rank| arrival(plan, rank)).collect();
     let transport = StandIn {
         block_bytes: plan.block_bytes,
@@ -172,7 +172,7 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
     })
 }
 
-/// Passes messages on until there are none.
+/// Delivers messages until none are left.
 fn deliver(transport: &StandIn, movers: &mut [Mover<StandIn>]) -> Result<()> {
     loop {
         for mover in &mut *movers {

@@ -1,5 +1,5 @@
-//! What moves messages and blocks for a job. UCX does so in a service process; a stand-in does so where only our own
-//! code is to be measured.
+//! Moves messages and blocks for a job. A service process uses UCX; measurements of this project's own code use a
+//! stand-in.
 
 use super::imported::Imported;
 use crate::error::Result;
@@ -12,11 +12,11 @@ use xgvmi_ucp::{Context, Endpoint, RemoteKey, Request};
 pub(super) trait Transport {
     /// A connection to a rank or to another SP.
     type Peer: Debug;
-    /// A rank's imported buffer.
+    /// An imported buffer of a rank.
     type Memory: Debug;
-    /// A key to a rank's memory that another SP has packed.
+    /// A key to a rank's memory, packed by another SP.
     type Key: Debug;
-    /// An operation under way.
+    /// An outstanding operation.
     type Operation: Debug;
 
     /// Sends a message.
@@ -31,16 +31,16 @@ pub(super) trait Transport {
     /// Imports a rank's buffer.
     fn import(&self, export: &Export) -> Result<Self::Memory>;
 
-    /// Makes the key that other SPs read a buffer with.
+    /// Packs the key with which other SPs read a buffer.
     fn pack(&self, memory: &Self::Memory) -> Result<Vec<u8>>;
 
-    /// Gives an imported buffer back.
+    /// Releases an imported buffer.
     fn unmap(&self, memory: Self::Memory) -> Result<()>;
 
-    /// Takes a key that `from` has packed.
+    /// Unpacks a key that `from` has packed.
     fn unpack(&self, from: &Self::Peer, key: &[u8]) -> Result<Self::Key>;
 
-    /// Reads `length` bytes at `address` of the key's memory to offset `to` of `into`.
+    /// Reads `length` bytes at `address` of the key's memory into `into` at offset `to`.
     fn read(
         &self,
         key: &Self::Key,
@@ -50,7 +50,7 @@ pub(super) trait Transport {
         length: usize,
     ) -> Result<Self::Operation>;
 
-    /// The process's alias lookups so far: hits and misses; `None` when nobody counts them.
+    /// The process's alias lookups so far, hits and misses; `None` without the library's counters.
     fn aliases(&self) -> Option<(u64, u64)>;
 
     /// Whether an operation has ended.
@@ -87,8 +87,8 @@ impl Transport for Ucx {
     }
 
     fn unpack(&self, from: &Endpoint, key: &[u8]) -> Result<RemoteKey> {
-        // SAFETY: the offering SP has proved the secret, if there is one, and sends what UCX packed, byte by byte; its
-        // UCX is of our version.
+        // SAFETY: the offering SP has authenticated itself if a secret is set. It sends the bytes of UCX's packed key
+        // unchanged, and its UCX version equals ours.
         Ok(unsafe { RemoteKey::unpack(from, key) }?)
     }
 
@@ -100,7 +100,7 @@ impl Transport for Ucx {
         to: u64,
         length: usize,
     ) -> Result<Request> {
-        // Within the buffer, see check_blocks.
+        // The destination is inside the buffer, see check_blocks.
         let to = into.address.wrapping_add(to);
         Ok(Endpoint::get(key, address, &into.memory, to, length)?)
     }
