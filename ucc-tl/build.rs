@@ -1,4 +1,4 @@
-//! Gives the component its name, binds it to itself, and keeps it mapped.
+//! Sets the component's soname, its symbol binding and its nodelete flag.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -6,7 +6,7 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     // UCC keeps pointers into the component's configuration tables, and the exit handler lies in the component.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // The names of the functions stay, for profilers and stack traces.
+    // Function names stay in the file for profilers and stack traces.
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--strip-debug");
     }

@@ -1,4 +1,4 @@
-//! `QUERY_HCA_CAP`: what a function can do.
+//! `QUERY_HCA_CAP`: capabilities of a function.
 //!
 //! `op_mod` of the command is `type << 1 | current`; the capability page follows the header.
 
@@ -7,7 +7,7 @@ use crate::field::fields;
 /// Bytes of one capability page.
 pub const PAGE_BYTES: usize = 256;
 
-/// Capability pages that are asked for.
+/// Capability pages, the `type` of a query.
 #[expect(missing_docs, reason = "the PRM's own names say it all")]
 pub mod page {
     pub const GENERAL: u16 = 0x00;
@@ -110,7 +110,7 @@ pub mod roce {
     pub const VERSION_2: u64 = 1 << 2;
 }
 
-/// What a request that follows a UMR needs, the values of [`general::UMR_FENCE`] (Linux `device.h`,
+/// Requirement of a request that follows a UMR, the values of [`general::UMR_FENCE`] (Linux `device.h`,
 /// `MLX5_CAP_UMR_FENCE_*`).
 #[expect(missing_docs, reason = "the PRM's own names say it all")]
 pub mod umr_fence {
@@ -126,12 +126,12 @@ pub mod general_2 {
         /// Bit mask of the pairs of objects that may refer to each other across vHCAs, see
         /// [`LOCAL_MKEY_TO_REMOTE_MKEY`].
         CROSS_VHCA_OBJECT_TO_OBJECT_SUPPORTED = 0x0e0, 32;
-        /// Bit mask of the objects that another vHCA may be allowed to use, see [`MKEY_OBJECT`].
+        /// Bit mask of the objects that another vHCA may use, see [`MKEY_OBJECT`].
         ALLOWED_OBJECT_FOR_OTHER_VHCA_ACCESS = 0x100, 64;
     }
     /// A local mkey may refer to a remote mkey (UCX `ib_mlx5_ifc.h`, cross_vhca bits).
     pub const LOCAL_MKEY_TO_REMOTE_MKEY: u32 = 0x100;
-    /// An mkey may be opened to other vHCAs.
+    /// Other vHCAs may use an mkey.
     pub const MKEY_OBJECT: u64 = 0x4;
 }
 

@@ -56,7 +56,7 @@ fields! {
 pub mod create {
     use super::fields;
     fields! {
-        /// A umem contains the memory instead of a list.
+        /// The memory is in a umem instead of a list.
         UMEM_VALID = 0x061, 1;
         /// Number of entries in the list, in 16-byte words.
         TRANSLATIONS_OCTWORDS_ACTUAL = 0x300, 32;

@@ -1,4 +1,4 @@
-//! Queue pairs: the context and its place in the commands.
+//! Queue pairs: the context and its offset in the commands.
 
 use crate::field::fields;
 

@@ -35,7 +35,7 @@ pub mod opcode {
 /// Bits of the control segment's flag byte (`fm_ce_se`).
 #[expect(missing_docs, reason = "the PRM's own names say it all")]
 pub mod flag {
-    /// When a completion is made: this mask, and [`CE_ALWAYS`] for "in any case".
+    /// Condition of a completion: this mask, and [`CE_ALWAYS`] for an unconditional completion.
     pub const CE_MASK: u8 = 0x0c;
     pub const CE_ALWAYS: u8 = 0x08;
     pub const SOLICITED: u8 = 0x02;
@@ -46,7 +46,7 @@ pub mod flag {
     pub const FENCE_FULL: u8 = 4 << 5;
 }
 
-/// The control segment that begins every entry.
+/// The control segment at the start of every entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ctrl {
     /// Variant of the opcode.
@@ -59,7 +59,7 @@ pub struct Ctrl {
     pub qpn: u32,
     /// Size of the entry in octowords, this segment included, 6 bits.
     pub ds: u8,
-    /// Signature, where one is asked for.
+    /// Signature, if signatures are enabled.
     pub signature: u8,
     /// See [`flag`].
     pub flags: u8,
@@ -86,7 +86,7 @@ impl Ctrl {
         bytes
     }
 
-    /// The segment that `bytes` hold.
+    /// Parses the segment.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {
         Self {
@@ -101,19 +101,19 @@ impl Ctrl {
         }
     }
 
-    /// True if the entry asks for a completion even if it succeeds.
+    /// True if the entry requests a completion even on success.
     #[must_use]
     pub fn is_signaled(&self) -> bool {
         self.flags & flag::CE_MASK == flag::CE_ALWAYS
     }
 
-    /// True if the receiver is to see a solicited event.
+    /// True if the receiver gets a solicited event.
     #[must_use]
     pub fn is_solicited(&self) -> bool {
         self.flags & flag::SOLICITED != 0
     }
 
-    /// Building blocks that the entry takes.
+    /// Number of building blocks of the entry.
     #[must_use]
     pub fn wqebbs(&self) -> u16 {
         u16::from(self.ds).div_ceil(4).max(1)
@@ -123,14 +123,14 @@ impl Ctrl {
 /// The remote address segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Address as the remote key understands it.
+    /// Address in the remote key's address space.
     pub address: u64,
     /// The remote key.
     pub rkey: u32,
 }
 
 impl RemoteAddress {
-    /// The segment that `bytes` hold.
+    /// Parses the segment.
     #[must_use]
     pub fn parse(bytes: &[u8; OCTOWORD_BYTES]) -> Self {
         Self {
@@ -153,18 +153,18 @@ impl RemoteAddress {
 /// One octoword of a gather or scatter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// `length` bytes follow in the entry itself, padded to a whole octoword with this header.
+    /// `length` bytes follow in the entry itself. Header and data are padded to a whole octoword.
     Inline {
         /// Bytes of data.
         length: u32,
     },
-    /// `length` bytes of memory; zero stands for 2 GiB where the queue says so.
+    /// `length` bytes of memory; zero means 2 GiB if the queue supports it.
     Memory {
         /// Bytes, 31 bits.
         length: u32,
         /// The local key.
         lkey: u32,
-        /// Address as that key understands it.
+        /// Address in the key's address space.
         address: u64,
     },
 }
@@ -174,7 +174,7 @@ impl Data {
     /// Bytes of the header of an inline segment.
     pub const INLINE_HEADER_BYTES: usize = 4;
 
-    /// The segment that `bytes` begin.
+    /// Parses the segment at the start of `bytes`.
     #[must_use]
     pub fn parse(bytes: &[u8; OCTOWORD_BYTES]) -> Self {
         let count = be32(&bytes[..4]);
@@ -191,7 +191,7 @@ impl Data {
         }
     }
 
-    /// The segment on the wire; of an inline segment the header, data to follow at once.
+    /// The segment on the wire. For an inline segment only the header: the data follows immediately.
     #[must_use]
     #[inline]
     pub fn to_bytes(self) -> [u8; OCTOWORD_BYTES] {
@@ -214,8 +214,7 @@ impl Data {
     }
 }
 
-/// The datagram segment: where a UD or DC entry goes. The first half is the whole of a compact
-/// address vector.
+/// The datagram segment: destination of a UD or DC entry. A compact address vector consists of the first half only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
     /// Queue key (UD) in the upper half, or the access key (DC).
@@ -228,7 +227,7 @@ pub struct AddressVector {
     pub dlid: u16,
     /// A global route follows in the second half. Reserved on Ethernet, where there always is one.
     pub grh: bool,
-    /// Index of the sender's GID, of an extended vector.
+    /// Index of the sender's GID, for an extended vector.
     pub sgid_index: u8,
     /// Flow label of the global route, 20 bits.
     pub flow_label: u32,
@@ -236,9 +235,9 @@ pub struct AddressVector {
     pub tclass: u8,
     /// Hop limit of the global route.
     pub hop_limit: u8,
-    /// Destination MAC, on Ethernet.
+    /// Destination MAC on Ethernet.
     pub rmac: [u8; 6],
-    /// Destination GID, of an extended vector.
+    /// Destination GID, for an extended vector.
     pub dgid: [u8; 16],
 }
 
@@ -248,7 +247,7 @@ impl AddressVector {
     /// Bytes of a compact vector.
     pub const COMPACT_BYTES: usize = 16;
 
-    /// The vector that `bytes` hold; with less than 48 bytes a compact one.
+    /// Parses the vector; with less than 48 bytes a compact one.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let mut whole = [0; Self::BYTES];

@@ -1,4 +1,4 @@
-//! The verbs that are inline functions of `verbs.h`: calls through the context's table of operations.
+//! Verbs that are inline functions in `verbs.h`: calls through the context's table of operations.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -9,19 +9,19 @@ use crate::{
     ibv_td_init_attr, ibv_wc, verbs_context,
 };
 
-/// `ENOSYS`'s place is taken by `EOPNOTSUPP`, as the library itself answers for operations that a driver lacks.
+/// Error of operations that a driver lacks. rdma-core uses `EOPNOTSUPP` for this, not `ENOSYS`.
 const EOPNOTSUPP: c_int = libc::EOPNOTSUPP;
 
-/// `ibv_poll_cq` (`verbs.h`): takes up to `num_entries` completions off the queue. Returns how many, or a negative
-/// number on failure.
+/// `ibv_poll_cq` (`verbs.h`): removes up to `num_entries` completions from the queue. Returns their number, or a
+/// negative number on failure.
 ///
 /// # Safety
-/// `cq` is a live completion queue, and `wc` has room for `num_entries` completions.
+/// `cq` is a live completion queue, and `wc` has space for `num_entries` completions.
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: a live queue has a live context, whose operations were set when the device was opened.
+    // SAFETY: a live queue has a live context. Its operations were set when the device was opened.
     let poll = unsafe { (*(*cq).context).ops.poll_cq };
     match poll {
-        // SAFETY: the driver's operation for this queue, with the caller's promises.
+        // SAFETY: the driver's operation for this queue; the caller upholds its contract.
         Some(poll) => unsafe { poll(cq, num_entries, wc) },
         None => -EOPNOTSUPP,
     }
@@ -31,30 +31,30 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 /// that was not posted.
 ///
 /// # Safety
-/// `qp` is a live queue pair; `wr` is a list of work requests as `verbs.h` describes them, whose buffers stay valid
-/// until the requests complete; `bad_wr` may be written.
+/// `qp` is a live queue pair; `wr` is a valid list of work requests as described in `verbs.h`, and their buffers stay
+/// valid until the requests complete; `bad_wr` is writable.
 pub unsafe fn ibv_post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a live queue pair has a live context, whose operations were set when the device was opened.
+    // SAFETY: a live queue pair has a live context. Its operations were set when the device was opened.
     let post = unsafe { (*(*qp).context).ops.post_send };
     match post {
-        // SAFETY: the driver's operation for this queue pair, with the caller's promises.
+        // SAFETY: the driver's operation for this queue pair; the caller upholds its contract.
         Some(post) => unsafe { post(qp, wr, bad_wr) },
         None => EOPNOTSUPP,
     }
 }
 
-/// The extended table of a context and how many of its bytes there are (`verbs.h`, `verbs_get_ctx`).
+/// The extended table of a context; `None` for a plain context (`verbs.h`, `verbs_get_ctx`).
 ///
 /// # Safety
 /// `context` is a live context.
 unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract.
     let mark = unsafe { (*context).abi_compat };
-    // `__VERBS_ABI_IS_EXTENDED`: all bits are set where the context lies at the end of an extended one.
+    // `__VERBS_ABI_IS_EXTENDED`: all bits are set if the context is the last field of an extended one.
     if mark.addr() != usize::MAX {
         return None;
     }
@@ -66,14 +66,14 @@ unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
 /// (`verbs.h`, `verbs_get_ctx_op`).
 macro_rules! operation {
     ($context:expr, $field:ident) => {{
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { extended($context) }.and_then(|table| {
-            // SAFETY: an extended context says just before the plain one how long it is.
+            // SAFETY: the size of an extended context is the field just before the plain one.
             let bytes = unsafe { (*table).sz };
             if bytes < size_of::<verbs_context>() - offset_of!(verbs_context, $field) {
                 return None;
             }
-            // SAFETY: the table begins before this field, as was just compared.
+            // SAFETY: the comparison has shown that the table contains this field.
             unsafe { (*table).$field }
         })
     }};
@@ -81,18 +81,18 @@ macro_rules! operation {
 
 /// Sets errno to `EOPNOTSUPP`, as `verbs.h` does for a driver without the operation.
 fn not_supported<T>() -> *mut T {
-    // SAFETY: errno is the thread's own.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = EOPNOTSUPP };
     ptr::null_mut()
 }
 
-/// `ibv_alloc_td` (`verbs.h`): allocates a thread domain. Null with errno on failure.
+/// `ibv_alloc_td` (`verbs.h`): allocates a thread domain. Returns null and sets errno on failure.
 ///
 /// # Safety
-/// `context` is a live context, and `attr` is as `verbs.h` describes it.
+/// `context` is a live context, and `attr` is valid as described in `verbs.h`.
 pub unsafe fn ibv_alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
     match operation!(context, alloc_td) {
-        // SAFETY: the driver's operation, with the caller's promises.
+        // SAFETY: the driver's operation; the caller upholds its contract.
         Some(alloc) => unsafe { alloc(context, attr) },
         None => not_supported(),
     }
@@ -101,28 +101,28 @@ pub unsafe fn ibv_alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_att
 /// `ibv_dealloc_td` (`verbs.h`): frees a thread domain. Returns 0 or the error number.
 ///
 /// # Safety
-/// `td` is a live thread domain that no parent domain names any more.
+/// `td` is a live thread domain without a parent domain.
 pub unsafe fn ibv_dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: a live thread domain names its context.
+    // SAFETY: a live thread domain contains its context.
     let context = unsafe { (*td).context };
     match operation!(context, dealloc_td) {
-        // SAFETY: the driver's operation, with the caller's promises.
+        // SAFETY: the driver's operation; the caller upholds its contract.
         Some(dealloc) => unsafe { dealloc(td) },
         None => EOPNOTSUPP,
     }
 }
 
-/// `ibv_alloc_parent_domain` (`verbs.h`): allocates a domain that joins a protection domain and a thread domain. Null
-/// with errno on failure. `ibv_dealloc_pd` frees it.
+/// `ibv_alloc_parent_domain` (`verbs.h`): allocates a domain that combines a protection domain and a thread domain.
+/// Returns null and sets errno on failure. `ibv_dealloc_pd` frees it.
 ///
 /// # Safety
-/// `context` is a live context, and `attr` names live domains of it.
+/// `context` is a live context, and `attr` refers to its live domains.
 pub unsafe fn ibv_alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     match operation!(context, alloc_parent_domain) {
-        // SAFETY: the driver's operation, with the caller's promises.
+        // SAFETY: the driver's operation; the caller upholds its contract.
         Some(alloc) => unsafe { alloc(context, attr) },
         None => not_supported(),
     }

@@ -1,4 +1,4 @@
-//! Finding libibverbs and libmlx5, and what is said when that fails.
+//! Loads libibverbs and libmlx5, and reports the cause of a failure.
 
 use std::error::Error as _;
 use std::ffi::c_void;
@@ -9,64 +9,65 @@ use libloading::Library;
 
 use crate::Functions;
 
-/// The file that [`Mlx5Lib::open`] asks the loader for. rdma-core has kept this soname since 2013.
+/// The file that [`Mlx5Lib::open`] loads. rdma-core has kept this soname since 2013.
 pub const SONAME: &str = "libmlx5.so.1";
 
-/// Why the libraries cannot be used.
+/// Why the libraries are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The library was not found, or one that it needs was not.
+    /// The library or one of its dependencies was not found.
     #[error("cannot open {SONAME}: {cause}")]
     Open {
-        /// The loader's words.
+        /// The loader's error text.
         cause: String,
     },
-    /// A function is missing from the library and from all that it depends on.
+    /// The library and its dependencies lack a function.
     #[error("libibverbs or libmlx5 is too old: {cause}")]
     Symbol {
-        /// The loader's words, which name the function.
+        /// The loader's error text, which contains the function's name.
         cause: String,
     },
 }
 
-/// The functions of one copy of libibverbs and libmlx5. Dereferences to the table:
-/// `(lib.ibv_alloc_pd)(context)`, or as a method, `lib.ibv_alloc_pd(context)`.
+/// The functions of one copy of libibverbs and libmlx5. Dereferences to the table: `(lib.ibv_alloc_pd)(context)`, or as
+/// a method, `lib.ibv_alloc_pd(context)`.
 ///
-/// Keeps the libraries loaded for as long as it lives.
+/// The libraries stay loaded until this value is dropped.
 pub struct Mlx5Lib {
     functions: Functions,
 }
 
 impl Mlx5Lib {
-    /// The system's libraries: opens [`SONAME`], which brings libibverbs along.
+    /// Opens the system's libraries: [`SONAME`], which depends on libibverbs.
     ///
     /// # Errors
-    /// If the library or one of its functions is not there.
+    /// The library or one of its functions is missing.
     pub fn open() -> Result<Self, LoadError> {
-        // SAFETY: the constructors of libmlx5 and libibverbs register the provider and read the environment; they
-        // ask nothing of the caller.
+        // SAFETY: the constructors of libmlx5 and libibverbs register the provider and read the environment; they have
+        // no preconditions.
         let library = unsafe { Library::new(SONAME) }.map_err(|error| LoadError::Open {
             cause: cause_of(&error),
         })?;
         Self::resolve(library)
     }
 
-    /// The copy that the library behind `handle` depends on, such as UCX's own.
+    /// Uses the copy that the library behind `handle` depends on, for example UCX's own.
     ///
     /// # Errors
-    /// If one of the functions is not there. The handle is closed then, too.
+    /// One of the functions is missing. The handle is closed in this case too.
     ///
     /// # Safety
-    /// `handle` is one that `dlopen` gave and that the caller gives up: it is closed when the table is dropped.
+    /// `handle` is from `dlopen`, and its ownership passes to this call: dropping the table closes it.
     pub unsafe fn from_handle(handle: *mut c_void) -> Result<Self, LoadError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let library = unsafe { libloading::os::unix::Library::from_raw(handle) };
         Self::resolve(library.into())
     }
 
     fn resolve(library: Library) -> Result<Self, LoadError> {
-        // SAFETY: the names are those of verbs.h and mlx5dv.h, and the table's types are theirs (tests/layout.rs).
+        // SAFETY: the names are from verbs.h and mlx5dv.h, and the table has the types of these headers
+        // (tests/layout.rs).
         match unsafe { Functions::from_library(library) } {
             Ok(functions) => Ok(Self { functions }),
             Err(error) => Err(LoadError::Symbol {
@@ -90,7 +91,7 @@ impl fmt::Debug for Mlx5Lib {
     }
 }
 
-/// The loader's own words, without libloading's around them.
+/// The loader's error text, without libloading's prefix.
 fn cause_of(error: &libloading::Error) -> String {
     error
         .source()
@@ -106,7 +107,7 @@ mod tests {
         // SAFETY: a null name opens the program itself.
         let handle = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
         assert!(!handle.is_null());
-        // SAFETY: the handle is ours to give up.
+        // SAFETY: the handle belongs to this test.
         let error = unsafe { Mlx5Lib::from_handle(handle) }.expect_err("a test is no libmlx5");
         let message = error.to_string();
         assert!(message.contains("undefined symbol: ibv_"), "{message}");

@@ -1,5 +1,5 @@
-//! The committed bindings against the installed headers: a C probe, compiled now, prints what the compiler makes of
-//! `verbs.h` and `mlx5dv.h`, and each number must be ours.
+//! Compares the committed bindings with the installed headers: the test compiles a C probe, which prints the compiler's
+//! values for `verbs.h` and `mlx5dv.h`. Each value must equal the bindings' value.
 #![expect(
     clippy::print_stdout,
     reason = "a skipped test says so on standard output"
@@ -13,7 +13,7 @@ use std::process::Command;
 
 use mlx5dv_sys::*;
 
-/// Questions to the C compiler, with our answers: C expression -> value.
+/// Queries for the C compiler and expected values: C expression -> value.
 type Expected = BTreeMap<String, i128>;
 
 fn answer(value: impl TryInto<i128>) -> i128 {
@@ -129,7 +129,7 @@ fn bindings_agree_with_the_installed_headers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The C compiler's answers, or why there are none to be had on this machine.
+/// The C compiler's values, or why the machine cannot provide them.
 fn ask_compiler<'a>(expressions: impl Iterator<Item = &'a String>) -> Result<Expected, String> {
     let headers = "#include <infiniband/verbs.h>\n#include <infiniband/mlx5dv.h>\n";
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -1,4 +1,4 @@
-//! What one instruction does: which memory it touches, whether it is a system call, whether it repeats.
+//! Decodes one instruction: its memory accesses, whether it is a system call, whether it repeats.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
@@ -6,14 +6,14 @@ use iced_x86::{
 };
 use libc::user_regs_struct;
 
-/// The longest instruction.
+/// Maximum length of an instruction.
 pub(crate) const BYTES_MAX: usize = 15;
 
-/// An instruction, decoded once.
+/// A decoded instruction.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) is_system_call: bool,
-    /// It is repeated, and traps after each repetition.
+    /// The instruction has a repeat prefix and traps after each repetition.
     pub(crate) repeats: bool,
     memory: Vec<UsedMemory>,
 }
@@ -33,7 +33,7 @@ impl Step {
         }
     }
 
-    /// The cache lines that it touches with these registers.
+    /// The cache lines that the instruction accesses with these register values.
     pub(crate) fn lines(&self, registers: &user_regs_struct) -> impl Iterator<Item = u64> {
         let of = |register: Register| value(register, registers);
         let ranges = self.memory.iter().filter_map(move |used| {
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// The value of a register that an address is made of.
+/// Value of a register in an address expression.
 fn value(register: Register, registers: &user_regs_struct) -> Option<u64> {
     let full = match register.full_register() {
         Register::RAX => registers.rax,
@@ -68,7 +68,7 @@ fn value(register: Register, registers: &user_regs_struct) -> Option<u64> {
         Register::FS => registers.fs_base,
         Register::GS => registers.gs_base,
         Register::CS | Register::DS | Register::ES | Register::SS => 0,
-        // A vector of addresses, which no library here gathers from.
+        // A vector of addresses (gather). No library under test uses it.
         _ => return None,
     };
     match register.size() {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn registers() -> user_regs_struct {
-        // SAFETY: registers are integers, of which zero is a value.
+        // SAFETY: the structure consists of integers; zero is a valid value.
         let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
         registers.rax = 0x1000;
         registers.rbx = 2;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn lines_are_those_that_the_instruction_touches() {
-        // mov rax, [rax + rbx * 8 + 0x2c]: eight bytes over the end of a line.
+        // mov rax, [rax + rbx * 8 + 0x2c]: eight bytes across a line boundary.
         check(&[0x48, 0x8b, 0x44, 0xd8, 0x2c], &[0x40, 0x41]);
         // lea rax, [rax]
         check(&[0x48, 0x8d, 0x00], &[]);

@@ -1,27 +1,27 @@
-//! Counts what a program executes between marks: instructions, cache lines, allocations, system calls and
-//! faults, by the loaded object that is responsible for them.
+//! Counts the events of a program between marks: instructions, cache lines, allocations, system calls and faults, by
+//! the loaded object that is responsible for them.
 //!
 //! ```text
 //! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME]
 //!     -- PROGRAM ARGUMENTS...
 //! ```
 //!
-//! The program runs under `ptrace`, one instruction at a time between its marks and at full speed elsewhere.
-//! A signal handler is stepped through as well. The counts are exact: they do not depend on the load of the
-//! machine, and no tool replaces the program's instructions by others.
+//! The program runs under `ptrace`: in single steps between its marks and at full speed elsewhere. Signal handlers are
+//! also single-stepped. The counts are exact: they do not depend on the load of the machine, and no tool rewrites the
+//! program's instructions.
 //!
-//! A mark is the system call number [`MARK`], which no kernel has: without a tracer it fails with `ENOSYS`
-//! and has no effect. Its first argument is a label: a positive one begins a section, 0 ends it. Sections
-//! that follow each other without a 0 between them are one round.
+//! A mark is the system call number [`MARK`], which no kernel implements: without a tracer it fails with `ENOSYS` and
+//! has no effect. Its first argument is a label: a positive label starts a section, 0 ends it. Consecutive sections
+//! without a 0 between them form one round.
 //!
-//! An owner is a name for objects whose path contains PATTERN; the first match counts, and an object without
-//! an owner belongs to `other`. Objects of `--through` (the C library, the loader) work for whoever called
-//! them. The program must be single-threaded between its marks: other threads run uncounted.
+//! An owner is a name for objects whose path contains PATTERN; the first match counts, and an object without an owner
+//! belongs to `other`. Objects of `--through` (the C library, the loader) are counted for their caller. The program
+//! must be single-threaded between its marks: other threads run uncounted.
 //!
-//! `--addresses NAME` adds how often each instruction of one owner was executed, for a look at what is hot.
+//! `--addresses NAME` adds the execution count of each instruction of one owner, to find hot spots.
 //!
-//! The result is JSON: `{"rounds":[{"sections":[{"label","owners":{NAME:{...}}}],"lines":{NAME:{"all","own"}}}]}`,
-//! see [`report`]. Only for x86_64, whose instructions it decodes to learn which cache lines they touch.
+//! The result is JSON: `{"rounds":[{"sections":[{"label","owners":{NAME:{...}}}],"lines":{NAME:{"all","own"}}}]}`, see
+//! [`report`]. The tool supports only x86_64, because it decodes instructions to find the cache lines that they access.
 
 #[cfg(target_arch = "x86_64")]
 mod decode;
@@ -35,7 +35,7 @@ use owners::Rules;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Number of the system call that is a mark. Kernels number their calls below 1024.
+/// Number of the system call that marks a section. Kernels number their calls below 1024.
 pub const MARK: u64 = 0x5847_564d;
 
 const USAGE: &str = "usage: step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... \

@@ -1,21 +1,21 @@
-//! Which owner an address belongs to: the rules of the command line and the program's memory map.
+//! Maps addresses to owners by the rules of the command line and the program's memory map.
 
 use anyhow::{Result, ensure};
 use std::collections::BTreeSet;
 
-/// Most owners: one bit of a `u32` each, `other` included.
+/// Maximum number of owners: one bit of a `u32` each, including `other`.
 pub(crate) const OWNERS_MAX: usize = 16;
 
 /// Number of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(pub(crate) usize);
 
-/// What an address is.
+/// Classification of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Code or data of an owner's object.
     Of(Owner),
-    /// Code that works for its caller.
+    /// Code that is counted for its caller.
     Through,
     /// The stack of the first thread.
     Stack,
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Rules {
     names: Vec<String>,
-    /// Number of the owner and what its objects' paths contain.
+    /// Number of the owner, and a pattern in its objects' paths.
     patterns: Vec<(usize, String)>,
     through: Vec<String>,
     /// Name of the owner whose instructions are told apart by their addresses.
@@ -87,22 +87,22 @@ impl Rules {
     }
 }
 
-/// The program's mappings, in the order of their addresses.
+/// The program's mappings in ascending order of address.
 #[derive(Debug, Default)]
 pub(crate) struct Map {
-    /// First byte, byte behind the last, what it is.
+    /// First address, end address (exclusive), classification.
     ranges: Vec<(u64, u64, Kind)>,
-    /// First byte of each object by its path.
+    /// Path and first address of each object.
     bases: Vec<(String, u64)>,
 }
 
 impl Map {
-    /// Reads the form of `/proc/PID/maps`.
+    /// Parses the format of `/proc/PID/maps`.
     pub(crate) fn parse(text: &str, rules: &Rules) -> Self {
         let mut map = Self::default();
         let mut seen = BTreeSet::new();
         for line in text.lines() {
-            // Address range, rights, offset, device, inode, path.
+            // Address range, permissions, offset, device, inode, path.
             let mut words = line.split_whitespace();
             let Some((start, end)) = words.next().and_then(|range| range.split_once('-')) else {
                 continue;
@@ -120,14 +120,14 @@ impl Map {
         map
     }
 
-    /// What the address is; none for one that is not mapped.
+    /// Classification of an address; `None` if it is not mapped.
     pub(crate) fn kind(&self, address: u64) -> Option<Kind> {
         let behind = self.ranges.partition_point(|range| range.0 <= address);
         let (_, end, kind) = *self.ranges.get(behind.checked_sub(1)?)?;
         (address < end).then_some(kind)
     }
 
-    /// The address as path and offset.
+    /// Formats the address as path and offset.
     pub(crate) fn name(&self, address: u64) -> String {
         let below = self.bases.iter().filter(|(_, base)| *base <= address);
         match below.max_by_key(|(_, base)| *base) {
@@ -136,7 +136,7 @@ impl Map {
         }
     }
 
-    /// First byte of the object whose path contains the pattern.
+    /// First address of the object whose path contains the pattern.
     pub(crate) fn base(&self, pattern: &str) -> Option<u64> {
         let mut bases = self.bases.iter();
         bases

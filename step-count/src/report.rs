@@ -1,4 +1,4 @@
-//! What is reported, and how steps add up to it.
+//! The report, and the sums of single steps.
 
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -8,9 +8,9 @@ use crate::owners::{OWNERS_MAX, Owner};
 /// The whole result.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// In the order of the program.
+    /// Rounds in program order.
     pub(crate) rounds: Vec<Round>,
-    /// How often each instruction of the owner of `--addresses` was executed: `PATH+0xOFFSET`.
+    /// Execution count of each instruction of the owner given by `--addresses`: `PATH+0xOFFSET`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) addresses: BTreeMap<String, u64>,
 }
@@ -19,23 +19,23 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 pub(crate) struct Round {
     pub(crate) sections: Vec<Section>,
-    /// Cache lines of data that the owners touched in the whole round, the stack's left out.
+    /// Cache lines of data that the owners accessed in the whole round, without the stack.
     pub(crate) lines: BTreeMap<String, Lines>,
 }
 
-/// What was executed between two marks.
+/// Counts between two marks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Section {
     pub(crate) label: u64,
     pub(crate) owners: BTreeMap<String, Counts>,
 }
 
-/// What one owner did in a section.
+/// Counts of one owner in a section.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Counts {
-    /// Instructions; a repeated one counts once.
+    /// Instructions; a repeated instruction counts once.
     pub(crate) instructions: u64,
-    /// Calls of `malloc`, `calloc`, `realloc` and their like.
+    /// Calls of `malloc`, `calloc`, `realloc` and similar functions.
     pub(crate) allocations: u64,
     pub(crate) system_calls: u64,
     /// Instructions that faulted.
@@ -46,15 +46,15 @@ pub(crate) struct Counts {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Lines {
     pub(crate) all: u64,
-    /// Those that no other owner touched in the same round.
+    /// Lines that no other owner accessed in the same round.
     pub(crate) own: u64,
 }
 
-/// Adds up the steps of one round.
+/// Sums of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     sections: Vec<(u64, [Counts; OWNERS_MAX])>,
-    /// Owners of each line that was touched, a bit each.
+    /// Owners of each accessed line, one bit each.
     lines: HashMap<u64, u32>,
 }
 
@@ -67,7 +67,7 @@ impl Sums {
         self.sections.is_empty()
     }
 
-    /// The counts of an owner in the section that was begun last.
+    /// Counts of an owner in the current section.
     pub(crate) fn counts(&mut self, owner: Owner) -> Option<&mut Counts> {
         self.sections
             .last_mut()
@@ -78,7 +78,7 @@ impl Sums {
         *self.lines.entry(line).or_default() |= 1 << owner.0;
     }
 
-    /// The round, with the owners' names.
+    /// Returns the round, with the owners' names.
     pub(crate) fn finish(self, names: &[String]) -> Round {
         let named = |number: usize| names[number].clone();
         let sections = self.sections.into_iter().map(|(label, counts)| {

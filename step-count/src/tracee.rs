@@ -1,4 +1,4 @@
-//! The program under `ptrace`: at full speed up to a mark, and step by step from there.
+//! Runs the program under `ptrace`: at full speed up to a mark, and in single steps after it.
 
 use crate::MARK;
 use crate::decode::{BYTES_MAX, Step};
@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 use std::ptr::null_mut;
 
-/// Functions that allocate, of the C library.
+/// Allocation functions of the C library.
 const ALLOCATORS: [&std::ffi::CStr; 6] = [
     c"malloc",
     c"calloc",
@@ -23,12 +23,12 @@ const ALLOCATORS: [&std::ffi::CStr; 6] = [
     c"memalign",
 ];
 
-/// How the program goes on.
+/// How the program continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// To the next system call.
+    /// Until the next system call.
     Full,
-    /// By one instruction.
+    /// For one instruction.
     Step,
 }
 
@@ -37,7 +37,7 @@ struct Tracee {
     pid: pid_t,
 }
 
-/// Runs the program to its end. Returns what was counted, and the program's exit code.
+/// Runs the program to its end. Returns the counts and the program's exit code.
 pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode)> {
     let [program, arguments @ ..] = words else {
         bail!("no program");
@@ -60,10 +60,10 @@ pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode
 }
 
 impl Tracee {
-    /// Waits until the program stops; its status.
+    /// Waits until the program stops; returns its status.
     fn wait(&self) -> Result<c_int> {
         let mut status = 0;
-        // SAFETY: the status is written to a variable of ours.
+        // SAFETY: the status variable is writable.
         let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
         ensure!(
             waited == self.pid,
@@ -84,7 +84,7 @@ impl Tracee {
     }
 
     fn registers(&self) -> Result<user_regs_struct> {
-        // SAFETY: registers are integers, of which zero is a value.
+        // SAFETY: the structure consists of integers; zero is a valid value.
         let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
         request(
             libc::PTRACE_GETREGS,
@@ -94,7 +94,7 @@ impl Tracee {
         Ok(registers)
     }
 
-    /// Reads up to as many bytes as there is room for. Returns how many.
+    /// Reads memory of the program into `bytes`; returns the number of bytes read.
     fn read(&self, address: u64, bytes: &mut [u8]) -> usize {
         let local = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
@@ -106,7 +106,7 @@ impl Tracee {
             iov_base: std::ptr::without_provenance_mut(address as usize),
             iov_len: bytes.len(),
         };
-        // SAFETY: the local bytes are ours to write, and the remote ones are checked by the kernel.
+        // SAFETY: the local buffer is writable, and the kernel checks the remote addresses.
         let read = unsafe {
             libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0)
         };
@@ -115,7 +115,7 @@ impl Tracee {
 }
 
 fn request(what: libc::c_uint, pid: pid_t, data: *mut c_void) -> io::Result<()> {
-    // SAFETY: each caller gives data of the type of its request.
+    // SAFETY: each caller passes data of the type that its request requires.
     let result = unsafe { libc::ptrace(what, pid, null_mut::<c_void>(), data) };
     match result {
         -1 => Err(io::Error::last_os_error()),
@@ -132,11 +132,11 @@ struct Counter<'a> {
     factory: InstructionInfoFactory,
     sums: Sums,
     rounds: Vec<Round>,
-    /// Whom the code in between works for.
+    /// Owner that the code of `--through` objects is counted for.
     owner: Owner,
-    /// The instruction before.
+    /// Address of the previous instruction.
     last: u64,
-    /// How often each instruction was executed for the owner whose addresses are wanted.
+    /// Execution count of each instruction of the owner given by `--addresses`.
     addresses: HashMap<u64, u64>,
 }
 
@@ -178,7 +178,7 @@ impl<'a> Counter<'a> {
             let stop = libc::WSTOPSIG(status);
             let is_call = stop == libc::SIGTRAP | 0x80;
             if stop != libc::SIGTRAP && !is_call {
-                // The program's own; between marks a fault is counted.
+                // A signal for the program itself. Between marks a fault is counted.
                 if pace == Pace::Step
                     && stop == libc::SIGSEGV
                     && let Some(counts) = self.sums.counts(self.owner)
@@ -189,7 +189,7 @@ impl<'a> Counter<'a> {
                 continue;
             }
             if pace == Pace::Full && !is_call {
-                // A stop of ptrace's own, such as that of exec.
+                // A stop of ptrace itself, for example at exec.
                 continue;
             }
             let registers = tracee.registers()?;
@@ -200,7 +200,7 @@ impl<'a> Counter<'a> {
             match label {
                 None => {}
                 Some(0) => {
-                    // The mark that ended the round is met once more, at its entry.
+                    // The mark that ended the round is reported again at its entry.
                     if pace == Pace::Step {
                         self.end_round();
                     }
@@ -209,7 +209,7 @@ impl<'a> Counter<'a> {
                 Some(label) => {
                     if self.sums.is_empty() {
                         self.begin_round(tracee)?;
-                        // From the mark's entry to its exit, where counting begins.
+                        // Continue from the mark's entry to its exit. Counting starts there.
                         tracee.go(Pace::Full, 0)?;
                     }
                     self.sums.begin(label);
@@ -226,12 +226,12 @@ impl<'a> Counter<'a> {
         };
         self.map = Map::parse(&maps(&tracee.pid.to_string())?, self.rules);
         if self.allocators.is_empty() {
-            // This program and the traced one have the same C library, at different places.
+            // This program and the traced program use the same C library at different addresses.
             const LIBRARY: &str = "/libc.so.6";
             let own = Map::parse(&maps("self")?, self.rules).base(LIBRARY);
             if let (Some(own), Some(theirs)) = (own, self.map.base(LIBRARY)) {
                 let there = |name: &&std::ffi::CStr| {
-                    // SAFETY: the name ends in a zero byte.
+                    // SAFETY: the name ends with a zero byte.
                     let here = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
                     (!here.is_null()).then(|| here.addr() as u64 - own + theirs)
                 };
@@ -247,7 +247,7 @@ impl<'a> Counter<'a> {
         self.rounds.push(sums.finish(self.rules.names()));
     }
 
-    /// Counts the instruction that comes next. The label, if it is a mark.
+    /// Counts the next instruction. Returns the label if it is a mark.
     fn step(&mut self, tracee: &Tracee, registers: &user_regs_struct) -> Result<Option<u64>> {
         let at = registers.rip;
         let step = match self.steps.entry(at) {
@@ -288,7 +288,7 @@ impl<'a> Counter<'a> {
 
 /// The label, if the program is at the entry of a mark.
 fn at_mark(registers: &user_regs_struct) -> Option<u64> {
-    // At the entry of a system call the kernel has put ENOSYS into the result.
+    // At the entry of a system call the kernel has stored ENOSYS in the result register.
     let enosys = i64::from(-libc::ENOSYS).cast_unsigned();
     (registers.orig_rax == MARK && registers.rax == enosys).then_some(registers.rdi)
 }

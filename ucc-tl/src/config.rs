@@ -1,4 +1,5 @@
-//! The component's options as UCC has them: `UCC_TL_XGVMI_*` in the environment, in `ucc.conf`, and in `ucc_info -caf`.
+//! Registers the component's options with UCC: `UCC_TL_XGVMI_*` in the environment, in `ucc.conf`, and in `ucc_info
+//! -caf`.
 
 use crate::layout::OBJECT_BYTES;
 use crate::ucc::{Ucc, read};
@@ -6,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::ptr::{NonNull, null, null_mut};
 
-/// `ucs_config_parser_t`, the functions as addresses.
+/// `ucs_config_parser_t`, with the functions as addresses.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Parser {
@@ -30,7 +31,7 @@ pub(crate) struct Field {
     pub(crate) parser: Parser,
 }
 
-/// `ucs_config_global_list_entry_t`, which lies inside UCC's interface structure.
+/// `ucs_config_global_list_entry_t`, which is embedded in UCC's interface structure.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Entry {
@@ -50,7 +51,7 @@ struct Link {
     next: *mut Link,
 }
 
-/// The values behind UCC's own part of the structure.
+/// The values that follow UCC's own part of the structure.
 #[derive(Debug)]
 #[repr(C)]
 struct Values {
@@ -66,7 +67,7 @@ struct Values {
     limit: f64,
 }
 
-/// What the user has set, as text and numbers that nobody has judged yet.
+/// The user's settings as text and numbers, before validation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Raw {
     pub(crate) services: String,
@@ -81,10 +82,11 @@ pub(crate) struct Raw {
     pub(crate) limit_s: f64,
 }
 
-/// UCC's part: `ucc_tl_lib_config_t` and `ucc_tl_context_config_t` have 48 bytes at the most, and may grow.
+/// Offset of the component's values: `ucc_tl_lib_config_t` and `ucc_tl_context_config_t` have at most 48 bytes, and may
+/// grow.
 const OWN_AT: usize = OBJECT_BYTES / 2;
 
-/// How an option is written.
+/// Type of an option.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
@@ -92,7 +94,7 @@ enum Kind {
     Time,
 }
 
-/// Name, default, documentation, place and kind of each option.
+/// Name, default, documentation, offset and type of each option.
 const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 10] = [
     (
         c"SERVICES",
@@ -179,7 +181,7 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 10] = [
 impl Field {
     /// Whether the option has this name.
     pub(crate) fn is_called(&self, name: &CStr) -> bool {
-        // SAFETY: names are constant texts, and null at the end of a table only.
+        // SAFETY: names are constant texts; only the end of a table has null.
         !self.name.is_null() && unsafe { CStr::from_ptr(self.name) } == name
     }
 
@@ -201,14 +203,14 @@ impl Field {
 }
 
 impl Entry {
-    /// The entry of options for which UCC's own table is enough.
+    /// The entry of the library's options. UCC's own table is sufficient.
     pub(crate) fn of_lib(ucc: &Ucc) -> Self {
         Self::new(ucc.lib_table)
     }
 
-    /// The entry of the component's options; `None` without UCS's parsers.
+    /// The entry of the component's options; `None` if UCS's parsers are missing.
     pub(crate) fn of_context(ucc: &Ucc) -> Option<Self> {
-        // SAFETY: the first entry of UCC's table is its table of base options, as Ucc::check_tables has seen.
+        // SAFETY: the first entry of UCC's table is its table of base options; Ucc::check_tables has checked this.
         let base = unsafe { *ucc.context_table };
         let mut fields = vec![Field {
             parser: Parser {
@@ -227,7 +229,7 @@ impl Entry {
             });
         }
         fields.push(Field::END);
-        // UCC keeps the table to the end of the process.
+        // UCC keeps a pointer to the table until the process ends.
         Some(Self::new(Vec::leak(fields).as_ptr()))
     }
 
@@ -250,31 +252,31 @@ impl Entry {
         }
     }
 
-    /// Puts the entry, which never moves again, into UCC's list of options.
+    /// Adds the entry to UCC's list of options. The entry must not move afterwards.
     ///
     /// # Safety
-    /// `entry` is in no list and lives for ever; UCC loads components, so nobody else changes the list now.
+    /// `entry` is in no list and is never freed. UCC is loading components, so no other thread changes the list now.
     pub(crate) unsafe fn register(entry: *mut Self, list: NonNull<c_void>) {
         let head = list.cast::<Link>().as_ptr();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let link = unsafe { &raw mut (*entry).list };
         // SAFETY: the head of an intact list.
         let last = unsafe { (*head).prev };
-        // SAFETY: the entry is ours.
+        // SAFETY: the entry belongs to this component.
         unsafe {
             link.write(Link {
                 prev: last,
                 next: head,
             })
         };
-        // SAFETY: the last element of an intact list, which is the head of an empty one.
+        // SAFETY: the last element of an intact list; in an empty list this is the head.
         unsafe { (*last).next = link };
         // SAFETY: the head, as above.
         unsafe { (*head).prev = link };
     }
 }
 
-/// UCS's parser of a kind of option (the `UCS_CONFIG_TYPE_*` of `ucs/config/parser.h`).
+/// UCS's parser for a type of option (the `UCS_CONFIG_TYPE_*` of `ucs/config/parser.h`).
 fn parser(ucc: &Ucc, kind: Kind) -> Option<Parser> {
     let (names, argument) = match kind {
         Kind::Text => (
@@ -317,12 +319,12 @@ fn parser(ucc: &Ucc, kind: Kind) -> Option<Parser> {
     })
 }
 
-/// What UCC has read into a configuration of [`Entry::of_context`].
+/// The values that UCC has read into a configuration of [`Entry::of_context`].
 ///
 /// # Safety
 /// `config` is such a configuration.
 pub(crate) unsafe fn values(config: *const c_void) -> Raw {
-    // SAFETY: the caller's promise; the values lie behind UCC's part.
+    // SAFETY: the caller upholds the contract; the values follow UCC's part.
     let own = unsafe { config.cast::<u8>().add(OWN_AT) };
     // SAFETY: the same.
     let values: Values = unsafe { own.cast::<Values>().read_unaligned() };
@@ -353,6 +355,6 @@ pub(crate) unsafe fn values(config: *const c_void) -> Raw {
 /// # Safety
 /// `config` is such a configuration.
 pub(crate) unsafe fn log_level(config: *const c_void) -> c_int {
-    // SAFETY: the caller's promise, and Ucc::check_tables.
+    // SAFETY: the caller upholds the contract, and Ucc::check_tables has checked the offset.
     unsafe { read(config, crate::ucc::LOG_LEVEL_AT) }
 }

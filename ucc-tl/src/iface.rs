@@ -1,4 +1,4 @@
-//! The interface that UCC finds under the component's name, and its functions for the library, contexts and teams.
+//! The interface that UCC looks up by the component's name, and its functions for the library, contexts and teams.
 
 use crate::bindings as b;
 use crate::bindings::{ucc_context_params_t, ucc_oob_coll_t, ucc_status_t};
@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// `ucc_tl_iface_t` of any known version. UCC writes to it: the component's number and handle.
+/// `ucc_tl_iface_t` of any known version. UCC writes the component's number and handle to it.
 #[repr(C, align(16))]
 pub struct Interface(UnsafeCell<[u8; OBJECT_BYTES]>);
 
-// SAFETY: the component writes to it in its constructor alone, before UCC knows of it; later it is UCC's.
+// SAFETY: only the component's constructor writes to it, before UCC knows its address; later only UCC does.
 unsafe impl Sync for Interface {}
 
 impl std::fmt::Debug for Interface {
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Interface {
     }
 }
 
-/// UCC looks for the name of the component's file without `lib` and `.so`.
+/// UCC looks up this symbol: the name of the component's file without `lib` and `.so`.
 #[unsafe(no_mangle)]
 pub static ucc_tl_xgvmi: Interface = Interface(UnsafeCell::new([0; OBJECT_BYTES]));
 
@@ -39,31 +39,32 @@ pub static ucc_tl_xgvmi: Interface = Interface(UnsafeCell::new([0; OBJECT_BYTES]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = construct;
 
-/// False when something about this UCC is not as expected: the component then refuses.
+/// False if a check of this UCC has failed. The component then refuses.
 static USABLE: AtomicBool = AtomicBool::new(false);
 
-/// Why it is not usable.
+/// Why the component refuses.
 static REASON: OnceLock<&'static CStr> = OnceLock::new();
 
-/// Why the component refuses the UCC of this process; an empty text if it does not. For `xgvmi doctor`.
+/// Why the component refuses the UCC of this process; empty if it does not refuse. `xgvmi doctor` calls this.
 #[unsafe(no_mangle)]
 pub extern "C" fn ucc_tl_xgvmi_status() -> *const c_char {
     REASON.get().copied().unwrap_or(c"").as_ptr()
 }
 
-/// The component's default score among components. UCC wants it to be unlike those of others, and does not use it.
+/// The component's default score among components. UCC requires it to differ from the scores of others, and does not
+/// use it.
 const COMPONENT_SCORE: c_int = 77;
 
 type Status0 = unsafe extern "C" fn() -> ucc_status_t;
 
-/// An object of UCC that the component allocates: UCC's part first, then the component's.
+/// An object of UCC that the component allocates: UCC's part, then the component's part.
 #[repr(C, align(16))]
 pub(crate) struct Object<T> {
     base: [u8; OBJECT_BYTES],
     pub(crate) own: T,
 }
 
-/// A zeroed base with the component's part behind it.
+/// Allocates a zeroed base followed by the component's part.
 pub(crate) fn allocate<T>(own: T) -> *mut c_void {
     let object = Object {
         base: [0; OBJECT_BYTES],
@@ -73,29 +74,29 @@ pub(crate) fn allocate<T>(own: T) -> *mut c_void {
 }
 
 /// # Safety
-/// From [`allocate`] with the same type, and used by nobody any more.
+/// `object` is from [`allocate`] with the same type, and has no user left.
 pub(crate) unsafe fn free<T>(object: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract.
     drop(unsafe { Box::from_raw(object.cast::<Object<T>>()) });
 }
 
 /// # Safety
-/// From [`allocate`] with the same type, and alive.
+/// `object` is from [`allocate`] with the same type, and is alive.
 pub(crate) unsafe fn own<'a, T>(object: *mut c_void) -> &'a T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract.
     unsafe { &(*object.cast::<Object<T>>()).own }
 }
 
-/// What the component keeps for a UCC context.
+/// The component's state of a UCC context.
 pub(crate) struct ContextState {
     /// `ucc_context_t`.
     core: *mut c_void,
-    /// Why the options cannot be used.
+    /// The settings, or why the options are invalid.
     settings: Result<Settings, String>,
     jobs: Mutex<Vec<Arc<Job>>>,
 }
 
-// SAFETY: the pointer is handed back to UCC and never followed without UCC's own functions; the rest is shared safely.
+// SAFETY: the pointer is only passed back to UCC's own functions; the other fields are shared safely.
 unsafe impl Send for ContextState {}
 // SAFETY: as above.
 unsafe impl Sync for ContextState {}
@@ -115,7 +116,7 @@ impl ContextState {
             .map_or(OnFailure::Error, |settings| settings.on_failure)
     }
 
-    /// The longest that a collective may take. Without settings there is none.
+    /// Maximum time of a collective. It is zero without settings.
     pub(crate) fn limit(&self) -> Duration {
         self.settings
             .as_ref()
@@ -147,7 +148,7 @@ extern "C" fn construct() {
         let ucc = match Ucc::find() {
             Ok(ucc) => ucc,
             Err(missing) => {
-                // Another program than UCC loads it, such as a test, or UCC lacks a symbol.
+                // Another program than UCC, such as a test, loads the component, or UCC lacks a symbol.
                 let _ = REASON.set(missing);
                 return b::UCC_ERR_NOT_FOUND;
             }
@@ -171,12 +172,13 @@ extern "C" fn construct() {
     });
 }
 
-/// Writes the interface in the layout of this UCC. If it is not usable, all that UCC finds is a name and functions that
-/// refuse.
+/// Writes the interface in the layout of this UCC. If the component is not usable, UCC finds only a name and functions
+/// that refuse.
 fn fill(ucc: &Ucc, layout: &Layout, usable: bool) {
     let to: *mut c_void = ucc_tl_xgvmi.0.get().cast();
     let at = layout.iface;
-    // SAFETY: the interface is as long as that of any version, has its fields there, and is not yet known to UCC.
+    // SAFETY: the interface has at least the size of every version, the fields are inside it, and UCC does not know it
+    // yet.
     unsafe {
         write(to, at.name, c"xgvmi".as_ptr());
         write(to, at.score, COMPONENT_SCORE);
@@ -239,7 +241,7 @@ fn fill(ucc: &Ucc, layout: &Layout, usable: bool) {
         );
     }
     let context_entry = if usable { Entry::of_context(ucc) } else { None };
-    // SAFETY: as above. Without options of its own the component has UCC's, and is never switched on.
+    // SAFETY: as above. Without options of its own the component uses UCC's, and is never enabled.
     unsafe {
         write(
             to,
@@ -270,14 +272,14 @@ unsafe extern "C" fn lib_init(
         let Some(ucc) = Ucc::get().filter(|_| USABLE.load(Ordering::Acquire)) else {
             return b::UCC_ERR_NOT_SUPPORTED;
         };
-        // SAFETY: UCC has read it with the interface's entry.
+        // SAFETY: UCC has filled in the configuration according to the interface's entry.
         log::set_level(unsafe { config::log_level(config) });
         let lib = allocate(());
         let interface: *const c_void = ucc_tl_xgvmi.0.get().cast();
-        // SAFETY: fresh memory; the arguments are those of ucc_tl_lib_t.
+        // SAFETY: newly allocated memory; the arguments are those of ucc_tl_lib_t.
         let status = unsafe { ucc.lib.construct(lib, interface, config) };
         if status == b::UCC_OK {
-            // SAFETY: UCC's place for the answer.
+            // SAFETY: UCC's pointer for the result.
             unsafe { to.write(lib) };
         } else {
             // SAFETY: allocated above.
@@ -293,7 +295,7 @@ unsafe extern "C" fn lib_finalize(lib: *mut c_void) {
             // SAFETY: constructed in lib_init(), destroyed once.
             unsafe { ucc.lib.destruct(lib) };
         }
-        // SAFETY: allocated there.
+        // SAFETY: allocated in lib_init().
         unsafe { free::<()>(lib) };
         b::UCC_OK
     });
@@ -317,15 +319,15 @@ struct LibProperties {
     default_team_size: u32,
 }
 
-/// The largest team that a service job takes.
+/// Maximum team size of a service job.
 const TEAM_SIZE_MAX: u32 = xgvmi_offload::RANKS_MAX;
 
 unsafe extern "C" fn lib_attributes(_lib: *const c_void, to: *mut c_void) -> ucc_status_t {
     const MIN_TEAM_SIZE: u64 = 1;
     const MAX_TEAM_SIZE: u64 = 2;
-    // SAFETY: UCC's structure, which has had this layout in all known versions (ucc_base_iface.h).
+    // SAFETY: UCC's structure. All known versions have this layout (ucc_base_iface.h).
     let to = unsafe { &mut *to.cast::<LibAttributes>() };
-    // Calls from several threads meet in the job's lock.
+    // The job's lock serializes calls from several threads.
     to.public.thread_mode = b::UCC_THREAD_MULTIPLE;
     to.public.coll_types = u64::from(
         b::UCC_COLL_TYPE_ALLTOALL
@@ -360,7 +362,7 @@ unsafe extern "C" fn lib_properties(to: *mut c_void) -> ucc_status_t {
     b::UCC_OK
 }
 
-/// `ucc_base_context_params_t` behind its public part.
+/// The part of `ucc_base_context_params_t` that follows the public parameters.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ContextParams {
@@ -382,23 +384,23 @@ unsafe extern "C" fn context_create(
         let Some(ucc) = Ucc::get().filter(|_| USABLE.load(Ordering::Acquire)) else {
             return b::UCC_ERR_NOT_SUPPORTED;
         };
-        // SAFETY: UCC has read it with the interface's entry.
+        // SAFETY: UCC has filled in the configuration according to the interface's entry.
         let raw = unsafe { config::values(config) };
         if !Settings::wanted(&raw) {
             log::debug!("off: neither UCC_TL_XGVMI_SERVICES nor UCC_TL_XGVMI_CONFIG is set");
             return b::UCC_ERR_NOT_SUPPORTED;
         }
-        // SAFETY: UCC's parameters, of which the public part is first.
+        // SAFETY: UCC's parameters start with the public part.
         let params: ContextParams = unsafe { read(params, size_of::<ucc_context_params_t>()) };
         let tune = std::env::var("UCC_TL_UCP_TUNE").unwrap_or_default();
-        // Faults are told when a team is made, so that all ranks hear of them.
+        // Errors are reported when a team is created. All ranks then learn of them.
         let state = Arc::new(ContextState {
             core: params.context,
             settings: Settings::new(&raw, &tune),
             jobs: Mutex::default(),
         });
         let context = allocate(state);
-        // SAFETY: fresh memory; the arguments are those of ucc_tl_context_t.
+        // SAFETY: newly allocated memory; the arguments are those of ucc_tl_context_t.
         let status = unsafe { ucc.context.construct(context, config, params.context) };
         // SAFETY: UCC's part of the object; the core context is its first field.
         let core: *mut c_void = unsafe { read(context, 0) };
@@ -410,7 +412,7 @@ unsafe extern "C" fn context_create(
             unsafe { free::<Arc<ContextState>>(context) };
             return b::UCC_ERR_NOT_SUPPORTED;
         }
-        // SAFETY: UCC's place for the answer.
+        // SAFETY: UCC's pointer for the result.
         unsafe { to.write(context) };
         b::UCC_OK
     })
@@ -429,7 +431,7 @@ unsafe extern "C" fn context_destroy(context: *mut c_void) {
             // SAFETY: constructed in context_create(), destroyed once.
             unsafe { ucc.context.destruct(context) };
         }
-        // SAFETY: allocated there.
+        // SAFETY: allocated in context_create().
         unsafe { free::<Arc<ContextState>>(context) };
         b::UCC_OK
     });
@@ -443,7 +445,7 @@ struct ContextAttributes {
 }
 
 unsafe extern "C" fn context_attributes(_context: *const c_void, to: *mut c_void) -> ucc_status_t {
-    // SAFETY: UCC's structure, which has had this layout in all known versions (ucc_base_iface.h).
+    // SAFETY: UCC's structure. All known versions have this layout (ucc_base_iface.h).
     let to = unsafe { &mut *to.cast::<ContextAttributes>() };
     // No address, no work buffer, no topology.
     let mask = to.public.mask;
@@ -468,10 +470,10 @@ unsafe extern "C" fn team_create_post(
         // SAFETY: from context_create().
         let state: &Arc<ContextState> = unsafe { own(context) };
         let at = layout.team;
-        // UCC's team begins with the context, and goes on with a copy of the parameters.
+        // UCC's team starts with the context, followed by a copy of the parameters.
         let (rank, size, mask, functions): (u32, u32, u64, ucc_oob_coll_t) = {
             let within = |place: usize| place - at.params_mask;
-            // SAFETY: fields of ucc_base_team_params_t; the functions are judged below.
+            // SAFETY: fields of ucc_base_team_params_t; the functions are checked below.
             unsafe {
                 (
                     read(params, within(at.rank)),
@@ -481,7 +483,7 @@ unsafe extern "C" fn team_create_post(
                 )
             }
         };
-        // SAFETY: the context is complete when teams are made.
+        // SAFETY: UCC creates teams only on complete contexts.
         if !unsafe { ucc.check_queue(&layout, state.core()) } {
             log::warning!("UCC's progress queue is not as expected: nothing is offloaded");
             return b::UCC_ERR_NOT_SUPPORTED;
@@ -490,7 +492,7 @@ unsafe extern "C" fn team_create_post(
             .then(|| Oob::new(functions, rank, size))
             .flatten();
         let team = allocate(TeamState::new(Arc::clone(state), rank, size, oob));
-        // SAFETY: fresh memory; the arguments are those of ucc_tl_team_t.
+        // SAFETY: newly allocated memory; the arguments are those of ucc_tl_team_t.
         let status = unsafe { ucc.team.construct(team, context, params) };
         // SAFETY: fields of the base team that UCC has just filled in.
         let (found_context, found_rank): (*mut c_void, u32) =
@@ -503,7 +505,7 @@ unsafe extern "C" fn team_create_post(
             unsafe { free::<TeamState>(team) };
             return b::UCC_ERR_NOT_SUPPORTED;
         }
-        // SAFETY: UCC's place for the answer.
+        // SAFETY: UCC's pointer for the result.
         unsafe { to.write(team) };
         b::UCC_OK
     })
@@ -527,19 +529,19 @@ unsafe extern "C" fn team_destroy(team: *mut c_void) -> ucc_status_t {
             // SAFETY: constructed in team_create_post(), destroyed once.
             unsafe { ucc.team.destruct(team) };
         }
-        // SAFETY: allocated there.
+        // SAFETY: allocated in team_create_post().
         unsafe { free::<TeamState>(team) };
         b::UCC_OK
     })
 }
 
-/// What the team serves: nothing unless all its ranks are in one job.
+/// Scores of the team: none unless all its ranks are in one job.
 unsafe extern "C" fn team_scores(team: *mut c_void, to: *mut *mut c_void) -> ucc_status_t {
     guard("the scores of a team", || {
         let Some(ucc) = Ucc::get() else {
             return b::UCC_ERR_NOT_SUPPORTED;
         };
-        // SAFETY: UCC's place for the answer.
+        // SAFETY: UCC's pointer for the result.
         let status = unsafe { ucc.make_scores(to) };
         if status != b::UCC_OK {
             return status;
@@ -550,9 +552,9 @@ unsafe extern "C" fn team_scores(team: *mut c_void, to: *mut *mut c_void) -> ucc
             return b::UCC_OK;
         };
         for Served { kind, first, end } in &settings.served {
-            // SAFETY: made above.
+            // SAFETY: created above.
             let scores = unsafe { to.read() };
-            // SAFETY: the same; the initialisation function is of this component.
+            // SAFETY: created above; the initialization function belongs to this component.
             let status = unsafe {
                 ucc.add_score(
                     scores,

@@ -1,4 +1,4 @@
-//! The service jobs of this process: one connection to a service process each, shared by all teams and threads.
+//! The service jobs of this process. Each has one connection to a service process; all teams and threads share it.
 
 use crate::log;
 use crate::plan::Plan;
@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use xgvmi_offload::{Client, CommunicatorId, Memory, OffloadError, Request, Side};
 
-/// A client in the hands of whichever thread has the job's lock.
+/// A client. The thread that holds the job's lock may use it.
 pub(crate) struct Held(Client);
 
-// SAFETY: a client's reference counts and pointers are all inside it: nothing of it is shared with other clients or kept
-// by the thread that made it, and it is moved and used as a whole by one thread at a time, behind the job's lock. UCX
-// has been told so: its workers are made for serialised use (xgvmi-ucp).
+// SAFETY: a client owns all its reference counts and pointers. It shares nothing with other clients or with the thread
+// that created it, and only the thread that holds the job's lock moves or uses it. UCX is configured for this: its
+// workers are created for serialized use (xgvmi-ucp).
 unsafe impl Send for Held {}
 
 impl Held {
@@ -21,7 +21,7 @@ impl Held {
     }
 }
 
-/// A service job: the ranks of one team, which other teams are parts of.
+/// A service job: the ranks of one team. Other teams may be subsets of them.
 pub(crate) struct Job {
     pub(crate) id: u128,
     pub(crate) rank: u32,
@@ -31,29 +31,29 @@ pub(crate) struct Job {
 }
 
 struct State {
-    /// Gone when the job has failed or was closed.
+    /// `None` after the job has failed or was closed.
     client: Option<Held>,
     failed: Option<String>,
-    /// Communicators that this rank has numbered.
+    /// Number of communicators that this rank has numbered.
     led: u32,
-    /// Calls that were begun, by the name of the collective.
+    /// Number of started calls by name of the collective.
     served: BTreeMap<&'static str, u64>,
-    /// Calls of a served kind that were refused.
+    /// Number of refused calls of a served kind.
     left: u64,
 }
 
-/// Whether a call is over.
+/// State of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     Over,
     Under,
 }
 
-/// Every job of the process, for the goodbye at its end.
+/// All jobs of the process. The exit handler closes them.
 static JOBS: Mutex<Vec<Weak<Job>>> = Mutex::new(Vec::new());
 
 impl Job {
-    /// Takes over a connected client.
+    /// Creates a job from a connected client.
     pub(crate) fn new(id: u128, rank: u32, size: u32, client: Held) -> Arc<Self> {
         let job = Arc::new(Self {
             id,
@@ -71,15 +71,15 @@ impl Job {
         let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.retain(|job| job.strong_count() > 0);
         if jobs.is_empty() {
-            // SAFETY: a function of this library, which is never unmapped. It runs before UCX's own destructors, as UCX
-            // was loaded earlier.
+            // SAFETY: a function of this library, which is never unmapped. UCX was loaded earlier, so the function runs
+            // before UCX's destructors.
             unsafe { libc::atexit(at_exit) };
         }
         jobs.push(Arc::downgrade(&job));
         job
     }
 
-    /// Why nothing more can be done in this job; `None` while it works.
+    /// Why the job is unusable; `None` while it works.
     pub(crate) fn failed(&self) -> Option<String> {
         if self.is_forked() {
             return Some("this is a child process of the one that is connected".to_owned());
@@ -87,12 +87,12 @@ impl Job {
         self.lock().failed.clone()
     }
 
-    /// How many communicators this rank has numbered.
+    /// Number of communicators that this rank has numbered.
     pub(crate) fn led(&self) -> u32 {
         self.lock().led
     }
 
-    /// Makes a team known. All its members do so with the same number.
+    /// Registers a team. All its members use the same number.
     pub(crate) fn add_communicator(&self, id: u32, members: &[u32]) -> Result<(), String> {
         let mut state = self.lock();
         if members.first() == Some(&self.rank) {
@@ -105,7 +105,7 @@ impl Job {
         added.map_err(|error| error.to_string())
     }
 
-    /// Forgets a team.
+    /// Removes a team.
     pub(crate) fn remove_communicator(&self, id: u32) {
         if self.is_forked() || id == 0 {
             return;
@@ -122,13 +122,13 @@ impl Job {
         self.lock().left += 1;
     }
 
-    /// Begins a call.
+    /// Starts a call.
     ///
     /// # Errors
-    /// The client's.
+    /// Errors of the client.
     ///
     /// # Safety
-    /// The plan's buffers belong to the call until it is over or the job has failed.
+    /// The plan's buffers belong to the call until it completes or the job has failed.
     pub(crate) unsafe fn begin(
         &self,
         communicator: u32,
@@ -144,7 +144,7 @@ impl Job {
         };
         let id = CommunicatorId(communicator);
         let begun = if plan.in_place {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract.
             unsafe { client.alltoallv_in_place(id, side(&plan.receive)) }
         } else {
             // SAFETY: the same.
@@ -160,8 +160,8 @@ impl Job {
         }
     }
 
-    /// Whether a call is over. Another thread that is at work in the job makes the call progress as well: then nothing
-    /// is known yet.
+    /// Tests a call for completion. If another thread currently holds the job, that thread makes the progress, and the
+    /// state of the call stays unknown.
     ///
     /// # Errors
     /// The job has failed.
@@ -184,12 +184,12 @@ impl Job {
         }
     }
 
-    /// Gives the job up. The service processes tell the other ranks.
+    /// Fails the job. The service processes notify the other ranks.
     pub(crate) fn abandon(&self, reason: &str) {
         self.lock().fail(reason);
     }
 
-    /// Says goodbye to the service process. Calls under way end the job with an error.
+    /// Sends a goodbye to the service process. Outstanding calls end the job with an error.
     pub(crate) fn close(&self) {
         if self.is_forked() {
             return;
@@ -220,7 +220,7 @@ impl Job {
         self.process != std::process::id()
     }
 
-    /// A panic under the lock is a failure of the job.
+    /// A panic under the lock fails the job.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| {
             let mut state = poisoned.into_inner();
@@ -235,7 +235,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         if self.is_forked() {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // The connection and the device's objects are the parent's.
+            // The connection and the device's objects belong to the parent process.
             std::mem::forget(state.client.take());
         } else {
             self.close();
@@ -244,7 +244,7 @@ impl Drop for Job {
 }
 
 impl State {
-    /// Drops the client, so that the device no longer reaches any buffer of a call.
+    /// Drops the client. The device then has no access to the buffers of any call.
     fn fail(&mut self, reason: &str) -> OffloadError {
         let reason = self.failed.get_or_insert_with(|| reason.to_owned()).clone();
         drop(self.client.take());
@@ -263,7 +263,7 @@ fn side(of: &crate::plan::Side) -> Side<'_> {
     }
 }
 
-/// The goodbye of a program that never destroys its teams.
+/// Closes the jobs of a program that does not destroy its teams.
 extern "C" fn at_exit() {
     let closed = std::panic::catch_unwind(|| {
         let jobs = std::mem::take(&mut *JOBS.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,9 +1,9 @@
-//! Where UCC's internal structures keep the few fields that a component needs, per version of UCC.
+//! Offsets of the fields in UCC's internal structures that a component needs, per version of UCC.
 //!
-//! Offsets are in bytes and hold for 64-bit machines. They were compiled from the headers of each release
+//! Offsets are in bytes and apply to 64-bit machines. They were compiled from the headers of each release
 //! (`src/components/tl/ucc_tl.h`, `src/components/base/ucc_base_iface.h`, `src/schedule/ucc_schedule.h`,
-//! `src/core/ucc_context.h`, `src/core/ucc_progress_queue.h`). No row is trusted: what is read through it is compared
-//! with what UCC tells by exported functions, see `ucc.rs`, `team.rs` and `task.rs`.
+//! `src/core/ucc_context.h`, `src/core/ucc_progress_queue.h`). No row is used unchecked: values read through it are
+//! compared with values from UCC's exported functions, see `ucc.rs`, `team.rs` and `task.rs`.
 
 /// The layouts of one range of versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,23 +97,23 @@ const LAYOUTS: [Layout; 1] = [Layout {
     args: 8,
 }];
 
-/// The layout by which the component fills in its interface for a UCC that it does not know. Its functions then refuse.
+/// The layout for the interface of an unknown UCC. The component's functions then refuse.
 pub(crate) const NEWEST: Layout = LAYOUTS[LAYOUTS.len() - 1];
 
-/// Bytes that the component allocates for each object that UCC fills in: twice the largest of any version.
+/// Size of each object that the component allocates and UCC fills in: twice the largest of any version.
 pub(crate) const OBJECT_BYTES: usize = 1024;
 
 const _: () = assert!(NEWEST.iface.size <= OBJECT_BYTES && NEWEST.task.size <= OBJECT_BYTES);
 
 impl Layout {
-    /// The layout of a version, if the component knows it.
+    /// The layout of a version; `None` for an unknown version.
     pub(crate) fn of(major: u32, minor: u32) -> Option<Self> {
         LAYOUTS.into_iter().find(|layout| {
             layout.versions[0] <= (major, minor) && (major, minor) <= layout.versions[1]
         })
     }
 
-    /// The versions that the component knows, for a log line.
+    /// The supported versions, for a log line.
     pub(crate) fn known() -> String {
         let text = |[(a, b), (c, d)]: [(u32, u32); 2]| format!("{a}.{b} to {c}.{d}");
         let ranges: Vec<String> = LAYOUTS.iter().map(|layout| text(layout.versions)).collect();
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(Layout::known(), "1.5 to 1.9");
     }
 
-    /// The public structures inside the internal ones agree with the offsets.
+    /// Checks that the public structures inside the internal ones match the offsets.
     #[test]
     fn public_structures_fit_between_the_offsets() {
         let team = NEWEST.team;
@@ -154,7 +154,7 @@ mod tests {
         );
         assert_eq!(team.rank + 4, team.size);
         assert_eq!(size_of::<ucc_oob_coll_t>(), 40);
-        // Mask and arguments, then the team, a count and two saved buffers lie before the task's team.
+        // Mask and arguments, then the team, a count and two saved buffers precede the task's team.
         assert_eq!(size_of::<ucc_coll_args_t>(), 200);
         assert!(NEWEST.task.args + size_of::<ucc_coll_args_t>() < NEWEST.task.team);
         assert_eq!(size_of::<ucc_context_params_t>() % 8, 0);

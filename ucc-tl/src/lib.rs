@@ -33,9 +33,9 @@ pub use iface::{Interface, ucc_tl_xgvmi, ucc_tl_xgvmi_status};
 use bindings::{UCC_ERR_NO_MESSAGE, ucc_status_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs the body of a function that UCC calls. A panic stops here: it is logged, and UCC gets an error.
+/// Runs the body of a function that UCC calls. It catches panics, logs them, and returns an error to UCC.
 fn guard(what: &str, work: impl FnOnce() -> ucc_status_t) -> ucc_status_t {
-    // All shared state is behind locks, and a job whose lock is poisoned has failed.
+    // Locks protect all shared state, and a job with a poisoned lock has failed.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(status) => status,
         Err(_) => {

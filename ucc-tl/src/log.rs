@@ -1,4 +1,4 @@
-//! Log lines in UCC's own log, or in its form on the standard error output before UCC is known.
+//! Writes log lines to UCC's log. Before UCC is known, it writes them to standard error in UCC's format.
 
 use crate::ucc::Ucc;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `ucs_log_level_t`, as far as the component uses it.
+/// The levels of `ucs_log_level_t` that the component uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Level {
@@ -37,22 +37,22 @@ pub(crate) type Dispatch = unsafe extern "C" fn(
     ...
 );
 
-/// Lines up to this level are written: UCC's default until `UCC_TL_XGVMI_LOG_LEVEL` is known.
+/// Maximum level of written lines: UCC's default until `UCC_TL_XGVMI_LOG_LEVEL` is known.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 
-/// From now on, lines up to this level are written; the number is UCS's.
+/// Sets the maximum level of written lines; the number is UCS's.
 pub(crate) fn set_level(level: c_int) {
     LEVEL.store(u8::try_from(level).unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Whether lines of the level are written.
+/// Whether the level is enabled.
 pub(crate) fn enabled(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
 
-/// Writes a line, whatever its level.
+/// Writes a line regardless of its level.
 pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Arguments<'_>) {
-    // A NUL in a foreign text ends the line.
+    // A NUL in foreign text ends the line.
     let mut text = message.to_string().into_bytes();
     text.truncate(
         text.iter()
@@ -64,7 +64,7 @@ pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Argument
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        // A closed standard error output is no reason to stop.
+        // A failed write to standard error is ignored.
         let _ = writeln!(
             std::io::stderr(),
             "[{}.{:06}] [pid {}] {}:{line} TL_XGVMI {level:?} {}",
@@ -81,7 +81,7 @@ pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Argument
         name: *b"TL_XGVMI\0\0\0\0\0\0\0\0",
         file_filter: c"*".as_ptr(),
     };
-    // SAFETY: the texts end with a NUL and live through the call, as the component does; the format takes one text.
+    // SAFETY: the texts end with a NUL and outlive the call, as does the component; the format takes one text.
     unsafe {
         dispatch(
             file.as_ptr(),

@@ -1,34 +1,34 @@
-//! UCC's out-of-band allgather of a team: one operation at a time, and never a wait.
+//! UCC's out-of-band allgather of a team, non-blocking, with one operation at a time.
 
 use crate::bindings::{UCC_INPROGRESS, UCC_OK, ucc_oob_coll_t, ucc_status_t};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// A team's out-of-band functions. To be used while the team is being made only: asking for progress makes UCC itself
+/// A team's out-of-band functions. Use them only during the creation of the team: testing a request makes UCC itself
 /// progress, which must not happen inside the progress of a task.
 #[derive(Clone, Copy)]
 pub(crate) struct Oob {
     functions: ucc_oob_coll_t,
 }
 
-/// An operation under way. A team that is given up leaves it to UCC, which still writes to its buffers.
+/// An outstanding operation. A cancelled team leaves it to UCC, which still writes to its buffers.
 struct Operation {
-    /// In boxes of their own: they must not move, and are leaked with an operation that never ends.
+    /// Separately allocated: the buffers must not move, and leak with an operation that never completes.
     send: Vec<u8>,
     receive: Vec<u8>,
     request: *mut c_void,
 }
 
-/// An allgather of blocks whose lengths differ: first the lengths, then the blocks.
+/// An allgather of blocks of different lengths: first the lengths, then the blocks.
 pub(crate) struct Gather {
     oob: Oob,
     mine: Vec<u8>,
-    /// Known after the first step.
+    /// Known after the first allgather.
     lengths: Option<Vec<usize>>,
     operation: Option<Operation>,
 }
 
-/// The most bytes that one rank may say.
+/// Maximum length of one rank's block.
 const BYTES_MAX: usize = 1 << 26;
 
 impl Oob {
@@ -51,8 +51,8 @@ impl Oob {
         let Some(allgather) = self.functions.allgather else {
             return Err(crate::bindings::UCC_ERR_INVALID_PARAM);
         };
-        // SAFETY: UCC's function with UCC's argument; the buffers have the lengths that an allgather needs, and stay
-        // where they are until it is over (Operation).
+        // SAFETY: UCC's function with UCC's argument; the buffers have the lengths that an allgather needs, and do not
+        // move before it completes (Operation).
         let status = unsafe {
             allgather(
                 operation.send.as_mut_ptr().cast(),
@@ -69,7 +69,7 @@ impl Oob {
         }
     }
 
-    /// The blocks of all ranks, or nothing yet.
+    /// The blocks of all ranks; `None` while the operation is outstanding.
     fn test(&self, operation: &mut Option<Operation>) -> Result<Option<Vec<u8>>, ucc_status_t> {
         let (Some(test), Some(free)) = (self.functions.req_test, self.functions.req_free) else {
             return Err(crate::bindings::UCC_ERR_INVALID_PARAM);
@@ -77,11 +77,11 @@ impl Oob {
         let Some(request) = operation.as_ref().map(|operation| operation.request) else {
             return Err(crate::bindings::UCC_ERR_INVALID_PARAM);
         };
-        // SAFETY: the request of an operation that is under way.
+        // SAFETY: the request of an outstanding operation.
         match unsafe { test(request) } {
             UCC_INPROGRESS => Ok(None),
             status => {
-                // SAFETY: over, and freed once, as the operation is taken out below.
+                // SAFETY: complete, and freed once because the operation is taken below.
                 unsafe { free(request) };
                 let done = operation
                     .take()
@@ -96,7 +96,7 @@ impl Oob {
 }
 
 impl Gather {
-    /// Tells all ranks `mine`.
+    /// Starts an allgather of `mine`.
     pub(crate) fn start(oob: Oob, mine: Vec<u8>) -> Result<Self, ucc_status_t> {
         if mine.len() > BYTES_MAX {
             return Err(crate::bindings::UCC_ERR_INVALID_PARAM);
@@ -110,7 +110,7 @@ impl Gather {
         })
     }
 
-    /// What all ranks have said, in their order; nothing yet while one is missing.
+    /// The blocks of all ranks, in rank order; `None` while one is missing.
     pub(crate) fn poll(&mut self) -> Result<Option<Vec<Vec<u8>>>, ucc_status_t> {
         let Some(all) = self.oob.test(&mut self.operation)? else {
             return Ok(None);
@@ -128,7 +128,7 @@ impl Gather {
                 return Err(crate::bindings::UCC_ERR_INVALID_PARAM);
             }
             let mut block = std::mem::take(&mut self.mine);
-            // An allgather of nothing is not everywhere allowed.
+            // Some implementations do not support an allgather of zero bytes.
             block.resize(longest.max(1), 0);
             self.operation = Some(self.oob.start(block)?);
             self.lengths = Some(lengths);
@@ -147,7 +147,7 @@ impl Gather {
 impl Drop for Operation {
     fn drop(&mut self) {
         if !self.request.is_null() && !self.receive.is_empty() {
-            // Not over: UCC still reads and writes these.
+            // The operation is outstanding: UCC still reads and writes these buffers.
             std::mem::forget(std::mem::take(&mut self.send));
             std::mem::forget(std::mem::take(&mut self.receive));
         }

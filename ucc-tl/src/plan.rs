@@ -1,7 +1,7 @@
-//! From a collective's arguments to the alltoallv that carries it out: each rank's blocks for and from each other rank.
+//! Translates a collective's arguments to an alltoallv: each rank's blocks to and from each other rank.
 //!
-//! A plan depends on the caller's arguments alone. What is refused here is refused by all ranks alike, because the
-//! reasons (flags, datatypes, the collective itself) are the same at all of them in a correct program.
+//! A plan depends only on the caller's arguments. All ranks refuse the same collectives, because the reasons (flags,
+//! datatypes, the collective itself) are equal at all ranks of a correct program.
 
 use crate::bindings as b;
 use crate::bindings::{
@@ -9,31 +9,31 @@ use crate::bindings::{
 };
 use crate::ucc::DATATYPES;
 
-/// A rank's part in a collective, in bytes. Blocks are in the order of the team's ranks.
+/// A rank's part of a collective, in bytes. Blocks are in the order of the team's ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) send: Side,
     pub(crate) receive: Side,
-    /// An alltoall(v) in place: the blocks to send are those of the receive buffer, and `send` is empty.
+    /// An in-place alltoall(v): the blocks to send are those of the receive buffer, and `send` is empty.
     pub(crate) in_place: bool,
 }
 
 /// One buffer and its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Side {
-    /// First byte of the first block; null if there is none.
+    /// Address of the first block; null if there is none.
     pub(crate) start: *mut u8,
-    /// Bytes up to the end of the last block.
+    /// Length in bytes up to the end of the last block.
     pub(crate) length: usize,
     pub(crate) counts: Vec<usize>,
     pub(crate) displacements: Vec<usize>,
 }
 
-/// Why a collective is left to UCC's other components.
+/// Why UCC's other components must execute a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) &'static str);
 
-/// Who asks.
+/// The calling rank and its team.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub(crate) rank: usize,
@@ -41,18 +41,18 @@ pub(crate) struct Caller<'a> {
     pub(crate) datatype_bytes: &'a [usize; DATATYPES],
 }
 
-/// Flags that ask for something else than a collective on buffers of this process.
+/// Flags that request something other than a collective on buffers of this process.
 const FOREIGN: u64 = (b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS
     | b::UCC_COLL_ARGS_FLAG_SRC_MEMH_GLOBAL
     | b::UCC_COLL_ARGS_FLAG_DST_MEMH_GLOBAL) as u64;
 
 impl Plan {
     /// # Errors
-    /// [`Refused`], with the reason.
+    /// [`Refused`] with the reason.
     ///
     /// # Safety
     /// The arguments are those of a valid collective of a team of this size: arrays of counts and displacements have an
-    /// entry for each rank where the collective wants them.
+    /// entry for each rank where the collective requires them.
     pub(crate) unsafe fn new(args: &ucc_coll_args_t, caller: Caller<'_>) -> Result<Self, Refused> {
         let has = |field| args.mask & u64::from(field) != 0;
         let flags = if has(b::UCC_COLL_ARGS_FIELD_FLAGS) {
@@ -105,12 +105,12 @@ impl Plan {
                 (if in_place { none() } else { reader.even(src)? }, receive)
             }
             b::UCC_COLL_TYPE_ALLTOALLV if in_place => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract.
                 let receive = unsafe { reader.listed(dst_v) }?;
                 (none(), receive)
             }
             b::UCC_COLL_TYPE_ALLTOALLV => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract.
                 let send = unsafe { reader.listed(src_v) }?;
                 // SAFETY: the same.
                 let receive = unsafe { reader.listed(dst_v) }?;
@@ -125,7 +125,7 @@ impl Plan {
                 }
             }
             b::UCC_COLL_TYPE_ALLGATHERV => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract.
                 let receive = unsafe { reader.listed(dst_v) }?;
                 if in_place {
                     reader.own_block_for_all(receive)
@@ -142,11 +142,11 @@ impl Plan {
                 let receive = match (rank == root, vector) {
                     (false, _) => none(),
                     (true, false) => reader.even(dst)?,
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller upholds the contract.
                     (true, true) => unsafe { reader.listed(dst_v) }?,
                 };
                 if in_place && rank == root {
-                    // The root's own block is where it belongs.
+                    // The root's own block is in place already.
                     (none(), receive.without(rank))
                 } else {
                     (reader.one(src, root)?, receive)
@@ -157,7 +157,7 @@ impl Plan {
                 let send = match (rank == root, vector) {
                     (false, _) => none(),
                     (true, false) => reader.even(src)?,
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller upholds the contract.
                     (true, true) => unsafe { reader.listed(src_v) }?,
                 };
                 if in_place && rank == root {
@@ -182,7 +182,7 @@ impl Plan {
     }
 }
 
-/// Reads buffers as UCC describes them.
+/// Parses buffers as UCC describes them.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     caller: Caller<'a>,
@@ -191,7 +191,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     fn element(
         &self,
         datatype: ucc_datatype_t,
@@ -226,7 +226,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A buffer of one block per rank, all of the same length. The count is of all of them.
+    /// A buffer with one block per rank, all of equal length. The count covers all blocks.
     fn even(&self, info: &ucc_coll_buffer_info_t) -> Result<Side, Refused> {
         let size = self.caller.size;
         let element = self.element(info.datatype, info.mem_type)?;
@@ -241,7 +241,7 @@ impl Reader<'_> {
         })
     }
 
-    /// One block for every rank.
+    /// The same block for every rank.
     fn same_for_all(&self, info: &ucc_coll_buffer_info_t) -> Result<Side, Refused> {
         let length = self.bytes(info)?;
         let size = self.caller.size;
@@ -253,7 +253,7 @@ impl Reader<'_> {
         })
     }
 
-    /// One block, for or from one rank.
+    /// One block, to or from one rank.
     fn one(&self, info: &ucc_coll_buffer_info_t, other: usize) -> Result<Side, Refused> {
         let length = self.bytes(info)?;
         let mut side = self.none();
@@ -263,17 +263,17 @@ impl Reader<'_> {
         Ok(side)
     }
 
-    /// Blocks with counts and displacements of their own.
+    /// Blocks with individual counts and displacements.
     ///
     /// # Safety
-    /// The arrays have an entry for each rank, of the widths that the flags say.
+    /// The arrays have an entry for each rank, with the widths that the flags specify.
     unsafe fn listed(&self, info: &ucc_coll_buffer_info_v_t) -> Result<Side, Refused> {
         let element = self.element(info.datatype, info.mem_type)?;
         let size = self.caller.size;
         let mut side = self.none();
         side.start = info.buffer.cast();
         for rank in 0..size {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract.
             let count = unsafe { entry(info.counts.cast(), rank, self.wide_counts) };
             // SAFETY: the same.
             let displacement =
@@ -281,7 +281,7 @@ impl Reader<'_> {
             let in_bytes = |number: u64| usize::try_from(number).ok()?.checked_mul(element);
             side.counts[rank] = in_bytes(count).ok_or(TOO_LONG)?;
             if side.counts[rank] == 0 {
-                // The place of an empty block is nobody's business.
+                // The displacement of an empty block is ignored.
                 continue;
             }
             side.displacements[rank] = in_bytes(displacement).ok_or(TOO_LONG)?;
@@ -291,7 +291,7 @@ impl Reader<'_> {
         Ok(side)
     }
 
-    /// An allgather in place: the caller's block of the receive buffer goes to all others.
+    /// An in-place allgather: the caller's block of the receive buffer goes to all other ranks.
     fn own_block_for_all(&self, receive: Side) -> (Side, Side) {
         let rank = self.caller.rank;
         let length = receive.counts[rank];
@@ -308,14 +308,14 @@ impl Reader<'_> {
 const TOO_LONG: Refused = Refused("more bytes than the address space has");
 
 impl Side {
-    /// The same without the block of a rank.
+    /// The side without the block of `rank`.
     fn without(mut self, rank: usize) -> Self {
         self.counts[rank] = 0;
         self
     }
 }
 
-/// An entry of an array of 32-bit or 64-bit numbers; 0 if there is no array.
+/// Reads an entry of an array of 32-bit or 64-bit numbers; 0 if there is no array.
 ///
 /// # Safety
 /// The array has the entry.
@@ -324,12 +324,12 @@ unsafe fn entry(array: *const u8, index: usize, wide: bool) -> u64 {
         return 0;
     }
     if wide {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let at = unsafe { array.add(index * 8) };
         // SAFETY: the same.
         unsafe { at.cast::<u64>().read_unaligned() }
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let at = unsafe { array.add(index * 4) };
         // SAFETY: the same.
         unsafe { at.cast::<u32>().read_unaligned() }.into()
@@ -384,7 +384,7 @@ mod tests {
         unsafe { Plan::new(args, caller) }
     }
 
-    /// Start, length, and (count, displacement) of the blocks that have bytes.
+    /// Compares start, length, and (rank, count, displacement) of the non-empty blocks.
     fn check(side: &Side, start: *mut u8, length: usize, blocks: &[(usize, usize, usize)]) {
         let found: Vec<(usize, usize, usize)> = (0..)
             .zip(side.counts.iter().zip(&side.displacements))

@@ -1,4 +1,4 @@
-//! From the user's options to what the component does, with an explanation of each option that cannot be right.
+//! Validates the user's options and explains each invalid one.
 
 use crate::bindings as b;
 use crate::bindings::ucc_coll_type_t;
@@ -6,7 +6,7 @@ use crate::config::Raw;
 use std::time::Duration;
 use xgvmi_offload::{ClientArgs, ClientOptions, Scheme, library_is_loaded};
 
-/// What a rank does when a service process fails during one of its collectives.
+/// A rank's reaction to the failure of a service process during one of its collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFailure {
     Abort,
@@ -14,16 +14,16 @@ pub(crate) enum OnFailure {
     Host,
 }
 
-/// A collective that is served, and for which messages.
+/// A served collective and its range of message sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) kind: ucc_coll_type_t,
     pub(crate) first: usize,
-    /// One more than the last size, as UCC's ranges are; `usize::MAX` for no end.
+    /// Exclusive upper bound, as in UCC's ranges; `usize::MAX` for no bound.
     pub(crate) end: usize,
 }
 
-/// The options, judged.
+/// The validated options.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) client: ClientOptions,
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     pub(crate) score: u32,
 }
 
-/// Names of the collectives, and whether `all` means them.
+/// Names of the collectives, and whether `all` includes them.
 const NAMES: [(&str, ucc_coll_type_t, bool); 10] = [
     ("alltoall", b::UCC_COLL_TYPE_ALLTOALL, true),
     ("alltoallv", b::UCC_COLL_TYPE_ALLTOALLV, true),
@@ -55,15 +55,15 @@ pub(crate) fn name_of(kind: ucc_coll_type_t) -> &'static str {
 }
 
 impl Settings {
-    /// Whether the user has asked for the component at all.
+    /// Whether the user has enabled the component.
     pub(crate) fn wanted(raw: &Raw) -> bool {
         !raw.services.is_empty() || !raw.config.is_empty()
     }
 
-    /// Judges the options. `host_tune` is `UCC_TL_UCP_TUNE`.
+    /// Validates the options. `host_tune` is `UCC_TL_UCP_TUNE`.
     ///
     /// # Errors
-    /// A text that names the option and what it may be.
+    /// A text with the option's name and its valid values.
     pub(crate) fn new(raw: &Raw, host_tune: &str) -> Result<Self, String> {
         let option = |name: &str, why: String| format!("UCC_TL_XGVMI_{name}: {why}");
         let scheme = match (raw.scheme.to_lowercase().as_str(), library_is_loaded()) {
@@ -89,7 +89,8 @@ impl Settings {
             return Err(option("SCORE", why.to_owned()));
         }
         let mut served = collectives(&raw.collectives).map_err(|why| option("COLLS", why))?;
-        // UCC's fallback from a refusal does not honour an algorithm that a tune names, so nothing may be refused there.
+        // UCC's fallback after a refusal ignores an algorithm that a tune names. The component therefore must not
+        // refuse then.
         let onesided = |name: &&str| {
             host_tune.split('#').any(|token| {
                 token.contains("@onesided") && token.split(':').any(|word| word == *name)
@@ -133,7 +134,7 @@ impl Settings {
         })
     }
 
-    /// What all ranks must have alike, as a text to compare.
+    /// Settings that must be equal at all ranks, as a text to compare.
     pub(crate) fn agreement(&self) -> String {
         let mut text = format!(
             "SCHEME={} ON_FAILURE={:?} SCORE={} COLLS=",
@@ -145,13 +146,13 @@ impl Settings {
         text
     }
 
-    /// The longest that connecting may take.
+    /// Maximum time to connect.
     pub(crate) fn connect_limit(&self) -> Duration {
         self.client.connect_limit
     }
 }
 
-/// Whole seconds of a time between a second and a day.
+/// Converts a time between one second and one day to whole seconds.
 fn seconds(value: f64) -> Result<u64, String> {
     let limit = Duration::try_from_secs_f64(value.ceil())
         .map(|limit| limit.as_secs())
@@ -163,7 +164,7 @@ fn seconds(value: f64) -> Result<u64, String> {
     }
 }
 
-/// A list of collectives.
+/// Parses a list of collectives.
 fn collectives(text: &str) -> Result<Vec<Served>, String> {
     let mut served: Vec<Served> = Vec::new();
     for item in text
@@ -184,7 +185,7 @@ fn collectives(text: &str) -> Result<Vec<Served>, String> {
         for (of, kind, in_all) in NAMES {
             if name == of || (name == "all" && in_all) {
                 known = true;
-                // What comes later in the list counts.
+                // A later entry of the list overrides earlier ones.
                 served.retain(|served| served.kind != kind);
                 served.push(Served { kind, first, end });
             }
@@ -203,7 +204,7 @@ fn collectives(text: &str) -> Result<Vec<Served>, String> {
     Ok(served)
 }
 
-/// A number of bytes with an optional K, M or G, or `inf`.
+/// Parses a number of bytes with an optional K, M or G, or `inf`.
 fn size(text: &str) -> Result<usize, String> {
     let text = text.trim().to_lowercase();
     if text == "inf" {

@@ -1,4 +1,4 @@
-//! A collective as UCC's task: initialised, posted (again and again if it is persistent), asked for progress, finalised.
+//! A collective as a task of UCC: initialize, post (repeatedly if it is persistent), progress, finalize.
 
 use crate::bindings as b;
 use crate::bindings::{ucc_coll_args_t, ucc_coll_type_t, ucc_status_t};
@@ -15,9 +15,9 @@ use std::ffi::c_void;
 use std::time::Instant;
 use xgvmi_offload::{OffloadError, Request};
 
-/// What the component keeps behind UCC's part of a task.
+/// The component's state of a task, which follows UCC's part.
 pub(crate) struct TaskState {
-    /// UCC's team, which outlives its tasks.
+    /// UCC's team. It outlives its tasks.
     team: *mut c_void,
     kind: ucc_coll_type_t,
     plan: Plan,
@@ -25,7 +25,7 @@ pub(crate) struct TaskState {
     posted: Instant,
 }
 
-/// UCC initialises a collective: `ucc_base_coll_init_fn_t`.
+/// Initializes a collective: `ucc_base_coll_init_fn_t`.
 pub(crate) unsafe extern "C" fn init(
     base_args: *mut c_void,
     team: *mut c_void,
@@ -35,9 +35,9 @@ pub(crate) unsafe extern "C" fn init(
         let Some((ucc, layout)) = known() else {
             return b::UCC_ERR_NOT_SUPPORTED;
         };
-        // SAFETY: UCC's arguments, valid through the call; they begin as in the public header of every known version.
+        // SAFETY: UCC's arguments, valid through the call; every known version has the public arguments at this offset.
         let args: &ucc_coll_args_t = unsafe { &*base_args.cast::<u8>().add(layout.args).cast() };
-        // SAFETY: a team that this component has made.
+        // SAFETY: a team that this component has created.
         let state: &TeamState = unsafe { own(team) };
         let Some(joined) = state.joined() else {
             return b::UCC_ERR_NOT_SUPPORTED;
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn init(
             size: state.size as usize,
             datatype_bytes: ucc.datatype_bytes,
         };
-        // SAFETY: UCC has checked the arguments that its user has to answer for.
+        // SAFETY: UCC has validated the arguments, as far as they are not the user's responsibility.
         let plan = match unsafe { Plan::new(args, caller) } {
             Ok(plan) => plan,
             Err(Refused(reason)) => {
@@ -69,9 +69,9 @@ pub(crate) unsafe extern "C" fn init(
             request: None,
             posted: Instant::now(),
         });
-        // SAFETY: fresh memory, and UCC's arguments.
+        // SAFETY: newly allocated memory, and UCC's arguments.
         let status = unsafe { ucc.make_task(task, base_args, team) };
-        // SAFETY: fields of a task that UCC has filled in; the check that follows is what they are read for.
+        // SAFETY: fields of a task that UCC has filled in; the following check validates their offsets.
         let (found_team, found_kind) = unsafe {
             let args: *const u8 = task.cast::<u8>().add(layout.task.args);
             (
@@ -84,11 +84,11 @@ pub(crate) unsafe extern "C" fn init(
         };
         if status != b::UCC_OK || found_team != team || found_kind != args.coll_type {
             log::error!("UCC's tasks are not as expected, status {status}: nothing is offloaded");
-            // SAFETY: allocated above, and known to nobody.
+            // SAFETY: allocated above, with no other reference.
             unsafe { free::<TaskState>(task) };
             return b::UCC_ERR_NOT_SUPPORTED;
         }
-        // SAFETY: the functions' places in a task, as just checked by two of its fields.
+        // SAFETY: the check of two fields above has validated the offsets of the functions in a task.
         unsafe {
             write(
                 task,
@@ -111,13 +111,13 @@ pub(crate) unsafe extern "C" fn init(
     })
 }
 
-/// UCC starts a collective.
+/// Starts a collective.
 unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
     guard("the post of a collective", || {
         let Some((ucc, layout)) = known() else {
             return b::UCC_ERR_NOT_SUPPORTED;
         };
-        // SAFETY: a task that init() has made; UCC calls into a task from one thread at a time.
+        // SAFETY: a task that init() has created; UCC calls a task's functions from one thread at a time.
         let state: &mut TaskState = unsafe { own_mut(task) };
         // SAFETY: the task's team.
         let team: &TeamState = unsafe { own(state.team) };
@@ -126,8 +126,8 @@ unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
         };
         team.count_call();
         state.posted = Instant::now();
-        // SAFETY: the user's buffers belong to a collective from its post to its completion. A job that fails drops its
-        // registrations before the task's status says so.
+        // SAFETY: the user's buffers belong to a collective from its post to its completion. A failing job drops its
+        // registrations before the task's status reports the failure.
         match unsafe {
             joined
                 .job
@@ -140,13 +140,13 @@ unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
         unsafe { write(task, layout.task.status, b::UCC_INPROGRESS) };
         // SAFETY: the same.
         unsafe { write(task, layout.task.user_status, b::UCC_INPROGRESS) };
-        // SAFETY: the team's context was checked when the team was made, and the task is in no queue.
+        // SAFETY: the team's creation has checked its context, and the task is in no queue.
         unsafe { ucc.enqueue(&layout, team.context().core(), task) };
         b::UCC_OK
     })
 }
 
-/// UCC asks how a collective goes.
+/// Makes progress on a collective and updates its status.
 unsafe extern "C" fn progress(task: *mut c_void) {
     let Some((_, layout)) = known() else { return };
     let status = guard("the progress of a collective", || {
@@ -187,7 +187,7 @@ unsafe extern "C" fn progress(task: *mut c_void) {
     unsafe { write(task, layout.task.status, status) };
 }
 
-/// UCC is done with a collective.
+/// Frees a collective.
 unsafe extern "C" fn finalize(task: *mut c_void) -> ucc_status_t {
     guard("the end of a collective", || {
         // SAFETY: as in post().
@@ -195,7 +195,7 @@ unsafe extern "C" fn finalize(task: *mut c_void) -> ucc_status_t {
         if state.request.take().is_some() {
             // SAFETY: the task's team.
             let team: &TeamState = unsafe { own(state.team) };
-            // UCC has timed it out: the device must not touch the buffers any more.
+            // The collective has timed out in UCC: the device must not access the buffers any more.
             if let Some(joined) = team.joined() {
                 joined
                     .job
@@ -206,13 +206,13 @@ unsafe extern "C" fn finalize(task: *mut c_void) -> ucc_status_t {
             // SAFETY: constructed in init(), destroyed once.
             unsafe { (ucc.task_destruct)(task) };
         }
-        // SAFETY: allocated in init(); UCC does not use it any more.
+        // SAFETY: allocated in init(); UCC does not use it after this call.
         unsafe { free::<TaskState>(task) };
         b::UCC_OK
     })
 }
 
-/// A collective of a job that works has failed.
+/// Handles the failure of a collective in a working job.
 fn failed(team: &TeamState, kind: ucc_coll_type_t, error: &OffloadError) -> ucc_status_t {
     if matches!(error, OffloadError::Arguments(_)) {
         log::error!("{}: {error}", name_of(kind));
@@ -226,7 +226,7 @@ fn failed(team: &TeamState, kind: ucc_coll_type_t, error: &OffloadError) -> ucc_
     b::UCC_ERR_NO_MESSAGE
 }
 
-/// A collective of a job that has failed before.
+/// Handles a collective of a job that has failed earlier.
 fn refuse_after_failure(team: &TeamState, kind: ucc_coll_type_t, reason: &str) -> ucc_status_t {
     let error = || OffloadError::Failed(reason.to_owned());
     match team.context().on_failure() {
@@ -248,15 +248,15 @@ fn refuse_after_failure(team: &TeamState, kind: ucc_coll_type_t, reason: &str) -
     }
 }
 
-/// UCC and its layout, once both are known to be good.
+/// UCC and its layout, if both have passed the checks.
 fn known() -> Option<(&'static Ucc, Layout)> {
     let ucc = Ucc::get()?;
     Some((ucc, ucc.layout?))
 }
 
 /// # Safety
-/// A task of this component, in use by this thread alone.
+/// `task` is a task of this component. Only this thread uses it.
 unsafe fn own_mut<'a>(task: *mut c_void) -> &'a mut TaskState {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract.
     unsafe { &mut (*task.cast::<Object<TaskState>>()).own }
 }

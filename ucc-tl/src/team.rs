@@ -1,5 +1,5 @@
-//! How a team gets its place in a service job: its ranks introduce themselves, join a job that all of them have or
-//! connect to a new one, and then agree on whether the team is served. UCC asks again and again; nothing here waits.
+//! Assigns a team to a service job. Its ranks introduce themselves, join a job that all of them have or connect to a
+//! new one, and then agree on whether the team is served. UCC polls repeatedly; no function here blocks.
 
 use crate::bindings::ucc_status_t;
 use crate::iface::ContextState;
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_offload::{Client, ClientOptions, Exchange};
 
-/// Version of what the ranks tell each other here.
+/// Version of the messages between the ranks.
 const VERSION: u32 = 1;
 
-/// Service jobs of a process. A program whose teams need more is served in the first ones only.
+/// Maximum number of service jobs per process. If a program's teams need more, only the first ones are served.
 const JOBS_MAX: usize = 4;
 
 /// A team of the component.
@@ -30,18 +30,18 @@ pub(crate) struct TeamState {
     pub(crate) after_failure: Mutex<AfterFailure>,
 }
 
-/// A team's place in a service job.
+/// A team's service job and communicator.
 pub(crate) struct Joined {
     pub(crate) job: Arc<Job>,
     pub(crate) communicator: u32,
 }
 
-/// What the team's ranks know of each other's calls when the job has failed.
+/// Counts of calls that the ranks compare after the job has failed.
 #[derive(Debug, Default)]
 pub(crate) struct AfterFailure {
-    /// Calls that this rank has begun, or that have failed before.
+    /// Calls that this rank has started, or that have failed before.
     pub(crate) begun: u64,
-    /// The most that any rank has begun, once all have told.
+    /// Maximum over all ranks, after the exchange.
     agreed: Option<u64>,
 }
 
@@ -51,12 +51,12 @@ enum Stage {
         until: Instant,
     },
     Connecting(Box<Connecting>),
-    /// Served or not, as `joined` says.
+    /// Complete. `joined` tells whether the team is served.
     Over,
 }
 
-/// A job in the making. The client connects in a thread of its own, as that waits for service processes; what it wants
-/// to exchange with other ranks goes through here.
+/// A connecting job. The client connects in a separate thread, because the connect waits for service processes. Its
+/// exchanges with other ranks are forwarded through this structure.
 struct Connecting {
     id: u128,
     requests: Receiver<FromThread>,
@@ -69,19 +69,19 @@ enum FromThread {
     Done(Box<Result<Held, String>>),
 }
 
-/// What each rank says first.
+/// First message of each rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Introduction {
     version: u32,
-    /// Why this rank cannot take part.
+    /// Why this rank cannot participate.
     fault: Option<String>,
     agreement: String,
-    /// Names the job if it is to be a new one; rank 0's counts.
+    /// Identifier for a new job. All ranks use rank 0's.
     id: u128,
     jobs: Vec<Membership>,
 }
 
-/// A job that a rank has already.
+/// A job that a rank belongs to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Membership {
     id: u128,
@@ -90,7 +90,7 @@ struct Membership {
     led: u32,
 }
 
-/// What follows from the introductions. All ranks come to the same.
+/// Decision from the introductions. All ranks derive the same one.
 #[derive(Debug, PartialEq, Eq)]
 enum Decision {
     Join {
@@ -105,7 +105,7 @@ enum Decision {
 }
 
 impl TeamState {
-    /// Begins with the introductions, if the team has what it takes.
+    /// Starts with the introductions if the team meets the requirements.
     pub(crate) fn new(context: Arc<ContextState>, rank: u32, size: u32, oob: Option<Oob>) -> Self {
         let stage = match oob {
             Some(oob) if size > 1 => introduce(&context, oob),
@@ -122,7 +122,7 @@ impl TeamState {
         }
     }
 
-    /// The team's place in a job, if it is served.
+    /// The team's job and communicator, if the team is served.
     pub(crate) fn joined(&self) -> Option<&Joined> {
         self.joined.get()
     }
@@ -131,13 +131,13 @@ impl TeamState {
         &self.context
     }
 
-    /// Takes the next step; true when there is none left.
+    /// Executes the next step; returns true when none is left.
     pub(crate) fn step(&self) -> bool {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         match self.advance(&mut stage) {
             Ok(over) => over,
             Err(reason) => {
-                // Every rank meets the same, or has told the others.
+                // Every rank has the same error, or has reported it to the others.
                 if self.rank == 0 {
                     log::warning!("a team of {} ranks is not offloaded: {reason}", self.size);
                 } else {
@@ -188,7 +188,7 @@ impl TeamState {
                 let oob = self.oob.ok_or("the team has no out-of-band functions")?;
                 let limit = self.context.settings()?.connect_limit();
                 let Some(client) = connecting.poll(oob, limit)? else {
-                    // The connecting thread may want the core.
+                    // The connecting thread may need the core.
                     std::thread::yield_now();
                     return Ok(false);
                 };
@@ -215,11 +215,11 @@ impl TeamState {
                 self.size
             );
         }
-        // Set once: a team comes here once.
+        // A team reaches this line once.
         let _ = self.joined.set(Joined { job, communicator });
     }
 
-    /// Counts a call that was begun.
+    /// Counts a started call.
     pub(crate) fn count_call(&self) {
         self.after_failure
             .lock()
@@ -227,14 +227,14 @@ impl TeamState {
             .begun += 1;
     }
 
-    /// After the job's failure: true if this call is to be carried out by UCC's other components, at all ranks; false if
-    /// it has failed at another rank, and so fails here.
+    /// After the job's failure: returns true if UCC's other components must execute this call at all ranks. Returns
+    /// false if the call has failed at another rank and must therefore fail here.
     ///
-    /// Ranks notice a failure between different calls. They tell each other how many they have begun, which takes a wait
-    /// for the last of them.
+    /// Ranks detect a failure between different calls. They exchange the numbers of calls that they have started and
+    /// wait for the last rank.
     ///
     /// # Errors
-    /// A rank has not told within the limit.
+    /// The count of a rank has not arrived within the limit.
     pub(crate) fn is_for_host(&self) -> Result<bool, String> {
         let mut after = self
             .after_failure
@@ -299,7 +299,7 @@ fn introduce(context: &ContextState, oob: Oob) -> Stage {
             })
             .collect(),
     };
-    // Plain data without maps: this cannot fail.
+    // Plain data without maps: the serialization cannot fail.
     let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
     match Gather::start(oob, bytes) {
         Ok(gather) => Stage::Introducing {
@@ -313,10 +313,10 @@ fn introduce(context: &ContextState, oob: Oob) -> Stage {
     }
 }
 
-/// For the introductions of a rank whose own options are wrong.
+/// Time limit for the introductions of a rank with invalid options.
 const FAULTY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The blocks of all ranks, nothing yet, or an error if it is too late.
+/// The blocks of all ranks, `None` while one is missing, or an error after the deadline.
 fn within(gather: &mut Gather, until: Instant) -> Result<Option<Vec<Vec<u8>>>, String> {
     match gather.poll() {
         Err(status) => Err(format!("UCC's out-of-band allgather: {}", text_of(status))),
@@ -378,7 +378,7 @@ fn decide(all: &[Vec<u8>], size: u32) -> Decision {
             })
             .collect();
         let Some(members) = members else { continue };
-        // Numbers of communicators that no two ranks give: the first member's rank in the job tells them apart.
+        // The number is unique over all ranks because it contains the first member's rank in the job.
         let number = led
             .checked_mul(*size)
             .and_then(|number| number.checked_add(*rank))
@@ -411,11 +411,11 @@ impl Connecting {
             without_signals();
             let connected = Client::connect(&options, rank, size, &mut bridge);
             let done = connected.map(Held::new).map_err(|error| error.to_string());
-            // A team that was given up hears nothing; the client says goodbye by being dropped.
+            // If the team was cancelled, the send fails; dropping the client then closes the connection.
             let _ = bridge.requests.send(FromThread::Done(Box::new(done)));
         });
         if spawned.is_err() {
-            // The other ranks wait for a first exchange, and take this for a rank of another version.
+            // The other ranks wait for a first exchange, and interpret the empty one as a version mismatch.
             let _ = to_here.send(FromThread::Exchange(Vec::new()));
         }
         Self {
@@ -426,7 +426,7 @@ impl Connecting {
         }
     }
 
-    /// The client when it is connected.
+    /// The client, after it has connected.
     fn poll(&mut self, oob: Oob, limit: Duration) -> Result<Option<Held>, String> {
         loop {
             if let Some((gather, until)) = &mut self.gather {
@@ -434,13 +434,13 @@ impl Connecting {
                     return Ok(None);
                 };
                 self.gather = None;
-                // Without a thread, the next receive tells.
+                // If the thread has ended, the next receive returns an error.
                 let _ = self.answers.send(all);
             }
             match self.requests.try_recv() {
                 Ok(FromThread::Exchange(mine)) => {
                     let gather = Gather::start(oob, mine).map_err(text_of)?;
-                    // A rank that cannot reach its service says so when its own limit is over.
+                    // A rank that cannot reach its service reports this after its own limit.
                     self.gather = Some((gather, Instant::now() + limit * 2));
                 }
                 Ok(FromThread::Done(done)) => return done.map(Some),
@@ -455,7 +455,7 @@ impl Connecting {
     }
 }
 
-/// The connecting thread's way to the other ranks.
+/// Forwards the connecting thread's exchanges to the other ranks.
 struct Bridge {
     requests: Sender<FromThread>,
     answers: Receiver<Vec<Vec<u8>>>,
@@ -469,7 +469,8 @@ impl Exchange for Bridge {
     }
 }
 
-/// Leaves the process's signals to the program's own threads. Faults stay: they belong to the thread that makes them.
+/// Blocks signals in this thread; the program's own threads handle them. Fault signals stay unblocked because they are
+/// delivered to the faulting thread.
 fn without_signals() {
     const FAULTS: [libc::c_int; 5] = [
         libc::SIGSEGV,
@@ -479,20 +480,20 @@ fn without_signals() {
         libc::SIGTRAP,
     ];
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set can be written, and is made before it is read.
+    // SAFETY: the set is writable and is initialized before it is read.
     unsafe { libc::sigfillset(set.as_mut_ptr()) };
     for fault in FAULTS {
-        // SAFETY: a set that was made above, and a valid signal.
+        // SAFETY: an initialized set and a valid signal.
         unsafe { libc::sigdelset(set.as_mut_ptr(), fault) };
     }
-    // SAFETY: changes the calling thread's mask alone.
+    // SAFETY: changes only the calling thread's mask.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
 }
 
 fn random() -> u128 {
     let mut bytes = [0; 16];
-    // SAFETY: as many bytes as named can be written. Without randomness the number is 0, as every such rank's: jobs
-    // are told apart by it among those of one process only.
+    // SAFETY: the buffer is writable for the given length. If the call fails, the number is 0 on every such rank; the
+    // number only distinguishes the jobs of one process.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     u128::from_ne_bytes(bytes)
 }
@@ -533,7 +534,7 @@ mod tests {
             decision(&[rank(&[]), rank(&[])]),
             Decision::Connect { id: 9 }
         );
-        // One of them has a job with others.
+        // One of the ranks has a job with others.
         assert_eq!(
             decision(&[rank(&[(u128::MAX, 0, 0)]), rank(&[])]),
             Decision::Connect { id: 9 }

@@ -1,4 +1,4 @@
-//! The UCC that loaded this component: its functions, resolved by name, and what is checked about them.
+//! The UCC that loaded this component: resolves its functions by name and checks its structures.
 
 use crate::bindings::{ucc_coll_type_t, ucc_memory_type_t, ucc_status_t, ucc_thread_mode_t};
 use crate::config::Field;
@@ -39,9 +39,9 @@ pub(crate) struct Class {
 /// UCC's functions and tables.
 #[derive(Debug)]
 pub(crate) struct Ucc {
-    /// As in `1.9.0`.
+    /// Major, minor and release, such as `1.9.0`.
     pub(crate) version: [u32; 3],
-    /// `None` for a version that the component does not know.
+    /// `None` for an unknown version.
     pub(crate) layout: Option<Layout>,
     pub(crate) lib: Class,
     pub(crate) context: Class,
@@ -53,7 +53,7 @@ pub(crate) struct Ucc {
     task_init: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> ucc_status_t,
     queue_init: unsafe extern "C" fn(*mut *mut c_void, ucc_thread_mode_t, u32) -> ucc_status_t,
     queue_finalize: Cleanup,
-    /// Bytes of each predefined datatype.
+    /// Size of each predefined datatype in bytes.
     pub(crate) datatype_bytes: &'static [usize; DATATYPES],
     pub(crate) lib_table: *const Field,
     pub(crate) context_table: *const Field,
@@ -64,10 +64,10 @@ pub(crate) struct Ucc {
     handle: *mut c_void,
 }
 
-/// Predefined datatypes that UCC has had since 1.2; newer ones come behind them.
+/// Number of predefined datatypes since UCC 1.2; later versions append new ones.
 pub(crate) const DATATYPES: usize = crate::bindings::UCC_DT_PREDEFINED_LAST as usize;
 
-// SAFETY: the fields are set once and only read; the functions may be called from any thread, as UCC itself does.
+// SAFETY: the fields are set once and then only read; the functions may be called from any thread, as UCC itself does.
 unsafe impl Send for Ucc {}
 // SAFETY: as above.
 unsafe impl Sync for Ucc {}
@@ -75,12 +75,12 @@ unsafe impl Sync for Ucc {}
 static UCC: OnceLock<Option<Ucc>> = OnceLock::new();
 
 impl Ucc {
-    /// The UCC of this process, once [`Ucc::find`] has found it.
+    /// The UCC of this process, after [`Ucc::find`] has found it.
     pub(crate) fn get() -> Option<&'static Self> {
         UCC.get().and_then(Option::as_ref)
     }
 
-    /// Looks for the UCC that is loading this component. `Err` names what is missing.
+    /// Finds the UCC that is loading this component. `Err` names the missing symbol.
     pub(crate) fn find() -> Result<&'static Self, &'static CStr> {
         let mut missing = c"libucc.so.1 is not in this process";
         let found = UCC.get_or_init(|| Self::resolve().map_err(|name| missing = name).ok());
@@ -88,8 +88,8 @@ impl Ucc {
     }
 
     fn resolve() -> Result<Self, &'static CStr> {
-        // SAFETY: asks for a library that is loaded already, by a constant name; nothing is run. UCC may have been
-        // loaded locally, so its names are looked up by this handle, which is kept.
+        // SAFETY: requests a library that is already loaded, by a constant name; the call runs no code of the library.
+        // UCC may have local symbol scope, so its names are resolved through this handle, which stays open.
         let handle =
             unsafe { libc::dlopen(c"libucc.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         let handle = NonNull::new(handle).ok_or(c"libucc.so.1 is not in this process")?;
@@ -113,14 +113,15 @@ impl Ucc {
             unsafe { std::mem::transmute::<NonNull<c_void>, Version>(at(c"ucc_get_version")?) };
         let mut version = [0; 3];
         let [major, minor, release] = &mut version;
-        // SAFETY: three numbers that can be written.
+        // SAFETY: three writable numbers.
         unsafe { get_version(major, minor, release) };
         let layout = Layout::of(version[0], version[1]);
-        // SAFETY: UCC's table of as many sizes, which is constant; DATATYPES is what the oldest known version has.
+        // SAFETY: UCC's constant table of at least this many sizes; DATATYPES is the number in the oldest known
+        // version.
         let datatype_bytes = unsafe { at(c"ucc_dt_predefined_sizes")?.cast().as_ref() };
-        // SAFETY: each function is found by its name, and has had its type in all known versions
-        // (src/coll_score/ucc_coll_score.h, src/schedule/ucc_schedule.h, src/core/ucc_progress_queue.h). Of a version
-        // that is not known, no function but the log's is called.
+        // SAFETY: each function is resolved by name and has had its type in all known versions
+        // (src/coll_score/ucc_coll_score.h, src/schedule/ucc_schedule.h, src/core/ucc_progress_queue.h). With an
+        // unknown version, only the log function is called.
         let ucc = unsafe {
             Self {
                 version,
@@ -179,12 +180,12 @@ impl Ucc {
         Ok(ucc)
     }
 
-    /// A name in libucc or in a library that it needs, libucs above all.
+    /// Resolves a symbol of libucc or of a library that it depends on, such as libucs.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         find_symbol(self.handle, name)
     }
 
-    /// Checks UCC's tables: that options have the layout of [`Field`], and datatypes their known sizes.
+    /// Checks UCC's tables: options have the layout of [`Field`], and datatypes have their known sizes.
     pub(crate) fn check_tables(&self) -> Result<(), &'static CStr> {
         let table_parser = self
             .symbol(c"ucs_config_sscanf_table")
@@ -193,8 +194,8 @@ impl Ucc {
             (self.lib_table, self.base_lib_table),
             (self.context_table, self.base_context_table),
         ] {
-            // SAFETY: the table has one entry and its end (ucc_tl.c). Were it otherwise, the entry's size would still be
-            // inside UCC's data, where tables follow each other.
+            // SAFETY: the table has one entry and a terminator (ucc_tl.c). Otherwise the entry would still be inside
+            // UCC's data, where tables are adjacent.
             let first = unsafe { &*table };
             if first.parser.read != table_parser.as_ptr().cast_const()
                 || first.parser.argument != base.cast()
@@ -214,8 +215,8 @@ impl Ucc {
         Ok(())
     }
 
-    /// Checks that the context's progress queue is where the layout says: its functions must be those of a queue that
-    /// UCC makes when it is asked for one.
+    /// Checks that the context's progress queue is at the offset of the layout: its functions must equal those of a
+    /// queue that UCC creates on request.
     ///
     /// # Safety
     /// `context` is a complete `ucc_context_t`.
@@ -225,7 +226,7 @@ impl Ucc {
         if queue.is_null() || !queue.addr().is_multiple_of(align_of::<usize>()) {
             return false;
         }
-        // Which of UCC's queues it is depends on the context's thread mode and on an option.
+        // The type of UCC's queue depends on the context's thread mode and on an option.
         let modes = [
             crate::bindings::UCC_THREAD_SINGLE,
             crate::bindings::UCC_THREAD_MULTIPLE,
@@ -235,67 +236,67 @@ impl Ucc {
             .flat_map(|mode| [(*mode, 0), (*mode, 1)])
             .any(|(mode, lock_free)| {
                 let mut other = null_mut();
-                // SAFETY: any thread mode and either kind; the queue can be written.
+                // SAFETY: any thread mode and either type; the queue is writable.
                 if unsafe { (self.queue_init)(&raw mut other, mode, lock_free) } != 0 {
                     return false;
                 }
                 let same = layout.queue.iter().all(|at| {
-                    // SAFETY: both are at least as long as a queue's table of functions, if `queue` is one; if it is not,
-                    // it is an aligned pointer inside UCC's context and may point anywhere, which the check of the version
-                    // makes as unlikely as it can.
+                    // SAFETY: both are at least as long as a queue's table of functions if `queue` is a queue.
+                    // Otherwise it is an aligned pointer from UCC's context with an arbitrary target; the version check
+                    // makes this case as unlikely as possible.
                     unsafe {
                         read::<usize>(queue.cast_mut().cast(), *at) == read::<usize>(other, *at)
                     }
                 });
-                // SAFETY: made above and used by nobody else.
+                // SAFETY: created above, with no other user.
                 unsafe { (self.queue_finalize)(other) };
                 same
             })
     }
 
-    /// Puts a task into the context's progress queue.
+    /// Adds a task to the context's progress queue.
     ///
     /// # Safety
-    /// `context` has passed [`Ucc::check_queue`], and the task is initialised and in no queue.
+    /// `context` has passed [`Ucc::check_queue`]; the task is initialized and in no queue.
     pub(crate) unsafe fn enqueue(&self, layout: &Layout, context: *mut c_void, task: *mut c_void) {
         // SAFETY: checked when the team was made.
         let queue: *mut c_void = unsafe { read(context, layout.context_queue) };
         // SAFETY: the same; the function has this type in all versions.
         let enqueue: unsafe extern "C" fn(*mut c_void, *mut c_void) =
             unsafe { read(queue, layout.queue[0]) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { enqueue(queue, task) };
     }
 
-    /// Makes a task of zeroed memory.
+    /// Constructs a task in zeroed memory.
     ///
     /// # Safety
-    /// `task` has [`crate::layout::OBJECT_BYTES`] zeroed bytes; `args` and `team` are what UCC gave.
+    /// `task` has [`crate::layout::OBJECT_BYTES`] zeroed bytes; `args` and `team` are UCC's arguments.
     pub(crate) unsafe fn make_task(
         &self,
         task: *mut c_void,
         args: *mut c_void,
         team: *mut c_void,
     ) -> ucc_status_t {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { (self.task_construct)(task) };
         // SAFETY: the same.
         unsafe { (self.task_init)(task, args, team) }
     }
 
-    /// A set of scores without a range.
+    /// Creates a set of scores without a range.
     ///
     /// # Safety
-    /// `to` can be written.
+    /// `to` is writable.
     pub(crate) unsafe fn make_scores(&self, to: *mut *mut c_void) -> ucc_status_t {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { (self.score_alloc)(to) }
     }
 
-    /// Adds what a team serves: a collective on host memory, for messages of `first` to `last` bytes.
+    /// Adds a served collective on host memory for messages of `first` to `last` bytes.
     ///
     /// # Safety
-    /// `scores` is from [`Ucc::make_scores`], and `team` is the team that they are for.
+    /// `scores` is from [`Ucc::make_scores`], and `team` is their team.
     pub(crate) unsafe fn add_score(
         &self,
         scores: *mut c_void,
@@ -305,16 +306,17 @@ impl Ucc {
         team: *mut c_void,
     ) -> ucc_status_t {
         let host = crate::bindings::UCC_MEMORY_TYPE_HOST;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { (self.score_add_range)(scores, kind, host, first, last, score, init, team) }
     }
 }
 
-/// Where `ucc_base_lib_config_t` keeps its log component, whose first field is the level.
+/// Offset of the log component in `ucc_base_lib_config_t`. Its first field is the level.
 pub(crate) const LOG_LEVEL_AT: usize = 8;
 
-/// Bytes of UCC's predefined datatypes in the order of their numbers (`ucc.h`): signed and unsigned integers of 8 to 128
-/// bits, floating-point numbers of 16, 32 and 64 bits, bfloat16, float128, and complex numbers of 32, 64 and 128 bits.
+/// Sizes of UCC's predefined datatypes in bytes, in the order of their numbers (`ucc.h`): signed and unsigned integers
+/// of 8 to 128 bits, floating-point numbers of 16, 32 and 64 bits, bfloat16, float128, and complex numbers of 32, 64
+/// and 128 bits.
 const KNOWN_BYTES: [usize; DATATYPES] = [1, 2, 4, 8, 16, 1, 2, 4, 8, 16, 2, 4, 8, 2, 16, 8, 16, 32];
 
 impl Class {
@@ -329,7 +331,7 @@ impl Class {
         second: *const c_void,
     ) -> ucc_status_t {
         let mut count: c_int = 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { (self.init)(object, self.descriptor, &raw mut count, first, second) }
     }
 
@@ -338,33 +340,33 @@ impl Class {
     /// # Safety
     /// `object` was constructed, and is destroyed once.
     pub(crate) unsafe fn destruct(&self, object: *mut c_void) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { (self.cleanup)(object) };
     }
 }
 
 fn find_symbol(handle: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: an open library and a text with a NUL at its end; looking up runs nothing.
+    // SAFETY: an open library and a text that ends with a NUL; the lookup runs no code.
     NonNull::new(unsafe { libc::dlsym(handle, name.as_ptr()) })
 }
 
 /// Reads a field of a structure of UCC.
 ///
 /// # Safety
-/// The structure has a field of this type there.
+/// The structure has a field of this type at this offset.
 pub(crate) unsafe fn read<T: Copy>(of: *const c_void, at: usize) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract.
     let field = unsafe { of.cast::<u8>().add(at) };
-    // SAFETY: the same; fields of C structures are aligned, and an unaligned read asks for nothing.
+    // SAFETY: the caller upholds the contract; an unaligned read needs no alignment.
     unsafe { field.cast::<T>().read_unaligned() }
 }
 
 /// Writes a field of a structure of UCC.
 ///
 /// # Safety
-/// The structure has a field of this type there, and nobody else uses it now.
+/// The structure has a field of this type at this offset, and has no other user now.
 pub(crate) unsafe fn write<T>(of: *mut c_void, at: usize, value: T) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract.
     let field = unsafe { of.cast::<u8>().add(at) };
     // SAFETY: the same.
     unsafe { field.cast::<T>().write_unaligned(value) };

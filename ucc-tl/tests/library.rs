@@ -1,4 +1,4 @@
-//! The component as a file: what it exports, what it needs, and that a program without UCC may load it.
+//! Tests the component's file: its exports, its dependencies, and that a program without UCC may load it.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The component under test, which cargo puts beside the tests.
+/// The component under test. Cargo builds it next to the tests.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     let library = test.with_file_name("libucc_tl_xgvmi.so");
@@ -46,7 +46,7 @@ fn it_exports_its_interface_and_its_status_alone() {
 #[test]
 fn it_needs_only_the_c_library_and_stays() {
     let section = readelf("-d");
-    // UCC and UCX are those of the process, whichever they are.
+    // The process provides UCC and UCX.
     let needed = section.lines().filter(|line| line.contains("(NEEDED)"));
     let foreign: Vec<&str> = needed.filter(|line| line.contains("libuc")).collect();
     assert!(foreign.is_empty(), "{foreign:?}");

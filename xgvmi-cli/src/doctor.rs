@@ -117,7 +117,7 @@ fn ucx(version: Result<&str, impl ToString>) -> Finding {
     }
 }
 
-/// UCC is for offloaded collectives alone, so its absence is no fault.
+/// UCC is required only for offloaded collectives, so its absence is not an error.
 fn collectives(found: &Ucc) -> Finding {
     let need = "UCC";
     let note = |advice| Finding::new(need, State::Note, found.to_string(), advice);

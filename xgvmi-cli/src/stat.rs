@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
             print!("\x1b[H\x1b[2J");
         }
         print!("{text}");
-        // If the reader closed the pipe, there is nobody to report the error to.
+        // If the reader has closed the pipe, the error cannot be reported.
         let _flushed = std::io::stdout().flush();
         let Some(seconds) = arguments.watch else {
             let is_missing = arguments.pid.is_some() && processes.is_empty();
@@ -141,7 +141,7 @@ fn prometheus(processes: &[Process]) -> String {
     text
 }
 
-/// Fields that describe the counters and are no counters.
+/// Fields that describe the counters and are not counters themselves.
 fn is_about(name: &str) -> bool {
     ["gvmi", "renewed_ns"].contains(&name)
 }

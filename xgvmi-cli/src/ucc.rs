@@ -1,4 +1,4 @@
-//! UCC and the component of this project in it: whether they are there, and whether the component accepts that UCC.
+//! Finds UCC and this project's component, and checks whether the component accepts that UCC.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 /// The component's file.
 const COMPONENT: &str = "libucc_tl_xgvmi.so";
 
-/// What there is of UCC on this machine.
+/// State of UCC on this machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ucc {
-    /// The loader does not find it; with its words.
+    /// The loader does not find UCC; contains the loader's error text.
     Absent(String),
-    /// Without the component beside it.
+    /// UCC without the component.
     Alone {
         version: String,
-        /// Where the component would be found.
+        /// Directory in which UCC looks for components.
         modules: PathBuf,
     },
-    /// With the component, which refuses it for the reason.
+    /// UCC with the component, which refuses this UCC for the given reason.
     Refused { version: String, reason: String },
-    /// With the component, which serves if it is configured.
+    /// UCC with the component, which serves if it is configured.
     Ready { version: String, configured: bool },
 }
 
-/// Asks the loader and the component. Nothing is connected to.
+/// Queries the loader and the component. Opens no connection.
 pub(crate) fn look() -> Ucc {
     let handle = match open(Path::new("libucc.so.1")) {
         Ok(handle) => handle,
@@ -79,34 +79,35 @@ impl std::fmt::Display for Ucc {
 /// Opens a library for the life of the process.
 fn open(file: &Path) -> Result<*mut c_void, String> {
     let name = CString::new(file.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: opening runs the constructors of UCC, which read the environment, or of the component, which looks at UCC.
+    // SAFETY: the constructors of UCC read the environment; the component's constructor inspects UCC. Both are safe to
+    // run.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
     if !handle.is_null() {
         return Ok(handle);
     }
-    // SAFETY: asks for the text of the error just met.
+    // SAFETY: returns the text of the preceding error.
     let error = unsafe { libc::dlerror() };
     if error.is_null() {
         return Err(format!("cannot open {}", file.display()));
     }
-    // SAFETY: the loader's text, valid until its next error.
+    // SAFETY: the loader's text is valid until its next error.
     Err(unsafe { CStr::from_ptr(error) }
         .to_string_lossy()
         .into_owned())
 }
 
-/// A function that takes nothing and answers with a text.
+/// A function without parameters that returns a text.
 type Text = unsafe extern "C" fn() -> *const c_char;
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Option<Text> {
-    // SAFETY: an open library and a text; looking up runs nothing.
+    // SAFETY: an open library and a text; the lookup runs no code.
     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    // SAFETY: both functions that are asked for take nothing and answer with a constant text.
+    // SAFETY: both functions have no parameters and return a constant text.
     (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Text>(found) })
 }
 
 fn answer(of: Text) -> String {
-    // SAFETY: takes nothing, and may be called at any time.
+    // SAFETY: the function has no parameters and may be called at any time.
     let text = unsafe { of() };
     if text.is_null() {
         return String::new();
@@ -117,12 +118,12 @@ fn answer(of: Text) -> String {
         .into_owned()
 }
 
-/// The directory of the path by which the loader found the function's library.
+/// Directory of the function's library, from the path by which the loader found it.
 fn directory_of(function: Text) -> PathBuf {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the address of a function in an open library, and a place for the answer.
+    // SAFETY: the address of a function in an open library, and a writable result.
     let found = unsafe { libc::dladdr(function as *const c_void, info.as_mut_ptr()) };
-    // SAFETY: zeroed, which is valid, or filled in.
+    // SAFETY: zeroed, which is valid, or filled in by dladdr.
     let info = unsafe { info.assume_init() };
     if found == 0 || info.dli_fname.is_null() {
         return PathBuf::new();

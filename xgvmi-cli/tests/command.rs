@@ -1,11 +1,11 @@
-//! The command as a user types it: exit codes, and where the words go.
+//! Tests the command as a user runs it: exit codes, and the output streams.
 
 use std::process::{Command, Output};
 
 fn xgvmi(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xgvmi"))
         .args(arguments)
-        // The one that a developer's shell has set must not show.
+        // The value of the developer's shell must not affect the test.
         .env_remove("UCX_XGVMI_POOL_MAX")
         .output()
         .expect("it runs")

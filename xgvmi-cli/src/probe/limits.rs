@@ -1,4 +1,4 @@
-//! Limits of the device, found by creating objects until it refuses one, up to a bound.
+//! Finds limits of the device: creates objects until it refuses one, up to a bound.
 
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{
@@ -7,7 +7,7 @@ use xgvmi_pool::{
 
 use super::report::Found;
 
-/// UMR keys of one function, each with room for `klm_entries` regions.
+/// UMR keys of one function, each with `klm_entries` translation entries.
 pub(super) fn mkeys(device: &Mlx5Device, klm_entries: u32, most: u32) -> Found {
     let spec = MkeySpec {
         klm_entries,
@@ -54,7 +54,7 @@ fn until_refused(
     for object in made {
         created += 1;
         if let Err(error) = destroy(object) {
-            // The object stays until the process ends, which is now.
+            // The object stays until the process ends, which follows immediately.
             refusal.get_or_insert_with(|| format!("destroying one: {error}"));
         }
     }

@@ -1,7 +1,7 @@
-//! `xgvmi probe`: tries on a device all that the library relies on, and writes one report that a user can send.
+//! `xgvmi probe`: tests a device for all requirements of the library, and writes one report that a user can send.
 //!
-//! On the DPU, `xgvmi probe --serve ADDRESS:PORT` waits for a host. On the host, `xgvmi probe --peer DPU:PORT` exports a
-//! buffer to it. Without a peer the probe stays on one function.
+//! On the DPU, `xgvmi probe --serve ADDRESS:PORT` waits for a host. On the host, `xgvmi probe --peer DPU:PORT` exports
+//! a buffer to it. Without a peer the probe uses only one function.
 
 mod limits;
 mod peer;
@@ -25,13 +25,13 @@ use crate::capability;
 use peer::Dpu;
 use report::{Capabilities, Cost, Limits, Report};
 
-/// Most objects that `--limit` creates: sixteen times what a pool holds by default.
+/// Maximum number of objects that `--limit` creates: sixteen times a pool's default size.
 pub(crate) const LIMIT_MAX: u32 = 65_536;
-/// Most bytes of one buffer of `--sizes`.
+/// Maximum length of a buffer of `--sizes`.
 const SIZE_MAX: usize = 1 << 34;
-/// Longest `--wait`, in seconds: a day.
+/// Maximum of `--wait` in seconds: one day.
 const WAIT_MAX_S: u64 = 86_400;
-/// Measurements of each step; the report has the median.
+/// Maximum number of measurements per step. The report contains the median.
 const REPEATS_MAX: u32 = 1000;
 
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     repeats: u32,
 }
 
-/// What identifies the device of a probe.
+/// Identity of the probed device.
 #[derive(Debug)]
 pub(crate) struct Identity {
     device: String,
@@ -71,7 +71,7 @@ pub(crate) struct Identity {
     vhca_id: u64,
 }
 
-/// Probes, prints the report and writes it. False if something that the library needs does not work.
+/// Runs the probe, prints the report and writes it. Returns false if a requirement of the library is not met.
 pub(crate) fn run(arguments: &Arguments) -> bool {
     let done = match &arguments.serve {
         Some(address) => serve(arguments, address),
@@ -113,7 +113,7 @@ fn probe(arguments: &Arguments) -> Result<bool> {
     }
     let lib = open_library()?;
     let function = Function::open(&lib, arguments.device.as_deref())?;
-    // Connected before minutes of work, not after.
+    // Connect first: a connection error must appear before minutes of work.
     let mut dpu = arguments.peer.as_deref().map(Dpu::connect).transpose()?;
     let report = examine(arguments, (&lib, &function), dpu.as_mut())?;
     print!("{}", report.text());

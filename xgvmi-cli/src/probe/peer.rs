@@ -1,5 +1,5 @@
-//! A key's way from the host to the DPU and back: the host exports a buffer, the DPU reads it through an alias, and
-//! reads no more once the key is invalid.
+//! Tests a key between host and DPU: the host exports a buffer, the DPU reads it through an alias, and the read fails
+//! after the key is invalidated.
 
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsRawFd as _;
@@ -19,14 +19,14 @@ use super::report::{Found, Peer};
 use super::wire::{Answer, Exported, Greeting, Line, PROTOCOL, Request};
 use super::{Identity, LIMIT_MAX};
 
-/// Bytes of the buffer that the DPU reads: more than one packet of any MTU.
+/// Length of the buffer that the DPU reads: more than one packet at any MTU.
 const BYTES: u32 = 64 << 10;
-/// Most bytes that a DPU reads for a host.
+/// Maximum number of bytes that a DPU reads for a host.
 const BYTES_MAX: u32 = 1 << 20;
-/// Longest wait for a connection to a DPU.
+/// Maximum time to connect to a DPU.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The DPU that a host talks to.
+/// The connection of a host to its DPU.
 #[derive(Debug)]
 pub(super) struct Dpu {
     line: Line,
@@ -63,7 +63,7 @@ impl Dpu {
         })
     }
 
-    /// Lets the DPU read a buffer of this host, while the key is valid and after.
+    /// Lets the DPU read a buffer of this host, both while the key is valid and after its invalidation.
     pub(super) fn exchange(&mut self, function: &Function) -> Result<Peer> {
         let mut bytes = vec![0; BYTES as usize];
         random(&mut bytes)?;
@@ -120,7 +120,7 @@ impl Dpu {
         })
     }
 
-    /// How many aliases of one key the DPU's function can have.
+    /// Finds the maximum number of aliases of one key on the DPU's function.
     pub(super) fn limit(&mut self, function: &Function, most: u32) -> Result<Found> {
         let steps = Steps::new(function)?;
         let access = AccessKey::UCX_COMPATIBLE;
@@ -169,7 +169,7 @@ impl AliasTimes for Dpu {
     }
 }
 
-/// Serves one probing host, and returns what was done.
+/// Serves one probing host and returns a summary.
 pub(super) fn serve(
     function: &Function,
     identity: &Identity,
@@ -196,7 +196,7 @@ pub(super) fn serve(
     let mut served = 0_u32;
     while let Some(request) = line.receive::<Request>()? {
         let answer = carry_out(&device, &request);
-        // One short line, whatever the text.
+        // One short line for any error text.
         let answer = answer.unwrap_or_else(|error| {
             Answer::Error(format!("{error:#}").chars().take(500).collect())
         });
@@ -262,12 +262,12 @@ fn read(device: &Mlx5Device, key: &Exported) -> Result<Answer> {
 fn timed<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
     let start = Instant::now();
     let done = run()?;
-    // Cannot overflow within five centuries.
+    // An overflow would take five centuries.
     let ns = u64::try_from(start.elapsed().as_nanos()).expect("a step takes less than centuries");
     Ok((done, ns))
 }
 
-/// Waits until somebody connects.
+/// Waits for a connection.
 fn wait_for(listener: &TcpListener, wait: Duration) -> Result<()> {
     let mut poll = libc::pollfd {
         fd: listener.as_raw_fd(),
@@ -275,7 +275,7 @@ fn wait_for(listener: &TcpListener, wait: Duration) -> Result<()> {
         revents: 0,
     };
     let ms = libc::c_int::try_from(wait.as_millis()).context("--wait is too long")?;
-    // SAFETY: one structure, which is ours to be written.
+    // SAFETY: one writable structure.
     match unsafe { libc::poll(&raw mut poll, 1, ms) } {
         1 => Ok(()),
         0 => bail!("no host connected within {} s (--wait)", wait.as_secs()),
@@ -284,9 +284,9 @@ fn wait_for(listener: &TcpListener, wait: Duration) -> Result<()> {
 }
 
 fn random(bytes: &mut [u8]) -> Result<()> {
-    // A call gives up to 256 bytes without fail.
+    // A call returns up to 256 bytes without failure.
     for part in bytes.chunks_mut(256) {
-        // SAFETY: as many bytes as named can be written.
+        // SAFETY: the buffer is writable for the given length.
         let count = unsafe { libc::getrandom(part.as_mut_ptr().cast(), part.len(), 0) };
         ensure!(
             usize::try_from(count).ok() == Some(part.len()),

@@ -1,4 +1,4 @@
-//! Proves each form of binds on the device, as the library does before it uses one, and reports the steps.
+//! Proves each form of bind on the device, as the library does before its first use, and reports the steps.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use xgvmi_pool::{HostHooks, PoolPolicy, Region, VirtAddr};
 
 use super::report::Proof;
 
-/// Bytes of each of the two regions that a bind of the list form describes.
+/// Length of each of the two regions of a bind in list form.
 const PART: usize = 4096;
 
-/// Binds a key by each form, which makes the device prove the form first.
+/// Binds a key in each form. The first bind of a form runs its proof.
 pub(super) fn run(function: &Function, device: &Arc<Mlx5Device>) -> Result<Vec<Proof>> {
     let mut bytes = vec![0; 2 * PART];
     let steps = Steps::new(function)?;
@@ -26,7 +26,7 @@ pub(super) fn run(function: &Function, device: &Arc<Mlx5Device>) -> Result<Vec<P
     let regions = [part(0)?, part(PART)?];
     let hooks = HostHooks::open(Arc::clone(device), PoolPolicy::default())?;
     for regions in [&regions[..1], &regions[..]] {
-        // A form that fails its proof refuses the bind; the proof's own report says why.
+        // A form that fails its proof refuses the bind; the proof's own report contains the reason.
         if let Ok(export) = hooks.export(xgvmi_pool::Span::of(regions)?) {
             hooks.release(export).context("releasing a key")?;
         }
@@ -60,10 +60,10 @@ const fn place(step: ProofStep) -> usize {
         ProofStep::Read => 1,
         ProofStep::Beyond => 2,
         ProofStep::Invalidate => 3,
-        // A step of a later version of the library comes last.
+        // Steps of a later library version come last.
         _ => 4,
     }
 }
 
-/// Forms that a complete probe reports.
+/// Number of forms in a complete report.
 pub(super) const FORMS: usize = Form::ALL.len();

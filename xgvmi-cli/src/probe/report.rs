@@ -1,12 +1,12 @@
-//! The report of a probe: one JSON document that a user can send, and the same as a table. It holds no key, no access
-//! key and no address of memory.
+//! The report of a probe: one JSON document that a user can send, and the same content as a table. It contains no key,
+//! no access key and no memory address.
 
 use std::fmt::Write as _;
 
 use bench_report::format_size;
 use serde::Serialize;
 
-/// The JSON document. A change of meaning makes `schema` one more.
+/// The JSON document. A change of meaning increments `schema`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
     pub(crate) schema: u32,
@@ -21,16 +21,16 @@ pub(crate) struct Report {
     pub(crate) proofs: Vec<Proof>,
     pub(crate) limits: Limits,
     pub(crate) costs: Vec<Cost>,
-    /// Of `--peer` only.
+    /// Present only with `--peer`.
     pub(crate) peer: Option<Peer>,
 }
 
-/// Capability bits and numbers that the library relies on.
+/// Capability bits and values that the library requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Capabilities {
     /// The function's GVMI.
     pub(crate) vhca_id: u64,
-    /// `hca_cap_2`: the second capability page is there.
+    /// `hca_cap_2`: the device has the second capability page.
     pub(crate) second_page: bool,
     /// `cross_vhca_object_to_object_supported`, local to remote mkeys.
     pub(crate) alias: bool,
@@ -38,16 +38,16 @@ pub(crate) struct Capabilities {
     pub(crate) allow: bool,
 }
 
-/// Whether binds of one form work on this device, step by step. A step after the first failure is `false` too.
+/// Results of the steps that prove one form of bind on this device. Steps after the first failure are `false` too.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Proof {
     pub(crate) form: String,
     pub(crate) bound: bool,
-    /// The bytes came back through the key.
+    /// A read through the key returned the expected bytes.
     pub(crate) read: bool,
-    /// A read of one byte more was refused.
+    /// The device refused a read of one byte more.
     pub(crate) beyond_refused: bool,
-    /// A read through the invalidated key was refused.
+    /// The device refused a read through the invalidated key.
     pub(crate) invalid_refused: bool,
     pub(crate) us: f64,
     /// Why a step failed.
@@ -61,12 +61,12 @@ impl Proof {
     }
 }
 
-/// What the device allows.
+/// Limits of the device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Limits {
-    /// Regions that one bind can describe.
+    /// Maximum number of regions of one bind.
     pub(crate) klm_entries_max: u32,
-    /// UMR keys of this function.
+    /// UMR keys on this function.
     pub(crate) mkeys: Found,
     /// Aliases on the DPU of `--peer`.
     pub(crate) aliases: Option<Found>,
@@ -75,27 +75,27 @@ pub(crate) struct Limits {
 /// Objects created until the device refused one, or until the bound of the probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
 pub(crate) struct Found {
-    /// Created, and destroyed again.
+    /// Objects that were created and destroyed again.
     pub(crate) created: u32,
-    /// How many the probe would have created at most (`--limit`).
+    /// Maximum number of objects that the probe creates (`--limit`).
     pub(crate) tried: u32,
-    /// The device's refusal, if it refused one.
+    /// The device's error, if it refused an object.
     pub(crate) refusal: Option<String>,
 }
 
-/// Median time of one step in the life of a key.
+/// Median time of one step of a key's life cycle.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Cost {
     pub(crate) approach: String,
     pub(crate) step: String,
-    /// Bytes of the buffer.
+    /// Length of the buffer in bytes.
     pub(crate) size: usize,
     pub(crate) measured_us: f64,
-    /// The published time for the same step and size, where there is one.
+    /// The published time for the same step and size, if there is one.
     pub(crate) slide_us: Option<f64>,
 }
 
-/// What the DPU of `--peer` did with a key of this host.
+/// Results of the DPU of `--peer` with a key of this host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Peer {
     pub(crate) address: String,
@@ -106,9 +106,9 @@ pub(crate) struct Peer {
     pub(crate) vhca_id: u64,
     /// Bytes that the DPU read from the host's memory through an alias.
     pub(crate) bytes: u64,
-    /// Whether they were the host's bytes.
+    /// Whether they matched the host's bytes.
     pub(crate) verified: bool,
-    /// Whether the same read was refused once the host had invalidated the key.
+    /// Whether the device refused the same read after the host had invalidated the key.
     pub(crate) invalid_refused: bool,
     pub(crate) alias_create_us: f64,
     pub(crate) read_us: f64,
@@ -122,7 +122,7 @@ impl Peer {
 }
 
 impl Report {
-    /// Whether the library can serve on this device, as far as the probe can tell.
+    /// Whether the library can serve on this device, according to the probe.
     pub(crate) fn holds(&self) -> bool {
         self.capabilities.alias
             && self.capabilities.allow
@@ -275,7 +275,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Each thing that does not hold makes the whole not hold.
+    /// Each requirement that is not met makes the whole report negative.
     #[test]
     fn one_failure_is_enough() {
         assert!(sample().holds());

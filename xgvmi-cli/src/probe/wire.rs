@@ -1,6 +1,6 @@
-//! Messages between a probing host and the DPU that serves it: lines of JSON over TCP, of bounded length.
+//! Messages between a probing host and the DPU that serves it: JSON lines of bounded length over TCP.
 //!
-//! The DPU greets with [`Greeting`]; then each [`Request`] gets one [`Answer`].
+//! The DPU first sends a [`Greeting`]. It then answers each [`Request`] with one [`Answer`].
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,12 +15,12 @@ use super::report::Found;
 
 /// Version of these messages.
 pub(super) const PROTOCOL: u32 = 1;
-/// Longest line, in bytes.
+/// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 4096;
-/// Longest wait for the other side. Finding the limits takes longest: [`super::LIMIT_MAX`] creations of a millisecond.
+/// Maximum wait for the peer. The limit search takes longest: [`super::LIMIT_MAX`] creations of a millisecond each.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// First line of the DPU.
+/// The DPU's first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Greeting {
     pub(super) xgvmi_probe: u32,
@@ -30,7 +30,7 @@ pub(super) struct Greeting {
     pub(super) vhca_id: u64,
 }
 
-/// A key of the host, and the memory behind it.
+/// A key of the host, and its memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Exported {
     pub(super) gvmi: u16,
@@ -76,15 +76,15 @@ impl Exported {
     }
 }
 
-/// What the host asks of the DPU.
+/// A request of the host to the DPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
-    /// Make an alias, read the memory through it, destroy the alias.
+    /// Create an alias, read the memory through it, destroy the alias.
     Read(Exported),
-    /// Make an alias and destroy it.
+    /// Create an alias and destroy it.
     Alias(Exported),
-    /// Make aliases until one is refused, and destroy them.
+    /// Create aliases until the device refuses one, then destroy them.
     Limit { key: Exported, most: u32 },
 }
 
@@ -92,22 +92,22 @@ pub(super) enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
-    /// Of [`Request::Read`]: BLAKE3 of the bytes, in hexadecimal; `None` where the read was refused.
+    /// Answer to [`Request::Read`]: BLAKE3 of the bytes, in hexadecimal; `None` if the read was refused.
     Read {
         digest: Option<String>,
         create_ns: u64,
         read_ns: u64,
         destroy_ns: u64,
     },
-    /// Of [`Request::Alias`].
+    /// Answer to [`Request::Alias`].
     Alias { create_ns: u64, destroy_ns: u64 },
-    /// Of [`Request::Limit`].
+    /// Answer to [`Request::Limit`].
     Limit(Found),
-    /// The request could not be carried out.
+    /// The request failed.
     Error(String),
 }
 
-/// Lines of JSON over a connection, each way bounded in length and time.
+/// JSON lines over a connection, with limits of length and time in both directions.
 #[derive(Debug)]
 pub(super) struct Line {
     reader: BufReader<TcpStream>,
@@ -137,7 +137,7 @@ impl Line {
             .context("sending to the other side")
     }
 
-    /// The next message; `None` once the other side has closed the connection.
+    /// The next message; `None` after the peer has closed the connection.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let mut line = Vec::new();
         let mut bounded = (&mut self.reader).take(LINE_MAX);
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// What a stranger may send: nothing is believed, and nothing is kept that is longer than a line.
+    /// Input of an untrusted peer: every field is checked, and no more than one line is buffered.
     #[test]
     fn strangers_are_refused() {
         let check = |bytes: &[u8], expect: &str| {

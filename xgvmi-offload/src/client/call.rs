@@ -38,7 +38,7 @@ impl Client {
             sequence: group.next,
         };
         let mut mapped = Vec::new();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let send_memory = unsafe { self.export(&send, &mut mapped) }?;
         // SAFETY: the same.
         let receive_memory = unsafe { self.export(&receive, &mut mapped) }?;
@@ -93,7 +93,7 @@ impl Client {
         let packed = match side.memory {
             Memory::Registered(registered) => registered.packed.clone(),
             Memory::Temporary { .. } => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract.
                 let (range, packed) = unsafe { self.map(start, length) }?;
                 mapped.push(range);
                 packed
@@ -114,7 +114,7 @@ impl Client {
         length: usize,
     ) -> Result<(MappedRange, Vec<u8>)> {
         let begin = Instant::now();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let range = unsafe { MappedRange::new(&self.context, start, length) }?;
         let packed = range.export()?.to_vec();
         self.numbers.registration += begin.elapsed();

@@ -158,7 +158,7 @@ impl Client {
     /// As for a buffer of [`Client::alltoallv`], until [`Client::release`].
     pub unsafe fn register(&mut self, start: *mut u8, length: usize) -> Result<Registered> {
         self.check()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let (range, packed) = unsafe { self.map(start, length) }?;
         Ok(Registered {
             range,
@@ -195,7 +195,7 @@ impl Client {
         send: Side<'_>,
         receive: Side<'_>,
     ) -> Result<Request> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.begin(communicator, send, receive, None) }
     }
 
@@ -214,20 +214,20 @@ impl Client {
     ) -> Result<Request> {
         let (start, length) = receive.memory.range();
         if length == 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract.
             return unsafe { self.begin(communicator, receive, receive, None) };
         }
         let copy = Buffer::untouched(length)
             .map_err(|error| OffloadError::io("the copy of a buffer in place", error))?;
         let to = copy.as_ptr().cast_mut();
-        // SAFETY: `length` bytes on both sides, by the caller's promise and as just mapped; a new mapping overlaps
+        // SAFETY: `length` bytes on both sides, guaranteed by the caller and as just mapped; a new mapping overlaps
         // nothing.
         unsafe { std::ptr::copy_nonoverlapping(start.cast_const(), to, length) };
         let send = Side {
             memory: Memory::Temporary { start: to, length },
             ..receive
         };
-        // SAFETY: the caller's promise; the copy is kept with the call.
+        // SAFETY: the caller upholds the contract; the copy is kept with the call.
         unsafe { self.begin(communicator, send, receive, Some(copy)) }
     }
 
