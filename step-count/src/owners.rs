@@ -28,7 +28,7 @@ pub(crate) struct Rules {
     /// Number of the owner, and a pattern in its objects' paths.
     patterns: Vec<(usize, String)>,
     through: Vec<String>,
-    /// Name of the owner whose instructions are told apart by their addresses.
+    /// Name of the owner whose instructions are counted per address.
     addresses: String,
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask check-aarch64`: the whole workspace compiles for the DPU's own processors, and unit tests run there.
+//! `cargo xtask check-aarch64`: compiles the whole workspace for the DPU's processors and runs unit tests there.
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
@@ -16,20 +16,20 @@ Debian it is libstd-rust-web-dev of the architecture arm64, for rustc-web.
   --test   run the unit tests of the pool, the PRM and the library in UCX under a user-mode emulator instead. Needs
            qemu-aarch64 and aarch64-linux-gnu-gcc: apt install qemu-user gcc-aarch64-linux-gnu";
 
-/// Names a compiler with the target's standard library.
+/// Path of a compiler with the target's standard library.
 const ENV_RUSTC: &str = "XGVMI_AARCH64_RUSTC";
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const QUESTION: Duration = Duration::from_secs(30);
 
-/// What the tests need: a linker with the target's C library, and an emulator of user mode.
+/// Requirements of the tests: a linker with the target's C library, and a user-mode emulator.
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
-/// Where the linker's C library lies.
+/// Directory of the linker's C library.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 /// Crates whose unit tests need no device.
 const TESTED: [&str; 3] = ["mlx5-prm", "xgvmi-pool", "uct-plugin"];
-/// Needs MADV_WIPEONFORK, which qemu passes on since 8.0 only; Debian 12 has 7.2.
+/// The test needs MADV_WIPEONFORK, which qemu supports since 8.0; Debian 12 has 7.2.
 const NOT_UNDER_EMULATION: &str = "a_child_knows_that_it_is_one";
 
 /// Runs the command.
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     check_library(&rustc)?;
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root()).env("RUSTC", &rustc);
-    // Apart, because another compiler makes other files for this machine too.
+    // A separate directory, because another compiler produces different files for this machine too.
     let output = workspace::target_dir().join("aarch64");
     command.env("CARGO_TARGET_DIR", output);
     if test {
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// The compiler that the environment names, else the usual one.
+/// The compiler from the environment, else the default one.
 fn compiler() -> PathBuf {
     named().unwrap_or_else(|| "rustc".into())
 }
@@ -86,18 +86,18 @@ pub(crate) fn can_compile() -> bool {
     check_library(&compiler()).is_ok()
 }
 
-/// True if what was compiled can be linked and run here.
+/// True if this machine can link and run programs for the target.
 pub(crate) fn can_run() -> bool {
     can_compile() && process::is_installed(LINKER) && process::is_installed(EMULATOR)
 }
 
-/// The compiler that the environment names.
+/// The compiler from the environment.
 fn named() -> Option<PathBuf> {
     let value = std::env::var_os(ENV_RUSTC).filter(|value| !value.is_empty());
     value.map(PathBuf::from)
 }
 
-/// Says what to do if the compiler has no standard library for the target.
+/// Checks that the compiler has a standard library for the target; the error contains the fix.
 fn check_library(rustc: &Path) -> Result<()> {
     let mut command = Command::new(rustc);
     command.args(["--print", "target-libdir", "--target", TARGET]);
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_compiler_without_the_target_is_told() {
         let error = check_library(Path::new("true")).map_err(|error| error.to_string());
-        // `true` answers nothing: its directory is the empty path.
+        // `true` prints nothing, so its sysroot is the empty path.
         assert!(error.unwrap_err().contains("rustup target add"));
         assert!(check_library(Path::new("no-such-compiler")).is_err());
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: numbers for the report, one job each, as JSON files below `target/bench`.
+//! `cargo xtask bench`: runs one benchmark per job and writes JSON files below `target/bench`.
 
 mod alltoallv;
 mod cost;
@@ -34,10 +34,10 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
 
 The program that runs the job gets OPTIONS. Its --help describes them.";
 
-/// The grid takes one or two minutes; beyond this something hangs.
+/// The grid takes one or two minutes. A longer run hangs.
 const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Does a job, given the options behind `--`.
+/// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
 const JOBS: [(&str, Job); 10] = [
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     }
 }
 
-/// What to run, or `None` where help was asked for.
+/// The requested job and its options; `None` for a help request.
 fn parse(arguments: &[String]) -> Result<Option<(Job, &[String])>> {
     let Some((name, rest)) = arguments.split_first() else {
         return Ok(None);
@@ -87,7 +87,7 @@ fn parse(arguments: &[String]) -> Result<Option<(Job, &[String])>> {
     Ok(Some((*job, options)))
 }
 
-/// Where a job's result goes.
+/// Path of a job's report.
 fn output(name: &str) -> PathBuf {
     workspace::target_dir().join("bench").join(name)
 }
@@ -112,7 +112,7 @@ fn cost(options: &[String]) -> Result<ExitCode> {
     cost::run(options, &output("cost.json"))
 }
 
-/// Compares the model with what `bench alltoallv` measured, on the machine that it measures on.
+/// Compares the model with the report of `bench alltoallv`, on the machine of that measurement.
 fn check(options: &[String]) -> Result<ExitCode> {
     let measured = output("alltoallv.json");
     if !measured.exists() {
@@ -158,7 +158,7 @@ fn pool(options: &[String]) -> Result<ExitCode> {
     pool::run(options, &output("pool.json"))
 }
 
-/// Builds a program of the workspace, optimised, and says where it is.
+/// Builds a program of the workspace in release mode and returns its path.
 fn build(package: &str, program: &str) -> Result<PathBuf> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
@@ -178,12 +178,12 @@ fn build_library() -> Result<()> {
     build_package("uct-plugin")
 }
 
-/// Builds the emulator's library, which programs run beneath.
+/// Builds the emulator's preload library.
 fn build_preload() -> Result<()> {
     build_package("bf-emu-preload")
 }
 
-/// Builds all of a package, optimised.
+/// Builds all targets of a package in release mode.
 fn build_package(package: &str) -> Result<()> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
@@ -195,7 +195,7 @@ fn build_package(package: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program that says itself what is wrong.
+/// Runs a program that prints its own errors.
 fn run_to_end(command: &mut Command, limit: Duration) -> Result<ExitCode> {
     let mut group = process::Group::spawn(command.stdin(Stdio::null()))?;
     let (status, timed_out) = group.wait(limit)?;

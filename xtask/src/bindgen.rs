@@ -1,4 +1,4 @@
-//! `cargo xtask bindgen`: writes the committed FFI bindings, or checks that they are what bindgen writes.
+//! `cargo xtask bindgen`: writes the committed FFI bindings, or checks that they equal bindgen's output.
 
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Crates of the workspace that ask for bindings, in the order of their names.
+/// Crates of the workspace with generated bindings, sorted by name.
 fn crates_with_bindings() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(workspace::root())? {
@@ -99,7 +99,7 @@ fn generate(dir: &Path, env: &setup::Env, tools: &setup::BindgenTools) -> Result
     command
         .env("LIBCLANG_PATH", &tools.libclang_dir)
         .envs(env.for_cc());
-    // The wheel has libclang without clang's own headers (stddef.h); the compiler that is there has them.
+    // The wheel contains libclang without clang's headers (stddef.h); the installed compiler provides them.
     let compiler_include =
         process::stdout(Command::new("cc").arg("-print-file-name=include"), LIMIT)?;
     command.env(
@@ -109,7 +109,7 @@ fn generate(dir: &Path, env: &setup::Env, tools: &setup::BindgenTools) -> Result
     process::stdout(&mut command, LIMIT)
 }
 
-/// One argument per line; blank lines and `#` comments are for the reader.
+/// One argument per line; blank lines and `#` comments are ignored.
 fn arguments(text: &str, ucx: &str, ucc: &str) -> Vec<String> {
     text.lines()
         .map(str::trim_end)

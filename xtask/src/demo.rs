@@ -1,6 +1,6 @@
-//! The main job: the slides' workflow on two emulated nodes, in three schemes, with verified bytes.
+//! `cargo xtask demo`: the slides' workflow on two emulated nodes, in three schemes, with verified bytes.
 //!
-//! This file sets up, builds, and says what the schemes are; `xgvmi-demo orchestrate` does the rest.
+//! This file sets up, builds, and defines the schemes; `xgvmi-demo orchestrate` runs them.
 
 use crate::link::Link;
 use crate::matrix::versions::{self, VERSIONS, Version};
@@ -39,24 +39,24 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
 directory is target/demo/ucx-VERSION.";
 
-/// The emulator's cost profile: times of the commands as the slides give them.
+/// The emulator's cost profile: the slides' times of the commands.
 const PROFILE: &str = "bluefield3";
 
-/// Of the pool, made before the first transfer: one in use, and one that rests.
+/// Number of keys that the pool creates before the first transfer: one in use and one free.
 const KEYS_AT_OPEN: &str = "2";
 
-/// The whole run, beyond which something hangs: the demo takes less than a minute. The orchestrator stops first, since
-/// it can say where.
+/// Time limit of the whole run: the demo takes less than a minute. The orchestrator has a shorter limit, because it can
+/// report the step that hangs.
 const LIMIT: Duration = Duration::from_secs(240);
 const ORCHESTRATOR_LIMIT_S: u64 = 220;
 
-/// A cold build takes a minute or two; a machine that does other work, more.
+/// A build without a cache takes a minute or two; a loaded machine takes longer.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// One command of the emulator's; it answers in milliseconds.
+/// Time limit of one command of the emulator, which takes milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
 
-/// Name of a state directory, before the id of the process that made it.
+/// Prefix of a state directory's name; the id of the creating process follows.
 const STATE_PREFIX: &str = "xgvmi-demo-";
 
 /// Runs the demo with the arguments after `cargo xtask demo`.
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
             options.output_dir().join("logs").display()
         );
     }
-    // It has said what was wrong.
+    // The orchestrator has printed the error.
     Ok(if status.success() {
         ExitCode::SUCCESS
     } else {
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Sets up and builds side by side, as neither needs the other, and says meanwhile what is fetched and built.
+/// Runs set-up and build concurrently and reports their progress. Neither depends on the other.
 fn prepare(options: &Options) -> Result<(Env, PathBuf, Built)> {
     let _line = Line::start();
     let mut build = Build::start()?;
@@ -97,7 +97,7 @@ fn prepare(options: &Options) -> Result<(Env, PathBuf, Built)> {
         Ok((env, libraries))
     });
     progress::done(setup::PART);
-    // What was built is of use to the next run, even if the set-up failed.
+    // The next run can use the build even if the set-up has failed.
     let built = build.wait();
     let (env, libraries) = set_up?;
     Ok((env, libraries, built?))
@@ -131,7 +131,7 @@ impl Scheme {
         }
     }
 
-    /// The environment variables that make the difference.
+    /// Environment variables of the scheme.
     fn environment(self, plugin: &Path) -> Vec<(&'static str, OsString)> {
         match self {
             Self::Ksm => vec![("UCX_IB_XGVMI_UMR_ENABLE", "n".into())],
@@ -145,7 +145,7 @@ impl Scheme {
 }
 
 impl Options {
-    /// `None` when help was asked for.
+    /// `None` for a help request.
     fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
         use lexopt::prelude::{Long, Short, ValueExt as _};
         let mut options = Self {
@@ -175,7 +175,7 @@ impl Options {
     fn output_dir(&self) -> PathBuf {
         let usual = workspace::target_dir().join("demo");
         match self.ucx {
-            // A report of another UCX must not pass for the usual one.
+            // A report of another UCX must not replace the default report.
             Some(version) => usual.join(format!("ucx-{}", version.name)),
             None => usual,
         }
@@ -201,7 +201,7 @@ fn schemes(list: &str) -> Result<Vec<Scheme>> {
         .collect()
 }
 
-/// What the demo runs.
+/// Programs and libraries that the demo runs.
 #[derive(Debug)]
 struct Built {
     demo: PathBuf,
@@ -209,18 +209,18 @@ struct Built {
     plugin: PathBuf,
 }
 
-/// cargo at work.
+/// A running cargo.
 struct Build {
     command: Command,
     cargo: process::Group,
-    /// Reads what cargo says, to the end.
+    /// Reads cargo's output to the end.
     reader: Option<JoinHandle<String>>,
 }
 
 impl Build {
     const PART: &str = "build";
 
-    /// Starts to build what the demo runs, and no more.
+    /// Starts the build of the programs that the demo runs.
     fn start() -> Result<Self> {
         let mut command = Command::new("cargo");
         command.current_dir(workspace::root());
@@ -241,7 +241,7 @@ impl Build {
         })
     }
 
-    /// Passes the crates on to the line of progress. Returns all that cargo said.
+    /// Forwards crate names to the progress line. Returns cargo's whole output.
     fn follow(said: impl BufRead) -> String {
         let (mut text, mut crates) = (String::new(), 0);
         for line in said.lines().map_while(std::io::Result::ok) {
@@ -272,7 +272,7 @@ impl Build {
     }
 }
 
-/// The crate in a line of cargo's, such as `   Compiling clap v4.6.7`.
+/// The crate in a line of cargo's output, such as `   Compiling clap v4.6.7`.
 fn compiled(line: &str) -> Option<&str> {
     let (name, _) = line
         .trim_start()
@@ -321,7 +321,7 @@ fn orchestrate(
     if let Some(iterations) = &options.iterations {
         command.args(["--iterations", iterations]);
     }
-    // The caller's own UCX settings would make the schemes unlike what the report says they are.
+    // The caller's UCX settings would change the schemes that the report describes.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("UCX_") {
             command.env_remove(name);
@@ -333,8 +333,8 @@ fn orchestrate(
     command
 }
 
-/// The emulator's state directories, one per scheme so that each has devices and counters of its own; removed when
-/// dropped.
+/// The emulator's state directories, one per scheme, so that each has its own devices and counters. Dropping this value
+/// removes them.
 #[derive(Debug)]
 struct States {
     emulator: PathBuf,
@@ -342,8 +342,8 @@ struct States {
 }
 
 impl States {
-    /// Makes the directory that the state directories go into, in shared memory where there is such, and removes
-    /// what a demo that was killed has left there.
+    /// Creates the parent of the state directories, in shared memory if available, and removes directories that a
+    /// killed demo has left.
     fn make(emulator: &Path) -> Result<Self> {
         let shm = PathBuf::from("/dev/shm");
         let base = if shm.is_dir() {
@@ -375,7 +375,7 @@ impl Drop for States {
             if state.is_dir() {
                 let mut reset = Command::new(&self.emulator);
                 reset.args(["reset", "--state"]).arg(&state);
-                // What cannot be removed now is tried again by the next demo.
+                // The next demo retries a failed removal.
                 let _ = process::stdout(&mut reset, QUESTION);
             }
         }
@@ -383,7 +383,7 @@ impl Drop for States {
     }
 }
 
-/// Whether a file name is that of a directory whose maker has gone.
+/// Whether a directory belongs to a process that has ended.
 fn is_stale(name: &str) -> bool {
     name.strip_prefix(STATE_PREFIX)
         .and_then(|pid| pid.parse::<u32>().ok())

@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: Debian packages of the library, of what it is for, and of the emulator, checked, and tried from where they unpack.
+//! `cargo xtask dist`: builds Debian packages of the library, the offload and the emulator, checks them, and tests them
+//! in an unpacked tree.
 
 mod check;
 mod papers;
@@ -25,7 +26,7 @@ Each contains manual pages, completions, licences and a changelog. The command b
 identical bytes, dated by SOURCE_DATE_EPOCH or the last commit. It checks the contents as lintian would, unpacks the
 packages, and runs stock UCX with the unpacked library on the unpacked emulated device. Needs dpkg-deb.";
 
-/// A package is some ten megabytes to compress.
+/// Compressing a package of about ten megabytes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the packages go; `None` when help was asked for.
+/// Output directory of the packages; `None` for a help request.
 fn parse(arguments: Vec<String>) -> Result<Option<PathBuf>> {
     use lexopt::prelude::{Long, Short};
     let mut output = workspace::target_dir().join("dist");
@@ -73,12 +74,12 @@ fn parse(arguments: Vec<String>) -> Result<Option<PathBuf>> {
     Ok(Some(output))
 }
 
-/// What Debian calls a machine.
+/// Debian's names of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// As in a package's name.
+    /// Name in a package's file name.
     architecture: &'static str,
-    /// As in a library's path.
+    /// Name in a library's path.
     triplet: &'static str,
 }
 
@@ -104,7 +105,7 @@ impl Machine {
     }
 }
 
-/// Seconds since 1970 that everything is dated by.
+/// Timestamp of all files, in seconds since 1970.
 fn epoch() -> Result<u64> {
     if let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH") {
         let text = value.to_string_lossy();
@@ -120,7 +121,7 @@ fn epoch() -> Result<u64> {
     text.trim().parse().context("git's date")
 }
 
-/// Builds a package, twice.
+/// Builds a package twice.
 fn make(part: Part, built: &Path, machine: &Machine, epoch: u64, output: &Path) -> Result<PathBuf> {
     let Machine {
         architecture,
@@ -149,7 +150,7 @@ fn make(part: Part, built: &Path, machine: &Machine, epoch: u64, output: &Path) 
     Ok(package)
 }
 
-/// Unpacks the packages and has stock UCX load the library from there, over the device from there.
+/// Unpacks the packages and runs stock UCX with the unpacked library over the unpacked emulator.
 fn try_out(packages: &[PathBuf], machine: &Machine, env: &Env) -> Result<()> {
     let root = workspace::target_dir().join("stage/installed");
     let _ = fs::remove_dir_all(&root);
@@ -165,7 +166,7 @@ fn try_out(packages: &[PathBuf], machine: &Machine, env: &Env) -> Result<()> {
     let reset = process::stdout(reset.args(["reset", "--state"]).arg(&state), LIMIT);
     let said = said?;
     reset?;
-    // The device is seen, the library is called, and its options are UCX's.
+    // UCX finds the device, calls the library, and lists its options.
     for sign in [
         "mlx5_0:1",
         "calls this library by name",
@@ -190,7 +191,7 @@ fn load(layout: &Layout, state: &Path, emulator: &Path, env: &Env) -> Result<Str
     command
         .args(["run", "--as", "node0.host", "--state"])
         .arg(state);
-    // Behind what the emulator preloads.
+    // After the emulator's own preload.
     command.args([
         "--",
         "sh",

@@ -1,4 +1,4 @@
-//! `cargo xtask doctor`: one row per need, with what to do where it is not met. It changes nothing.
+//! `cargo xtask doctor`: prints one row per requirement, with a fix if it is not met. The command changes nothing.
 
 use crate::setup::{self, pins};
 use crate::{process, workspace};
@@ -17,19 +17,19 @@ Exits with 1 only if the demo cannot run here.";
 
 const QUESTION: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
-/// The emulator keeps its state in shared memory, and UCX a segment for each process.
+/// The emulator stores its state in shared memory, and UCX one segment per process.
 const SHM_MIB: u64 = 64;
-/// A debug and a release build of the workspace, as measured, with some room.
+/// Measured size of a debug and a release build of the workspace, with a margin.
 const BUILD_MIB: u64 = 3000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Ok,
-    /// Absent, and `cargo xtask setup` brings it.
+    /// Absent; `cargo xtask setup` installs it.
     Missing,
-    /// Works, but less well, or only a real device needs it.
+    /// Works with a disadvantage, or is required only for a real device.
     Note,
-    /// The main job cannot run until somebody mends this.
+    /// The demo cannot run until the user fixes this.
     Fix,
 }
 
@@ -38,7 +38,7 @@ struct Row {
     need: &'static str,
     state: State,
     found: String,
-    /// What to do; empty when all is well.
+    /// The fix; empty if the check passed.
     fix: String,
 }
 
@@ -174,7 +174,7 @@ fn rustc() -> Row {
     }
 }
 
-/// Compares dotted versions by number.
+/// Compares dotted versions numerically.
 fn at_least(version: &str, minimum: &str) -> bool {
     let numbers = |text: &str| -> Vec<u32> {
         text.split(['.', '-'])
@@ -251,7 +251,7 @@ fn shared_memory() -> Row {
     }
 }
 
-/// `setting` is the content of Yama's file, `None` on a kernel without Yama.
+/// `setting` is the content of Yama's file; `None` on a kernel without Yama.
 fn ptrace_scope(setting: Option<&str>) -> Row {
     const NEED: &str = "ptrace_scope";
     match setting.map(str::trim) {
@@ -271,7 +271,7 @@ fn ptrace_scope(setting: Option<&str>) -> Row {
     }
 }
 
-/// The emulated device moves data between processes with this call; some containers refuse it.
+/// The emulated device moves data between processes with this system call. Some containers block it.
 fn process_vm_readv() -> Row {
     const NEED: &str = "process_vm_readv";
     let (source, mut target) = ([0x5a_u8; 8], [0_u8; 8]);
@@ -283,8 +283,8 @@ fn process_vm_readv() -> Row {
         iov_base: source.as_ptr().cast_mut().cast(),
         iov_len: source.len(),
     };
-    // SAFETY: both vectors describe live arrays of that length in this very process; the kernel writes `target` only
-    // and reads `source` only, which its type here cannot say.
+    // SAFETY: both vectors describe live arrays of the given length in this process; the kernel only writes `target`
+    // and only reads `source`, which the type cannot express.
     let moved = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     if moved == 8 && source == target {
         Row::ok(NEED, "allowed")
@@ -304,7 +304,7 @@ fn locked_memory() -> Row {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the pointer is to a live rlimit of ours, which the call fills.
+    // SAFETY: the pointer refers to a live rlimit, which the call fills in.
     let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     if rc != 0 {
         return Row::not_ok(NEED, State::Note, "unknown", "");
@@ -337,18 +337,18 @@ fn disk(need: &'static str, path: &Path, wanted_mib: u64) -> Row {
 fn free_mib(path: &str) -> Option<u64> {
     let path = CString::new(path).ok()?;
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: `path` is a C string and `stat` has room for what the call writes.
+    // SAFETY: `path` is a C string and `stat` is large enough for the result.
     let rc = unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) };
     if rc != 0 {
         return None;
     }
-    // SAFETY: the call answered 0, so it filled the structure.
+    // SAFETY: the call returned 0, so it has filled in the structure.
     let stat = unsafe { stat.assume_init() };
     Some(stat.f_bavail * stat.f_frsize / MIB)
 }
 
 fn is_root() -> bool {
-    // SAFETY: geteuid(2) takes nothing, touches no memory and cannot fail.
+    // SAFETY: geteuid(2) has no parameters, accesses no memory and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: random bytes for the parsers of what users, peers and files say.
+//! `cargo xtask fuzz`: feeds random bytes to the parsers of users', peers' and files' input.
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
@@ -20,14 +20,14 @@ Needs a nightly compiler and cargo-fuzz. If they are missing, the command prints
 /// Directories of fuzz targets.
 const DIRS: [&str; 3] = ["bf-emu/fuzz", "xgvmi-offload/fuzz", "xgvmi-pool/fuzz"];
 const RUNS: u64 = 100_000;
-/// Longest input, in bytes: a few times the longest command.
+/// Maximum input length in bytes: a few times the longest command.
 const INPUT_BYTES_MAX: u32 = 2048;
-/// Memory of a target, in MiB.
+/// Memory limit of a target in MiB.
 const MEMORY_MIB_MAX: u32 = 1024;
 const TOOLCHAIN: &str = "nightly";
 const QUESTION: Duration = Duration::from_secs(30);
 
-/// A target and where it is.
+/// A target and its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     dir: &'static str,
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// All targets, by the manifests of their directories.
+/// All targets, from the manifests of their directories.
 fn targets(root: &Path) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for dir in DIRS {
@@ -88,7 +88,7 @@ fn targets(root: &Path) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-/// What is to be run, and how often; `None` if all was said already.
+/// Targets and number of runs; `None` if the request was answered already.
 fn parse(arguments: Vec<String>, all: &[Target]) -> Result<Option<(Vec<Target>, u64)>> {
     use lexopt::prelude::{Long, Short, Value, ValueExt as _};
     let (mut chosen, mut runs) = (Vec::new(), RUNS);
@@ -154,7 +154,7 @@ fn check_tools() -> Result<()> {
     }
 }
 
-/// Without a sanitizer: nearly all of it is safe code, and a device in the fuzzer's own process handles faults itself.
+/// Builds without a sanitizer: nearly all code is safe, and a device in the fuzzer's process handles faults itself.
 fn build(dir: &str, output: &Path) -> Result<()> {
     let mut command = cargo();
     command.args([
@@ -174,7 +174,7 @@ fn build(dir: &str, output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// True if nothing was found.
+/// True if the fuzzer found no fault.
 fn fuzz(target: &Target, output: &Path, runs: u64) -> Result<bool> {
     let name = format!("{}/{}", target.dir.replace('/', "-"), target.name);
     let (corpus, artifacts) = (
@@ -199,7 +199,7 @@ fn fuzz(target: &Target, output: &Path, runs: u64) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Programs are built below a directory that is named by the target triple.
+/// The programs are in a directory named after the target triple.
 fn find_program(built: &Path, name: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(built).ok()?.flatten();
     let mut programs = entries.map(|entry| entry.path().join("release").join(name));
@@ -210,7 +210,7 @@ fn build_dir(dir: &str, output: &Path) -> PathBuf {
     output.join("build").join(dir.replace('/', "-"))
 }
 
-/// The nightly cargo, whatever runs this.
+/// The nightly cargo, independent of the toolchain that runs xtask.
 fn cargo() -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());

@@ -1,4 +1,4 @@
-//! `cargo xtask install`: the library where UCX looks for modules, and the command, below a prefix.
+//! `cargo xtask install`: installs the library into UCX's module directory, and the command, below a prefix.
 
 use crate::stage::{self, LIBRARY, Layout, Part};
 use crate::workspace;
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The prefix; `None` when help was asked for.
+/// The prefix; `None` for a help request.
 fn parse(arguments: Vec<String>) -> Result<Option<PathBuf>> {
     use lexopt::prelude::{Long, Short};
     let mut prefix = None;

@@ -1,4 +1,4 @@
-//! What the ports of the emulated device are connected to, as `bf-emu run --link` names it.
+//! Link layers of the emulated device's ports, by the names of `bf-emu run --link`.
 
 use anyhow::{Context, Result};
 
@@ -25,7 +25,7 @@ impl Link {
         }
     }
 
-    /// The link of this name.
+    /// Parses a link's name.
     pub(crate) fn named(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|link| link.name() == name);
         found.with_context(|| {

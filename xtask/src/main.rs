@@ -1,4 +1,5 @@
-//! `cargo xtask`: set-up, demo, test, matrix, doctor, bindgen. One file per job; this one only dispatches.
+//! `cargo xtask`: set-up, demo, test, matrix, doctor, bindgen. Each command has its own file; this file only
+//! dispatches.
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool answers on standard output"

@@ -1,6 +1,7 @@
-//! `cargo xtask matrix`: the library in each stock UCX, by each door, with each kind of peer, over the emulated device.
+//! `cargo xtask matrix`: tests the library in each stock UCX, with each way of loading and each kind of peer, over the
+//! emulated device.
 //!
-//! This file fetches, builds and starts; the cells themselves are `uct-plugin/examples/matrix`.
+//! This file fetches, builds and starts. `uct-plugin/examples/matrix` contains the cells.
 
 pub(crate) mod versions;
 
@@ -34,7 +35,7 @@ UCX (docs/DEFECTS.md) without the library and checks that they do not occur with
 
 Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or the failure.";
 
-/// What goes wrong on purpose for the cells of the defects, on which function, by the emulator's rules.
+/// Injected faults of the defect cells, and their functions, in the emulator's rule syntax.
 const FAULTS: [(&str, &str, &str); 6] = [
     (
         "connect",
@@ -64,29 +65,29 @@ const FAULTS: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// Cells that run over every link: the bytes, and that the pool serves the exports and not UCX's own path.
+/// Cells that run over every link: they check the bytes, and that the pool and not UCX's own path serves the exports.
 const LINK_CELLS: [&str; 3] = [
     " preload export and import",
     " preload numbers in xgvmi stat",
     " preload announced keys",
 ];
 
-/// Cells of a link that is asked for.
+/// Cells of a requested link.
 const PRELOAD_CELLS: &str = " preload ";
 
-/// How the system's own UCX is asked for.
+/// Argument that selects the system's own UCX.
 pub(crate) const DISTRIBUTION: &str = "distribution";
 
-/// All cells take two minutes on an idle machine, several times that on a busy one.
+/// All cells take two minutes on an idle machine, and several times that on a busy one.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// One command of the emulator's; it answers in milliseconds.
+/// Time limit of one command of the emulator, which takes milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
 
-/// Name of a state directory, before the id of the process that made it.
+/// Prefix of a state directory's name; the id of the creating process follows.
 const STATE_PREFIX: &str = "xgvmi-matrix-";
 
-/// Name of a link to the build's output, likewise.
+/// Prefix of the name of a link to the build's output; the process id follows.
 const LINK_PREFIX: &str = "xgvmi-matrix-build-";
 
 /// One cell.
@@ -96,7 +97,7 @@ pub(crate) struct Row {
     pub(crate) link: Link,
     pub(crate) door: String,
     pub(crate) case: String,
-    /// What failed, if anything did.
+    /// The failure, if the cell failed.
     pub(crate) failure: Option<String>,
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    // An old report must not speak for this run.
+    // An old report must not count for this run.
     let _ = fs::remove_file(report());
     let env = setup::ensure()?;
     let built = Built::make()?;
@@ -153,7 +154,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Runs all cells with a UCX that is not one of the known stock ones; `words` say what is different about it.
+/// Runs all cells with a UCX that is not one of the known stock versions; `words` describe its differences.
 pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<Vec<Row>> {
     let _ = fs::remove_file(report());
     let env = setup::ensure()?;
@@ -168,7 +169,7 @@ pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<
         bail!("the matrix did not end within {} s", LIMIT.as_secs());
     }
     let rows = read(&report())?;
-    // Without a cell that says why, something else went wrong.
+    // Without a failed cell, the cause is elsewhere.
     if !status.success() && rows.iter().all(|row| row.failure.is_none()) {
         bail!("the matrix: {status}");
     }
@@ -191,7 +192,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
             text.with_context(|| format!("a row without {name}: {row}"))
         };
         let result = text("result")?;
-        // The cells themselves do not know what they run over.
+        // The cells do not know their link.
         let link = row["link"]
             .as_str()
             .map_or(Ok(Link::default()), Link::named)?;
@@ -222,14 +223,14 @@ fn write(path: &Path, rows: &[Row]) -> Result<()> {
 #[derive(Debug)]
 struct Options {
     versions: Vec<&'static Version>,
-    /// The system's own UCX as well.
+    /// Also test the system's own UCX.
     distribution: bool,
     only: Vec<String>,
     link: Option<Link>,
 }
 
 impl Options {
-    /// `None` when help was asked for.
+    /// `None` for a help request.
     fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
         use lexopt::prelude::{Long, Short, ValueExt as _};
         let (mut versions, mut only, mut distribution) = (Vec::new(), Vec::new(), false);
@@ -259,7 +260,7 @@ impl Options {
         }))
     }
 
-    /// What the cells run over, and the words that choose them; none chooses all.
+    /// Links to test, each with the words that select its cells; no words select all.
     fn links(&self) -> Vec<(Link, Vec<String>)> {
         let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let only = || self.only.clone();
@@ -285,10 +286,10 @@ fn version(name: &str) -> Result<&'static Version> {
     })
 }
 
-/// A version with its libraries' directory, and one with the reason why it is not there.
+/// Fetched versions with their library directories, and missing versions with the reason.
 type Fetched = (Vec<(&'static str, PathBuf)>, Vec<(&'static str, String)>);
 
-/// Tries each version even when another could not be fetched.
+/// Tries every version even if one fails.
 fn fetch(versions: &[&'static Version], env: &Env) -> Result<Fetched> {
     let cache = Cache::open()?;
     let (mut there, mut missing) = (Vec::new(), Vec::new());
@@ -301,13 +302,13 @@ fn fetch(versions: &[&'static Version], env: &Env) -> Result<Fetched> {
     Ok((there, missing))
 }
 
-/// What the matrix runs.
+/// Programs and libraries that the matrix runs.
 #[derive(Debug)]
 struct Built {
     cells: PathBuf,
     emulator: PathBuf,
     library: PathBuf,
-    /// The library as a debug build.
+    /// The library as a debug build, for injected panics.
     panicking: PathBuf,
     /// A directory with the library under the names by which UCX looks for plugins.
     plugins: PathBuf,
@@ -330,7 +331,7 @@ impl Built {
                 "xgvmi-cli",
             ],
             &["--release", "-p", "uct-plugin", "--example", "matrix"],
-            // Only a debug build can be made to panic.
+            // Only a debug build supports injected panics.
             &["-p", "uct-plugin", "--lib"],
         ];
         for what in builds {
@@ -351,7 +352,7 @@ impl Built {
         let plugins = output_dir().join("plugins");
         fs::create_dir_all(&plugins)
             .with_context(|| format!("cannot make {}", plugins.display()))?;
-        // UCX asks for the ending of its own libucs, which is one of these.
+        // UCX uses the suffix of its own libucs, which is one of these.
         for ending in ["so.0", "so.0.0.0"] {
             let plugin = plugins.join(format!("libuct_ib_mlx5_xgvmi.{ending}"));
             fs::copy(&library, &plugin)
@@ -373,8 +374,8 @@ impl Built {
         })
     }
 
-    /// The same by way of a link to the build's output: the loader takes no path with spaces or colons for a
-    /// preload, and that of a workspace may have some.
+    /// The same paths through a link to the build's output: the loader does not accept preload paths with spaces or
+    /// colons, and a workspace path may contain them.
     fn through(&self, link: &Path) -> Self {
         let target = workspace::target_dir();
         let moved = |path: &Path| {
@@ -428,7 +429,7 @@ fn cells(
     for only in only {
         command.arg("--only").arg(only);
     }
-    // The caller's own UCX settings would make the cells unlike what the report says they are.
+    // The caller's UCX settings would change the cells that the report describes.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("UCX_") {
             command.env_remove(name);
@@ -442,13 +443,13 @@ fn cells(
         if let Some(more) = &behind {
             dirs = format!("{dirs}:{more}");
         }
-        // That it is there, was seen when it was fetched.
+        // The fetch has checked that the file exists.
         let libucp = versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0"));
         command.arg("--ucx");
         command.arg(format!("{version}={}={dirs}", libucp.display()));
     }
     command.envs(verbs);
-    // The emulator would look for it where the link leads to.
+    // The emulator would search at the link's target.
     let preload = built.emulator.with_file_name("libbfemu_preload.so");
     command.env("BFEMU_PRELOAD", preload);
     command
@@ -458,7 +459,7 @@ fn output_dir() -> PathBuf {
     workspace::target_dir().join("matrix")
 }
 
-/// The emulator's state directory, in shared memory where there is such; removed when dropped.
+/// The emulator's state directory, in shared memory if available. Dropping this value removes it.
 #[derive(Debug)]
 struct State {
     emulator: PathBuf,
@@ -468,7 +469,7 @@ struct State {
 }
 
 impl State {
-    /// Names the directory, and removes what a run that was killed has left.
+    /// Chooses the directory's name and removes leftovers of killed runs.
     fn make(emulator: &Path) -> Result<Self> {
         let shm = PathBuf::from("/dev/shm");
         let base = if shm.is_dir() {
@@ -497,7 +498,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // What cannot be removed now is tried again by the next run.
+        // The next run retries a failed removal.
         let _ = fs::remove_file(&self.link);
         if self.dir.is_dir() {
             let mut reset = Command::new(&self.emulator);
@@ -508,7 +509,7 @@ impl Drop for State {
     }
 }
 
-/// Who has made the directory or link of this name, if it is gone.
+/// The id of the process that created the directory or link, if that process has ended.
 fn stale(name: &str) -> Option<u32> {
     let pid = name
         .strip_prefix(LINK_PREFIX)

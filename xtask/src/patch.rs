@@ -1,5 +1,5 @@
-//! `cargo xtask patch`: the patches for those who own a UCX tree, put on a copy of it, and judged by the matrix where it
-//! was installed. How UCX is built is UCX's business and its builder's, not this command's.
+//! `cargo xtask patch`: applies the patches to a copy of a UCX tree, and tests an installation of a patched tree with
+//! the matrix. The command does not build UCX.
 
 mod series;
 
@@ -24,12 +24,12 @@ then finds the library in a module directory, without a preload.
 
 Both may be given. See patches/README.md.";
 
-/// Names the tree.
+/// Path of the UCX tree.
 pub(crate) const ENV_SOURCE: &str = "XGVMI_UCX_SRC";
-/// Names an installation of a patched tree.
+/// Path of an installation of a patched tree.
 pub(crate) const ENV_BUILT: &str = "XGVMI_UCX_BUILT";
 
-/// One command of git or tar on a tree of some thousand files.
+/// Time limit of one git or tar command on a tree of several thousand files.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// The directory that the variable names, if it is set.
+/// The directory in the variable, if it is set.
 pub(crate) fn named_by(variable: &str) -> Result<Option<PathBuf>> {
     let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else {
         return Ok(None);
@@ -79,7 +79,7 @@ pub(crate) fn named_by(variable: &str) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// Copies the tree and puts its patches on the copy.
+/// Copies the tree and applies its patches to the copy.
 pub(crate) fn apply(source: &Path) -> Result<(Target, PathBuf)> {
     let (target, changes) = recognise(source)?;
     let copy = workspace::target_dir().join("patch").join(target.name);
@@ -126,7 +126,7 @@ pub(crate) fn judge(prefix: &Path) -> Result<Vec<matrix::Row>> {
     matrix::run_on(target.version, &libraries, &words)
 }
 
-/// Finds the series whose files are as the tree has them.
+/// Finds the series whose original files match the tree.
 fn recognise(source: &Path) -> Result<(Target, Vec<Change>)> {
     let mut reasons = Vec::new();
     for target in TARGETS {
@@ -154,7 +154,7 @@ fn recognise(source: &Path) -> Result<(Target, Vec<Change>)> {
     )
 }
 
-/// A git work tree must be as it was committed: the copy is made of that.
+/// Checks that a git work tree has no changes, because the copy contains the committed files.
 fn check_clean(source: &Path) -> Result<()> {
     if !source.join(".git").exists() {
         return Ok(());
@@ -170,7 +170,7 @@ fn check_clean(source: &Path) -> Result<()> {
     }
 }
 
-/// Makes the copy anew.
+/// Replaces the copy.
 fn copy_tree(source: &Path, copy: &Path) -> Result<()> {
     let what = || format!("cannot copy {} to {}", source.display(), copy.display());
     if copy.starts_with(source) {
@@ -185,7 +185,7 @@ fn copy_tree(source: &Path, copy: &Path) -> Result<()> {
     } else {
         "tar --create ."
     };
-    // Both ends must succeed, so not a pipe of a plain shell.
+    // Both commands must succeed, so the code does not use a plain shell's pipe.
     let archive = copy.with_extension("tar");
     let script = format!("{pack} >\"$1\" && tar --extract --file \"$1\" --directory \"$2\"");
     let mut command = Command::new("sh");
@@ -196,7 +196,7 @@ fn copy_tree(source: &Path, copy: &Path) -> Result<()> {
     copied.with_context(what)
 }
 
-/// The number that git gives to the file's contents; `None` if there is no file.
+/// Git's object id of the file's contents; `None` if there is no file.
 fn number_of(file: &Path) -> Result<Option<String>> {
     if !file.is_file() {
         return Ok(None);
@@ -207,7 +207,7 @@ fn number_of(file: &Path) -> Result<Option<String>> {
     Ok(Some(number.trim().to_owned()))
 }
 
-/// Runs git on a directory; never takes this project's own repository for it, and writes nothing there but files.
+/// Runs git in a directory. It never uses this project's own repository, and writes only files.
 fn git(dir: &Path, words: &[&str]) -> Result<String> {
     let mut command = Command::new("git");
     command.current_dir(dir).args(words);

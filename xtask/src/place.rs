@@ -1,5 +1,5 @@
-//! Namespaces of one's own, for programs that must run below another root: the tree of another Debian suite. Only the
-//! loopback interface is in them, and what is mounted there goes with the last process.
+//! Private namespaces for programs that need another root: the tree of another Debian suite. They contain only the
+//! loopback interface, and their mounts end with the last process.
 
 use crate::process::{self, Running};
 use crate::setup::tree::UccTree;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A dozen mounts.
+/// Time limit for about a dozen mounts.
 const MOUNTING: Duration = Duration::from_secs(30);
-/// The keeper ends after this time if nobody ends it.
+/// The process that holds the namespaces ends after this time at the latest.
 const KEEP_S: &str = "7200";
 
-/// The mounts: `$1` is the new root, `$2` the tree, the rest are directories to be seen under the same names. Python
-/// brings the loopback interface up where iproute2 is absent.
+/// Script for the mounts: `$1` is the new root, `$2` the tree, the rest are directories that keep their paths. Python
+/// enables the loopback interface if iproute2 is absent.
 const MOUNTS: &str = r#"
 set -e
 mount --make-rprivate /
@@ -34,7 +34,7 @@ echo ready
 exec sleep "$KEEP_S"
 "#;
 
-/// Namespaces with a tree as a second root. Gone when dropped and all programs in it have ended.
+/// Namespaces with a tree as a second root. They end when this value is dropped and all their programs have ended.
 pub(crate) struct Place {
     keeper: Running,
     root: PathBuf,
@@ -42,14 +42,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Makes the namespaces. `dir` is a directory for the mount point.
+    /// Creates the namespaces. `dir` is a directory for the mount point.
     ///
     /// # Errors
     /// The system does not allow it.
     pub(crate) fn new(tree: &UccTree, dir: &Path, cache: &Path) -> Result<Self> {
         let root = dir.join(format!("root-{}", std::process::id()));
         fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
-        // SAFETY: geteuid(2) takes nothing, touches no memory and cannot fail.
+        // SAFETY: geteuid(2) has no parameters, accesses no memory and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
         let mut command = Command::new("unshare");
         if !is_root {
@@ -77,7 +77,7 @@ impl Place {
         })
     }
 
-    /// A program of this machine, in the namespaces.
+    /// A program of this machine inside the namespaces.
     pub(crate) fn outside(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -90,7 +90,7 @@ impl Place {
         command
     }
 
-    /// A program of the tree, with an environment of its own: nothing is inherited but what `variables` name.
+    /// A program of the tree with only the environment in `variables`.
     pub(crate) fn inside(&self, variables: &[(String, String)], program: &str) -> Command {
         let mut command = self.outside("chroot");
         command

@@ -1,4 +1,5 @@
-//! Child processes with a limit: each in a process group of its own, ended by the recorded group id, never by name.
+//! Child processes with a time limit. Each has its own process group, which is ended by the recorded group id, not by
+//! name.
 
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -11,16 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Lines of a failed command that are shown.
+/// Number of output lines of a failed command to show.
 const SAID_MAX: usize = 20;
 
-/// What a finished child left behind.
+/// Result of a finished child.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) status: ExitStatus,
     pub(crate) timed_out: bool,
     pub(crate) seconds: f64,
-    /// Standard output and standard error in the order in which they were written.
+    /// Standard output and standard error in the order of the writes.
     pub(crate) output: String,
 }
 
@@ -29,7 +30,7 @@ impl Done {
         self.status.success() && !self.timed_out
     }
 
-    /// How it ended, in words.
+    /// Describes how the child ended.
     pub(crate) fn verdict(&self) -> String {
         if self.timed_out {
             format!("stopped at its limit after {:.0} s", self.seconds)
@@ -46,12 +47,12 @@ pub(crate) fn is_installed(program: &str) -> bool {
     })
 }
 
-/// Runs `command` to its end or to `limit`, and keeps what it wrote. Standard input is empty.
+/// Runs `command` to its end or to `limit` and captures its output. Standard input is empty.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
     Running::spawn(command)?.wait(limit)
 }
 
-/// Runs `command` and returns its standard output alone; a failure shows the command line and all it wrote.
+/// Runs `command` and returns its standard output. An error contains the command line and the output.
 pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
     let line = shown(command);
     command
@@ -68,7 +69,7 @@ pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
         bail!("`{line}` did not end within {} s", limit.as_secs());
     }
     if !status.success() {
-        // Tools retry and repeat themselves; why they gave up stands at the end.
+        // Tools retry and repeat messages; the final cause is at the end.
         let said: Vec<&str> = out.lines().chain(err.lines()).collect();
         bail!(
             "`{line}`: {status}\n{}",
@@ -78,7 +79,7 @@ pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
     Ok(out)
 }
 
-/// Asks `condition` again and again until it holds; false when `limit` came first.
+/// Polls `condition` until it holds; returns false after `limit`.
 pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(1);
@@ -88,13 +89,13 @@ pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -
             return false;
         }
         std::thread::sleep(pause.min(left));
-        // Quick answers come in milliseconds; long waits need no busy asking.
+        // Quick events take milliseconds; long waits need no frequent polling.
         pause = (pause * 2).min(Duration::from_millis(50));
     }
     true
 }
 
-/// A child that runs beside the caller; killed with its whole group when dropped.
+/// A child that runs concurrently. Dropping it kills its whole group.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) group: Group,
@@ -103,7 +104,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts `command` with an empty standard input, and keeps what it writes on both streams, in order.
+    /// Starts `command` with an empty standard input and captures both output streams in order.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let (reader, writer) = std::io::pipe().context("pipe for a child's output")?;
         command
@@ -112,7 +113,7 @@ impl Running {
             .stderr(writer);
         let started = Instant::now();
         let group = Group::spawn(command);
-        // The command holds write ends of the pipe: without them the reader sees the end of file.
+        // The command holds write ends of the pipe. After they are closed, the reader sees the end of file.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self {
             group: group?,
@@ -121,15 +122,15 @@ impl Running {
         })
     }
 
-    /// What it has written so far.
+    /// Output so far.
     pub(crate) fn said(&self) -> String {
         self.output.text()
     }
 
-    /// Waits for the end, or ends it at `limit` from now.
+    /// Waits for the end of the child, or ends it after `limit`.
     pub(crate) fn wait(mut self, limit: Duration) -> Result<Done> {
         let (status, timed_out) = self.group.wait(limit)?;
-        // Grandchildren that outlive the child would keep the pipe open: the group ends with its leader.
+        // Grandchildren that outlive the child would keep the pipe open, so the whole group is ended.
         self.group.kill();
         let output = self.output.finish();
         Ok(Done {
@@ -141,7 +142,7 @@ impl Running {
     }
 }
 
-/// What comes out of a pipe, read beside the caller.
+/// Output of a pipe, read by a separate thread.
 #[derive(Debug)]
 pub(crate) struct Collected {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -155,7 +156,7 @@ impl Collected {
         let reader = std::thread::spawn(move || {
             let Some(mut pipe) = pipe else { return };
             let mut chunk = [0; 8192];
-            // What came before an error is still worth showing.
+            // Output before a read error is still useful.
             while let Ok(count @ 1..) = pipe.read(&mut chunk) {
                 if let Ok(mut bytes) = sink.lock() {
                     bytes.extend_from_slice(&chunk[..count]);
@@ -165,13 +166,13 @@ impl Collected {
         Self { bytes, reader }
     }
 
-    /// All of it, once the writers are gone. One that left its group may hold the pipe open: it is not waited for.
+    /// The whole output, after the writers have ended. Does not wait for a writer that has left its group.
     fn finish(self) -> String {
         wait_until(Duration::from_secs(5), || self.reader.is_finished());
         self.text()
     }
 
-    /// What has come so far.
+    /// Output so far.
     pub(crate) fn text(&self) -> String {
         let bytes = self
             .bytes
@@ -182,7 +183,7 @@ impl Collected {
     }
 }
 
-/// The full command line, to copy into a shell: environment first, then program and arguments.
+/// The full command line in shell syntax: environment first, then program and arguments.
 pub(crate) fn shown(command: &Command) -> String {
     let quote = |s: &std::ffi::OsStr| {
         let s = s.to_string_lossy();
@@ -206,33 +207,33 @@ pub(crate) fn shown(command: &Command) -> String {
     line
 }
 
-/// Makes an interrupt (Ctrl-C, a CI cancel) end every running group before this process goes.
+/// Installs a handler that ends every running group on an interrupt (Ctrl-C, a CI cancel) before this process ends.
 pub(crate) fn end_children_on_signal() {
     extern "C" fn handler(_signal: libc::c_int) {
         for slot in &RUNNING {
             let group = slot.load(Ordering::Relaxed);
             if group > 0 {
-                // SAFETY: kill(2) and _exit(2) are async-signal-safe and take plain integers; the group id was
-                // recorded by us and is removed before its leader is reaped.
+                // SAFETY: kill(2) and _exit(2) are async-signal-safe and take plain integers; this process recorded the
+                // group id and removes it before it reaps the leader.
                 unsafe { libc::kill(-group, libc::SIGKILL) };
             }
         }
-        // SAFETY: as above; nothing after this line runs.
+        // SAFETY: as above; no code after this line runs.
         unsafe { libc::_exit(130) };
     }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler: extern "C" fn(libc::c_int) = handler;
-        // SAFETY: the handler has the signature which signal(2) asks for, lives for ever, and calls only
+        // SAFETY: the handler has the signature that signal(2) requires, lives as long as the process, and calls only
         // async-signal-safe functions.
         unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
 }
 
-/// Where emulated machine rooms are made: in memory, where no disk writes them back.
+/// Directory of emulator states: in memory, so no disk writes them back.
 pub(crate) const ROOMS: &str = "/dev/shm";
 
-/// Removes the directories PREFIX-PID-... in `place` whose process has ended without doing so: one that was stopped at
-/// its limit, say.
+/// Removes the directories PREFIX-PID-... in `place` whose process has ended without removing them, for example at its
+/// time limit.
 pub(crate) fn sweep(place: &Path, prefix: &str) {
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -241,16 +242,16 @@ pub(crate) fn sweep(place: &Path, prefix: &str) {
             .and_then(|name| name.strip_prefix(prefix)?.strip_prefix('-'));
         let number = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         if number.is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists()) {
-            // What cannot be removed is somebody else's.
+            // A directory that cannot be removed belongs to another user.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Process groups that run now. The limit is far above what this tool ever starts at once (four, in the demo).
+/// Process groups that run now. The size is far above the maximum number of concurrent groups (four, in the demo).
 static RUNNING: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 
-/// A child that leads its own process group; killed and reaped when dropped.
+/// A child that leads its own process group. Dropping it kills and reaps the child.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) child: Child,
@@ -281,12 +282,12 @@ impl Group {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for the leader; true means that the limit struck and the group was ended.
+    /// Waits for the leader. Returns true if the limit has expired and the group was ended.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<(ExitStatus, bool)> {
         if wait_until(limit, || self.has_ended()) {
             return Ok((self.child.wait()?, false));
         }
-        // First a request: a child with groups of its own passes that on.
+        // SIGTERM first: a child with its own groups forwards it.
         // SAFETY: as in `kill`.
         unsafe { libc::kill(-self.id, libc::SIGTERM) };
         wait_until(Duration::from_secs(2), || {
@@ -296,10 +297,10 @@ impl Group {
         Ok((self.child.wait()?, true))
     }
 
-    /// Ends everything in the group. Harmless when all of it has gone.
+    /// Ends all processes of the group. No effect if all have ended.
     pub(crate) fn kill(&mut self) {
-        // SAFETY: kill(2) takes plain integers. The group id is the pid of a child of ours; a group id is not reused
-        // while a member lives, and an empty group only answers ESRCH.
+        // SAFETY: kill(2) takes plain integers. The group id is the pid of a child of this process; it is not reused
+        // while a member lives, and an empty group only returns ESRCH.
         unsafe { libc::kill(-self.id, libc::SIGKILL) };
     }
 }
@@ -345,7 +346,7 @@ mod tests {
         .unwrap();
         assert!(done.timed_out, "{done:?}");
         let grandchild = done.output.trim();
-        // Killed, it goes when it next gets a processor: gone, or a zombie that waits for its new parent.
+        // After SIGKILL the process is gone, or a zombie that waits for its new parent.
         let mut stat = String::new();
         let gone = wait_until(Duration::from_secs(20), || {
             stat = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
@@ -356,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_process_that_left_the_group_is_not_waited_for() {
-        // The substitution ends when the other closes its standard output, which is after it has left.
+        // The substitution ends when the other process closes its standard output, after it has left the group.
         let leave = "x=$(setsid sh -c 'echo left >&2; exec sleep 20 >&-' &)";
         let done = run(&mut sh(leave), Duration::from_secs(10)).unwrap();
         assert!(done.ok() && done.seconds < 15.0, "{done:?}");

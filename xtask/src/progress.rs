@@ -1,13 +1,13 @@
-//! What the tool is doing at the moment: one line on a terminal, a log line for each change elsewhere.
+//! Reports the current activity: one line on a terminal, otherwise a log line for each change.
 //!
-//! Set-up and build run side by side, so the line has one part for each. Without [`Line`], a note is a log line.
+//! Set-up and build run concurrently, so the line has one part for each. Without [`Line`], a note is a log line.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Frequent notes become a log line this often where there is no terminal.
+/// Minimum interval between log lines of frequent notes without a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -22,16 +22,16 @@ struct State {
 }
 
 fn state() -> MutexGuard<'static, Option<State>> {
-    // A panic while the line was written leaves nothing half done that matters.
+    // A panic during a write of the line leaves no inconsistent state.
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The line, which is there until this is dropped.
+/// The line. Dropping this value removes it.
 #[derive(Debug)]
 pub(crate) struct Line(());
 
 impl Line {
-    /// Starts the line.
+    /// Shows the line.
     pub(crate) fn start() -> Self {
         *state() = Some(State {
             on_terminal: stderr().is_terminal(),
@@ -53,7 +53,7 @@ impl Drop for Line {
     }
 }
 
-/// Says that `part` does something new.
+/// Reports a new activity of `part`.
 pub(crate) fn note(part: &'static str, text: &str) {
     let mut state = state();
     match state.as_mut() {
@@ -63,7 +63,7 @@ pub(crate) fn note(part: &'static str, text: &str) {
     }
 }
 
-/// As [`note`], for what changes often: without a terminal only some of it is logged.
+/// As [`note`], for frequent changes: without a terminal, only some of them are logged.
 pub(crate) fn note_often(part: &'static str, text: &str) {
     let mut state = state();
     let Some(state) = state.as_mut() else {
@@ -76,7 +76,7 @@ pub(crate) fn note_often(part: &'static str, text: &str) {
     }
 }
 
-/// Says that `part` is done.
+/// Reports the end of `part`.
 pub(crate) fn done(part: &'static str) {
     let mut state = state();
     let Some(state) = state.as_mut() else {
@@ -98,7 +98,7 @@ impl State {
 
     fn draw(&self) {
         erase();
-        // A closed terminal is no reason to stop.
+        // A failed write to the terminal is ignored.
         let _ = write!(stderr(), "{}", self.text());
     }
 
@@ -112,7 +112,7 @@ impl State {
             self.began.elapsed().as_secs(),
             parts.join(" | ")
         );
-        // A line that wraps cannot be erased.
+        // A wrapped line cannot be erased.
         line.chars().take(100).collect()
     }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask results`: measures, commits the reports to `docs/results`, and writes the generated parts of the
+//! `cargo xtask results`: measures, copies the reports to `docs/results`, and writes the generated parts of the
 //! documents from them.
 
 mod blocks;
@@ -45,9 +45,9 @@ Generated parts of documents:
 FUNCTION is count, sum, min, max or range, over all rows. FORM is .N (digits behind the point), ',' (thousands), us
 (nanoseconds as microseconds), k.N (a thousandth, with N digits), % (a share) or size (bytes). A VALUE with spaces stands in double quotes.";
 
-/// The whole run.
+/// Time limit of the whole run.
 const BUDGET: Duration = Duration::from_secs(25 * 60);
-/// `date` and `git` answer at once.
+/// Time limit of `date` and `git`.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None` when help was asked for.
+    /// `None` for a help request.
     fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
         use lexopt::prelude::{Long, Short, ValueExt as _};
         let (mut mode, mut only) = (Mode::Run, Vec::new());
@@ -89,7 +89,7 @@ impl Options {
         Ok(Some(Self { mode, only }))
     }
 
-    /// Whether the command of a report that is wanted runs, or only its file is taken.
+    /// Whether to run the command of a requested report, or only to take its file.
     fn runs(&self, report: &Report) -> bool {
         !report.only_by_name || !self.only.is_empty()
     }
@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Runs the command of a report in what is left of the whole time. Its output goes to a file.
+/// Runs the command of a report within the remaining time. Its output goes to a file.
 fn make(report: &Report, target: &Path, start: Instant) -> Result<()> {
     let left = BUDGET.saturating_sub(start.elapsed()).min(report.limit);
     if left.is_zero() {
@@ -157,7 +157,7 @@ fn make(report: &Report, target: &Path, start: Instant) -> Result<()> {
     fs::create_dir_all(&place).with_context(|| format!("making {}", place.display()))?;
     let log = place.join(format!("{}.log", report.name));
     let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-    // Another run's report must not pass for this one's.
+    // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(target.join(report.file));
     let program = std::env::current_exe().context("where is this program?")?;
     let mut command = Command::new(program);
@@ -179,14 +179,14 @@ fn make(report: &Report, target: &Path, start: Instant) -> Result<()> {
         began.elapsed().as_secs(),
         report.shown()
     );
-    // A report of a promise that was not kept is a report.
+    // A command that fails because a promise is not kept still writes a report.
     if !status.success() && !target.join(report.file).exists() {
         bail!("`{}`: {status}; see {}", report.shown(), log.display());
     }
     Ok(())
 }
 
-/// Copies what a command has left. False if there is nothing.
+/// Copies the files that a command has written. False if there are none.
 fn collect(report: &Report, target: &Path, place: &Path) -> Result<bool> {
     let file = target.join(report.file);
     let text = match fs::read_to_string(&file) {
@@ -224,7 +224,7 @@ fn written(file: &Path) -> Result<String> {
 /// The committed reports.
 ///
 /// # Errors
-/// If one of them is not JSON.
+/// One of them is not JSON.
 pub(crate) fn committed_reports(tree: &Tree) -> Result<Reports> {
     let mut reports = Reports::default();
     for file in &tree.files {

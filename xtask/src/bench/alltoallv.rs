@@ -1,8 +1,9 @@
-//! `cargo xtask bench alltoallv`: the offloaded alltoallv with temporary buffers, its schemes taking turns, as
-//! `target/bench/alltoallv.json` and `.svg`.
+//! `cargo xtask bench alltoallv`: measures the offloaded alltoallv with temporary buffers, with the schemes in
+//! rotation, and writes `target/bench/alltoallv.json` and `.svg`.
 //!
-//! Two emulated nodes, each with four ranks on its host and two service processes on its DPU. Each run of a scheme at a
-//! size is a job of its own, so that its first iteration is a first one; the service processes of a scheme stay.
+//! The bench uses two emulated nodes, each with four ranks on its host and two service processes on its DPU. Each run
+//! of a scheme at a size is a separate job, so its first iteration is a cold one. The service processes of a scheme
+//! keep running.
 
 use super::pool::State;
 use crate::process::{self, Running, shown};
@@ -27,31 +28,31 @@ Usage: cargo xtask bench alltoallv [-- OPTIONS]
   --schemes LIST    ksm, stock, xgvmi and xgvmi+batched, which is xgvmi with
                     UCX_XGVMI_INVALIDATE=batched [default: all]";
 
-/// The emulator's cost profile: times of the commands as the slides give them.
+/// The emulator's cost profile: the slides' times of the commands.
 const PROFILE: &str = "bluefield3";
 const NODES: usize = 2;
 const RANKS_PER_NODE: &str = "4";
 const SERVICES_PER_NODE: usize = 2;
-/// The same machine, in the options of the scale model.
+/// The same machine, as options of the scale model.
 pub(super) const MACHINE: [&str; 6] = ["--nodes", "2", "--ppn", RANKS_PER_NODE, "--sps", "2"];
 const _: () = assert!(NODES == 2 && SERVICES_PER_NODE == 2);
-/// UCX registers each buffer twice on some processors, and once on others; here it is once, as in the table that the
-/// profile is made of.
+/// UCX registers each buffer twice on some processors and once on others. This setting selects one registration, as in
+/// the table that the profile is based on.
 const ONE_REGISTRATION: (&str, &str) = ("UCX_IB_PCI_RELAXED_ORDERING", "n");
-/// So many iterations until every key of a pool has been met: 64 are announced, and each iteration takes two.
+/// Iterations until every key of a pool has been used: 64 keys are announced, and each iteration uses two.
 const WARM_UP: &str = "34";
-/// One job: eight processes start on two cores, and iterations take milliseconds.
+/// Time limit of one job: eight processes start on two cores, and iterations take milliseconds.
 const JOB_LIMIT: Duration = Duration::from_secs(120);
-/// Until a service process listens.
+/// Time limit for the start of a service process.
 const SERVICE_LIMIT: Duration = Duration::from_secs(30);
-/// Sizes at which overlap is measured: large enough for a transfer to hide.
+/// Sizes of the overlap measurement: large enough to overlap a transfer with computation.
 const OVERLAP_SIZES: &str = "65536:1048576";
-/// What is measured: a scheme of the programs as it comes, or with options of the library.
+/// A measured variant: a scheme of the programs, with or without options of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Variant {
-    /// What the report calls it.
+    /// Name in the report.
     name: &'static str,
-    /// What the programs call it.
+    /// Name that the programs use.
     scheme: &'static str,
     environment: &'static [(&'static str, &'static str)],
 }
@@ -83,7 +84,7 @@ impl Variant {
         })
     }
 
-    /// Gives the name to what the programs have reported in `file`.
+    /// Replaces the scheme's name in the programs' report `file` by this variant's name.
     fn label(self, file: &Path) -> Result<()> {
         if self.name == self.scheme {
             return Ok(());
@@ -109,7 +110,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None` when help was asked for.
+    /// `None` for a help request.
     fn parse(arguments: &[String]) -> Result<Option<Self>> {
         let mut options = Self {
             sizes: (10..=18).map(|power| 1 << power).collect(),
@@ -158,7 +159,7 @@ fn sizes(text: &str) -> Result<usize> {
     Ok(size)
 }
 
-/// Measures, writes `file` and the plot beside it, and prints the table.
+/// Measures, writes `file` and the plot next to it, and prints the table.
 pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     let Some(options) = Options::parse(arguments)? else {
         println!("{HELP}");
@@ -167,7 +168,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     let env = setup::ensure()?;
     let place = file.parent().context("the report has a directory")?;
     let parts = place.join("alltoallv");
-    // Old results must not speak for this run.
+    // Results of an earlier run must not be reported for this run.
     let _ = fs::remove_file(file);
     let _ = fs::remove_dir_all(&parts);
     fs::create_dir_all(&parts).with_context(|| format!("cannot create {}", parts.display()))?;
@@ -191,7 +192,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     let mut runs = Vec::new();
     for (at, size) in options.sizes.iter().enumerate() {
         for round in 0..options.runs {
-            // Each scheme comes first in turn.
+            // Each scheme starts the rotation once.
             for index in 0..services.len() {
                 let services = &services[(index + round + at) % services.len()];
                 let output = parts.join(format!("{}-{size}-{round}.json", services.variant.name));
@@ -228,7 +229,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What every process of the bench is placed in.
+/// Environment of all processes of the bench.
 struct Room<'a> {
     env: &'a Env,
     mpi: &'a Mpi,
@@ -236,16 +237,16 @@ struct Room<'a> {
     state: &'a State,
 }
 
-/// The service processes of a scheme; ended when dropped.
+/// The service processes of a scheme. Dropping this value ends them.
 struct Services {
     variant: Variant,
-    /// Per node, as `--sp` takes them.
+    /// Addresses per node, in the form of `--sp`.
     addresses: Vec<String>,
     _running: Vec<Running>,
 }
 
 impl Room<'_> {
-    /// `program` on one function of a scheme's device.
+    /// Command for `program` on one function of a scheme's device.
     fn place(&self, variant: Variant, function: &str, program: &str) -> Command {
         let mut command = Command::new(built("bf-emu"));
         command.arg("run").arg("--state").arg(self.device(variant));
@@ -254,7 +255,7 @@ impl Room<'_> {
         command
     }
 
-    /// A device for each scheme, so that its counters are its own.
+    /// Each scheme has its own device, so its counters are separate.
     fn device(&self, variant: Variant) -> PathBuf {
         self.state.path().join(variant.name)
     }
@@ -295,7 +296,7 @@ impl Room<'_> {
         })
     }
 
-    /// One run of a program by all ranks.
+    /// Runs a program once on all ranks.
     fn job(&self, services: &Services, program: &str, shape: &str, output: &Path) -> Result<()> {
         let (launcher, options) = self.mpi.launcher.split_first().context("no launcher")?;
         let mut command = Command::new(launcher);
@@ -309,7 +310,7 @@ impl Room<'_> {
             command.arg(placed.get_program()).args(placed.get_args());
             command.args(["--backend", "offload", "--scheme", services.variant.scheme]);
             command.args(["--sp", address, "--node", &format!("node{node}")]);
-            // More ranks than cores: who waits must not take the core of who works.
+            // There are more ranks than cores: a waiting rank must not use the core of a working rank.
             command.args(["--barrier", "sleep"]);
             command.args(shape.split_whitespace());
             command.arg("--json").arg(output);
@@ -326,7 +327,7 @@ impl Room<'_> {
         command.env("OSU_MPI_LIBRARY", self.library);
         command.env(ONE_REGISTRATION.0, ONE_REGISTRATION.1);
         command.envs(services.variant.environment.iter().copied());
-        // MPI itself keeps off the device, whose commands are counted.
+        // MPI must not use the device, because its commands are counted.
         command.env("OMPI_MCA_pml", "ob1");
         command.env("OMPI_MCA_btl", "self,sm");
         command.env_remove("OMPI_MCA_osc");
@@ -342,7 +343,7 @@ impl Room<'_> {
     }
 }
 
-/// The address in `xgvmi-sp ... listens on ADDRESS, ...`.
+/// Parses the address in `xgvmi-sp ... listens on ADDRESS, ...`.
 fn listening(output: &str) -> Option<String> {
     let (_, rest) = output.split_once(" listens on ")?;
     let (address, _) = rest.split_once(',')?;

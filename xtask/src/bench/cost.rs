@@ -1,16 +1,16 @@
-//! `cargo xtask bench cost`: calibration of the cost profile. It measures the slides' cost table on the emulated device
-//! that waits as long as the slides say, as `target/bench/cost.json`.
+//! `cargo xtask bench cost`: calibrates the cost profile. It measures the slides' cost table on the emulated device
+//! with the slides' times, and writes `target/bench/cost.json`.
 //!
-//! One run has the slides' times. What program, system and emulator need themselves for a step is what the step takes
-//! when the device takes no time for it, *and the slides' time for all others*: after a wait of 0.2 ms, slept or spun
-//! through, the processor's caches hold little of what was there before, and a work request takes half as long again as
-//! in a tight loop; after 5 ms, four times as long. So [`GROUPS`] runs go before, each without the time of every fourth
-//! step or so. All of it [`ROUNDS`] times in turn, and the best median of each row counts: other work on the machine
-//! can but make one worse.
+//! One run uses the slides' times. The own time of program, system and emulator for a step is the time of the step when
+//! the device takes no time for it *but the slides' time for all others*. The surrounding waits matter: after a wait of
+//! 0.2 ms, sleeping or spinning, the processor's caches have lost most of their contents, and a work request takes 1.5
+//! times as long as in a tight loop; after 5 ms, four times as long. Therefore [`GROUPS`] runs precede, each without
+//! the time of about every fourth step. All runs repeat [`ROUNDS`] times in rotation, and the best median of each row
+//! counts, because other load on the machine can only increase it.
 //!
-//! A row is as expected within 10 % of slide and own time, which may overlap. A row whose own time is longer than the
-//! slide's is not resolvable: it says nothing about the device and is not judged. One that is not as expected is printed,
-//! and the command fails.
+//! A row passes if it agrees within 10 % with the slide's time and the own time, which may overlap. A row whose own
+//! time exceeds the slide's is not resolvable: it says nothing about the device and is not judged. The command prints
+//! rows that fail, and fails.
 
 use super::{build, build_preload, pool::State};
 use crate::process::{Running, shown};
@@ -22,25 +22,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// The slowest step takes 0.1 s, twenty times; a machine that does other work, more.
+/// The slowest step takes 0.1 s and runs twenty times; a loaded machine takes longer.
 const LIMIT: Duration = Duration::from_secs(180);
-/// How far a row may be off.
+/// Maximum relative deviation of a row.
 const TOLERANCE: f64 = 0.1;
 /// The emulator's profile with the slides' times.
 const PROFILE: &str = "bluefield3";
 
-/// A step of the table: its name there, the profile's name for its time, and the run in which it has none.
+/// A step of the table: its name there, the profile's name of its time, and the run that omits this time.
 type Step = (&'static str, &'static str, usize);
 
-/// Each run is made so often.
+/// Number of repetitions of each run.
 const ROUNDS: usize = 3;
 
-/// Runs for the own times.
+/// Number of runs that measure own times.
 const GROUPS: usize = 4;
 
-/// The steps of each approach in their order, which begins anew after the last. No two of a group follow each other,
-/// nor with only a work request between them, which is too short for caches to forget anything: what goes before a step
-/// takes its time.
+/// The steps of each approach in order; the sequence repeats after the last. Two steps of the same group are never
+/// adjacent, nor separated by only a work request, which is too short to evict the caches: the step before a measured
+/// one must take its full time.
 const STEPS: [(&str, &[Step]); 4] = [
     (
         "umem",
@@ -91,7 +91,7 @@ const STEPS: [(&str, &[Step]); 4] = [
     ),
 ];
 
-/// Measures, writes `file` and its csv, txt and svg beside it, and prints the table.
+/// Measures, writes `file` and its csv, txt and svg next to it, and prints the table.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let env = setup::ensure()?;
     let place = file.parent().context("the report has a directory")?;
@@ -104,7 +104,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let part = |run: usize| file.with_extension(format!("{run}.json"));
     let outputs = ["json", "csv", "txt", "svg"].map(|suffix| file.with_extension(suffix));
     for old in outputs.iter().chain([&own]) {
-        // Another run's must not pass for this one's.
+        // A report of an earlier run must not count for this run.
         let _ = fs::remove_file(old);
     }
     let measure = |profile: &Path, extra: &[&Path]| -> Result<String> {
@@ -125,7 +125,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         Ok(done.output)
     };
     let slides = slides_profile()?;
-    // The last run of all is the one that brings them together.
+    // Only the last run combines the results of the others.
     let whole = |round: usize| part(GROUPS + round);
     for round in 0..ROUNDS {
         for group in 0..GROUPS {
@@ -134,7 +134,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
             let output = part(group);
             let options = ["--output", "--best-of"].map(Path::new);
             let extra = [options[0], &output, options[1], &output];
-            // What was not there yet cannot have been better.
+            // The first round has no earlier results to compare with.
             measure(&profile, if round == 0 { &extra[..2] } else { &extra })?;
         }
         if round + 1 < ROUNDS {
@@ -174,7 +174,7 @@ fn read(report: &Path) -> Result<Value> {
     serde_json::from_str(&text).with_context(shown)
 }
 
-/// The profile with the slides' times, which the emulator has built in.
+/// The emulator's built-in profile with the slides' times.
 fn slides_profile() -> Result<toml::Table> {
     let file: PathBuf = workspace::root().join(format!("bf-emu/profiles/{PROFILE}.toml"));
     let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -182,7 +182,7 @@ fn slides_profile() -> Result<toml::Table> {
         .with_context(|| format!("reading {}", file.display()))
 }
 
-/// The text of a profile without the times of a group.
+/// Text of a profile without the times of a group.
 fn without(profile: &toml::Table, group: usize) -> Result<String> {
     let mut profile = profile.clone();
     let costs = profile
@@ -191,14 +191,14 @@ fn without(profile: &toml::Table, group: usize) -> Result<String> {
     let costs = costs.context("the profile has no costs")?;
     for (_, steps) in STEPS {
         for (_, cost, _) in steps.iter().filter(|(_, _, of)| *of == group) {
-            // Several approaches share some.
+            // Several approaches share some costs.
             costs.remove(*cost);
         }
     }
     Ok(profile.to_string())
 }
 
-/// A report whose times are the own ones: each row from the run in which the device took no time for it.
+/// A report of own times: each row comes from the run that omitted the row's device time.
 fn own_times(parts: &[Value]) -> Result<Value> {
     let rows = |part: &Value| part["rows"].as_array().cloned().unwrap_or_default();
     let mut own = parts.first().context("there was no run")?.clone();
@@ -225,7 +225,7 @@ fn own_times(parts: &[Value]) -> Result<Value> {
     Ok(own)
 }
 
-/// Whether all rows that are resolvable are as expected, and a text that names the others.
+/// Whether all resolvable rows pass, and a text that names the others.
 fn verdict(report: &Value) -> Result<(bool, String)> {
     let rows = report["rows"]
         .as_array()

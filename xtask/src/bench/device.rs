@@ -1,8 +1,9 @@
-//! `cargo xtask bench device`: what the emulated device itself takes, by stock programs, as `target/bench/device.json`.
+//! `cargo xtask bench device`: measures the emulated device's own time with stock programs and writes
+//! `target/bench/device.json`.
 //!
-//! Two processes without a cost profile, in trap mode each on a core of its own. Times are this machine's, and of what
-//! else it does: the report has the load averages, each row is the best of [`ROUNDS`] runs, and nothing is asserted.
-//! What is wanted stands in docs/SPECIFICATION.md.
+//! The bench runs two processes without a cost profile. In trap mode each has its own core. Times depend on this
+//! machine and its load: the report contains the load averages, each row is the best of [`ROUNDS`] runs, and nothing is
+//! asserted. docs/SPECIFICATION.md contains the wanted values.
 
 use super::{build, pool::State};
 use crate::process::{Done, Running, shown};
@@ -15,21 +16,21 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Twenty thousand round trips take a second; a machine that does other work, more.
+/// Twenty thousand round trips take a second; a loaded machine takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The client retries while the server is on its way to its port.
+/// The client retries until the server listens on its port.
 const TRIES: usize = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
-/// Runs of each row: other work on the machine can but make one worse.
+/// Runs of each row. Other load on the machine can only increase the times.
 const ROUNDS: usize = 3;
-/// Pairs that are busy at once.
+/// Number of concurrently busy pairs.
 const PAIRS: usize = 4;
 const MIB: f64 = 1_048_576.0;
 
-/// What a program prints its numbers with.
+/// Output format of a program.
 #[derive(Clone, Copy)]
 enum Form {
-    /// Columns of perftest's line of results.
+    /// Columns of perftest's result line.
     Perftest,
     /// UCX's last line: iterations, median, average and overall time in us, ...
     Ucx,
@@ -39,30 +40,30 @@ enum Form {
 struct Run {
     program: &'static str,
     options: &'static [&'static str],
-    /// Transports of UCX, and with `cma` no device at all; None for a program on verbs.
+    /// Transports of UCX; `cma` uses no device. `None` for a verbs program.
     transports: Option<&'static str>,
     mode: &'static str,
-    /// It is one of several pairs.
+    /// One of several concurrent pairs.
     crowded: bool,
 }
 
-/// A number of a run.
+/// One value of a run.
 struct Row {
     name: &'static str,
     run: Run,
     form: Form,
     column: usize,
-    /// From what is printed to the unit.
+    /// Converts the printed value to the row's unit.
     convert: fn(f64) -> f64,
     unit: &'static str,
-    /// More is better.
+    /// Higher values are better.
     more: bool,
     wanted: &'static str,
 }
 
 impl Run {
-    /// The core of an end: the schedulers of machines that do other work put both on one, and take turns. Each side of
-    /// polling mode has two threads that spin; they go where there is room. None if there is only one core.
+    /// The core of an end. Without pinning, the scheduler of a loaded machine may place both ends on one core. Each
+    /// side of polling mode has two spinning threads, which are not pinned. `None` if there is only one core.
     fn cpu(&self, function: &str) -> Option<usize> {
         let cpus = allowed_cpus();
         let place = usize::from(function != "node0.host");
@@ -80,7 +81,7 @@ fn allowed_cpus() -> Vec<usize> {
     parse_cpus(list.unwrap_or_default())
 }
 
-/// A list as the kernel writes it: `0-2,7`.
+/// Parses a list in the kernel's format: `0-2,7`.
 fn parse_cpus(list: &str) -> Vec<usize> {
     let range = |part: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -89,7 +90,7 @@ fn parse_cpus(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// The same command on one core.
+/// The same command, pinned to one core.
 fn pinned(command: &Command, cpu: usize) -> Command {
     let mut pinned = Command::new("taskset");
     pinned.arg("-c").arg(cpu.to_string());
@@ -117,7 +118,7 @@ const fn ucx(options: &'static [&'static str], transports: &'static str) -> Run 
     }
 }
 
-/// The typical time of one of perftest's latency programs: bytes, iterations, minimum, maximum, typical, ...
+/// The typical latency of a perftest program. Columns: bytes, iterations, minimum, maximum, typical, ...
 const fn latency(name: &'static str, run: Run, wanted: &'static str) -> Row {
     Row {
         name,
@@ -248,7 +249,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The machine's load averages of 1, 5 and 15 minutes: what else it did.
+/// The machine's load averages over 1, 5 and 15 minutes.
 fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
@@ -282,8 +283,8 @@ fn best(env: &setup::Env, row: &Row) -> Result<f64> {
     best.context("no rounds")
 }
 
-/// The longest time in us that a message and its answer took when four pairs are busy at once. Of the
-/// rounds the best: what others do to the machine is not the device's.
+/// The longest round trip of a message in us while four pairs are busy. The best of the rounds counts: the load of
+/// other processes is not the device's.
 fn longest_gap(env: &setup::Env) -> Result<f64> {
     const RUN: Run = Run {
         crowded: true,
@@ -307,7 +308,7 @@ fn longest_gap(env: &setup::Env) -> Result<f64> {
     Ok(best)
 }
 
-/// Two ends of a program that run.
+/// Both running ends of a program.
 struct Pair {
     server: Running,
     client: Running,
@@ -328,7 +329,7 @@ impl Pair {
         })
     }
 
-    /// Waits for both ends, and gives what the client printed.
+    /// Waits for both ends and returns the client's output.
     fn finish(self) -> Result<String> {
         let Self {
             server,
@@ -336,7 +337,7 @@ impl Pair {
             mut again,
         } = self;
         let mut done: Done = client.wait(LIMIT)?;
-        // The server listens within a moment; until then the client is refused.
+        // The server needs a moment to listen; until then the client's connection is refused.
         for _ in 0..TRIES {
             if done.ok() || done.timed_out {
                 break;
@@ -392,19 +393,19 @@ fn end(env: &setup::Env, state: &State, run: &Run, function: &str, port: u16) ->
     command
 }
 
-/// A port that was free a moment ago, on the loopback interface.
+/// A port on the loopback interface that was free at the time of the check.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot bind a port")?;
     Ok(listener.local_addr()?.port())
 }
 
-/// A column of a program's line of results.
+/// A column of a program's result line.
 fn number(output: &str, form: Form, column: usize) -> Option<f64> {
     let numbers = |text: &str| -> Vec<f64> {
         let words = text.split_whitespace();
         words.map_while(|word| word.parse().ok()).collect()
     };
-    // perftest prints the deviation of a run that was interrupted as "-nan", behind what is read here.
+    // perftest prints the deviation of an interrupted run as "-nan", after the columns that are read here.
     let line = output.lines().find_map(|line| match form {
         Form::Perftest => Some(numbers(line)).filter(|numbers| numbers.len() >= 5),
         Form::Ucx => Some(numbers(line.strip_prefix("Final:")?)),

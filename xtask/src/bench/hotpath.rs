@@ -1,7 +1,8 @@
-//! `cargo xtask bench hotpath`: what an export with its release executes, by owner, as `target/bench/hotpath.json`.
+//! `cargo xtask bench hotpath`: counts the instructions of an export and its release by owner, and writes
+//! `target/bench/hotpath.json`.
 //!
-//! Counts and no times: `step-count` steps through a program that exports and releases over the emulated device. What
-//! is counted is the same on a busy machine, so that tests assert it (`cargo xtask bench judge`).
+//! The bench reports counts, not times: `step-count` single-steps a program that exports and releases over the emulated
+//! device. The counts do not depend on the load of the machine, so tests assert them (`cargo xtask bench judge`).
 
 use super::pool::State;
 use crate::setup::{self, Env};
@@ -14,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// One run takes ten seconds; a machine that does other work, more.
+/// One run takes ten seconds; a loaded machine takes longer.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Rounds that are counted: whole handfuls of a tray, and where keys wait for their invalidation a whole batch.
+/// Number of counted rounds: a multiple of a tray's batch, and with delayed invalidation a whole batch.
 fn rounds(mode: Option<&str>) -> usize {
     match mode {
         None | Some("strict") => 16,
@@ -24,12 +25,12 @@ fn rounds(mode: Option<&str>) -> usize {
     }
 }
 
-/// Bytes of the buffer: the smallest of the slides' table.
+/// Length of the buffer: the smallest of the slides' table.
 const BYTES: usize = 16 << 10;
 /// The modes of invalidation.
 pub(crate) const MODES: [&str; 3] = ["strict", "batched", "chained"];
 
-/// Owners, and what the paths of their objects contain.
+/// Owners, and patterns of their objects' paths.
 const OWNERS: [&str; 9] = [
     "library=libuct_ib_mlx5_xgvmi",
     "library=pool_hot_path",
@@ -41,10 +42,10 @@ const OWNERS: [&str; 9] = [
     "UCX=libucs",
     "UCX=libucm",
 ];
-/// What works for whoever calls it.
+/// Objects that are counted for their caller.
 const THROUGH: [&str; 5] = ["/libc.so", "ld-linux", "[vdso]", "libgcc_s", "libpthread"];
 
-/// Sections of a round, as the programs number them.
+/// Section numbers of a round, as the programs emit them.
 mod section {
     pub(super) const MAP: u64 = 1;
     pub(super) const EXPORT: u64 = 2;
@@ -54,12 +55,12 @@ mod section {
     pub(super) const UNMAP_PLAIN: u64 = 6;
 }
 
-/// What one kind of run executes in a round, on average.
+/// Average counts per round of one kind of run.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    /// By section and owner.
+    /// Counts by section and owner.
     sections: BTreeMap<(u64, String), Counts>,
-    /// Cache lines of the library's own data in a round.
+    /// Cache lines of the library's own data per round.
     lines: f64,
 }
 
@@ -79,15 +80,15 @@ impl Counted {
         counts.map(field).unwrap_or_default()
     }
 
-    /// What the keys alone cost: the first export less the second, which finds the key, and the release less that of
-    /// a buffer that was not exported.
+    /// Cost of the keys alone: the first export minus the second, which finds the key, plus the release minus the
+    /// release of a buffer that was not exported.
     fn keys(&self, owner: &str, field: Field) -> f64 {
         let of = |section| self.of(section, owner, field);
         let export = of(section::EXPORT) - of(section::EXPORT_AGAIN);
         export + of(section::UNMAP) - of(section::UNMAP_PLAIN)
     }
 
-    /// All of it: registration, export and release.
+    /// Total of registration, export and release.
     fn all(&self, owner: &str, field: Field) -> f64 {
         let sections = [section::MAP, section::EXPORT, section::UNMAP];
         sections
@@ -96,12 +97,12 @@ impl Counted {
             .sum()
     }
 
-    /// What the library adds to registering memory that is never exported.
+    /// Cost that the library adds to the registration of memory that is never exported.
     fn plain(&self, owner: &str, field: Field) -> f64 {
         self.of(section::MAP_PLAIN, owner, field) + self.of(section::UNMAP_PLAIN, owner, field)
     }
 
-    /// Reads the report of `step-count`.
+    /// Parses the report of `step-count`.
     fn parse(text: &str) -> Result<Self> {
         let report: Value = serde_json::from_str(text).context("the report of step-count")?;
         let rounds = report["rounds"].as_array().context("no rounds")?;
@@ -148,7 +149,7 @@ impl Counted {
     }
 }
 
-/// Stock UCX, UCX with the library in each mode, and the pool by itself in each mode.
+/// Stock UCX, UCX with the library in each mode, and the pool alone in each mode.
 #[derive(Debug)]
 pub(crate) struct Runs {
     stock: Counted,
@@ -167,7 +168,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let env = setup::ensure()?;
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // An old report must not speak for this run.
+    // An old report must not count for this run.
     let _ = fs::remove_file(file);
     let rows = Runs::count(&env, &MODES)?.rows();
     println!(
@@ -200,7 +201,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
 }
 
 impl Runs {
-    /// Builds what is needed and counts in the modes that are named.
+    /// Builds the programs and counts in the given modes.
     pub(crate) fn count(env: &Env, modes: &[&'static str]) -> Result<Self> {
         build()?;
         let state = State::new();
@@ -228,7 +229,7 @@ impl Runs {
         };
         for (mode, counted) in &self.library {
             let ours = |field: Field| counted.all("library", field);
-            // The library stands for UCX's pool and its queue.
+            // The library replaces UCX's pool and its queue.
             row(
                 "instructions through UCX, pool and queue",
                 mode,
@@ -336,7 +337,7 @@ impl Runs {
     }
 }
 
-/// What the counts of strict mode must be: the name of each, and what is wrong with it.
+/// Requirements on the counts of strict mode: the name of each, and the fault if it is not met.
 pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
     let runs = Runs::count(env, &["strict"])?;
     let (ucx, pool) = (&runs.library["strict"], &runs.pool["strict"]);
@@ -402,15 +403,16 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
         .collect())
 }
 
-/// The library's instructions through UCX for each of stock UCX's on its pool and queue. They include the table of
-/// registrations, the checks and the guard against panics, which stock UCX does not have.
+/// Maximum ratio of the library's instructions through UCX to stock UCX's with its pool and queue. They include the
+/// table of registrations, the checks and the panic guard, which stock UCX lacks.
 const LIBRARY_MOST: f64 = 1.6;
-/// Cache lines of the library's own data, in a round that goes to the queue of free keys as well.
+/// Maximum cache lines of the library's own data in a round that also accesses the queue of free keys.
 const LINES_MOST: f64 = 60.0;
-/// The device's share is the same for the same requests; what its tables hold makes some instructions' difference.
+/// The device executes the same instructions for the same requests, up to small differences from the contents of its
+/// tables.
 const EMULATOR_MOST: f64 = 1.02;
 
-/// Doorbells' traps of a round, whoever rang.
+/// Doorbell traps of a round, over all owners.
 fn faults(counted: &Counted) -> f64 {
     let owners = ["library", "UCX", "libmlx5"];
     owners
@@ -419,7 +421,7 @@ fn faults(counted: &Counted) -> f64 {
         .sum()
 }
 
-/// Counts are whole numbers, and of some hundreds a tenth says enough.
+/// Counts are whole numbers; one decimal is sufficient for averages of some hundreds.
 fn round(count: f64) -> f64 {
     (count * 10.0).round() / 10.0
 }
@@ -427,7 +429,7 @@ fn round(count: f64) -> f64 {
 fn build() -> Result<()> {
     let builds: [&[&str]; 4] = [
         &["-p", "bf-emu", "-p", "bf-emu-preload", "-p", "step-count"],
-        // Apart from the pool's examples, whose features would get into it.
+        // Built separately from the pool's examples, because their features would change the library.
         &["-p", "uct-plugin"],
         &["-p", "xgvmi-pool", "--example", "pool_hot_path"],
         &["-p", "xgvmi-ucp", "--example", "hot_path"],
@@ -457,7 +459,8 @@ fn through_ucx(env: &Env, state: &State, mode: Option<&str>) -> Result<Counted> 
         command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
         command.env("UCX_XGVMI_INVALIDATE", mode);
         command.env("UCX_XGVMI_POOL_INIT", "128");
-        // Stepping makes rounds some ten thousand times longer, so that times come in each of them.
+        // Single-stepping slows rounds down some ten thousand times; the time limit of a batch would expire in each of
+        // them.
         command.env("UCX_XGVMI_BATCH_TIME", "60m");
     }
     counted(command, state)
@@ -488,7 +491,7 @@ fn report(state: &State) -> PathBuf {
     state.path().join("steps.json")
 }
 
-/// A program under `step-count` on a host and its DPU. There is no cost profile, as only counts are wanted.
+/// A program under `step-count` on a host and its DPU. It needs no cost profile because only counts are used.
 fn stepped(state: &State, example: &str) -> Command {
     let mut command = Command::new(built("bf-emu"));
     command.arg("run").arg("--state").arg(state.path());

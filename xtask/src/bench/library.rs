@@ -1,7 +1,8 @@
-//! `cargo xtask bench library`: what having the library in a process costs before it serves anything, as
+//! `cargo xtask bench library`: measures the library's cost in a process before it serves any request, and writes
 //! `target/bench/library.json`.
 //!
-//! A program runs with the library preloaded and without, turn about; the difference of the medians is the library's.
+//! A program runs alternately with and without the library preloaded. The difference of the medians is the library's
+//! cost.
 
 use super::pool::State;
 use super::{build_library, build_package, build_preload};
@@ -14,10 +15,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs of each program with the library and without: enough for a median, in a second or two.
+/// Runs of each program with and without the library: enough for a median, within one or two seconds.
 const RUNS: usize = 101;
 
-/// Processes that prove both forms.
+/// Number of processes that prove both forms.
 const PROOFS: usize = 21;
 const PROOF_LIMIT: Duration = Duration::from_secs(30);
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
@@ -30,7 +31,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let env = setup::ensure()?;
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // Another run's must not pass for this one's.
+    // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
     build_library()?;
     let library = workspace::target_dir().join("release/libuct_ib_mlx5_xgvmi.so");
@@ -71,8 +72,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the proofs of both forms of binds take over the emulated device without a profile, the best of several
-/// processes: each proves once.
+/// Time of the proofs of both forms of bind over the emulated device without a profile. Each process proves once; the
+/// best of several counts.
 fn proofs_ns(env: &setup::Env) -> Result<(f64, f64)> {
     build_package("bf-emu")?;
     build_preload()?;
@@ -99,7 +100,7 @@ fn proofs_ns(env: &setup::Env) -> Result<(f64, f64)> {
     Ok(best)
 }
 
-/// What the library adds to a program's whole run, in microseconds.
+/// Time that the library adds to a program's whole run, in microseconds.
 fn added_us(command: &mut Command, library: &Path) -> Result<f64> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
@@ -113,8 +114,8 @@ fn added_us(command: &mut Command, library: &Path) -> Result<f64> {
 
 fn time_us(command: &mut Command) -> Result<f64> {
     let start = Instant::now();
-    // Without a limit, because waiting with one looks at the child now and then, which is coarser than what is
-    // measured; the programs wait for nothing.
+    // Waits without a limit: a wait with a limit polls the child at intervals that are coarser than the measured time.
+    // The programs do not block.
     let status = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

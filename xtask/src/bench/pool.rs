@@ -1,6 +1,7 @@
-//! `cargo xtask bench pool`: the pool beside its peers, measured in the same run, as `target/bench/pool.json`.
+//! `cargo xtask bench pool`: measures the pool and comparable lists in the same run and writes
+//! `target/bench/pool.json`.
 //!
-//! What each row means stands in docs/SPECIFICATION.md. A number that is missing is an error: no row is made up.
+//! docs/SPECIFICATION.md defines each row. A missing number is an error; the bench never invents a row.
 
 pub(crate) mod instructions;
 
@@ -14,24 +15,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// All benches of criterion take half a minute, after a build of two minutes on two cold cores.
+/// All criterion benches take half a minute, after a build of two minutes on two cores without a cache.
 const CRITERION_LIMIT: Duration = Duration::from_secs(600);
-/// A program over the emulated device takes seconds; a machine that does other work, more.
+/// A program over the emulated device takes seconds; a loaded machine takes longer.
 const DEVICE_LIMIT: Duration = Duration::from_secs(180);
-/// The emulator's cost profile: times of the commands as the slides give them.
+/// The emulator's cost profile: the slides' times of the commands.
 const PROFILE: &str = "bluefield3";
 
-/// Where a number comes from.
+/// Source of a number.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    /// Group and member of a criterion bench: its best sample, as other work on the machine can but add to them.
+    /// Group and member of a criterion bench. The best sample counts, because other load on the machine only increases
+    /// times.
     Criterion(&'static str, &'static str),
-    /// The same, the median of the samples: threads that meet are slower than the best sample shows. Not there on a
-    /// machine that is too busy for as many threads.
+    /// As `Criterion`, with the median of the samples: contention between threads makes them slower than the best
+    /// sample. Absent if the machine is too busy for the number of threads.
     Median(&'static str, &'static str),
-    /// A line of xgvmi-pool's `device_bench`, times a factor.
+    /// A line of xgvmi-pool's `device_bench`, multiplied by a factor.
     Pool(&'static str, f64),
-    /// A line of osu-bench's `stock_pool`, times a factor.
+    /// A line of osu-bench's `stock_pool`, multiplied by a factor.
     Stock(&'static str, f64),
     /// The same with the library preloaded, in a mode of `UCX_XGVMI_INVALIDATE`.
     Library(&'static str, &'static str),
@@ -62,10 +64,10 @@ const fn criterion(name: &'static str) -> Row {
     row(name, Criterion(name, "ours"), Criterion(name, "peer"), "ns")
 }
 
-/// Keys that are touched in the row of 64.
+/// Number of keys used in the row of 64.
 const KEYS: f64 = 64.0;
 
-/// A row of what UCX has with the library and without.
+/// A row that compares UCX with and without the library.
 const fn through_ucx(name: &'static str, mode: &'static str, line: &'static str) -> Row {
     let unit = if matches!(line.as_bytes(), [b'd', ..]) {
         "doorbells"
@@ -114,7 +116,7 @@ const ROWS: [Row; 15] = [
         Stock("first_touch", KEYS),
         "ns",
     ),
-    // The cost that the row above has at another time.
+    // The cost that the row above moves to another time.
     row(
         "announce_64",
         Pool("announcing_per_key", KEYS),
@@ -142,7 +144,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let env = setup::ensure()?;
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // An old report must not speak for this run.
+    // An old report must not count for this run.
     let _ = fs::remove_file(file);
     build()?;
     let samples = place.join("criterion");
@@ -210,18 +212,18 @@ fn compare(row: &Row, ours: f64, peer: f64) -> Result<Value> {
 
 type Numbers = BTreeMap<String, f64>;
 
-/// What the programs have told.
+/// Output of the programs.
 #[derive(Debug, Default)]
 struct Measured {
     samples: PathBuf,
     pool: Numbers,
     stock: Numbers,
-    /// By mode.
+    /// Numbers by mode.
     library: BTreeMap<&'static str, Numbers>,
 }
 
 impl Measured {
-    /// False for a row of several threads on a machine that had no processors for them, which is said.
+    /// False for a row of several threads if the machine lacked processors for them; the program has reported this.
     fn has(&self, row: &Row) -> bool {
         let is_there = |source| match source {
             Median(group, member) => self.samples.join(group).join(member).exists(),
@@ -257,19 +259,19 @@ impl Measured {
     }
 }
 
-/// The best of the samples that criterion has written for a bench, in nanoseconds per round.
+/// The best of criterion's samples of a bench, in nanoseconds per round.
 fn best(bench: &Path) -> Result<f64> {
     let sorted = samples(bench)?;
     Ok(sorted[0])
 }
 
-/// The median of them.
+/// The median of the samples.
 fn median(bench: &Path) -> Result<f64> {
     let sorted = samples(bench)?;
     Ok(sorted[sorted.len() / 2])
 }
 
-/// All samples of a bench, at least one, the best first.
+/// All samples of a bench, at least one, in ascending order.
 fn samples(bench: &Path) -> Result<Vec<f64>> {
     let file = bench.join("new/sample.json");
     let text = fs::read_to_string(&file)
@@ -286,7 +288,7 @@ fn samples(bench: &Path) -> Result<Vec<f64>> {
     Ok(sorted)
 }
 
-/// Lines `NAME NUMBER`; others are the programs' remarks.
+/// Parses lines `NAME NUMBER`; other lines are comments of the programs.
 fn numbers(output: &str) -> Result<Numbers> {
     let mut numbers = Numbers::new();
     for line in output.lines() {
@@ -304,7 +306,7 @@ fn numbers(output: &str) -> Result<Numbers> {
 fn build() -> Result<()> {
     let builds: [&[&str]; 5] = [
         &["-p", "bf-emu", "-p", "bf-emu-preload"],
-        // Apart from the pool's examples, whose features would get into it.
+        // Built separately from the pool's examples, because their features would change the library.
         &["-p", "uct-plugin"],
         &["-p", "xgvmi-pool", "--example", "device_bench"],
         &["-p", "xgvmi-pool", "--example", "instructions"],
@@ -322,7 +324,7 @@ fn build() -> Result<()> {
 
 /// Runs the benches into `samples`.
 fn measure_criterion(env: &Env, samples: &Path) -> Result<()> {
-    // Yesterday's samples must not stand in for benches that did not run.
+    // Old samples must not replace benches that did not run.
     let _ = fs::remove_dir_all(samples);
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
@@ -343,7 +345,7 @@ fn measure_pool(env: &Env, state: &State) -> Result<String> {
 /// Stock UCX, alone or with the library in a mode.
 fn measure_stock(env: &Env, state: &State, mode: Option<&str>) -> Result<String> {
     let mut command = state.run("stock_pool");
-    // The caller's own UCX settings would make it another UCX than the rows speak of.
+    // The caller's UCX settings would change the UCX that the rows describe.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("UCX_") {
             command.env_remove(name);
@@ -357,7 +359,7 @@ fn measure_stock(env: &Env, state: &State, mode: Option<&str>) -> Result<String>
         let library = workspace::target_dir().join("release/libuct_ib_mlx5_xgvmi.so");
         command.env("LD_PRELOAD", library);
         command.env("UCX_XGVMI_INVALIDATE", mode);
-        // As many keys as there are buffers at a time, twice, before the first is exported.
+        // Twice the number of simultaneous buffers, before the first export.
         command.env("UCX_XGVMI_POOL_INIT", "128");
     }
     process::stdout(&mut command, DEVICE_LIMIT)
@@ -367,14 +369,14 @@ fn emulator() -> PathBuf {
     workspace::target_dir().join("release/bf-emu")
 }
 
-/// An emulated device of this run alone, gone when dropped.
+/// An emulated device for this run. Dropping it removes its files.
 pub(super) struct State {
     path: PathBuf,
 }
 
 impl State {
     pub(super) fn new() -> Self {
-        /// The directories are named after their process, so that what a bench that was killed has left can be told.
+        /// The directory's name contains the process id, so that leftovers of a killed bench are recognizable.
         const PREFIX: &str = "xgvmi-bench";
         let place = Path::new(process::ROOMS);
         process::sweep(place, PREFIX);

@@ -1,8 +1,8 @@
-//! `cargo xtask bench service`: what the service processes' own code costs per block, without UCX, as
+//! `cargo xtask bench service`: measures the cost of the service processes' own code per block without UCX, and writes
 //! `target/bench/service.json`.
 //!
-//! Instructions are the difference of two runs under valgrind, so that start-up does not count. They include the
-//! stand-in's own queues. Times are of one run without valgrind: the median of several.
+//! Instructions are the difference of two runs under valgrind, which excludes the start-up. They include the stand-in's
+//! own queues. Times are the median of several runs without valgrind.
 
 use super::pool::instructions;
 use crate::{process, workspace};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Ranks in all, and service processes of each of two nodes.
+/// Total number of ranks, and of service processes on each of two nodes.
 const JOBS: [(u32, u32); 10] = [
     (4, 1),
     (4, 4),
@@ -29,13 +29,13 @@ const JOBS: [(u32, u32); 10] = [
 
 const BLOCK_BYTES: u32 = 4096;
 
-/// Blocks of the difference of the two runs, at the least.
+/// Minimum difference of blocks between the two runs.
 const BLOCKS_MIN: u32 = 100_000;
 
 /// Runs for the time.
 const RUNS: usize = 5;
 
-/// A million blocks take seconds under valgrind; on a busy machine, a minute.
+/// A million blocks take seconds under valgrind, and a minute on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
@@ -47,7 +47,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     }
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // Another run's must not pass for this one's.
+    // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
     let can_count = instructions::can_count()?;
     if !can_count {
@@ -82,7 +82,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the program that is measured.
+/// Builds the measured program.
 pub(crate) fn build() -> Result<()> {
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "-p", "xgvmi-offload"]);
@@ -109,7 +109,7 @@ pub(crate) fn per_block(ranks: u32, services: u32) -> Result<f64> {
     Ok(between as f64 / f64::from(more * blocks))
 }
 
-/// Microseconds per block, and bytes of a service at its peak for each of its ranks.
+/// Microseconds per block, and peak memory of a service in bytes per rank.
 fn time_and_memory(ranks: u32, services: u32) -> Result<(f64, f64)> {
     let rounds = BLOCKS_MIN.div_ceil(ranks * ranks).max(2);
     let mut times = Vec::new();

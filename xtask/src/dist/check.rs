@@ -1,4 +1,4 @@
-//! What lintian would say of a package, as far as it concerns this one, by what `dpkg-deb` shows of it.
+//! Checks a package for the applicable faults that lintian reports, from the output of `dpkg-deb`.
 
 use super::{LIMIT, Machine};
 use crate::process;
@@ -10,18 +10,18 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-/// An entry of a package, as `dpkg-deb --contents` shows it.
+/// An entry of a package in the output of `dpkg-deb --contents`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// As `-rw-r--r--`.
+    /// For example `-rw-r--r--`.
     mode: String,
     owner: String,
     path: String,
-    /// Where a link leads.
+    /// Target of a link.
     link: Option<String>,
 }
 
-/// Gives the directories of a staged tree the rights that a package needs, whatever the umask is.
+/// Sets the permissions of a staged tree's directories as a package requires, independent of the umask.
 pub(super) fn settle(root: &Path) -> Result<()> {
     let mut dirs = vec![root.to_owned()];
     while let Some(dir) = dirs.pop() {
@@ -37,7 +37,7 @@ pub(super) fn settle(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the package.
+/// Faults of the package.
 pub(super) fn package(part: Part, file: &Path, machine: &Machine) -> Result<Vec<String>> {
     let dpkg =
         |option: &str| process::stdout(Command::new("dpkg-deb").arg(option).arg(file), LIMIT);
@@ -143,7 +143,7 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
     absent.map(|path| format!("{path} is missing")).collect()
 }
 
-/// Links that lead to nothing in the package.
+/// Links without a target in the package.
 fn dangling(entries: &[Entry]) -> Vec<String> {
     let there: BTreeSet<PathBuf> = entries
         .iter()

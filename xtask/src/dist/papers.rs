@@ -1,4 +1,4 @@
-//! What a Debian package says of itself: control file, sums, copyright and changelog.
+//! Metadata of a Debian package: control file, checksums, copyright and changelog.
 
 use super::{LIMIT, Machine};
 use crate::stage::{self, Layout, Part};
@@ -11,7 +11,7 @@ use std::process::Command;
 
 const MAINTAINER: &str = "the xgvmi authors <xgvmi@localhost>";
 
-/// Writes all of them. What the package holds must be there already.
+/// Writes all metadata files. The package's contents must exist already.
 pub(super) fn put(part: Part, machine: &Machine, epoch: u64, layout: &Layout) -> Result<()> {
     let documents = layout.at("share/doc").join(part.package());
     stage::text(&copyright(part)?, &documents.join("copyright"), 0o644)?;
@@ -47,7 +47,7 @@ pub(super) fn put(part: Part, machine: &Machine, epoch: u64, layout: &Layout) ->
     stage::text(&sums, &layout.root.join("DEBIAN/md5sums"), 0o644)
 }
 
-/// Files below the root, in order, relative to it; no links.
+/// Files below the root without links, sorted, relative to the root.
 pub(super) fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let (mut files, mut dirs) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(dir) = dirs.pop() {
@@ -67,7 +67,7 @@ pub(super) fn files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The newest version of glibc that a program asks for, by the names of its symbols' versions.
+/// The newest version of glibc that a program requires, from the versions of its symbols.
 fn libc_needed(program: &[u8]) -> Option<(u32, u32)> {
     const MARK: &[u8] = b"GLIBC_";
     let versions = program
@@ -128,7 +128,7 @@ fn control(part: Part, machine: &Machine, kib: u64, libc: Option<(u32, u32)>) ->
     )
 }
 
-/// The date as a changelog wants it.
+/// The date in a changelog's format.
 fn date(epoch: u64) -> Result<String> {
     let mut command = Command::new("date");
     command.env("LC_ALL", "C");
@@ -136,14 +136,14 @@ fn date(epoch: u64) -> Result<String> {
     Ok(process::stdout(&mut command, LIMIT)?.trim().to_owned())
 }
 
-/// The newest section of the project's changelog, in Debian's form.
+/// The newest section of the project's changelog in Debian's format.
 fn debian_changelog(part: Part, news: &str, date: &str) -> String {
     let (name, version) = (part.package(), env!("CARGO_PKG_VERSION"));
     let mut text = format!("{name} ({version}) unstable; urgency=medium\n\n");
     let mut sections = news.split("\n## ");
     let newest = sections.nth(1).unwrap_or_default();
     for line in newest.lines().skip(1) {
-        // Links are of no use there.
+        // A Debian changelog does not support links.
         if let Some(item) = line.strip_prefix("- ") {
             let _ = writeln!(text, "  * {item}");
         } else if let Some(rest) = line.strip_prefix("  ") {
@@ -154,7 +154,7 @@ fn debian_changelog(part: Part, news: &str, date: &str) -> String {
     text
 }
 
-/// The project's licence, and what is linked into the programs with theirs.
+/// The project's licence, and the licences of the crates that are linked into the programs.
 fn copyright(part: Part) -> Result<String> {
     let mit = fs::read_to_string(workspace::root().join("LICENSE-MIT")).context("LICENSE-MIT")?;
     let mut text = String::from(
@@ -177,7 +177,7 @@ fn copyright(part: Part) -> Result<String> {
     Ok(text)
 }
 
-/// Name, version and licence of the crates that a part's programs are linked from.
+/// Name, version and licence of the crates that are linked into a part's programs.
 fn crates(part: Part) -> Result<Vec<String>> {
     let packages: &[&str] = match part {
         Part::Product => &["uct-plugin", "xgvmi-cli"],
@@ -200,7 +200,7 @@ fn crates(part: Part) -> Result<Vec<String>> {
         command.args(["-p", package]);
     }
     let text = process::stdout(&mut command, LIMIT)?;
-    // The project's own name their directory, repeated ones end in a star.
+    // Lines of the project's own crates contain their directory; repeated crates end with a star.
     let foreign = text
         .lines()
         .filter(|line| !line.contains(" (/") && !line.trim().is_empty());
@@ -252,7 +252,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
-        // The long description is indented, to its end.
+        // The long description is indented to its end.
         let (_, description) = text.split_once("Description: ").unwrap();
         assert!(
             description

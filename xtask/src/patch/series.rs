@@ -1,26 +1,25 @@
-//! The series of patches in `patches/`: which files they change, and from what to what, by the numbers that git gives
-//! to contents.
+//! The patch series in `patches/`: the files that they change, with git's object ids of the contents before and after.
 
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A UCX that there are patches for.
+/// A UCX version with patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Directory in `patches/`.
     pub(crate) name: &'static str,
-    /// The version it calls itself.
+    /// The version that it reports.
     pub(crate) version: &'static str,
-    /// Where it was tried.
+    /// The commit on which the series was tested.
     pub(crate) commit: &'static str,
-    /// A file of an installation, and what is in it if the patches are.
+    /// A file of an installation, and its contents if the patches are applied.
     pub(crate) mark: (&'static str, &'static [u8]),
-    /// Defects that the patches mend, by the numbers of docs/DEFECTS.md.
+    /// Defects that the patches fix, by the numbers in docs/DEFECTS.md.
     pub(crate) mends: &'static [&'static str],
 }
 
-/// All of them.
+/// All patched versions.
 pub(crate) const TARGETS: [Target; 2] = [
     Target {
         name: "1.18.1",
@@ -38,18 +37,18 @@ pub(crate) const TARGETS: [Target; 2] = [
     },
 ];
 
-/// What a series does to one file.
+/// Change of one file by a series.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Below the tree's root.
+    /// Path relative to the tree's root.
     pub(crate) path: String,
-    /// Number of the contents that it must have; `None` if it must not be there.
+    /// Required object id of the original contents; `None` if the file must not exist.
     pub(crate) before: Option<String>,
-    /// Number of the contents that it has in the end.
+    /// Object id of the final contents.
     pub(crate) after: String,
 }
 
-/// The patches of a series, in their order.
+/// The patches of a series, in order.
 pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
     let mut files = Vec::new();
@@ -69,7 +68,7 @@ pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What the series does as a whole.
+/// The combined changes of a series.
 pub(crate) fn changes(dir: &Path) -> Result<Vec<Change>> {
     let mut all: Vec<Change> = Vec::new();
     for file in files(dir)? {
@@ -88,7 +87,7 @@ pub(crate) fn changes(dir: &Path) -> Result<Vec<Change>> {
     Ok(all)
 }
 
-/// What one patch does. It may only add lines, so that it repeats nothing of what it is for.
+/// Changes of one patch. A patch may only add lines, so that it contains no lines of UCX.
 fn parse(text: &str) -> Result<Vec<Change>> {
     let mut changes: Vec<Change> = Vec::new();
     let mut added_left = 0_usize;
@@ -221,7 +220,7 @@ mod tests {
         let readme = fs::read_to_string(patches.join("README.md")).unwrap();
         for target in TARGETS {
             assert!(!changes(&patches.join(target.name)).unwrap().is_empty());
-            // What the page says of where it was tried, and of each patch.
+            // The page names the commit and describes each patch.
             assert!(readme.contains(target.commit), "{}", target.commit);
             for file in files(&patches.join(target.name)).unwrap() {
                 let name = file.file_name().unwrap().to_string_lossy().into_owned();

@@ -1,7 +1,7 @@
 //! Generated parts of documents: a table between `<!-- numbers: ... -->` and `<!-- end -->` on lines of their own, or
 //! one figure between `<!-- number: ... -->` and `<!-- end -->` in a sentence.
 //!
-//! What stands between the markers is replaced by what the committed reports say. Markers in fenced code are text.
+//! The text between the markers is generated from the committed reports. Markers in fenced code are plain text.
 
 use super::query::Query;
 use super::reports::{JUDGE, REPORTS, Reports};
@@ -14,12 +14,12 @@ const FIGURE: &str = "<!-- number: ";
 const CLOSE: &str = " -->";
 const END: &str = "<!-- end -->";
 
-/// A document whose generated parts are new, and what could not be generated.
+/// A document with new generated parts, and the parts that could not be generated.
 #[derive(Debug, Default)]
 pub(crate) struct Rendered {
-    /// The whole text. A part that cannot be generated is as it was.
+    /// The whole text. A part that cannot be generated keeps its old text.
     pub(crate) text: String,
-    /// Line, counted from 1, and what is wrong there.
+    /// Line number, starting at 1, and the fault.
     pub(crate) faults: Vec<(usize, String)>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn render(text: &str, reports: &Reports) -> Rendered {
     rendered
 }
 
-/// The lines at which a document differs from what the reports say, and what could not be generated.
+/// Lines at which a document differs from the reports, and parts that could not be generated.
 pub(crate) fn differences(text: &str, reports: &Reports) -> Vec<(usize, String)> {
     let rendered = render(text, reports);
     let mut faults = rendered.faults;
@@ -99,7 +99,7 @@ fn table_marker(line: &str) -> Option<&str> {
 fn figures(line: &str, number: usize, reports: &Reports, rendered: &mut Rendered) {
     let mut rest = line;
     while let Some((before, after)) = rest.split_once(FIGURE) {
-        // Text in backticks shows a marker and is none.
+        // A marker in backticks is plain text.
         let code = before.matches('`').count() % 2 == 1;
         let parts = (!code)
             .then(|| after.split_once(CLOSE))
@@ -141,7 +141,7 @@ fn table(marker: &str, reports: &Reports) -> Result<String> {
     query.only_filters()?;
     let table = tables::named(&query.report)?;
     if table.report == JUDGE {
-        // Not a file: the promises beside the committed reports.
+        // The promises have no committed file; they are computed from the committed reports.
         let judged = json!({ "rows": super::judge::rows(reports)? });
         return (table.body)(&judged, &query);
     }
@@ -193,7 +193,7 @@ mod tests {
             text.contains("Not measured yet: `cargo xtask bench cost` measures it.\n"),
             "{text}"
         );
-        // What was generated stays as it is, and is no difference.
+        // Generated text stays unchanged and is no difference.
         assert_eq!(render(text, &reports()).text, *text);
         assert_eq!(differences(text, &reports()), []);
         assert_eq!(

@@ -1,8 +1,8 @@
-//! `cargo xtask bench judge`: compares the reports with the promises that a benchmark holds, as
+//! `cargo xtask bench judge`: compares the reports with the promises that a benchmark checks, and writes
 //! `target/bench/judge.json`.
 //!
-//! Times and their ratios are judged here and in no test, because they are noisy. A promise without a report, or
-//! without the row that it is about, is neither kept nor broken.
+//! This command and no test judges times and their ratios, because they are noisy. A promise without a report, or
+//! without its row in the report, is neither kept nor broken.
 
 use super::query::Query;
 use super::reports::Reports;
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What a promise allows.
+/// The bound of a promise.
 #[derive(Debug, Clone, Copy)]
 enum Bound {
     AtMost(f64),
@@ -47,9 +47,9 @@ impl Bound {
 
 struct Promise {
     what: &'static str,
-    /// Asks the reports for the number; of several rows it takes the worst.
+    /// Query of the number; with several rows the worst counts.
     query: &'static str,
-    /// The number is divided by this one.
+    /// Divisor of the number.
     over: Option<&'static str>,
     bound: Bound,
     unit: &'static str,
@@ -380,11 +380,11 @@ pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     })
 }
 
-/// One row for each promise: `promise`, `wanted`, `found`, `kept`, which is null without a report, and the `command` that
+/// One row for each promise: `promise`, `wanted`, `found`, `kept` (null without a report), and the `command` that
 /// writes the report.
 ///
 /// # Errors
-/// If a report has another form than the promise expects.
+/// A report does not have the expected form.
 pub(super) fn rows(reports: &Reports) -> Result<Vec<Value>> {
     PROMISES
         .iter()
@@ -421,7 +421,7 @@ fn found(promise: &Promise, reports: &Reports) -> Result<Option<f64>> {
     Ok(number(over)?.map(|over| found / over))
 }
 
-/// Three digits, more before the point.
+/// Three significant digits; large numbers keep all integer digits.
 fn digits(number: f64) -> String {
     match number.abs() {
         _ if number.fract() == 0.0 => format!("{number:.0}"),
@@ -468,7 +468,7 @@ mod tests {
             );
             let of_ksm = row(&rows, "demo: steady median of xgvmi over ksm, at each size");
             assert_eq!(of_ksm["kept"], ksm);
-            // A report that is not there.
+            // A missing report.
             let pool = row(&rows, "pool: lease and return of a key, one thread");
             assert_eq!(
                 (&pool["kept"], &pool["found"]),

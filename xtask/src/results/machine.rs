@@ -1,4 +1,4 @@
-//! What the numbers were measured on.
+//! The machine of the measurements.
 
 use super::LIMIT;
 use crate::{process, workspace};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::fs;
 use std::process::Command;
 
-/// The machine and the tree. A fact that the system does not tell is absent.
+/// The machine and the tree. Facts that the system does not provide are absent.
 pub(super) fn describe() -> Map<String, Value> {
     let mut facts = Map::new();
     let mut add = |what: &str, value: Option<String>| {

@@ -1,7 +1,7 @@
-//! The small language of markers: which report, which of its rows, which field, and how it is written.
+//! The query language of markers: report, row filters, field, and format.
 //!
-//! `pool name=export_4gib ratio .0` is the field `ratio` of the one row of the report `pool` whose `name` is
-//! `export_4gib`, without a fraction. A value with spaces stands in double quotes. Sizes may be written `16K`.
+//! `pool name=export_4gib ratio .0` is the field `ratio` of the single row of the report `pool` with the `name`
+//! `export_4gib`, without a fraction. A value with spaces needs double quotes. Sizes may have the form `16K`.
 
 use super::table::{Form, shown};
 use anyhow::{Context, Result, bail, ensure};
@@ -12,18 +12,18 @@ use serde_json::Value;
 pub(super) struct Query {
     /// Name of the report, or of the table.
     pub(super) report: String,
-    /// Name of the list of rows: what follows a point in the report's name.
+    /// Name of the list of rows, which follows a point in the report's name.
     list: String,
     filters: Vec<(String, String)>,
-    /// What follows the filters.
+    /// Words after the filters.
     rest: Vec<String>,
 }
 
 impl Query {
-    /// Reads a marker's text.
+    /// Parses a marker's text.
     ///
     /// # Errors
-    /// If it is empty, or a quote is open.
+    /// The text is empty or has an unclosed quote.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut words = split(text)?.into_iter();
         let name = words.next().context("the marker names no report")?;
@@ -43,10 +43,10 @@ impl Query {
         })
     }
 
-    /// The rows of a report that all filters accept. Filters of the same key are alternatives.
+    /// The rows of a report that match all filters. Filters with the same key are alternatives.
     ///
     /// # Errors
-    /// If no row does.
+    /// No row matches.
     pub(super) fn rows<'a>(&self, report: &'a Value, list: &str) -> Result<Vec<&'a Value>> {
         let rows = self.matching(report, list)?;
         ensure!(!rows.is_empty(), "no row of the report is {}", self.shown());
@@ -65,10 +65,10 @@ impl Query {
         Ok(rows.iter().filter(accepted).collect())
     }
 
-    /// Refuses words that a table does not take.
+    /// Rejects words that a table does not support.
     ///
     /// # Errors
-    /// Names the first one.
+    /// The error names the first such word.
     pub(super) fn only_filters(&self) -> Result<()> {
         match self.rest.first() {
             Some(word) => bail!("'{word}' is not KEY=VALUE"),
@@ -76,10 +76,10 @@ impl Query {
         }
     }
 
-    /// The figure that the words `[FUNCTION:]FIELD [FORM]` ask for.
+    /// The figure for the words `[FUNCTION:]FIELD [FORM]`.
     ///
     /// # Errors
-    /// If there is no such field, or not one row and no function that accepts several.
+    /// The field does not exist, or several rows match without a function that accepts several.
     pub(super) fn figure(&self, report: &Value) -> Result<String> {
         let (field, form) = match self.rest.as_slice() {
             [field] => (field, None),
@@ -110,10 +110,10 @@ impl Query {
         }
     }
 
-    /// The number that the words `[FUNCTION:]FIELD` ask for, or `None` if the report has no such row or field.
+    /// The number for the words `[FUNCTION:]FIELD`, or `None` if the report has no such row or field.
     ///
     /// # Errors
-    /// If it is no number, or is in several rows and there is no function.
+    /// The value is not a number, or several rows match without a function.
     pub(super) fn number(&self, report: &Value) -> Result<Option<f64>> {
         let [field] = self.rest.as_slice() else {
             bail!("a number is REPORT [KEY=VALUE]... [FUNCTION:]FIELD");
@@ -129,7 +129,7 @@ impl Query {
         }
         let (function, field) = field.split_once(':').unwrap_or((ONE, field));
         let mut rows = self.matching(report, &self.list)?;
-        // A field that an optional part of a run would have written.
+        // Only an optional part of a run writes this field.
         rows.retain(|row| at(row, field).is_some_and(|cell| !cell.is_null()));
         if rows.is_empty() {
             return Ok(None);
@@ -158,7 +158,7 @@ impl Query {
     }
 }
 
-/// The function of a field that stands alone.
+/// Function of a field without a prefix.
 const ONE: &str = "one";
 
 /// The field of each row.
@@ -188,7 +188,7 @@ fn greatest(numbers: &[f64]) -> f64 {
     numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Words at spaces, but not at those between double quotes.
+/// Splits at spaces outside of double quotes.
 fn split(text: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for letter in text.chars() {
@@ -209,12 +209,12 @@ fn split(text: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// The field of a row; parts of its name are separated by points.
+/// The field of a row. Points separate the parts of a nested name.
 fn at<'a>(row: &'a Value, field: &str) -> Option<&'a Value> {
     row.pointer(&format!("/{}", field.replace('.', "/")))
 }
 
-/// Whether a cell is what a filter says.
+/// Whether a cell equals a filter's value.
 fn is(cell: &Value, wanted: &str) -> bool {
     match cell {
         Value::String(text) => text == wanted,
@@ -224,7 +224,7 @@ fn is(cell: &Value, wanted: &str) -> bool {
     }
 }
 
-/// A number, which may end in K, M or G.
+/// Parses a number with an optional suffix K, M or G.
 fn size(text: &str) -> Option<f64> {
     let (digits, unit) = match text.strip_suffix(['K', 'M', 'G']) {
         Some(digits) => (digits, text.chars().next_back()),
@@ -240,8 +240,8 @@ fn size(text: &str) -> Option<f64> {
     Some(number * factor)
 }
 
-/// A cell in the form that a marker asks for: `.2` digits behind the point, `,` for thousands, `us` for nanoseconds as
-/// microseconds, `k.2` for thousands with two digits, `%` for a share, `size` for bytes; else as it is.
+/// Formats a cell: `.2` digits after the point, `,` for thousands separators, `us` for nanoseconds as microseconds,
+/// `k.2` for thousands with two digits, `%` for a share, `size` for bytes; without a format the cell stays unchanged.
 fn write(cell: &Value, form: Option<&str>) -> Result<String> {
     match form {
         None if cell.is_string() => shown(cell, Form::Text),

@@ -1,4 +1,5 @@
-//! How many instructions a round of the pool's benches takes, by valgrind: they say on a busy machine what times do not.
+//! Counts the instructions of a round of the pool's benches with valgrind. Unlike times, they do not depend on the
+//! load.
 
 use crate::setup::Env;
 use crate::setup::apt;
@@ -9,19 +10,19 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Rows, and what the program `instructions` calls them.
+/// Rows, and their names in the program `instructions`.
 const SUBJECTS: [(&str, &str); 2] = [
     ("lease_release_1t", "lease_release"),
     ("alias_hit_20k", "alias_hit"),
 ];
 
-/// Rounds of two runs: what lies between is the rounds' alone.
+/// Rounds of two runs. The difference of the runs excludes the start-up.
 const ROUNDS: [u64; 2] = [50_000, 150_000];
 
-/// One run takes seconds; a machine that does other work, more.
+/// One run takes seconds; a loaded machine takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// `{"ours","peer"}` of each row, in instructions per round. Empty, and said so, where there is no valgrind.
+/// `{"ours","peer"}` of each row, in instructions per round. Without valgrind it is empty, and a message says so.
 pub(crate) fn measure(env: &Env) -> Result<BTreeMap<&'static str, Value>> {
     if !can_count()? {
         println!("instructions not counted: valgrind is not installed (apt-get install valgrind)");
@@ -39,7 +40,7 @@ pub(crate) fn measure(env: &Env) -> Result<BTreeMap<&'static str, Value>> {
         .collect()
 }
 
-/// True if there is a valgrind, installed now if that is allowed.
+/// True if valgrind is available. Installs it if that is allowed.
 pub(crate) fn can_count() -> Result<bool> {
     Ok(runs() || apt::try_install("valgrind")? && runs())
 }
@@ -70,7 +71,7 @@ fn count(env: &Env, subject: &str, whose: &str, rounds: u64) -> Result<u64> {
     of(&mut command, LIMIT)
 }
 
-/// Instructions of a program, from its start to its end.
+/// Instructions of a program from start to end.
 pub(crate) fn of(program: &mut Command, limit: Duration) -> Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
