@@ -1,6 +1,6 @@
-//! `cargo xtask setup`: what the main job needs beyond rust, gcc and python3, fetched once and kept in a cache.
+//! `cargo xtask setup`: downloads the demo's requirements beyond rust, gcc and python3 into a cache.
 //!
-//! Everything is idempotent: a warm run asks dpkg one question and looks at one stamp file.
+//! Everything is idempotent: a repeated run makes one dpkg query and reads one stamp file.
 
 pub(crate) mod apt;
 mod bindgen_tools;
@@ -26,25 +26,25 @@ The cache is $XGVMI_CACHE, else $XDG_CACHE_HOME/xgvmi, else ~/.cache/xgvmi.
   --offline   download nothing: check the cache and name what is missing
   ucc         a level of its own: stock UCC, Open MPI and MPICH of Debian's testing suite, in a tree in the cache";
 
-/// Name of the set-up in the line of progress.
+/// Name of the set-up in the progress line.
 pub(crate) const PART: &str = "set-up";
 
-/// Where the parts of the set-up lie.
+/// Paths of the set-up's parts.
 #[derive(Debug, Clone)]
 pub(crate) struct Env {
     /// The cache directory, outside the checkout.
     pub(crate) cache: PathBuf,
     /// The virtual environment with the wheels.
     pub(crate) venv: PathBuf,
-    /// Stock UCX's libraries; its modules are in `ucx/` below.
+    /// Stock UCX's libraries; its modules are in the subdirectory `ucx/`.
     pub(crate) ucx_lib_dir: PathBuf,
-    /// Stock UCX's version, as in `1.20.1`.
+    /// Stock UCX's version, such as `1.20.1`.
     pub(crate) ucx_version: String,
     /// `ucx_info`, `ucx_perftest`, `ucx_perftest_daemon` of that version.
     pub(crate) ucx_tools_dir: PathBuf,
     /// UCX's public headers of that version.
     pub(crate) ucx_include: PathBuf,
-    /// Root of the unpacked libibverbs packages where they could not be installed; `None` when they are installed.
+    /// Root of the unpacked libibverbs packages if they could not be installed; `None` if they are installed.
     pub(crate) verbs_root: Option<PathBuf>,
 }
 
@@ -54,12 +54,12 @@ impl Env {
         self.for_libraries(&[])
     }
 
-    /// Environment for a program on stock UCX: its libraries, and libibverbs where that is not installed.
+    /// Environment for a program on stock UCX: its libraries, and libibverbs if it is not installed.
     pub(crate) fn for_ucx(&self) -> Vec<(String, String)> {
         self.for_libraries(std::slice::from_ref(&self.ucx_lib_dir))
     }
 
-    /// Environment for compilers, so that they find libibverbs' headers and link names in an unpacked tree.
+    /// Environment for compilers, with the headers and link names of an unpacked libibverbs.
     pub(crate) fn for_cc(&self) -> Vec<(String, String)> {
         let Some(root) = &self.verbs_root else {
             return Vec::new();
@@ -71,19 +71,19 @@ impl Env {
                 root.join("usr/include").display().to_string(),
             ),
             ("LIBRARY_PATH".to_owned(), libraries.clone()),
-            // The linker follows what these libraries need through this one.
+            // The linker resolves indirect dependencies through this variable.
             ("LD_LIBRARY_PATH".to_owned(), libraries),
         ]
     }
 
-    /// Environment for a program on libraries in `dirs`, such as another UCX, which come first.
+    /// Environment for a program on libraries in `dirs`, such as another UCX. These directories come first.
     pub(crate) fn for_libraries(&self, dirs: &[PathBuf]) -> Vec<(String, String)> {
         let mut dirs = dirs.to_vec();
         let mut variables = Vec::new();
         if let Some(root) = &self.verbs_root {
             let libraries = apt::library_dirs(root);
-            // libibverbs looks for /etc/libibverbs.d and a compiled-in directory; an absolute driver name in this
-            // variable is the one way to a provider elsewhere (libibverbs/dynamic_driver.c, load_driver).
+            // libibverbs searches /etc/libibverbs.d and a compiled-in directory. An absolute driver name in this
+            // variable is the only way to use a provider elsewhere (libibverbs/dynamic_driver.c, load_driver).
             let driver = libraries[0].join("libibverbs/libmlx5");
             variables.push(("IBV_DRIVERS".to_owned(), driver.display().to_string()));
             dirs.extend(libraries);
@@ -95,7 +95,7 @@ impl Env {
     }
 }
 
-/// As in a search path.
+/// Joins directories to a search path.
 fn joined(dirs: &[PathBuf]) -> String {
     dirs.iter()
         .map(|dir| dir.display().to_string())
@@ -103,10 +103,10 @@ fn joined(dirs: &[PathBuf]) -> String {
         .join(":")
 }
 
-/// Makes sure that all parts are there, fetching what is missing, and tells where they are.
+/// Ensures that all parts exist, downloads missing ones, and returns their paths.
 ///
 /// # Errors
-/// Names each missing part and the line that would bring it; what could be fetched is kept.
+/// The error names each missing part and the command that installs it. Completed downloads are kept.
 pub(crate) fn ensure() -> Result<Env> {
     ensure_with(Fetch::Allowed)
 }
@@ -128,8 +128,8 @@ pub(crate) enum Fetch {
 
 fn ensure_with(fetch: Fetch) -> Result<Env> {
     let cache = Cache::open()?;
-    // Each part is tried even when another failed, so that one network failure costs as little as it can. One of them
-    // waits for the package manager most of the time, and the other one for the network.
+    // Each part is tried even if another has failed, to limit the cost of a network failure. One part mostly waits for
+    // the package manager, the other for the network.
     let (verbs, wheels) = std::thread::scope(|scope| {
         let verbs = scope.spawn(|| apt::ensure(&cache, fetch));
         let wheels = wheels::ensure(&cache, fetch, &pins::UCX);
@@ -163,11 +163,12 @@ fn ensure_with(fetch: Fetch) -> Result<Env> {
     }
 }
 
-/// The tree of Debian packages that only the suites of others need, unpacked in the cache: rdma-core's Python bindings
-/// and tests, and scapy, which one of the tests wants. Not installed: the bindings depend on rdma-core, and that on udev.
+/// The unpacked tree of Debian packages that only third-party suites need: rdma-core's Python bindings and tests, and
+/// scapy, which one of the tests uses. They are not installed, because the bindings depend on rdma-core, which depends
+/// on udev.
 ///
 /// # Errors
-/// They could not be fetched.
+/// The packages could not be downloaded.
 pub(crate) fn pyverbs() -> Result<PathBuf> {
     const PACKAGES: &[&str] = &["python3-pyverbs", "python3-scapy"];
     let cache = Cache::open()?;
@@ -179,16 +180,16 @@ pub(crate) fn pyverbs() -> Result<PathBuf> {
     Ok(part.join("root"))
 }
 
-/// What is there and what is not, for `cargo xtask doctor`; fetches nothing.
+/// Existing and missing parts, for `cargo xtask doctor`. Downloads nothing.
 pub(crate) struct Inventory {
     pub(crate) cache: PathBuf,
-    /// Debian packages that are not installed, unless an unpacked tree stands in for them.
+    /// Debian packages that are neither installed nor unpacked.
     pub(crate) missing_packages: Vec<String>,
     pub(crate) verbs_unpacked: bool,
     pub(crate) wheels_present: bool,
 }
 
-/// Looks without changing anything but creating the cache directory.
+/// Takes the inventory. The only change is the creation of the cache directory.
 pub(crate) fn inventory() -> Result<Inventory> {
     let cache = Cache::open()?;
     Ok(Inventory {

@@ -1,5 +1,5 @@
-//! What is installed, and where: one list for `cargo xtask install` below a prefix, and for the packages of
-//! `cargo xtask dist`.
+//! Installed files and their paths: one list for `cargo xtask install` below a prefix, and for the packages of `cargo
+//! xtask dist`.
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The library's file, by its soname.
+/// The library's file name, equal to its soname.
 pub(crate) const LIBRARY: &str = "libuct_ib_mlx5_xgvmi.so.0";
-/// The component of UCC, by the name that UCC looks for.
+/// File name of the UCC component, as UCC expects it.
 pub(crate) const UCC_COMPONENT: &str = "libucc_tl_xgvmi.so";
-/// The name that some packagings of UCX ask for.
+/// Name that some packages of UCX look up.
 pub(crate) const OTHER_NAME: &str = "libuct_ib_mlx5_xgvmi.so.0.0.0";
 
-/// A command writes its pages in milliseconds.
+/// Time limit for a command that writes its pages, which takes milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
 
-/// What goes together: with an emulator nobody has to install, and without a product that knows of it.
+/// Parts to install separately: users need not install the emulator, and the product does not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The library and the command about it.
+    /// The library and its command.
     Product,
-    /// What it is for: service processes, benchmarks, the model.
+    /// Users of the library: service processes, benchmarks, the model.
     Offload,
     /// The emulated device.
     Emulator,
@@ -33,7 +33,7 @@ pub(crate) enum Part {
 impl Part {
     pub(crate) const ALL: [Self; 3] = [Self::Product, Self::Offload, Self::Emulator];
 
-    /// Name of its package.
+    /// Name of the part's package.
     pub(crate) const fn package(self) -> &'static str {
         match self {
             Self::Product => "xgvmi",
@@ -42,7 +42,7 @@ impl Part {
         }
     }
 
-    /// Its commands, which are programs of the build.
+    /// The part's commands, which are programs of the build.
     pub(crate) const fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Product => &["xgvmi"],
@@ -58,7 +58,7 @@ impl Part {
         }
     }
 
-    /// What is to be read, by its place in the workspace.
+    /// Documents of the part, by their path in the workspace.
     pub(crate) const fn documents(self) -> &'static [&'static str] {
         match self {
             Self::Product => &["docs/OPTIONS.md", "docs/HARDWARE.md", "docs/DEFECTS.md"],
@@ -73,16 +73,16 @@ impl Part {
     }
 }
 
-/// Where things go. All below one root, without a leading slash.
+/// Target paths. All are below one root, without a leading slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// The root that files are put below.
+    /// Root of the written files.
     pub(crate) root: PathBuf,
-    /// Before everything else, as `usr`; may be empty.
+    /// Prefix of all paths, such as `usr`; may be empty.
     pub(crate) prefix: PathBuf,
     /// Libraries, below the prefix: `lib`, or `lib/TRIPLET`.
     pub(crate) lib: PathBuf,
-    /// What the prefix is called where the files will be used.
+    /// Path of the prefix on the target system.
     pub(crate) used_as: PathBuf,
     /// Completions of zsh and fish, below the prefix.
     pub(crate) zsh: &'static str,
@@ -92,7 +92,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Everything below one directory.
+    /// Layout below one directory.
     pub(crate) fn prefix(prefix: &Path) -> Self {
         Self {
             root: prefix.to_owned(),
@@ -105,7 +105,7 @@ impl Layout {
         }
     }
 
-    /// As Debian wants it, for machines of this triplet.
+    /// Debian's layout for machines of this triplet.
     pub(crate) fn debian(root: &Path, triplet: &str) -> Self {
         Self {
             root: root.to_owned(),
@@ -118,7 +118,7 @@ impl Layout {
         }
     }
 
-    /// A place below the prefix.
+    /// A path below the prefix.
     pub(crate) fn at(&self, place: impl AsRef<Path>) -> PathBuf {
         self.root.join(&self.prefix).join(place)
     }
@@ -128,13 +128,14 @@ impl Layout {
         self.at(self.lib.join("ucx"))
     }
 
-    /// A directory with the library alone, for a UCX that is elsewhere.
+    /// A directory that contains only the library, for a UCX elsewhere.
     pub(crate) fn plugins(&self) -> PathBuf {
         self.at(self.lib.join("xgvmi"))
     }
 }
 
-/// Builds all that users run, in release form. All of it, as the test run does, so that nothing is built twice.
+/// Builds all installed programs in release mode. It builds the whole workspace like the test run, so nothing is built
+/// twice.
 pub(crate) fn build() -> Result<PathBuf> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
@@ -146,7 +147,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(workspace::target_dir().join("release"))
 }
 
-/// Puts a part where the layout says. `built` is the directory of [`build`].
+/// Installs a part according to the layout. `built` is the directory of [`build`].
 pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
     match part {
         Part::Product => {
@@ -164,7 +165,7 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
         Part::Offload => {
             let source = workspace::root().join("xgvmi-offload/packaging");
             let unit = fs::read_to_string(source.join("xgvmi-sp.service")).context("unit")?;
-            // systemd's own directory in a package; below another prefix a link to the file, or a copy, is made by hand.
+            // systemd's own directory in a package; with another prefix the user creates a link or a copy.
             let place = layout.at("lib/systemd/system/xgvmi-sp.service");
             text(&unit_of(&unit, layout), &place, 0o644)?;
             let examples = layout.at("share/doc").join(part.package()).join("examples");
@@ -176,10 +177,10 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
                 &layout.plugins().join(UCC_COMPONENT),
                 0o644,
             )?;
-            // UCC loads components from the directory `ucc` beside its library.
+            // UCC loads components from the directory `ucc` next to its library.
             let module = layout.at(layout.lib.join("ucc")).join(UCC_COMPONENT);
             link(&format!("../xgvmi/{UCC_COMPONENT}"), &module)?;
-            // The one part that depends on which MPI it is: compiled by that MPI's mpicc.
+            // The only part that depends on the MPI; the user compiles it with that MPI's mpicc.
             let shim = layout.at("share").join(part.package()).join("osu_mpi.c");
             file(
                 &workspace::root().join("osu-bench/mpi/shim/osu_mpi.c"),
@@ -189,7 +190,7 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
         }
         Part::Emulator => {
             let preload = "libbfemu_preload.so";
-            // Beside the commands' directory, where the command looks for it.
+            // Next to the commands' directory, where the command looks for it.
             let place = layout.at("lib/bf-emu").join(preload);
             program(&built.join(preload), &place, 0o644)?;
         }
@@ -207,12 +208,12 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// The unit with the places of this layout.
+/// The systemd unit with the paths of this layout.
 fn unit_of(unit: &str, layout: &Layout) -> String {
     unit.replace("/usr/", &format!("{}/", layout.used_as.display()))
 }
 
-/// The manual pages and completions that the command writes itself.
+/// Manual pages and completions that the command generates.
 fn pages(program: &Path, name: &str, layout: &Layout) -> Result<()> {
     let made = workspace::target_dir().join("pages").join(name);
     let _ = fs::remove_dir_all(&made);
@@ -244,13 +245,13 @@ fn pages(program: &Path, name: &str, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Compresses a file in its place, always to the same bytes.
+/// Compresses a file in place, with reproducible output.
 pub(crate) fn compress(file: &Path) -> Result<()> {
     let mut command = Command::new("gzip");
     process::stdout(command.args(["-9nf"]).arg(file), QUESTION).map(drop)
 }
 
-/// For programs that build against the header. There is nothing to link to: the library is UCX's module or a preload.
+/// pkg-config file for programs that use the header. It links no library: the library is UCX's module or a preload.
 fn pc(layout: &Layout) -> String {
     let (prefix, lib) = (layout.used_as.display(), layout.lib.display());
     let version = env!("CARGO_PKG_VERSION");
@@ -268,7 +269,7 @@ fn pc(layout: &Layout) -> String {
     )
 }
 
-/// A program or library of the build, without debugging information where binutils are there.
+/// A program or library of the build, stripped of debugging information if binutils are installed.
 fn program(source: &Path, target: &Path, mode: u32) -> Result<()> {
     let name = source.file_name().context("a program without a name")?;
     let dir = workspace::target_dir().join("stripped");
@@ -303,14 +304,14 @@ fn link(to: &str, target: &Path) -> Result<()> {
     replace(target, |path| symlink(to, path))
 }
 
-/// Makes a file beside its place and moves it there.
+/// Creates a file under a temporary name and renames it.
 fn replace(target: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<()> {
     let what = || format!("cannot install {}", target.display());
     let parent = target.parent().with_context(what)?;
     fs::create_dir_all(parent).with_context(what)?;
     let name = target.file_name().with_context(what)?.to_string_lossy();
     let new = parent.join(format!(".{name}.{}", std::process::id()));
-    // What an install with the same number that was killed has left.
+    // Leftover of a killed install with the same process id.
     let _ = fs::remove_file(&new);
     let made = make(&new).and_then(|()| fs::rename(&new, target));
     if made.is_err() {
@@ -338,7 +339,7 @@ mod tests {
             target.metadata().unwrap().permissions().mode() & 0o777,
             0o755
         );
-        // Nothing is left beside it, not even after a failure.
+        // No temporary file is left, not even after a failure.
         assert!(file(&dir.path().join("none"), &target, 0o644).is_err());
         assert_eq!(fs::read_dir(dir.path().join("a/b")).unwrap().count(), 1);
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask suites`: test programs of others, unmodified, judge the emulated device.
+//! `cargo xtask suites`: runs unmodified third-party test programs over the emulated device.
 
 mod mpi;
 mod osu;
@@ -45,7 +45,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
 tests/suites/skips.toml lists the accepted skips with reasons. A skip without an entry, or an entry without a skip, fails
 the run.";
 
-/// A cold build of two packages on two cores.
+/// A build of two packages without a cache on two cores.
 const BUILD: Duration = Duration::from_secs(600);
 
 /// One test of a suite.
@@ -55,13 +55,13 @@ pub(crate) struct Case {
     pub(crate) outcome: Outcome,
 }
 
-/// How it ended.
+/// Result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
-    /// With the explanation.
+    /// Contains the explanation.
     Failed(String),
-    /// With the suite's own reason.
+    /// Contains the suite's own reason.
     Skipped(String),
 }
 
@@ -77,8 +77,8 @@ impl Case {
     }
 }
 
-/// The tests of one run, which come one after the other: how it ended, and which were finished. What went wrong is told
-/// with the first that was not; if all were, with the last.
+/// The consecutive tests of one run: its result, and the finished tests. The first unfinished test gets the failure; if
+/// all have finished, the last one gets it.
 pub(crate) fn in_order(
     names: impl IntoIterator<Item = String>,
     finished: &[bool],
@@ -106,9 +106,9 @@ pub(crate) fn in_order(
 
 struct Suite {
     name: &'static str,
-    /// Which of it `cargo xtask test` runs, by words as in the arguments; all if there are none of them.
+    /// Part that `cargo xtask test` runs, as words of the arguments; all if the list is absent.
     sample: Option<&'static [&'static str]>,
-    /// What the ports of the device are connected to.
+    /// Link layer of the device's ports.
     link: Link,
     run: fn(&World) -> Result<Vec<Case>>,
 }
@@ -159,21 +159,21 @@ const SUITES: &[Suite] = &[
     Suite::roce("roce-osu", None, osu::run_all),
 ];
 
-/// What the suites share.
+/// State that the suites share.
 pub(crate) struct World {
     pub(crate) env: Env,
-    /// Where the built `bf-emu` and its library are.
+    /// Directory of the built `bf-emu` and its library.
     bin: PathBuf,
     /// `target/suites`.
     pub(crate) dir: PathBuf,
-    /// Words of which a test's name must contain one; none chooses all.
+    /// A test runs if its name contains one of these words; without words all run.
     parts: Vec<String>,
-    /// What the ports of the device are connected to.
+    /// Link layer of the device's ports.
     pub(crate) link: Link,
 }
 
 impl World {
-    /// Builds the emulator and makes a directory for the reports.
+    /// Builds the emulator and creates a directory for the reports.
     fn new(parts: Vec<String>) -> Result<Self> {
         let env = setup::ensure()?;
         let mut build = Command::new("cargo");
@@ -203,7 +203,7 @@ impl World {
         })
     }
 
-    /// Whether a test is to be run.
+    /// Whether to run a test.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|part| name.contains(part.as_str()))
     }
@@ -242,7 +242,8 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Runs a minute's worth of the suites, for `cargo xtask test`. Accepted skips are not among the cases; their number is.
+/// Runs the samples of the suites, about one minute, for `cargo xtask test`. The result omits accepted skips from the
+/// cases and contains their number.
 pub(crate) fn sample() -> Result<Vec<Case>> {
     let mut world = World::new(Vec::new())?;
     let accepted = accepted()?;
@@ -277,7 +278,7 @@ fn accepted() -> Result<Vec<Accepted>> {
 
 type Choice = (Vec<&'static Suite>, Vec<String>);
 
-/// The suites and parts that the arguments ask for; `None` when they asked for an answer that is given.
+/// The requested suites and parts; `None` if the request was answered already.
 fn choose(arguments: &[String]) -> Result<Option<Choice>> {
     let mut words = arguments.iter();
     let mut chosen = Vec::new();
@@ -306,7 +307,7 @@ fn choose(arguments: &[String]) -> Result<Option<Choice>> {
     Ok(Some((chosen, words.cloned().collect())))
 }
 
-/// Turns skips that nobody accepted, and accepted ones that did not skip, into failures.
+/// Turns unaccepted skips, and accepted skips that did not occur, into failures.
 fn judge(suite: &str, cases: &mut Vec<Case>, accepted: &[Accepted]) {
     let mut expected: BTreeMap<&str, &Accepted> = accepted
         .iter()
@@ -317,7 +318,7 @@ fn judge(suite: &str, cases: &mut Vec<Case>, accepted: &[Accepted]) {
         let accepted = expected.remove(case.name.as_str());
         let verdict = match (&mut case.outcome, accepted) {
             (Outcome::Skipped(reason), Some(accepted)) => {
-                // The report gives ours: the suite's own often tells only what it did not find.
+                // The report contains this project's reason: the suite's own often names only what it did not find.
                 accepted.reason.clone_into(reason);
                 continue;
             }
@@ -337,7 +338,7 @@ fn judge(suite: &str, cases: &mut Vec<Case>, accepted: &[Accepted]) {
     }
 }
 
-/// Prints what came of a suite. True if nothing failed.
+/// Prints the results of a suite. Returns true if no test failed.
 fn tell(suite: &str, time: Duration, cases: &[Case]) -> bool {
     for case in cases {
         if let Outcome::Failed(detail) = &case.outcome {
@@ -409,7 +410,7 @@ mod tests {
         let report = report("s", &cases);
         assert_eq!(report["passed"], 2);
         assert_eq!(report["skips"][0]["reason"], "ours");
-        // Another suite's skips are not this one's.
+        // Skips accepted for another suite do not apply to this one.
         let mut other = vec![case("good", Outcome::Passed)];
         judge("t", &mut other, &accepted);
         assert_eq!(count(&other), [1, 0, 0]);

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check of the project, phase by phase, each with a hard limit, and one last line.
+//! `cargo xtask test`: runs every check of the project in phases, each with a time limit, and prints one summary line.
 
 mod libtest;
 mod report;
@@ -51,7 +51,7 @@ Only if named:
 
 Logs are in target/test/. The last line reads: N passed, N failed, N skipped.";
 
-/// A phase and the time it may take on two cold cores, with a margin of two or more.
+/// A phase and its time limit: the time on two cores without a cache, multiplied by two or more.
 struct Phase {
     name: &'static str,
     limit: Duration,
@@ -93,12 +93,12 @@ const PHASES: &[Phase] = &[
     phase("demo", 120, false, demo),
 ];
 
-/// Runs only if it is named. A kill takes some 40 ms on two idle cores.
+/// Runs only on request. A kill takes about 40 ms on two idle cores.
 const SOAK: Phase = phase("soak", 4 * 3600, false, soak);
 
-/// What the phases share.
+/// State that the phases share.
 struct World {
-    /// Absent when the set-up failed or was not asked for yet.
+    /// Absent if the set-up has failed or has not been requested yet.
     env: Option<Env>,
     logs: PathBuf,
     filters: Vec<String>,
@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let logs = workspace::target_dir().join("test");
-    // Logs of phases that are not run now would look like today's.
+    // Logs of phases that do not run now would look current.
     let _ = fs::remove_dir_all(&logs);
     fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
     let mut world = World {
@@ -133,13 +133,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         show_progress("");
         tally.add(phase.name, started.elapsed(), cases);
         if phase.name == "setup" {
-            // Quick now: the phase has just made it complete, or said why it could not.
+            // This call is fast: the phase has completed the set-up or reported the error.
             world.env = setup::ensure_offline().ok();
         }
     }
     let mut accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
     accepted.retain(|skip| skip.is_due(skips::is_set));
-    // A filtered run leaves out most of what the list speaks of.
+    // A filtered run omits most entries of the list.
     let complete = world.filters.is_empty();
     let phases: Vec<&str> = chosen
         .iter()
@@ -155,7 +155,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Names the phase that runs now, on a terminal only; nothing takes the line away again.
+/// Shows the current phase, on a terminal only. The line stays.
 fn show_progress(phase: &str) {
     if std::io::stderr().is_terminal() {
         let what = if phase.is_empty() { "" } else { " ..." };
@@ -163,13 +163,13 @@ fn show_progress(phase: &str) {
     }
 }
 
-/// The phases which the arguments ask for, in order; `None` means that help is wanted.
+/// The requested phases, in order; `None` for a help request.
 fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
     let (mut quick, mut names) = (false, Vec::new());
     for argument in arguments {
         match argument.as_str() {
             "--quick" => quick = true,
-            // Output is the same for man and machine; the flag is there for those who expect it.
+            // The output is the same for users and CI; the flag exists for compatibility with common usage.
             "--ci" => {}
             "-h" | "--help" => return Ok(None),
             name if name == SOAK.name || PHASES.iter().any(|phase| phase.name == name) => {
@@ -178,7 +178,7 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
             other => bail!("no phase or option '{other}'; try: cargo xtask test --help"),
         }
     }
-    // Every phase but these needs the set-up, and it costs nothing when it was made.
+    // All other phases need the set-up, which costs nothing if it exists already.
     let alone = names
         .iter()
         .all(|name| ["fmt", "tidy", "clippy"].contains(name));
@@ -193,7 +193,7 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
 }
 
 fn set_up(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    // A process of its own, so that the limit holds for whatever the set-up waits for.
+    // A separate process, so that the limit covers every wait of the set-up.
     Ok(vec![single(
         phase,
         world,
@@ -221,7 +221,7 @@ fn tidiness(_phase: &Phase, _world: &World) -> Result<Vec<Case>> {
 }
 
 fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    // The second: without its device the pool is plain safe code, which the first cannot see.
+    // The second build: without its device the pool is purely safe code, which the first build cannot check.
     let builds: [(&str, &[&str]); 2] = [
         ("clippy", &["--workspace", "--all-targets"]),
         (
@@ -265,7 +265,7 @@ fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// The crates whose tests compare with what is installed.
+/// Crates whose tests compare with installed headers.
 const FFI: [&str; 2] = ["mlx5dv-sys", "ucx-sys"];
 
 fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
@@ -290,7 +290,7 @@ fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     )
 }
 
-/// Where tests that compare with stock UCX find it; without, they skip.
+/// Paths of stock UCX for tests that compare with it; without them these tests skip.
 fn point_at_ucx(command: &mut Command, env: &Env) {
     command.env("XGVMI_VENV", &env.venv);
     command.env("XGVMI_UCX_INCLUDE", &env.ucx_include);
@@ -315,7 +315,7 @@ fn layout(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let ran = single(phase, world, cargo().args(["build", "--release"]))?;
-    // Apart, because what examples alone use of a crate would get into the libraries.
+    // Built separately, because features that only examples use would change the libraries.
     let examples = Case {
         name: "examples".to_owned(),
         ..single(
@@ -327,16 +327,16 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     Ok(vec![ran, examples])
 }
 
-/// Instructions of a hot path for each of its peer's in the same run, at most. The pool keeps states, numbers and an order,
-/// which the C list does not.
+/// Maximum ratio of a hot path's instructions to its peer's in the same run. The pool maintains states, numbers and an
+/// order, which the C list does not.
 const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.0)];
 
-/// Ranks, service processes per node, and the most instructions of the services' own code per block. With few ranks,
-/// the messages of a call cost more than its blocks.
+/// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
+/// few ranks, the messages of a call cost more than its blocks.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 3] =
     [(64, 1, 1000.0), (256, 1, 1000.0), (256, 4, 1000.0)];
 
-/// What an export and its release execute in strict mode, beside stock UCX.
+/// Checks the counts of an export and its release in strict mode against stock UCX.
 fn hot_path(env: &Env) -> Result<Vec<Case>> {
     if !cfg!(target_arch = "x86_64") {
         println!("counts   of the hot path not run: only for x86_64");
@@ -395,8 +395,8 @@ fn counts(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
     pool.chain(full).chain(hot_path).chain(services).collect()
 }
 
-/// The models are built otherwise than all else, so in a directory of their own, where they move nothing out. Filters
-/// do not reach them: the tests beside them cannot run in such a build, and must not be chosen.
+/// The loom models need other build flags, so they use a separate directory and evict no other build. Filters do not
+/// apply to them: the other tests of the crates cannot run in such a build and must not be selected.
 fn loom(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut command = cargo();
     command
@@ -410,12 +410,12 @@ fn loom(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut command = system_tests(world)?;
     let cases = cases(phase, world, command.arg("--").args(&world.filters));
-    // Stopped at its limit, it leaves its machine rooms.
+    // A run stopped at its limit leaves its state directories.
     process::sweep(Path::new(process::ROOMS), "xgvmi-test");
     cases
 }
 
-/// The randomised test of crashes, which the system phase has in short, for long.
+/// Runs the randomized crash test for a long time. The system phase contains a short run.
 fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     const KILLS: &str = "XGVMI_CRASH_KILLS";
     let mut command = system_tests(world)?;
@@ -454,7 +454,7 @@ fn system_tests(world: &World) -> Result<Command> {
     Ok(command)
 }
 
-/// In this process, as each of the programs that it runs has a limit of its own.
+/// Runs in this process, because each started program has its own limit.
 fn judges(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let cases = suites::sample()?;
@@ -466,7 +466,7 @@ fn judges(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
     Ok(cases.into_iter().map(of).collect())
 }
 
-/// The oldest UCX, the one of the demo, and the newest: three forms of exported keys and of plugins.
+/// The oldest UCX, the demo's, and the newest: three forms of exported keys and of plugins.
 const MATRIX_VERSIONS: [&str; 3] = ["1.18.1", "1.20.1", "1.23.0"];
 
 fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
@@ -495,14 +495,14 @@ fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
             }
         })
         .collect();
-    // The cells speak for themselves, unless it did not come to them.
+    // The cells contain the failures unless the run did not reach them.
     if cases.is_empty() || ran.is_failure() && !cases.iter().any(Case::is_failure) {
         cases.push(ran);
     }
     Ok(cases)
 }
 
-/// Needs what no package has: a UCX tree, and what was built of it.
+/// Needs a UCX tree and its build, which no package provides.
 fn patches(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     if patch::named_by(patch::ENV_SOURCE)?.is_none() {
         let reason = format!("{} is not set", patch::ENV_SOURCE);
@@ -519,7 +519,7 @@ fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     Ok(vec![single(phase, world, command.arg("dist"))?])
 }
 
-/// Needs a compiler that the project's own toolchain does not bring.
+/// Needs a compiler that the project's own toolchain does not contain.
 fn other_processor(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let tests = "tests on aarch64";
     if !aarch64::can_compile() {
@@ -543,7 +543,7 @@ fn other_processor(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let path = workspace::target_dir().join("demo/report.json");
-    // An old report must not speak for this run.
+    // An old report must not count for this run.
     let _ = fs::remove_file(&path);
     let mut command = Command::new(std::env::current_exe()?);
     let ran = single(phase, world, command.args(["demo", "--quick"]))?;
@@ -551,7 +551,7 @@ fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     if !cases[0].is_failure() {
         cases.extend(report::judge(&path)?);
     }
-    // The oldest UCX that the library is for, which differs most, and Ethernet ports.
+    // The oldest supported UCX, which differs most, and Ethernet ports.
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["demo", "--quick", "--link", "ethernet"]);
     command.args(["--ucx", "1.18.1", "--sizes", "16K,1M"]);
@@ -568,7 +568,7 @@ impl World {
             .context("not run, because the set-up is not complete")
     }
 
-    /// Runs `command` to its end or the phase's limit, with a log of all it says.
+    /// Runs `command` to its end or to the phase's limit and logs its output.
     fn run(&self, phase: &Phase, command: &mut Command) -> Result<process::Done> {
         command.current_dir(workspace::root());
         let done = process::run(command, phase.limit)?;
@@ -605,7 +605,7 @@ fn cases(phase: &Phase, world: &World, command: &mut Command) -> Result<Vec<Case
     let mut cases = libtest::parse(&done.output);
     let told = cases.iter().any(Case::is_failure);
     if !done.ok() && !told {
-        // It did not compile, crashed between tests, or was stopped.
+        // The command did not compile, crashed between tests, or was stopped.
         let detail = format!("{}\n{}", done.verdict(), tally::tail(&done.output, 60));
         cases.push(Case::fail(phase.name, detail));
     } else if done.timed_out {

@@ -13,9 +13,9 @@ pub(crate) struct Tree {
 /// A text file.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Relative to the root, with `/`.
+    /// Path relative to the root, with `/`.
     pub(crate) path: String,
-    /// All of it.
+    /// The whole text.
     pub(crate) text: String,
 }
 
@@ -44,7 +44,7 @@ impl Tree {
                 } else if kind.is_file()
                     && let Ok(text) = fs::read_to_string(root.join(&path))
                 {
-                    // What is not UTF-8 is not text.
+                    // Files that are not UTF-8 are not text.
                     tree.files.push(Source {
                         path: path.display().to_string(),
                         text,
@@ -66,19 +66,19 @@ impl Tree {
         self.files.iter().filter(|file| file.path.ends_with(".md"))
     }
 
-    /// The file of a path.
+    /// The file with a path.
     pub(crate) fn get(&self, path: &str) -> Option<&Source> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
 impl Source {
-    /// Whether a tool writes it.
+    /// Whether a tool generates the file.
     pub(crate) fn is_generated(&self) -> bool {
         self.path.ends_with("/bindings.rs")
     }
 
-    /// `path:line: what` for each line in which `fault` finds something.
+    /// `path:line: fault` for each line in which `fault` finds one.
     pub(crate) fn faults(&self, mut fault: impl FnMut(&str) -> Option<String>) -> Vec<String> {
         let numbered = self.text.lines().enumerate();
         numbered

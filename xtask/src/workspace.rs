@@ -1,4 +1,4 @@
-//! Where the workspace and its build output lie.
+//! Paths of the workspace and its build output.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ pub(crate) fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// Where cargo builds: `$CARGO_TARGET_DIR`, else `target` in the workspace.
+/// Cargo's target directory: `$CARGO_TARGET_DIR`, else `target` in the workspace.
 pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()) {
         Some(dir) => root().join(dir),

@@ -1,4 +1,4 @@
-//! The report files: the command that writes each one, and the part of it that is committed below `docs/results`.
+//! The report files: the command that writes each report, and its part that is committed below `docs/results`.
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -8,13 +8,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Where committed report files and plots are, relative to the root of the tree.
+/// Directory of committed report files and plots, relative to the root of the tree.
 pub(crate) const COMMITTED: &str = "docs/results";
 
 /// The report that describes the machine of the last collection. No command writes it.
 pub(super) const MACHINE: &str = "machine";
 
-/// The name of the table of promises. It is made of the other reports.
+/// The name of the table of promises, which is computed from the other reports.
 pub(super) const JUDGE: &str = "judge";
 
 /// The key of the time at which a report was measured.
@@ -32,7 +32,7 @@ pub(super) struct Report {
     pub(super) plot: Option<&'static str>,
     /// The command is stopped after this time.
     pub(super) limit: Duration,
-    /// The command takes too long beside the others: without its name only an existing file is taken.
+    /// The command takes too long for a default run. Unless the user names the report, only an existing file is used.
     pub(super) only_by_name: bool,
     /// The part that is committed.
     reduce: fn(Value) -> Result<Value>,
@@ -55,7 +55,7 @@ const fn report(
     }
 }
 
-/// All reports, in the order in which `cargo xtask results` makes them: first the ones that README shows.
+/// All reports, in the order of `cargo xtask results`: reports shown in README come first.
 pub(super) const REPORTS: [Report; 12] = [
     Report {
         plot: Some("demo/report.svg"),
@@ -104,7 +104,7 @@ pub(super) const REPORTS: [Report; 12] = [
 ];
 
 impl Report {
-    /// The command, as a user types it.
+    /// The command line of the report.
     pub(super) fn shown(&self) -> String {
         format!("cargo xtask {}", self.command.join(" "))
     }
@@ -127,7 +127,7 @@ pub(super) fn committed(name: &str) -> String {
     format!("{COMMITTED}/{name}.json")
 }
 
-/// JSON with one line for each element of the lists, so that a change is readable as a diff.
+/// JSON with one line for each element of a list, so that diffs are readable.
 pub(super) fn lines(object: &Map<String, Value>) -> String {
     let mut text = "{".to_owned();
     for (at, (key, value)) in object.iter().enumerate() {
@@ -166,10 +166,10 @@ impl Reports {
         Ok(())
     }
 
-    /// The reports that commands have left below the target directory.
+    /// The reports that commands have written below the target directory.
     ///
     /// # Errors
-    /// If a file is not a report of its form.
+    /// A file does not have the form of its report.
     pub(crate) fn measured(target: &Path) -> Result<Self> {
         let mut reports = Self::default();
         for report in &REPORTS {
@@ -183,20 +183,20 @@ impl Reports {
         Ok(reports)
     }
 
-    /// The command that writes a report, as a user types it.
+    /// The command line that writes a report.
     ///
     /// # Errors
-    /// If there is no report of that name.
+    /// There is no report of this name.
     pub(crate) fn command(name: &str) -> Result<String> {
         let report = REPORTS.iter().find(|report| report.name == name);
         let report = report.with_context(|| format!("there is no report '{name}'"))?;
         Ok(report.shown())
     }
 
-    /// A report, or `None` if it is not there.
+    /// A report; `None` if its file is missing.
     ///
     /// # Errors
-    /// If there is no report of that name.
+    /// There is no report of this name.
     pub(crate) fn get(&self, name: &str) -> Result<Option<&Value>> {
         let known = name == MACHINE || REPORTS.iter().any(|report| report.name == name);
         anyhow::ensure!(known, "there is no report '{name}'");
@@ -204,10 +204,10 @@ impl Reports {
     }
 }
 
-/// Ratios of schemes, for rows that have a scheme, a size, and times of the first and of steady iterations.
+/// Adds ratios between schemes to rows that have a scheme, a size, and times of the first and of steady iterations.
 ///
-/// `of_stock` and `of_ksm` are the row's median over that of the other scheme at the same size;
-/// `times_faster_than_...` and `first_times_faster_than_...` are the inverse, of steady and of first iterations.
+/// `of_stock` and `of_ksm` are the row's median divided by that of the other scheme at the same size;
+/// `times_faster_than_...` and `first_times_faster_than_...` are the inverse, for steady and for first iterations.
 /// `connect_first_of_...` compares the sum of connect and first iteration.
 fn compare_schemes(report: &mut Value) {
     let Some(rows) = report["rows"].as_array().cloned() else {
@@ -246,7 +246,8 @@ fn rows<'a>(report: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
     rows.with_context(|| format!("the report has no '{key}'"))
 }
 
-/// Of the grid only the machine of the documents (32 ranks and 4 service processes per node, 400 Gb/s) and its schemes.
+/// Keeps the part of the grid that the documents use (32 ranks and 4 service processes per node, 400 Gb/s), and its
+/// schemes.
 fn model(report: Value) -> Result<Value> {
     const SCHEMES: [&str; 4] = ["ksm", "stock", "xgvmi", "xgvmi-announce-batch-chain"];
     let drawn = |row: &Value| {
@@ -316,7 +317,7 @@ fn matrix(report: Value) -> Result<Value> {
     Ok(json!({ "rows": rows.collect::<Vec<Value>>() }))
 }
 
-/// Counts of each suite, and how many tests each reason skips.
+/// Counts per suite, and the number of skipped tests per reason.
 fn suites(report: Value) -> Result<Value> {
     let suites = report.as_array().context("the report is no list")?;
     let (mut rows, mut skips): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());

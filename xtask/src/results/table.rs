@@ -1,17 +1,17 @@
-//! Markdown tables from rows of JSON. A cell that a row must have and has not is an error; null is a dash.
+//! Markdown tables from JSON rows. A missing required cell is an error; null is shown as a dash.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// How a cell is written.
+/// Format of a cell.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Form {
     Text,
     /// Whole numbers without a fraction, others with two digits.
     Count,
-    /// Digits behind the point.
+    /// Digits after the point.
     Fixed(usize),
     /// Nanoseconds, as microseconds.
     Micro,
@@ -20,7 +20,7 @@ pub(super) enum Form {
 }
 
 pub(super) struct Column {
-    /// Its head.
+    /// Title of the column.
     pub(super) title: &'static str,
     /// A JSON pointer within the row.
     path: &'static str,
@@ -35,7 +35,7 @@ impl Column {
     /// The cell of a row in this column.
     ///
     /// # Errors
-    /// If the row has none, or it is of another kind.
+    /// The row has no such cell, or it has another type.
     pub(super) fn cell(&self, row: &Value) -> Result<String> {
         let cell = row.pointer(self.path);
         let cell = cell.with_context(|| format!("a row has no {}: {row}", self.path))?;
@@ -43,7 +43,7 @@ impl Column {
     }
 }
 
-/// One line per row, in their order.
+/// One line per row, in order.
 pub(super) fn of_rows(rows: &[&Value], columns: &[Column]) -> Result<String> {
     ensure!(!rows.is_empty(), "there are no rows");
     let mut text = head(columns.iter().map(|column| {
@@ -60,7 +60,7 @@ pub(super) fn of_rows(rows: &[&Value], columns: &[Column]) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// Rows whose columns are the keys of the first one, in alphabetical order behind `name`.
+/// Rows whose columns are the keys of the first row: `name`, then the others in alphabetical order.
 pub(super) fn of_any(rows: &[&Value]) -> Result<String> {
     let first = rows.first().context("there are no rows")?;
     let first = first.as_object().context("a row is no object")?;
@@ -85,7 +85,7 @@ pub(super) fn of_any(rows: &[&Value]) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// A line for each `down`, a column for each size `across`, and `cell` where they meet.
+/// A line for each `down`, a column for each size `across`, and `cell` at the intersection.
 pub(super) fn pivot(
     rows: &[&Value],
     down: &str,
@@ -122,7 +122,7 @@ pub(super) fn pivot(
     Ok(text.trim_end().to_owned())
 }
 
-/// Title line and rule; text is set left, numbers right.
+/// Title line and rule; text is left-aligned, numbers are right-aligned.
 fn head(titles: impl Iterator<Item = (String, bool)>) -> String {
     let (mut line, mut rule) = ("|".to_owned(), "|".to_owned());
     for (title, is_text) in titles {
@@ -163,7 +163,7 @@ pub(super) fn shown(cell: &Value, form: Form) -> Result<String> {
     })
 }
 
-/// `16 KiB` where that is exact, bytes otherwise.
+/// Formats a size as `16 KiB` if that is exact, otherwise in bytes.
 fn size_of(size: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if size != 0 && size.trailing_zeros() >= shift {
@@ -216,7 +216,7 @@ mod tests {
             "{pivoted}"
         );
         assert!(pivot(&[], "nodes", "size", cell).is_err());
-        // The same machine twice, or one that lacks a size.
+        // The same machine twice, or a machine without one of the sizes.
         assert!(pivot(&[rows[0], rows[0]], "nodes", "size", cell).is_err());
         assert!(pivot(&rows[..3], "nodes", "size", cell).is_err());
     }

@@ -1,4 +1,4 @@
-//! The tables of the documents, by the name that a marker gives.
+//! The tables of the documents, by the name in the marker.
 
 use super::query::Query;
 use super::reports::{JUDGE, MACHINE};
@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 /// A table of one report.
 pub(super) struct Table {
     name: &'static str,
-    /// The report that it shows.
+    /// The source report.
     pub(super) report: &'static str,
-    /// Makes the text, without a line break at its end.
+    /// Creates the text, without a trailing line break.
     pub(super) body: fn(&Value, &Query) -> Result<String>,
 }
 
@@ -48,10 +48,10 @@ const fn of(
     Table { name, report, body }
 }
 
-/// The table of a name.
+/// Finds a table by name.
 ///
 /// # Errors
-/// If there is none; the message lists all names.
+/// There is none; the message lists all names.
 pub(super) fn named(name: &str) -> Result<&'static Table> {
     let found = TABLES.iter().find(|table| table.name == name);
     found.with_context(|| {
@@ -88,7 +88,7 @@ fn iterations(report: &Value, query: &Query) -> Result<String> {
     table::of_rows(&query.rows(report, "rows")?, &columns)
 }
 
-/// Rows of the alltoallv: the cost of the connection, of the first call, and of steady ones.
+/// Rows of the alltoallv: cost of the connection, of the first call, and of steady calls.
 fn alltoallv(report: &Value, query: &Query) -> Result<String> {
     let rows = query.rows(report, "rows")?;
     let mut rows: Vec<Value> = rows.into_iter().cloned().collect();
@@ -115,7 +115,8 @@ fn alltoallv(report: &Value, query: &Query) -> Result<String> {
     table::of_rows(&rows.iter().collect::<Vec<_>>(), &columns)
 }
 
-/// Device commands of the connection. They do not depend on the size: the first row of each scheme is shown.
+/// Device commands of the connection. They do not depend on the size, so the table contains only the first row of each
+/// scheme.
 fn connect(report: &Value, query: &Query) -> Result<String> {
     let mut seen: Vec<&Value> = Vec::new();
     for row in query.rows(report, "rows")? {
@@ -158,7 +159,7 @@ fn overlap(report: &Value, query: &Query) -> Result<String> {
     )
 }
 
-/// What the demo prints, as a fenced block: the columns are those of `xgvmi-demo`.
+/// The demo's output as a fenced block, with the columns of `xgvmi-demo`.
 fn output(report: &Value, query: &Query) -> Result<String> {
     const WIDTHS: [usize; 14] = [13, 9, 11, 11, 11, 6, 7, 7, 6, 6, 7, 5, 6, 9];
     let fixed = |title, path| Column::new(title, path, Form::Fixed(1));
@@ -250,7 +251,7 @@ fn pool(report: &Value, query: &Query) -> Result<String> {
     )
 }
 
-/// Rows of the pool whose instructions were counted as well.
+/// Rows of the pool with instruction counts.
 fn instructions(report: &Value, query: &Query) -> Result<String> {
     let rows = query.rows(report, "rows")?;
     let counted: Vec<&Value> = rows
@@ -288,7 +289,7 @@ fn machine(report: &Value, _: &Query) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// The promises that a benchmark holds.
+/// The promises that a benchmark checks.
 fn judge(report: &Value, query: &Query) -> Result<String> {
     let mut text =
         "| Promise | Wanted | Found | Kept | Measured by |\n|---|---|---|---|---|\n".to_owned();
@@ -328,7 +329,7 @@ fn matrix(report: &Value, query: &Query) -> Result<String> {
 fn model(report: &Value, query: &Query) -> Result<String> {
     let cell = |row: &Value| {
         let saved = shown(&row["time_saved_percent"], Form::Fixed(1))?;
-        // A schedule that depends on credits varies by more than this.
+        // The variation of a credit-dependent schedule exceeds this difference.
         let saved = if saved == "-0.0" {
             "0.0".to_owned()
         } else {
@@ -346,7 +347,7 @@ fn model(report: &Value, query: &Query) -> Result<String> {
     table::pivot(&query.rows(report, "rows")?, "nodes", "size", cell)
 }
 
-/// Time saved at each of the slides' sizes, a line for each changed input.
+/// Saved time at each of the slides' sizes, with a line for each changed input.
 fn changes(report: &Value, query: &Query) -> Result<String> {
     let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
     let mut sizes: Vec<String> = Vec::new();
@@ -416,7 +417,7 @@ fn hotpath(report: &Value, query: &Query) -> Result<String> {
     )
 }
 
-/// The cost of a block in the service process, by whose code it is.
+/// The cost of a block in the service process, per code owner.
 fn service(report: &Value, query: &Query) -> Result<String> {
     let count = |title, path| Column::new(title, path, Form::Count);
     let time = |title, path| Column::new(title, path, Form::Fixed(2));

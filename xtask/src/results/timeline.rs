@@ -1,19 +1,19 @@
-//! The picture of README: one transfer as a time line, with a key per buffer and with pooled keys.
+//! README's picture: the time line of one transfer, with a key per buffer and with pooled keys.
 //!
-//! The demo's report gives the time of an iteration, and the cost report gives the time of each key step. The rest of
-//! the iteration is messages, the RDMA READ and the processes' own work.
+//! The demo's report contains the time of an iteration, and the cost report the time of each key step. The rest of the
+//! iteration is messages, the RDMA READ and the processes' own work.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// The buffer size of the picture. Both reports have it.
+/// The buffer size of the picture. Both reports contain it.
 const SIZE: u64 = 1 << 20;
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 924.0;
 const LANE: f64 = 40.0;
 
-/// Who works during a step.
+/// The active party of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lane {
     Host,
@@ -66,7 +66,7 @@ const SCHEMES: [Scheme; 2] = [
 
 const REST: &str = "messages, RDMA READ";
 
-/// The picture as SVG. A row that a report lacks is an error.
+/// The picture as SVG. A missing row of a report is an error.
 pub(super) fn draw(cost: &Value, demo: &Value) -> Result<String> {
     let lines: Vec<(f64, Vec<f64>)> = SCHEMES
         .iter()
@@ -168,7 +168,7 @@ fn draw_scheme(
             r##"<rect x="{at:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{fill}" stroke="{stroke}"/>"##
         )?;
         let (middle, half) = (at + width / 2.0, y + height / 2.0);
-        // Some 6.5 units per character.
+        // About 6.5 units per character.
         if width > 6.5 * label.len() as f64 {
             writeln!(
                 svg,

@@ -1,4 +1,4 @@
-//! The Debian packages: installed where that is allowed, else unpacked into the cache.
+//! Installs the Debian packages if that is allowed, otherwise unpacks them into the cache.
 
 use super::cache::{Cache, key};
 use super::{Fetch, pins};
@@ -11,18 +11,18 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// dpkg and sudo answer at once; a slow disk is granted this.
+/// Time limit of a dpkg or sudo query. They are fast, but a disk may be slow.
 const QUESTION: Duration = Duration::from_secs(30);
-/// For one apt run: 10 MB at modem speed, plus the wait for another apt's lock.
+/// Time limit of one apt run: 10 MB over a slow connection, plus the wait for another apt's lock.
 const APT: Duration = Duration::from_secs(600);
 
-/// Makes sure of the packages. `Some(root)` where they lie unpacked instead of installed.
+/// Ensures the packages. Returns `Some(root)` if they are unpacked instead of installed.
 pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Option<PathBuf>> {
     let missing = missing_packages()?;
     if missing.is_empty() {
         return Ok(None);
     }
-    // Rootless stays rootless: what was unpacked once serves until somebody installs the packages.
+    // An unpacked tree stays in use until the packages are installed.
     if let Some(root) = unpacked_root(cache) {
         return Ok(Some(root));
     }
@@ -61,7 +61,7 @@ pub(crate) fn missing_packages() -> Result<Vec<String>> {
         .collect())
 }
 
-/// The tree in the cache that stands in for installed packages, if it was made.
+/// The unpacked tree in the cache that replaces installed packages, if it exists.
 pub(crate) fn unpacked_root(cache: &Cache) -> Option<PathBuf> {
     cache
         .has_part(&part_name())
@@ -75,7 +75,7 @@ fn part_name() -> String {
     )
 }
 
-/// Installs one more package where that is allowed; false where it is not.
+/// Installs one more package if that is allowed; returns false otherwise.
 pub(crate) fn try_install(package: &str) -> Result<bool> {
     match privilege() {
         Some(prefix) if has_apt() => install(&prefix, &[package.to_owned()]).map(|()| true),
@@ -83,7 +83,7 @@ pub(crate) fn try_install(package: &str) -> Result<bool> {
     }
 }
 
-/// Where an unpacked tree holds its libraries. Packages from before the merge of /lib into /usr still name the former.
+/// Library directories of an unpacked tree. Packages from before the merge of /lib into /usr still use /lib.
 pub(crate) fn library_dirs(root: &Path) -> [PathBuf; 2] {
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
     [
@@ -92,15 +92,15 @@ pub(crate) fn library_dirs(root: &Path) -> [PathBuf; 2] {
     ]
 }
 
-/// Downloads `packages` with all that they depend on and the system lacks, and unpacks them into `dir/root`, as any user.
+/// Downloads `packages` with their missing dependencies and unpacks them into `dir/root`. Needs no root privileges.
 pub(crate) fn unpack(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
     unpack_what(cache, dir, |options| simulate(options, packages))
 }
 
-/// As [`unpack`], but nothing that they depend on.
+/// As [`unpack`], without dependencies.
 pub(crate) fn unpack_alone(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
     unpack_what(cache, dir, |options| {
-        // Answered only where there are package lists.
+        // The query needs package lists.
         let mut policy = Command::new("apt-cache");
         policy.args(options).arg("show").args(packages);
         process::stdout(&mut policy, QUESTION)?;
@@ -116,7 +116,7 @@ fn unpack_what(
     if !has_apt() {
         bail!("this system has no apt-get");
     }
-    // The system's own package lists first; a list of our own where they are absent (a fresh container).
+    // Uses the system's package lists, or separate lists if they are absent (a fresh container).
     let own = cache.dir.join("apt");
     let (options, wanted) = match choose(&[]) {
         Ok(wanted) => (Vec::new(), wanted),
@@ -150,14 +150,14 @@ fn unpack_what(
         process::stdout(extract.arg("-x").arg(entry?.path()).arg(&root), APT)?;
     }
     fs::remove_dir_all(&debs)?;
-    // Package lists are large and age within days.
+    // Package lists are large and outdated within days.
     if own.exists() {
         fs::remove_dir_all(&own)?;
     }
     Ok(())
 }
 
-/// The line which a user without root is asked to run.
+/// The command line for a user without root privileges.
 fn needs(missing: &[String]) -> String {
     format!(
         "needs: sudo apt-get install --no-install-recommends {}",
@@ -165,13 +165,13 @@ fn needs(missing: &[String]) -> String {
     )
 }
 
-/// Which of `packages` dpkg has, fully installed.
+/// The subset of `packages` that is fully installed.
 fn installed(packages: &[&str]) -> Result<BTreeSet<String>> {
     let mut query = Command::new("dpkg-query");
     query
         .args(["-W", "-f=${Package} ${db:Status-Status}\n"])
         .args(packages);
-    // dpkg-query answers 1 when one of them is unknown, and still lists the others; a system without dpkg has none.
+    // dpkg-query returns 1 if one package is unknown, and still lists the others; a system without dpkg has none.
     match process::run(&mut query, QUESTION) {
         Ok(done) => Ok(done
             .output
@@ -187,9 +187,9 @@ fn has_apt() -> bool {
     process::run(Command::new("apt-get").arg("--version"), QUESTION).is_ok_and(|done| done.ok())
 }
 
-/// What to put in front of a command that must run as root; `None` when there is no way.
+/// Prefix of a command that must run as root; `None` if root is not available.
 fn privilege() -> Option<Vec<&'static str>> {
-    // SAFETY: geteuid(2) takes nothing, touches no memory and cannot fail.
+    // SAFETY: geteuid(2) has no parameters, accesses no memory and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         return Some(Vec::new());
     }
@@ -199,12 +199,12 @@ fn privilege() -> Option<Vec<&'static str>> {
 }
 
 fn install(prefix: &[&str], packages: &[String]) -> Result<()> {
-    // Two parts of the set-up may want packages at the same time.
+    // Two parts of the set-up may install packages at the same time.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let apt = |arguments: &[&str]| {
         let mut words = prefix.to_vec();
-        // Through env, because sudo drops the caller's variables.
+        // Runs through env, because sudo drops the caller's variables.
         words.extend([
             "env",
             "DEBIAN_FRONTEND=noninteractive",
@@ -212,7 +212,7 @@ fn install(prefix: &[&str], packages: &[String]) -> Result<()> {
             "-q",
             "-y",
         ]);
-        // Another apt (unattended upgrades on a young machine) may hold the lock for minutes.
+        // Another apt (unattended upgrades on a new machine) may hold the lock for minutes.
         words.push("-oDPkg::Lock::Timeout=300");
         words.extend(arguments);
         let mut command = Command::new(words[0]);
@@ -221,14 +221,14 @@ fn install(prefix: &[&str], packages: &[String]) -> Result<()> {
     let mut arguments = vec!["install", "--no-install-recommends"];
     arguments.extend(packages.iter().map(String::as_str));
     if apt(&arguments).is_err() {
-        // A fresh image has no package lists, and an old one has lists of versions that are gone.
+        // A fresh image has no package lists, and an old image lists versions that no longer exist.
         apt(&["update"])?;
         apt(&arguments)?;
     }
     Ok(())
 }
 
-/// The packages which installing `packages` would bring, `packages` among them unless already installed.
+/// Packages that an installation of `packages` would install, including those of `packages` that are missing.
 fn simulate(options: &[String], packages: &[&str]) -> Result<Vec<String>> {
     let mut command = Command::new("apt-get");
     command

@@ -1,4 +1,4 @@
-//! bindgen and its libclang, pinned; only who changes the bindings ever needs them.
+//! bindgen and its libclang, pinned. Only changes of the bindings need them.
 
 use super::cache::Cache;
 use super::{Fetch, pins, wheels};
@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// A cold build of bindgen-cli takes a minute on two cores.
+/// A build of bindgen-cli without a cache takes a minute on two cores.
 const BUILD: Duration = Duration::from_secs(900);
 
-/// Where the tools lie.
+/// Paths of the tools.
 #[derive(Debug)]
 pub(crate) struct BindgenTools {
     pub(crate) bindgen: PathBuf,
     pub(crate) libclang_dir: PathBuf,
 }
 
-/// Fetches and builds the tools unless the cache has them.
+/// Downloads and builds the tools unless the cache contains them.
 pub(crate) fn bindgen_tools() -> Result<BindgenTools> {
     let cache = Cache::open()?;
     let libclang = wheels::ensure(&cache, Fetch::Allowed, &pins::LIBCLANG)?;
@@ -35,7 +35,7 @@ pub(crate) fn bindgen_tools() -> Result<BindgenTools> {
                 "--version",
                 version,
             ]);
-            // Its own target directory: this runs below a cargo which holds the lock of ours.
+            // A separate target directory: the calling cargo holds the lock of the default one.
             install
                 .arg("--root")
                 .arg(dir)

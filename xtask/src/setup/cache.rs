@@ -1,4 +1,4 @@
-//! The cache directory: one lock for all who set up at once, and a stamp in each finished part.
+//! The cache directory: one lock for concurrent set-ups, and a stamp in each finished part.
 
 use crate::progress;
 use anyhow::{Context, Result, bail};
@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// The cache, locked against other set-ups until dropped.
+/// The cache. It is locked against other set-ups until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Cache {
     pub(crate) dir: PathBuf,
@@ -51,10 +51,10 @@ impl Cache {
         Ok(Self { dir, _lock: lock })
     }
 
-    /// Makes the part `name`, which its stamp says is finished or not; `build` fills the empty directory.
+    /// Creates the part `name` unless its stamp marks it as finished; `build` fills the empty directory.
     ///
-    /// The name carries a hash of all that the part depends on, so a stamp never goes stale. A build that failed or
-    /// was cut off leaves no stamp, and the next one begins anew.
+    /// The name contains a hash of all inputs of the part, so a stamp never becomes stale. A failed or interrupted
+    /// build leaves no stamp, and the next one starts from an empty directory.
     pub(crate) fn part(
         &self,
         name: &str,
@@ -75,7 +75,7 @@ impl Cache {
         Ok(dir)
     }
 
-    /// Whether the part is there and finished.
+    /// Whether the part exists and is finished.
     pub(crate) fn has_part(&self, name: &str) -> bool {
         stamp_of(&self.dir.join(name)).exists()
     }
@@ -96,17 +96,17 @@ fn dir_from(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
         (None, None, Some(home)) => home.join(".cache/xgvmi"),
         (None, None, None) => bail!("no place for the cache: set XGVMI_CACHE or HOME"),
     };
-    // Library paths made of it go to processes with other working directories.
+    // Processes with other working directories use library paths below this directory.
     std::path::absolute(&dir).with_context(|| format!("cache path {}", dir.display()))
 }
 
 fn flock(file: &File, operation: libc::c_int) -> bool {
-    // SAFETY: the descriptor is open for as long as `file` is borrowed; flock(2) touches no memory of ours.
+    // SAFETY: the descriptor is open while `file` is borrowed; flock(2) accesses no memory of this process.
     unsafe { libc::flock(file.as_raw_fd(), operation) == 0 }
 }
 
-/// Twelve hex digits that change with any of `inputs` (FNV-1a: stable across releases, no dependency; the inputs are
-/// our own, so nobody crafts collisions).
+/// Twelve hex digits that depend on all `inputs` (FNV-1a: stable across releases, no dependency; the inputs are
+/// constants of this project, so collision attacks do not matter).
 pub(crate) fn key(inputs: &[&str]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in inputs.iter().flat_map(|s| s.bytes().chain([0])) {

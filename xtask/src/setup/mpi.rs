@@ -1,5 +1,5 @@
-//! MPI: the Open MPI of the pinned wheels, and Debian's Open MPI and MPICH; each with the C library which the programs
-//! of `osu-bench/mpi` load.
+//! MPI: the Open MPI of the pinned wheels, and Debian's Open MPI and MPICH. Each has the C library that the programs of
+//! `osu-bench/mpi` load.
 
 use super::{Env, apt, joined};
 use crate::{process, workspace};
@@ -9,29 +9,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// One file of C.
+/// Time limit for compiling one C file.
 const COMPILE: Duration = Duration::from_secs(60);
 
-/// An MPI that is there.
+/// An available MPI.
 #[derive(Debug, Clone)]
 pub(crate) struct Mpi {
-    /// As in `openmpi-5.0.11`.
+    /// Name and version, such as `openmpi-5.0.11`.
     pub(crate) name: &'static str,
-    /// The launcher and what it always needs here; ranks are more than cores, and the user may be root.
+    /// The launcher and its required options: there are more ranks than cores, and the user may be root.
     pub(crate) launcher: Vec<String>,
-    /// For the launcher and all ranks: its libraries, and UCX over mlx5 between all of them, on one machine or not.
+    /// Environment of the launcher and all ranks: the MPI's libraries, and UCX over mlx5 for all pairs, also on one
+    /// machine.
     pub(crate) environment: Vec<(String, String)>,
-    /// The compiler that builds against it.
+    /// The MPI's compiler.
     pub(crate) compiler: PathBuf,
 }
 
-/// One transport, so that a fallback fails instead of passing for it.
+/// One transport, because a fallback must fail instead of passing unnoticed.
 const UCX: [(&str, &str); 2] = [("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")];
 
-/// Debian's UCX 1.13.1 is built without the mlx5 transports: plain verbs is what it has.
+/// Debian's UCX 1.13.1 is built without the mlx5 transports and supports only plain verbs.
 const DEBIAN_UCX: [(&str, &str); 2] = [("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "mlx5_0:1")];
 
-/// Open MPI's own variables. It refuses to run as root without two of them, and Debian's prefers other transports.
+/// Open MPI's own variables. Two of them allow root; Debian's Open MPI prefers other transports without the others.
 const OPEN_MPI: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
@@ -39,7 +40,7 @@ const OPEN_MPI: [(&str, &str); 4] = [
     ("OMPI_MCA_osc", "ucx"),
 ];
 
-/// Without it, MPICH sees one machine and takes shared memory.
+/// Without this setting, MPICH detects a single machine and uses shared memory.
 const MPICH: [(&str, &str); 1] = [("MPIR_CVAR_NOLOCAL", "1")];
 
 /// The Open MPI that comes with stock UCX.
@@ -64,10 +65,10 @@ pub(crate) fn wheel(env: &Env) -> Mpi {
     }
 }
 
-/// Debian's Open MPI, installed if that is allowed.
+/// Debian's Open MPI. Installs it if that is allowed.
 ///
 /// # Errors
-/// It is not there; says what to run.
+/// It is not installed; the error contains the command to run.
 pub(crate) fn debian_open_mpi(env: &Env) -> Result<Mpi> {
     need("mpirun.openmpi", &["openmpi-bin", "libopenmpi-dev"])?;
     Ok(Mpi {
@@ -78,10 +79,10 @@ pub(crate) fn debian_open_mpi(env: &Env) -> Result<Mpi> {
     })
 }
 
-/// Debian's MPICH, installed if that is allowed.
+/// Debian's MPICH. Installs it if that is allowed.
 ///
 /// # Errors
-/// It is not there; says what to run.
+/// It is not installed; the error contains the command to run.
 pub(crate) fn debian_mpich(env: &Env) -> Result<Mpi> {
     need("mpirun.mpich", &["mpich", "libmpich-dev"])?;
     Ok(Mpi {
@@ -93,15 +94,15 @@ pub(crate) fn debian_mpich(env: &Env) -> Result<Mpi> {
 }
 
 impl Mpi {
-    /// Compiles the C library of `osu-bench/mpi` against this MPI and says where it is.
+    /// Compiles the C library of `osu-bench/mpi` for this MPI and returns its path.
     ///
     /// # Errors
-    /// The compiler's.
+    /// Errors of the compiler.
     pub(crate) fn library(&self) -> Result<PathBuf> {
         let dir = workspace::target_dir().join("mpi").join(self.name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let library = dir.join("libosu_mpi.so");
-        // Beside its place first: another run may have it open.
+        // Written to a temporary name first, because another run may have the file open.
         let part = dir.join(format!("libosu_mpi.{}.part", std::process::id()));
         self.compile(
             &workspace::root().join("osu-bench/mpi/shim/osu_mpi.c"),
@@ -129,7 +130,7 @@ fn settings(env: &Env, groups: &[&[(&str, &str)]]) -> Vec<(String, String)> {
     all
 }
 
-/// Makes sure that `program` is on the path, by installing `packages` where that is allowed.
+/// Ensures that `program` is on the path. Installs `packages` if that is allowed.
 fn need(program: &str, packages: &[&str]) -> Result<()> {
     let there = || {
         let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! What the main job needs beyond rust, gcc and python3: the one list, with its pins.
+//! The pinned requirements of the demo beyond rust, gcc and python3.
 
-/// Debian packages. Not `rdma-core`: it pulls udev, and nothing here needs its daemons.
+/// Debian packages. `rdma-core` is excluded: it installs udev, and no test needs its daemons.
 pub(crate) const APT_PACKAGES: &[&str] = &[
     "libibverbs1",
     "ibverbs-providers",
@@ -9,18 +9,18 @@ pub(crate) const APT_PACKAGES: &[&str] = &[
     "perftest",
 ];
 
-/// Added to [`APT_PACKAGES`] where this python cannot make a virtual environment with pip in it.
+/// Added to [`APT_PACKAGES`] if the installed python cannot create a virtual environment with pip.
 pub(crate) const APT_VENV: &str = "python3-venv";
 
-/// The package whose pip runs straight from its wheel, for a machine with neither pip nor root.
+/// The package whose pip runs directly from its wheel, for a machine with neither pip nor root privileges.
 pub(crate) const APT_PIP_WHEEL: &str = "python3-pip-whl";
 
-/// A set of pinned wheels that lives in a virtual environment of its own.
+/// A set of pinned wheels with its own virtual environment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WheelSet {
     /// First part of the directory's name in the cache.
     pub(crate) name: &'static str,
-    /// What it is, for the user.
+    /// Description for the user.
     pub(crate) what: &'static str,
     /// Size of the download.
     pub(crate) megabytes: u32,
@@ -28,7 +28,7 @@ pub(crate) struct WheelSet {
     pub(crate) lock: &'static str,
 }
 
-/// The UCX which the wheels of [`UCX`] carry.
+/// The UCX version in the wheels of [`UCX`].
 pub(crate) const UCX_VERSION: &str = "1.20.1";
 
 /// Stock UCX with the mlx5 module, its tools and its headers.
@@ -39,7 +39,7 @@ pub(crate) const UCX: WheelSet = WheelSet {
     lock: include_str!("../../requirements.lock"),
 };
 
-/// libclang for bindgen; always this one, so that all maintainers get the same output.
+/// libclang for bindgen. The pin makes the output equal for all maintainers.
 pub(crate) const LIBCLANG: WheelSet = WheelSet {
     name: "libclang",
     what: "libclang 18.1.1 for bindgen",
@@ -50,5 +50,5 @@ pub(crate) const LIBCLANG: WheelSet = WheelSet {
 /// Version of bindgen-cli.
 pub(crate) const BINDGEN_VERSION: &str = "0.73.2";
 
-/// Disk that a filled cache takes, with room for a second generation of the wheels, in MiB.
+/// Disk space of a filled cache with a margin for a second generation of the wheels, in MiB.
 pub(crate) const CACHE_MIB: u64 = 600;

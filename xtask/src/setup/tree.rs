@@ -1,7 +1,7 @@
-//! Debian packages of another suite than the machine's, unpacked in a tree of their own and never installed.
+//! Unpacks Debian packages of another suite than the machine's into a separate tree. They are never installed.
 //!
-//! apt gets a state of its own: package lists, cache, sources and an empty list of installed packages. Its sources are
-//! the machine's, with the other suite's name in them, so mirrors and keys stay as the machine has them.
+//! apt uses a separate state: package lists, cache, sources and an empty list of installed packages. Its sources are
+//! the machine's with the other suite's name, so mirrors and keys stay the same.
 
 use super::cache::{Cache, key};
 use super::joined;
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Package lists and packages: 45 MB at modem speed.
+/// Time limit for package lists and packages: 45 MB over a slow connection.
 const APT: Duration = Duration::from_secs(600);
-/// One package, or one link.
+/// Time limit for one package or one link.
 const UNPACK: Duration = Duration::from_secs(60);
 
-/// Debian's testing suite, by the name that it keeps when it is released.
+/// Debian's testing suite, by the code name that it keeps after its release.
 const UCC_SUITE: &str = "forky";
 
-/// UCC and its tools, the MPIs that use it, and what they need to run. Debian's UCX among them has no InfiniBand, so
-/// programs get the UCX of the wheels.
+/// UCC and its tools, the MPIs that use it, and their dependencies. Debian's UCX among them has no InfiniBand support,
+/// so programs use the UCX of the wheels.
 const UCC_PACKAGES: &[&str] = &[
     "bash",
     "coreutils",
@@ -68,10 +68,10 @@ pub(crate) struct UccTree {
     pub(crate) root: PathBuf,
 }
 
-/// The tree, fetched unless the cache has it.
+/// The tree. Downloads it unless the cache contains it.
 ///
 /// # Errors
-/// The suite, or one of the packages, is not to be had.
+/// The suite or one of the packages is not available.
 pub(crate) fn ucc() -> Result<UccTree> {
     let cache = Cache::open()?;
     let part = cache.part(&part_name(), |dir| {
@@ -83,10 +83,10 @@ pub(crate) fn ucc() -> Result<UccTree> {
     })
 }
 
-/// The tree if the cache has it; fetches nothing.
+/// The tree if the cache contains it. Downloads nothing.
 ///
 /// # Errors
-/// There can be no cache.
+/// The cache is not usable.
 pub(crate) fn ucc_if_there() -> Result<Option<UccTree>> {
     let cache = Cache::open()?;
     let root = cache.dir.join(part_name()).join("root");
@@ -104,14 +104,14 @@ impl UccTree {
         self.root.join("usr/include")
     }
 
-    /// Where the tree's libraries are, from inside the tree.
+    /// The tree's library directories, as seen from inside the tree.
     pub(crate) fn libraries() -> String {
         format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)
     }
 
-    /// A directory with links to the wheels' UCX and the tree's UCC, from which UCC loads its own components and, with
-    /// `component`, one more: UCC and UCX look for modules beside the names by which they were themselves found. The
-    /// wheels' own directory would not do, as it has libraries of another Open MPI as well.
+    /// Creates a directory with links to the wheels' UCX and the tree's UCC. UCC loads its components from there, and
+    /// with `component` one more: UCC and UCX look for modules next to the path by which they were loaded. The wheels'
+    /// own directory is unsuitable, because it also contains libraries of another Open MPI.
     pub(crate) fn stage(dir: &Path, ucx: &Path, component: Option<&Path>) -> Result<()> {
         const OWN: [&str; 7] = [
             "cl_basic",
@@ -156,7 +156,7 @@ impl UccTree {
         Ok(())
     }
 
-    /// The library path of a program in the tree: the stage, then the tree's own.
+    /// Library path of a program in the tree: the stage, then the tree's own directories.
     pub(crate) fn library_path(stage: &Path) -> String {
         joined(&[stage.to_owned(), Self::libraries().into()])
     }
@@ -215,7 +215,7 @@ fn fetch(suite: &str, packages: &[&str], dir: &Path) -> Result<()> {
     fs::remove_dir_all(&state).context("cannot clear apt's state")
 }
 
-/// The machine's own sources of Debian's main archive, for another suite.
+/// The machine's sources of Debian's main archive, changed to another suite.
 fn machine_sources(suite: &str) -> Result<String> {
     let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
     let codename = release
@@ -244,7 +244,7 @@ fn machine_sources(suite: &str) -> Result<String> {
     Ok(sources)
 }
 
-/// Stanzas of a `.sources` file, with the other suite.
+/// Stanzas of a `.sources` file, changed to the other suite.
 fn of_stanzas(text: &str, codename: &str, suite: &str) -> String {
     let mut out = String::new();
     for stanza in text.split("\n\n") {
@@ -274,7 +274,7 @@ fn of_stanzas(text: &str, codename: &str, suite: &str) -> String {
     out
 }
 
-/// Lines of a `.list` file, as stanzas with the other suite.
+/// Lines of a `.list` file as stanzas, changed to the other suite.
 fn of_lines(text: &str, codename: &str, suite: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! Stock UCX from pinned wheels, in a virtual environment of its own.
+//! Stock UCX from pinned wheels in a separate virtual environment.
 
 use super::cache::{Cache, key};
 use super::pins::{self, WheelSet};
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// For python to answer a question or make an environment.
+/// Time limit for a python query, or for the creation of an environment.
 const QUESTION: Duration = Duration::from_secs(120);
-/// Some tens of megabytes over a slow line.
+/// Time limit for several tens of megabytes over a slow connection.
 const DOWNLOAD: Duration = Duration::from_secs(600);
 
-/// Where a set of wheels was unpacked.
+/// Paths of an unpacked set of wheels.
 #[derive(Debug)]
 pub(crate) struct Wheels {
     pub(crate) venv: PathBuf,
     pub(crate) site_packages: PathBuf,
 }
 
-/// Makes sure of a virtual environment with the wheels of `set` in it.
+/// Ensures a virtual environment with the wheels of `set`.
 pub(crate) fn ensure(cache: &Cache, fetch: Fetch, set: &WheelSet) -> Result<Wheels> {
     let name = part_name(set);
     if fetch == Fetch::Refused && !cache.has_part(&name) {
@@ -38,12 +38,12 @@ pub(crate) fn ensure(cache: &Cache, fetch: Fetch, set: &WheelSet) -> Result<Whee
     })
 }
 
-/// Whether the cache has them.
+/// Whether the cache contains the wheels.
 pub(crate) fn present(cache: &Cache, set: &WheelSet) -> bool {
     cache.has_part(&part_name(set))
 }
 
-/// What to tell the user who lacks them.
+/// Message for a user without the wheels.
 pub(crate) fn missing(set: &WheelSet) -> String {
     let pins: Vec<&str> = set
         .lock
@@ -81,10 +81,10 @@ fn build(cache: &Cache, venv: &Path, set: &WheelSet) -> Result<()> {
     Ok(())
 }
 
-/// Makes the environment and tells with which arguments its python runs pip.
+/// Creates the environment and returns the arguments with which its python runs pip.
 ///
-/// Debian splits pip away from python3: where it is absent the package is installed, or, without root, pip is run
-/// straight from the wheel inside its package.
+/// Debian packages pip separately from python3. If pip is absent, its package is installed; without root privileges,
+/// pip runs directly from the wheel in its package.
 fn make_venv(cache: &Cache, venv: &Path) -> Result<Vec<String>> {
     let own_pip = || vec!["-m".to_owned(), "pip".to_owned()];
     let new = |options: &[&str]| {

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Four polling ranks on two cores take ten seconds when nobody else runs.
+/// Four polling ranks on two cores take ten seconds on an idle machine.
 const LIMIT: Duration = Duration::from_secs(240);
-/// After this, in seconds, Open MPI itself ends the ranks, which are in process groups of their own.
+/// Time in seconds after which Open MPI itself ends the ranks, which have their own process groups.
 const OWN_LIMIT_S: &str = "210";
-/// A small C program.
+/// Time limit for compiling a small C program.
 const COMPILE: Duration = Duration::from_secs(60);
-/// Ranks on each of the two nodes.
+/// Number of ranks on each of the two nodes.
 const RANKS: &str = "2";
 const SECTIONS: [&str; 3] = ["p2p", "collectives", "one_sided"];
 
@@ -54,7 +54,7 @@ fn compile(world: &World) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// What the job wrote, and whether all went well.
+/// Output of the job, and whether it succeeded.
 fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, Result<()>)> {
     let room = Room::new(world)?;
     let wheel = setup::mpi::wheel(&world.env);
@@ -63,7 +63,7 @@ fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, 
         .args(&wheel.launcher[1..])
         .args(["--bind-to", "none", "--timeout", OWN_LIMIT_S])
         .envs(wheel.environment)
-        // Otherwise Open MPI leaves a device to UCX only if it knows the transport to be fast.
+        // Otherwise Open MPI uses UCX only for transports that it considers fast.
         .env("OMPI_MCA_pml_ucx_tls", "any")
         .env("OMPI_MCA_pml_ucx_devices", "any")
         .env("UCX_TLS", transport.tls)
@@ -94,7 +94,7 @@ fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, 
     Ok((done.output.clone(), result))
 }
 
-/// Program and arguments, for a program that starts it.
+/// Program and arguments, for use in another command.
 fn words(command: &Command) -> Vec<OsString> {
     std::iter::once(command.get_program())
         .chain(command.get_args())

@@ -1,4 +1,4 @@
-//! The benchmarks of `osu-bench/mpi` under MPIs of others: one build of them, three MPIs, over the emulated device.
+//! The benchmarks of `osu-bench/mpi` under third-party MPIs: one build, three MPIs, over the emulated device.
 
 use super::pair::Room;
 use super::{Case, Outcome, World};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, ensure};
 use std::process::Command;
 use std::time::Duration;
 
-/// Twelve sizes and eight ranks' worth of start-up on two cores, which others may keep busy.
+/// Twelve sizes, and the start of eight ranks on two cores, which may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Each program with options, two ranks on each of two nodes.
+/// Programs with options, with two ranks on each of two nodes.
 const RUNS: &[(&str, &str)] = &[
     ("osu_alltoallv", "-m 64:131072 -i 5 -x 1 -c -u 1"),
     (
@@ -25,7 +25,7 @@ const RUNS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Sizes in a run above.
+/// Number of sizes in each run above.
 const SIZES: usize = 12;
 
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {

@@ -1,4 +1,4 @@
-//! An emulated machine room of two nodes, and pairs of programs in it: a server and its client.
+//! An emulated cluster of two nodes, and pairs of programs in it: a server and its client.
 
 use super::World;
 use crate::process::{self, Done, Running};
@@ -10,14 +10,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Where the server runs.
+/// Function of the server.
 pub(super) const SERVER: &str = "node0.host";
-/// Where its client runs.
+/// Function of the client.
 pub(super) const CLIENT: &str = "node1.host";
-/// A fresh room is a few files.
+/// Time limit for the creation of an emulator state, which consists of a few files.
 const QUESTION: Duration = Duration::from_secs(20);
 
-/// A fresh device; gone when dropped.
+/// A new device. Dropping this value removes it.
 pub(super) struct Room<'a> {
     world: &'a World,
     state: PathBuf,
@@ -27,7 +27,7 @@ impl<'a> Room<'a> {
     pub(super) fn new(world: &'a World) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // The device is a file that all its processes map: in memory, where no disk writes it back.
+        // All processes of the device map its file: it is in memory, so no disk writes it back.
         process::sweep(Path::new(process::ROOMS), "xgvmi-suite");
         let name = format!(
             "{}/xgvmi-suite-{}-{number}",
@@ -39,12 +39,12 @@ impl<'a> Room<'a> {
         Ok(Self { world, state })
     }
 
-    /// `program` as it runs in `function`.
+    /// Command that runs `program` in `function`.
     pub(super) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
         self.command_with(&["--nodes", "2"], function, program)
     }
 
-    /// As [`Room::command`], with options of `bf-emu run`, the room's size among them.
+    /// As [`Room::command`], with options of `bf-emu run`, such as the number of nodes.
     pub(super) fn command_with(
         &self,
         options: &[&str],
@@ -69,7 +69,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// What the device counted in all functions: the sum of the counters of a group that `wanted` names.
+    /// Sum of the device's counters of a group that `wanted` selects, over all functions.
     pub(super) fn counted(&self, group: &str, wanted: impl Fn(&str) -> bool) -> Result<u64> {
         let text = process::stdout(self.emulator("stats").arg("--json"), QUESTION)?;
         let stats: serde_json::Value = serde_json::from_str(&text)?;
@@ -84,7 +84,7 @@ impl<'a> Room<'a> {
             .sum())
     }
 
-    /// That no request of a program went wrong. What programs ask before they start may well be unknown.
+    /// Checks that no request of a program was refused. Unknown commands at the start of programs are allowed.
     pub(super) fn ensure_nothing_refused(&self) -> Result<()> {
         let refused = self.refused(|_| true)?;
         ensure!(refused == 0, "{refused} requests were refused");
@@ -138,14 +138,14 @@ impl Drop for Room<'_> {
     }
 }
 
-/// How a server and its client ended.
+/// Results of a server and its client.
 pub(super) struct Ended {
     pub(super) server: Done,
     pub(super) client: Done,
 }
 
 impl Ended {
-    /// An error that shows everything, unless both ended well.
+    /// An error with both outputs unless both succeeded.
     pub(super) fn result(&self, server: &Command, client: &Command) -> Result<()> {
         let (server, client) = (process::shown(server), process::shown(client));
         ensure!(
@@ -160,7 +160,7 @@ impl Ended {
     }
 }
 
-/// Runs a server, and a client once the server listens on `port`; both must end well. Returns what both wrote.
+/// Runs a server, and a client after the server listens on `port`; both must succeed. Returns both outputs.
 pub(super) fn run(
     server: &mut Command,
     client: &mut Command,
@@ -172,10 +172,10 @@ pub(super) fn run(
     Ok((ended.server.output, ended.client.output))
 }
 
-/// Runs a server, and a client once the server listens on `port`, to their ends.
+/// Runs a server, and a client after the server listens on `port`, to their ends.
 ///
 /// # Errors
-/// The server did not come up.
+/// The server did not start.
 pub(super) fn both(
     server: &mut Command,
     client: &mut Command,
@@ -184,7 +184,7 @@ pub(super) fn both(
 ) -> Result<Ended> {
     let running = listening(server, port, limit)?;
     let client = process::run(client, limit)?;
-    // A client that failed leaves its server waiting for ever.
+    // The server of a failed client would wait without end.
     let patience = match client.ok() {
         true => limit,
         false => Duration::from_secs(1),
@@ -209,13 +209,14 @@ pub(super) fn listening(server: &mut Command, port: u16, limit: Duration) -> Res
     Ok(running)
 }
 
-/// A TCP port that nobody listens on now.
+/// A TCP port without a listener.
 pub(super) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free TCP port")?;
     Ok(listener.local_addr()?.port())
 }
 
-/// Whether any socket listens on `port`. Looked up, not tried: these servers take the first connection for the client's.
+/// Whether any socket listens on `port`. Reads the kernel's table, because these servers treat the first connection as
+/// the client's.
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let wanted = format!(":{port:04X}");

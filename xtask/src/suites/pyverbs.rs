@@ -1,4 +1,5 @@
-//! rdma-core's own suite, as Debian ships it: unpacked, run by `tests/suites/rdma_core.py`, every test named.
+//! rdma-core's own suite from Debian's package: unpacked and run by `tests/suites/rdma_core.py`, with every test by
+//! name.
 
 use super::pair::{Room, SERVER};
 use super::{Case, Outcome, World};
@@ -14,24 +15,24 @@ use std::time::Duration;
 
 /// The whole suite takes half a minute on two idle cores.
 const LIMIT: Duration = Duration::from_secs(400);
-/// One test takes a second at most; a test that hangs is left after this, in seconds.
+/// One test takes at most a second; a hanging test is abandoned after this number of seconds.
 const TEST_LIMIT_S: &str = "30";
-/// Runs that a suite may take which ends in the middle: each end is one more test that hung or crashed.
+/// Maximum number of runs of a suite that ends early: each early end means one more test that hung or crashed.
 const RUNS_MAX: usize = 20;
-/// Debian's interpreter: the modules of Debian's package are made for no other.
+/// Debian's interpreter: the modules of Debian's package work with no other.
 const PYTHON: &str = "/usr/bin/python3";
-/// Part of every test's name, of which nobody learns anything.
+/// Common prefix of all test names, removed in reports.
 const PREFIX: &str = "tests.";
 
-/// The device that the suite runs on.
+/// The device under test.
 struct Device {
     /// Options of `bf-emu run`.
     options: &'static [&'static str],
-    /// The port that the suite is told to use.
+    /// Port for the suite.
     port: &'static str,
-    /// The GID that it is told to use; if none, it takes the first.
+    /// GID for the suite; without it the suite uses the first GID.
     gid: Option<&'static str>,
-    /// What its tests' names begin with.
+    /// Prefix of its tests' names.
     prefix: &'static str,
 }
 
@@ -47,7 +48,7 @@ const SECOND_PORT: Device = Device {
     gid: None,
     prefix: "port 2: ",
 };
-/// Of an Ethernet port: an IPv4 address in RoCE v2. The first GID is link-local, in RoCE v1.
+/// Ethernet with an IPv4 address in RoCE v2. The first GID is link-local, in RoCE v1.
 const ROCE_V2: Device = Device {
     options: &["--nodes", "2"],
     port: "1",
@@ -55,15 +56,15 @@ const ROCE_V2: Device = Device {
     prefix: "gid 3: ",
 };
 
-/// What `cargo xtask test` runs over Ethernet: what InfiniBand skips.
+/// Sample for `cargo xtask test` over Ethernet: tests that are skipped on InfiniBand.
 pub(super) const ROCE_SAMPLE: &[&str] = &["AHTest.test_create_ah_roce", "test_rc_modify_udp_sport"];
 
-/// A test that takes the MAC of its port from the network device. That of the emulated port is the machine's own, with
-/// a MAC of its own, so that its queue pairs send to nobody.
+/// A test that reads the MAC of its port from the network device. The emulated port has the machine's network device
+/// but a different MAC, so the test's queue pairs send to an address without a receiver.
 const WITHOUT_ITS_DEVICE: &str =
     "test_mlx5_devx.Mlx5DevxRcTrafficTest.test_devx_rc_qp_send_imm_traffic";
 
-/// The whole suite, and what of it passes once more: on a second port, and over Ethernet in the other version of RoCE.
+/// The whole suite, and its passing tests once more: on a second port, and over Ethernet in the other version of RoCE.
 pub(super) fn run(world: &World) -> Result<Vec<Case>> {
     let suite = Unpacked::new(world)?;
     let all = suite.names(world)?;
@@ -96,7 +97,7 @@ pub(super) fn run(world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// The suite in the build directory, with the bindings beside it in the cache.
+/// The suite in the build directory, and the bindings in the cache.
 struct Unpacked {
     dir: PathBuf,
     bindings: PathBuf,
@@ -122,7 +123,7 @@ impl Unpacked {
         })
     }
 
-    /// The tests that are wanted.
+    /// The selected tests.
     fn names(&self, world: &World) -> Result<Vec<String>> {
         let listed = self.driver(&Room::new(world)?, &ONE_PORT, &[])?;
         let lines = listed.output.lines();
@@ -140,7 +141,7 @@ impl Unpacked {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Runs tests to the end, whatever becomes of some. Returns them and what was written.
+    /// Runs all tests, also after crashes or hangs. Returns them and the output.
     fn run(
         &self,
         world: &World,
@@ -202,7 +203,7 @@ impl Unpacked {
     }
 }
 
-/// Debian compresses the longer ones, as it does with documentation.
+/// Debian compresses the longer test files like documentation.
 fn copy_tests(from: &Path, to: &Path) -> Result<()> {
     let entries = fs::read_dir(from).with_context(|| format!("no suite in {}", from.display()))?;
     let mut compressed = Vec::new();
@@ -219,7 +220,7 @@ fn copy_tests(from: &Path, to: &Path) -> Result<()> {
     process::stdout(unzip.arg("-d").args(compressed), Duration::from_secs(30)).map(drop)
 }
 
-/// What the driver told of tests, and the one that was begun last and of which nothing was told.
+/// The tests that the driver reported, and the last started test without a result.
 fn parse(output: &str) -> Result<(Vec<Case>, Option<String>)> {
     let short = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
     let mut cases: Vec<Case> = Vec::new();
@@ -243,7 +244,7 @@ fn parse(output: &str) -> Result<(Vec<Case>, Option<String>)> {
             "failed" => Outcome::Failed(text("reason")),
             other => bail!("the driver told of an outcome '{other}'"),
         };
-        // A test whose cleaning up fails is told of twice: the failure counts.
+        // A test with a failing clean-up is reported twice: the failure counts.
         match cases.iter_mut().find(|case| case.name == name) {
             Some(case) if matches!(outcome, Outcome::Failed(_)) => case.outcome = outcome,
             Some(_) => {}
@@ -253,7 +254,7 @@ fn parse(output: &str) -> Result<(Vec<Case>, Option<String>)> {
     Ok((cases, begun))
 }
 
-/// The end of what was written.
+/// The last part of the output.
 fn tail(output: &str) -> String {
     const LINES: usize = 30;
     let lines: Vec<&str> = output.lines().collect();

@@ -1,4 +1,4 @@
-//! `tests/suites/skips.toml`: the skips of the suites that are accepted, under their reasons.
+//! `tests/suites/skips.toml`: the accepted skips of the suites with their reasons.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -9,7 +9,7 @@ pub(super) struct Accepted {
     pub(super) suite: String,
     pub(super) name: String,
     pub(super) reason: String,
-    /// It is the machine that lacks something, so on another one the test may pass.
+    /// The machine lacks a requirement, so the test may pass on another one.
     pub(super) of_machine: bool,
 }
 

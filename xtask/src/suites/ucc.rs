@@ -1,5 +1,5 @@
-//! Stock UCC 1.9, Open MPI 6 and MPICH 5 of Debian's testing suite, with `libucc_tl_xgvmi.so` beside UCC's own
-//! components: UCC's validating test program and this project's MPI check judge what the service processes do.
+//! Stock UCC 1.9, Open MPI 6 and MPICH 5 of Debian's testing suite, with `libucc_tl_xgvmi.so` next to UCC's own
+//! components. UCC's validating test program and this project's MPI check verify the service processes.
 
 use super::pair::{Room, free_port};
 use super::{Case, Outcome, World};
@@ -14,22 +14,22 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// What `cargo xtask test` runs of it.
+/// Sample for `cargo xtask test`.
 pub(super) const SAMPLE: &[&str] = &["options are listed", "ucc_test_mpi xgvmi, a sample"];
 
-/// A job of four polling ranks and two services, on two cores that others may keep busy.
+/// A job of four polling ranks and two services on two cores, which may be busy.
 const LIMIT: Duration = Duration::from_secs(400);
-/// A service comes up in a second.
+/// Time limit for the start of a service, which takes a second.
 const UP: Duration = Duration::from_secs(60);
-/// A program that asks UCC one question.
+/// Time limit of a program that makes one query to UCC.
 const QUESTION: Duration = Duration::from_secs(60);
-/// A small C program.
+/// Time limit for compiling a small C program.
 const COMPILE: Duration = Duration::from_secs(60);
 
-/// What stands for the suite if the packages are not to be had.
+/// Name of the single test that replaces the suite if the packages are not available.
 const NO_PACKAGES: &str = "stock UCC of the testing suite";
 
-/// The least share of the collectives on the component's list that the service processes must carry out, in percent.
+/// Minimum share, in percent, of the component's collectives that the service processes must execute.
 const OFFLOADED_MIN: u64 = 95;
 /// Ranks of a job, two on each of two nodes.
 const RANKS: u64 = 4;
@@ -47,8 +47,8 @@ const SERVED: [&str; 9] = [
     "Scatterv ",
 ];
 
-/// Arguments of ucc_test_mpi. Its one-sided tests (-O) want algorithms of tl/ucp by name, and the component keeps out of
-/// their way. Combinations of counts and displacements of different widths are skipped by itself.
+/// Arguments of ucc_test_mpi. Its one-sided tests (-O) request algorithms of tl/ucp by name, which the component does
+/// not handle. The program itself skips combinations of counts and displacements of different widths.
 const SOME: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast -t world,reverse,half,odd_even -d int32 \
                     -m 512:32768:6 -I 2 -O 0 -C 32 -D 32";
 const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast,gather,gatherv,scatter,scatterv -d uint8,float64 \
@@ -145,7 +145,7 @@ enum Launcher {
     Mpich,
 }
 
-/// Two service processes, one for each node, on a device of their own.
+/// Two service processes, one for each node, on a separate device.
 struct Services<'a> {
     room: Room<'a>,
     ports: [u16; 2],
@@ -181,7 +181,7 @@ impl Suite<'_> {
         })
     }
 
-    /// A job of two ranks on each node. `vary` gives the ranks of a node options of the component.
+    /// A job of two ranks on each node. `vary` returns component options for the ranks of a node.
     fn job(
         &self,
         services: &Services<'_>,
@@ -216,7 +216,7 @@ impl Suite<'_> {
             ("UCC_CLS", "basic"),
             ("UCC_COLL_TRACE", "info"),
             ("UCC_TL_XGVMI_LOG_LEVEL", "info"),
-            // Fresh buffers, as glibc would otherwise hand out those that are registered already.
+            // Forces new mappings: glibc would otherwise reuse registered buffers.
             ("MALLOC_MMAP_THRESHOLD_", "65536"),
         ]);
         variables.extend(pairs(match launcher {
@@ -266,7 +266,7 @@ impl Suite<'_> {
         command
     }
 
-    /// UCC's own test program in a scheme: nothing fails, and what the component serves is really offloaded.
+    /// UCC's own test program in a scheme: no test fails, and the services really execute the component's collectives.
     fn test_mpi(&self, scheme: &'static str, arguments: &str) -> Result<()> {
         let services = self.services(scheme)?;
         let program: Vec<&str> = std::iter::once("/usr/bin/ucc_test_mpi")
@@ -280,14 +280,14 @@ impl Suite<'_> {
             offloaded * 100 >= (offloaded + left) * OFFLOADED_MIN && offloaded > 0,
             "{offloaded} collectives of the list were offloaded, {left} were not"
         );
-        // UCC's trace is of the first rank of each team, and each rank of a team completes its call.
+        // UCC traces the first rank of each team, and each rank of a team completes its call.
         let completed = services.completed()?;
         ensure!(
             completed >= 2 * offloaded,
             "the services completed {completed} calls of ranks; UCC handed over {offloaded} collectives"
         );
         if scheme == "xgvmi" {
-            // Each rank exports its memory, so that each rank's library proves its binds first.
+            // Each rank exports its memory. The library of each rank therefore proves its binds first.
             return services.room.ensure_only_proofs_refused(RANKS);
         }
         services.room.ensure_nothing_refused()
@@ -343,7 +343,7 @@ impl Suite<'_> {
             return Ok(());
         }
         let job = Running::spawn(&mut command)?;
-        // The collectives of the world have begun when the component has taken the first of them.
+        // The collectives of the world have started when the component has accepted the first of them.
         let begun = process::wait_until(LIMIT, || {
             let said = job.said();
             said.matches("{TL_XGVMI}").count() > 4 || said.lines().any(|line| line == "done")
@@ -371,7 +371,7 @@ impl Suite<'_> {
     }
 }
 
-/// Whether the check program has found a byte that is not what was sent.
+/// Whether the check program has found a wrong byte.
 fn wrong_bytes(output: &str) -> bool {
     output
         .lines()
@@ -379,7 +379,7 @@ fn wrong_bytes(output: &str) -> bool {
 }
 
 impl Services<'_> {
-    /// How many calls of ranks the services have completed in jobs that are over.
+    /// Number of rank calls that the services have completed in finished jobs.
     fn completed(&self) -> Result<u64> {
         let counts = || -> Option<u64> {
             let mut sum = 0;
@@ -415,7 +415,7 @@ impl Services<'_> {
     }
 }
 
-/// One transport for all, and the library where the scheme wants it.
+/// One transport for all processes, and the library if the scheme requires it.
 fn device(scheme: &str, world: &World) -> Vec<(String, String)> {
     let mut variables = vec![
         ("UCX_TLS".to_owned(), "rc_x,self".to_owned()),
@@ -455,14 +455,14 @@ fn none_failed(output: &str) -> Result<()> {
     Ok(())
 }
 
-/// Collectives of the component's list that UCC's trace gives to the component, and to others.
+/// Number of collectives of the component's list that UCC's trace assigns to the component, and to others.
 fn traced(output: &str) -> [u64; 2] {
     let mut counts = [0; 2];
     for line in output.lines() {
         let Some((_, rest)) = line.split_once("coll_init: ") else {
             continue;
         };
-        // Nothing to carry out.
+        // The collective has no data.
         if !SERVED.iter().any(|name| rest.starts_with(name)) || rest.contains("NoOp") {
             continue;
         }
@@ -471,7 +471,7 @@ fn traced(output: &str) -> [u64; 2] {
     counts
 }
 
-/// The component loads in stock UCC, and its options are UCC's.
+/// The component loads in stock UCC, and UCC lists its options.
 fn options(suite: &Suite<'_>) -> Result<()> {
     let ask = |option: &str| {
         let variables = [(
@@ -502,7 +502,7 @@ fn options(suite: &Suite<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A service that nobody can reach costs one line, and UCC does without.
+/// An unreachable service produces one log line, and UCC works without the component.
 fn unreachable(suite: &Suite<'_>) -> Result<()> {
     let services = suite.services("stock")?;
     let port = free_port()?;
@@ -527,7 +527,7 @@ fn options_differ(suite: &Suite<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A job that is not offloaded, and passes all the same.
+/// A job that is not offloaded and still passes.
 fn fall_back(
     suite: &Suite<'_>,
     services: &Services<'_>,

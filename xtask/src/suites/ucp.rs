@@ -1,4 +1,4 @@
-//! `tests/programs/ucp_pair.c` on each stock UCX over each transport: everything that UCP moves, every byte compared.
+//! `tests/programs/ucp_pair.c` on each stock UCX over each transport: all UCP transfer types, with every byte compared.
 
 use super::pair::{self, CLIENT, Room, SERVER};
 use super::stock::Stock;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// One pair of programs takes a second or two on two idle cores; a wait within it ends after 40 s.
+/// One pair of programs takes a second or two on two idle cores; an internal wait ends after 40 s.
 const LIMIT: Duration = Duration::from_secs(150);
-/// A small C program.
+/// Time limit for compiling a small C program.
 const COMPILE: Duration = Duration::from_secs(60);
 
-/// What the pair does, one after the other.
+/// Sections of the pair's run, in order.
 const SECTIONS: [&str; 7] = ["tag", "am", "stream", "put", "get", "amo32", "amo64"];
 
 /// How the pair waits.
@@ -47,7 +47,7 @@ impl Mode {
     }
 }
 
-/// What `cargo xtask test` runs: each transport in each mode, on versions that its other phases fetch as well.
+/// Sample for `cargo xtask test`: each transport in each mode, on versions that its other phases also download.
 pub(super) const SAMPLE: &[&str] = &[
     "1.18.1 rc_mlx5 polling",
     "1.18.1 ud_mlx5 asleep",
@@ -61,7 +61,7 @@ pub(super) const SAMPLE: &[&str] = &[
     "1.23.0 ud_mlx5 polling",
 ];
 
-/// The same over Ethernet: each transport once.
+/// Sample over Ethernet: each transport once.
 pub(super) const ROCE_SAMPLE: &[&str] = &[
     "1.18.1 rc_mlx5 polling",
     "1.18.1 ud_verbs polling",
@@ -107,7 +107,7 @@ struct Row<'a> {
     world: &'a World,
     transport: &'a Transport,
     mode: Mode,
-    /// Those that are wanted, with the tests' names.
+    /// The selected sections with their test names.
     sections: Vec<(&'static str, String)>,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Row<'a> {
             Ok(pair) => pair,
             Err(error) => (Vec::new(), Err(error)),
         };
-        // What UCX says of a transport that it was built without, or of a device that lacks it.
+        // UCX's message for a transport that its build or the device lacks.
         if let Err(error) = &result
             && format!("{error:#}").contains("no usable transports")
         {
@@ -145,7 +145,7 @@ impl<'a> Row<'a> {
         in_order(names, &finished, result)
     }
 
-    /// The sections that both sides finished, and whether all went well.
+    /// Sections that both sides finished, and whether the run succeeded.
     fn pair(&self, program: &Path, stock: &Stock) -> Result<(Vec<&'static str>, Result<()>)> {
         let room = Room::new(self.world)?;
         let port = pair::free_port()?;
@@ -176,7 +176,7 @@ impl<'a> Row<'a> {
         Ok((finished, result))
     }
 
-    /// That it went the way that was meant.
+    /// Checks that the run used the intended transport.
     fn judge(&self, room: &Room<'_>, outputs: &[&String; 2]) -> Result<()> {
         let wanted = format!("{}/mlx5_0:1", self.transport.name);
         for output in outputs {

@@ -10,11 +10,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// A batch takes some seconds on two idle cores; with daemons four processes poll.
+/// A batch takes several seconds on two idle cores; with daemons four processes poll.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Tests of `ucx_perftest`, and whether they are run in every version or in the set-up's own only. Iterations are as
-/// many as fill every queue once: what is proved is that the protocol works, bytes are `ucp`'s affair.
+/// Tests of `ucx_perftest`, and whether they run in every version or only in the set-up's own. The iterations fill
+/// every queue once: the test proves that the protocol works, and `ucp` verifies the bytes.
 const TESTS: &[(&str, bool)] = &[
     ("tag_lat -s 8 -n 600", true),
     ("tag_lat -s 8 -n 100 -E sleep", true),
@@ -36,7 +36,7 @@ const TESTS: &[(&str, bool)] = &[
     ("ucp_fadd -s 4 -n 200", false),
 ];
 
-/// With daemons UCX knows one test; `ucp_am_lat` ends in a crash of UCX's own daemon.
+/// With daemons UCX supports one test; `ucp_am_lat` crashes UCX's own daemon.
 const DAEMON_TESTS: &[&str] = &["ucp_am_bw -s 65536 -n 50", "ucp_am_bw -s 1048576 -n 10"];
 
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
@@ -83,7 +83,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// The tests one after the other in one pair of processes.
+/// Runs the tests one after the other in one pair of processes.
 fn batch(
     world: &World,
     stock: &Stock,
@@ -102,12 +102,12 @@ fn batch(
     in_order(tests.into_iter().map(|(_, name)| name), &finished, result)
 }
 
-/// What a test is called in a batch.
+/// Name of a test in a batch.
 fn batch_name(number: usize) -> String {
     format!("test{number}")
 }
 
-/// What the client wrote, and whether all went well.
+/// The client's output, and whether the run succeeded.
 fn batch_run(
     world: &World,
     stock: &Stock,
@@ -132,7 +132,7 @@ fn batch_run(
         command
     };
     let (mut server, mut client) = (command(SERVER), command(CLIENT));
-    // Few rounds to warm up, and a line for each test alone.
+    // Few warm-up rounds, and one line per test.
     client.args(["-w", "10", "-f", "127.0.0.1"]);
     let ended = pair::both(&mut server, &mut client, port, LIMIT)?;
     let judged = || {
@@ -145,7 +145,7 @@ fn batch_run(
     Ok((ended.client.output, result))
 }
 
-/// Two hosts whose messages their DPUs carry: UCX's own use of keys that cross functions.
+/// Two hosts whose DPUs transfer the messages: UCX's own use of cross-function keys.
 fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()> {
     let room = Room::new(world)?;
     let ports = [pair::free_port()?, pair::free_port()?, pair::free_port()?];
@@ -154,12 +154,12 @@ fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()>
         let mut command = room.command(function, tools.join(program));
         command
             .envs(stock.environment(world, "rc_x,tcp"))
-            // Daemons are found by their addresses, which is the work of a network device.
+            // Clients find daemons by their IP addresses, which needs a network device.
             .env("UCX_NET_DEVICES", "mlx5_0:1,lo")
             .args(["-p", port]);
         command
     };
-    // They go on when their test is over, and are ended when dropped.
+    // The daemons continue after their test; dropping them ends them.
     let mut at_client = command("node1.dpu", "ucx_perftest_daemon", &local);
     let mut at_server = command("node0.dpu", "ucx_perftest_daemon", &remote);
     let _client_daemon = pair::listening(&mut at_client, ports[1], LIMIT)?;
@@ -185,7 +185,7 @@ fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()>
     room.ensure_nothing_refused()
 }
 
-/// Whether `ucx_perftest` wrote a line of numbers that begins with a word.
+/// Whether `ucx_perftest` wrote a line of numbers that starts with a word.
 fn has_numbers(output: &str, first: &str) -> bool {
     output.lines().any(|line| {
         let mut words = line.split_whitespace();

@@ -6,10 +6,10 @@ use crate::link::Link;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 
-/// One pair of programs: the longest move some gigabytes, and others may keep the processors busy.
+/// One pair of programs: the longest transfers several gigabytes, and the cores may be busy.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Program and options of each pingpong. All compare every received buffer with what was sent.
+/// Program and options of each pingpong. All compare every received buffer with the sent data.
 const PINGPONGS: &[(&str, &str)] = &[
     ("ibv_rc_pingpong", "-c"),
     ("ibv_rc_pingpong", "-c -e"),
@@ -23,7 +23,7 @@ const PINGPONGS: &[(&str, &str)] = &[
     ("ibv_srq_pingpong", "-c -e -q 8"),
 ];
 
-/// The same over Ethernet, by each kind of GID; a packet has 1024 bytes there.
+/// The same over Ethernet with each type of GID; a packet has 1024 bytes there.
 const ROCE_PINGPONGS: &[(&str, &str)] = &[
     ("ibv_rc_pingpong", "-c -g 0"),
     ("ibv_rc_pingpong", "-c -e -g 3"),
@@ -61,7 +61,7 @@ fn one_pingpong(world: &World, program: &str, options: &str) -> Result<()> {
     Ok(())
 }
 
-/// What every run of perftest has: no warning about the processor's frequency.
+/// Option of every perftest run: no warning about the processor's frequency.
 const QUIET: &str = "-F";
 
 /// Programs of perftest and options; the sizes of `-a` go to 8 MiB, or to one packet for datagrams.
@@ -173,10 +173,11 @@ const PERFTESTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Whether a test failed of perftest's own fault, and which: then it counts as skipped.
+/// The known perftest defect that caused a test's failure, if any. The test then counts as skipped.
 fn own_fault(case: &Case) -> Option<&'static str> {
-    /// What is written, and why. Of a queue of one request with one channel for both its completion queues, perftest
-    /// takes the answer's event for its own request's; and a server of DC never gives up one of the two.
+    /// Messages of the defects. With a queue of one request and one channel for both completion queues, perftest
+    /// confuses the event of the answer with that of its own request; and a DC server never releases one of the two
+    /// queues.
     const FAULTS: [&str; 2] = ["Failed to close event channel", "Couldn't post send: scnt="];
     let Outcome::Failed(detail) = &case.outcome else {
         return None;
@@ -190,7 +191,7 @@ pub(super) fn perftest(world: &World) -> Result<Vec<Case>> {
     let rows = PERFTESTS
         .iter()
         .flat_map(|(program, rows)| rows.iter().map(move |options| (program, options)));
-    /// Of an Ethernet port: IPv4 and IPv6 in RoCE v2, link-local in both versions.
+    /// GID indices of an Ethernet port: IPv4 and IPv6 in RoCE v2, link-local in both versions.
     const GIDS: [&str; 4] = ["3", "5", "1", "0"];
     let with_gid = |(number, (program, options)): (usize, (_, &&str))| {
         let gid = GIDS[number % GIDS.len()];
@@ -215,7 +216,7 @@ pub(super) fn perftest(world: &World) -> Result<Vec<Case>> {
         .collect())
 }
 
-/// Runs a program with itself, in a fresh room; no request may be refused there.
+/// Runs a program as server and client on a new device; the device must not refuse any request.
 fn pair(world: &World, program: &str, options: &str, more: &str) -> Result<(String, String)> {
     let room = Room::new(world)?;
     let tool = room.verbs_tool(program);

@@ -1,18 +1,18 @@
-//! Reads what `cargo test` prints, and what the system tests print in the same manner.
+//! Parses the output of `cargo test`, and that of the system tests, which has the same format.
 
 use super::tally::{Case, Outcome};
 
 /// All tests in the output of one `cargo test`, named `binary::test`.
 ///
-/// A test that prints `SKIP name: reason` has not been run: it counts as skipped and not as passed, though libtest,
-/// which knows no skip at run time, calls it ok.
+/// A test that prints `SKIP name: reason` has not run. It counts as skipped and not as passed, although libtest, which
+/// has no skip at run time, reports it as ok.
 pub(crate) fn parse(output: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     let mut binary = String::new();
     let mut block: Option<usize> = None;
     for line in output.lines() {
         if let Some(name) = binary_of(line) {
-            // A binary that died has no result line; cargo's own error line follows in place of it.
+            // A crashed binary has no result line; cargo's own error line follows instead.
             binary = name;
             block = None;
         } else if let Some((name, verdict)) = verdict_of(line) {
@@ -26,7 +26,7 @@ pub(crate) fn parse(output: &str) -> Vec<Case> {
             let own = format!("{binary}::{name}");
             match cases.iter_mut().find(|case| case.name == own) {
                 Some(case) => case.outcome = Outcome::Skip(reason.to_owned()),
-                // A part of a test: the test itself keeps its verdict.
+                // A skipped part of a test does not change the test's verdict.
                 None => cases.push(Case::skip(own, reason)),
             }
         } else if let Some(name) = block_of(line) {
@@ -69,7 +69,7 @@ fn binary_of(line: &str) -> Option<String> {
     )
 }
 
-/// `test a::b ... ok`, also with a measured time or an ignore reason behind it.
+/// `test a::b ... ok`, optionally followed by a measured time or an ignore reason.
 fn verdict_of(line: &str) -> Option<(&str, &str)> {
     let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let name = name.strip_suffix(" - should panic").unwrap_or(name);

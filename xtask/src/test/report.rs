@@ -1,4 +1,4 @@
-//! What the demo's report must say, whatever the machine: bytes and counts, which are exact. Times are for the reader.
+//! Checks the demo's report on any machine: bytes and counts, which are exact. Times are not checked.
 
 use super::tally::Case;
 use anyhow::{Context, Result, ensure};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Commands of which a steady iteration with the library needs none.
+/// Commands that a steady iteration with the library must not issue.
 const KEY_COMMANDS: [&str; 5] = [
     "create_mkey",
     "destroy_mkey",
@@ -15,7 +15,7 @@ const KEY_COMMANDS: [&str; 5] = [
     "destroy_alias",
 ];
 
-/// Reads the report and judges it.
+/// Reads the report and checks it.
 pub(crate) fn judge(path: &Path) -> Result<Vec<Case>> {
     let text = fs::read_to_string(path).with_context(|| format!("no report {}", path.display()))?;
     let report: Value = serde_json::from_str(&text).context("the demo's report")?;
@@ -118,7 +118,7 @@ mod tests {
         check(&report(0, 0, &[]), [false, false]);
         let creates = [row("ksm", 1.0), row("stock", 0.0), row("xgvmi", 0.1)];
         check(&report(0, 491_520, &creates), [true, false]);
-        // A count that is absent must not pass for zero.
+        // A missing count must not count as zero.
         let silent = [
             row("ksm", 1.0),
             row("stock", 0.0),

@@ -1,35 +1,35 @@
-//! `tests/skips.toml`: the skips that are accepted, each with its reason.
+//! `tests/skips.toml`: the accepted skips, each with its reason.
 
 use crate::{aarch64, process, setup};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
-/// One accepted skip. The reason stands in the file, for the reader.
+/// One accepted skip. The file contains the reason for the reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) phase: String,
     pub(crate) name: String,
-    /// A variable. If it is set, the skip must not occur. [`ROOT`] is set for that user, and [`MDBOOK`] if that
-    /// program is installed.
+    /// Name of a variable. If it is set, the skip must not occur. [`ROOT`] counts as set for the superuser, and
+    /// [`MDBOOK`] if that program is installed.
     pub(crate) unless: Option<String>,
 }
 
-/// Tests that need the superuser do not skip for the superuser.
+/// Tests that need the superuser must not skip for the superuser.
 const ROOT: &str = "root";
 /// The program that builds the book.
 pub(super) const MDBOOK: &str = "mdbook";
 
-/// There is a compiler for the DPU's processors, or one and an emulator of them.
+/// A compiler for the DPU's processors is available, or a compiler and an emulator.
 const AARCH64_STD: &str = "aarch64_std";
 const AARCH64_EMULATOR: &str = "aarch64_emulator";
 
-/// The cache has the tree of stock UCC.
+/// The cache contains the tree of stock UCC.
 const UCC_TREE: &str = "ucc_tree";
 
-/// Whether the condition that `unless` names holds.
+/// Whether the condition in `unless` holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
-        // SAFETY: geteuid(2) takes nothing, touches no memory and cannot fail.
+        // SAFETY: geteuid(2) has no parameters, accesses no memory and cannot fail.
         return unsafe { libc::geteuid() } == 0;
     }
     if name == MDBOOK {
@@ -48,7 +48,7 @@ pub(crate) fn is_set(name: &str) -> bool {
 }
 
 impl Accepted {
-    /// Whether the skip is to be expected in this environment.
+    /// Whether the skip is expected in this environment.
     pub(crate) fn is_due(&self, is_set: impl Fn(&str) -> bool) -> bool {
         !self.unless.as_deref().is_some_and(is_set)
     }

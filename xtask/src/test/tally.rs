@@ -1,9 +1,9 @@
-//! What the phases found, the verdict on skips, and the last line.
+//! Results of the phases, the verdict on skips, and the summary line.
 
 use super::skips::Accepted;
 use std::time::Duration;
 
-/// How one test or check ended.
+/// Result of one test or check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -13,9 +13,9 @@ pub(crate) struct Case {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Pass,
-    /// With what helps to understand it.
+    /// Contains details for the diagnosis.
     Fail(String),
-    /// With the reason.
+    /// Contains the reason.
     Skip(String),
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Takes a phase's cases and prints its line.
+    /// Adds a phase's cases and prints its line.
     pub(crate) fn add(&mut self, phase: &str, took: Duration, cases: Vec<Case>) {
         let failed = cases.iter().filter(|case| case.is_failure()).count();
         let skipped = cases
@@ -70,7 +70,7 @@ impl Tally {
             .extend(cases.into_iter().map(|case| (phase.to_owned(), case)));
     }
 
-    /// Fails for each skip that nobody accepted, and for each accepted one that did not happen.
+    /// Fails for each unaccepted skip, and for each accepted skip that did not occur.
     pub(crate) fn judge_skips(&mut self, accepted: &[Accepted], phases: &[&str]) {
         let mut verdicts = Vec::new();
         for (phase, case) in &self.cases {
@@ -112,7 +112,7 @@ impl Tally {
         self.cases.extend(verdicts);
     }
 
-    /// Failures and skips in full, then the one last line.
+    /// Prints failures and skips in full, then the summary line.
     pub(crate) fn print(&self) {
         let of = |wanted: fn(&Outcome) -> Option<&str>| {
             self.cases.iter().filter_map(move |(phase, case)| {
@@ -142,7 +142,7 @@ impl Tally {
         println!("{}", self.last_line());
     }
 
-    /// Whether nothing failed.
+    /// Whether no case has failed.
     pub(crate) fn clean(&self) -> bool {
         !self.cases.iter().any(|(_, case)| case.is_failure())
     }

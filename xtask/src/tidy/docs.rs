@@ -22,7 +22,7 @@ pub(super) fn links(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Each row of the specification's tables ends in a cell that names what holds the promise, in backticks:
+/// The last cell of each row in the specification's tables names the check of the promise in backticks:
 /// `file.rs::function`, or a command that begins with `cargo xtask`.
 pub(super) fn promises(tree: &Tree) -> Vec<String> {
     let Some(file) = tree.get(SPECIFICATION) else {

@@ -1,4 +1,4 @@
-//! Rules about crates: who may depend on whom, and under which licences.
+//! Rules about crates: allowed dependencies, and allowed licences.
 
 use crate::{process, workspace};
 use anyhow::{Context, Result};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-/// The edges inside the workspace; what is not here is a decision of its own. Build and test edges count as well.
+/// Allowed dependencies inside the workspace. A new one needs a decision. Build and test dependencies count as well.
 const EDGES: &[(&str, &[&str])] = &[
     ("mlx5-prm", &[]),
     ("cli-pages", &[]),
@@ -64,7 +64,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Licences under which third-party code may come in; an expression needs one of its alternatives to be made of these.
+/// Accepted licences of third-party code. An expression needs one alternative that consists of these.
 const LICENCES: &[&str] = &[
     "MIT",
     "Apache-2.0",
@@ -80,24 +80,24 @@ const LICENCES: &[&str] = &[
     "0BSD",
 ];
 
-/// The project's own.
+/// The project's own licence.
 const OWN_LICENCE: &str = "MIT OR Apache-2.0";
 
-/// With a download of what is not in cargo's cache yet.
+/// Includes the download of crates that are not in cargo's cache.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A package of the build, ours or not.
+/// A package of the build, own or third-party.
 #[derive(Debug, Clone)]
 pub(super) struct Package {
     name: String,
     licence: String,
     ours: bool,
     dependencies: BTreeSet<String>,
-    /// The oldest compiler that it accepts, such as `1.88` or `1.88.0`; empty if it does not say.
+    /// The oldest supported compiler, such as `1.88` or `1.88.0`; empty if not declared.
     rust_version: String,
 }
 
-/// Asks cargo, for this platform alone: other platforms' packages are never fetched.
+/// Queries cargo for this platform only; packages of other platforms are never downloaded.
 pub(super) fn packages() -> Result<Vec<Package>> {
     let version = process::stdout(Command::new("rustc").arg("-vV"), LIMIT)?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
@@ -146,7 +146,7 @@ pub(super) fn edges(packages: &[Package]) -> Vec<String> {
             .dependencies
             .iter()
             .filter(|name| ours.contains(name.as_str()));
-        // A crate's own tests may ask for its features by naming itself.
+        // A crate's own tests may enable its features by a dependency on itself.
         let wrong =
             inside.filter(|name| **name != package.name && !allowed.contains(&name.as_str()));
         faults.extend(wrong.map(|name| format!("{} must not depend on {name}", package.name)));
@@ -154,7 +154,7 @@ pub(super) fn edges(packages: &[Package]) -> Vec<String> {
     faults
 }
 
-/// No dependency needs a newer compiler than the workspace's own `rust-version`, which all crates of the workspace share.
+/// No dependency needs a newer compiler than the workspace's `rust-version`, which all crates of the workspace share.
 pub(super) fn compilers(packages: &[Package]) -> Vec<String> {
     let parse = |text: &str| -> Vec<u32> {
         let parts = text.split('.').map(|part| part.parse().unwrap_or(u32::MAX));
@@ -195,7 +195,7 @@ pub(super) fn licences(packages: &[Package]) -> Vec<String> {
 
 /// Whether one alternative of an SPDX expression is made of accepted licences only.
 fn accepted(expression: &str) -> bool {
-    // An old way to write "or"; and no crate in use nests alternatives deeper than one pair of parentheses.
+    // A slash is an old form of "or". No crate in use nests alternatives deeper than one pair of parentheses.
     let flat = expression.replace('/', " OR ").replace(['(', ')'], " ");
     let flat = flat.split_whitespace().collect::<Vec<_>>().join(" ");
     let parts_ok = |expression: &str| {

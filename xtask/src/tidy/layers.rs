@@ -1,5 +1,4 @@
-//! Rules about the modules of a crate: which layers there are, and that a module uses only its own layer and those
-//! below it.
+//! Rules about the modules of a crate: their layers, and that a module uses only its own layer and those below it.
 
 mod imports;
 
@@ -7,19 +6,19 @@ use crate::tree::{Source, Tree};
 use imports::{Import, Modules};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A crate whose modules lie in layers.
+/// A crate with layered modules.
 #[derive(Debug)]
 struct Crate {
     /// The folder of its root module.
     root: &'static str,
-    /// Its library's name in paths, where its binary uses it.
+    /// The library's name in paths, for a binary that uses it.
     name: &'static str,
-    /// From the bottom: what the layer is, and its modules. A path of several modules (`uverbs::abi`) takes a module
-    /// out of its parent's layer.
+    /// Layers from the bottom: description and modules. A path of several modules (`uverbs::abi`) assigns a module to
+    /// another layer than its parent's.
     layers: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// To add a crate: its root, its name, and its layers from the bottom. What breaks the rule is then reported.
+/// To add a crate, add its root, its name, and its layers from the bottom. The rule then reports violations.
 const CRATES: &[Crate] = &[
     Crate {
         root: "bf-emu/src",
@@ -83,7 +82,7 @@ pub(super) fn layers(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// The files of a crate. Another crate's folder inside of its own has a root of its own.
+/// The files of a crate. A nested crate's directory has its own root.
 fn files<'a>(tree: &'a Tree, one: &Crate) -> Vec<&'a Source> {
     let inside = format!("{}/", one.root);
     tree.rust()
@@ -106,7 +105,7 @@ fn check(one: &Crate, files: &[&Source]) -> Vec<String> {
     faults
 }
 
-/// Place in the table of the layer that holds a module.
+/// Index in the table of a module's layer.
 fn layer_of(one: &Crate, module: &str) -> Option<usize> {
     let holds = |entry: &str| {
         module
@@ -143,13 +142,13 @@ fn unlisted(one: &Crate, modules: &Modules) -> Vec<String> {
     faults
 }
 
-/// Imports from a layer above. The crate's root stands above all layers.
+/// Imports from a higher layer. The crate's root is above all layers.
 fn upward(one: &Crate, imports: &[Import]) -> Vec<String> {
     let name = |layer: usize| one.layers.get(layer).map_or("root", |(name, _)| name);
     let mut faults = Vec::new();
     for import in imports {
         let Some(from) = layer_of(one, &import.from) else {
-            // The root, or a module that is reported already.
+            // The root, or a module that has been reported already.
             continue;
         };
         let to = layer_of(one, &import.to).unwrap_or(one.layers.len());
@@ -173,11 +172,11 @@ fn upward(one: &Crate, imports: &[Import]) -> Vec<String> {
     faults
 }
 
-/// Files of one crate that import each other in a circle, one fault for each group of them.
+/// Files of one crate that import each other in a cycle, with one fault per cycle.
 fn circles(one: &Crate, imports: &[Import]) -> Vec<String> {
     let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for import in imports {
-        // The root declares all modules; what uses it is reported as an upward import.
+        // The root declares all modules; the rule reports its users as upward imports.
         if !import.from.is_empty() && !import.to.is_empty() {
             graph.entry(&import.from).or_default().insert(&import.to);
         }
@@ -300,7 +299,7 @@ mod tests {
             )],
             &[],
         );
-        // A module of its own in a lower layer, and a name that a module hands on.
+        // A separate module in a lower layer, and a name that a module re-exports.
         check_found(&[("sample/src/low.rs", "use crate::top::types::T;")], &[]);
         check_found(
             &[(

@@ -1,11 +1,11 @@
-//! Rules that look at one file's text at a time.
+//! Rules that check one file's text at a time.
 
 use crate::tree::Tree;
 
 /// Longer files hold more than one subject.
 const LINES_MAX: usize = 800;
 
-/// Crates of the product: they meet the emulator only at the kernel's interface.
+/// Crates of the product. Their only interface with the emulator is the kernel's.
 const PRODUCT: [&str; 13] = [
     "mlx5dv-sys/",
     "ucx-sys/",
@@ -37,7 +37,7 @@ pub(super) fn module_docs(tree: &Tree) -> Vec<String> {
 }
 
 pub(super) fn nothing_disabled(tree: &Tree) -> Vec<String> {
-    // In two halves, so that this file does not find itself.
+    // Split in two, so that the rule does not match this file.
     let banned = [
         concat!("#[ig", "nore"),
         concat!("#[should", "_panic"),
@@ -51,7 +51,7 @@ pub(super) fn nothing_disabled(tree: &Tree) -> Vec<String> {
         faults.extend(file.faults(|line| {
             in_tests |= line.starts_with("#[cfg(test)]");
             let found = banned.iter().find(|word| line.contains(**word))?;
-            // Waiting is a fault in a test only; a tool may wait for a child or a port.
+            // Sleeping is a fault only in tests; a tool may wait for a child or a port.
             (in_tests || !found.contains("thread")).then(|| (*found).to_owned())
         }));
     }

@@ -1,4 +1,4 @@
-//! Which module uses which, read from the text of the files: `use` declarations and paths in code, outside of tests.
+//! Finds the modules that each module uses, from the text of the files: `use` declarations and paths outside of tests.
 
 use crate::tree::Source;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 pub(super) struct Import {
     pub(super) from: String,
     pub(super) to: String,
-    /// File of the user.
+    /// File of the using module.
     pub(super) path: String,
     pub(super) line: usize,
 }
 
-/// The modules of a crate that are not there for tests alone.
+/// The modules of a crate, without modules that exist only for tests.
 #[derive(Debug)]
 pub(super) struct Modules {
     /// The library's name.
@@ -26,7 +26,7 @@ struct Module {
     path: String,
     module: Vec<String>,
     tokens: Vec<Token>,
-    /// Names that it hands on from others: name to path.
+    /// Names that the module re-exports: name to path.
     hands_on: BTreeMap<String, Vec<String>>,
 }
 
@@ -34,11 +34,11 @@ struct Module {
 struct Token {
     text: String,
     line: usize,
-    /// The modules within the file that it stands in, from the outermost.
+    /// The modules inside the file that contain the token, from the outermost.
     inside: Vec<String>,
 }
 
-/// Steps from a name that is handed on to where it is defined, at most.
+/// Maximum number of steps from a re-exported name to its definition.
 const HANDS_MAX: usize = 8;
 
 impl Modules {
@@ -109,7 +109,7 @@ impl Modules {
         self.files.iter().any(|file| file.module == module)
     }
 
-    /// A path from the root; None for one into another crate.
+    /// A path from the root; `None` for a path into another crate.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Vec<String>> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -121,7 +121,7 @@ impl Modules {
                 Some([&module[..above], &path[ups..]].concat())
             }
             name if name == self.name => Some(rest.to_vec()),
-            // A child of the module that is spoken of.
+            // A child of the module in question.
             _ => {
                 let child = [module, &path[..1]].concat();
                 self.is_module(&child).then(|| [module, path].concat())
@@ -129,7 +129,7 @@ impl Modules {
         }
     }
 
-    /// The module in which the thing at the end of a path is defined, as far as it can be told.
+    /// The module that defines the item at the end of a path, if it can be determined.
     fn defined_in(&self, mut path: Vec<String>) -> Vec<String> {
         for _ in 0..HANDS_MAX {
             let length = (0..=path.len())
@@ -139,7 +139,7 @@ impl Modules {
             let Some(name) = rest.first() else {
                 return module.to_vec();
             };
-            // A crate may have two roots, of its library and of its binary.
+            // A crate may have two roots, for its library and its binary.
             let files = self.files.iter().filter(|file| file.module == module);
             let next = files.filter_map(|file| file.hands_on.get(name)).next();
             match next {
@@ -151,7 +151,7 @@ impl Modules {
     }
 }
 
-/// The module that a file is; None for one of tests.
+/// The module of a file; `None` for a test file.
 fn module_of(root: &str, path: &str) -> Option<Vec<String>> {
     let inside = path.strip_prefix(root)?.strip_prefix('/')?;
     let mut parts: Vec<String> = inside
@@ -197,7 +197,7 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// Length of the comment, string or character that a text begins with; None if it begins with code.
+/// Length of the comment, string or character literal at the start of a text; `None` if it starts with code.
 fn skipped(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -223,7 +223,7 @@ fn skipped(text: &str) -> Option<usize> {
         return Some(text.len() - raw.len() + quoted(raw, '"'));
     }
     if let Some(behind) = text.strip_prefix('\'') {
-        // A lifetime has no second quote behind its first character.
+        // A lifetime has no second quote after its first character.
         let mut characters = behind.chars();
         let first = characters.next()?;
         return match first {
@@ -237,7 +237,7 @@ fn skipped(text: &str) -> Option<usize> {
     None
 }
 
-/// Length of what stands between a quote, with which the text begins, and the next one that is not escaped.
+/// Length of the text between the quote at its start and the next unescaped quote.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -251,7 +251,7 @@ fn quoted(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// The tokens without items that exist in tests only (`#[cfg(test)]` and the like).
+/// The tokens without items that exist only in tests (`#[cfg(test)]` and similar).
 fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mut kept = Vec::new();
     let mut at = 0;
@@ -271,7 +271,7 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
     kept
 }
 
-/// The tokens, each with the modules within the file that it stands in.
+/// The tokens, each with its modules inside the file.
 fn placed(mut tokens: Vec<Token>) -> Vec<Token> {
     for at in 0..tokens.len() {
         let is =
@@ -287,7 +287,7 @@ fn placed(mut tokens: Vec<Token>) -> Vec<Token> {
     tokens
 }
 
-/// Behind the bracket that closes the one at `at`.
+/// Index after the bracket that closes the one at `at`.
 fn closing(tokens: &[Token], at: usize) -> usize {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate().skip(at) {
@@ -303,7 +303,7 @@ fn closing(tokens: &[Token], at: usize) -> usize {
     tokens.len()
 }
 
-/// Behind the item at `at`: its braces, or its semicolon.
+/// Index after the item at `at`, which ends with its braces or its semicolon.
 fn item_end(tokens: &[Token], at: usize) -> usize {
     let mut index = at;
     while let Some(token) = tokens.get(index) {
@@ -317,8 +317,8 @@ fn item_end(tokens: &[Token], at: usize) -> usize {
     index
 }
 
-/// Every path of two or more names, with braces spread out, and the place of its first token. Those of `use` too, but
-/// not those that say from where a thing is visible.
+/// Every path of two or more names, with expanded braces, and the index of its first token. Includes the paths of `use`
+/// and excludes those in visibility modifiers.
 fn paths(tokens: &[Token]) -> Vec<(Vec<String>, usize)> {
     let mut paths = Vec::new();
     let mut at = 0;
@@ -353,7 +353,7 @@ fn paths(tokens: &[Token]) -> Vec<(Vec<String>, usize)> {
     paths
 }
 
-/// The names that `use` declarations bring in: path, name, and place of its first token.
+/// Names that `use` declarations import: path, name, and index of the first token.
 fn used(tokens: &[Token]) -> Vec<(Vec<String>, String, usize)> {
     let uses = tokens
         .iter()
@@ -374,7 +374,7 @@ fn item_end_of_use(tokens: &[Token], at: usize) -> usize {
     length.map_or(tokens.len(), |length| at + length)
 }
 
-/// The paths of a `use` tree: path, the name that it is known by, and place in the tree of its own first token.
+/// The paths of a `use` tree: path, imported name, and index in the tree of the path's first token.
 fn spread(tree: &[Token]) -> Vec<(Vec<String>, String, usize)> {
     let mut prefix: Vec<String> = Vec::new();
     let mut at = 0;
@@ -411,7 +411,7 @@ fn spread(tree: &[Token]) -> Vec<(Vec<String>, String, usize)> {
     }
 }
 
-/// The paths of the trees in a list between commas, as [`spread`].
+/// The paths of the trees in a comma-separated list, as for [`spread`].
 fn list(list: &[Token]) -> Vec<(Vec<String>, String, usize)> {
     let mut paths = Vec::new();
     let mut begin = 0;
