@@ -1,5 +1,5 @@
-//! What the data path of service processes costs without UCX: one job, its time and memory as one line of JSON.
-//! `cargo xtask bench service` runs it, and counts its instructions.
+//! Measures the data path of service processes without UCX. It runs one job and prints time and memory as one line of
+//! JSON. `cargo xtask bench service` runs it and counts its instructions.
 //!
 //! Usage: `service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS`
 
@@ -8,24 +8,24 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use xgvmi_offload::standin::{Plan, run};
 
-/// The system's allocator, and how many bytes are out.
+/// The system allocator with a count of the bytes in use.
 struct Counting;
 
 static USED: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator with the arguments as they came; counting allocates nothing.
+// SAFETY: every call forwards its arguments unchanged to the system allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let used = USED.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(used, Relaxed);
-        // SAFETY: the caller upholds the contract.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         USED.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller upholds the contract.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.dealloc(start, layout) }
     }
 }

@@ -1,6 +1,6 @@
-//! A job that tries the offload out: alltoallvs of random counts on several communicators, every byte verified.
+//! A job that tests the offload: alltoallvs of random counts on several communicators, with every byte verified.
 //!
-//! All ranks draw the same counts from the seed, so that each knows what the others send.
+//! All ranks derive the same counts from the seed. Each rank therefore knows the counts of all other ranks.
 
 use super::{
     Client, ClientArgs, ClientStats, CommunicatorId, Memory, Registered, Request, Scheme, Side,
@@ -59,18 +59,18 @@ pub struct CheckArgs {
     pub client: ClientArgs,
 }
 
-/// The longest block and the most ranks: the buffers must fit.
+/// Limits of the block length and of the number of ranks. The buffers must fit in memory.
 const BLOCK_MAX: usize = 1 << 30;
 const SIZE_MAX: u32 = 4096;
 
-/// A communicator and what is known of it.
+/// A communicator and its state.
 #[derive(Debug)]
 struct Group {
     id: CommunicatorId,
     members: Vec<u32>,
 }
 
-/// The buffers of one call. Registrations go before what they are of.
+/// The buffers of one call. The fields drop in this order: registrations before their memory.
 #[derive(Debug)]
 struct Call {
     registered: Option<(Registered, Registered)>,
@@ -78,7 +78,7 @@ struct Call {
     receive: Buffer,
     sends: Layout,
     receives: Layout,
-    /// Sent from a copy of the receive buffer.
+    /// The call sends from a copy of the receive buffer.
     in_place: bool,
 }
 
@@ -89,10 +89,10 @@ struct Layout {
     length: usize,
 }
 
-/// Runs the check as one rank; `print` gets its lines.
+/// Runs the check as one rank. Each line of output goes to `print`.
 ///
 /// # Errors
-/// What went wrong; a wrong byte is named with its place.
+/// The cause of the failure. An error about a wrong byte contains its position.
 pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
     ensure!(
         args.rank < args.size && args.size <= SIZE_MAX,
@@ -189,7 +189,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
     Ok(())
 }
 
-/// The world, and this rank's half of it in reverse order: neighbours are of different halves.
+/// The world, and this rank's half of it in reverse order. Neighbours belong to different halves.
 fn groups(args: &CheckArgs) -> Vec<Group> {
     let world = Group {
         id: CommunicatorId::WORLD,
@@ -210,7 +210,8 @@ fn groups(args: &CheckArgs) -> Vec<Group> {
     }
 }
 
-/// Bytes from `source` to `destination`: none, a few, some hundred around the shortest that the device reads, or many.
+/// Bytes from `source` to `destination`: none, a few, several hundred around the shortest block that the device reads,
+/// or many.
 fn count(args: &CheckArgs, group: &Group, round: u32, source: u32, destination: u32) -> usize {
     if args.equal {
         return args.block;
@@ -267,7 +268,7 @@ fn prepare(args: &CheckArgs, group: &Group, round: u32) -> Result<Call> {
     })
 }
 
-/// In place, what is sent to a rank is as long as what it sends.
+/// In place, the block sent to a rank and the block received from it have equal length.
 fn symmetric(args: &CheckArgs, group: &Group, round: u32, peer: u32) -> usize {
     let (low, high) = (args.rank.min(peer), args.rank.max(peer));
     count(args, group, round, low, high)
@@ -283,8 +284,8 @@ fn kept_call(args: &CheckArgs, group: &Group, client: &mut Client) -> Result<Cal
     );
     let mut register = |buffer: &mut Buffer| {
         let bytes = buffer.as_mut_slice();
-        // SAFETY: the buffer lives longer than its registration: run() releases it, or the order of the fields does.
-        // Nobody touches it during a call.
+        // SAFETY: the buffer outlives its registration: run() releases it, or the order of the fields does. No code
+        // accesses it during a call.
         unsafe { client.register(bytes.as_mut_ptr(), bytes.len()) }
     };
     Ok(Call {
@@ -322,7 +323,7 @@ fn fill(args: &CheckArgs, group: &Group, round: u32, call: &mut Call) {
 fn begin(client: &mut Client, group: &Group, call: &mut Call) -> Result<Request> {
     let receive = call.receives.side(&mut call.receive);
     if call.in_place {
-        // SAFETY: the buffer lives, untouched, until the request has been waited for; run() sees to it.
+        // SAFETY: the buffer stays allocated and unaccessed until run() has waited for the request.
         return Ok(unsafe { client.alltoallv_in_place(group.id, receive) }?);
     }
     let send = call.sends.side(&mut call.send);
@@ -344,7 +345,7 @@ fn begin(client: &mut Client, group: &Group, call: &mut Call) -> Result<Request>
     Ok(unsafe { client.alltoallv(group.id, send, receive) }?)
 }
 
-/// Compares every block; answers the number of bytes.
+/// Compares every block and returns the number of bytes.
 fn verify(args: &CheckArgs, group: &Group, round: u32, call: &Call) -> Result<u64> {
     let mut verified = 0;
     for (member, range) in group.members.iter().zip(call.receives.ranges()) {
@@ -364,7 +365,7 @@ fn verify(args: &CheckArgs, group: &Group, round: u32, call: &Call) -> Result<u6
 }
 
 impl Layout {
-    /// Blocks one after the other, with gaps.
+    /// Lays out blocks one after the other, with gaps.
     fn new(counts: Vec<usize>, gap: impl Fn(u32) -> usize) -> Self {
         let mut layout = Self::default();
         for (place, count) in (0..).zip(&counts) {
@@ -395,7 +396,7 @@ impl Layout {
     }
 }
 
-/// The step and the finaliser of splitmix64, over several words.
+/// The step and the finalizer of splitmix64, applied to several words.
 fn mix(words: &[u64]) -> u64 {
     words.iter().fold(0x5851_f42d_4c95_7f2d, |state, word| {
         let mut bits = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);

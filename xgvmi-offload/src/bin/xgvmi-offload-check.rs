@@ -1,4 +1,4 @@
-//! `xgvmi-offload-check`: one rank of a job that tries the service processes out, without MPI, and verifies every byte.
+//! `xgvmi-offload-check`: one rank of a job that exercises the service processes without MPI and verifies every byte.
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 fn run(args: &CheckArgs) -> Result<()> {
     let mut stdout = std::io::stdout();
     check::run(args, |line| {
-        // A reader that is gone does not want to know.
+        // If the reader has closed the pipe, nothing needs the line.
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     })
     .context("check of the offload")

@@ -1,4 +1,4 @@
-//! `xgvmi-sp`: a service process. One per core of a DPU that is to move data; see `docs/OFFLOAD.md`.
+//! `xgvmi-sp`: a service process. Run one per DPU core that moves data; see `docs/OFFLOAD.md`.
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
@@ -81,7 +81,7 @@ fn run(args: ServiceArgs) -> Result<()> {
     Ok(service.run()?)
 }
 
-/// Asks a running service for its state.
+/// Requests the state of a running service.
 fn show(args: &StatusArgs) -> Result<()> {
     let name = format!("xgvmi-sp-{}", args.port);
     let socket = args.socket.clone().or_else(|| status::default_path(&name));
@@ -102,7 +102,7 @@ fn show(args: &StatusArgs) -> Result<()> {
         .context("writing the status")
 }
 
-/// Says that all is up, on standard output and to systemd.
+/// Reports readiness on standard output and to systemd.
 fn tell(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{text}")

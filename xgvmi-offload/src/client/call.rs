@@ -1,4 +1,4 @@
-//! One call, from its arguments to its end.
+//! One call, from its arguments to its completion.
 
 use super::types::{CommunicatorId, Memory, Request, Side};
 use super::{Client, LIVE_MAX, Live};
@@ -11,7 +11,7 @@ use xgvmi_ucp::buffer::Buffer;
 
 impl Client {
     /// # Safety
-    /// As [`Client::alltoallv`]; `copy` is the send buffer if it is ours.
+    /// As for [`Client::alltoallv`]. `copy` is the send buffer if this client allocated it.
     pub(super) unsafe fn begin(
         &mut self,
         communicator: CommunicatorId,
@@ -42,7 +42,7 @@ impl Client {
         let send_memory = unsafe { self.export(&send, &mut mapped) }?;
         // SAFETY: the same.
         let receive_memory = unsafe { self.export(&receive, &mut mapped) }?;
-        // SAFETY: the same; blocks() has seen that each is inside.
+        // SAFETY: the caller upholds the contract; blocks() has checked that each block is inside the memory.
         let short = unsafe { self.short_blocks(&send) };
         let arrive = HostArrive {
             collective,
@@ -77,10 +77,10 @@ impl Client {
         Ok(Request { collective })
     }
 
-    /// Registers one side's memory if a block of it is long enough to be read by the device.
+    /// Registers the memory of one side if one of its blocks is long enough for a device read.
     ///
     /// # Safety
-    /// As [`Client::alltoallv`].
+    /// As for [`Client::alltoallv`].
     pub(super) unsafe fn export(
         &mut self,
         side: &Side<'_>,
@@ -107,7 +107,7 @@ impl Client {
     }
 
     /// # Safety
-    /// As [`MappedRange::new`].
+    /// As for [`MappedRange::new`].
     pub(super) unsafe fn map(
         &mut self,
         start: *mut u8,
@@ -123,22 +123,22 @@ impl Client {
     }
 
     /// # Safety
-    /// Each block of `side` is inside its memory, which can be read.
+    /// Each block of `side` is inside its memory, and that memory is readable.
     pub(super) unsafe fn short_blocks(&self, side: &Side<'_>) -> Vec<u8> {
         let (start, _) = side.memory.range();
         let mut short = Vec::new();
         for (count, displacement) in side.counts.iter().zip(side.displacements) {
             if *count > 0 && *count < self.direct_min {
-                // SAFETY: inside, see above.
+                // SAFETY: the block is inside the memory, see above.
                 let block = unsafe { start.add(*displacement) };
-                // SAFETY: readable, and nobody writes to it during the call.
+                // SAFETY: the block is readable, and no thread writes to it during the call.
                 short.extend_from_slice(unsafe { std::slice::from_raw_parts(block, *count) });
             }
         }
         short
     }
 
-    /// A call is over: put the short blocks where they belong, and give the registrations back.
+    /// Completes a call: copies the short blocks into the receive buffer and releases the registrations.
     pub(super) fn finish(&mut self, fin: HostFin) -> Result<()> {
         let wrong = |what| OffloadError::Failed(format!("{}: {what}", fin.collective));
         let live = self
@@ -162,9 +162,9 @@ impl Client {
                 .split_at_checked(length)
                 .ok_or_else(|| wrong("a block without its bytes"))?;
             bytes = rest;
-            // SAFETY: inside the buffer, which is the call's until now.
+            // SAFETY: the offset is inside the buffer, which belongs to the call until now.
             let to = unsafe { live.receive.add(at) };
-            // SAFETY: that many bytes on both sides; a message is not in the receive buffer.
+            // SAFETY: both sides hold `length` bytes; a message never lies in the receive buffer.
             unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, length) };
         }
         let start = Instant::now();
@@ -180,7 +180,7 @@ impl Client {
     }
 }
 
-/// One side's blocks, each inside its memory.
+/// Blocks of one side, each checked to lie inside its memory.
 fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
     let (_, length) = of.memory.range();
     if of.counts.len() != members.len() || of.displacements.len() != members.len() {
@@ -211,11 +211,11 @@ fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
         .collect()
 }
 
-/// Receive blocks must not overlap: which one would win is anybody's guess.
+/// Receive blocks must not overlap: the result would depend on the order of delivery.
 fn check_apart(blocks: &[Block]) -> Result<()> {
     let filled = || blocks.iter().filter(|block| block.length > 0);
     let apart = |a: &Block, b: &Block| a.offset + a.length <= b.offset;
-    // In most programs they are in order already.
+    // Most programs pass them in ascending order.
     if filled().zip(filled().skip(1)).all(|(a, b)| apart(a, b)) {
         return Ok(());
     }
@@ -238,7 +238,7 @@ pub(super) fn arguments(text: String) -> OffloadError {
 mod tests {
     use super::*;
 
-    /// What the checks say to blocks (count, displacement) of a buffer of 100 bytes.
+    /// Runs the checks on blocks (count, displacement) of a buffer of 100 bytes and compares the result.
     fn check(sides: &[(usize, usize)], expect: Option<&str>) {
         let (counts, displacements): (Vec<_>, Vec<_>) = sides.iter().copied().unzip();
         let side = Side {

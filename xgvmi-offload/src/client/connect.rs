@@ -1,5 +1,5 @@
-//! From ranks that know nothing of each other to a client that can be used: three exchanges, with a service met between
-//! each two. Whatever one rank meets, all ranks are told in the next exchange, and all fail alike.
+//! Connects ranks that know nothing of each other: three exchanges between the ranks, with a step at the SP between
+//! each two. Each exchange distributes the failures of the preceding step, so all ranks fail with the same error.
 
 use super::{Client, ClientOptions, Numbers};
 use crate::control::{
@@ -22,7 +22,7 @@ use xgvmi_daemon::{Link, LinkError, poll, pollfd};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
 
-/// What each rank says first.
+/// First contribution of each rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
     protocol: u32,
@@ -31,22 +31,22 @@ struct Introduction {
     scheme: Scheme,
     node: String,
     services: Vec<String>,
-    /// Rank 0's names the job.
+    /// The job identifier of rank 0 names the job.
     job: JobId,
 }
 
-/// What each rank has met at its SP, or why it has not.
+/// Result of a rank's step at its SP, or the reason for its failure.
 type Met<T> = std::result::Result<T, Unmet>;
 
-/// Why a rank has not met something.
+/// Reason why a step failed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Unmet {
     reason: String,
-    /// It only waited for others.
+    /// The rank only timed out waiting for others.
     late: bool,
 }
 
-/// What a rank has when its SP has taken it in. Fields go in this order.
+/// State of a rank after its SP has admitted it. The fields drop in this order.
 #[derive(Debug)]
 struct Admitted {
     endpoint: Endpoint,
@@ -55,7 +55,7 @@ struct Admitted {
     context: Context,
     link: Link,
     welcome: Welcome,
-    /// The SP's messages bear this.
+    /// Messages from the SP carry this token.
     token: Token,
 }
 
@@ -157,7 +157,7 @@ fn met<T, U>(result: &Result<T>, of: impl Fn(&T) -> U) -> Met<U> {
     })
 }
 
-/// Everybody's success, or the failure of the first one that did more than wait for others.
+/// Returns all results, or the failure of the first rank that did more than time out waiting for others.
 fn all<T>(results: Vec<Met<T>>) -> Result<Vec<T>> {
     let count = results.iter().filter(|result| result.is_err()).count();
     let (mut found, mut failed) = (Vec::new(), Vec::new());
@@ -167,7 +167,7 @@ fn all<T>(results: Vec<Met<T>>) -> Result<Vec<T>> {
             Err(unmet) => failed.push((rank, unmet)),
         }
     }
-    // Stable: among equals, the first rank stays first.
+    // The sort is stable: the lowest rank of each kind stays first.
     failed.sort_by_key(|(_, unmet)| unmet.late);
     match failed.into_iter().next() {
         None => Ok(found),
@@ -179,7 +179,7 @@ fn all<T>(results: Vec<Met<T>>) -> Result<Vec<T>> {
     }
 }
 
-/// Finds out about ranks that were started otherwise than rank 0.
+/// Detects ranks that were started with options different from those of rank 0.
 fn agree(ranks: &[Introduction]) -> Result<()> {
     let Some(first) = ranks.first() else {
         return Err(OffloadError::Exchange("there is no rank".into()));
@@ -221,7 +221,7 @@ fn agree(ranks: &[Introduction]) -> Result<()> {
     Ok(())
 }
 
-/// Opens UCX and asks the SP in.
+/// Opens UCX and requests admission from the SP.
 fn admit(
     options: &ClientOptions,
     job: JobId,
@@ -240,7 +240,7 @@ fn admit(
             .map_err(|error| OffloadError::Failed(error.to_string()))?,
         _ => Vec::new(),
     };
-    // After the announcement: the key of this memory stays in use.
+    // Runs after the announcement because the key of this memory stays in use.
     let (greeting, exported) = keep_greeting(&context)?;
     let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
     let secret = options.secret.as_ref();
@@ -269,7 +269,7 @@ fn admit(
         Frame::Welcome(welcome) => welcome,
         frame => return Err(strange(address, &frame)),
     };
-    // SAFETY: the SP sends what Worker::address gave it, byte by byte; it has checked that its UCX is of our version.
+    // SAFETY: the SP sends the bytes of Worker::address unchanged; it has checked that its UCX version equals ours.
     let endpoint = unsafe { worker.connect(&welcome.service.worker, address) }?;
     Ok(Admitted {
         endpoint,
@@ -311,7 +311,7 @@ fn lost(address: &str, error: &LinkError) -> OffloadError {
     })
 }
 
-/// The memory between which SPs try their ways out, see [`GREETING_BYTES`].
+/// Allocates the memory that SPs use to test their connections, see [`GREETING_BYTES`].
 fn keep_greeting(context: &Context) -> Result<(MappedBuffer, Export)> {
     let length = usize::try_from(2 * GREETING_BYTES).expect("a few kilobytes");
     let buffer = Buffer::new(length)
@@ -325,7 +325,7 @@ fn keep_greeting(context: &Context) -> Result<(MappedBuffer, Export)> {
     Ok((greeting, exported))
 }
 
-/// A scheme is what was measured, not what was asked for.
+/// Checks that the library matches the scheme. The reported scheme must be the one in use, not the one requested.
 fn check_library(scheme: Scheme) -> Result<()> {
     match (scheme, Library::is_loaded()) {
         (Scheme::Xgvmi, false) => Err(OffloadError::Options(
@@ -338,7 +338,7 @@ fn check_library(scheme: Scheme) -> Result<()> {
     }
 }
 
-/// The table that all ranks make alike: SPs in the order of the first rank that each serves.
+/// Builds the table identically on all ranks: SPs in the order of the first rank that each serves.
 fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
     let mut services: Vec<ServiceAddress> = Vec::new();
     let mut places: BTreeMap<u64, u32> = BTreeMap::new();
@@ -379,7 +379,7 @@ fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
     })
 }
 
-/// Tells the SP about the others, and waits until it has met them.
+/// Sends the table of all SPs to this rank's SP and waits until the SP has connected to them.
 fn make_ready(
     options: &ClientOptions,
     admitted: &mut Admitted,
@@ -391,7 +391,7 @@ fn make_ready(
         LinkError::Refused(reason) => OffloadError::Failed(reason),
         error => OffloadError::Failed(format!("the service at {address} is gone: {error}")),
     };
-    // One rank's word is enough for an SP.
+    // An SP needs the table from only one of its ranks.
     let mine = table.service_of.get(rank as usize);
     if table.service_of.iter().position(|of| Some(of) == mine) == Some(rank as usize) {
         let frame = Frame::Table(table.clone());

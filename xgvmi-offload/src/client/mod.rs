@@ -1,4 +1,4 @@
-//! What a rank does: registers and exports its buffers, tells its SP, and waits for the completion.
+//! The rank's side: registers and exports its buffers, sends calls to its SP, and waits for the completion.
 
 mod call;
 mod connect;
@@ -22,34 +22,36 @@ use xgvmi_daemon::{Link, LinkError, poll, pollfd};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, MappedRange, Request as Operation, Worker};
 
-/// Calls that a rank may have under way: each holds two registrations and, at the SP, two imports.
+/// Maximum number of outstanding calls of a rank. Each holds two registrations and, at the SP, two imports.
 const LIVE_MAX: usize = 1024;
 
-/// How often a program that only tests looks whether its SP is still there; it is a system call.
+/// Interval between checks of the SP's connection in a program that only calls `test`. Each check is a system call.
 const LINK_CHECK: Duration = Duration::from_millis(1);
 
-/// The longest sleep in a wait, so that silence is noticed: SPs may be silent for a second at the least.
+/// The longest sleep in a wait. It bounds the time to detect a silent SP; the smallest silence limit of an SP is one
+/// second.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The longest wait for a goodbye to leave.
+/// Maximum time to send a goodbye.
 const BYE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A rank's connection to its SP. To be closed with [`Client::close`] by all ranks; the SP takes one that is merely
-/// dropped for dead, and ends the job.
+/// A rank's connection to its SP. All ranks must close it with [`Client::close`]. If a client is dropped instead, the
+/// SP considers the rank dead and fails the job.
 #[derive(Debug)]
 pub struct Client {
-    // What is under way goes before what it uses, the connection before its worker, that before its context.
+    // The fields drop in this order: outstanding calls before the objects they use, the connection before its worker,
+    // the worker before its context.
     live: HashMap<Collective, Live>,
     sends: Vec<Operation>,
     endpoint: Endpoint,
     worker: Worker,
-    /// What the SPs have tried their ways out with. Its key is in use until here, so that no call gets it.
+    /// The memory that SPs used to test their connections. Its key stays in use until here, so no call receives it.
     _greeting: MappedBuffer,
     context: Context,
     link: Link,
-    /// The SP's messages bear this.
+    /// Messages from the SP carry this token.
     from_service: Token,
-    /// Messages to the SP bear this.
+    /// Messages to the SP carry this token.
     to_service: Token,
     library: Option<Library>,
     service: String,
@@ -58,7 +60,7 @@ pub struct Client {
     communicators: HashMap<u32, Communicator>,
     limit: Duration,
     spin: Duration,
-    /// What the SP says of how long it may be silent.
+    /// Longest silence of the SP, as the SP reported it.
     silence_max: Duration,
     link_checked: Instant,
     heard: Instant,
@@ -72,15 +74,15 @@ struct Communicator {
     next: u32,
 }
 
-/// A call under way.
+/// An outstanding call.
 #[derive(Debug)]
 struct Live {
     is_done: bool,
-    /// Registered by the call, to be given back at its end.
+    /// Registered by the call and released at its end.
     mapped: Vec<MappedRange>,
     receive: *mut u8,
     receive_length: usize,
-    /// The send buffer of a call in place.
+    /// The send buffer of an in-place call.
     copy: Option<Buffer>,
 }
 
@@ -96,10 +98,11 @@ struct Numbers {
 }
 
 impl Client {
-    /// Connects this rank, with all others, to the SPs. Collective: all ranks call it, and all fail if one does.
+    /// Connects this rank and all others to the SPs. The call is collective: all ranks call it, and all fail if one
+    /// fails.
     ///
     /// # Errors
-    /// One and the same at all ranks: options that disagree, an SP that is missing or refuses, another version.
+    /// All ranks return the same error: options that disagree, an SP that is missing or refuses, or a version mismatch.
     pub fn connect(
         options: &ClientOptions,
         rank: u32,
@@ -109,11 +112,12 @@ impl Client {
         connect::connect(options, rank, size, exchange)
     }
 
-    /// Makes a group known. Its members all call this with the same number, which is not in use, before its first
-    /// collective; nothing is sent.
+    /// Registers a group. All members call this with the same unused number before the first collective of the group.
+    /// The call sends nothing.
     ///
     /// # Errors
-    /// [`OffloadError::Arguments`] for a number in use, or members that are not there, not us, or there twice.
+    /// [`OffloadError::Arguments`] if the number is in use, or if `members` has duplicates, unknown ranks, or lacks
+    /// this rank.
     pub fn add_communicator(&mut self, id: CommunicatorId, members: &[u32]) -> Result<()> {
         let size = self.communicators[&0].members.len();
         let mut sorted = members.to_vec();
@@ -134,25 +138,26 @@ impl Client {
         Ok(())
     }
 
-    /// Forgets a group, none of whose collectives is under way. Its number must not be used again.
+    /// Removes a group that has no outstanding collective. Its number must not be used again.
     ///
     /// # Errors
-    /// [`OffloadError::Arguments`] while one is.
+    /// [`OffloadError::Arguments`] while a collective of the group is outstanding.
     pub fn remove_communicator(&mut self, id: CommunicatorId) -> Result<()> {
         if id == CommunicatorId::WORLD || self.live.keys().any(|live| live.communicator == id.0) {
             return Err(arguments(format!("communicator {} is in use", id.0)));
         }
-        // The entry stays, without members: a number that came again would begin with calls that were there before.
+        // The entry stays, without members: a reused number would start at sequence numbers that earlier calls have
+        // used.
         if let Some(communicator) = self.communicators.get_mut(&id.0) {
             communicator.members = Rc::new([]);
         }
         Ok(())
     }
 
-    /// Registers and exports a buffer that is used again and again.
+    /// Registers and exports a buffer for use in several calls.
     ///
     /// # Errors
-    /// UCX's.
+    /// Errors of UCX.
     ///
     /// # Safety
     /// As for a buffer of [`Client::alltoallv`], until [`Client::release`].
@@ -167,10 +172,10 @@ impl Client {
         })
     }
 
-    /// Gives a registration back. No call that uses it is under way.
+    /// Releases a registration. No outstanding call may use it.
     ///
     /// # Errors
-    /// UCX's.
+    /// Errors of UCX.
     pub fn release(&mut self, registered: Registered) -> Result<()> {
         let start = Instant::now();
         let result = registered.range.unmap();
@@ -178,17 +183,19 @@ impl Client {
         Ok(result?)
     }
 
-    /// Begins an alltoallv: member `i` gets block `i` of `send`, and its block for us goes to block `i` of `receive`.
+    /// Starts an alltoallv: member `i` receives block `i` of `send`, and its block for this rank goes to block `i` of
+    /// `receive`.
     ///
-    /// All members of the communicator call it, and each communicator's calls in the same order. Receive blocks must
-    /// not overlap, and not lie in the send buffer (see [`Client::alltoallv_in_place`]).
+    /// All members of the communicator call it. They issue the calls of each communicator in the same order. Receive
+    /// blocks must not overlap each other or the send buffer (see [`Client::alltoallv_in_place`]).
     ///
     /// # Errors
-    /// [`OffloadError::Arguments`], and nothing was begun; [`OffloadError::Failed`] when the job has failed.
+    /// [`OffloadError::Arguments`] for invalid arguments; nothing has started then. [`OffloadError::Failed`] when the
+    /// job has failed.
     ///
     /// # Safety
-    /// Until the call is complete, or the client is gone, both ranges are mapped memory of this process; nobody writes
-    /// to the send buffer, nor touches the receive buffer.
+    /// Until the call completes or the client is dropped, both ranges are mapped memory of this process, no thread
+    /// writes to the send buffer, and no thread accesses the receive buffer.
     pub unsafe fn alltoallv(
         &mut self,
         communicator: CommunicatorId,
@@ -199,14 +206,14 @@ impl Client {
         unsafe { self.begin(communicator, send, receive, None) }
     }
 
-    /// As [`Client::alltoallv`] with `MPI_IN_PLACE`: the blocks for the others are taken from where theirs will go. A
-    /// copy of the buffer is sent, and registered, for the call.
+    /// As [`Client::alltoallv`] with `MPI_IN_PLACE`: the blocks to send lie at the positions of the blocks to receive.
+    /// The call registers and sends a copy of the buffer.
     ///
     /// # Errors
-    /// As [`Client::alltoallv`], and for want of memory.
+    /// As for [`Client::alltoallv`], and when memory is exhausted.
     ///
     /// # Safety
-    /// As [`Client::alltoallv`].
+    /// As for [`Client::alltoallv`].
     pub unsafe fn alltoallv_in_place(
         &mut self,
         communicator: CommunicatorId,
@@ -220,18 +227,18 @@ impl Client {
         let copy = Buffer::untouched(length)
             .map_err(|error| OffloadError::io("the copy of a buffer in place", error))?;
         let to = copy.as_ptr().cast_mut();
-        // SAFETY: `length` bytes on both sides, guaranteed by the caller and as just mapped; a new mapping overlaps
-        // nothing.
+        // SAFETY: both sides hold `length` bytes: the caller guarantees the source, the mapping above is the target. A
+        // new mapping overlaps no other.
         unsafe { std::ptr::copy_nonoverlapping(start.cast_const(), to, length) };
         let send = Side {
             memory: Memory::Temporary { start: to, length },
             ..receive
         };
-        // SAFETY: the caller upholds the contract; the copy is kept with the call.
+        // SAFETY: the caller upholds the contract; the call keeps the copy.
         unsafe { self.begin(communicator, send, receive, Some(copy)) }
     }
 
-    /// Moves things forward; true when the call is complete, and its buffers are the program's again.
+    /// Makes progress. Returns true when the call is complete; its buffers then belong to the program again.
     ///
     /// # Errors
     /// [`OffloadError::Failed`] when the job has failed.
@@ -247,7 +254,7 @@ impl Client {
                 self.live.remove(&request.collective);
                 Ok(true)
             }
-            // Tested after it was complete.
+            // The request was already complete.
             None => Ok(true),
         }
     }
@@ -255,8 +262,7 @@ impl Client {
     /// Waits until the call is complete.
     ///
     /// # Errors
-    /// [`OffloadError::Failed`] when the job has failed, also because this took longer than the limit: then it fails
-    /// for all ranks.
+    /// [`OffloadError::Failed`] when the job has failed. A wait beyond the limit fails the job for all ranks.
     pub fn wait(&mut self, mut request: Request) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -291,7 +297,7 @@ impl Client {
         }
     }
 
-    /// The numbers so far.
+    /// Counters since the client connected.
     #[must_use]
     pub fn stats(&self) -> ClientStats {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
@@ -310,16 +316,16 @@ impl Client {
         }
     }
 
-    /// UCX's version.
+    /// The version of UCX.
     #[must_use]
     pub fn ucx_version(&self) -> &'static str {
         self.context.version()
     }
 
-    /// Says goodbye to the SP. The other ranks may still be at work.
+    /// Sends a goodbye to the SP. Other ranks may continue.
     ///
     /// # Errors
-    /// [`OffloadError::Arguments`] while a call is under way; the job has failed then.
+    /// [`OffloadError::Arguments`] while a call is outstanding; the job fails then.
     pub fn close(mut self) -> Result<()> {
         self.check()?;
         if let Some(collective) = self.live.keys().next() {
@@ -357,7 +363,7 @@ impl Client {
                 Some(Kind::HostFin) if message.header.starts_with(&self.from_service.0) => {
                     HostFin::parse(&message.data)
                 }
-                // Not the SP's: another process may have learnt this worker's address.
+                // Not from the SP: another process may know the address of this worker.
                 _ => continue,
             };
             let ended = match fin {
@@ -382,7 +388,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes note of what the SP says beside collectives: nothing, unless the job has failed.
+    /// Reads the control connection. The SP sends nothing but beats unless the job has failed.
     fn listen(&mut self) -> Result<()> {
         self.link_checked = Instant::now();
         let taken = loop {
@@ -431,11 +437,11 @@ impl Client {
         }
     }
 
-    /// The job has failed; `tell` the SP, which tells the others.
+    /// Marks the job as failed. With `tell`, also notifies the SP, which notifies the other ranks.
     fn fail(&mut self, reason: String, tell: bool) -> OffloadError {
         if tell && self.failed.is_none() {
             let frame = Frame::Abort(reason.clone());
-            // An SP that cannot be told is gone, and that is found out anyway.
+            // If the send fails, the SP is gone; a later check detects that.
             let _ = self.link.send(&frame.to_bytes());
         }
         self.failed = Some(reason.clone());

@@ -1,8 +1,8 @@
 //! `cargo xtask bench judge`: compares the reports with the promises that a benchmark checks, and writes
 //! `target/bench/judge.json`.
 //!
-//! This command and no test judges times and their ratios, because they are noisy. A promise without a report, or
-//! without its row in the report, is neither kept nor broken.
+//! Only this command judges times and their ratios. Tests do not, because times are noisy. A promise without a report,
+//! or without its row in the report, is neither kept nor broken.
 
 use super::query::Query;
 use super::reports::Reports;

@@ -32,7 +32,8 @@ const UCX: [(&str, &str); 2] = [("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "m
 /// Debian's UCX 1.13.1 is built without the mlx5 transports and supports only plain verbs.
 const DEBIAN_UCX: [(&str, &str); 2] = [("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "mlx5_0:1")];
 
-/// Open MPI's own variables. Two of them allow root; Debian's Open MPI prefers other transports without the others.
+/// Open MPI's own variables. Two of them allow root. The others select UCX, because Debian's Open MPI prefers other
+/// transports.
 const OPEN_MPI: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),

@@ -21,7 +21,7 @@ const TEST_LIMIT_S: &str = "30";
 const RUNS_MAX: usize = 20;
 /// Debian's interpreter: the modules of Debian's package work with no other.
 const PYTHON: &str = "/usr/bin/python3";
-/// Common prefix of all test names, removed in reports.
+/// Prefix of all test names. It carries no information, so reports omit it.
 const PREFIX: &str = "tests.";
 
 /// The device under test.
