@@ -103,7 +103,11 @@ fn first_words() -> Vec<Way> {
         way("version_0", header(0, 1), "protocol version is 0,"),
         way("version_2", header(2, 1), "protocol version is 2,"),
         way("version_99", header(99, 0), "protocol version is 99,"),
-        way("version_max", header(u32::MAX, 1), "protocol version is 4294967295,"),
+        way(
+            "version_max",
+            header(u32::MAX, 1),
+            "protocol version is 4294967295,",
+        ),
         way(
             "length_max",
             [header(VERSION, u32::MAX), vec![0]].concat(),

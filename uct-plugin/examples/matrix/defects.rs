@@ -463,7 +463,9 @@ fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
             pair.host.log().map_err(name)?,
         ];
         let mut lines = logs.iter().flatten();
-        told += usize::from(lines.any(|line| line.contains("out of memory, UCX handles exports and imports")));
+        told += usize::from(
+            lines.any(|line| line.contains("out of memory, UCX handles exports and imports")),
+        );
     }
     // Some fail at the very end, where no new work starts.
     match told {
