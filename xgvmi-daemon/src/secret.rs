@@ -8,6 +8,7 @@
 //!   |---- PROOF: MAC(secret, "caller", both) ----->|   refused unless the service computes the same
 //!   |<--- PROOF: MAC(secret, "service", both) -----|   given up unless the caller computes the same
 //! ```
+//!
 //! The caller proves first: an unauthenticated caller obtains no material for an offline guess. The MAC is the keyed
 //! mode of BLAKE3. Comparisons take constant time. Each direction has its own key, derived from the same secret and the
 //! same two numbers ([`Seal`]).

@@ -18,7 +18,7 @@ pub enum OffloadError {
     /// Ranks that were started with different options.
     #[error("{what}: rank {rank} has {theirs}, rank 0 has {first}")]
     Disagree {
-        /// The option that differs.
+        /// The property that differs.
         what: &'static str,
         /// The first rank that differs from rank 0.
         rank: u32,

@@ -11,7 +11,6 @@
 //!   |<----- HOST_FIN ------| unmap                    | unmap ------- HOST_FIN ---------->|
 //! ```
 //!
-//! Every rank is source and destination: HOST_ARRIVE tells both sides of its call, and HOST_FIN comes when both are
 //! Every rank is source and destination: HOST_ARRIVE describes both sides of its call, and HOST_FIN follows when both
 //! are complete. One DPU_RTS carries the blocks of one or several ranks of an SP for all ranks of another SP, including
 //! blocks of length zero: a destination is complete when it has a block from each of its sources. One DPU_FIN answers

@@ -44,7 +44,7 @@ pub(super) struct Job {
     transport: Ucx,
 }
 
-/// A rank of ours.
+/// A rank that this SP serves.
 #[derive(Debug)]
 struct Peer {
     endpoint: Endpoint,

@@ -45,19 +45,19 @@ pub struct ServiceOptions {
     pub insecure: bool,
     /// Time for jobs to finish after SIGTERM.
     pub drain_limit: Duration,
-    /// Bytes that all TCP connections together may hold.
-    pub buffer_bytes_max: usize,
     /// Maximum bytes that all TCP connections together may buffer.
-    pub callers_per_address: usize,
+    pub buffer_bytes_max: usize,
     /// Maximum number of unidentified connections per address.
-    pub status_socket: Option<PathBuf>,
+    pub callers_per_address: usize,
     /// Socket of `xgvmi-sp status`.
-    pub ucx_library: Option<PathBuf>,
+    pub status_socket: Option<PathBuf>,
     /// The libucp to use. Default: the loader's search.
+    pub ucx_library: Option<PathBuf>,
+    /// Number of jobs after which the SP ends; `None` for no limit.
     pub jobs: Option<u64>,
-    /// SPs that this process is to run; more than one are processes of their own, see [`xgvmi_daemon::supervise`].
-    pub workers: u16,
     /// Number of SPs to run. More than one run as separate processes, see [`xgvmi_daemon::supervise`].
+    pub workers: u16,
+    /// Log level.
     pub log: LogLevel,
 }
 
