@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// Verbosity of a daemon's log on standard error.
+/// How much a daemon logs on standard error.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize, clap::ValueEnum,
 )]
