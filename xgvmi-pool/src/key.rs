@@ -247,8 +247,8 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// The identity of an exporter: a number that an exporter draws once and no other exporter has (UCX
-/// >= 1.19: `md_uuid`). It distinguishes a live exporter's key from a dead exporter's key with the
+/// The identity of an exporter: a number that an exporter draws once and no other exporter has
+/// (`md_uuid` in UCX from 1.19). It distinguishes a live exporter's key from a dead exporter's key with the
 /// same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerUuid(u64);
