@@ -349,8 +349,6 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
     };
     let stock = ["UCX", "libmlx5"].map(|owner| runs.stock.keys(owner, instructions));
     let stock: f64 = stock.iter().sum();
-    let emulator = |counted: &Counted| counted.all("emulator", instructions);
-    let traps = faults(&runs.stock);
     let bounds = [
         (
             "instructions of an export and its release by the pool alone",
@@ -365,12 +363,12 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
         (
             "traps of an export and its release through UCX",
             faults(ucx),
-            traps,
+            TRAPS_MOST,
         ),
         (
             "traps of an export and its release by the pool alone",
             faults(pool),
-            traps,
+            TRAPS_MOST,
         ),
         (
             "allocations of the library per export and release",
@@ -386,11 +384,6 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
             "cache lines of the library per export and release",
             ucx.lines,
             LINES_MOST,
-        ),
-        (
-            "the emulator's instructions per export and release",
-            emulator(ucx),
-            EMULATOR_MOST * emulator(&runs.stock),
         ),
     ];
     Ok(bounds
@@ -408,9 +401,9 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
 const LIBRARY_MOST: f64 = 1.6;
 /// Maximum cache lines of the library's own data in a round that also accesses the queue of free keys.
 const LINES_MOST: f64 = 60.0;
-/// The device executes the same instructions for the same requests, up to small differences from the contents of its
-/// tables.
-const EMULATOR_MOST: f64 = 1.02;
+/// Most doorbell traps of an export and its release: one for the bind and one for the invalidation. The number of stock UCX
+/// is no bound here: under single steps each store of a BlueFlame copy traps.
+const TRAPS_MOST: f64 = 2.0;
 
 /// Doorbell traps of a round, over all owners.
 fn faults(counted: &Counted) -> f64 {
