@@ -126,6 +126,16 @@ pub(super) struct PeerHello {
     pub(super) token: Token,
 }
 
+impl Table {
+    /// The ranks of an SP.
+    pub(super) fn ranks_of(&self, service: u32) -> impl Iterator<Item = u32> + '_ {
+        (0..)
+            .zip(&self.service_of)
+            .filter(move |(_, of)| **of == service)
+            .map(|(rank, _)| rank)
+    }
+}
+
 impl Frame {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();

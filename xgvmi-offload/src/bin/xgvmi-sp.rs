@@ -7,7 +7,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use xgvmi_daemon::status;
-use xgvmi_offload::{Service, ServiceArgs, Status, supervise};
+use xgvmi_daemon::supervise;
+use xgvmi_offload::{Service, ServiceArgs, Status};
 
 /// Moves data between the memories of hosts for the ranks of MPI programs, which it serves job after job.
 ///

@@ -1,7 +1,7 @@
 //! One call, from its arguments to its completion.
 
+use super::state::{Client, LIVE_MAX, Live, arguments};
 use super::types::{CommunicatorId, Memory, Request, Side};
-use super::{Client, LIVE_MAX, Live};
 use crate::error::{OffloadError, Result};
 use crate::wire::{Block, Collective, Export, HostArrive, HostFin, Kind};
 use std::rc::Rc;
@@ -138,6 +138,44 @@ impl Client {
         short
     }
 
+    /// Makes progress, and completes the calls whose completion has arrived.
+    pub(super) fn progress(&mut self) -> Result<()> {
+        while self.worker.progress() {}
+        loop {
+            let message = match self.worker.take(|_| true) {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(error) => return Err(self.fail(error.to_string(), true)),
+            };
+            let fin = match Kind::from_id(message.id) {
+                Some(Kind::HostFin) if message.header.starts_with(&self.from_service.0) => {
+                    HostFin::parse(&message.data)
+                }
+                // Not from the SP: another process may know the address of this worker.
+                _ => continue,
+            };
+            let ended = match fin {
+                Ok(fin) => self.finish(fin),
+                Err(bad) => Err(OffloadError::message(&self.service, &bad)),
+            };
+            if let Err(error) = ended {
+                return Err(self.fail(error.to_string(), true));
+            }
+        }
+        let mut index = 0;
+        while let Some(request) = self.sends.get(index) {
+            match request.test() {
+                Ok(true) => drop(self.sends.swap_remove(index)),
+                Ok(false) => index += 1,
+                Err(error) => {
+                    self.sends.swap_remove(index);
+                    return Err(self.fail(error.to_string(), true));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Completes a call: copies the short blocks into the receive buffer and releases the registrations.
     pub(super) fn finish(&mut self, fin: HostFin) -> Result<()> {
         let wrong = |what| OffloadError::Failed(format!("{}: {what}", fin.collective));
@@ -228,10 +266,6 @@ fn check_apart(blocks: &[Block]) -> Result<()> {
             pair[0].peer, pair[1].peer
         ))),
     }
-}
-
-pub(super) fn arguments(text: String) -> OffloadError {
-    OffloadError::Arguments(text)
 }
 
 #[cfg(test)]

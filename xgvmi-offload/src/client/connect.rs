@@ -1,7 +1,8 @@
 //! Connects ranks that know nothing of each other: three exchanges between the ranks, with a step at the SP between
 //! each two. Each exchange distributes the failures of the preceding step, so all ranks fail with the same error.
 
-use super::{Client, ClientOptions, Numbers};
+use super::options::ClientOptions;
+use super::state::{Client, Communicator, Numbers};
 use crate::control::{
     FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
@@ -105,7 +106,7 @@ pub(super) fn connect(
         token,
     } = admitted;
     let mut communicators = HashMap::new();
-    communicators.insert(0, super::Communicator::new((0..size).collect()));
+    communicators.insert(0, Communicator::new((0..size).collect()));
     Ok(Client {
         live: HashMap::new(),
         sends: Vec::new(),

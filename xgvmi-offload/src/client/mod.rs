@@ -3,27 +3,21 @@
 mod call;
 mod connect;
 mod options;
+mod state;
 mod types;
 
 pub use options::{ClientArgs, ClientOptions};
+pub use state::Client;
 pub use types::{ClientStats, CommunicatorId, Memory, Registered, Request, Side};
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
-use super::library::Library;
-use super::token::Token;
-use super::wire::{Collective, HostFin, Kind};
-use call::arguments;
-use std::collections::HashMap;
+use state::{Communicator, arguments};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use xgvmi_daemon::{Link, LinkError, poll, pollfd};
+use xgvmi_daemon::{LinkError, poll, pollfd};
 use xgvmi_ucp::buffer::Buffer;
-use xgvmi_ucp::{Context, Endpoint, MappedBuffer, MappedRange, Request as Operation, Worker};
-
-/// Maximum number of outstanding calls of a rank. Each holds two registrations and, at the SP, two imports.
-const LIVE_MAX: usize = 1024;
 
 /// Interval between checks of the SP's connection in a program that only calls `test`. Each check is a system call.
 const LINK_CHECK: Duration = Duration::from_millis(1);
@@ -34,68 +28,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Maximum time to send a goodbye.
 const BYE_LIMIT: Duration = Duration::from_secs(2);
-
-/// A rank's connection to its SP. All ranks must close it with [`Client::close`]. If a client is dropped instead, the
-/// SP considers the rank dead and fails the job.
-#[derive(Debug)]
-pub struct Client {
-    // The fields drop in this order: outstanding calls before the objects they use, the connection before its worker,
-    // the worker before its context.
-    live: HashMap<Collective, Live>,
-    sends: Vec<Operation>,
-    endpoint: Endpoint,
-    worker: Worker,
-    /// The memory that SPs used to test their connections. Its key stays in use until here, so no call receives it.
-    _greeting: MappedBuffer,
-    context: Context,
-    link: Link,
-    /// Messages from the SP carry this token.
-    from_service: Token,
-    /// Messages to the SP carry this token.
-    to_service: Token,
-    library: Option<Library>,
-    service: String,
-    rank: u32,
-    direct_min: usize,
-    communicators: HashMap<u32, Communicator>,
-    limit: Duration,
-    spin: Duration,
-    /// Longest silence of the SP, as the SP reported it.
-    silence_max: Duration,
-    link_checked: Instant,
-    heard: Instant,
-    failed: Option<String>,
-    numbers: Numbers,
-}
-
-#[derive(Debug)]
-struct Communicator {
-    members: Rc<[u32]>,
-    next: u32,
-}
-
-/// An outstanding call.
-#[derive(Debug)]
-struct Live {
-    is_done: bool,
-    /// Registered by the call and released at its end.
-    mapped: Vec<MappedRange>,
-    receive: *mut u8,
-    receive_length: usize,
-    /// The send buffer of an in-place call.
-    copy: Option<Buffer>,
-}
-
-#[derive(Debug, Default)]
-struct Numbers {
-    connect: Duration,
-    registration: Duration,
-    deregistration: Duration,
-    registrations: u64,
-    calls: u64,
-    announced_aliases: u64,
-    aliases: Option<(u64, u64)>,
-}
 
 impl Client {
     /// Connects this rank and all others to the SPs. The call is collective: all ranks call it, and all fail if one
@@ -349,111 +281,5 @@ impl Client {
         }
         self.endpoint.abandon();
         Ok(())
-    }
-
-    fn progress(&mut self) -> Result<()> {
-        while self.worker.progress() {}
-        loop {
-            let message = match self.worker.take(|_| true) {
-                Ok(Some(message)) => message,
-                Ok(None) => break,
-                Err(error) => return Err(self.fail(error.to_string(), true)),
-            };
-            let fin = match Kind::from_id(message.id) {
-                Some(Kind::HostFin) if message.header.starts_with(&self.from_service.0) => {
-                    HostFin::parse(&message.data)
-                }
-                // Not from the SP: another process may know the address of this worker.
-                _ => continue,
-            };
-            let ended = match fin {
-                Ok(fin) => self.finish(fin),
-                Err(bad) => Err(OffloadError::message(&self.service, &bad)),
-            };
-            if let Err(error) = ended {
-                return Err(self.fail(error.to_string(), true));
-            }
-        }
-        let mut index = 0;
-        while let Some(request) = self.sends.get(index) {
-            match request.test() {
-                Ok(true) => drop(self.sends.swap_remove(index)),
-                Ok(false) => index += 1,
-                Err(error) => {
-                    self.sends.swap_remove(index);
-                    return Err(self.fail(error.to_string(), true));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads the control connection. The SP sends nothing but beats unless the job has failed.
-    fn listen(&mut self) -> Result<()> {
-        self.link_checked = Instant::now();
-        let taken = loop {
-            match self.link.flush().and_then(|()| self.link.take()) {
-                Ok(Some(body)) => match Frame::parse(&body) {
-                    Ok(Frame::Beat) => self.heard = self.link_checked,
-                    parsed => break Ok(Some(parsed)),
-                },
-                Ok(None) => break Ok(None),
-                Err(error) => break Err(error),
-            }
-        };
-        let silence = self.link_checked - self.heard;
-        let reason = match taken {
-            Ok(None) if silence > self.silence_max => format!(
-                "nothing was heard of the service at {} for {} s",
-                self.service,
-                silence.as_secs()
-            ),
-            Ok(None) => return Ok(()),
-            Ok(Some(Ok(Frame::Abort(reason)))) | Err(LinkError::Refused(reason)) => reason,
-            Ok(Some(Ok(frame))) => {
-                format!("the service at {} says {}", self.service, frame.name())
-            }
-            Ok(Some(Err(bad))) => format!("the service at {}: {bad}", self.service),
-            Err(LinkError::Closed) => format!(
-                "the service at {} has closed its connection: it has ended or was killed",
-                self.service
-            ),
-            Err(error) => format!("the service at {} is lost: {error}", self.service),
-        };
-        Err(self.fail(reason, false))
-    }
-
-    fn arm(&mut self) -> Result<bool> {
-        match self.worker.arm() {
-            Ok(armed) => Ok(armed),
-            Err(error) => Err(self.fail(error.to_string(), true)),
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        match &self.failed {
-            None => Ok(()),
-            Some(reason) => Err(OffloadError::Failed(reason.clone())),
-        }
-    }
-
-    /// Marks the job as failed. With `tell`, also notifies the SP, which notifies the other ranks.
-    fn fail(&mut self, reason: String, tell: bool) -> OffloadError {
-        if tell && self.failed.is_none() {
-            let frame = Frame::Abort(reason.clone());
-            // If the send fails, the SP is gone; a later check detects that.
-            let _ = self.link.send(&frame.to_bytes());
-        }
-        self.failed = Some(reason.clone());
-        OffloadError::Failed(reason)
-    }
-}
-
-impl Communicator {
-    fn new(members: Vec<u32>) -> Self {
-        Self {
-            members: members.into(),
-            next: 0,
-        }
     }
 }

@@ -1,9 +1,9 @@
 //! Set-up of a job at one SP: admits its ranks, receives the table of SPs, and connects to the other SPs.
 
-use super::connections::{ConnectionId, Role};
+use super::connections::{Candidate, ConnectionId, Role};
 use super::job::Job;
 use super::mover::Limits;
-use super::{Entry, JOBS_MAX, Service};
+use super::state::{Entry, JOBS_MAX, Service, WORKERS};
 use crate::control::{
     FRAMES, Frame, Hello, Keys, PeerHello, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
@@ -16,10 +16,6 @@ use xgvmi_daemon::{FRAME_MAX, Link, LinkError, LogLevel};
 
 /// Time limit for a connection to another SP. That SP is already listening: its ranks have connected to it.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
-
-/// A rank whose hello has arrived.
-#[derive(Debug)]
-pub(super) struct Candidate(Hello);
 
 /// A refusal: a short name for the counters, and the message.
 type Refusal = (&'static str, String);
@@ -192,7 +188,7 @@ impl Service {
         };
         let job = Job::open(self.ucp, hello, limits)?;
         self.poller
-            .add(job.event_fd(), super::WORKERS, false)
+            .add(job.event_fd(), WORKERS, false)
             .map_err(|error| OffloadError::io("epoll", error))?;
         let now = Instant::now();
         let connection = self.connections.get(id);
@@ -355,46 +351,5 @@ impl Service {
             .iter()
             .find(|(failed, _)| *failed == job)
             .map(|(_, reason)| reason.clone())
-    }
-}
-
-impl Entry {
-    /// Whether all other SPs are connected and have accepted.
-    pub(super) fn is_joined(&self) -> bool {
-        self.job.table().is_some_and(|(me, table)| {
-            (0..)
-                .take(table.services.len())
-                .all(|index| index == me || self.accepted.contains(&index))
-        })
-    }
-
-    /// Describes the peers that the job still waits for.
-    pub(super) fn missing(&self, limit: Duration) -> String {
-        let seconds = limit.as_secs();
-        match self.job.table() {
-            None => format!(
-                "after {seconds} s no rank has named the services; {} ranks are here",
-                self.ranks.len()
-            ),
-            Some((me, table)) => {
-                let ours = table.ranks_of(me);
-                let absent: Vec<String> = ours
-                    .filter(|rank| !self.ranks.contains_key(rank))
-                    .map(|rank| rank.to_string())
-                    .collect();
-                let others = (0..)
-                    .take(table.services.len())
-                    .filter(|index| *index != me);
-                let unjoined: Vec<String> = others
-                    .filter(|index| !self.accepted.contains(index))
-                    .map(|index| index.to_string())
-                    .collect();
-                format!(
-                    "after {seconds} s not all are connected: ranks without a connection: [{}], services: [{}]",
-                    absent.join(", "),
-                    unjoined.join(", ")
-                )
-            }
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! The TCP connections of an SP: the peer of each, and the resource limits.
 
-use super::admission::Candidate;
-use crate::control::{FRAMES, Frame};
+use crate::control::{FRAMES, Frame, Hello};
 use crate::job_id::JobId;
 use std::collections::HashMap;
 use std::io;
@@ -21,6 +20,10 @@ pub(super) const KEY_FIRST: u64 = 16;
 /// Number of a connection. Numbers are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ConnectionId(u64);
+
+/// A rank whose hello has arrived.
+#[derive(Debug)]
+pub(super) struct Candidate(pub(super) Hello);
 
 /// The peer of a connection.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Handles the frames of an SP's connections, and the end of connections.
 
-use super::Service;
 use super::connections::{ConnectionId, FRAMES_MAX, Role};
+use super::state::Service;
 use crate::control::Frame;
 use crate::job_id::JobId;
 use std::time::Instant;

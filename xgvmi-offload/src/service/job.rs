@@ -392,16 +392,6 @@ fn say_hello(
     Ok(endpoint.send(Kind::Hello as u16, hello_header(token), data)?)
 }
 
-impl Table {
-    /// The ranks of an SP.
-    pub(super) fn ranks_of(&self, service: u32) -> impl Iterator<Item = u32> + '_ {
-        (0..)
-            .zip(&self.service_of)
-            .filter(move |(_, of)| **of == service)
-            .map(|(rank, _)| rank)
-    }
-}
-
 fn check_table(table: &Table, size: u32, unique: u64) -> Result<u32> {
     if table.service_of.len() != size as usize {
         return Err(failed(format!(

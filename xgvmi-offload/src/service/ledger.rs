@@ -724,5 +724,4 @@ fn full(what: &'static str, count: usize, max: usize) -> Result<(), Wrong> {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
 mod tests;

@@ -17,51 +17,34 @@ mod mover;
 mod options;
 #[doc(hidden)]
 pub mod standin;
+mod state;
+mod status;
+mod timers;
 mod transport;
 
-pub use counters::Status;
 pub use options::{Credits, ServiceArgs, ServiceOptions};
+pub use state::Service;
+pub use status::Status;
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};
-use super::job_id::JobId;
 use super::secret;
-use connections::{ConnectionId, Connections, KEY_FIRST, Role};
+use connections::{ConnectionId, Connections};
 use counters::Counters;
-use job::Job;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
+use timers::{BEATS, LISTENER};
 use ucx_sys::Ucp;
-use xgvmi_daemon::status::{self, StatusSocket};
+use xgvmi_daemon::status::StatusSocket;
 use xgvmi_daemon::{Asked, Dialer, LogLevel, Poller, Secret, Signals};
-
-/// Maximum number of jobs at once: each has a UCX context.
-const JOBS_MAX: usize = 64;
-
-/// Beats per silence limit. Opening UCX, or creating the aliases of announced keys, takes an SP a fraction of a second,
-/// and several seconds on an overloaded machine.
-const BEATS: u32 = 10;
-
-/// Time limit for a caller to identify itself, for an incomplete frame to complete, and for a connection's last frames.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Time that a failure of UCX waits for its cause. The end of a TCP connection is detected slightly later than that of
-/// its queue pairs, and identifies the peer.
-const CAUSE_LIMIT: Duration = Duration::from_millis(300);
-
-/// Number of failed jobs to remember. Ranks that connect late receive the failure.
-const FAILURES_MAX: usize = 64;
 
 /// Rounds of work between two reads of the clock.
 const BUSY_ROUNDS: u32 = 32;
 
 /// Interval between polls of the sockets while there is work. Sockets carry no data of a collective and can wait.
 const SOCKETS_LOOK: Duration = Duration::from_millis(1);
-
-/// Interval between timer checks. It bounds the cost of many connections.
-const TIMERS_LOOK: Duration = Duration::from_millis(100);
 
 /// Number of sched_yield calls before a sleep. Another process that waits for the core may be about to send something.
 /// A sleep and a wake-up cost several times as much as the yield; on a dedicated core the yields cost an SP nothing.
@@ -73,67 +56,16 @@ const TICK: Duration = Duration::from_millis(500);
 /// Time during which a replaced secret still opens connections: ranks of a starting job have read the old one.
 const OLD_SECRET_LIMIT: Duration = Duration::from_secs(300);
 
-/// Maximum number of log lines about refused peers per timer check. A hostile peer must not fill the disk.
-const REFUSALS_LOGGED: u32 = 10;
+/// Time that a failure of UCX waits for its cause. The end of a TCP connection is detected slightly later than that of
+/// its queue pairs, and identifies the peer.
+const CAUSE_LIMIT: Duration = Duration::from_millis(300);
+
+/// Interval between timer checks. It bounds the cost of many connections.
+const TIMERS_LOOK: Duration = Duration::from_millis(100);
 
 const SIGNALS: u64 = 0;
-const LISTENER: u64 = 1;
 const DIALER: u64 = 2;
 const STATUS: u64 = 3;
-/// Key of all workers: their events only end the sleep.
-const WORKERS: u64 = KEY_FIRST - 1;
-
-/// A listening SP.
-#[derive(Debug)]
-pub struct Service {
-    options: ServiceOptions,
-    ucp: &'static Ucp,
-    unique: u64,
-    advertise: String,
-    /// The current secret is the first.
-    secrets: Vec<Secret>,
-    old_secret_until: Instant,
-    listener: TcpListener,
-    /// Set when no descriptor was left for a caller: time of the next accept.
-    accept_after: Option<Instant>,
-    signals: Signals,
-    dialer: Dialer,
-    /// SPs with a connection attempt in progress, by the dialer's keys.
-    dialing: BTreeMap<u64, (JobId, u32)>,
-    next_dial: u64,
-    poller: Poller,
-    connections: Connections,
-    /// Connections with frames that were read but not handled.
-    unheard: Vec<ConnectionId>,
-    jobs: BTreeMap<JobId, Entry>,
-    /// The most recent failed jobs.
-    failures: VecDeque<(JobId, String)>,
-    counters: Counters,
-    status_socket: Option<StatusSocket>,
-    started: Instant,
-    timers_looked: Instant,
-    refusals_logged: u32,
-    /// Set after SIGTERM: jobs may continue until then.
-    draining: Option<Instant>,
-}
-
-/// A job and its connections.
-#[derive(Debug)]
-struct Entry {
-    job: Job,
-    /// The secret that the job's ranks have proved. Connections to other SPs use the same one.
-    secret: Option<Secret>,
-    since: Instant,
-    is_ready: bool,
-    /// Connections of ranks and SPs that have not sent a goodbye.
-    ranks: BTreeMap<u32, ConnectionId>,
-    services: BTreeMap<u32, ConnectionId>,
-    /// SPs that have connected to this one, or have accepted its connection.
-    accepted: BTreeSet<u32>,
-    beat: Instant,
-    /// UCX has failed; the job waits until then for the cause.
-    suspect: Option<(String, Instant)>,
-}
 
 impl Service {
     /// Loads UCX and starts to listen.
@@ -191,7 +123,7 @@ impl Service {
         }
         let name = format!("xgvmi-sp-{}", bound.port());
         let status_socket = options.status_socket.clone();
-        let status_socket = status_socket.or_else(|| status::default_path(&name));
+        let status_socket = status_socket.or_else(|| xgvmi_daemon::status::default_path(&name));
         let status_socket = status_socket
             .map(|path| StatusSocket::bind(&path))
             .transpose()?;
@@ -503,148 +435,6 @@ impl Service {
         }
     }
 
-    /// Ends a failed job and notifies all its members except `but`, which reported the failure.
-    fn fail(&mut self, id: JobId, reason: &str, but: Option<ConnectionId>) {
-        let Some(entry) = self.jobs.remove(&id) else {
-            return;
-        };
-        self.log(LogLevel::Error, format_args!("job {id}: {reason}"));
-        self.failures.truncate(FAILURES_MAX - 1);
-        self.failures.push_front((id, reason.to_owned()));
-        let frame = Frame::Abort(reason.to_owned());
-        for connection in entry.ranks.values().chain(entry.services.values()) {
-            if Some(*connection) != but {
-                self.tell(*connection, &frame);
-            }
-            self.connections.leave(*connection, &self.poller);
-        }
-        self.counters.past.add(entry.job.moved());
-        entry.job.shut();
-        self.counters.jobs_failed += 1;
-    }
-
-    /// Ends a job whose ranks have all sent a goodbye.
-    fn end_if_done(&mut self, id: JobId) {
-        let is_done = |entry: &Entry| entry.ranks.is_empty();
-        if !self.jobs.get(&id).is_some_and(is_done) {
-            return;
-        }
-        if let Some(entry) = self.jobs.remove(&id) {
-            for connection in entry.services.values() {
-                self.tell(*connection, &Frame::Bye);
-                self.connections.leave(*connection, &self.poller);
-            }
-            let moved = entry.job.moved();
-            let calls = moved.calls;
-            self.counters.past.add(moved);
-            entry.job.shut();
-            self.counters.jobs_done += 1;
-            self.log(
-                LogLevel::Info,
-                format_args!("job {id}: done, {calls} calls of its ranks completed"),
-            );
-        }
-    }
-
-    /// Refuses a peer. `kind` is the reason's short name.
-    fn refuse(&mut self, id: ConnectionId, kind: &'static str, reason: &str) {
-        if let Some(connection) = self.connections.get(id) {
-            let name = connection.name.clone();
-            self.note_refusal(kind, &name, reason);
-        }
-        self.connections.refuse(id, reason, &self.poller);
-    }
-
-    fn note_refusal(&mut self, kind: &'static str, peer: &str, reason: &str) {
-        *self.counters.refusals.entry(kind).or_default() += 1;
-        self.refusals_logged += 1;
-        if self.refusals_logged <= REFUSALS_LOGGED {
-            self.log(LogLevel::Error, format_args!("refused {peer}: {reason}"));
-        }
-    }
-
-    fn tell(&mut self, id: ConnectionId, frame: &Frame) {
-        self.connections.tell(id, frame, &self.poller);
-    }
-
-    /// Sends beats, and ends connections and jobs that exceed their time limits.
-    fn keep_time(&mut self) {
-        let now = Instant::now();
-        self.timers_looked = now;
-        if self.accept_after.is_some_and(|after| now >= after) {
-            self.accept_after = None;
-            let added = self.poller.add(self.listener.as_raw_fd(), LISTENER, false);
-            if let Err(error) = added {
-                self.log(LogLevel::Error, format_args!("no more callers: {error}"));
-            }
-        }
-        if self.refusals_logged > REFUSALS_LOGGED {
-            let more = self.refusals_logged - REFUSALS_LOGGED;
-            self.log(LogLevel::Error, format_args!("refused {more} more"));
-        }
-        self.refusals_logged = 0;
-        if now > self.old_secret_until {
-            self.secrets.truncate(1);
-        }
-        self.end_late_connections(now);
-        let silence_max = self.options.silence_limit;
-        let mut beats = Vec::new();
-        let mut failed = Vec::new();
-        for (id, entry) in &mut self.jobs {
-            if now - entry.beat > silence_max / BEATS {
-                entry.beat = now;
-                beats.extend(entry.services.values().chain(entry.ranks.values()));
-            }
-            if let Some((reason, until)) = &entry.suspect
-                && now > *until
-            {
-                failed.push((*id, reason.clone()));
-                continue;
-            }
-            if !entry.is_ready && now - entry.since > self.options.setup_limit {
-                failed.push((*id, entry.missing(self.options.setup_limit)));
-            }
-        }
-        for connection in beats {
-            self.tell(connection, &Frame::Beat);
-        }
-        for (id, reason) in failed {
-            self.fail(id, &reason, None);
-        }
-    }
-
-    fn end_late_connections(&mut self, now: Instant) {
-        let silence_max = self.options.silence_limit;
-        let mut late = Vec::new();
-        for (id, connection) in self.connections.iter_mut() {
-            connection.frames = 0;
-            let stuck = connection
-                .link
-                .partial_since()
-                .is_some_and(|since| now - since > PATIENCE);
-            let why = match connection.role {
-                Role::Caller | Role::Candidate(_) if now - connection.since > PATIENCE => {
-                    format!("it has not said within {} s who it is", PATIENCE.as_secs())
-                }
-                Role::Leaving if now - connection.since > PATIENCE => String::new(),
-                Role::Service { .. } if now - connection.heard > silence_max => {
-                    format!("nothing was heard for {} s", silence_max.as_secs())
-                }
-                Role::Rank { .. } | Role::Service { .. } if stuck => {
-                    format!("a frame has not ended within {} s", PATIENCE.as_secs())
-                }
-                _ => continue,
-            };
-            late.push((id, why));
-        }
-        for (id, why) in late {
-            match self.connections.get(id).map(|connection| &connection.role) {
-                Some(Role::Caller | Role::Candidate(_)) => self.refuse(id, "late", &why),
-                _ => self.lose(id, &format!("is lost: {why}")),
-            }
-        }
-    }
-
     /// Ends all jobs and waits briefly until the last frames are sent.
     fn stop(&mut self) {
         for id in self.jobs.keys().copied().collect::<Vec<_>>() {
@@ -665,12 +455,6 @@ impl Service {
                 return;
             }
             std::thread::yield_now();
-        }
-    }
-
-    fn log(&self, level: LogLevel, text: std::fmt::Arguments<'_>) {
-        if level <= self.options.log {
-            eprintln!("xgvmi-sp {}: {text}", self.advertise);
         }
     }
 }

@@ -72,6 +72,65 @@ const CRATES: &[Crate] = &[
             ("status", &["metrics", "status"]),
         ],
     },
+    Crate {
+        root: "xgvmi-offload/src",
+        name: "xgvmi_offload",
+        layers: &[
+            (
+                "basics",
+                &["error", "job_id", "library", "scheme", "secret", "token"],
+            ),
+            ("messages", &["wire", "control"]),
+            (
+                "rules",
+                &[
+                    "exchange",
+                    "client::options",
+                    "client::types",
+                    "service::actions",
+                    "service::counters",
+                    "service::ledger",
+                    "service::options",
+                ],
+            ),
+            (
+                "data path",
+                &[
+                    "service::imported",
+                    "service::transport",
+                    "service::greeting",
+                    "service::mover",
+                    "service::job",
+                ],
+            ),
+            (
+                "state",
+                &["client::state", "service::connections", "service::state"],
+            ),
+            (
+                "events",
+                &[
+                    "client::call",
+                    "client::connect",
+                    "service::admission",
+                    "service::hearing",
+                    "service::status",
+                    "service::timers",
+                ],
+            ),
+            ("processes", &["client", "service"]),
+            (
+                "programs",
+                &[
+                    "check",
+                    "fuzzing",
+                    "service::standin",
+                    "bin::xgvmi-offload-check",
+                    "bin::xgvmi-sp",
+                ],
+            ),
+        ],
+    },
 ];
 
 /// Checks each crate of the table.
