@@ -4,13 +4,14 @@ mod alltoallv;
 mod cost;
 mod device;
 pub(crate) mod hotpath;
+mod judge;
 mod library;
 mod pool;
 pub(crate) mod service;
 
 pub(crate) use pool::instructions;
 
-use crate::{process, results, workspace};
+use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -143,7 +144,7 @@ fn hotpath(options: &[String]) -> Result<ExitCode> {
 }
 
 fn judge(options: &[String]) -> Result<ExitCode> {
-    results::judge::run(options, &output("judge.json"))
+    judge::run(options, &output("judge.json"))
 }
 
 fn service(options: &[String]) -> Result<ExitCode> {

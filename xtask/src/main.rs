@@ -24,8 +24,6 @@ mod setup;
 mod stage;
 mod suites;
 mod test;
-mod tidy;
-mod tree;
 mod workspace;
 
 use anyhow::{Result, bail};
@@ -48,7 +46,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
   doctor   print missing requirements of this machine and their fixes
   check-aarch64
            compile everything for the DPU's processors
-  tidy     check the project rules that no other tool checks (part of test)
+  tidy     check the project rules of tests/rules (part of test)
   bindgen  write or check the committed FFI bindings (maintainers)
 
 `cargo xtask COMMAND --help` describes a command.";
@@ -83,7 +81,7 @@ fn dispatch() -> Result<ExitCode> {
         "setup" => setup::run(rest),
         "suites" => suites::run(rest),
         "test" => test::run(rest),
-        "tidy" => tidy::run(),
+        "tidy" => test::tidy(),
         "-h" | "--help" | "help" => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

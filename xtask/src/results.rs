@@ -1,22 +1,13 @@
 //! `cargo xtask results`: measures, copies the reports to `docs/results`, and writes the generated parts of the
 //! documents from them.
 
-mod blocks;
-pub(crate) mod judge;
 mod machine;
-mod query;
-mod reports;
-mod table;
-mod tables;
-mod timeline;
 
-pub(crate) use blocks::differences;
-pub(crate) use reports::Reports;
-
-use crate::tree::Tree;
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
-use reports::{COMMITTED, MACHINE, REPORTS, Report, committed, lines};
+use doc_numbers::reports::{COMMITTED, MACHINE, REPORTS, Report, committed, lines};
+use doc_numbers::tree::Tree;
+use doc_numbers::{blocks, committed_reports, timeline};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -219,21 +210,6 @@ fn written(file: &Path) -> Result<String> {
         .args(["--utc", "+%F %R UTC", "--reference"])
         .arg(file);
     Ok(process::stdout(&mut command, LIMIT)?.trim().to_owned())
-}
-
-/// The committed reports.
-///
-/// # Errors
-/// One of them is not JSON.
-pub(crate) fn committed_reports(tree: &Tree) -> Result<Reports> {
-    let mut reports = Reports::default();
-    for file in &tree.files {
-        let name = file.path.strip_prefix(&format!("{COMMITTED}/"));
-        if let Some(name) = name.and_then(|name| name.strip_suffix(".json")) {
-            reports.add(name, &file.text)?;
-        }
-    }
-    Ok(reports)
 }
 
 /// Writes the generated parts of all documents. False if one could not be generated.

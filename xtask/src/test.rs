@@ -8,7 +8,7 @@ mod tally;
 use crate::bench::{hotpath, instructions, service};
 use crate::link::Link;
 use crate::setup::{self, Env};
-use crate::{aarch64, matrix, patch, process, suites, tidy, workspace};
+use crate::{aarch64, matrix, patch, process, suites, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
@@ -76,7 +76,7 @@ const fn phase(
 const PHASES: &[Phase] = &[
     phase("setup", 900, true, set_up),
     phase("fmt", 60, true, format),
-    phase("tidy", 60, true, tidiness),
+    phase("tidy", 300, true, tidiness),
     phase("clippy", 400, true, clippy),
     phase("docs", 400, false, documents),
     phase("unit", 600, true, unit),
@@ -209,15 +209,27 @@ fn format(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     )?])
 }
 
-fn tidiness(_phase: &Phase, _world: &World) -> Result<Vec<Case>> {
-    let verdicts = tidy::check(&workspace::root())?;
-    Ok(verdicts
-        .into_iter()
-        .map(|(name, faults)| match faults.as_slice() {
-            [] => Case::pass(name),
-            _ => Case::fail(name, faults.join("\n")),
-        })
-        .collect())
+/// The project rules, each a test of `tests/rules`.
+fn rules() -> Command {
+    let mut command = cargo();
+    command.args(["test", "-p", "xgvmi-tests", "--test", "rules"]);
+    command
+}
+
+/// `cargo xtask tidy`: the project rules alone.
+pub(crate) fn tidy() -> Result<ExitCode> {
+    let status = rules()
+        .arg("--quiet")
+        .status()
+        .context("cannot run cargo")?;
+    Ok(match status.success() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn tidiness(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    cases(phase, world, rules().args(["--", "--show-output"]))
 }
 
 fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {

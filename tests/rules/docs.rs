@@ -1,8 +1,8 @@
 //! Rules about the documents: each link has a target, each page is in the book, each promise names an existing test, and
 //! generated numbers are those of the committed reports.
 
-use crate::results;
-use crate::tree::{Source, Tree};
+use doc_numbers::tree::{Source, Tree};
+use doc_numbers::{blocks, committed_reports};
 
 const SPECIFICATION: &str = "docs/SPECIFICATION.md";
 /// mdBook's table of contents.
@@ -79,12 +79,12 @@ pub(super) fn book(tree: &Tree) -> Vec<String> {
 
 /// Generated parts of the documents must be what `cargo xtask results --render` writes.
 pub(super) fn numbers(tree: &Tree) -> Vec<String> {
-    let reports = match results::committed_reports(tree) {
+    let reports = match committed_reports(tree) {
         Ok(reports) => reports,
         Err(error) => return vec![format!("{error:#}")],
     };
     let pages = tree.markdown().flat_map(|page| {
-        let differences = results::differences(&page.text, &reports);
+        let differences = blocks::differences(&page.text, &reports);
         let tell = |(line, fault)| format!("{}:{line}: {fault}", page.path);
         differences.into_iter().map(tell).collect::<Vec<String>>()
     });
@@ -152,8 +152,8 @@ fn leads_somewhere(tree: &Tree, from: &Source, target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::planted;
     use super::*;
+    use crate::tests::planted;
 
     #[test]
     fn broken_links_are_found() {

@@ -3,9 +3,9 @@
 //!
 //! The text between the markers is generated from the committed reports. Markers in fenced code are plain text.
 
-use super::query::Query;
-use super::reports::{JUDGE, REPORTS, Reports};
-use super::tables;
+use crate::query::Query;
+use crate::reports::{JUDGE, REPORTS, Reports};
+use crate::tables;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
@@ -16,15 +16,15 @@ const END: &str = "<!-- end -->";
 
 /// A document with new generated parts, and the parts that could not be generated.
 #[derive(Debug, Default)]
-pub(crate) struct Rendered {
+pub struct Rendered {
     /// The whole text. A part that cannot be generated keeps its old text.
-    pub(crate) text: String,
+    pub text: String,
     /// Line number, starting at 1, and the fault.
-    pub(crate) faults: Vec<(usize, String)>,
+    pub faults: Vec<(usize, String)>,
 }
 
 /// Generates all parts of a document.
-pub(crate) fn render(text: &str, reports: &Reports) -> Rendered {
+pub fn render(text: &str, reports: &Reports) -> Rendered {
     let mut rendered = Rendered::default();
     let mut lines = text.split_inclusive('\n').enumerate();
     let mut fenced = false;
@@ -69,7 +69,7 @@ pub(crate) fn render(text: &str, reports: &Reports) -> Rendered {
 }
 
 /// Lines at which a document differs from the reports, and parts that could not be generated.
-pub(crate) fn differences(text: &str, reports: &Reports) -> Vec<(usize, String)> {
+pub fn differences(text: &str, reports: &Reports) -> Vec<(usize, String)> {
     let rendered = render(text, reports);
     let mut faults = rendered.faults;
     if rendered.text != text {
@@ -142,7 +142,7 @@ fn table(marker: &str, reports: &Reports) -> Result<String> {
     let table = tables::named(&query.report)?;
     if table.report == JUDGE {
         // The promises have no committed file; they are computed from the committed reports.
-        let judged = json!({ "rows": super::judge::rows(reports)? });
+        let judged = json!({ "rows": crate::judge::rows(reports)? });
         return (table.body)(&judged, &query);
     }
     match reports.get(table.report)? {

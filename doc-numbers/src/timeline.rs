@@ -67,7 +67,7 @@ const SCHEMES: [Scheme; 2] = [
 const REST: &str = "messages, RDMA READ";
 
 /// The picture as SVG. A missing row of a report is an error.
-pub(super) fn draw(cost: &Value, demo: &Value) -> Result<String> {
+pub fn draw(cost: &Value, demo: &Value) -> Result<String> {
     let lines: Vec<(f64, Vec<f64>)> = SCHEMES
         .iter()
         .map(|scheme| times(scheme, cost, demo))

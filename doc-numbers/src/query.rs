@@ -3,15 +3,15 @@
 //! `pool name=export_4gib ratio .0` is the field `ratio` of the single row of the report `pool` with the `name`
 //! `export_4gib`, without a fraction. A value with spaces needs double quotes. Sizes may have the form `16K`.
 
-use super::table::{Form, shown};
+use crate::table::{Form, shown};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// The words of a marker.
 #[derive(Debug)]
-pub(super) struct Query {
+pub(crate) struct Query {
     /// Name of the report, or of the table.
-    pub(super) report: String,
+    pub(crate) report: String,
     /// Name of the list of rows, which follows a point in the report's name.
     list: String,
     filters: Vec<(String, String)>,
@@ -24,7 +24,7 @@ impl Query {
     ///
     /// # Errors
     /// The text is empty or has an unclosed quote.
-    pub(super) fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut words = split(text)?.into_iter();
         let name = words.next().context("the marker names no report")?;
         let (report, list) = name.split_once('.').unwrap_or((&name, "rows"));
@@ -47,7 +47,7 @@ impl Query {
     ///
     /// # Errors
     /// No row matches.
-    pub(super) fn rows<'a>(&self, report: &'a Value, list: &str) -> Result<Vec<&'a Value>> {
+    pub(crate) fn rows<'a>(&self, report: &'a Value, list: &str) -> Result<Vec<&'a Value>> {
         let rows = self.matching(report, list)?;
         ensure!(!rows.is_empty(), "no row of the report is {}", self.shown());
         Ok(rows)
@@ -69,7 +69,7 @@ impl Query {
     ///
     /// # Errors
     /// The error names the first such word.
-    pub(super) fn only_filters(&self) -> Result<()> {
+    pub(crate) fn only_filters(&self) -> Result<()> {
         match self.rest.first() {
             Some(word) => bail!("'{word}' is not KEY=VALUE"),
             None => Ok(()),
@@ -80,7 +80,7 @@ impl Query {
     ///
     /// # Errors
     /// The field does not exist, or several rows match without a function that accepts several.
-    pub(super) fn figure(&self, report: &Value) -> Result<String> {
+    pub(crate) fn figure(&self, report: &Value) -> Result<String> {
         let (field, form) = match self.rest.as_slice() {
             [field] => (field, None),
             [field, form] => (field, Some(form.as_str())),
@@ -114,7 +114,7 @@ impl Query {
     ///
     /// # Errors
     /// The value is not a number, or several rows match without a function.
-    pub(super) fn number(&self, report: &Value) -> Result<Option<f64>> {
+    pub(crate) fn number(&self, report: &Value) -> Result<Option<f64>> {
         let [field] = self.rest.as_slice() else {
             bail!("a number is REPORT [KEY=VALUE]... [FUNCTION:]FIELD");
         };

@@ -9,31 +9,32 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Directory of committed report files and plots, relative to the root of the tree.
-pub(crate) const COMMITTED: &str = "docs/results";
+pub const COMMITTED: &str = "docs/results";
 
 /// The report that describes the machine of the last collection. No command writes it.
-pub(super) const MACHINE: &str = "machine";
+pub const MACHINE: &str = "machine";
 
 /// The name of the table of promises, which is computed from the other reports.
-pub(super) const JUDGE: &str = "judge";
+pub const JUDGE: &str = "judge";
 
 /// The key of the time at which a report was measured.
 const MEASURED: &str = "measured_at";
 
 /// One report.
-pub(super) struct Report {
+#[derive(Debug)]
+pub struct Report {
     /// Its name in markers, and the stem of the committed file.
-    pub(super) name: &'static str,
+    pub name: &'static str,
     /// The arguments of `cargo xtask` that write it.
-    pub(super) command: &'static [&'static str],
+    pub command: &'static [&'static str],
     /// The file that the command writes, below the target directory.
-    pub(super) file: &'static str,
+    pub file: &'static str,
     /// The plot that the same command writes.
-    pub(super) plot: Option<&'static str>,
+    pub plot: Option<&'static str>,
     /// The command is stopped after this time.
-    pub(super) limit: Duration,
+    pub limit: Duration,
     /// The command takes too long for a default run. Unless the user names the report, only an existing file is used.
-    pub(super) only_by_name: bool,
+    pub only_by_name: bool,
     /// The part that is committed.
     reduce: fn(Value) -> Result<Value>,
 }
@@ -56,7 +57,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub(super) const REPORTS: [Report; 12] = [
+pub const REPORTS: [Report; 12] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -105,7 +106,7 @@ pub(super) const REPORTS: [Report; 12] = [
 
 impl Report {
     /// The command line of the report.
-    pub(super) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         format!("cargo xtask {}", self.command.join(" "))
     }
 
@@ -113,7 +114,7 @@ impl Report {
     ///
     /// # Errors
     /// If the text is not a report of this form.
-    pub(super) fn commit(&self, text: &str, measured_at: &str) -> Result<String> {
+    pub fn commit(&self, text: &str, measured_at: &str) -> Result<String> {
         let report = serde_json::from_str(text)?;
         let mut report = (self.reduce)(report)?;
         let object = report.as_object_mut().context("the report is no object")?;
@@ -123,12 +124,12 @@ impl Report {
 }
 
 /// The committed path of a report.
-pub(super) fn committed(name: &str) -> String {
+pub fn committed(name: &str) -> String {
     format!("{COMMITTED}/{name}.json")
 }
 
 /// JSON with one line for each element of a list, so that diffs are readable.
-pub(super) fn lines(object: &Map<String, Value>) -> String {
+pub fn lines(object: &Map<String, Value>) -> String {
     let mut text = "{".to_owned();
     for (at, (key, value)) in object.iter().enumerate() {
         let comma = if at == 0 { "" } else { "," };
@@ -150,7 +151,7 @@ pub(super) fn lines(object: &Map<String, Value>) -> String {
 
 /// The committed reports, ready to be queried.
 #[derive(Debug, Default)]
-pub(crate) struct Reports {
+pub struct Reports {
     by_name: BTreeMap<String, Value>,
 }
 
@@ -159,7 +160,7 @@ impl Reports {
     ///
     /// # Errors
     /// If it is not JSON.
-    pub(crate) fn add(&mut self, name: &str, text: &str) -> Result<()> {
+    pub fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let mut report: Value = serde_json::from_str(text).with_context(|| committed(name))?;
         compare_schemes(&mut report);
         self.by_name.insert(name.to_owned(), report);
@@ -170,7 +171,7 @@ impl Reports {
     ///
     /// # Errors
     /// A file does not have the form of its report.
-    pub(crate) fn measured(target: &Path) -> Result<Self> {
+    pub fn measured(target: &Path) -> Result<Self> {
         let mut reports = Self::default();
         for report in &REPORTS {
             let file = target.join(report.file);
@@ -187,7 +188,7 @@ impl Reports {
     ///
     /// # Errors
     /// There is no report of this name.
-    pub(crate) fn command(name: &str) -> Result<String> {
+    pub fn command(name: &str) -> Result<String> {
         let report = REPORTS.iter().find(|report| report.name == name);
         let report = report.with_context(|| format!("there is no report '{name}'"))?;
         Ok(report.shown())
@@ -197,7 +198,7 @@ impl Reports {
     ///
     /// # Errors
     /// There is no report of this name.
-    pub(crate) fn get(&self, name: &str) -> Result<Option<&Value>> {
+    pub fn get(&self, name: &str) -> Result<Option<&Value>> {
         let known = name == MACHINE || REPORTS.iter().any(|report| report.name == name);
         anyhow::ensure!(known, "there is no report '{name}'");
         Ok(self.by_name.get(name))

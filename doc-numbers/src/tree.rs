@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 
 /// The text files of the tree.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
-    pub(crate) files: Vec<Source>,
+pub struct Tree {
+    /// Sorted by path.
+    pub files: Vec<Source>,
 }
 
 /// A text file.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub struct Source {
     /// Path relative to the root, with `/`.
-    pub(crate) path: String,
+    pub path: String,
     /// The whole text.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 impl Tree {
@@ -24,7 +25,7 @@ impl Tree {
     ///
     /// # Errors
     /// If a directory cannot be listed.
-    pub(crate) fn read(root: &Path) -> Result<Self> {
+    pub fn read(root: &Path) -> Result<Self> {
         let mut tree = Self::default();
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {
@@ -57,29 +58,29 @@ impl Tree {
     }
 
     /// The source files in Rust.
-    pub(crate) fn rust(&self) -> impl Iterator<Item = &Source> {
+    pub fn rust(&self) -> impl Iterator<Item = &Source> {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
 
     /// The documents.
-    pub(crate) fn markdown(&self) -> impl Iterator<Item = &Source> {
+    pub fn markdown(&self) -> impl Iterator<Item = &Source> {
         self.files.iter().filter(|file| file.path.ends_with(".md"))
     }
 
     /// The file with a path.
-    pub(crate) fn get(&self, path: &str) -> Option<&Source> {
+    pub fn get(&self, path: &str) -> Option<&Source> {
         self.files.iter().find(|file| file.path == path)
     }
 }
 
 impl Source {
     /// Whether a tool generates the file.
-    pub(crate) fn is_generated(&self) -> bool {
+    pub fn is_generated(&self) -> bool {
         self.path.ends_with("/bindings.rs")
     }
 
     /// `path:line: fault` for each line in which `fault` finds one.
-    pub(crate) fn faults(&self, mut fault: impl FnMut(&str) -> Option<String>) -> Vec<String> {
+    pub fn faults(&self, mut fault: impl FnMut(&str) -> Option<String>) -> Vec<String> {
         let numbered = self.text.lines().enumerate();
         numbered
             .filter_map(|(at, line)| Some(format!("{}:{}: {}", self.path, at + 1, fault(line)?)))

@@ -1,19 +1,19 @@
 //! The tables of the documents, by the name in the marker.
 
-use super::query::Query;
-use super::reports::{JUDGE, MACHINE};
-use super::table::{self, Column, Form, shown};
+use crate::query::Query;
+use crate::reports::{JUDGE, MACHINE};
+use crate::table::{self, Column, Form, shown};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
 
 /// A table of one report.
-pub(super) struct Table {
+pub(crate) struct Table {
     name: &'static str,
     /// The source report.
-    pub(super) report: &'static str,
+    pub(crate) report: &'static str,
     /// Creates the text, without a trailing line break.
-    pub(super) body: fn(&Value, &Query) -> Result<String>,
+    pub(crate) body: fn(&Value, &Query) -> Result<String>,
 }
 
 const TABLES: [Table; 21] = [
@@ -52,7 +52,7 @@ const fn of(
 ///
 /// # Errors
 /// There is none; the message lists all names.
-pub(super) fn named(name: &str) -> Result<&'static Table> {
+pub(crate) fn named(name: &str) -> Result<&'static Table> {
     let found = TABLES.iter().find(|table| table.name == name);
     found.with_context(|| {
         let names: Vec<&str> = TABLES.iter().map(|table| table.name).collect();
@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn each_table_has_a_report() {
-        let reports = super::super::reports::Reports::default();
+        let reports = crate::reports::Reports::default();
         for table in TABLES.iter().filter(|table| table.report != JUDGE) {
             assert!(reports.get(table.report).is_ok(), "{}", table.name);
         }

@@ -1,6 +1,7 @@
 //! Rules that check one file's text at a time.
 
-use crate::tree::Tree;
+use doc_numbers::tree::Tree;
+use std::collections::BTreeMap;
 
 /// Longer files hold more than one subject.
 const LINES_MAX: usize = 800;
@@ -21,6 +22,12 @@ const PRODUCT: [&str; 13] = [
     "cost-table/",
     "osu-bench/",
 ];
+
+/// A crate beyond this holds more than one product.
+const CRATE_LINES_MAX: usize = 15_000;
+
+/// The device model has as many parts as the device.
+const LONG_CRATES: [&str; 1] = ["bf-emu"];
 
 pub(super) fn module_docs(tree: &Tree) -> Vec<String> {
     tree.rust()
@@ -65,6 +72,23 @@ pub(super) fn lengths(tree: &Tree) -> Vec<String> {
         .filter(|(lines, _)| *lines >= LINES_MAX)
         .map(|(lines, path)| {
             format!("{path}: {lines} lines; {LINES_MAX} is too many for one subject")
+        })
+        .collect()
+}
+
+/// Counts library and programs of each crate, without tests, examples and generated files.
+pub(super) fn crate_lengths(tree: &Tree) -> Vec<String> {
+    let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
+    for file in tree.rust().filter(|file| !file.is_generated()) {
+        if let Some((name, _)) = file.path.split_once("/src/") {
+            *lines.entry(name).or_default() += file.text.lines().count();
+        }
+    }
+    lines
+        .into_iter()
+        .filter(|(name, lines)| *lines > CRATE_LINES_MAX && !LONG_CRATES.contains(name))
+        .map(|(name, lines)| {
+            format!("{name}: {lines} lines; a crate has at most {CRATE_LINES_MAX}")
         })
         .collect()
 }
@@ -146,11 +170,10 @@ pub(super) fn exports(tree: &Tree) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Rule;
-    use super::super::tests::planted;
     use super::*;
+    use crate::tests::planted;
 
-    fn check(rule: Rule, files: &[(&str, &str)], expect: &[&str]) {
+    fn check(rule: fn(&Tree) -> Vec<String>, files: &[(&str, &str)], expect: &[&str]) {
         let faults = rule(&planted(files));
         let places: Vec<String> = faults
             .iter()
@@ -259,5 +282,21 @@ mod tests {
             ],
             &["bf-emu/src/lib.rs:1"],
         );
+    }
+
+    #[test]
+    fn a_crate_that_is_too_long_is_found() {
+        let long = "//! x\n".repeat(CRATE_LINES_MAX);
+        let files = [
+            ("a/src/lib.rs", long.as_str()),
+            ("a/tests/b.rs", long.as_str()),
+            ("bf-emu/src/lib.rs", long.as_str()),
+            ("bf-emu/src/cli.rs", long.as_str()),
+        ];
+        assert!(crate_lengths(&planted(&files)).is_empty());
+        let mut files = files.to_vec();
+        files.push(("a/src/main.rs", "//! x\n"));
+        let faults = crate_lengths(&planted(&files));
+        assert_eq!(faults, ["a: 15001 lines; a crate has at most 15000"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Finds the modules that each module uses, from the text of the files: `use` declarations and paths outside of tests.
 
-use crate::tree::Source;
+use doc_numbers::tree::Source;
 use std::collections::BTreeMap;
 
 /// One use of a module by another. Modules are paths from the crate's root, `a::b`; the root is empty.

@@ -2,7 +2,7 @@
 
 mod imports;
 
-use crate::tree::{Source, Tree};
+use doc_numbers::tree::{Source, Tree};
 use imports::{Import, Modules};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -152,7 +152,7 @@ fn files<'a>(tree: &'a Tree, one: &Crate) -> Vec<&'a Source> {
 fn check(one: &Crate, files: &[&Source]) -> Vec<String> {
     if files.is_empty() {
         return vec![format!(
-            "{}: no such folder; xtask/src/tidy/layers.rs names it",
+            "{}: no such folder; tests/rules/layers.rs names it",
             one.root
         )];
     }
@@ -186,7 +186,7 @@ fn unlisted(one: &Crate, modules: &Modules) -> Vec<String> {
         .filter(|(name, _)| layer_of(one, name).is_none())
         .map(|(name, path)| {
             format!(
-                "{path}: module {name} has no layer; add it to a layer in xtask/src/tidy/layers.rs"
+                "{path}: module {name} has no layer; add it to a layer in tests/rules/layers.rs"
             )
         })
         .collect();
@@ -194,7 +194,7 @@ fn unlisted(one: &Crate, modules: &Modules) -> Vec<String> {
     let gone = listed.filter(|entry| !modules.names().any(|(name, _)| name == **entry));
     faults.extend(gone.map(|entry| {
         format!(
-            "{}: xtask/src/tidy/layers.rs lists module {entry}, which does not exist",
+            "{}: tests/rules/layers.rs lists module {entry}, which does not exist",
             one.root
         )
     }));
@@ -284,8 +284,8 @@ fn circles(one: &Crate, imports: &[Import]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::planted;
     use super::*;
+    use crate::tests::planted;
 
     const SAMPLE: Crate = Crate {
         root: "sample/src",

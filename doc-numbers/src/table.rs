@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// Format of a cell.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Form {
+pub(crate) enum Form {
     Text,
     /// Whole numbers without a fraction, others with two digits.
     Count,
@@ -19,16 +19,16 @@ pub(super) enum Form {
     Size,
 }
 
-pub(super) struct Column {
+pub(crate) struct Column {
     /// Title of the column.
-    pub(super) title: &'static str,
+    pub(crate) title: &'static str,
     /// A JSON pointer within the row.
     path: &'static str,
     form: Form,
 }
 
 impl Column {
-    pub(super) const fn new(title: &'static str, path: &'static str, form: Form) -> Self {
+    pub(crate) const fn new(title: &'static str, path: &'static str, form: Form) -> Self {
         Self { title, path, form }
     }
 
@@ -36,7 +36,7 @@ impl Column {
     ///
     /// # Errors
     /// The row has no such cell, or it has another type.
-    pub(super) fn cell(&self, row: &Value) -> Result<String> {
+    pub(crate) fn cell(&self, row: &Value) -> Result<String> {
         let cell = row.pointer(self.path);
         let cell = cell.with_context(|| format!("a row has no {}: {row}", self.path))?;
         shown(cell, self.form)
@@ -44,7 +44,7 @@ impl Column {
 }
 
 /// One line per row, in order.
-pub(super) fn of_rows(rows: &[&Value], columns: &[Column]) -> Result<String> {
+pub(crate) fn of_rows(rows: &[&Value], columns: &[Column]) -> Result<String> {
     ensure!(!rows.is_empty(), "there are no rows");
     let mut text = head(columns.iter().map(|column| {
         let is_text = matches!(column.form, Form::Text);
@@ -61,7 +61,7 @@ pub(super) fn of_rows(rows: &[&Value], columns: &[Column]) -> Result<String> {
 }
 
 /// Rows whose columns are the keys of the first row: `name`, then the others in alphabetical order.
-pub(super) fn of_any(rows: &[&Value]) -> Result<String> {
+pub(crate) fn of_any(rows: &[&Value]) -> Result<String> {
     let first = rows.first().context("there are no rows")?;
     let first = first.as_object().context("a row is no object")?;
     let mut keys: Vec<&str> = first.keys().map(String::as_str).collect();
@@ -86,7 +86,7 @@ pub(super) fn of_any(rows: &[&Value]) -> Result<String> {
 }
 
 /// A line for each `down`, a column for each size `across`, and `cell` at the intersection.
-pub(super) fn pivot(
+pub(crate) fn pivot(
     rows: &[&Value],
     down: &str,
     across: &str,
@@ -133,7 +133,7 @@ fn head(titles: impl Iterator<Item = (String, bool)>) -> String {
 }
 
 /// A cell as text; null is a dash.
-pub(super) fn shown(cell: &Value, form: Form) -> Result<String> {
+pub(crate) fn shown(cell: &Value, form: Form) -> Result<String> {
     if cell.is_null() {
         return Ok("-".to_owned());
     }

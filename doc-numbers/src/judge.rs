@@ -1,17 +1,10 @@
-//! `cargo xtask bench judge`: compares the reports with the promises that a benchmark checks, and writes
-//! `target/bench/judge.json`.
-//!
-//! Only this command judges times and their ratios. Tests do not, because times are noisy. A promise without a report,
-//! or without its row in the report, is neither kept nor broken.
+//! The promises that a benchmark checks: each is a query of a report and a bound. A promise without a report, or without
+//! its row in the report, is neither kept nor broken.
 
-use super::query::Query;
-use super::reports::Reports;
-use crate::workspace;
-use anyhow::{Context, Result, bail};
+use crate::query::Query;
+use crate::reports::Reports;
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use std::fs;
-use std::path::Path;
-use std::process::ExitCode;
 
 /// The bound of a promise.
 #[derive(Debug, Clone, Copy)]
@@ -336,56 +329,12 @@ const PROMISES: &[Promise] = &[
     ),
 ];
 
-/// Judges the reports below the target directory, writes `file`, and prints the rows.
-pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench judge takes no options, not '{option}'");
-    }
-    let rows = rows(&Reports::measured(&workspace::target_dir())?)?;
-    let (mut broken, mut unknown) = (0, 0);
-    for row in &rows {
-        let verdict = match row["kept"].as_bool() {
-            Some(true) => "kept",
-            Some(false) => {
-                broken += 1;
-                "BROKEN"
-            }
-            None => {
-                unknown += 1;
-                "unknown"
-            }
-        };
-        let text = |key: &str| row[key].as_str().unwrap_or("-");
-        println!(
-            "{verdict:<8} {}: {}, wanted {}",
-            text("promise"),
-            text("found"),
-            text("wanted")
-        );
-    }
-    if let Some(place) = file.parent() {
-        fs::create_dir_all(place).with_context(|| format!("making {}", place.display()))?;
-    }
-    let kept = rows.len() - broken - unknown;
-    fs::write(file, format!("{:#}\n", json!({ "rows": rows })))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    println!(
-        "\n{kept} kept, {broken} broken, {unknown} without a report\nwritten: {}",
-        file.display()
-    );
-    Ok(if broken == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
-}
-
 /// One row for each promise: `promise`, `wanted`, `found`, `kept` (null without a report), and the `command` that
 /// writes the report.
 ///
 /// # Errors
 /// A report does not have the expected form.
-pub(super) fn rows(reports: &Reports) -> Result<Vec<Value>> {
+pub fn rows(reports: &Reports) -> Result<Vec<Value>> {
     PROMISES
         .iter()
         .map(|promise| {

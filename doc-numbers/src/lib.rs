@@ -1,0 +1,43 @@
+//! Numbers in the documents come from report files. This crate reads the reports, generates the marked parts of a
+//! document from them, compares a document with what it would generate, and judges the promises that a benchmark checks.
+//!
+//! `cargo xtask results` runs the benchmarks and writes the documents; `tests/rules` fails if a document differs;
+//! `cargo xtask bench judge` prints the judgement.
+//!
+//! ```
+//! use doc_numbers::reports::Reports;
+//! let mut reports = Reports::default();
+//! reports.add("demo", r#"{"mismatches":0,"rows":[]}"#)?;
+//! let page = "Wrong bytes: <!-- number: demo mismatches -->?<!-- end -->\n";
+//! let rendered = doc_numbers::blocks::render(page, &reports);
+//! assert_eq!(rendered.text, "Wrong bytes: <!-- number: demo mismatches -->0<!-- end -->\n");
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+
+pub mod blocks;
+pub mod judge;
+mod query;
+pub mod reports;
+mod table;
+mod tables;
+pub mod timeline;
+pub mod tree;
+
+use anyhow::Result;
+use reports::{COMMITTED, Reports};
+use tree::Tree;
+
+/// The committed reports of a tree.
+///
+/// # Errors
+/// One of them is not JSON.
+pub fn committed_reports(tree: &Tree) -> Result<Reports> {
+    let mut reports = Reports::default();
+    for file in &tree.files {
+        let name = file.path.strip_prefix(&format!("{COMMITTED}/"));
+        if let Some(name) = name.and_then(|name| name.strip_suffix(".json")) {
+            reports.add(name, &file.text)?;
+        }
+    }
+    Ok(reports)
+}
