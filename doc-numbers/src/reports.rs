@@ -302,7 +302,7 @@ fn matrix(report: Value) -> Result<Value> {
             "failed"
         };
         let group = json!({
-            "ucx": row["ucx"], "link": row["link"], "door": row["door"], "result": result,
+            "ucx": row["ucx"], "link": row["link"], "entry_point": row["entry_point"], "result": result,
         });
         match groups.iter_mut().find(|(known, _)| *known == group) {
             Some((_, cells)) => *cells += 1,
@@ -361,13 +361,13 @@ mod tests {
         check(
             "matrix",
             json!({"rows": [
-                {"ucx": "1", "link": "l", "door": "p", "case": "a", "result": "ok"},
-                {"ucx": "1", "link": "l", "door": "p", "case": "b", "result": "ok"},
-                {"ucx": "1", "link": "l", "door": "p", "case": "c", "result": "3 bytes are wrong"},
+                {"ucx": "1", "link": "l", "entry_point": "p", "case": "a", "result": "ok"},
+                {"ucx": "1", "link": "l", "entry_point": "p", "case": "b", "result": "ok"},
+                {"ucx": "1", "link": "l", "entry_point": "p", "case": "c", "result": "3 bytes are wrong"},
             ]}),
             json!({"rows": [
-                {"ucx": "1", "link": "l", "door": "p", "result": "ok", "cells": 2, "failed": 0},
-                {"ucx": "1", "link": "l", "door": "p", "result": "failed", "cells": 1, "failed": 1},
+                {"ucx": "1", "link": "l", "entry_point": "p", "result": "ok", "cells": 2, "failed": 0},
+                {"ucx": "1", "link": "l", "entry_point": "p", "result": "failed", "cells": 1, "failed": 1},
             ]}),
         );
         let skip = |name: &str| json!({"name": name, "reason": "r"});

@@ -318,7 +318,7 @@ fn matrix(report: &Value, query: &Query) -> Result<String> {
         &[
             Column::new("UCX", "/ucx", Form::Text),
             Column::new("link", "/link", Form::Text),
-            Column::new("loaded by", "/door", Form::Text),
+            Column::new("loaded by", "/entry_point", Form::Text),
             Column::new("cells", "/cells", Form::Count),
             Column::new("result", "/result", Form::Text),
         ],

@@ -2,7 +2,7 @@
 
 use crate::process;
 use crate::talk::Talk;
-use crate::world::{LIMIT, Room};
+use crate::world::{LIMIT, Testbed};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -47,13 +47,17 @@ pub(crate) enum Wc {
 }
 
 impl Agent {
-    pub(crate) fn start(room: &Room<'_>, function: &str) -> Result<Self> {
-        Self::start_with(room, &["--nodes", "2"], function)
+    pub(crate) fn start(testbed: &Testbed<'_>, function: &str) -> Result<Self> {
+        Self::start_with(testbed, &["--nodes", "2"], function)
     }
 
     /// Like [`Agent::start`], with options of `bf-emu run`.
-    pub(crate) fn start_with(room: &Room<'_>, options: &[&str], function: &str) -> Result<Self> {
-        let talk = Talk::start(&mut room.command_with(options, function, program()?))?;
+    pub(crate) fn start_with(
+        testbed: &Testbed<'_>,
+        options: &[&str],
+        function: &str,
+    ) -> Result<Self> {
+        let talk = Talk::start(&mut testbed.command_with(options, function, program()?))?;
         let mut agent = Self {
             name: function.to_owned(),
             talk,

@@ -2,7 +2,7 @@
 
 use crate::agent::compile;
 use crate::harness::Case;
-use crate::world::{Room, World, succeed};
+use crate::world::{Testbed, World, succeed};
 use anyhow::{Context, Result, ensure};
 use std::process::Output;
 
@@ -24,9 +24,9 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Each round needs as many commands as the first, and no file of a channel stays open.
 fn leaves_no_file(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let rounds = ROUNDS.to_string();
-    let mut command = room.command(FUNCTION, compile("contexts")?);
+    let mut command = testbed.command(FUNCTION, compile("contexts")?);
     let said = succeed(command.args(["rounds", &rounds]))?;
     let files = said
         .trim()
@@ -37,9 +37,9 @@ fn leaves_no_file(world: &World) -> Result<()> {
         before == after,
         "{before} open files, {after} after all rounds"
     );
-    let opened = room.commands(FUNCTION, "open_context")?;
+    let opened = testbed.commands(FUNCTION, "open_context")?;
     ensure!(opened == ROUNDS, "{opened} contexts were opened");
-    let uars = room.commands(FUNCTION, "alloc_uar")?;
+    let uars = testbed.commands(FUNCTION, "alloc_uar")?;
     ensure!(
         uars.is_multiple_of(ROUNDS),
         "{uars} doorbell pages in {ROUNDS} rounds"
@@ -49,8 +49,8 @@ fn leaves_no_file(world: &World) -> Result<()> {
 
 /// The page at address 0 never belongs to a context, whatever was closed before.
 fn leaves_null_alone(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut command = room.command(FUNCTION, compile("contexts")?);
+    let testbed = Testbed::new(world)?;
+    let mut command = testbed.command(FUNCTION, compile("contexts")?);
     let Output { stdout, stderr, .. } = command.arg("null").output()?;
     let (said, complained) = (String::from_utf8(stdout)?, String::from_utf8(stderr)?);
     ensure!(
@@ -62,8 +62,8 @@ fn leaves_null_alone(world: &World) -> Result<()> {
 }
 
 fn limit(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut command = room.command(FUNCTION, compile("contexts")?);
+    let testbed = Testbed::new(world)?;
+    let mut command = testbed.command(FUNCTION, compile("contexts")?);
     let Output { stdout, stderr, .. } = command.arg("most").output()?;
     let (said, complained) = (String::from_utf8(stdout)?, String::from_utf8(stderr)?);
     ensure!(

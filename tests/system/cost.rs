@@ -2,7 +2,7 @@
 //! no command.
 
 use crate::harness::Case;
-use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use crate::world::{Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -21,10 +21,11 @@ pub(crate) fn cases() -> Vec<Case> {
 const ROWS: usize = 27;
 
 fn every_row(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let csv = room.path().join("cost.csv");
+    let testbed = Testbed::new(world)?;
+    let csv = testbed.path().join("cost.csv");
     succeed(
-        room.command("node0.host,node0.dpu", world.program("cost_table"))
+        testbed
+            .command("node0.host,node0.dpu", world.program("cost_table"))
             .args(["--host", "mlx5_0", "--dpu", "mlx5_1", "--repeats", "3"])
             .args(["--sizes", "16K,4M", "--output"])
             .arg(&csv),
@@ -52,36 +53,39 @@ fn every_row(world: &World) -> Result<()> {
 /// Host and DPU in two processes, as on two machines.
 fn elsewhere(world: &World) -> Result<()> {
     const REPEATS: u64 = 5;
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let address = format!("127.0.0.1:{}", free_port()?);
     let port = address.rsplit(':').next().unwrap_or_default().parse()?;
     let program = world.program("cost_table");
     let (served, table) = succeed_pair(
-        room.command("node0.dpu", &program)
+        testbed
+            .command("node0.dpu", &program)
             .args(["--serve", &address]),
-        room.command("node0.host", &program)
+        testbed
+            .command("node0.host", &program)
             .args(["--dpu", &address, "--approaches", "umr", "--sizes", "16K"])
             .args(["--repeats", &REPEATS.to_string()]),
         port,
     )?;
     ensure!(table.contains("dpu_mkey_registration"), "{table}");
     // Plus one round, which does not count.
-    let made = room.commands("node0.dpu", "create_alias")?;
+    let made = testbed.commands("node0.dpu", "create_alias")?;
     ensure!(made == REPEATS + 1, "{made} aliases:\n{served}\n{table}");
     Ok(())
 }
 
 fn pool_hit(world: &World) -> Result<()> {
     const REPEATS: u64 = 10;
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     succeed(
-        room.command("node0.host", world.program("cost_table"))
+        testbed
+            .command("node0.host", world.program("cost_table"))
             .args(["--approaches", "umr_pool_hit", "--sizes", "16K"])
             .args(["--repeats", &REPEATS.to_string()]),
     )?;
     let (made, bound) = (
-        room.commands("node0.host", "create_mkey")?,
-        room.executed("umr_bind")?,
+        testbed.commands("node0.host", "create_mkey")?,
+        testbed.executed("umr_bind")?,
     );
     ensure!(
         made == 1 && bound == REPEATS + 2,
@@ -95,14 +99,14 @@ fn pool_hit(world: &World) -> Result<()> {
 fn own_time(world: &World) -> Result<()> {
     const PROFILE: &str = "source = \"a test\"\n[cost_ns]\numr_bind = 20000000\n";
     const BIND_NS: f64 = 20e6;
-    let (free, slow) = (Room::new(world)?, Room::new(world)?);
+    let (free, slow) = (Testbed::new(world)?, Testbed::new(world)?);
     let profile = slow.path().join("slow.toml");
     fs::write(&profile, PROFILE)?;
     let profile = profile.to_str().context("a path of UTF-8")?;
     let (own, report) = (free.path().join("own.json"), slow.path().join("cost.json"));
-    let measure = |room: &Room<'_>, profile: &str, extra: &[&Path]| {
+    let measure = |testbed: &Testbed<'_>, profile: &str, extra: &[&Path]| {
         let options = ["--nodes", "2", "--profile", profile];
-        let mut command = room.command_with(&options, "node0.host", world.program("cost_table"));
+        let mut command = testbed.command_with(&options, "node0.host", world.program("cost_table"));
         command.args(["--approaches", "umr_pool_hit", "--sizes", "16K"]);
         succeed(command.args(["--repeats", "5"]).args(extra))
     };

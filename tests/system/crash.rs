@@ -9,7 +9,7 @@ use crate::harness::Case;
 use crate::process;
 use crate::talk::Talk;
 use crate::verbs;
-use crate::world::{LIMIT, Room, World};
+use crate::world::{LIMIT, Testbed, World};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,16 +58,16 @@ fn number(name: &str) -> Result<Option<u64>> {
 }
 
 fn run(world: &World, seed: u64, wanted: u32) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = program()?;
     let killed = AtomicU32::new(0);
     std::thread::scope(|scope| -> Result<()> {
         let pairs: Vec<_> = (0..PAIRS)
             .map(|pair| {
-                let (room, program, killed) = (&room, &program, &killed);
+                let (testbed, program, killed) = (&testbed, &program, &killed);
                 let random =
                     Random(seed.wrapping_add(pair).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-                scope.spawn(move || Pair::start(room, program, random)?.go(killed, wanted))
+                scope.spawn(move || Pair::start(testbed, program, random)?.go(killed, wanted))
             })
             .collect();
         let ended: Vec<Result<()>> = pairs
@@ -81,14 +81,14 @@ fn run(world: &World, seed: u64, wanted: u32) -> Result<()> {
     })?;
     let killed = killed.load(Ordering::Relaxed);
     ensure!(killed >= wanted, "{killed} kills of {wanted}");
-    nothing_is_left(&room)?;
-    verbs::pingpong_in(world, &room)?;
-    nothing_is_left(&room)
+    nothing_is_left(&testbed)?;
+    verbs::pingpong_in(world, &testbed)?;
+    nothing_is_left(&testbed)
 }
 
 /// Two connected processes on different nodes.
 struct Pair<'a> {
-    room: &'a Room<'a>,
+    testbed: &'a Testbed<'a>,
     program: &'a Path,
     random: Random,
     sides: [Peer; 2],
@@ -103,13 +103,13 @@ struct Peer {
 const FUNCTIONS: [&str; 2] = ["node0.host", "node1.dpu"];
 
 impl<'a> Pair<'a> {
-    fn start(room: &'a Room<'a>, program: &'a Path, mut random: Random) -> Result<Self> {
+    fn start(testbed: &'a Testbed<'a>, program: &'a Path, mut random: Random) -> Result<Self> {
         let sides = [
-            Peer::start(room, program, FUNCTIONS[0], &mut random)?,
-            Peer::start(room, program, FUNCTIONS[1], &mut random)?,
+            Peer::start(testbed, program, FUNCTIONS[0], &mut random)?,
+            Peer::start(testbed, program, FUNCTIONS[1], &mut random)?,
         ];
         Ok(Self {
-            room,
+            testbed,
             program,
             random,
             sides,
@@ -132,7 +132,7 @@ impl<'a> Pair<'a> {
     /// A process that is killed while it loads, opens the device and creates its objects.
     fn kill_at_start(&mut self) -> Result<u32> {
         let which = usize::from(self.random.below(2) == 1);
-        let mut talk = Talk::start(&mut self.room.command(FUNCTIONS[which], self.program))?;
+        let mut talk = Talk::start(&mut self.testbed.command(FUNCTIONS[which], self.program))?;
         // The kill interrupts this command. Its answer does not matter.
         let seed = self.random.below(u64::MAX);
         talk.say(&format!("open {seed} 0\nqp"))?;
@@ -165,8 +165,12 @@ impl<'a> Pair<'a> {
             self.sides[which].tell("drain")?;
             self.sides[which].survived += 1;
             if self.sides[which].survived == SURVIVALS_MAX {
-                let fresh =
-                    Peer::start(self.room, self.program, FUNCTIONS[which], &mut self.random)?;
+                let fresh = Peer::start(
+                    self.testbed,
+                    self.program,
+                    FUNCTIONS[which],
+                    &mut self.random,
+                )?;
                 std::mem::replace(&mut self.sides[which], fresh).close()?;
             }
         }
@@ -174,15 +178,25 @@ impl<'a> Pair<'a> {
     }
 
     fn replace(&mut self, which: usize) -> Result<()> {
-        let fresh = Peer::start(self.room, self.program, FUNCTIONS[which], &mut self.random)?;
+        let fresh = Peer::start(
+            self.testbed,
+            self.program,
+            FUNCTIONS[which],
+            &mut self.random,
+        )?;
         self.sides[which] = fresh;
         Ok(())
     }
 }
 
 impl Peer {
-    fn start(room: &Room<'_>, program: &Path, function: &str, random: &mut Random) -> Result<Self> {
-        let mut command = room.command(function, program);
+    fn start(
+        testbed: &Testbed<'_>,
+        program: &Path,
+        function: &str,
+        random: &mut Random,
+    ) -> Result<Self> {
+        let mut command = testbed.command(function, program);
         if random.below(4) == 0 {
             command.env("BFEMU_MODE", format!("deferred:{}", random.below(1000)));
         }
@@ -236,8 +250,8 @@ fn value<T: std::str::FromStr>(answer: &str, key: &str) -> Result<T> {
 }
 
 /// No process, and no object of any function.
-fn nothing_is_left(room: &Room<'_>) -> Result<()> {
-    let text = process::stdout(room.emulator_command("stats").arg("--json"), LIMIT)?;
+fn nothing_is_left(testbed: &Testbed<'_>) -> Result<()> {
+    let text = process::stdout(testbed.emulator_command("stats").arg("--json"), LIMIT)?;
     let stats: serde_json::Value = serde_json::from_str(&text)?;
     let functions = stats["functions"]
         .as_array()
@@ -249,7 +263,7 @@ fn nothing_is_left(room: &Room<'_>) -> Result<()> {
         let left: Vec<_> = objects.iter().filter(|(_, count)| **count != 0).collect();
         ensure!(left.is_empty(), "{} keeps {left:?}", function["name"]);
     }
-    let text = process::stdout(room.emulator_command("ps").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator_command("ps").arg("--json"), LIMIT)?;
     let processes: serde_json::Value = serde_json::from_str(&text)?;
     ensure!(
         processes == serde_json::json!([]),

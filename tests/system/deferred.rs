@@ -3,7 +3,7 @@
 use crate::harness::Case;
 use crate::process;
 use crate::verbs;
-use crate::world::{LIMIT, Room, World, free_port, succeed_pair};
+use crate::world::{LIMIT, Testbed, World, free_port, succeed_pair};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
@@ -24,13 +24,13 @@ fn options(seed: u64) -> [(&'static str, String); 1] {
 
 /// Every byte arrives, and the trace shows that no poster executed its own requests.
 fn comes_later(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     // The first program creates the state.
-    verbs::pingpong_in(world, &room)?;
-    process::stdout(room.emulator_command("trace").arg("--on"), LIMIT)?;
+    verbs::pingpong_in(world, &testbed)?;
+    process::stdout(testbed.emulator_command("trace").arg("--on"), LIMIT)?;
     let port = free_port()?.to_string();
     let run = |function: &str| {
-        let mut command = room.command(function, world.verbs_tool("ibv_rc_pingpong"));
+        let mut command = testbed.command(function, world.verbs_tool("ibv_rc_pingpong"));
         command
             .envs(options(7))
             .args(["-d", "mlx5_0", "-n", "500", "-c", "-p", &port]);
@@ -39,7 +39,7 @@ fn comes_later(world: &World) -> Result<()> {
     let mut client = run("node1.host");
     let listening = port.parse().context("port")?;
     succeed_pair(&mut run("node0.host"), client.arg("127.0.0.1"), listening)?;
-    let text = process::stdout(room.emulator_command("trace").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator_command("trace").arg("--json"), LIMIT)?;
     let records: Vec<Value> = text
         .lines()
         .map(serde_json::from_str)
@@ -74,10 +74,10 @@ fn perftest(world: &World) -> Result<()> {
         ("ib_send_bw", 3),
         ("ib_write_bw", 4),
     ] {
-        let room = Room::new(world)?;
+        let testbed = Testbed::new(world)?;
         let port = free_port()?;
         let run = |function: &str| {
-            let mut command = room.command(function, world.verbs_tool(program));
+            let mut command = testbed.command(function, world.verbs_tool(program));
             command.envs(options(seed)).args([
                 "-d",
                 "mlx5_0",

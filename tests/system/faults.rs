@@ -5,7 +5,7 @@ use crate::agent::{self, Agent, Memory, connect};
 use crate::harness::Case;
 use crate::process;
 use crate::talk::Talk;
-use crate::world::{LIMIT, Room, World};
+use crate::world::{LIMIT, Testbed, World};
 use anyhow::{Context, Result, ensure};
 use std::time::{Duration, Instant};
 
@@ -106,23 +106,23 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-fn fault(room: &Room<'_>, words: &[&str]) -> Result<String> {
+fn fault(testbed: &Testbed<'_>, words: &[&str]) -> Result<String> {
     let (subcommand, rest) = words.split_first().context("no words")?;
-    let mut command = std::process::Command::new(room.emulator_command("fault").get_program());
+    let mut command = std::process::Command::new(testbed.emulator_command("fault").get_program());
     command.args(["fault", subcommand]);
     // Here the state option follows the second word.
-    command.args(room.emulator_command("fault").get_args().skip(1));
+    command.args(testbed.emulator_command("fault").get_args().skip(1));
     process::stdout(command.args(rest), LIMIT)
 }
 
 fn refused(world: &World, row: &Refusal) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, OWNER)?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, OWNER)?;
     agent.memory(0, SIZE, "wRW")?;
     for command in row.before {
         agent.tell(command)?;
     }
-    fault(&room, &["add", row.rule])?;
+    fault(&testbed, &["add", row.rule])?;
     for command in row.between {
         agent.tell(command)?;
     }
@@ -132,12 +132,12 @@ fn refused(world: &World, row: &Refusal) -> Result<()> {
 /// A late completion is late and then arrives.
 fn late(world: &World) -> Result<()> {
     const LATE: Duration = Duration::from_millis(300);
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, OWNER)?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, OWNER)?;
     agent.memory(0, SIZE, "wRW")?;
     agent.tell("umr 0")?;
     fault(
-        &room,
+        &testbed,
         &["add", "node0.host request umr_bind nth 1 late 300ms"],
     )?;
     let start = Instant::now();
@@ -149,13 +149,16 @@ fn late(world: &World) -> Result<()> {
 
 /// If a process dies during its work, its peer gets an error and does not hang.
 fn vanished(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let (mut owner, mut peer) = (Agent::start(&room, OWNER)?, Agent::start(&room, PEER)?);
+    let testbed = Testbed::new(world)?;
+    let (mut owner, mut peer) = (
+        Agent::start(&testbed, OWNER)?,
+        Agent::start(&testbed, PEER)?,
+    );
     let here: Memory = owner.memory(0, SIZE, "wRW")?;
     let there: Memory = peer.memory(0, SIZE, "wRW")?;
     connect(&mut owner, &mut peer)?;
     fault(
-        &room,
+        &testbed,
         &["add", "node0.host request rdma_write nth 2 vanish"],
     )?;
     let write = |agent: &mut Agent, from: Memory, to: Memory| {
@@ -177,10 +180,10 @@ fn vanished(world: &World) -> Result<()> {
 
 /// Rules in the environment apply to that process and end with it.
 fn by_environment(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = agent::compile("crash_peer")?;
     let open = |rules: Option<&str>| -> Result<String> {
-        let mut command = room.command(OWNER, &program);
+        let mut command = testbed.command(OWNER, &program);
         if let Some(rules) = rules {
             command.env("BFEMU_FAULTS", rules);
         }
@@ -204,10 +207,10 @@ fn by_environment(world: &World) -> Result<()> {
 }
 
 fn listed(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, OWNER)?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, OWNER)?;
     fault(
-        &room,
+        &testbed,
         &[
             "add",
             "node0.host command reg_mr every 3 errno EAGAIN; any request any never",
@@ -217,7 +220,10 @@ fn listed(world: &World) -> Result<()> {
         agent.ask(&format!("mem {slot} 4096"))?;
     }
     let list = || -> Result<serde_json::Value> {
-        Ok(serde_json::from_str(&fault(&room, &["list", "--json"])?)?)
+        Ok(serde_json::from_str(&fault(
+            &testbed,
+            &["list", "--json"],
+        )?)?)
     };
     let all = list()?;
     ensure!(
@@ -227,23 +233,23 @@ fn listed(world: &World) -> Result<()> {
             && all[1]["seen"] == 0,
         "{all}"
     );
-    fault(&room, &["clear", "1"])?;
+    fault(&testbed, &["clear", "1"])?;
     ensure!(list()?.as_array().map(Vec::len) == Some(1), "{}", list()?);
-    let error = fault(&room, &["clear", "1"]).map_err(|error| format!("{error:#}"));
+    let error = fault(&testbed, &["clear", "1"]).map_err(|error| format!("{error:#}"));
     ensure!(
         error
             .as_ref()
             .is_err_and(|text| text.contains("no rule 1 is active")),
         "{error:?}"
     );
-    let error = fault(&room, &["add", "node7.host command any vanish"])
+    let error = fault(&testbed, &["add", "node7.host command any vanish"])
         .map_err(|error| format!("{error:#}"));
     let names = "`node7.host` is not valid as function: one of any, node0.host";
     ensure!(
         error.as_ref().is_err_and(|text| text.contains(names)),
         "{error:?}"
     );
-    fault(&room, &["clear"])?;
+    fault(&testbed, &["clear"])?;
     ensure!(list()? == serde_json::json!([]), "{}", list()?);
     Ok(())
 }

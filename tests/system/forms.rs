@@ -3,7 +3,7 @@
 use crate::agent::compile_with;
 use crate::harness::Case;
 use crate::process;
-use crate::world::{LIMIT, Room, World, succeed};
+use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -49,9 +49,13 @@ fn program(world: &World) -> Result<PathBuf> {
     compile_with("ucp_export", &options)
 }
 
-/// Runs the program in a room, with the library beneath UCX or without. Returns what it said.
-fn export(world: &World, room: &Room<'_>, variables: Option<&[(&str, &str)]>) -> Result<String> {
-    let mut command = room.ucx_command_with(&["--nodes", "2"], "node0.host", program(world)?);
+/// Runs the program in a testbed, with the library beneath UCX or without. Returns what it said.
+fn export(
+    world: &World,
+    testbed: &Testbed<'_>,
+    variables: Option<&[(&str, &str)]>,
+) -> Result<String> {
+    let mut command = testbed.ucx_command_with(&["--nodes", "2"], "node0.host", program(world)?);
     command.args([&ROUNDS.to_string(), BYTES]);
     if let Some(variables) = variables {
         let library = world.built("libuct_ib_mlx5_xgvmi.so");
@@ -63,12 +67,12 @@ fn export(world: &World, room: &Room<'_>, variables: Option<&[(&str, &str)]>) ->
 
 /// The UMR requests that the program posts, in their order.
 fn posted(world: &World, variables: Option<&[(&str, &str)]>) -> Result<Vec<Vec<u8>>> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     // A fabric to trace.
-    succeed(&mut room.command("node0.host", "true"))?;
-    process::stdout(room.emulator_command("trace").arg("--on"), LIMIT)?;
-    export(world, &room, variables)?;
-    let text = process::stdout(room.emulator_command("trace").arg("--json"), LIMIT)?;
+    succeed(&mut testbed.command("node0.host", "true"))?;
+    process::stdout(testbed.emulator_command("trace").arg("--on"), LIMIT)?;
+    export(world, &testbed, variables)?;
+    let text = process::stdout(testbed.emulator_command("trace").arg("--json"), LIMIT)?;
     let mut entries: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
     for line in text.lines() {
         let record: Value = serde_json::from_str(line)?;
@@ -135,11 +139,11 @@ fn posts_as_stock(world: &World, post: &str) -> Result<()> {
 }
 
 /// What the device has done with UMR and reads: binds, invalidations, reads, refusals.
-fn counts(room: &Room<'_>) -> Result<[u64; 3]> {
+fn counts(testbed: &Testbed<'_>) -> Result<[u64; 3]> {
     Ok([
-        room.executed("umr_bind")?,
-        room.executed("umr_invalidate")?,
-        room.executed("rdma_read")?,
+        testbed.executed("umr_bind")?,
+        testbed.executed("umr_invalidate")?,
+        testbed.executed("rdma_read")?,
     ])
 }
 
@@ -147,15 +151,15 @@ fn counts(room: &Room<'_>) -> Result<[u64; 3]> {
 fn proof_first(world: &World) -> Result<()> {
     let rounds = ROUNDS as u64;
     for (prove, more, reads) in [("y", 1, 3), ("n", 0, 0)] {
-        let room = Room::new(world)?;
-        let said = export(world, &room, Some(&[("UCX_XGVMI_PROVE", prove)]))?;
-        let found = counts(&room)?;
+        let testbed = Testbed::new(world)?;
+        let said = export(world, &testbed, Some(&[("UCX_XGVMI_PROVE", prove)]))?;
+        let found = counts(&testbed)?;
         let expect = [rounds + more, rounds + more, reads];
         ensure!(
             found == expect,
             "{prove}: {found:?}, not {expect:?}:\n{said}"
         );
-        let refused = room.refusals("node0.host", "remote_access")?;
+        let refused = testbed.refusals("node0.host", "remote_access")?;
         ensure!(refused >= 2 * more, "{prove}: {refused} reads were refused");
     }
     Ok(())
@@ -164,13 +168,13 @@ fn proof_first(world: &World) -> Result<()> {
 /// With `once` the second process proves nothing, unless others may write where that is remembered.
 fn remembered(world: &World) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
-    let room = Room::new(world)?;
-    let cache = room.path().join("cache");
+    let testbed = Testbed::new(world)?;
+    let cache = testbed.path().join("cache");
     let reads = |before: u64| -> Result<u64> {
         let home = cache.to_string_lossy();
         let variables = [("UCX_XGVMI_PROVE", "once"), ("XDG_CACHE_HOME", &*home)];
-        export(world, &room, Some(&variables))?;
-        Ok(room.executed("rdma_read")? - before)
+        export(world, &testbed, Some(&variables))?;
+        Ok(testbed.executed("rdma_read")? - before)
     };
     let first = reads(0)?;
     ensure!(first == 3, "{first} reads of the first process");
@@ -233,9 +237,9 @@ const FAILURES: &[Failure] = &[
 
 /// The form is not used again: one line says so, and every export takes UCX's own path.
 fn proof_fails(world: &World, row: &Failure) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let variables = [("BFEMU_FAULTS", row.rules), ("UCX_XGVMI_LOG_LEVEL", "warn")];
-    let said = export(world, &room, Some(&variables))?;
+    let said = export(world, &testbed, Some(&variables))?;
     let warnings: Vec<&str> = said
         .lines()
         .filter(|line| line.contains("binds of the stock form are not used"))
@@ -248,7 +252,7 @@ fn proof_fails(world: &World, row: &Failure) -> Result<()> {
     }
     // Every export of the program was carried out, by requests of stock UCX: it binds as often as it exports, beside
     // what the proof tried.
-    let binds = room.executed("umr_bind")?;
+    let binds = testbed.executed("umr_bind")?;
     ensure!(
         binds >= ROUNDS as u64 && binds <= ROUNDS as u64 + 1,
         "{binds} binds for {ROUNDS} exports"

@@ -421,7 +421,7 @@ fn try_all(address: &str, ways: &[Way]) -> Result<()> {
 /// All ways beside a job; then the service is as it was.
 fn hostile(world: &World) -> Result<()> {
     let mut farm = Farm::with(world, "stock", 1, &["--scheme", "stock"])?;
-    let socket = farm.room.path().join("status");
+    let socket = farm.testbed.path().join("status");
     let mut command = farm.command("node0.dpu", "xgvmi-sp");
     command.args([
         "--listen",
@@ -488,7 +488,7 @@ fn hostile(world: &World) -> Result<()> {
 /// Peers that do not have the secret.
 fn without_secret(world: &World) -> Result<()> {
     let mut farm = Farm::new(world, "stock", 1)?;
-    let secret = farm.room.path().join("secret");
+    let secret = farm.testbed.path().join("secret");
     fs::write(&secret, "a secret of the test\n")?;
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
     let mut command = farm.command("node0.dpu", "xgvmi-sp");

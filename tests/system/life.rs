@@ -2,7 +2,7 @@
 
 use crate::harness::Case;
 use crate::offload::{Farm, fail, succeed};
-use crate::world::{LIMIT, Room, World};
+use crate::world::{LIMIT, Testbed, World};
 use anyhow::{Result, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -65,7 +65,7 @@ fn drain(world: &World) -> Result<()> {
 
 /// A job that runs keeps its connections; new jobs may use the new secret, and for a while the old one.
 fn reload(world: &World) -> Result<()> {
-    let place = Room::new(world)?;
+    let place = Testbed::new(world)?;
     let write = |name: &str, text: &str| -> Result<String> {
         let path = place.path().join(name);
         fs::write(&path, text)?;

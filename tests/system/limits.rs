@@ -2,7 +2,7 @@
 
 use crate::agent::Agent;
 use crate::harness::Case;
-use crate::world::{Room, World};
+use crate::world::{Testbed, World};
 use anyhow::{Result, ensure};
 
 const FUNCTION: &str = "node0.host";
@@ -71,8 +71,8 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn full(world: &World, row: &Limit) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, FUNCTION)?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, FUNCTION)?;
     agent.memory(0, 4096, "w")?;
     let answer = agent.tell(&format!("make {} {}", row.kind, row.most + 1))?;
     let (made, errno): (u64, i32) = (answer.value("made")?, answer.value("errno")?);
@@ -84,7 +84,7 @@ fn full(world: &World, row: &Limit) -> Result<()> {
         answer.value::<u32>("again")? == 1,
         "one that goes makes no room"
     );
-    let counted = room.refusals(FUNCTION, "table_full")?;
+    let counted = testbed.refusals(FUNCTION, "table_full")?;
     ensure!(counted == 1, "counted {counted} times");
     Ok(())
 }
@@ -93,19 +93,19 @@ fn full(world: &World, row: &Limit) -> Result<()> {
 fn memory(world: &World) -> Result<()> {
     const MKEYS: u64 = 4096;
     const BYTES_MAX: u64 = 64 << 20;
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let mut agents = Vec::new();
     for node in 0..4 {
         for side in ["host", "dpu"] {
             let function = format!("node{node}.{side}");
-            let mut agent = Agent::start_with(&room, &["--nodes", "4"], &function)?;
+            let mut agent = Agent::start_with(&testbed, &["--nodes", "4"], &function)?;
             let answer = agent.tell(&format!("make mkey {MKEYS}"))?;
             let made: u64 = answer.value("made")?;
             ensure!(made == MKEYS, "{function} has {made}");
             agents.push(agent);
         }
     }
-    let bytes = room.device_bytes()?;
+    let bytes = testbed.device_bytes()?;
     ensure!(bytes <= BYTES_MAX, "{bytes} bytes");
     Ok(())
 }

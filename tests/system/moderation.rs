@@ -4,7 +4,7 @@
 
 use crate::harness::Case;
 use crate::ports::{Party, TOPOLOGY_ONE};
-use crate::world::{Room, World};
+use crate::world::{Testbed, World};
 use anyhow::{Result, ensure};
 
 /// Moderation time in microseconds, the device's maximum. No timed event arrives earlier.
@@ -22,8 +22,8 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A process whose queue pair 0 is connected to itself.
-fn alone(room: &Room<'_>) -> Result<Party> {
-    let mut party = Party::start(room, TOPOLOGY_ONE, "node0.host")?;
+fn alone(testbed: &Testbed<'_>) -> Result<Party> {
+    let mut party = Party::start(testbed, TOPOLOGY_ONE, "node0.host")?;
     let (qpn, port) = (party.qp(0, "rc", 1)?, party.port(1)?);
     party.connect(0, qpn, &port)?;
     Ok(party)
@@ -55,8 +55,8 @@ fn drained(party: &mut Party, expect: u64) -> Result<()> {
 }
 
 fn by_verbs(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut party = alone(&room)?;
+    let testbed = Testbed::new(world)?;
+    let mut party = alone(&testbed)?;
     ensure!(
         (party.caps.count, party.caps.period) == (65_535, PERIOD_US),
         "{:?}",
@@ -87,7 +87,7 @@ fn by_verbs(world: &World) -> Result<()> {
     party
         .ask(&format!("moderate 1 {}", PERIOD_US + 1))?
         .expect_start("error ibv_modify_cq: Invalid argument")?;
-    let changes = room.commands("node0.host", "modify_cq")?;
+    let changes = testbed.commands("node0.host", "modify_cq")?;
     ensure!(changes == 4, "{changes} changes counted");
     Ok(())
 }
@@ -95,8 +95,8 @@ fn by_verbs(world: &World) -> Result<()> {
 fn by_command(world: &World) -> Result<()> {
     const PERIOD: u64 = 1;
     const BOTH: u64 = 3;
-    let room = Room::new(world)?;
-    let mut party = alone(&room)?;
+    let testbed = Testbed::new(world)?;
+    let mut party = alone(&testbed)?;
     party.tell(&format!("modify {BOTH} {COUNT} {PERIOD_US}"))?;
     ensure!(events_after(&mut party, COUNT)? == 1, "by count");
     drained(&mut party, COUNT)?;
@@ -120,10 +120,10 @@ fn by_command(world: &World) -> Result<()> {
 /// The process that wrote the completions has died before their event is due. The event still
 /// arrives.
 fn after_a_death(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut party = Party::start(&room, TOPOLOGY_ONE, "node0.host")?;
+    let testbed = Testbed::new(world)?;
+    let mut party = Party::start(&testbed, TOPOLOGY_ONE, "node0.host")?;
     for round in 0..5 {
-        let mut sender = Party::start(&room, TOPOLOGY_ONE, "node1.host")?;
+        let mut sender = Party::start(&testbed, TOPOLOGY_ONE, "node1.host")?;
         party.pair(&mut sender, 0, (1, 1))?;
         party.tell(&format!("moderate {COUNT} {PERIOD_US}"))?;
         party.tell("receive 0 2")?;
@@ -139,8 +139,8 @@ fn after_a_death(world: &World) -> Result<()> {
 
 fn resized(world: &World) -> Result<()> {
     const LOG: u64 = 9;
-    let room = Room::new(world)?;
-    let mut party = alone(&room)?;
+    let testbed = Testbed::new(world)?;
+    let mut party = alone(&testbed)?;
     let before: u64 = party.tell("query")?.value("produced")?;
     party.tell(&format!("resize {LOG}"))?;
     let state = party.tell("query")?;

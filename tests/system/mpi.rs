@@ -3,7 +3,7 @@
 use crate::harness::Case;
 use crate::offload::{Farm, Process};
 use crate::process;
-use crate::world::{LIMIT, Room, World, succeed};
+use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::process::Command;
@@ -34,14 +34,19 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// The launcher with two ranks on the host of each of two nodes.
-fn over_device(world: &World, room: &Room<'_>, program: &str, options: &str) -> Result<Command> {
-    placed(world, room, program, |_| Ok(options.to_owned()))
+fn over_device(
+    world: &World,
+    testbed: &Testbed<'_>,
+    program: &str,
+    options: &str,
+) -> Result<Command> {
+    placed(world, testbed, program, |_| Ok(options.to_owned()))
 }
 
 /// The same, with options for each node.
 fn placed(
     world: &World,
-    room: &Room<'_>,
+    testbed: &Testbed<'_>,
     program: &str,
     options: impl Fn(u32) -> Result<String>,
 ) -> Result<Command> {
@@ -50,7 +55,7 @@ fn placed(
         if node > 0 {
             command.arg(":");
         }
-        let placed = room.command(&format!("node{node}.host"), world.built(program));
+        let placed = testbed.command(&format!("node{node}.host"), world.built(program));
         command
             .args(["-np", "2"])
             .arg(placed.get_program())
@@ -70,9 +75,9 @@ fn placed(
 
 /// A run over the device that compares every byte, at four sizes.
 fn measured(world: &World, program: &str, options: &str) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let options = format!("-m 2048:16384 -i 5 -x 1 -c -u 1 {options}");
-    let output = succeed(&mut over_device(world, &room, program, &options)?)?;
+    let output = succeed(&mut over_device(world, &testbed, program, &options)?)?;
     let rows: Vec<Vec<&str>> = table(&output);
     ensure!(rows.len() == 4, "not four sizes:\n{output}");
     for (row, size) in rows.iter().zip(["2048", "4096", "8192", "16384"]) {
@@ -87,7 +92,7 @@ fn measured(world: &World, program: &str, options: &str) -> Result<()> {
         }
     }
     // Blocks to the other node use the device, whichever transport UCX selects.
-    let moved = room.executed("send")? + room.executed("rdma_read")?;
+    let moved = testbed.executed("send")? + testbed.executed("rdma_read")?;
     ensure!(moved > 0, "the device executed nothing");
     Ok(())
 }
@@ -212,7 +217,7 @@ fn by_services(
     scheme: &str,
     options: &str,
 ) -> Result<Command> {
-    let mut command = placed(world, &farm.room, program, |node| {
+    let mut command = placed(world, &farm.testbed, program, |node| {
         Ok(format!(
             "--backend offload --scheme {scheme} --sp {} --node n{node} --barrier sleep {options}",
             farm.addresses(node)?
@@ -229,7 +234,7 @@ fn offloaded(world: &World, scheme: &'static str) -> Result<()> {
     let farm = Farm::new(world, scheme, 1)?;
     let place = tempfile::tempdir()?;
     let json = place.path().join("run.json");
-    let counters = farm.room.emulator_command("stats");
+    let counters = farm.testbed.emulator_command("stats");
     let words: Vec<_> = std::iter::once(counters.get_program())
         .chain(counters.get_args())
         .map(|word| word.to_string_lossy())
@@ -310,8 +315,8 @@ fn overlap(world: &World) -> Result<()> {
 
 /// No service listens there: one error, and no rank waits.
 fn service_missing(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut command = placed(world, &room, "osu_alltoallv", |node| {
+    let testbed = Testbed::new(world)?;
+    let mut command = placed(world, &testbed, "osu_alltoallv", |node| {
         Ok(format!(
             "--backend offload --scheme stock --sp 127.0.0.1:1 --node n{node} --connect-limit-s 2"
         ))

@@ -4,7 +4,7 @@
 
 use crate::harness::Case;
 use crate::process::{self, Collected, Group};
-use crate::world::{LIMIT, Room, World, free_port};
+use crate::world::{LIMIT, Testbed, World, free_port};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -46,7 +46,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// SPs on both nodes, and the data to start ranks.
 pub(crate) struct Farm<'a> {
     world: &'a World,
-    pub(crate) room: Room<'a>,
+    pub(crate) testbed: Testbed<'a>,
     scheme: &'static str,
     /// SPs per node.
     pub(crate) services: Vec<Vec<Process>>,
@@ -77,7 +77,7 @@ impl<'a> Farm<'a> {
     ) -> Result<Self> {
         let mut farm = Self {
             world,
-            room: Room::new(world)?,
+            testbed: Testbed::new(world)?,
             scheme,
             services: Vec::new(),
         };
@@ -100,7 +100,7 @@ impl<'a> Farm<'a> {
     /// One of the project's programs, in this farm's scheme.
     pub(crate) fn command(&self, function: &str, program: &str) -> Command {
         let path: PathBuf = self.world.built(program);
-        let mut command = self.room.ucx_command(function, &path.to_string_lossy());
+        let mut command = self.testbed.ucx_command(function, &path.to_string_lossy());
         command.env("UCX_TLS", "rc_x,self");
         command.env("UCX_NET_DEVICES", "mlx5_0:1");
         if self.scheme == "xgvmi" {
@@ -156,7 +156,7 @@ impl<'a> Farm<'a> {
 
     fn commands(&self, kind: &str) -> Result<u64> {
         let functions = ["node0.host", "node0.dpu", "node1.host", "node1.dpu"];
-        let counts = functions.map(|function| self.room.commands(function, kind));
+        let counts = functions.map(|function| self.testbed.commands(function, kind));
         counts.into_iter().sum()
     }
 }
@@ -302,7 +302,7 @@ fn steady_state(world: &World) -> Result<()> {
         ];
         succeed(farm.job(2, &options, |_, _| ())?)?;
         ensure!(
-            farm.room.executed("umr_bind")? >= rounds.parse::<u64>()? * 8,
+            farm.testbed.executed("umr_bind")? >= rounds.parse::<u64>()? * 8,
             "the pool has bound nothing"
         );
         KINDS.iter().map(|kind| farm.commands(kind)).collect()
@@ -329,7 +329,7 @@ fn kept_buffers(world: &World) -> Result<()> {
     let ranks = farm.job(1, &options, |_, _| ())?;
     let verified = succeed(ranks)?;
     ensure!(verified == 2 * 10 * 2 * 20000, "{verified} bytes verified");
-    let bound = farm.room.executed("umr_bind")?;
+    let bound = farm.testbed.executed("umr_bind")?;
     // Plus the registrations for the services' greetings.
     ensure!(bound == 6, "{bound} binds for three buffers of two ranks");
     Ok(())
@@ -462,7 +462,7 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
 
 /// With a secret, only ranks with the secret are served.
 fn secret(world: &World) -> Result<()> {
-    let place = Room::new(world)?;
+    let place = Testbed::new(world)?;
     let file = |name: &str, text: &str| -> Result<String> {
         let path = place.path().join(name);
         fs::write(&path, text)?;

@@ -2,7 +2,7 @@
 
 use crate::agent::compile;
 use crate::harness::Case;
-use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use crate::world::{Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Result, ensure};
 use std::process::Command;
 
@@ -94,18 +94,18 @@ pub(crate) fn cases() -> Vec<Case> {
 /// If a forked child rings its parent's queues, the device serves it in each mode, where an adapter
 /// can see the request.
 fn fork(world: &World, mode: &str) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut command = room.command("node0.host", compile("fork_poster")?);
+    let testbed = Testbed::new(world)?;
+    let mut command = testbed.command("node0.host", compile("fork_poster")?);
     let said = succeed(command.env(POLLING.0, mode))?;
     ensure!(said.trim() == "ok 20", "{said}");
     Ok(())
 }
 
 fn verbs(world: &World, row: &Program) -> Result<()> {
-    let room = Room::new(world)?;
-    let run = |function: &str| room.command(function, world.verbs_tool(row.tool));
-    pair(&room, row.options, run)?;
-    let arms = room.total("cq_arms")?;
+    let testbed = Testbed::new(world)?;
+    let run = |function: &str| testbed.command(function, world.verbs_tool(row.tool));
+    pair(&testbed, row.options, run)?;
+    let arms = testbed.total("cq_arms")?;
     ensure!(
         (arms > 0) == row.arms,
         "{}: {arms} arms of completion queues",
@@ -115,18 +115,18 @@ fn verbs(world: &World, row: &Program) -> Result<()> {
 }
 
 fn ucx(world: &World, transports: &str, options: &[&str]) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let run = |function: &str| {
-        let mut command = room.ucx_command(function, "ucx_perftest");
+        let mut command = testbed.ucx_command(function, "ucx_perftest");
         command
             .env("UCX_TLS", transports)
             .env("UCX_NET_DEVICES", "mlx5_0:1");
         command
     };
-    pair(&room, options, run)
+    pair(&testbed, options, run)
 }
 
-fn pair(room: &Room<'_>, options: &[&str], command: impl Fn(&str) -> Command) -> Result<()> {
+fn pair(testbed: &Testbed<'_>, options: &[&str], command: impl Fn(&str) -> Command) -> Result<()> {
     let port = free_port()?;
     let run = |function: &str| {
         let mut command = command(function);
@@ -136,7 +136,7 @@ fn pair(room: &Room<'_>, options: &[&str], command: impl Fn(&str) -> Command) ->
     };
     let (mut server, mut client) = (run("node0.host"), run("node1.host"));
     succeed_pair(&mut server, client.arg("127.0.0.1"), port)?;
-    let (traps, doorbells) = (room.total("traps")?, room.total("doorbells")?);
+    let (traps, doorbells) = (testbed.total("traps")?, testbed.total("doorbells")?);
     ensure!(traps == 0, "{traps} stores trapped");
     ensure!(doorbells > 0, "nothing was posted");
     Ok(())

@@ -3,7 +3,7 @@
 
 use crate::harness::{Case, Outcome};
 use crate::process;
-use crate::world::{LIMIT, Room, World, free_port, succeed, succeed_pair};
+use crate::world::{LIMIT, Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -77,8 +77,12 @@ const FAULTS: &[(&str, &str)] = &[
 /// program.
 fn faults(world: &World) -> Result<()> {
     let program = world.example("device_faults");
-    let room = Room::new(world)?;
-    let list = succeed(room.command("node0.host,node0.dpu", &program).arg("--list"))?;
+    let testbed = Testbed::new(world)?;
+    let list = succeed(
+        testbed
+            .command("node0.host,node0.dpu", &program)
+            .arg("--list"),
+    )?;
     let known: Vec<&str> = FAULTS.iter().map(|(name, _)| *name).collect();
     let listed: Vec<&str> = list.lines().filter(|line| !line.is_empty()).collect();
     ensure!(
@@ -87,7 +91,7 @@ fn faults(world: &World) -> Result<()> {
     );
     for (name, rules) in FAULTS {
         for mode in ["strict", "batched", "chained"] {
-            let mut command = room.command("node0.host,node0.dpu", &program);
+            let mut command = testbed.command("node0.host,node0.dpu", &program);
             command.args(["mlx5_0", "mlx5_1", name, mode]);
             let output = succeed(command.env("BFEMU_FAULTS", rules))?;
             ensure!(output.ends_with("ok\n"), "{name}, {mode}:\n{output}");
@@ -99,9 +103,9 @@ fn faults(world: &World) -> Result<()> {
 /// Memory registered through its dma-buf, if kernel and device support it.
 fn dma_buf(world: &World) -> Result<Outcome> {
     const CANNOT: i32 = 77;
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = world.example("dma_buf");
-    let mut command = room.command("node0.host,node0.dpu", program);
+    let mut command = testbed.command("node0.host,node0.dpu", program);
     let done = process::run(command.args(["mlx5_0", "mlx5_1"]), LIMIT)?;
     if done.status.code() == Some(CANNOT) {
         return Ok(Outcome::Skipped(done.output.trim().to_owned()));
@@ -112,15 +116,18 @@ fn dma_buf(world: &World) -> Result<Outcome> {
 
 /// If an exporter dies, its importer soon gets an error and does not hang.
 fn exporter_vanishes(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = world.example("export_verbs");
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");
     let ended = succeed_pair(
-        room.command("node0.host", &program)
+        testbed
+            .command("node0.host", &program)
             .args(["host", &address, "--rounds", "10", "--bytes", "65536"])
             .env("BFEMU_FAULTS", "node0.host request umr_bind nth 4 vanish"),
-        room.command("node0.dpu", &program).args(["dpu", &address]),
+        testbed
+            .command("node0.dpu", &program)
+            .args(["dpu", &address]),
         port,
     );
     let Err(both) = ended.map_err(|error| format!("{error:#}")) else {
@@ -143,10 +150,11 @@ fn exporter_vanishes(world: &World) -> Result<()> {
 
 /// All requirements of the pool on its device, with both functions of a node in one process.
 fn device_check(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = world.example("device_check");
     let output = succeed(
-        room.command("node0.host,node0.dpu", program)
+        testbed
+            .command("node0.host,node0.dpu", program)
             .args(["mlx5_0", "mlx5_1"]),
     )?;
     let passed = output
@@ -165,16 +173,19 @@ fn device_check(world: &World) -> Result<()> {
 fn export_verbs(world: &World) -> Result<()> {
     const ROUNDS: u64 = 10;
     const BYTES: u64 = 65536;
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = world.example("export_verbs");
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");
     let (host, dpu) = succeed_pair(
-        room.command("node0.host", &program)
+        testbed
+            .command("node0.host", &program)
             .args(["host", &address])
             .args(["--rounds", &ROUNDS.to_string()])
             .args(["--bytes", &BYTES.to_string()]),
-        room.command("node0.dpu", &program).args(["dpu", &address]),
+        testbed
+            .command("node0.dpu", &program)
+            .args(["dpu", &address]),
         port,
     )?;
     let verified = count_before(&dpu, " bytes verified")?;
@@ -183,13 +194,16 @@ fn export_verbs(world: &World) -> Result<()> {
         "{verified} bytes verified:\n{dpu}"
     );
     let created = count_before(&dpu, " aliases created")?;
-    let keys = room.commands("node0.host", "create_mkey")?;
+    let keys = testbed.commands("node0.host", "create_mkey")?;
     ensure!(
         created < ROUNDS && keys < ROUNDS,
         "{keys} keys and {created} aliases for {ROUNDS} exports:\n{host}\n{dpu}"
     );
     // From the device's own count, which the programs cannot influence.
-    let (bound, released) = (room.executed("umr_bind")?, room.executed("umr_invalidate")?);
+    let (bound, released) = (
+        testbed.executed("umr_bind")?,
+        testbed.executed("umr_invalidate")?,
+    );
     ensure!(
         bound >= ROUNDS && released >= ROUNDS,
         "{bound} binds and {released} invalidations for {ROUNDS} exports:\n{host}\n{dpu}"

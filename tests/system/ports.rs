@@ -4,7 +4,7 @@
 use crate::agent::{Answer, compile, compile_with};
 use crate::harness::Case;
 use crate::talk::Talk;
-use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use crate::world::{Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -58,8 +58,8 @@ pub(crate) struct Port {
 }
 
 impl Party {
-    pub(crate) fn start(room: &Room<'_>, options: &[&str], function: &str) -> Result<Self> {
-        let talk = Talk::start(&mut room.command_with(options, function, program()?))?;
+    pub(crate) fn start(testbed: &Testbed<'_>, options: &[&str], function: &str) -> Result<Self> {
+        let talk = Talk::start(&mut testbed.command_with(options, function, program()?))?;
         let mut party = Self {
             name: function.to_owned(),
             talk,
@@ -196,8 +196,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// A function with one port has no second one.
 fn one_port(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut party = Party::start(&room, TOPOLOGY_ONE, HOST)?;
+    let testbed = Testbed::new(world)?;
+    let mut party = Party::start(&testbed, TOPOLOGY_ONE, HOST)?;
     ensure!(party.caps.ports == 1, "{:?}", party.caps);
     ensure!(party.port(1)?.state == ACTIVE, "it is not active");
     party.ask("port 2")?.expect_refusal()?;
@@ -205,8 +205,8 @@ fn one_port(world: &World) -> Result<()> {
 }
 
 fn two_are_seen(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut party = Party::start(&room, TOPOLOGY_TWO, HOST)?;
+    let testbed = Testbed::new(world)?;
+    let mut party = Party::start(&testbed, TOPOLOGY_TWO, HOST)?;
     ensure!(party.caps.ports == 2, "{:?}", party.caps);
     let (one, two) = (party.port(1)?, party.port(2)?);
     ensure!(
@@ -219,7 +219,7 @@ fn two_are_seen(world: &World) -> Result<()> {
     party.ask("port 3")?.expect_refusal()?;
     party.ask("qp 0 rc 3")?.expect_refusal()?;
     let tool = world.verbs_tool("ibv_devinfo");
-    let shown = succeed(&mut room.command_with(TOPOLOGY_TWO, HOST, tool))?;
+    let shown = succeed(&mut testbed.command_with(TOPOLOGY_TWO, HOST, tool))?;
     for line in ["phys_port_cnt:\t\t\t2", "port:\t1", "port:\t2"] {
         ensure!(
             shown.contains(line),
@@ -231,9 +231,9 @@ fn two_are_seen(world: &World) -> Result<()> {
 
 /// Bytes arrive over each pair of ports, by LID and by GID.
 fn each_way(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
-    let mut to = Party::start(&room, TOPOLOGY_TWO, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut from = Party::start(&testbed, TOPOLOGY_TWO, HOST)?;
+    let mut to = Party::start(&testbed, TOPOLOGY_TWO, FAR)?;
     for (slot, (out, into)) in [(1, 1), (1, 2), (2, 1), (2, 2)].into_iter().enumerate() {
         for by_gid in [false, true] {
             let slot = 2 * u32::try_from(slot)? + u32::from(by_gid);
@@ -253,9 +253,9 @@ fn each_way(world: &World) -> Result<()> {
 
 /// A queue pair does not receive through another port than its own.
 fn other_port(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
-    let mut to = Party::start(&room, TOPOLOGY_TWO, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut from = Party::start(&testbed, TOPOLOGY_TWO, HOST)?;
+    let mut to = Party::start(&testbed, TOPOLOGY_TWO, FAR)?;
     let (own, others) = (from.qp(0, "rc", 1)?, to.qp(0, "rc", 1)?);
     let (here, wrong) = (from.port(1)?, to.port(2)?);
     from.connect(0, others, &wrong)?;
@@ -270,9 +270,9 @@ fn other_port(world: &World) -> Result<()> {
 }
 
 fn datagrams(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
-    let mut to = Party::start(&room, TOPOLOGY_TWO, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut from = Party::start(&testbed, TOPOLOGY_TWO, HOST)?;
+    let mut to = Party::start(&testbed, TOPOLOGY_TWO, FAR)?;
     from.qp(0, "ud", 2)?;
     let qpn = to.qp(0, "ud", 2)?;
     for party in [&mut from, &mut to] {
@@ -290,7 +290,7 @@ fn datagrams(world: &World) -> Result<()> {
     ensure!((status, slid) == (SUCCESS, own.lid), "{status} from {slid}");
     let more: u64 = to.tell("drain")?.value("read")?;
     ensure!(more == 0, "the other port's datagram came too");
-    let dropped = room.refusals(HOST, "dropped")?;
+    let dropped = testbed.refusals(HOST, "dropped")?;
     ensure!(dropped == 1, "{dropped} dropped");
     Ok(())
 }
@@ -298,12 +298,12 @@ fn datagrams(world: &World) -> Result<()> {
 /// All users of the function get the event, with the right port.
 fn events(world: &World) -> Result<()> {
     const COOKIE: u64 = 4711;
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let mut parties = [
-        Party::start(&room, TOPOLOGY_TWO, HOST)?,
-        Party::start(&room, TOPOLOGY_TWO, HOST)?,
+        Party::start(&testbed, TOPOLOGY_TWO, HOST)?,
+        Party::start(&testbed, TOPOLOGY_TWO, HOST)?,
     ];
-    let mut far = Party::start(&room, TOPOLOGY_TWO, FAR)?;
+    let mut far = Party::start(&testbed, TOPOLOGY_TWO, FAR)?;
     parties[1].tell(&format!("subscribe {COOKIE}"))?;
     // A change; the verbs event; the subtype of the device's event, if any; the resulting state.
     let table: &[(&str, u64, Option<u64>, u64)] = &[
@@ -317,7 +317,7 @@ fn events(world: &World) -> Result<()> {
         ("client-reregister", 17, Some(9), ACTIVE),
     ];
     for (change, event, subtype, state) in table {
-        set(&room, HOST, 2, change)?;
+        set(&testbed, HOST, 2, change)?;
         for party in &mut parties {
             let told = party.tell("async")?;
             let told: (u64, u64) = (told.value("event")?, told.value("port")?);
@@ -335,7 +335,7 @@ fn events(world: &World) -> Result<()> {
             ];
             ensure!(told == [COOKIE, 9, *subtype, 2], "{change}: {told:?}");
         }
-        let shown = room.path().join(format!(
+        let shown = testbed.path().join(format!(
             "state/views/{HOST}/sys/class/infiniband/mlx5_0/ports/2/state"
         ));
         let shown = std::fs::read_to_string(shown)?;
@@ -346,32 +346,32 @@ fn events(world: &World) -> Result<()> {
     }
     // A node's name means all its functions. A change to the current state causes no event.
     for _ in 0..2 {
-        set(&room, "node1", 1, "down")?;
+        set(&testbed, "node1", 1, "down")?;
     }
-    set(&room, "node1", 1, "up")?;
+    set(&testbed, "node1", 1, "up")?;
     let told = [far.tell("async")?, far.tell("async")?]
         .iter()
         .map(|told| told.value::<u64>("event"))
         .collect::<Result<Vec<_>>>()?;
     ensure!(told == [10, 9], "{told:?}");
     // A process that starts later sees the current state.
-    set(&room, HOST, 1, "down")?;
-    let state = Party::start(&room, TOPOLOGY_TWO, HOST)?.port(1)?.state;
+    set(&testbed, HOST, 1, "down")?;
+    let state = Party::start(&testbed, TOPOLOGY_TWO, HOST)?.port(1)?.state;
     ensure!(state == 1, "a later process sees state {state}");
     Ok(())
 }
 
 /// Requests on a port that is down retry, and continue when it comes up.
 fn up_in_time(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
-    let mut to = Party::start(&room, TOPOLOGY_TWO, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut from = Party::start(&testbed, TOPOLOGY_TWO, HOST)?;
+    let mut to = Party::start(&testbed, TOPOLOGY_TWO, FAR)?;
     // Four seconds per try, eight tries: longer than the commands in between.
     from.patience = (20, 7);
     from.pair(&mut to, 0, (2, 2))?;
     from.pair(&mut to, 1, (1, 1))?;
     for who in [HOST, FAR] {
-        set(&room, who, 2, "down")?;
+        set(&testbed, who, 2, "down")?;
         from.put(77)?;
         from.post_to(&to, 0)?;
         // The other port continues to transmit.
@@ -382,7 +382,7 @@ fn up_in_time(world: &World) -> Result<()> {
         );
         let early: u64 = from.tell("drain")?.value("read")?;
         ensure!(early == 0, "{who}: it completed over a port that is down");
-        set(&room, who, 2, "up")?;
+        set(&testbed, who, 2, "up")?;
         let status: u64 = from.tell("poll")?.value("wc")?;
         ensure!(status == SUCCESS, "{who}: status {status} when it came up");
     }
@@ -390,30 +390,30 @@ fn up_in_time(world: &World) -> Result<()> {
 }
 
 fn down_for_good(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut from = Party::start(&room, TOPOLOGY_TWO, HOST)?;
-    let mut to = Party::start(&room, TOPOLOGY_TWO, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut from = Party::start(&testbed, TOPOLOGY_TWO, HOST)?;
+    let mut to = Party::start(&testbed, TOPOLOGY_TWO, FAR)?;
     // 8 microseconds, once more.
     from.patience = (1, 1);
     from.pair(&mut to, 0, (1, 2))?;
     from.qp(1, "ud", 1)?;
     from.tell("ready 1")?;
-    set(&room, FAR, 2, "init")?;
+    set(&testbed, FAR, 2, "init")?;
     let status = from.write_to(&mut to, 0)?;
     ensure!(status == RETRY_EXCEEDED, "status {status}");
     let there = to.port(2)?;
     from.tell(&format!("datagram 1 {} 1", there.lid))?;
     let status: u64 = from.tell("poll")?.value("wc")?;
     ensure!(status == SUCCESS, "a datagram is sent anyway: {status}");
-    let dropped = room.refusals(HOST, "dropped")?;
+    let dropped = testbed.refusals(HOST, "dropped")?;
     ensure!(dropped == 1, "{dropped} dropped");
     Ok(())
 }
 
 /// Triggers a port change.
-fn set(room: &Room<'_>, function: &str, port: u8, change: &str) -> Result<()> {
+fn set(testbed: &Testbed<'_>, function: &str, port: u8, change: &str) -> Result<()> {
     let port = port.to_string();
-    let mut command = room.emulator_command("port");
+    let mut command = testbed.emulator_command("port");
     succeed(command.args([function, port.as_str(), change])).map(drop)
 }
 
@@ -448,13 +448,13 @@ fn both_by_ucx(world: &World) -> Result<()> {
 
 /// Two programs that use all UCP operations. Returns the lanes that both had.
 fn ucx(world: &World, tls: &str, devices: &str, more: &[(&str, &str)]) -> Result<Vec<String>> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let port = free_port()?;
     let include = world.ucx_include.as_os_str();
     let program = compile_with("ucp_pair", &["-isystem".as_ref(), include, "-ldl".as_ref()])?;
     let library = world.ucx_lib.join("libucp.so.0");
     let command = |function: &str| {
-        let mut command = room.ucx_command_with(TOPOLOGY_TWO, function, &program);
+        let mut command = testbed.ucx_command_with(TOPOLOGY_TWO, function, &program);
         command
             .env("UCX_TLS", tls)
             .env("UCX_NET_DEVICES", devices)

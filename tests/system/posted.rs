@@ -7,7 +7,7 @@ mod decode;
 
 use crate::harness::Case;
 use crate::process;
-use crate::world::{LIMIT, Room, World, succeed};
+use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context as _, Result, bail, ensure};
 use decode::{Command, Completion, Translation, Umr, mask};
 use serde_json::Value;
@@ -49,13 +49,13 @@ struct Seen {
 }
 
 fn posted(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     // A device to trace.
-    succeed(&mut room.command("node0.host", "true"))?;
-    process::stdout(room.emulator_command("trace").arg("--on"), LIMIT)?;
-    let mut command = room.command("node0.host,node0.dpu", world.example("device_check"));
+    succeed(&mut testbed.command("node0.host", "true"))?;
+    process::stdout(testbed.emulator_command("trace").arg("--on"), LIMIT)?;
+    let mut command = testbed.command("node0.host,node0.dpu", world.example("device_check"));
     succeed(command.args(["mlx5_0", "mlx5_1"]).args(CHECKS))?;
-    let text = process::stdout(room.emulator_command("trace").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator_command("trace").arg("--json"), LIMIT)?;
     let mut seen = Seen::default();
     for (kind, bytes) in messages(&text)? {
         let shown = || format!("{kind} of {bytes:02x?}");

@@ -3,7 +3,7 @@
 use crate::agent::compile_with;
 use crate::harness::{Case, Outcome};
 use crate::process;
-use crate::world::{LIMIT, Room, World, succeed};
+use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context, Result, ensure};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -25,7 +25,7 @@ fn setuid_program(world: &World) -> Result<Outcome> {
         ));
     }
     let program = compile_with::<&str>("privileged", &[])?;
-    // Not in the room, whose file system may pass the bit over.
+    // Not in the state directory, whose file system may pass the bit over.
     let place = tempfile::tempdir()?;
     let privileged = place.path().join("privileged");
     std::fs::copy(&program, &privileged).context("copying the program")?;
@@ -33,8 +33,8 @@ fn setuid_program(world: &World) -> Result<Outcome> {
     chown(&privileged, Some(OWNER), Some(OWNER)).context("giving the program away")?;
     set_permissions(&privileged, Permissions::from_mode(0o4755))?;
 
-    let room = Room::new(world)?;
-    let with = succeed(&mut room.command("node0.host", &program))?;
+    let testbed = Testbed::new(world)?;
+    let with = succeed(&mut testbed.command("node0.host", &program))?;
     ensure!(
         with.trim() == "secure=0 uid=0 euid=0 library=1 device=1",
         "an ordinary program has the device: {with}"
@@ -51,7 +51,7 @@ fn setuid_program(world: &World) -> Result<Outcome> {
         place.path().display(),
         without.output
     );
-    let with = as_user(&mut room.command("node0.host", &program))?;
+    let with = as_user(&mut testbed.command("node0.host", &program))?;
     ensure!(
         with.ok() && with.output == without.output,
         "beneath the emulator: {}\n{}\nwithout it: {}",

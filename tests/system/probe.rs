@@ -3,7 +3,7 @@
 
 use crate::harness::Case;
 use crate::process;
-use crate::world::{LIMIT, Room, World, free_port, succeed_pair};
+use crate::world::{LIMIT, Testbed, World, free_port, succeed_pair};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -42,13 +42,13 @@ fn read(file: &Path) -> Result<Value> {
 
 /// Host and DPU in two processes, as on two machines.
 fn host_and_dpu(world: &World, link: &str) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");
-    let file = room.path().join("probe.json");
+    let file = testbed.path().join("probe.json");
     let program = world.program("xgvmi");
     let start = |function: &str| {
-        let mut command = room.command_with(&options(link), function, &program);
+        let mut command = testbed.command_with(&options(link), function, &program);
         command.arg("probe");
         command
     };
@@ -94,8 +94,8 @@ fn host_and_dpu(world: &World, link: &str) -> Result<()> {
         ("node0.dpu", "create_alias", "destroy_alias"),
     ] {
         let (made, gone) = (
-            room.commands(function, made)?,
-            room.commands(function, gone)?,
+            testbed.commands(function, made)?,
+            testbed.commands(function, gone)?,
         );
         ensure!(
             made == gone && made > 50,
@@ -107,9 +107,9 @@ fn host_and_dpu(world: &World, link: &str) -> Result<()> {
 
 /// Runs a probe of the host's function under fault rules. Returns its report and whether it found all well.
 fn under(world: &World, rules: &str) -> Result<(Value, bool)> {
-    let room = Room::new(world)?;
-    let file = room.path().join("probe.json");
-    let mut command = room.command("node0.host", world.program("xgvmi"));
+    let testbed = Testbed::new(world)?;
+    let file = testbed.path().join("probe.json");
+    let mut command = testbed.command("node0.host", world.program("xgvmi"));
     command
         .args([
             "probe",
@@ -172,9 +172,9 @@ fn failing_proof(world: &World) -> Result<()> {
 
 /// A peer that is absent, silent, of another protocol or of another version ends the probe with a line that says so.
 fn bad_peers(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let probe = |address: &str| -> Result<(bool, String)> {
-        let mut command: Command = room.command("node0.host", world.program("xgvmi"));
+        let mut command: Command = testbed.command("node0.host", world.program("xgvmi"));
         command.args(["probe", "--limit", "0", "--sizes", "16K", "--peer", address]);
         let done = process::run(&mut command, LIMIT)?;
         Ok((done.ok(), done.output))

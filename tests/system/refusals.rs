@@ -3,7 +3,7 @@
 
 use crate::agent::{Agent, Memory, Wc, connect};
 use crate::harness::Case;
-use crate::world::{Room, World};
+use crate::world::{Testbed, World};
 use anyhow::{Result, ensure};
 
 const SIZE: u64 = 64 * 1024;
@@ -168,14 +168,14 @@ const RULES: &[(&str, Rule)] = &[
 pub(crate) fn cases() -> Vec<Case> {
     let by_row = |row: &'static Row| {
         Case::new(row.name, move |world: &World| {
-            let room = Room::new(world)?;
-            refused(&mut Scene::set(&room, row.rights)?, row)
+            let testbed = Testbed::new(world)?;
+            refused(&mut Scene::set(&testbed, row.rights)?, row)
         })
     };
     let by_rule = |&(name, rule): &(&'static str, Rule)| {
         Case::new(name, move |world: &World| {
-            let room = Room::new(world)?;
-            rule(&mut Scene::set(&room, "wRWA")?)
+            let testbed = Testbed::new(world)?;
+            rule(&mut Scene::set(&testbed, "wRWA")?)
         })
     };
     let mut cases: Vec<Case> = ROWS.iter().map(by_row).collect();
@@ -184,9 +184,9 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 impl Scene {
-    fn set(room: &Room<'_>, rights: &str) -> Result<Self> {
-        let mut asks = Agent::start(room, "node0.host")?;
-        let mut answers = Agent::start(room, "node1.host")?;
+    fn set(testbed: &Testbed<'_>, rights: &str) -> Result<Self> {
+        let mut asks = Agent::start(testbed, "node0.host")?;
+        let mut answers = Agent::start(testbed, "node1.host")?;
         let local = asks.memory(0, SIZE, "wRWA")?;
         let remote = answers.memory(0, SIZE, rights)?;
         asks.fill(0, 0, SIZE, LOCAL)?;
@@ -334,8 +334,8 @@ fn not_to_invalidate(scene: &mut Scene) -> Result<()> {
 fn overrun(scene: &mut Scene) -> Result<()> {
     const CQ_ERR: u32 = 0;
     let answer = scene.asks.tell("overrun")?;
-    let (room, read): (u32, u32) = (answer.value("room")?, answer.value("read")?);
-    is("completions", read, room)?;
+    let (capacity, read): (u32, u32) = (answer.value("room")?, answer.value("read")?);
+    is("completions", read, capacity)?;
     let event: u32 = scene.asks.tell("event")?.value("event")?;
     is("event", event, CQ_ERR)
 }

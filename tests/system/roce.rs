@@ -4,7 +4,7 @@
 use crate::agent::{Answer, compile};
 use crate::harness::Case;
 use crate::talk::Talk;
-use crate::world::{Room, World, succeed};
+use crate::world::{Testbed, World, succeed};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
 use std::process::Command;
@@ -64,8 +64,8 @@ struct Party {
 }
 
 impl Party {
-    fn start(room: &Room<'_>, options: &[&str], function: &'static str) -> Result<Self> {
-        let mut talk = Talk::start(&mut room.command_with(options, function, program()?))?;
+    fn start(testbed: &Testbed<'_>, options: &[&str], function: &'static str) -> Result<Self> {
+        let mut talk = Talk::start(&mut testbed.command_with(options, function, program()?))?;
         let line = talk.ask("open", ANSWER)?;
         let opened = Answer::new(format!("{function}: open"), line);
         opened.expect_start("ok")?;
@@ -149,8 +149,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// No LIDs, one partition key, an MTU that fits the network device's, and a table of GIDs.
 fn port_and_gids(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
     host.opened
         .expect_start("ok layer=2 lid=0 sm_lid=0 flags=1 mtu=1024 gids=16 pkeys=1 ")?;
     let rows = [
@@ -170,22 +170,22 @@ fn port_and_gids(world: &World) -> Result<()> {
         host.refused(&format!("gid {index}"), ENODATA)?;
     }
     host.refused(&format!("gid {BEYOND}"), EINVAL)?;
-    let mut shared = Party::start(&Room::new(world)?, GRH_REQUIRED, HOST)?;
+    let mut shared = Party::start(&Testbed::new(world)?, GRH_REQUIRED, HOST)?;
     shared
         .opened
         .expect_start("ok layer=1 lid=1 sm_lid=1 flags=1 mtu=4096 gids=8 pkeys=128 ")?;
     shared.refused("gid 1", ENODATA)?;
-    Party::start(&Room::new(world)?, INFINIBAND, HOST)?
+    Party::start(&Testbed::new(world)?, INFINIBAND, HOST)?
         .opened
         .expect_start("ok layer=1 lid=1 sm_lid=1 flags=0 ")
 }
 
 /// The same in sysfs. Of an empty entry there is no type and no network device.
 fn files(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let read = |options: &[&str], file: &str| {
         let path = format!("/sys/class/infiniband/mlx5_0/ports/1/{file}");
-        succeed(room.command_with(options, HOST, "cat").arg(path))
+        succeed(testbed.command_with(options, HOST, "cat").arg(path))
     };
     for (file, expect) in [
         ("link_layer", "Ethernet\n"),
@@ -207,8 +207,8 @@ fn files(world: &World) -> Result<()> {
 
 /// Stock libmlx5 asks the kernel for the destination's MAC.
 fn address_handles(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
     for (index, gid, mac) in [
         (LOCAL_V1, FAR_LOCAL, FAR_MAC),
         (LOCAL_V1, HOST_LOCAL, HOST_MAC),
@@ -237,10 +237,10 @@ fn address_handles(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The driver's answer has ten bytes, and the room for it must have as many.
+/// The driver's answer has ten bytes, and the buffer for it must have as many.
 fn address_handle_by_the_kernel(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
     for bytes in [10, 16] {
         let answer = host.tell(&format!("kernel 1 {IPV4_V2} {FAR_IPV4} {bytes}"))?;
         answer.expect_start(&format!("ok length=10 mac={FAR_MAC} "))?;
@@ -250,7 +250,7 @@ fn address_handle_by_the_kernel(world: &World) -> Result<()> {
     host.refused(&format!("kernel 0 {IPV4_V2} {FAR_IPV4} 16"), EINVAL)?;
     host.refused(&format!("kernel 1 {EMPTY} {FAR_IPV4} 16"), ENODATA)?;
     // On InfiniBand there is nothing to answer.
-    let mut shared = Party::start(&Room::new(world)?, GRH_REQUIRED, HOST)?;
+    let mut shared = Party::start(&Testbed::new(world)?, GRH_REQUIRED, HOST)?;
     shared.refused(&format!("kernel 0 0 {FAR_INFINIBAND} 16"), EINVAL)?;
     let answer = shared.tell(&format!("kernel 1 0 {FAR_INFINIBAND} 16"))?;
     answer.expect_start("ok length=2779096485 mac=a5a5")
@@ -258,9 +258,9 @@ fn address_handle_by_the_kernel(world: &World) -> Result<()> {
 
 /// Each kind of GID connects; what the kernel refuses in a path is refused.
 fn connections_by_verbs(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
-    let mut far = Party::start(&room, ETHERNET, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
+    let mut far = Party::start(&testbed, ETHERNET, FAR)?;
     for (slot, index, gids) in [
         (0, LOCAL_V1, (HOST_LOCAL, FAR_LOCAL)),
         (1, IPV4_V1, (HOST_IPV4, FAR_IPV4)),
@@ -297,9 +297,9 @@ fn connections_by_verbs(world: &World) -> Result<()> {
 
 /// By the device's own command the path is the program's: a frame to another MAC reaches nobody.
 fn connections_by_command(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
-    let mut far = Party::start(&room, ETHERNET, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
+    let mut far = Party::start(&testbed, ETHERNET, FAR)?;
     let (own, there) = (host.qp(0, "rc")?, far.qp(0, "rc")?);
     for index in [EMPTY, BEYOND] {
         let answer = host.ask(&format!(
@@ -337,9 +337,9 @@ fn connections_by_command(world: &World) -> Result<()> {
 
 /// One side speaks v1 and the other v2: each sends, and nobody hears.
 fn versions_do_not_mix(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
-    let mut far = Party::start(&room, ETHERNET, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
+    let mut far = Party::start(&testbed, ETHERNET, FAR)?;
     let (own, there) = (host.qp(0, "rc")?, far.qp(0, "rc")?);
     host.tell(&format!("connect 0 {there} 1 {IPV4_V1} {FAR_IPV4} 0"))?;
     far.tell(&format!("connect 0 {own} 1 {IPV4_V2} {HOST_IPV4} 0"))?;
@@ -350,8 +350,8 @@ fn versions_do_not_mix(world: &World) -> Result<()> {
 
 /// Packets of RoCE v2 have a UDP source port, which libmlx5 may set; those of v1 have none.
 fn udp_source_port(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
     for (slot, index) in [(0, IPV4_V2), (1, IPV4_V1)] {
         let own = host.qp(slot, "rc")?;
         host.tell(&format!("connect {slot} {own} 1 {index} {HOST_IPV4} 0"))?;
@@ -362,8 +362,8 @@ fn udp_source_port(world: &World) -> Result<()> {
 
 /// A target of dynamic connections has an address of its port.
 fn address_of_a_target(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
     for index in [LOCAL_V1, IPV4_V2] {
         host.tell(&format!("target {index}"))?;
     }
@@ -372,15 +372,15 @@ fn address_of_a_target(world: &World) -> Result<()> {
         ensure!(answer.contains(BAD_PARAM), "{answer:?}");
     }
     // On InfiniBand a target is reached by its LID.
-    let mut other = Party::start(&Room::new(world)?, INFINIBAND, HOST)?;
+    let mut other = Party::start(&Testbed::new(world)?, INFINIBAND, HOST)?;
     other.tell(&format!("target {EMPTY}")).map(drop)
 }
 
 /// The header in front of a datagram, the completion's word on it, and what stock libibverbs makes of both.
 fn datagrams(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, ETHERNET, HOST)?;
-    let mut far = Party::start(&room, ETHERNET, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, ETHERNET, HOST)?;
+    let mut far = Party::start(&testbed, ETHERNET, FAR)?;
     host.qp(0, "ud")?;
     let there = far.qp(0, "ud")?;
     // Version 6 with class and label, length of the transport's headers and 8 bytes, what comes next, hops.
@@ -436,7 +436,7 @@ fn datagrams(world: &World) -> Result<()> {
 fn capabilities(world: &World) -> Result<()> {
     const GENERAL: u32 = 0;
     const ROCE: u32 = 4;
-    let mut host = Party::start(&Room::new(world)?, ETHERNET, HOST)?;
+    let mut host = Party::start(&Testbed::new(world)?, ETHERNET, HOST)?;
     let general = host.tell(&format!("general cap {GENERAL}"))?;
     general.expect_start("ok port_type=1 roce=1 ")?;
     let roce = host.tell(&format!("general cap {ROCE}"))?;
@@ -445,7 +445,7 @@ fn capabilities(world: &World) -> Result<()> {
     let answer = host.ask("general vport")?;
     ensure!(answer.contains(BAD_PARAM), "{answer:?}");
     for (options, grh) in [(GRH_REQUIRED, 1), (INFINIBAND, 0)] {
-        let mut party = Party::start(&Room::new(world)?, options, HOST)?;
+        let mut party = Party::start(&Testbed::new(world)?, options, HOST)?;
         party
             .tell("general cap 0")?
             .expect_start("ok port_type=0 roce=0 ")?;
@@ -458,13 +458,13 @@ fn capabilities(world: &World) -> Result<()> {
 
 /// The network device's MTU and addresses are the topology's.
 fn mtu_of_the_topology(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let file = room.path().join("topology.toml");
+    let testbed = Testbed::new(world)?;
+    let file = testbed.path().join("topology.toml");
     let node = "[[node]]\n[[node.function]]\nrole = \"host\"\nlink = \"ethernet\"\nmtu = 9000\n\
                 mac = \"0c:42:a1:00:00:01\"\naddresses = [\"192.0.2.7\"]\nndev = \"no-such\"\n";
     std::fs::write(&file, node)?;
     let file = file.to_str().context("a path that is no text")?;
-    let mut host = Party::start(&room, &["--topology", file], HOST)?;
+    let mut host = Party::start(&testbed, &["--topology", file], HOST)?;
     host.opened
         .expect_start("ok layer=2 lid=0 sm_lid=0 flags=1 mtu=4096 ")?;
     let gid = host.tell("gid 3")?;
@@ -475,9 +475,9 @@ fn mtu_of_the_topology(world: &World) -> Result<()> {
 
 /// A port that functions share: the kernel and libmlx5 refuse what has no global route.
 fn grh_required_by_verbs(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, GRH_REQUIRED, HOST)?;
-    let mut far = Party::start(&room, GRH_REQUIRED, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, GRH_REQUIRED, HOST)?;
+    let mut far = Party::start(&testbed, GRH_REQUIRED, FAR)?;
     let own_gid = FAR_INFINIBAND.replace("0201", "0101");
     host.refused(&format!("handle 0 0 {FAR_INFINIBAND}"), EINVAL)?;
     host.tell(&format!("handle 1 0 {FAR_INFINIBAND}"))?
@@ -506,9 +506,9 @@ fn grh_required_by_verbs(world: &World) -> Result<()> {
 
 /// The same by the device's own command.
 fn grh_required_by_command(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, GRH_REQUIRED, HOST)?;
-    let mut far = Party::start(&room, GRH_REQUIRED, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, GRH_REQUIRED, HOST)?;
+    let mut far = Party::start(&testbed, GRH_REQUIRED, FAR)?;
     let own_gid = FAR_INFINIBAND.replace("0201", "0101");
     let (own, there) = (host.qp(0, "rc")?, far.qp(0, "rc")?);
     for (grh, index) in [(0, 0), (1, 1)] {
@@ -529,9 +529,9 @@ fn grh_required_by_command(world: &World) -> Result<()> {
 
 /// A global route is optional on an ordinary port; if there is one, its index must be of an entry.
 fn index_on_infiniband(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut host = Party::start(&room, INFINIBAND, HOST)?;
-    let mut far = Party::start(&room, INFINIBAND, FAR)?;
+    let testbed = Testbed::new(world)?;
+    let mut host = Party::start(&testbed, INFINIBAND, HOST)?;
+    let mut far = Party::start(&testbed, INFINIBAND, FAR)?;
     let (own, there) = (host.qp(0, "rc")?, far.qp(0, "rc")?);
     host.refused(
         &format!("connect 0 {there} 1 1 {FAR_INFINIBAND} 3"),
@@ -549,9 +549,9 @@ fn index_on_infiniband(world: &World) -> Result<()> {
 
 /// A state whose path looks like one of the device.
 fn state_with_any_name(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let mut command = Command::new(world.built("bf-emu"));
-    let state = room.path().join("infiniband");
+    let state = testbed.path().join("infiniband");
     command.args(["run", "--state"]).arg(state);
     command.args(["--as", HOST, "--", "cat"]);
     command.arg("/sys/class/infiniband/mlx5_0/node_desc");

@@ -7,7 +7,7 @@
 
 use crate::agent::{Agent, Memory, Wc, connect};
 use crate::harness::Case;
-use crate::world::{Room, World};
+use crate::world::{Testbed, World};
 use anyhow::{Result, ensure};
 
 const SIZE: u64 = 64 * 1024;
@@ -96,20 +96,20 @@ const RULES: &[(&str, Rule)] = &[
 pub(crate) fn cases() -> Vec<Case> {
     let case = |&(name, rule): &(&'static str, Rule)| {
         Case::new(name, move |world: &World| {
-            let room = Room::new(world)?;
-            rule(&mut Scene::set(&room)?)
+            let testbed = Testbed::new(world)?;
+            rule(&mut Scene::set(&testbed)?)
         })
     };
     RULES.iter().map(case).collect()
 }
 
 impl Scene {
-    fn set(room: &Room<'_>) -> Result<Self> {
+    fn set(testbed: &Testbed<'_>) -> Result<Self> {
         // A key's number is used again at once. An alias must not rely on the number.
         let options = ["--nodes", "2", "--keys", "lowest"];
-        let mut owner = Agent::start_with(room, &options, "node0.host")?;
-        let dpu = Agent::start(room, "node0.dpu")?;
-        let mut peer = Agent::start(room, "node1.dpu")?;
+        let mut owner = Agent::start_with(testbed, &options, "node0.host")?;
+        let dpu = Agent::start(testbed, "node0.dpu")?;
+        let mut peer = Agent::start(testbed, "node1.dpu")?;
         let memory = owner.memory(0, SIZE, "wRWA")?;
         let remote = peer.memory(0, SIZE, "wRWA")?;
         ensure!(owner.vhca != dpu.vhca, "host and DPU have one vhca_id");

@@ -3,7 +3,7 @@
 use crate::agent::{Agent, connect};
 use crate::harness::Case;
 use crate::process;
-use crate::world::{LIMIT, Room, World};
+use crate::world::{LIMIT, Testbed, World};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
@@ -13,21 +13,21 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![Case::new("trace_and_dump", trace_and_dump)]
 }
 
-fn told(room: &Room<'_>, subcommand: &str, options: &[&str]) -> Result<String> {
-    process::stdout(room.emulator_command(subcommand).args(options), LIMIT)
+fn told(testbed: &Testbed<'_>, subcommand: &str, options: &[&str]) -> Result<String> {
+    process::stdout(testbed.emulator_command(subcommand).args(options), LIMIT)
 }
 
 fn trace_and_dump(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let (mut owner, mut peer) = (
-        Agent::start(&room, "node0.host")?,
-        Agent::start(&room, "node1.host")?,
+        Agent::start(&testbed, "node0.host")?,
+        Agent::start(&testbed, "node1.host")?,
     );
     ensure!(
-        told(&room, "trace", &[])?.is_empty(),
+        told(&testbed, "trace", &[])?.is_empty(),
         "it is traced though nobody asked"
     );
-    told(&room, "trace", &["--on"])?;
+    told(&testbed, "trace", &["--on"])?;
     let (here, there) = (owner.memory(0, SIZE, "wRW")?, peer.memory(0, SIZE, "wRW")?);
     connect(&mut owner, &mut peer)?;
     owner.rdma(
@@ -42,10 +42,10 @@ fn trace_and_dump(world: &World) -> Result<()> {
         (there.addr, there.rkey + 1),
         4096,
     )?;
-    told(&room, "trace", &["--off"])?;
+    told(&testbed, "trace", &["--off"])?;
     owner.tell("mem 1 4096")?;
 
-    let text = told(&room, "trace", &["--json"])?;
+    let text = told(&testbed, "trace", &["--json"])?;
     let records: Vec<Value> = text
         .lines()
         .map(serde_json::from_str)
@@ -87,10 +87,10 @@ fn trace_and_dump(world: &World) -> Result<()> {
         "{text}"
     );
     ensure!(count(&[("kind", "doorbell".into())]) == 2, "{text}");
-    let latest = told(&room, "trace", &["--last", "1"])?;
+    let latest = told(&testbed, "trace", &["--last", "1"])?;
     ensure!(latest.lines().count() == 1, "{latest}");
 
-    let objects: Vec<Value> = serde_json::from_str(&told(&room, "dump", &["--json"])?)?;
+    let objects: Vec<Value> = serde_json::from_str(&told(&testbed, "dump", &["--json"])?)?;
     let key = objects
         .iter()
         .find(|object| object["kind"] == "mkey" && object["number"] == here.lkey);

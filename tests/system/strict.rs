@@ -3,7 +3,7 @@
 
 use crate::agent::Agent;
 use crate::harness::Case;
-use crate::world::{Room, World};
+use crate::world::{Testbed, World};
 use anyhow::{Result, ensure};
 
 const FUNCTION: &str = "node0.host";
@@ -197,14 +197,14 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn run(world: &World, row: &Row, with_queue: bool) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, FUNCTION)?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, FUNCTION)?;
     if with_queue {
         // Connected to itself, which is equivalent to another peer here.
         let qpn: u32 = agent.tell("qp 0")?.value("qpn")?;
         agent.tell(&format!("connect 0 {qpn} {}", agent.lid()))?;
     }
-    let counted = |refusal: &str| room.refusals(FUNCTION, refusal);
+    let counted = |refusal: &str| testbed.refusals(FUNCTION, refusal);
     let before = row.counted.map(counted).transpose()?;
     agent.ask(row.command)?.expect_start(row.answer)?;
     if let (Some(refusal), Some(before)) = (row.counted, before) {

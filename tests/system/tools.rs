@@ -3,7 +3,7 @@
 use crate::agent::{Agent, compile};
 use crate::harness::Case;
 use crate::process;
-use crate::world::{LIMIT, Room, World, free_port, succeed, succeed_pair};
+use crate::world::{LIMIT, Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Context, Result, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -18,17 +18,17 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn users(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, "node1.dpu")?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, "node1.dpu")?;
     agent.memory(0, 4096, "w")?;
-    let listed = succeed(&mut room.emulator_command("ps"))?;
+    let listed = succeed(&mut testbed.emulator_command("ps"))?;
     let line = listed.lines().find(|line| line.contains("node1.dpu"));
     ensure!(
         line.is_some_and(|line| line.contains("verbs_agent")),
         "the user is not listed:\n{listed}"
     );
     agent.end()?;
-    let listed = succeed(&mut room.emulator_command("ps"))?;
+    let listed = succeed(&mut testbed.emulator_command("ps"))?;
     ensure!(
         !listed.contains("verbs_agent"),
         "a dead user is listed:\n{listed}"
@@ -37,8 +37,8 @@ fn users(world: &World) -> Result<()> {
 }
 
 fn counts(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, "node0.host")?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, "node0.host")?;
     agent.memory(0, 4096, "w")?;
     for slot in 0..3 {
         agent.tell(&format!("ksm {slot} 0 0 4096"))?;
@@ -49,7 +49,7 @@ fn counts(world: &World) -> Result<()> {
         ("node0.host", "destroy_mkey", 1),
         ("node0.dpu", "create_mkey", 0),
     ] {
-        let found = room.commands(function, command)?;
+        let found = testbed.commands(function, command)?;
         ensure!(
             found == expect,
             "{function} has executed {found} {command} and not {expect}"
@@ -59,9 +59,9 @@ fn counts(world: &World) -> Result<()> {
 }
 
 fn resets(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let mut agent = Agent::start(&room, "node0.host")?;
-    let refused = process::run(&mut room.emulator_command("reset"), LIMIT)?;
+    let testbed = Testbed::new(world)?;
+    let mut agent = Agent::start(&testbed, "node0.host")?;
+    let refused = process::run(&mut testbed.emulator_command("reset"), LIMIT)?;
     ensure!(
         !refused.ok(),
         "a fabric in use was removed:\n{}",
@@ -69,18 +69,18 @@ fn resets(world: &World) -> Result<()> {
     );
     agent.tell("mem 0 4096")?;
     agent.end()?;
-    succeed(&mut room.emulator_command("reset"))?;
-    let mut again = Agent::start(&room, "node0.host")?;
+    succeed(&mut testbed.emulator_command("reset"))?;
+    let mut again = Agent::start(&testbed, "node0.host")?;
     again.tell("mem 0 4096")?;
-    let found = room.commands("node0.host", "open_context")?;
+    let found = testbed.commands("node0.host", "open_context")?;
     ensure!(found == 1, "the new fabric counts {found} contexts");
     Ok(())
 }
 
 fn exit_code(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let done = process::run(
-        room.command("node0.host", "sh").args(["-c", "exit 7"]),
+        testbed.command("node0.host", "sh").args(["-c", "exit 7"]),
         LIMIT,
     )?;
     ensure!(
@@ -89,7 +89,7 @@ fn exit_code(world: &World) -> Result<()> {
         done.status,
         done.output
     );
-    let done = process::run(room.command("node9.host", "true").arg("x"), LIMIT)?;
+    let done = process::run(testbed.command("node9.host", "true").arg("x"), LIMIT)?;
     ensure!(
         !done.ok() && done.output.contains("node9"),
         "{}\n{}",
@@ -105,14 +105,14 @@ const LINK: &str = "source = \"a test\"\n[link]\nlatency_ns = 2000\nbandwidth_mb
 const NS_PER_BYTE: u64 = 8;
 
 fn link(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let profile = room.path().join("link.toml");
+    let testbed = Testbed::new(world)?;
+    let profile = testbed.path().join("link.toml");
     std::fs::write(&profile, LINK)?;
     let profile = profile.to_str().context("a path of UTF-8")?;
     let port = free_port()?;
     let run = |function: &str| {
         let options = ["--nodes", "2", "--profile", profile];
-        let mut command = room.command_with(&options, function, world.verbs_tool("ib_write_bw"));
+        let mut command = testbed.command_with(&options, function, world.verbs_tool("ib_write_bw"));
         let port = port.to_string();
         command.args([
             "-d", "mlx5_0", "-F", "-s", "8192", "-q", "2", "-n", "100", "-p", &port,
@@ -121,7 +121,7 @@ fn link(world: &World) -> Result<()> {
     };
     let mut client = run("node1.host");
     succeed_pair(&mut run("node0.host"), client.arg("127.0.0.1"), port)?;
-    let (bytes, link_ns) = (room.total("bytes")?, room.total("link_ns")?);
+    let (bytes, link_ns) = (testbed.total("bytes")?, testbed.total("link_ns")?);
     ensure!(bytes >= 2 * 100 * 8192, "{bytes} bytes passed");
     ensure!(
         link_ns == bytes * NS_PER_BYTE,
@@ -135,7 +135,7 @@ fn preload(world: &World) -> Result<()> {
     const PYTHON: &str = "import os, subprocess, sys; \
         sys.exit(subprocess.call(sys.argv[1:], env=dict(os.environ, LD_PRELOAD='')))";
     const SHELL: &str = "LD_PRELOAD=libm.so.6 exec \"$0\" \"$@\"";
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = compile("contexts")?;
     for starter in [
         &["env", "LD_PRELOAD=libm.so.6"][..],
@@ -143,12 +143,12 @@ fn preload(world: &World) -> Result<()> {
         &["sh", "-c", SHELL],
         &["python3", "-c", PYTHON],
     ] {
-        let mut command = room.command("node0.host", starter[0]);
+        let mut command = testbed.command("node0.host", starter[0]);
         command.args(&starter[1..]).arg(&program);
         let said = succeed(command.args(["rounds", "1"]))?;
         ensure!(said.starts_with("ok "), "{starter:?}: {said}");
     }
-    let mut command = room.command("node0.host", "env");
+    let mut command = testbed.command("node0.host", "env");
     command.args(["-u", "BFEMU_AS", "LD_PRELOAD=libm.so.6"]);
     let output = command.arg(&program).args(["rounds", "1"]).output()?;
     ensure!(

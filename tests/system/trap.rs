@@ -2,7 +2,7 @@
 
 use crate::agent::compile;
 use crate::harness::Case;
-use crate::world::{Room, World, succeed};
+use crate::world::{Testbed, World, succeed};
 use anyhow::{Result, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -15,21 +15,21 @@ pub(crate) fn cases() -> Vec<Case> {
 /// General registers, flags, vectors, the red zone, floating-point modes, errno and the signal
 /// mask, with signals whose handlers also ring.
 fn keeps_registers(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let said = succeed(&mut room.command("node0.host", compile("trap_state")?))?;
+    let testbed = Testbed::new(world)?;
+    let said = succeed(&mut testbed.command("node0.host", compile("trap_state")?))?;
     ensure!(said.trim() == "ok 20000", "{said}");
-    let traps = room.total("traps")?;
+    let traps = testbed.total("traps")?;
     ensure!(traps >= 20_000, "only {traps} stores trapped");
     Ok(())
 }
 
 /// Dedicated doorbell registers: both halves of each ring its queue pair, and another page's register does not.
 fn foreign_doorbell(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let program = compile("foreign_doorbell")?;
-    let said = succeed(&mut room.command("node0.host", program))?;
+    let said = succeed(&mut testbed.command("node0.host", program))?;
     ensure!(said.trim() == "ok 256", "{said}");
-    let refused = room.refusals("node0.host", "foreign_doorbell")?;
+    let refused = testbed.refusals("node0.host", "foreign_doorbell")?;
     ensure!(refused == 1, "{refused} doorbells were refused");
     Ok(())
 }

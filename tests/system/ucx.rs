@@ -1,7 +1,7 @@
 //! Stock UCX on the emulated device: discovery, and its own performance test between two nodes.
 
 use crate::harness::Case;
-use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use crate::world::{Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Context, Result, ensure};
 
 /// One run of `ucx_perftest`.
@@ -62,9 +62,9 @@ pub(crate) fn cases() -> Vec<Case> {
             name: "",
             options: &["-t", "ucp_swap", "-s", "4", "-n", "500", "-w", "20"],
         };
-        let room = Room::new(world)?;
-        perftest_in(&room, &row)?;
-        let done = room.executed("atomic")?;
+        let testbed = Testbed::new(world)?;
+        perftest_in(&testbed, &row)?;
+        let done = testbed.executed("atomic")?;
         ensure!(done >= ITERATIONS, "the device did {done} atomics");
         Ok(())
     }));
@@ -72,8 +72,8 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn info(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
-    let output = succeed(room.ucx_command("node0.host", "ucx_info").arg("-d"))?;
+    let testbed = Testbed::new(world)?;
+    let output = succeed(testbed.ucx_command("node0.host", "ucx_info").arg("-d"))?;
     for transport in ["rc_mlx5", "ud_mlx5"] {
         let mut lines = output
             .lines()
@@ -94,9 +94,9 @@ fn info(world: &World) -> Result<()> {
 }
 
 fn devx(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     for function in ["node0.host", "node0.dpu"] {
-        let mut command = room.ucx_command(function, "ucx_info");
+        let mut command = testbed.ucx_command(function, "ucx_info");
         let output = succeed(command.arg("-d").env("UCX_LOG_LEVEL", "debug"))?;
         // UCX falls back silently to other paths. These lines are those of the pinned version.
         for line in [
@@ -121,10 +121,10 @@ fn devx(world: &World) -> Result<()> {
 /// loops of one block and of several, and in straight-line copies.
 fn one_trap(world: &World) -> Result<()> {
     for row in PERFTEST.iter().filter(|row| row.name != "ucx_tag_lat_rndv") {
-        let room = Room::new(world)?;
-        perftest_in(&room, row)?;
-        let (traps, doorbells) = (room.total("traps")?, room.total("doorbells")?);
-        let rings = doorbells + room.total("cq_arms")?;
+        let testbed = Testbed::new(world)?;
+        perftest_in(&testbed, row)?;
+        let (traps, doorbells) = (testbed.total("traps")?, testbed.total("doorbells")?);
+        let rings = doorbells + testbed.total("cq_arms")?;
         ensure!(doorbells > 500, "{}: {doorbells} doorbells", row.name);
         ensure!(
             traps == rings,
@@ -136,13 +136,13 @@ fn one_trap(world: &World) -> Result<()> {
 }
 
 fn perftest(world: &World, row: &Perftest) -> Result<()> {
-    perftest_in(&Room::new(world)?, row)
+    perftest_in(&Testbed::new(world)?, row)
 }
 
-fn perftest_in(room: &Room<'_>, row: &Perftest) -> Result<()> {
+fn perftest_in(testbed: &Testbed<'_>, row: &Perftest) -> Result<()> {
     let port = free_port()?;
     let command = |function: &str| {
-        let mut command = room.ucx_command(function, "ucx_perftest");
+        let mut command = testbed.ucx_command(function, "ucx_perftest");
         // rc_x alone, so that a fallback to another transport fails.
         command
             .env("UCX_TLS", "rc_x,self")

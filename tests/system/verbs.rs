@@ -1,7 +1,7 @@
 //! Unmodified libibverbs programs: device listing, and transfers between two nodes.
 
 use crate::harness::Case;
-use crate::world::{Room, World, free_port, succeed, succeed_pair};
+use crate::world::{Testbed, World, free_port, succeed, succeed_pair};
 use anyhow::{Context, Result, ensure};
 
 /// The communicating functions.
@@ -58,9 +58,9 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn devices(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     for function in ["node0.host", "node0.dpu"] {
-        let output = succeed(&mut room.command(function, world.verbs_tool("ibv_devices")))?;
+        let output = succeed(&mut testbed.command(function, world.verbs_tool("ibv_devices")))?;
         let listed = output
             .lines()
             .filter(|line| line.trim_start().starts_with("mlx5_"))
@@ -74,10 +74,11 @@ fn devices(world: &World) -> Result<()> {
 }
 
 fn devinfo(world: &World) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let info = |function: &str| {
         succeed(
-            room.command(function, world.verbs_tool("ibv_devinfo"))
+            testbed
+                .command(function, world.verbs_tool("ibv_devinfo"))
                 .arg("-v"),
         )
     };
@@ -122,18 +123,19 @@ fn devinfo(world: &World) -> Result<()> {
 }
 
 fn pingpong(world: &World) -> Result<()> {
-    pingpong_in(world, &Room::new(world)?)
+    pingpong_in(world, &Testbed::new(world)?)
 }
 
 /// Two processes that send to each other and compare every received byte.
-pub(crate) fn pingpong_in(world: &World, room: &Room<'_>) -> Result<()> {
+pub(crate) fn pingpong_in(world: &World, testbed: &Testbed<'_>) -> Result<()> {
     let port = free_port()?;
     let program = world.verbs_tool("ibv_rc_pingpong");
     // -c compares each received buffer with the sent data.
     let options = ["-d", "mlx5_0", "-n", "1000", "-c", "-p", &port.to_string()].map(str::to_owned);
     let (server, client) = succeed_pair(
-        room.command(SERVER, &program).args(&options),
-        room.command(CLIENT, &program)
+        testbed.command(SERVER, &program).args(&options),
+        testbed
+            .command(CLIENT, &program)
             .args(&options)
             .arg("127.0.0.1"),
         port,
@@ -152,7 +154,7 @@ pub(crate) fn pingpong_in(world: &World, room: &Room<'_>) -> Result<()> {
 }
 
 fn perftest(world: &World, row: &Perftest) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let port = free_port()?;
     let program = world.verbs_tool(row.program);
     let mut options = ["-d", "mlx5_0", "-F"].map(str::to_owned).to_vec();
@@ -167,8 +169,9 @@ fn perftest(world: &World, row: &Perftest) -> Result<()> {
         options.extend(["-s".to_owned(), row.size.to_string()]);
     }
     let (_, client) = succeed_pair(
-        room.command(SERVER, &program).args(&options),
-        room.command(CLIENT, &program)
+        testbed.command(SERVER, &program).args(&options),
+        testbed
+            .command(CLIENT, &program)
             .args(&options)
             .arg("127.0.0.1"),
         port,
@@ -187,7 +190,7 @@ fn perftest(world: &World, row: &Perftest) -> Result<()> {
         numbers[1..4].iter().all(|&n| n > 0.0),
         "a result is zero: {numbers:?}\n{client}"
     );
-    let executed = room.executed(row.work)?;
+    let executed = testbed.executed(row.work)?;
     ensure!(
         executed >= u64::from(row.iterations),
         "{} iterations, but the device executed {executed} {}",

@@ -102,21 +102,21 @@ impl World {
 
 /// A fresh emulated cluster: two nodes, each with a host and a DPU function. Dropping it removes
 /// it.
-pub(crate) struct Room<'a> {
+pub(crate) struct Testbed<'a> {
     world: &'a World,
     place: tempfile::TempDir,
 }
 
-impl<'a> Room<'a> {
+impl<'a> Testbed<'a> {
     pub(crate) fn new(world: &'a World) -> Result<Self> {
         /// The directory names contain the process number, so that other processes can detect stale
         /// ones.
         const PREFIX: &str = "xgvmi-test";
-        process::sweep(Path::new(process::ROOMS), PREFIX);
+        process::sweep(Path::new(process::STATE_PARENT), PREFIX);
         // The device is a file that all its processes map.
         let place = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}-{}-", std::process::id()))
-            .tempdir_in(process::ROOMS)?;
+            .tempdir_in(process::STATE_PARENT)?;
         Ok(Self { world, place })
     }
 
@@ -130,7 +130,7 @@ impl<'a> Room<'a> {
         self.command_with(&["--nodes", "2"], function, program)
     }
 
-    /// Like [`Room::command`], with options of `bf-emu run`, including the cluster's size.
+    /// Like [`Testbed::command`], with options of `bf-emu run`, including the cluster's size.
     pub(crate) fn command_with(
         &self,
         options: &[&str],
@@ -154,7 +154,7 @@ impl<'a> Room<'a> {
         self.ucx_command_with(&["--nodes", "2"], function, tool)
     }
 
-    /// Like [`Room::ucx_command`], for any program and with options of `bf-emu run`.
+    /// Like [`Testbed::ucx_command`], for any program and with options of `bf-emu run`.
     pub(crate) fn ucx_command_with(
         &self,
         options: &[&str],

@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-use crate::ahead::{self, AheadError};
+use crate::announce::{self, AnnounceFailure};
 use crate::numbers::Numbers;
 use crate::panic::guard;
 use crate::{log, md};
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn xgvmi_announce(buffer: *mut c_void, length: usiz
     if buffer.is_null() && length != 0 {
         return failure(libc::EINVAL);
     }
-    let message = match guard("xgvmi_announce", ahead::announce) {
+    let message = match guard("xgvmi_announce", announce::announce) {
         Some(Ok(message)) => message,
         Some(Err(error)) => {
             log::debug!("nothing announced: {error}");
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn xgvmi_accept(buffer: *const c_void, length: usiz
     }
     // SAFETY: by the contract; the caller does not modify it during the call.
     let message = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) };
-    match guard("xgvmi_accept", || ahead::accept(message)) {
+    match guard("xgvmi_accept", || announce::accept(message)) {
         Some(Ok(ready)) => i64::try_from(ready).unwrap_or(i64::MAX),
         Some(Err(error)) => {
             log::diag!("announcement refused: {error}");
@@ -97,13 +97,13 @@ const fn failure(errno: c_int) -> isize {
     -(errno as isize)
 }
 
-fn errno(error: &AheadError) -> c_int {
+fn errno(error: &AnnounceFailure) -> c_int {
     match error {
-        AheadError::NobodyServed => libc::ENODEV,
-        AheadError::Part {
+        AnnounceFailure::NobodyServed => libc::ENODEV,
+        AnnounceFailure::Part {
             source: xgvmi_pool::AnnounceError::Seal,
             ..
         } => libc::EACCES,
-        AheadError::Form { .. } | AheadError::Part { .. } => libc::EBADMSG,
+        AnnounceFailure::Form { .. } | AnnounceFailure::Part { .. } => libc::EBADMSG,
     }
 }

@@ -77,7 +77,7 @@ impl Options {
             batch_ops: self.batch,
             batch_time: self.batch_time,
             on_full: self.on_full,
-            trays: processors(),
+            caches: processors(),
             ..PoolPolicy::default()
         }
     }

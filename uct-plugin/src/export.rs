@@ -8,15 +8,15 @@ use xgvmi_pool::{BoundKey, Gvmi, Mkey, OwnerUuid, Region, Span, VirtAddr};
 use crate::abi::{
     INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
 };
-use crate::board::Event;
 use crate::check::KeyForm;
 use crate::chunks::Wanted;
+use crate::counter_file::Event;
 use crate::md::{self, Md};
 use crate::memh::IMPORTS;
 use crate::original::Object;
 use crate::registrations::{Exported, REGISTRATIONS, Registration};
 use crate::release::Back;
-use crate::{check, log, memory, panic};
+use crate::{allocator, check, log, panic};
 
 /// The data that an importer needs, as UCX packs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ unsafe fn first(
     memh: MemHandle,
     registration: &Registration,
 ) -> Option<BoundKey> {
-    let drawn = match memory::is_short() {
+    let drawn = match allocator::is_short() {
         true => None,
         // SAFETY: by the contract of this function.
         false => unsafe { draw(served, memh, registration) },

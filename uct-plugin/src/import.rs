@@ -7,13 +7,13 @@ use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{AliasError, AliasRef, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
 use crate::abi::{MdHandle, MemAttachParams, MemHandle, MemhHead, UcsStatus, memh_flags};
-use crate::board::Event;
 use crate::check::KeyForm;
+use crate::counter_file::Event;
 
 use crate::md::{self, Md};
 use crate::memh::{IMPORTS, Import};
 use crate::original::Object;
-use crate::{log, memory, panic, ucp};
+use crate::{allocator, log, panic, ucp};
 
 /// Our own memory handle. UCX reads its head only. The spare part is as long as UCX's own structure
 /// in any version, so that any field that UCX may read exists and is zero.
@@ -44,7 +44,7 @@ pub(crate) unsafe fn attach(
     let served = unsafe { md::get(object, md) }?;
     // SAFETY: by the contract of this function.
     let remote = unsafe { read_key(mkey_buffer, params) };
-    let alias = match memory::is_short() {
+    let alias = match allocator::is_short() {
         true => None,
         false => alias_of(served, remote, mkey_buffer),
     };

@@ -4,8 +4,8 @@
 //!
 //! UCX calls the library in one of three ways. With a preload, the library defines UCX's symbol
 //! names and the dynamic loader selects them. As a plugin, the library loads after UCX's module,
-//! and its constructor patches UCX's operations table (`door`). In a UCX with the patches of
-//! `patches/`, the library registers a table of operations (`door_table`). If the library does not
+//! and its constructor patches UCX's operations table (`entry_point`). In a UCX with the patches of
+//! `patches/`, the library registers a table of operations (`key_provider`). If the library does not
 //! serve a call, it passes the call with its original arguments to UCX's own function.
 //!
 //! | operation | action |
@@ -34,21 +34,21 @@
 //! handle; *MD*, UCX's memory domain.
 
 mod abi;
-mod ahead;
+mod allocator;
+mod announce;
 mod api;
-mod board;
 mod check;
 mod chunks;
 mod config;
-mod door;
-mod door_table;
+mod counter_file;
+mod entry_point;
 mod export;
 mod import;
 mod key_file;
+mod key_provider;
 mod log;
 mod md;
 mod memh;
-mod memory;
 mod numbers;
 mod original;
 mod panic;
@@ -74,8 +74,8 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
     #[cfg(debug_assertions)]
-    memory::injected::arm();
-    let _done = guard("the constructor", door::look_around);
+    allocator::injected::arm();
+    let _done = guard("the constructor", entry_point::look_around);
 }
 
 /// Runs when the process ends.
@@ -84,7 +84,7 @@ extern "C" fn constructor() {
 static DESTRUCTOR: extern "C" fn() = destructor;
 
 extern "C" fn destructor() {
-    let _done = guard("the destructor", board::remove);
+    let _done = guard("the destructor", counter_file::remove);
 }
 
 /// The functions below, in the order of [`abi::slot::ALL`].
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     // SAFETY: the memory domain is of this object.
     if status.is_ok()
         && object.serves()
-        && !memory::is_short()
+        && !allocator::is_short()
         // SAFETY: as above; the memory domain is of this object.
         && unsafe { md::is_served(object, md) }
     {

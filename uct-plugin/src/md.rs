@@ -15,13 +15,13 @@ use xgvmi_pool::{
 };
 
 use crate::abi::MdHandle;
-use crate::board::{self, Event};
 use crate::check::{self, Adapter, KeyForm, MdFacts};
+use crate::counter_file::{self, Event};
 use crate::memh::IMPORTS;
 use crate::numbers::Numbers;
 use crate::original::Object;
 use crate::registrations::REGISTRATIONS;
-use crate::{chunks, config, import, log, memory, panic, ucp, vfs};
+use crate::{allocator, chunks, config, import, log, panic, ucp, vfs};
 
 /// Maximum number of memory domains. UCX opens one or two per device and context, which is enough
 /// for 16 devices and 8 contexts. UCX handles further ones itself.
@@ -41,7 +41,7 @@ pub(crate) struct Md {
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
     /// Number of the last announcement.
     announced: AtomicU64,
-    counts: board::Counts,
+    counts: counter_file::Counts,
     /// Time of the last search for expired aliases.
     looked: Mutex<Option<Instant>>,
 }
@@ -260,7 +260,7 @@ impl Md {
         }
     }
 
-    /// Counts an event and updates the other counters on the board from time to time.
+    /// Counts an event and updates the other counters in the counter file from time to time.
     #[inline]
     pub(crate) fn count(&self, event: Event) {
         if self.counts.count(event) {
@@ -490,7 +490,7 @@ unsafe fn look_at(object: &'static Object, md: MdHandle) -> bool {
 /// has just filled.
 pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const c_void) {
     // Without memory the check is repeated at the next registration.
-    if place_of(md.addr()).is_some() || memory::is_short() {
+    if place_of(md.addr()).is_some() || allocator::is_short() {
         return;
     }
     // SAFETY: by the contract of this function.
@@ -507,7 +507,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
             dpu: OnceLock::new(),
             announced: AtomicU64::new(0),
             looked: Mutex::new(None),
-            counts: board::Counts::default(),
+            counts: counter_file::Counts::default(),
         })),
         // A device that cannot export keys.
         (Ok(None), _) => None,

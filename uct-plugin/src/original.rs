@@ -14,7 +14,7 @@ use xgvmi_pool::mlx5::Mlx5Lib;
 use crate::abi::{
     MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemRegFn, MkeyPackFn, slot,
 };
-use crate::{door, log};
+use crate::{entry_point, log};
 
 /// SONAME of UCX's mlx5 module, equal for all file names and versions.
 const MODULE_SONAME: &CStr = c"libuct_ib_mlx5.so.0";
@@ -228,7 +228,7 @@ fn object_at(address: *const c_void) -> Option<&'static Object> {
         None => (Module::loaded(MODULE_SONAME)?, MODULE_SONAME.to_owned()),
     };
     let originals = originals_of(&module)?;
-    let serves = door::open(&module, &originals, &path);
+    let serves = entry_point::open(&module, &originals, &path);
     let object: &'static Object = Box::leak(Box::new(Object {
         base,
         path,
@@ -277,7 +277,7 @@ fn originals_of(module: &Module) -> Option<Originals> {
     let symbol = |slot: slot::Slot| {
         let address = module.symbol(slot.name)?.as_ptr();
         // A module without such a function would lead to infinite recursion.
-        (!door::is_ours(address)).then_some(address)
+        (!entry_point::is_ours(address)).then_some(address)
     };
     let md_close = symbol(slot::MD_CLOSE)?;
     let md_query = symbol(slot::MD_QUERY)?;

@@ -5,7 +5,7 @@ use xgvmi_pool::BoundKey;
 use crate::abi::{
     Completion, MdHandle, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags,
 };
-use crate::board::Event;
+use crate::counter_file::Event;
 use crate::memh::IMPORTS;
 use crate::registrations::{Exported, REGISTRATIONS};
 use crate::{import, log, md, panic};

@@ -5,8 +5,8 @@
     reason = "a command-line tool answers on standard output"
 )]
 
-mod board;
 mod capability;
+mod counter_file;
 mod doctor;
 mod info;
 mod options;

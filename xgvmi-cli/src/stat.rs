@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::board::{self, Domain, Process};
+use crate::counter_file::{self, Domain, Process};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -33,9 +33,12 @@ pub(crate) struct Arguments {
 /// Prints the counters. Returns false if the requested process does not exist or a file cannot be
 /// read.
 pub(crate) fn run(arguments: &Arguments) -> bool {
-    let dir = arguments.dir.clone().unwrap_or_else(board::default_dir);
+    let dir = arguments
+        .dir
+        .clone()
+        .unwrap_or_else(counter_file::default_dir);
     loop {
-        let (mut processes, errors) = board::processes(&dir);
+        let (mut processes, errors) = counter_file::processes(&dir);
         if let Some(pid) = arguments.pid {
             processes.retain(|process| process.pid == pid);
         }

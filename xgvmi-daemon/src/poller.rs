@@ -61,13 +61,13 @@ impl Poller {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         // Rounded up because a limit below a millisecond must still sleep.
         let timeout_ms = i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-        let room = i32::try_from(EVENTS).expect("a small number");
-        // SAFETY: `events` holds `room` events and lives through the call.
+        let capacity = i32::try_from(EVENTS).expect("a small number");
+        // SAFETY: `events` holds `capacity` events and lives through the call.
         let count = unsafe {
             libc::epoll_wait(
                 self.epoll.as_raw_fd(),
                 events.as_mut_ptr(),
-                room,
+                capacity,
                 timeout_ms,
             )
         };

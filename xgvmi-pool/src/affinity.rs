@@ -11,7 +11,7 @@ const NONE: u32 = u32::MAX;
 
 /// Free keys, in a doubly linked list over their slots.
 #[derive(Debug)]
-pub(crate) struct Resting {
+pub(crate) struct IdleKeys {
     links: Vec<Link>,
     /// By a hash of the address: the slot that was last bound there.
     last: Vec<u32>,
@@ -28,7 +28,7 @@ struct Link {
     address: u64,
 }
 
-impl Resting {
+impl IdleKeys {
     /// An empty list with space for `capacity` slots.
     pub(crate) fn new(capacity: u32) -> Self {
         let link = Link {
@@ -108,49 +108,49 @@ mod tests {
         VirtAddr::new(0x7f00_0000_0000 + (number << 12))
     }
 
-    fn full(keys: u32) -> Resting {
-        let mut resting = Resting::new(keys);
-        (0..keys).for_each(|id| resting.put(SlotId(id)));
-        resting
+    fn full(keys: u32) -> IdleKeys {
+        let mut idle_keys = IdleKeys::new(keys);
+        (0..keys).for_each(|id| idle_keys.put(SlotId(id)));
+        idle_keys
     }
 
     #[test]
     fn an_address_gets_its_key_back() {
-        let mut resting = full(16);
-        let bind = |resting: &mut Resting, number| {
-            let id = resting.take(Some(address(number))).expect("a key");
-            resting.remember(id, address(number));
+        let mut idle_keys = full(16);
+        let bind = |idle_keys: &mut IdleKeys, number| {
+            let id = idle_keys.take(Some(address(number))).expect("a key");
+            idle_keys.remember(id, address(number));
             id
         };
-        let first: Vec<_> = (0..8).map(|number| bind(&mut resting, number)).collect();
+        let first: Vec<_> = (0..8).map(|number| bind(&mut idle_keys, number)).collect();
         // The keys return in another order.
-        first.iter().rev().for_each(|id| resting.put(*id));
-        let again: Vec<_> = (0..8).map(|number| bind(&mut resting, number)).collect();
+        first.iter().rev().for_each(|id| idle_keys.put(*id));
+        let again: Vec<_> = (0..8).map(|number| bind(&mut idle_keys, number)).collect();
         assert_eq!(first, again);
     }
 
     #[test]
     fn without_a_known_address_the_order_is_that_of_return() {
-        let mut resting = full(4);
+        let mut idle_keys = full(4);
         for round in 0..20 {
-            let id = resting.take(Some(address(round))).expect("a key");
+            let id = idle_keys.take(Some(address(round))).expect("a key");
             assert_eq!(u64::from(id.0), round % 4);
-            resting.remember(id, address(round));
-            resting.put(id);
+            idle_keys.remember(id, address(round));
+            idle_keys.put(id);
         }
-        assert_eq!(resting.take(None), Some(SlotId(0)));
+        assert_eq!(idle_keys.take(None), Some(SlotId(0)));
     }
 
     #[test]
     fn a_key_in_use_is_not_taken_again() {
-        let mut resting = full(2);
-        let first = resting.take(Some(address(1))).expect("a key");
-        resting.remember(first, address(1));
-        let second = resting.take(Some(address(1))).expect("another");
+        let mut idle_keys = full(2);
+        let first = idle_keys.take(Some(address(1))).expect("a key");
+        idle_keys.remember(first, address(1));
+        let second = idle_keys.take(Some(address(1))).expect("another");
         assert_ne!(first, second);
-        assert_eq!(resting.take(Some(address(1))), None);
-        resting.put(first);
-        resting.put(second);
-        assert_eq!(resting.take(Some(address(1))), Some(first));
+        assert_eq!(idle_keys.take(Some(address(1))), None);
+        idle_keys.put(first);
+        idle_keys.put(second);
+        assert_eq!(idle_keys.take(Some(address(1))), Some(first));
     }
 }

@@ -18,8 +18,8 @@ use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::keeper::{Keeper, Round};
 use crate::key::{Lkey, OwnerUuid, RemoteKey};
+use crate::parallel::parallel;
 use crate::policy::AliasPolicy;
-use crate::spread::spread;
 use crate::stats::{AliasCounters, AliasStats};
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
@@ -171,7 +171,7 @@ impl<D: AliasDevice> AliasMap<D> {
         }
         match self.inner.find(&key) {
             Some(found) => Ok(found),
-            None => self.inner.find_or_make(key, Room::Evict),
+            None => self.inner.find_or_make(key, WhenFull::Evict),
         }
     }
 
@@ -201,7 +201,7 @@ impl<D: AliasDevice> AliasMap<D> {
     /// Returns the aliases of many remote keys, in their order, like [`AliasMap::attach`] for each
     /// key. The map creates missing aliases with [`AliasPolicy::threads`] threads.
     pub fn attach_many(&self, keys: &[RemoteKey]) -> Vec<Result<AliasRef<D>, AliasError>> {
-        spread(keys, self.inner.policy.threads, |key| self.attach(*key))
+        parallel(keys, self.inner.policy.threads, |key| self.attach(*key))
     }
 
     /// Creates the aliases of keys in advance, with [`AliasPolicy::threads`] threads. It evicts no
@@ -219,10 +219,10 @@ impl<D: AliasDevice> AliasMap<D> {
             };
             match is_there {
                 true => Ok(()),
-                false => self.inner.find_or_make(*key, Room::Keep).map(drop),
+                false => self.inner.find_or_make(*key, WhenFull::Keep).map(drop),
             }
         };
-        for result in spread(keys, self.inner.policy.threads, prepare) {
+        for result in parallel(keys, self.inner.policy.threads, prepare) {
             match result {
                 Ok(()) => prepared.ready += 1,
                 Err(AliasError::Full { .. }) => prepared.left_out += 1,
@@ -352,7 +352,7 @@ impl<D: AliasDevice> Inner<D> {
         matches!(shard.get(&key.map_key()), Some(Place::Ready(_)))
     }
 
-    fn find_or_make(&self, key: RemoteKey, room: Room) -> Result<AliasRef<D>, AliasError> {
+    fn find_or_make(&self, key: RemoteKey, when_full: WhenFull) -> Result<AliasRef<D>, AliasError> {
         let _inside = self.core.gate.enter().ok_or(AliasError::Closed)?;
         let deadline = Instant::now() + self.policy.create_wait;
         loop {
@@ -376,7 +376,7 @@ impl<D: AliasDevice> Inner<D> {
                 }
                 Claim::NoMemory => return Err(AliasError::NoMemory),
                 Claim::Full => {
-                    if room == Room::Keep || !self.evict() {
+                    if when_full == WhenFull::Keep || !self.evict() {
                         self.core.counters.refusals.one();
                         let aliases_max = self.policy.aliases_max;
                         return Err(AliasError::Full { aliases_max });
@@ -444,7 +444,7 @@ impl<D: AliasDevice> Inner<D> {
             }
         }
         drop(shard);
-        flight.land(result.clone());
+        flight.complete(result.clone());
         result
     }
 
@@ -672,7 +672,7 @@ pub struct Prepared {
 
 /// Behaviour of a creation in a full map.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Room {
+enum WhenFull {
     /// Evict an unpinned alias.
     Evict,
     /// Evict none.

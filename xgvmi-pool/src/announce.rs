@@ -325,7 +325,7 @@ impl Inbox {
             News::New => {}
             News::Repeated => return Err(replayed(owner, sequence, sequence)),
             News::Old(seen) => return Err(replayed(owner, sequence, seen)),
-            News::NoRoom => return Err(AnnounceError::Owners),
+            News::TooManyOwners => return Err(AnnounceError::Owners),
         }
         Ok(announcement)
     }

@@ -87,7 +87,7 @@ impl<D: MkeyDevice> Core<D> {
     #[inline]
     fn bind_inside(&self, id: SlotId, span: Span<'_>) -> Result<Mkey, PoolError> {
         let mkey = self.slots.mkey(id);
-        self.shelf.remember(id, span.addr());
+        self.free_list.remember(id, span.addr());
         let bind = UmrOp::Bind { mkey, span };
         let ran = match self.policy.invalidate {
             Invalidate::Chained => self.run_behind_invalidations(id, bind),

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::device::{MkeyDevice, MkeySpec};
 use crate::error::{DeviceError, PoolError};
 use crate::event::{Observer, PoolEvent};
+use crate::free_list::FreeList;
 use crate::gate::{Gate, Inside};
 use crate::keeper::Keeper;
 use crate::key::{Gvmi, VirtAddr};
 use crate::latency::Latencies;
-use crate::names::Names;
 use crate::policy::{Invalidate, OnFull, PoolPolicy};
-use crate::shelf::Shelf;
 use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Queue, lock};
+use crate::tags::Tags;
 use crate::upkeep::Watch;
 use crate::waiters::{Waiters, Wake};
 
@@ -38,15 +38,15 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) gvmi: Gvmi,
     pub(crate) gate: Gate,
     pub(crate) slots: Slots,
-    pub(crate) shelf: Shelf,
+    pub(crate) free_list: FreeList,
     /// Released keys that are still bound to their regions, the oldest first.
     pub(crate) pending: Queue<SlotId>,
     /// Release time of the first of them, in nanoseconds since `epoch`; zero if there is none.
     pub(crate) pending_since: AtomicU64,
     pub(crate) epoch: Instant,
-    room: Mutex<Room>,
+    vacant_slots: Mutex<VacantSlots>,
     /// Current maximum number of keys; lower than the policy's while the device is full. Written
-    /// under the lock of `room`.
+    /// under the lock of `vacant_slots`.
     cap: AtomicU32,
     waiters: Waiters,
     pub(crate) counters: PoolCounters,
@@ -58,7 +58,7 @@ pub(crate) struct Core<D: MkeyDevice> {
 
 /// Slots without a key.
 #[derive(Debug)]
-struct Room {
+struct VacantSlots {
     /// Slots that never had a key, the next one first. A pool may open within an export, so this is
     /// a range and not a list that opening would have to write.
     unused: Range<u32>,
@@ -66,10 +66,10 @@ struct Room {
     vacated: Vec<SlotId>,
     /// Time at which the pool tries a higher cap again.
     retry_at: Option<Instant>,
-    names: Names,
+    tags: Tags,
 }
 
-impl Room {
+impl VacantSlots {
     /// Takes a slot without a key: the last vacated slot, otherwise an unused slot.
     fn take(&mut self) -> Option<SlotId> {
         let vacated = self.vacated.pop();
@@ -115,9 +115,9 @@ impl<D: MkeyDevice> Core<D> {
     ) -> Result<Self, PoolError> {
         let policy = policy.checked(device.limits())?;
         ask_for_memory(policy.mkeys_max)?;
-        let trays = match policy.trays {
+        let caches = match policy.caches {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
-            trays => trays as usize,
+            caches => caches as usize,
         };
         let slots = Slots::new(policy.mkeys_max).ok_or_else(|| no_memory(policy.mkeys_max))?;
         Ok(Self {
@@ -128,7 +128,7 @@ impl<D: MkeyDevice> Core<D> {
             gvmi: device.gvmi(),
             gate: Gate::new(),
             slots,
-            shelf: Shelf::new(policy.mkeys_max, policy.tray_keys, trays, policy.order),
+            free_list: FreeList::new(policy.mkeys_max, policy.cache_keys, caches, policy.order),
             pending: Queue::new(match policy.invalidate {
                 // No key waits for invalidation.
                 Invalidate::Strict => 1,
@@ -136,11 +136,11 @@ impl<D: MkeyDevice> Core<D> {
             }),
             pending_since: AtomicU64::new(0),
             epoch: Instant::now(),
-            room: Mutex::new(Room {
+            vacant_slots: Mutex::new(VacantSlots {
                 unused: 0..policy.mkeys_max,
                 vacated: Vec::new(),
                 retry_at: None,
-                names: Names::default(),
+                tags: Tags::default(),
             }),
             cap: AtomicU32::new(policy.mkeys_max),
             waiters: Waiters::new(),
@@ -205,9 +205,9 @@ impl<D: MkeyDevice> Core<D> {
 
     #[inline]
     pub(crate) fn take_free(&self, place: Option<VirtAddr>) -> Option<SlotId> {
-        let id = self.shelf.take(place)?;
+        let id = self.free_list.take(place)?;
         self.slots.advance(id, State::Free, State::Leased);
-        if self.policy.keeper && self.shelf.queued() < self.policy.low as usize {
+        if self.policy.keeper && self.free_list.queued() < self.policy.low as usize {
             self.keeper.kick();
         }
         Some(id)
@@ -254,7 +254,7 @@ impl<D: MkeyDevice> Core<D> {
                     self.slots.advance(id, State::Free, State::Leased);
                     break Ok(id);
                 }
-                Some(Wake::Room) => match self.create(State::Leased) {
+                Some(Wake::SlotVacated) => match self.create(State::Leased) {
                     Err(PoolError::Full { .. }) => at_front = true,
                     result => break result,
                 },
@@ -278,11 +278,11 @@ impl<D: MkeyDevice> Core<D> {
                 self.waiters.serve(Wake::Closed);
                 continue;
             }
-            let Some(id) = self.shelf.take(None) else {
+            let Some(id) = self.free_list.take(None) else {
                 return;
             };
             if !self.waiters.serve(Wake::Key(id)) {
-                self.shelf.put(id);
+                self.free_list.put(id);
             }
         }
     }
@@ -294,7 +294,7 @@ impl<D: MkeyDevice> Core<D> {
     /// Returns a key to the free list.
     #[inline]
     pub(crate) fn give(&self, id: SlotId) {
-        self.shelf.put(id);
+        self.free_list.put(id);
         if self.may_wait() && self.waiters.any() {
             self.match_waiters();
         }
@@ -318,7 +318,7 @@ impl<D: MkeyDevice> Core<D> {
         match self.device.create_mkey(&self.spec) {
             Ok(index) => {
                 self.latencies.create.record(start.elapsed());
-                let mkey = lock(&self.room).names.of_new(index, self.policy.tag);
+                let mkey = lock(&self.vacant_slots).tags.of_new(index, self.policy.tag);
                 self.slots.fill(id, mkey, state);
                 self.counters.creates.one();
                 Ok(id)
@@ -332,19 +332,19 @@ impl<D: MkeyDevice> Core<D> {
 
     /// A vacant slot, if the cap allows another key.
     fn reserve(&self) -> Result<SlotId, PoolError> {
-        let mut room = lock(&self.room);
-        let live = self.live(&room);
-        if room
+        let mut vacant_slots = lock(&self.vacant_slots);
+        let live = self.live(&vacant_slots);
+        if vacant_slots
             .retry_at
             .is_some_and(|retry_at| Instant::now() >= retry_at)
         {
             // Another process may have destroyed keys meanwhile.
-            room.retry_at = None;
+            vacant_slots.retry_at = None;
             self.cap.store(self.policy.mkeys_max, Ordering::Relaxed);
         }
         let cap = self.cap();
         let found = match live < cap {
-            true => room.take(),
+            true => vacant_slots.take(),
             false => None,
         };
         found.ok_or(PoolError::Full { mkeys_max: cap })
@@ -352,16 +352,16 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Returns the slot of a key whose creation failed.
     fn not_created(&self, id: SlotId, error: DeviceError) -> PoolError {
-        let mut room = lock(&self.room);
-        room.vacated.push(id);
+        let mut vacant_slots = lock(&self.vacant_slots);
+        vacant_slots.vacated.push(id);
         if !error.is_limit() {
             return PoolError::Create(error);
         }
         // The device is full: the present number of keys becomes the cap.
-        let cap = self.live(&room);
+        let cap = self.live(&vacant_slots);
         self.cap.store(cap, Ordering::Relaxed);
-        room.retry_at = Some(Instant::now() + CAP_RETRY);
-        drop(room);
+        vacant_slots.retry_at = Some(Instant::now() + CAP_RETRY);
+        drop(vacant_slots);
         self.counters.cap_lowered.one();
         self.tell(|| PoolEvent::CapLowered { cap, error });
         PoolError::Full { mkeys_max: cap }
@@ -379,12 +379,12 @@ impl<D: MkeyDevice> Core<D> {
                 self.latencies.destroy.record(start.elapsed());
                 self.counters.destroys.one();
                 self.slots.advance(id, State::Unsure, State::Vacant);
-                let mut room = lock(&self.room);
-                room.vacated.push(id);
-                room.names.destroyed(index);
-                drop(room);
+                let mut vacant_slots = lock(&self.vacant_slots);
+                vacant_slots.vacated.push(id);
+                vacant_slots.tags.destroyed(index);
+                drop(vacant_slots);
                 if self.may_wait() && self.waiters.any() {
-                    self.waiters.serve(Wake::Room);
+                    self.waiters.serve(Wake::SlotVacated);
                 }
                 Ok(())
             }
@@ -398,12 +398,12 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Number of existing keys, in any state.
     pub(crate) fn live_keys(&self) -> u32 {
-        self.live(&lock(&self.room))
+        self.live(&lock(&self.vacant_slots))
     }
 
-    fn live(&self, room: &Room) -> u32 {
+    fn live(&self, vacant_slots: &VacantSlots) -> u32 {
         // The conversion cannot fail: there are at most `mkeys_max` slots, which is a u32.
-        self.policy.mkeys_max - u32::try_from(room.vacant()).unwrap_or(u32::MAX)
+        self.policy.mkeys_max - u32::try_from(vacant_slots.vacant()).unwrap_or(u32::MAX)
     }
 
     /// Current maximum number of keys.

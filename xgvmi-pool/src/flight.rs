@@ -8,24 +8,24 @@ use crate::sync::{Condvar, Mutex, lock};
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
     result: Mutex<Option<T>>,
-    landed: Condvar,
+    completed: Condvar,
 }
 
 impl<T: Clone> Flight<T> {
     pub(crate) fn new() -> Self {
         Self {
             result: Mutex::new(None),
-            landed: Condvar::new(),
+            completed: Condvar::new(),
         }
     }
 
     /// Passes the result to all present and later waiters.
-    pub(crate) fn land(&self, result: T) {
+    pub(crate) fn complete(&self, result: T) {
         let mut slot = lock(&self.result);
-        assert!(slot.is_none(), "a flight lands once");
+        assert!(slot.is_none(), "a flight completes once");
         *slot = Some(result);
         drop(slot);
-        self.landed.notify_all();
+        self.completed.notify_all();
     }
 
     /// Waits for the result, at most for `limit`.
@@ -34,13 +34,13 @@ impl<T: Clone> Flight<T> {
         let slot = lock(&self.result);
         if limit == Duration::MAX {
             let slot = self
-                .landed
+                .completed
                 .wait_while(slot, |slot| slot.is_none())
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
             return slot.clone();
         }
         let (slot, _timed_out) = self
-            .landed
+            .completed
             .wait_timeout_while(slot, limit, |slot| slot.is_none())
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         slot.clone()
@@ -53,7 +53,7 @@ impl<T: Clone> Flight<T> {
         let mut slot = lock(&self.result);
         while slot.is_none() && limit != Duration::ZERO {
             slot = self
-                .landed
+                .completed
                 .wait(slot)
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
         }

@@ -57,34 +57,34 @@ mod event;
 mod expiry;
 mod export;
 mod flight;
+mod free_list;
 mod gate;
 mod hooks;
 mod keeper;
 mod key;
 mod latency;
+mod local_cache;
 #[cfg(feature = "mlx5")]
 #[expect(
     unsafe_code,
-    reason = "the one door to the adapter: libibverbs, libmlx5 and its rings"
+    reason = "access to the adapter: libibverbs, libmlx5 and its rings"
 )]
 pub mod mlx5;
 #[cfg(all(test, loom))]
 mod models;
-mod names;
+mod parallel;
 mod policy;
 mod pool;
 mod region;
 mod replay;
 mod secret;
-mod shelf;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slots;
 mod span;
-mod spread;
 mod stats;
 mod sync;
-mod tray;
+mod tags;
 mod unpinned;
 mod upkeep;
 mod waiters;

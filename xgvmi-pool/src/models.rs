@@ -69,14 +69,14 @@ fn two_threads_never_hold_one_key() {
 }
 
 #[test]
-fn keys_on_trays_are_in_one_place() {
+fn keys_in_caches_are_in_one_place() {
     model(|| {
         let fabric = SimFabric::new();
-        // Large enough for trays of one key.
+        // Large enough for caches of one key.
         let policy = PoolPolicy {
             mkeys_max: 1024,
             prefill: 2,
-            tray_keys: 1,
+            cache_keys: 1,
             ..PoolPolicy::default()
         };
         let pool = pool(&fabric, policy);

@@ -72,7 +72,7 @@ pub enum ReuseOrder {
     /// exported. With FIFO it would meet an idle key. In both orders it reaches no other address,
     /// and strict invalidation still excludes it between the two exports. If one process repeatedly
     /// exports the same buffers to one importer, this order discloses nothing new to the importer.
-    /// The free keys are in one list under one lock, without trays.
+    /// The free keys are in one list under one lock, without caches.
     Affinity,
 }
 
@@ -101,12 +101,12 @@ pub struct PoolPolicy {
     pub keeper: bool,
     /// Selection of the next free key.
     pub order: ReuseOrder,
-    /// Number of keys that a group of threads keeps on each side of its tray. Default 8, at most
-    /// 16; a small pool uses fewer. With 0 there are no trays, and the order of reuse is exact.
-    pub tray_keys: u32,
-    /// Number of groups of threads, with one tray each. Rounded up to a power of two, maximum 64.
+    /// Number of keys that a group of threads keeps on each side of its cache. Default 8, at most
+    /// 16; a small pool uses fewer. With 0 there are no caches, and the order of reuse is exact.
+    pub cache_keys: u32,
+    /// Number of groups of threads, with one cache each. Rounded up to a power of two, maximum 64.
     /// Default 0: the number of processors of the process, read when the pool opens.
-    pub trays: u32,
+    pub caches: u32,
     /// KLM entries per key. Default 16: regions up to 16 GiB, for 256 bytes of adapter memory per
     /// key. A device that supports fewer entries lowers it.
     pub klm_entries: u32,
@@ -142,8 +142,8 @@ impl Default for PoolPolicy {
             age: Duration::from_secs(60),
             keeper: false,
             order: ReuseOrder::default(),
-            tray_keys: 8,
-            trays: 0,
+            cache_keys: 8,
+            caches: 0,
             klm_entries: 16,
             tag: Tag::UCX_POOLED,
             access_key: AccessKey::UCX_COMPATIBLE,
@@ -218,8 +218,8 @@ const ALIASES_CAP: u32 = 1 << 22;
 const THREADS_CAP: u32 = 64;
 /// Maximum number of KLM entries per key: the field of `mlx5dv_create_mkey` has 16 bits.
 const KLM_ENTRIES_CAP: u32 = 1 << 16;
-/// Maximum number of keys on one side of a tray.
-const TRAY_KEYS_CAP: u32 = crate::shelf::TRAY_KEYS_MAX;
+/// Maximum number of keys on one side of a cache.
+const CACHE_KEYS_CAP: u32 = crate::free_list::CACHE_KEYS_MAX;
 /// Longest wait. A wait of a day is as good as unlimited, and a sum of times must not overflow.
 const WAIT_CAP: Duration = Duration::from_secs(24 * 3600);
 /// Longest batch: requests of two building blocks in the largest send queue.
@@ -234,7 +234,7 @@ impl PoolPolicy {
         within("mkeys_max", self.mkeys_max, 1, MKEYS_CAP)?;
         within("prefill", self.prefill, 0, self.mkeys_max)?;
         within("klm_entries", self.klm_entries, 1, KLM_ENTRIES_CAP)?;
-        within("tray_keys", self.tray_keys, 0, TRAY_KEYS_CAP)?;
+        within("cache_keys", self.cache_keys, 0, CACHE_KEYS_CAP)?;
         within("batch_ops", self.batch_ops, 1, BATCH_OPS_CAP)?;
         // A pool smaller than the default marks lowers the marks.
         self.high = self.high.min(self.mkeys_max);

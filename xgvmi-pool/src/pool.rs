@@ -65,9 +65,9 @@ impl<D: MkeyDevice> MkeyPool<D> {
     /// number of keys created.
     pub fn prefill(&self, count: u32) -> u32 {
         let mut created = 0;
-        while self.core.shelf.queued() < count as usize {
+        while self.core.free_list.queued() < count as usize {
             match self.core.create(State::Free) {
-                Ok(id) => self.core.shelf.add(id),
+                Ok(id) => self.core.free_list.add(id),
                 Err(_) => break,
             }
             created += 1;
@@ -191,7 +191,7 @@ impl<D: MkeyDevice> MkeyPool<D> {
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let core = &*self.core;
-        let traffic = core.shelf.traffic();
+        let traffic = core.free_list.traffic();
         PoolStats {
             hits: traffic.taken,
             returns: traffic.returned,

@@ -24,13 +24,13 @@ pub enum News {
     /// Older than the message with this number.
     Old(u64),
     /// The first message of an exporter, while the filter is full.
-    NoRoom,
+    TooManyOwners,
 }
 
 impl ReplayFilter {
     /// Classifies a message and records its number if it is new.
     pub fn judge(&mut self, owner: OwnerUuid, sequence: u64) -> News {
-        let has_room = self.seen.len() < OWNERS_MAX;
+        let has_space = self.seen.len() < OWNERS_MAX;
         match self.seen.get_mut(&owner.get()) {
             Some(seen) if sequence > *seen => {
                 *seen = sequence;
@@ -38,7 +38,7 @@ impl ReplayFilter {
             }
             Some(seen) if sequence == *seen => News::Repeated,
             Some(seen) => News::Old(*seen),
-            None if !has_room => News::NoRoom,
+            None if !has_space => News::TooManyOwners,
             None => {
                 self.seen.insert(owner.get(), sequence);
                 News::New
@@ -85,7 +85,7 @@ mod tests {
             assert_eq!(filter.judge(OwnerUuid::new(owner), 1), News::New);
         }
         let another = OwnerUuid::new(u64::MAX);
-        assert_eq!(filter.judge(another, 1), News::NoRoom);
+        assert_eq!(filter.judge(another, 1), News::TooManyOwners);
         assert_eq!(filter.judge(OwnerUuid::new(3), 2), News::New);
         filter.clear();
         assert_eq!(filter.judge(another, 1), News::New);

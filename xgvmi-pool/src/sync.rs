@@ -47,7 +47,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Numbers threads in the order of their first call, so the first threads get a tray each.
+/// Numbers threads in the order of their first call, so the first threads get a cache each.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn thread_number() -> usize {

@@ -48,11 +48,11 @@ impl<D: MkeyDevice> Core<D> {
             return done;
         }
         self.flush_if_late();
-        if self.shelf.queued() < low {
-            while done.created < ROUND_MAX && self.shelf.queued() < high {
+        if self.free_list.queued() < low {
+            while done.created < ROUND_MAX && self.free_list.queued() < high {
                 match self.create(State::Free) {
                     Ok(id) => {
-                        self.shelf.add(id);
+                        self.free_list.add(id);
                         done.created += 1;
                     }
                     Err(_) => break,
@@ -61,7 +61,7 @@ impl<D: MkeyDevice> Core<D> {
         }
         let surplus = self.surplus();
         for _ in 0..surplus {
-            let (Ok(_inside), Some(id)) = (self.enter(), self.shelf.retire()) else {
+            let (Ok(_inside), Some(id)) = (self.enter(), self.free_list.retire()) else {
                 break;
             };
             self.slots.advance(id, State::Free, State::Unsure);
@@ -81,7 +81,10 @@ impl<D: MkeyDevice> Core<D> {
         let since = *seen.since.get_or_insert(now);
         if now.duration_since(since) >= self.policy.age {
             seen.since = Some(now);
-            seen.surplus = self.shelf.idle().saturating_sub(self.policy.high as usize);
+            seen.surplus = self
+                .free_list
+                .idle()
+                .saturating_sub(self.policy.high as usize);
         }
         let surplus = seen.surplus.min(ROUND_MAX as usize);
         seen.surplus -= surplus;

@@ -14,7 +14,7 @@ pub(crate) enum Wake {
     /// A free key.
     Key(SlotId),
     /// The pool may create a key.
-    Room,
+    SlotVacated,
     /// The pool is closed.
     Closed,
 }
@@ -83,7 +83,7 @@ impl Waiters {
         drop(queue);
         match first {
             Some(flight) => {
-                flight.land(wake);
+                flight.complete(wake);
                 true
             }
             None => false,
@@ -102,11 +102,14 @@ mod tests {
         let again = waiters.join(true);
         for flight in [again, first, second] {
             assert!(waiters.any());
-            assert!(waiters.serve(Wake::Room));
-            assert_eq!(waiters.wait(&flight, Duration::ZERO), Some(Wake::Room));
+            assert!(waiters.serve(Wake::SlotVacated));
+            assert_eq!(
+                waiters.wait(&flight, Duration::ZERO),
+                Some(Wake::SlotVacated)
+            );
         }
         assert!(!waiters.any());
-        assert!(!waiters.serve(Wake::Room), "nobody is left");
+        assert!(!waiters.serve(Wake::SlotVacated), "nobody is left");
     }
 
     #[test]

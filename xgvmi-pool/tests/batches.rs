@@ -108,7 +108,7 @@ fn check_reach(invalidate: Invalidate, after_release: bool) {
 }
 
 #[test]
-fn only_the_strict_mode_closes_the_door_at_once() {
+fn only_the_strict_mode_ends_access_at_once() {
     check_reach(Invalidate::Strict, false);
     check_reach(Invalidate::Batched, true);
     check_reach(Invalidate::Chained, true);

@@ -232,14 +232,14 @@ impl Model {
 
     /// Whether the map must create the alias; `None` if the map is full.
     fn attach(&mut self, key: usize, owner: u64, max: usize) -> Option<bool> {
-        let room = self.entries.len() < max;
+        let has_space = self.entries.len() < max;
         match self.entries.get_mut(&key) {
             Some(entry) if entry.owner == owner => {
                 entry.pins += 1;
                 return Some(false);
             }
             Some(_) => {}
-            None if room => {}
+            None if has_space => {}
             None => {
                 let unpinned = self.entries.iter().filter(|(_, entry)| entry.pins == 0);
                 let oldest = *unpinned.min_by_key(|(_, entry)| entry.used)?.0;

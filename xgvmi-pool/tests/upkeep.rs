@@ -16,12 +16,12 @@ fn region() -> Region {
 }
 
 fn marks(low: u32, high: u32) -> PoolPolicy {
-    // Without trays the number of free keys is exact.
+    // Without caches the number of free keys is exact.
     PoolPolicy {
         low,
         high,
         age: Duration::from_secs(3600),
-        tray_keys: 0,
+        cache_keys: 0,
         ..PoolPolicy::default()
     }
 }

@@ -86,7 +86,7 @@ fn a_wait_without_end_is_a_day() {
 }
 
 #[test]
-fn a_key_that_is_destroyed_makes_room_for_a_waiter() {
+fn a_key_that_is_destroyed_serves_a_waiter() {
     let fabric = SimFabric::new();
     let pool = pool(&fabric, 1, LONG);
     let first = pool.export(region()).expect("a key");

@@ -257,12 +257,12 @@ unsafe extern "C" fn receive(
     let by_rendezvous = attr & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
     // The queue is not borrowed while progress() runs, so this succeeds. Otherwise a refusal is
     // better than a panic here.
-    let room = inbox
+    let capacity = inbox
         .queue
         .try_borrow_mut()
         .ok()
         .filter(|queue| queue.len() < INBOX_MAX);
-    match room {
+    match capacity {
         Some(mut queue) if !by_rendezvous => queue.push_back(Message {
             id: inbox.id,
             // SAFETY: UCX gives this many bytes of header, valid during the callback.

@@ -33,7 +33,7 @@ UCX (docs/DEFECTS.md) without the library and checks that they do not occur with
                   (RoCE). Without this option, all cells run over infiniband, and the cells about exports also over
                   the other two. With it, only the preload cells run, over that link
 
-Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"door\",\"case\",\"result\"}]}; a result is \"ok\" or the failure.";
+Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"entry_point\",\"case\",\"result\"}]}; a result is \"ok\" or the failure.";
 
 /// Injected faults of the defect cells, and their functions, in the emulator's rule syntax.
 const FAULTS: [(&str, &str, &str); 6] = [
@@ -95,7 +95,7 @@ const LINK_PREFIX: &str = "xgvmi-matrix-build-";
 pub(crate) struct Row {
     pub(crate) ucx: String,
     pub(crate) link: Link,
-    pub(crate) door: String,
+    pub(crate) entry_point: String,
     pub(crate) case: String,
     /// The failure, if the cell failed.
     pub(crate) failure: Option<String>,
@@ -142,7 +142,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     rows.extend(missing.into_iter().map(|(version, error)| Row {
         ucx: version.to_owned(),
         link: Link::default(),
-        door: "none".to_owned(),
+        entry_point: "none".to_owned(),
         case: "fetch".to_owned(),
         failure: Some(error),
     }));
@@ -199,7 +199,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
         Ok(Row {
             ucx: text("ucx")?,
             link,
-            door: text("door")?,
+            entry_point: text("entry_point")?,
             case: text("case")?,
             failure: (result != "ok").then_some(result),
         })
@@ -213,7 +213,7 @@ fn write(path: &Path, rows: &[Row]) -> Result<()> {
         .map(|row| {
             let result = row.failure.as_deref().unwrap_or("ok");
             let link = row.link.name();
-            json!({ "ucx": row.ucx, "link": link, "door": row.door, "case": row.case, "result": result })
+            json!({ "ucx": row.ucx, "link": link, "entry_point": row.entry_point, "case": row.case, "result": result })
         })
         .collect();
     fs::write(path, format!("{:#}\n", json!({ "rows": rows })))
@@ -562,7 +562,7 @@ mod tests {
         let row = |failure: Option<&str>| Row {
             ucx: "1.18.1".to_owned(),
             link: Link::Ethernet,
-            door: "preload".to_owned(),
+            entry_point: "preload".to_owned(),
             case: "export and import".to_owned(),
             failure: failure.map(str::to_owned),
         };

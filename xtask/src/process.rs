@@ -230,7 +230,7 @@ pub(crate) fn end_children_on_signal() {
 }
 
 /// Directory of emulator states: in memory, so no disk writes them back.
-pub(crate) const ROOMS: &str = "/dev/shm";
+pub(crate) const STATE_PARENT: &str = "/dev/shm";
 
 /// Removes the directories PREFIX-PID-... in `place` whose process has ended without removing them, for example at its
 /// time limit.
@@ -369,16 +369,16 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut dead = sh("exit").spawn().unwrap();
         dead.wait().unwrap();
-        let gone = format!("room-{}-a", dead.id());
+        let gone = format!("bed-{}-a", dead.id());
         let kept = [
-            format!("room-{}-a", std::process::id()),
+            format!("bed-{}-a", std::process::id()),
             format!("other-{}-a", dead.id()),
-            "room-x".to_owned(),
+            "bed-x".to_owned(),
         ];
         for name in kept.iter().chain([&gone]) {
             std::fs::create_dir_all(place.path().join(name).join("state")).unwrap();
         }
-        sweep(place.path(), "room");
+        sweep(place.path(), "bed");
         assert!(!place.path().join(&gone).exists());
         assert!(kept.iter().all(|name| place.path().join(name).exists()));
     }

@@ -423,7 +423,7 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut command = system_tests(world)?;
     let cases = cases(phase, world, command.arg("--").args(&world.filters));
     // A run stopped at its limit leaves its state directories.
-    process::sweep(Path::new(process::ROOMS), "xgvmi-test");
+    process::sweep(Path::new(process::STATE_PARENT), "xgvmi-test");
     cases
 }
 
@@ -435,7 +435,7 @@ fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         command.env(KILLS, "20000");
     }
     let cases = cases(phase, world, command.args(["--", "crash_kills"]));
-    process::sweep(Path::new(process::ROOMS), "xgvmi-test");
+    process::sweep(Path::new(process::STATE_PARENT), "xgvmi-test");
     cases
 }
 
@@ -500,7 +500,10 @@ fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
                 Link::Infiniband => String::new(),
                 link => format!(" over {}", link.name()),
             };
-            let name = format!("UCX {}{over}, {}: {}", cell.ucx, cell.door, cell.case);
+            let name = format!(
+                "UCX {}{over}, {}: {}",
+                cell.ucx, cell.entry_point, cell.case
+            );
             match cell.failure {
                 None => Case::pass(name),
                 Some(detail) => Case::fail(name, detail),

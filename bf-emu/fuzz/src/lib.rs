@@ -35,7 +35,7 @@ pub enum Value {
     /// Bytes in the arena.
     Bytes(Vec<u8>),
     /// A buffer for an answer.
-    Room(u16),
+    Capacity(u16),
     /// An address in the arena, as a number.
     Address(u16),
     /// An unmapped address, and its declared length.
@@ -152,7 +152,7 @@ impl Device {
                 self.arena.put(offset, &bytes[..usize::from(length)]);
                 (length, address)
             }
-            Value::Room(length) => {
+            Value::Capacity(length) => {
                 let length = length % 4096;
                 (length, self.take(usize::from(length)))
             }

@@ -53,10 +53,10 @@ fn prepare(device: &mut Device) {
     let core = |id, value| attr(id, false, value);
     let pd = [
         core(0, Value::Bytes(vec![0; 8])),
-        core(1, Value::Room(8)),
+        core(1, Value::Capacity(8)),
         core(2, Value::Number(ALLOC_PD, 8)),
         of_driver(0, Value::Bytes(vec![0; 8])),
-        of_driver(1, Value::Room(8)),
+        of_driver(1, Value::Capacity(8)),
     ];
     let made = device.call(INVOKE_WRITE.0, INVOKE_WRITE.1, &pd);
     assert!(made.is_some(), "no domain");
@@ -65,16 +65,16 @@ fn prepare(device: &mut Device) {
         of_driver(1, Value::Address(0)),
         of_driver(2, Value::Number(0x8000, 8)),
         of_driver(3, Value::Number(7, 4)),
-        of_driver(4, Value::Room(4)),
+        of_driver(4, Value::Capacity(4)),
     ];
     let made = device.call(UMEM, DRIVER, &umem);
     assert!(made.is_some(), "no memory");
     let uar = [
         of_driver(0, Value::Handle(0, 0)),
         of_driver(1, Value::Number(0, 8)),
-        of_driver(2, Value::Room(8)),
-        of_driver(3, Value::Room(4)),
-        of_driver(4, Value::Room(4)),
+        of_driver(2, Value::Capacity(8)),
+        of_driver(3, Value::Capacity(4)),
+        of_driver(4, Value::Capacity(4)),
     ];
     let made = device.call(UAR, DRIVER, &uar);
     assert!(made.is_some(), "no page");
@@ -95,28 +95,28 @@ fuzz_target!(|commands: Vec<Command>| {
             of_driver(0, Value::Handle(kind, slot))
         };
         let input = |id, bytes: &Vec<u8>| of_driver(id, Value::Bytes(bytes.clone()));
-        let room = |id| of_driver(id, Value::Room(1024));
+        let capacity = |id| of_driver(id, Value::Capacity(1024));
         match command {
             Command::General(bytes) => {
-                device.call(DEVX, DRIVER, &[input(0, bytes), room(1)]);
+                device.call(DEVX, DRIVER, &[input(0, bytes), capacity(1)]);
             }
             Command::Create(bytes) => {
                 let any = of_driver(0, Value::Handle(0, 0));
-                let answer = device.call(OBJECT, DRIVER, &[any, input(1, bytes), room(2)]);
+                let answer = device.call(OBJECT, DRIVER, &[any, input(1, bytes), capacity(2)]);
                 made.extend(answer.and_then(|words| words.first().copied()));
             }
             Command::Modify(named, bytes) => {
                 device.call(
                     OBJECT,
                     DRIVER + 2,
-                    &[handle(named), input(1, bytes), room(2)],
+                    &[handle(named), input(1, bytes), capacity(2)],
                 );
             }
             Command::Query(named, bytes) => {
                 device.call(
                     OBJECT,
                     DRIVER + 3,
-                    &[handle(named), input(1, bytes), room(2)],
+                    &[handle(named), input(1, bytes), capacity(2)],
                 );
             }
             Command::Destroy(named) => {

@@ -172,7 +172,7 @@ fn put(buffer: &mut [u8], parts: &[&[u8]]) -> bool {
     for part in parts {
         let end = at + part.len();
         match buffer.get_mut(at..end) {
-            Some(room) if end < PRELOAD_BYTES_MAX => room.copy_from_slice(part),
+            Some(space) if end < PRELOAD_BYTES_MAX => space.copy_from_slice(part),
             _ => return false,
         }
         at = end;

@@ -144,8 +144,8 @@ fn serve_string(
 ) -> bool {
     let served = process.doorbell(address, moved_value(moves)).is_some();
     if served {
-        let room = PAGE_BYTES - address % PAGE_BYTES;
-        context::set_registers(thread, &moves.follow(registers, room as u64));
+        let left_in_page = PAGE_BYTES - address % PAGE_BYTES;
+        context::set_registers(thread, &moves.follow(registers, left_in_page as u64));
     }
     served
 }

@@ -49,9 +49,9 @@ rewriting! {
     fn freopen64(; mode: *const c_char, stream: *mut FILE) -> *mut FILE, else ptr::null_mut();
     fn readlink(; buffer_: *mut c_char, length: size_t) -> ssize_t, else -1;
     fn readlinkat(dirfd: c_int; buffer_: *mut c_char, length: size_t) -> ssize_t, else -1;
-    fn __readlink_chk(; buffer_: *mut c_char, length: size_t, room: size_t) -> ssize_t, else -1;
+    fn __readlink_chk(; buffer_: *mut c_char, length: size_t, capacity: size_t) -> ssize_t, else -1;
     fn __readlinkat_chk(
-        dirfd: c_int; buffer_: *mut c_char, length: size_t, room: size_t
+        dirfd: c_int; buffer_: *mut c_char, length: size_t, capacity: size_t
     ) -> ssize_t, else -1;
     fn scandir(
         ; list: *mut c_void, filter: *const c_void, compare: *const c_void
@@ -96,7 +96,7 @@ macro_rules! resolving {
 
 resolving! {
     fn realpath(resolved: *mut c_char);
-    fn __realpath_chk(resolved: *mut c_char, room: size_t);
+    fn __realpath_chk(resolved: *mut c_char, capacity: size_t);
     fn canonicalize_file_name();
 }
 

@@ -152,9 +152,9 @@ pub(crate) fn resolve(
                 });
             }
             MkeyKind::Klm | MkeyKind::Ksm => {
-                let (behind, at, room) = entry(locked, function, mkey, offset)?;
+                let (behind, at, left) = entry(locked, function, mkey, offset)?;
                 address = at;
-                length = length.min(room);
+                length = length.min(left);
                 need = need.behind();
                 slot = slot_of(behind).ok_or(Denied::NoKey)?;
                 mkey = locked.peek(function).mkeys.get(slot).ok_or(Denied::NoKey)?;

@@ -47,7 +47,7 @@ pub(crate) fn complete_scattered(
         return;
     };
     let space = Space::of(pid);
-    let Some(consumed) = room(space, &cq) else {
+    let Some(consumed) = free_entry(space, &cq) else {
         receive::count(locked, &take);
         counters.refuse(Refusal::CqOverrun);
         overrun(locked, function, slot);
@@ -227,7 +227,7 @@ fn entry_at(cq: &Cq) -> u64 {
 }
 
 /// The owner's consumer counter, if the ring has a free entry.
-fn room(space: Space, cq: &Cq) -> Option<u32> {
+fn free_entry(space: Space, cq: &Cq) -> Option<u32> {
     let full = |consumed: u32| cq.produced.wrapping_sub(consumed) >= cq.ring.count;
     if cq.ignore_overrun || !full(cq.consumed) {
         return Some(cq.consumed);

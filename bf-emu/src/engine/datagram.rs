@@ -128,7 +128,7 @@ fn put_header(
     poster: &Poster,
     (message, length): (&Message, u16),
     to: &AddressVector,
-    room: &List,
+    target: &List,
 ) -> Option<u8> {
     let own = locked.fabric().gid_entry(poster.place(), to.sgid_index);
     let Some(own) = own.filter(|_| to.grh || is_ethernet(locked, poster)) else {
@@ -137,6 +137,6 @@ fn put_header(
     let header = Header::new(own, to, length, message.imm.is_some());
     let from = List::of_bytes(poster.side(), header.bytes());
     let (at, length) = (header.at as u64, header.bytes().len() as u64);
-    transfer(locked, &from, (room, at), length).ok()?;
+    transfer(locked, &from, (target, at), length).ok()?;
     Some(header.flags)
 }

@@ -17,14 +17,14 @@ const SMALL_BYTES: usize = 32;
 pub(crate) struct Scattered {
     bytes: [u8; BYTES_MAX],
     /// Scatter limit of the queue pair in bytes; 0 for none.
-    room: usize,
+    capacity: usize,
 }
 
 impl Scattered {
     /// No data in the completion.
     pub(crate) const NONE: Self = Self {
         bytes: [0; BYTES_MAX],
-        room: 0,
+        capacity: 0,
     };
 
     /// True if `length` bytes fit into an entry of a queue pair with this scatter limit.
@@ -39,7 +39,7 @@ impl Scattered {
         (limit, length): (u8, u64),
     ) -> Result<Self, Failure> {
         let mut scattered = Self {
-            room: usize::from(limit).min(BYTES_MAX),
+            capacity: usize::from(limit).min(BYTES_MAX),
             ..Self::NONE
         };
         // The list refers to the array by address and has no lifetime.
@@ -55,7 +55,7 @@ impl Scattered {
         cqe: &mut Cqe,
         entry: &mut [u8; CQE_BYTES],
     ) -> Option<[u8; BYTES_MAX]> {
-        match self.room {
+        match self.capacity {
             0 => None,
             1..=SMALL_BYTES => {
                 cqe.inline_scatter = 1;

@@ -340,8 +340,8 @@ impl World {
             ..UmrContext::default()
         };
         let mut list = vec![0; usize::from(octowords) * 16];
-        for (room, klm) in list.chunks_mut(16).zip(klms) {
-            room.copy_from_slice(&klm.to_bytes());
+        for (entry, klm) in list.chunks_mut(16).zip(klms) {
+            entry.copy_from_slice(&klm.to_bytes());
         }
         self.post(
             queue,

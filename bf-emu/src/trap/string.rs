@@ -76,13 +76,13 @@ pub fn decode(bytes: &[u8], registers: &Registers, flags: u64) -> Option<Moves> 
 }
 
 impl Moves {
-    /// The registers after the elements that begin within the first `room` bytes. If no element
+    /// The registers after the elements that begin within the first `limit` bytes. If no element
     /// remains, the instruction pointer is after the instruction. Otherwise it stays at the
     /// instruction, as after an interruption.
     #[must_use]
-    pub fn follow(&self, mut registers: Registers, room: u64) -> Registers {
+    pub fn follow(&self, mut registers: Registers, limit: u64) -> Registers {
         let width = u64::from(self.width);
-        let elements = (self.bytes / width).min(room.div_ceil(width));
+        let elements = (self.bytes / width).min(limit.div_ceil(width));
         let moved = elements * width;
         // Addresses wrap, as in the processor.
         for register in [RSI, RDI] {
@@ -168,15 +168,15 @@ mod tests {
     proptest! {
         /// A decoded move advances by whole elements, to its end or to the end of the range.
         #[test]
-        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..20), count in any::<u64>(), room in 1_u64..4096) {
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..20), count in any::<u64>(), limit in 1_u64..4096) {
             let before = registers(count);
             if let Some(moves) = decode(&bytes, &before, 0) {
-                let after = moves.follow(before, room);
+                let after = moves.follow(before, limit);
                 let moved = after.general[RDI].wrapping_sub(before.general[RDI]);
                 prop_assert!(moved > 0 && moved <= moves.bytes);
                 prop_assert_eq!(moved, after.general[RSI].wrapping_sub(before.general[RSI]));
                 prop_assert_eq!(moved == moves.bytes, after.rip != before.rip);
-                prop_assert!(moved == moves.bytes || moved >= room);
+                prop_assert!(moved == moves.bytes || moved >= limit);
             }
         }
     }

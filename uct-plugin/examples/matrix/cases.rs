@@ -5,21 +5,26 @@ use std::process::Command;
 
 use crate::Ucx;
 use crate::counters::commands;
-use crate::peer::{Door, Launch, Peer, Side};
+use crate::peer::{EntryPoint, Launch, Peer, Side};
 
 /// One case.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// Ways of loading the library in the peer, or in both peers.
-    pub(crate) doors: &'static [Door],
+    pub(crate) entry_points: &'static [EntryPoint],
     /// False for a UCX without the feature of the case.
     pub(crate) fits: fn(&Ucx) -> bool,
     /// The failing launch command that the case needs.
     pub(crate) failing: Option<&'static str>,
-    pub(crate) run: fn(&Launch, &Ucx, Door) -> Result<(), String>,
+    pub(crate) run: fn(&Launch, &Ucx, EntryPoint) -> Result<(), String>,
 }
 
-const ALL: &[Door] = &[Door::Preload, Door::Plugin, Door::Both, Door::Module];
+const ALL: &[EntryPoint] = &[
+    EntryPoint::Preload,
+    EntryPoint::Plugin,
+    EntryPoint::Both,
+    EntryPoint::Module,
+];
 
 /// True for each UCX that the library knows.
 pub(crate) fn always(ucx: &Ucx) -> bool {
@@ -30,143 +35,147 @@ pub(crate) fn always(ucx: &Ucx) -> bool {
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "stock peers alone",
-        doors: &[Door::Absent],
+        entry_points: &[EntryPoint::Absent],
         fits: always,
         failing: None,
-        run: |launch, ucx, door| transfers(launch, ucx, (door, door), &[]),
+        run: |launch, ucx, entry_point| transfers(launch, ucx, (entry_point, entry_point), &[]),
     },
     Case {
         name: "export and import",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: None,
-        run: |launch, ucx, door| transfers(launch, ucx, (door, door), &[]),
+        run: |launch, ucx, entry_point| transfers(launch, ucx, (entry_point, entry_point), &[]),
     },
     Case {
         name: "export to a stock peer",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: None,
-        run: |launch, ucx, door| transfers(launch, ucx, (door, Door::Absent), &[]),
+        run: |launch, ucx, entry_point| {
+            transfers(launch, ucx, (entry_point, EntryPoint::Absent), &[])
+        },
     },
     Case {
         name: "import from a stock peer",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: None,
-        run: |launch, ucx, door| transfers(launch, ucx, (Door::Absent, door), &[]),
+        run: |launch, ucx, entry_point| {
+            transfers(launch, ucx, (EntryPoint::Absent, entry_point), &[])
+        },
     },
     Case {
         name: "chained invalidation",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: None,
-        run: |launch, ucx, door| {
+        run: |launch, ucx, entry_point| {
             transfers(
                 launch,
                 ucx,
-                (door, door),
+                (entry_point, entry_point),
                 &[("UCX_XGVMI_INVALIDATE", "chained")],
             )
         },
     },
     Case {
         name: "posting through libmlx5",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: None,
-        run: |launch, ucx, door| {
+        run: |launch, ucx, entry_point| {
             let by_verbs = [("UCX_XGVMI_POST", "verbs")];
-            transfers(launch, ucx, (door, door), &by_verbs)
+            transfers(launch, ucx, (entry_point, entry_point), &by_verbs)
         },
     },
     Case {
         name: "a pool of one key",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: None,
         run: pool_of_one_key,
     },
     Case {
         name: "parts of one region",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: None,
         run: parts,
     },
     Case {
         name: "memory in chunks",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: None,
         run: chunks,
     },
     Case {
         name: "two contexts",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: None,
         run: contexts,
     },
     Case {
         name: "two copies of UCX in one process",
-        doors: &[Door::Absent, Door::Preload],
+        entry_points: &[EntryPoint::Absent, EntryPoint::Preload],
         fits: |ucx| ucx.version == FIRST_COPY,
         failing: None,
         run: copies,
     },
     Case {
         name: "numbers in xgvmi stat",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: None,
         run: numbers,
     },
     Case {
         name: "numbers in UCX's virtual file system",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: None,
         run: files,
     },
     Case {
         name: "announced keys are exported and imported without a command",
-        doors: ALL,
+        entry_points: ALL,
         fits: always,
         failing: Some("counters"),
         run: announced,
     },
     Case {
         name: "the first export takes two commands more than stock's, and those of the proof",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: Some("counters"),
         run: first_export,
     },
     Case {
         name: "it weighs little and has no threads",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: None,
         run: weight,
     },
     Case {
         name: "ordinary memory costs next to nothing more",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: |ucx| ucx.is_known() && cfg!(target_arch = "x86_64"),
         failing: None,
         run: overhead,
     },
     Case {
         name: "two threads in four contexts",
-        doors: &[Door::Absent, Door::Preload],
+        entry_points: &[EntryPoint::Absent, EntryPoint::Preload],
         fits: always,
         failing: None,
         run: threads,
     },
     Case {
         name: "loaded late and unloaded",
-        doors: &[Door::Late],
+        entry_points: &[EntryPoint::Late],
         fits: always,
         failing: None,
         run: late,
@@ -188,7 +197,7 @@ impl Pair {
     pub(crate) fn start(
         launch: &Launch,
         ucx: &Ucx,
-        (host, dpu): (Door, Door),
+        (host, dpu): (EntryPoint, EntryPoint),
         variables: &[(&str, &str)],
     ) -> Result<Self, String> {
         Ok(Self {
@@ -237,10 +246,10 @@ impl Pair {
 fn transfers(
     launch: &Launch,
     ucx: &Ucx,
-    doors: (Door, Door),
+    entry_points: (EntryPoint, EntryPoint),
     variables: &[(&str, &str)],
 ) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, doors, variables)?;
+    let mut pair = Pair::start(launch, ucx, entry_points, variables)?;
     for (id, bytes) in (1..).zip(SIZES.into_iter().chain(SIZES)) {
         pair.share(id, bytes)?;
         pair.check(id, id)?;
@@ -252,9 +261,9 @@ fn transfers(
     pair.end()
 }
 
-fn pool_of_one_key(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn pool_of_one_key(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let variables = [("UCX_XGVMI_POOL_MAX", "1")];
-    let mut pair = Pair::start(launch, ucx, (door, door), &variables)?;
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &variables)?;
     // The second and the third export find the pool empty and take UCX's own path.
     for id in 1..4 {
         pair.share(id, 65_536)?;
@@ -271,8 +280,8 @@ fn pool_of_one_key(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.end()
 }
 
-fn parts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+fn parts(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &[])?;
     pair.host.ask("map 1 1048576 1")?;
     // Parts of registered memory, overlapping, the smaller one first.
     pair.host.ask("part 2 1 65536 65536")?;
@@ -293,12 +302,12 @@ fn parts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 }
 
 /// Memory that UCX registers in chunks, with several threads, also gets one key of the pool.
-fn chunks(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn chunks(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let variables = [
         ("UCX_IB_REG_MT_THRESH", "512k"),
         ("UCX_IB_REG_MT_CHUNK", "512k"),
     ];
-    let mut pair = Pair::start(launch, ucx, (door, door), &variables)?;
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &variables)?;
     // From two chunks to a number that UCX handles itself, beginning at unaligned addresses of a
     // chunk.
     for (id, bytes) in (1..).zip([600_000, 1 << 20, 5 << 20, 20 << 20, 3_000_001]) {
@@ -326,8 +335,8 @@ fn chunks(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.end()
 }
 
-fn contexts(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+fn contexts(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &[])?;
     pair.share(1, 65_536)?;
     pair.host.ask("context 1")?;
     pair.share(2, 65_536)?;
@@ -350,7 +359,7 @@ const FIRST_COPY: &str = "1.20.1";
 const SECOND_COPY: &str = "1.23.0";
 
 /// Each copy has a context on both sides, and exports to each copy.
-fn copies(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn copies(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let second = launch.others.iter();
     let second = second.clone().find(|other| other.version == SECOND_COPY);
     let Some(second) = second else {
@@ -367,7 +376,7 @@ fn copies(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         libraries: (!dirs.is_empty()).then(|| dirs.join(":").into()),
         ..ucx.clone()
     };
-    let mut pair = Pair::start(launch, &both, (door, door), &[])?;
+    let mut pair = Pair::start(launch, &both, (entry_point, entry_point), &[])?;
     for peer in [&mut pair.host, &mut pair.dpu] {
         let version = peer.ask(&format!("copy {}", second.libucp.display()))?;
         if version != SECOND_COPY {
@@ -391,7 +400,7 @@ fn copies(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         pair.check(id, id)?;
         pair.forget(id)?;
     }
-    if door != Door::Absent {
+    if entry_point != EntryPoint::Absent {
         for (peer, is_host) in [(&mut pair.host, true), (&mut pair.dpu, false)] {
             let stats = Stats::of(peer)?;
             let (done, left) = match is_host {
@@ -406,14 +415,20 @@ fn copies(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     let log = pair.dpu.log()?;
     let led = "calls this library for its import cache";
     let copies = log.iter().filter(|line| line.contains(led)).count();
-    if copies != if door == Door::Absent { 0 } else { 2 } {
+    if copies
+        != if entry_point == EntryPoint::Absent {
+            0
+        } else {
+            2
+        }
+    {
         return Err(format!("the caches of {copies} copies lead to the library"));
     }
     pair.host.end()
 }
 
-fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+fn numbers(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &[])?;
     for id in 1..4 {
         pair.share(id, 65_536)?;
     }
@@ -440,8 +455,8 @@ fn numbers(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
 }
 
-fn files(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+fn files(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &[])?;
     for id in 1..4 {
         pair.share(id, 65_536)?;
     }
@@ -474,8 +489,8 @@ fn files(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.end()
 }
 
-fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+fn announced(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &[])?;
     let message = pair.host.ask("announce")?;
     let ready = pair.dpu.ask(&format!("accept {message}"))?;
     // A repeated message finds all aliases. An older message has no effect.
@@ -510,13 +525,13 @@ fn announced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 }
 
 /// Commands of the first export, with an empty pool and no queue, and of the second.
-fn first_export(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn first_export(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     const MORE_MAX: i64 = 2;
     // A registration, two queues, four states twice except RESET, and their end.
     const PROOF_MAX: i64 = 13;
-    let counted = |door, prove| -> Result<[i64; 2], String> {
+    let counted = |entry_point, prove| -> Result<[i64; 2], String> {
         let variables = [("UCX_XGVMI_PROVE", prove)];
-        let mut host = Peer::start(launch, ucx, Side::Host, door, &variables)?;
+        let mut host = Peer::start(launch, ucx, Side::Host, entry_point, &variables)?;
         let mut counts = [0; 2];
         for (count, id) in counts.iter_mut().zip(1..) {
             host.ask(&format!("map {id} 65536 {id}"))?;
@@ -527,9 +542,9 @@ fn first_export(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         host.log()?;
         Ok(counts)
     };
-    let stock = counted(Door::Absent, "n")?;
+    let stock = counted(EntryPoint::Absent, "n")?;
     for (prove, more_max) in [("n", MORE_MAX), ("y", MORE_MAX + PROOF_MAX)] {
-        let ours = counted(door, prove)?;
+        let ours = counted(entry_point, prove)?;
         if stock[0] == 0 || ours[0] > stock[0] + more_max || ours[1] > stock[1] {
             let text = format!("proof {prove}: {ours:?} commands, {stock:?} of stock UCX");
             return Err(text);
@@ -539,7 +554,7 @@ fn first_export(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 }
 
 /// Size of the file, memory of an idle process, and number of threads after some work.
-fn weight(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn weight(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     const KIB_MAX: u64 = 2048;
     let file = std::fs::metadata(&launch.library).map_err(|error| error.to_string())?;
     if file.len() > KIB_MAX * 1024 {
@@ -553,8 +568,8 @@ fn weight(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
             _ => Err(format!("an unknown answer: {answer}")),
         }
     };
-    let mut plain = Pair::start(launch, ucx, (Door::Absent, Door::Absent), &[])?;
-    let mut pair = Pair::start(launch, ucx, (door, door), &[])?;
+    let mut plain = Pair::start(launch, ucx, (EntryPoint::Absent, EntryPoint::Absent), &[])?;
+    let mut pair = Pair::start(launch, ucx, (entry_point, entry_point), &[])?;
     let (_, kib) = numbers(&mut pair.host)?;
     if kib == 0 || kib > KIB_MAX {
         return Err(format!("{kib} KiB of memory"));
@@ -578,11 +593,11 @@ fn weight(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 }
 
 /// Instructions that the library adds to ordinary operations, at UCP's interface.
-fn overhead(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn overhead(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     const CALLS: u32 = 8;
     // Percent.
     const OVERHEAD_MAX: u64 = 2;
-    let mut peer = Peer::start(launch, ucx, Side::Host, door, &[])?;
+    let mut peer = Peer::start(launch, ucx, Side::Host, entry_point, &[])?;
     let answer = peer.ask(&format!("steps {CALLS}"))?;
     peer.log()?;
     let numbers: Vec<u64> = answer.split(' ').flat_map(str::parse).collect();
@@ -602,7 +617,7 @@ fn overhead(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
 }
 
-fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn threads(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     const ROUNDS: u64 = 400;
     let variables = [
         // UCX's own thread deregisters unmapped memory beyond this limit.
@@ -613,7 +628,7 @@ fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         ("UCX_XGVMI_POOL_LOW", "2"),
         ("UCX_XGVMI_LOG_LEVEL", "info"),
     ];
-    let mut host = Peer::start(launch, ucx, Side::Host, door, &variables)?;
+    let mut host = Peer::start(launch, ucx, Side::Host, entry_point, &variables)?;
     let done = host.ask(&format!("stress {ROUNDS}"))?;
     let numbers: Vec<u64> = done.split(' ').flat_map(str::parse).collect();
     let &[bytes, forks, ticks] = numbers.as_slice() else {
@@ -622,7 +637,7 @@ fn threads(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     if bytes < 2 * ROUNDS * 4096 || forks == 0 || ticks == 0 {
         return Err(format!("{bytes} bytes, {forks} forks, {ticks} signals"));
     }
-    if door != Door::Absent {
+    if entry_point != EntryPoint::Absent {
         let numbers = Stats::of(&mut host)?;
         // UCX served the exports for which the pool had no key at that moment.
         let is_right = numbers.exports >= ROUNDS
@@ -702,8 +717,8 @@ fn stat(launch: &Launch, pid: &str) -> Result<Option<serde_json::Value>, String>
         .map_err(|error| format!("xgvmi stat: {error}"))
 }
 
-fn late(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = Pair::start(launch, ucx, (door, Door::Absent), &[])?;
+fn late(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let mut pair = Pair::start(launch, ucx, (entry_point, EntryPoint::Absent), &[])?;
     pair.share(1, 65_536)?;
     pair.host
         .ask(&format!("load {}", launch.library.display()))?;

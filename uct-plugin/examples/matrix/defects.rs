@@ -5,11 +5,11 @@
 use crate::Ucx;
 use crate::cases::{Case, Outcome, Pair, Stats, always};
 use crate::counters::{aliases, counted};
-use crate::peer::{Door, Launch, Peer, Side};
+use crate::peer::{EntryPoint, Launch, Peer, Side};
 
-const BOTH: &[Door] = &[Door::Absent, Door::Preload];
+const BOTH: &[EntryPoint] = &[EntryPoint::Absent, EntryPoint::Preload];
 /// Also as a plugin, in a UCX that supports it.
-const EACH: &[Door] = &[Door::Absent, Door::Preload, Door::Plugin];
+const EACH: &[EntryPoint] = &[EntryPoint::Absent, EntryPoint::Preload, EntryPoint::Plugin];
 /// Bytes of a buffer.
 const BYTES: u64 = 65_536;
 /// Maximum number of counter reads: each takes milliseconds, and a process ends in tens of
@@ -20,108 +20,108 @@ const QUESTIONS_MAX: u32 = 500;
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "D1 a queue pair that cannot be connected is used all the same",
-        doors: BOTH,
+        entry_points: BOTH,
         fits: always,
         failing: Some("connect"),
         run: unconnected,
     },
     Case {
         name: "D3 a failed binding fails the export",
-        doors: BOTH,
+        entry_points: BOTH,
         fits: always,
         failing: Some("bind"),
         run: failed_binding,
     },
     Case {
         name: "D4 after a failed binding every export fails",
-        doors: BOTH,
+        entry_points: BOTH,
         fits: always,
         failing: Some("bind"),
         run: after_a_failed_binding,
     },
     Case {
         name: "D6 what cannot be invalidated is never deregistered",
-        doors: BOTH,
+        entry_points: BOTH,
         fits: always,
         failing: Some("bind"),
         run: leak,
     },
     Case {
         name: "D7 a restarted exporter's key is taken for its predecessor's",
-        doors: EACH,
+        entry_points: EACH,
         fits: always,
         failing: Some("lowest"),
         run: restarted,
     },
     Case {
         name: "D8 and D14 what was imported is kept until the end",
-        doors: EACH,
+        entry_points: EACH,
         fits: always,
         failing: Some("counters"),
         run: kept_aliases,
     },
     Case {
         name: "D9 a key just invalidated is bound again at once",
-        doors: BOTH,
+        entry_points: BOTH,
         fits: always,
         failing: None,
         run: reused_at_once,
     },
     Case {
         name: "D11 after a failed import the next one succeeds with nothing",
-        doors: BOTH,
+        entry_points: BOTH,
         fits: always,
         failing: Some("alias"),
         run: empty_import,
     },
     Case {
         name: "D13 a new export beneath an import that is held ends the importer",
-        doors: EACH,
+        entry_points: EACH,
         fits: always,
         failing: None,
         run: replaced,
     },
     Case {
         name: "D24 small transfers from imported memory are copied",
-        doors: &[Door::Absent, Door::Preload, Door::Module],
+        entry_points: &[EntryPoint::Absent, EntryPoint::Preload, EntryPoint::Module],
         fits: always,
         failing: None,
         run: copied,
     },
     Case {
         name: "survives a key that may not be opened",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: Some("allow"),
-        run: |launch, ucx, door| survives(launch, ucx, door, "allow"),
+        run: |launch, ucx, entry_point| survives(launch, ucx, entry_point, "allow"),
     },
     Case {
         name: "survives a panic at each place",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: Some("panic"),
         run: panics,
     },
     Case {
         name: "survives without memory",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: Some("panic"),
         run: shortage,
     },
     Case {
         name: "survives a binding that never completes",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: Some("never"),
-        run: |launch, ucx, door| survives(launch, ucx, door, "never"),
+        run: |launch, ucx, entry_point| survives(launch, ucx, entry_point, "never"),
     },
     Case {
         name: "survives an invalidation that fails",
-        doors: &[Door::Preload],
+        entry_points: &[EntryPoint::Preload],
         fits: always,
         failing: Some("invalidate"),
-        run: |launch, ucx, door| survives(launch, ucx, door, "invalidate"),
+        run: |launch, ucx, entry_point| survives(launch, ucx, entry_point, "invalidate"),
     },
 ];
 
@@ -138,12 +138,12 @@ fn failing(launch: &Launch, name: &str, side: Side) -> Result<Launch, String> {
 }
 
 /// The host of such a pair.
-fn start_host(launch: &Launch, ucx: &Ucx, door: Door) -> Result<Peer, String> {
+fn start_host(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Result<Peer, String> {
     Peer::start(
         launch,
         ucx,
         Side::Host,
-        door,
+        entry_point,
         &[("UCX_HANDLE_ERRORS", "none")],
     )
 }
@@ -152,12 +152,12 @@ fn start_host(launch: &Launch, ucx: &Ucx, door: Door) -> Result<Peer, String> {
 fn start(
     launch: &Launch,
     ucx: &Ucx,
-    door: Door,
+    entry_point: EntryPoint,
     variables: &[(&str, &str)],
 ) -> Result<Pair, String> {
     let mut all = vec![("UCX_HANDLE_ERRORS", "none")];
     all.extend(variables);
-    Pair::start(launch, ucx, (door, door), &all)
+    Pair::start(launch, ucx, (entry_point, entry_point), &all)
 }
 
 /// Requires a failure whose text contains these words.
@@ -175,10 +175,10 @@ fn export(pair: &mut Pair, id: u32) -> Result<String, String> {
     pair.host.ask(&format!("export {id}"))
 }
 
-fn unconnected(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn unconnected(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let launch = failing(launch, "connect", Side::Host)?;
-    let mut pair = start(&launch, ucx, door, &[])?;
-    if door == Door::Absent {
+    let mut pair = start(&launch, ucx, entry_point, &[])?;
+    if entry_point == EntryPoint::Absent {
         must_fail(export(&mut pair, 1), "Input/output error")?;
         return must_fail(export(&mut pair, 2), "it died");
     }
@@ -189,12 +189,12 @@ fn unconnected(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.host.log().map(drop)
 }
 
-fn failed_binding(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn failed_binding(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let launch = failing(launch, "bind", Side::Host)?;
-    let mut pair = start(&launch, ucx, door, &[])?;
+    let mut pair = start(&launch, ucx, entry_point, &[])?;
     pair.share(1, BYTES)?;
     pair.share(2, BYTES)?;
-    if door == Door::Absent {
+    if entry_point == EntryPoint::Absent {
         return must_fail(export(&mut pair, 3), "Input/output error");
     }
     pair.share(3, BYTES)?;
@@ -203,11 +203,11 @@ fn failed_binding(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.host.log().map(drop)
 }
 
-fn after_a_failed_binding(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn after_a_failed_binding(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let launch = failing(launch, "bind", Side::Host)?;
-    let mut pair = start(&launch, ucx, door, &[])?;
+    let mut pair = start(&launch, ucx, entry_point, &[])?;
     for id in 1..9 {
-        if door != Door::Absent {
+        if entry_point != EntryPoint::Absent {
             pair.share(id, BYTES)?;
             pair.check(id, id)?;
         } else if id < 3 {
@@ -219,9 +219,9 @@ fn after_a_failed_binding(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.host.log().map(drop)
 }
 
-fn leak(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn leak(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let launch = failing(launch, "bind", Side::Host)?;
-    let mut pair = start(&launch, ucx, door, &[])?;
+    let mut pair = start(&launch, ucx, entry_point, &[])?;
     pair.share(1, BYTES)?;
     pair.share(2, BYTES)?;
     // The third export may fail.
@@ -231,19 +231,19 @@ fn leak(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     }
     let log = pair.host.log()?;
     let line = log.iter().find(|line| line.contains("failed to dereg"));
-    match (door, line) {
-        (Door::Absent, None) => Err("everything was deregistered".to_owned()),
-        (Door::Absent, Some(_)) | (_, None) => Ok(()),
+    match (entry_point, line) {
+        (EntryPoint::Absent, None) => Err("everything was deregistered".to_owned()),
+        (EntryPoint::Absent, Some(_)) | (_, None) => Ok(()),
         (_, Some(line)) => Err(line.clone()),
     }
 }
 
 /// Imports in sequence and all at once, with a limit of a few.
-fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn kept_aliases(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     const IMPORTS: u32 = 12;
     const KEPT_MAX: i64 = 4;
     let variables = [("UCX_XGVMI_ALIAS_MAX", "4")];
-    let mut pair = start(launch, ucx, door, &variables)?;
+    let mut pair = start(launch, ucx, entry_point, &variables)?;
     // Processes of earlier cases may still be exiting.
     let mut before = aliases(launch)?;
     for _ in 0..QUESTIONS_MAX {
@@ -281,7 +281,7 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     export(&mut pair, 99)?;
     pair.import(99)?;
     let after = aliases(launch)? - before;
-    if door != Door::Absent {
+    if entry_point != EntryPoint::Absent {
         let stats = Stats::of(&mut pair.dpu)?;
         if stats.imports_left != 0 || stats.imports < u64::from(IMPORTS) {
             return Err(format!("{stats:?}"));
@@ -290,8 +290,8 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
     pair.dpu.log()?;
     pair.host.log()?;
     let all = i64::from(IMPORTS);
-    let is_as_it_should_be = match door {
-        Door::Absent => [passing, held, after] == [all, all, all + 1],
+    let is_as_it_should_be = match entry_point {
+        EntryPoint::Absent => [passing, held, after] == [all, all, all + 1],
         // UCX may keep the same number of imports again, of those that found the map full.
         _ => passing <= KEPT_MAX && held == all && after <= 2 * KEPT_MAX,
     };
@@ -305,20 +305,20 @@ fn kept_aliases(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 
 /// The host ends, and another one gets the same key number. Keys of 1.18 do not name their
 /// exporter.
-fn restarted(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn restarted(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let launch = failing(launch, "lowest", Side::Host)?;
-    let mut pair = start(&launch, ucx, door, &[])?;
+    let mut pair = start(&launch, ucx, entry_point, &[])?;
     pair.share(1, BYTES)?;
     pair.check(1, 1)?;
     pair.dpu.ask("unmap 1")?;
     let Pair { host, dpu } = pair;
     host.log()?;
-    let host = start_host(&launch, ucx, door)?;
+    let host = start_host(&launch, ucx, entry_point)?;
     let mut pair = Pair { host, dpu };
     pair.share(2, BYTES)?;
     let checked = pair.check(2, 2);
     match (
-        ucx.version.starts_with("1.18") && door == Door::Absent,
+        ucx.version.starts_with("1.18") && entry_point == EntryPoint::Absent,
         checked,
     ) {
         (true, Ok(())) => Err("it does not show any more".to_owned()),
@@ -328,10 +328,10 @@ fn restarted(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 }
 
 /// One fault on the host: every export is served in some way, and every byte is correct.
-fn survives(launch: &Launch, ucx: &Ucx, door: Door, name: &str) -> Outcome {
+fn survives(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint, name: &str) -> Outcome {
     let launch = failing(launch, name, Side::Host)?;
     let variables = [("UCX_XGVMI_POLL_TIMEOUT", "200ms")];
-    let mut pair = start(&launch, ucx, door, &variables)?;
+    let mut pair = start(&launch, ucx, entry_point, &variables)?;
     let before = counted(&launch, "/refusals/injected")?;
     for round in 0..3 {
         let ids = || (1..5).map(|id| 10 * round + id);
@@ -355,9 +355,9 @@ fn survives(launch: &Launch, ucx: &Ucx, door: Door, name: &str) -> Outcome {
     }
 }
 
-fn reused_at_once(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn reused_at_once(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let variables = [("UCX_XGVMI_POOL_INIT", "8")];
-    let mut pair = start(launch, ucx, door, &variables)?;
+    let mut pair = start(launch, ucx, entry_point, &variables)?;
     pair.share(1, BYTES)?;
     pair.check(1, 1)?;
     // The host releases the memory; the DPU does not know that yet.
@@ -369,7 +369,7 @@ fn reused_at_once(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         return Err("the system gave other memory, so that nothing is shown".to_owned());
     }
     let checked = pair.check(1, 2);
-    if door == Door::Absent {
+    if entry_point == EntryPoint::Absent {
         // The old key reaches the new buffer.
         return checked;
     }
@@ -382,12 +382,12 @@ fn last_words(answer: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), rest.to_owned()))
 }
 
-fn empty_import(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn empty_import(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let launch = failing(launch, "alias", Side::Dpu)?;
-    let mut pair = start(&launch, ucx, door, &[])?;
+    let mut pair = start(&launch, ucx, entry_point, &[])?;
     pair.share(1, BYTES)?;
     let second = pair.share(2, BYTES);
-    if door == Door::Absent {
+    if entry_point == EntryPoint::Absent {
         must_fail(second, "ucp_mem_map")?;
         // The same key is accepted again, although there is no alias now either.
         pair.import(2)?;
@@ -424,7 +424,7 @@ const FAILING: [&str; 18] = [
 ];
 
 /// If the library has no memory, UCX handles everything, and every byte is correct.
-fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn shortage(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let found = launch.failing.iter().find(|(has, _)| has == "panic");
     let (_, file) = found.ok_or("no debug library")?;
     let mut short = launch.clone();
@@ -439,8 +439,8 @@ fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         let start = |at| {
             let variables: &[(&str, &str)] = &[("XGVMI_NO_MEMORY", which)];
             match at == side {
-                true => Peer::start(&short, ucx, at, door, variables),
-                false => Peer::start(launch, ucx, at, door, &[]),
+                true => Peer::start(&short, ucx, at, entry_point, variables),
+                false => Peer::start(launch, ucx, at, entry_point, &[]),
             }
         };
         let name = |error| format!("allocations '{which}' of {side:?}: {error}");
@@ -477,7 +477,7 @@ fn shortage(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 }
 
 /// A panic causes one log line. Afterwards UCX handles everything, and every byte is correct.
-fn panics(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn panics(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let found = launch.failing.iter().find(|(has, _)| has == "panic");
     let (_, file) = found.ok_or("no library that panics")?;
     let mut panicking = launch.clone();
@@ -486,8 +486,8 @@ fn panics(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
         let start = |at| {
             let variables: &[(&str, &str)] = &[("XGVMI_PANIC", place)];
             match at == side {
-                true => Peer::start(&panicking, ucx, at, door, variables),
-                false => Peer::start(launch, ucx, at, door, &[]),
+                true => Peer::start(&panicking, ucx, at, entry_point, variables),
+                false => Peer::start(launch, ucx, at, entry_point, &[]),
             }
         };
         let mut pair = Pair {
@@ -527,12 +527,12 @@ fn asserts(ucx: &Ucx) -> Result<bool, String> {
 
 /// The host repeatedly releases memory and exports other memory at its address, while the DPU still
 /// holds all its imports.
-fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let mut pair = start(launch, ucx, door, &[])?;
+fn replaced(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let mut pair = start(launch, ucx, entry_point, &[])?;
     for id in 1..4 {
         pair.host
             .ask(&format!("map {id} {BYTES} {id} {ELSEWHERE}"))?;
-        if id == 2 && door == Door::Absent && asserts(ucx)? {
+        if id == 2 && entry_point == EntryPoint::Absent && asserts(ucx)? {
             return must_fail(pair.import(id), "it died");
         }
         // A UCX without assertions replaces the region.
@@ -554,9 +554,9 @@ fn replaced(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
 const ELSEWHERE: u64 = 0x2000_0000_0000;
 
 /// The defect is in UCP: the library cannot prevent it, a patched UCX does.
-fn copied(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
+fn copied(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     let mended = launch.mended.iter().any(|name| name == "D24");
-    let mut pair = start(launch, ucx, door, &[("UCX_ZCOPY_THRESH", "auto")])?;
+    let mut pair = start(launch, ucx, entry_point, &[("UCX_ZCOPY_THRESH", "auto")])?;
     // Sizes that UCP copies into a request, or through a buffer.
     for (id, bytes) in [(1, 8), (2, 200), (3, 400)] {
         decoy(&mut pair, id, bytes)?;

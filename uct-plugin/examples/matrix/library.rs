@@ -28,10 +28,10 @@ pub(crate) fn announce() -> Result<Vec<u8>, String> {
     let announce = unsafe { std::mem::transmute::<*mut c_void, AnnounceFn>(function) };
     // SAFETY: no buffer is passed, and the length is zero.
     let needed = unsafe { announce(null_mut(), 0) };
-    let room = usize::try_from(needed).map_err(|_| format!("xgvmi_announce: {needed}"))?;
-    let mut message = vec![0_u8; room];
+    let length = usize::try_from(needed).map_err(|_| format!("xgvmi_announce: {needed}"))?;
+    let mut message = vec![0_u8; length];
     // SAFETY: the buffer has the given length.
-    let written = unsafe { announce(message.as_mut_ptr().cast(), room) };
+    let written = unsafe { announce(message.as_mut_ptr().cast(), length) };
     match written == needed {
         true => Ok(message),
         false => Err(format!(

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cases::{CASES, Case};
-use peer::{Door, Launch};
+use peer::{EntryPoint, Launch};
 
 const HELP: &str = "\
 Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=DIR]... [OPTIONS]
@@ -69,7 +69,7 @@ struct Ucx {
 /// One cell of the matrix.
 struct Row {
     ucx: String,
-    door: Door,
+    entry_point: EntryPoint,
     case: &'static str,
     result: Result<(), String>,
 }
@@ -115,12 +115,12 @@ fn run(arguments: &Arguments) -> Vec<Row> {
     let mut rows = Vec::new();
     for ucx in &arguments.versions {
         for case in CASES.iter().chain(defects::CASES).chain(older::CASES) {
-            for &door in case.doors {
-                let name = format!("{} {} {}", ucx.version, door.name(), case.name);
-                if !arguments.wants(&name) || !fits(case, door, ucx, arguments) {
+            for &entry_point in case.entry_points {
+                let name = format!("{} {} {}", ucx.version, entry_point.name(), case.name);
+                if !arguments.wants(&name) || !fits(case, entry_point, ucx, arguments) {
                     continue;
                 }
-                let result = (case.run)(&arguments.launch, ucx, door);
+                let result = (case.run)(&arguments.launch, ucx, entry_point);
                 let verdict = match &result {
                     Ok(()) => "ok".to_owned(),
                     Err(error) => format!("FAILED {error}"),
@@ -128,7 +128,7 @@ fn run(arguments: &Arguments) -> Vec<Row> {
                 say(&mut io::stdout(), &format!("{name:<48} {verdict}"));
                 rows.push(Row {
                     ucx: ucx.version.clone(),
-                    door,
+                    entry_point,
                     case: case.name,
                     result,
                 });
@@ -145,12 +145,12 @@ impl Arguments {
 }
 
 /// False for a way of loading that this UCX does not have.
-fn fits(case: &Case, door: Door, ucx: &Ucx, arguments: &Arguments) -> bool {
+fn fits(case: &Case, entry_point: EntryPoint, ucx: &Ucx, arguments: &Arguments) -> bool {
     let has_plugins = ucx.has_plugin_path() && arguments.launch.plugins.is_some();
     let can_fail = |name: &str| arguments.launch.failing.iter().any(|(has, _)| has == name);
     let has_modules = arguments.launch.finds_modules && arguments.launch.plugins.is_some();
-    (!door.needs_plugin_path() || has_plugins)
-        && (door != Door::Module || has_modules)
+    (!entry_point.needs_plugin_path() || has_plugins)
+        && (entry_point != EntryPoint::Module || has_modules)
         && (case.fits)(ucx)
         && case.failing.is_none_or(can_fail)
 }
@@ -244,14 +244,14 @@ fn split(command: &str) -> Vec<String> {
     command.split_whitespace().map(str::to_owned).collect()
 }
 
-/// `{"rows":[{"ucx","door","case","result"}]}`.
+/// `{"rows":[{"ucx","entry_point","case","result"}]}`.
 fn json(rows: &[Row]) -> String {
     let rows: Vec<_> = rows
         .iter()
         .map(|row| {
             let result = row.result.as_ref().map_or_else(String::as_str, |()| "ok");
             serde_json::json!({
-                "ucx": row.ucx, "door": row.door.name(), "case": row.case, "result": result,
+                "ucx": row.ucx, "entry_point": row.entry_point.name(), "case": row.case, "result": result,
             })
         })
         .collect();

@@ -15,7 +15,7 @@ use ucx_sys::{
 
 use crate::cases::{Case, Outcome};
 use crate::memory::Pages;
-use crate::peer::{Door, Launch, Peer, Side};
+use crate::peer::{EntryPoint, Launch, Peer, Side};
 use crate::{Ucx, say};
 
 /// The API of the oldest tested UCX. UCX warns if a program requests a newer one.
@@ -26,24 +26,24 @@ const BYTES: usize = 65_536;
 
 pub(crate) const CASES: &[Case] = &[Case {
     name: "a UCX before 1.18 is left alone",
-    doors: &[Door::Preload],
+    entry_points: &[EntryPoint::Preload],
     fits: |ucx| !ucx.is_known(),
     failing: None,
     run: left_alone,
 }];
 
-fn left_alone(launch: &Launch, ucx: &Ucx, door: Door) -> Outcome {
-    let said = |door| -> Result<(Vec<String>, Vec<String>), String> {
+fn left_alone(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
+    let said = |entry_point| -> Result<(Vec<String>, Vec<String>), String> {
         // Debian builds it for any adapter, and not for this one in particular.
         let variables = [("UCX_TLS", "rc")];
-        let command = Peer::command(launch, ucx, Side::Host, door, &variables, "older")?;
+        let command = Peer::command(launch, ucx, Side::Host, entry_point, &variables, "older")?;
         let (output, is_success) = Peer::output(command)?;
         if !is_success {
-            return Err(format!("library {}: {output:?}", door.name()));
+            return Err(format!("library {}: {output:?}", entry_point.name()));
         }
         Ok(output.into_iter().partition(|line| line.starts_with("> ")))
     };
-    let ((plain, _), (with, log)) = (said(Door::Absent)?, said(door)?);
+    let ((plain, _), (with, log)) = (said(EntryPoint::Absent)?, said(entry_point)?);
     let loaded = |is| format!("> the library is loaded: {is}");
     let is_as_it_should_be = plain.len() > 4
         && plain.contains(&loaded(false))

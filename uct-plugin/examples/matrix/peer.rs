@@ -9,7 +9,7 @@ use crate::Ucx;
 
 /// The way of loading the library into a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum EntryPoint {
     /// The library is not loaded.
     Absent,
     /// As a preload.
@@ -24,7 +24,7 @@ pub(crate) enum Door {
     Late,
 }
 
-impl Door {
+impl EntryPoint {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -44,7 +44,7 @@ impl Door {
         matches!(self, Self::Preload | Self::Both)
     }
 
-    /// Like [`Door::sign`], if the library is loaded when UCX is initialised.
+    /// Like [`EntryPoint::sign`], if the library is loaded when UCX is initialised.
     const fn sign_at_start(self) -> Option<&'static str> {
         match self {
             Self::Late => None,
@@ -96,7 +96,7 @@ const PRELOAD: &str =
 /// A process.
 pub(crate) struct Peer {
     name: String,
-    door: Door,
+    entry_point: EntryPoint,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -110,7 +110,7 @@ impl Peer {
         launch: &Launch,
         ucx: &Ucx,
         side: Side,
-        door: Door,
+        entry_point: EntryPoint,
         variables: &[(&str, &str)],
         mode: &str,
     ) -> Result<Command, String> {
@@ -132,23 +132,23 @@ impl Peer {
         ] {
             command.arg(format!("{name}={value}"));
         }
-        if door.sign_at_start().is_none() {
+        if entry_point.sign_at_start().is_none() {
             // Without the library, its variables are unused.
             command.arg("UCX_WARN_UNUSED_ENV_VARS=n");
         }
         if let Some(dir) = &ucx.libraries {
             command.arg(format!("LD_LIBRARY_PATH={}", dir.display()));
         }
-        if let (true, Some(dir)) = (door.needs_plugin_path(), &launch.plugins) {
+        if let (true, Some(dir)) = (entry_point.needs_plugin_path(), &launch.plugins) {
             command.arg(format!("UCX_PLUGIN_PATH={}", dir.display()));
         }
-        if let (Door::Module, Some(dir)) = (door, &launch.plugins) {
+        if let (EntryPoint::Module, Some(dir)) = (entry_point, &launch.plugins) {
             command.arg(format!("UCX_MODULE_DIR={}", dir.display()));
         }
         for (name, value) in variables {
             command.arg(format!("{name}={value}"));
         }
-        if door.preloads() {
+        if entry_point.preloads() {
             command
                 .args(["sh", "-c", PRELOAD, "sh"])
                 .arg(&launch.library);
@@ -171,10 +171,10 @@ impl Peer {
         launch: &Launch,
         ucx: &Ucx,
         side: Side,
-        door: Door,
+        entry_point: EntryPoint,
         variables: &[(&str, &str)],
     ) -> Result<Self, String> {
-        let mut command = Self::command(launch, ucx, side, door, variables, "agent")?;
+        let mut command = Self::command(launch, ucx, side, entry_point, variables, "agent")?;
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -185,11 +185,15 @@ impl Peer {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("a process without pipes".to_owned());
         };
-        let name = format!("{side:?} with UCX {}, library {}", ucx.version, door.name());
+        let name = format!(
+            "{side:?} with UCX {}, library {}",
+            ucx.version,
+            entry_point.name()
+        );
         let output = BufReader::new(output);
         let mut peer = Self {
             name,
-            door,
+            entry_point,
             child,
             input,
             output,
@@ -229,7 +233,7 @@ impl Peer {
                 .iter()
                 .any(|word| line.contains(word))
         });
-        match (self.door.sign(), trouble) {
+        match (self.entry_point.sign(), trouble) {
             (_, Some(line)) => Err(format!("{}: {line}", self.name)),
             (Some(sign), None) if !has(sign) => Err(format!("{}: no line '{sign}'", self.name)),
             (Some(_), None) if !has("pool: ") && !has("alias map: ") => {

@@ -166,8 +166,8 @@ mod tests {
         let options = Raw::DEFAULT.options();
         assert!(options.enable);
         let pool = options.pool_policy();
-        assert!(pool.trays > 0, "the processors are known");
-        assert_eq!(PoolPolicy { trays: 0, ..pool }, PoolPolicy::default());
+        assert!(pool.caches > 0, "the processors are known");
+        assert_eq!(PoolPolicy { caches: 0, ..pool }, PoolPolicy::default());
         assert_eq!(options.alias_policy(), AliasPolicy::default());
         let device = options.device();
         // UCX's result for the adapter is used, and exports are expected one by one.

@@ -10,7 +10,7 @@ use super::wire::Head;
 use super::{CACHE_BYTES, CACHES, COPIES_MAX, IMPORT, Import, rcache};
 use crate::abi::UcsStatus;
 use crate::panic::{self, guard};
-use crate::{log, memory};
+use crate::{allocator, log};
 
 /// `ucp_memh_exported_unpack` (`src/ucp/core/ucp_rkey.h:230` of v1.20.1): context, exported handle,
 /// and target of its fields, see [`Unpacked`].
@@ -109,7 +109,7 @@ unsafe extern "C" fn create<const COPY: usize>(
         let params = unsafe { &*params };
         Some((params.limited(super::regions_max())?, exporter))
     };
-    let limited = match panic::is_broken() || memory::is_short() {
+    let limited = match panic::is_broken() || allocator::is_short() {
         false => guard("ucs_rcache_create", limit).flatten(),
         true => None,
     };
@@ -220,7 +220,7 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
     // SAFETY: the arguments are UCX's.
     let status =
         unsafe { (originals.get)(cache, address, length, alignment, prot, argument, region) };
-    if !status.is_ok() || memory::is_short() || panic::is_broken() {
+    if !status.is_ok() || allocator::is_short() || panic::is_broken() {
         return status;
     }
     let note = || {

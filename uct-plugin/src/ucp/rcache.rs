@@ -64,12 +64,12 @@ impl Params {
         const MARK: u8 = 0xa5;
         const WORDS: usize = 64;
         const BYTES: usize = size_of::<Params>();
-        let mut room = [u64::from_ne_bytes([MARK; 8]); WORDS];
+        let mut buffer = [u64::from_ne_bytes([MARK; 8]); WORDS];
         // SAFETY: the buffer is several times as long as the structure in any version.
-        unsafe { defaults(room.as_mut_ptr().cast()) };
+        unsafe { defaults(buffer.as_mut_ptr().cast()) };
         // SAFETY: the buffer is aligned and longer, and any bytes are valid for these fields.
-        let found = unsafe { room.as_ptr().cast::<Self>().read() };
-        let rest_is_untouched = room[BYTES / 8..]
+        let found = unsafe { buffer.as_ptr().cast::<Self>().read() };
+        let rest_is_untouched = buffer[BYTES / 8..]
             .iter()
             .all(|word| word.to_ne_bytes() == [MARK; 8]);
         rest_is_untouched

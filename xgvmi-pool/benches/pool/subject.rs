@@ -10,7 +10,7 @@ use xgvmi_pool::{
     MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, RemoteKey, Tag,
 };
 
-/// Keys of the lease benches: more than the trays hold, and no more than a rank uses.
+/// Keys of the lease benches: more than the caches hold, and no more than a rank uses.
 pub(crate) const POOL_KEYS: u32 = 256;
 /// Keys of the alias bench: about the number of a DPU in the slides' job of 32 nodes with 32 ranks.
 const ALIAS_KEYS: u32 = 20_000;

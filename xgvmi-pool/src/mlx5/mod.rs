@@ -29,8 +29,8 @@ mod record;
 mod register;
 mod send;
 mod send_ring;
-mod single;
 pub mod steps;
+mod template;
 mod wqe;
 
 pub use device::{Mlx5Device, Mlx5Options};

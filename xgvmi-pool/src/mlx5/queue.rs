@@ -27,7 +27,7 @@ use super::receive::Receiver;
 use super::register::Register;
 use super::send::{Post, Sender, VerbsSend};
 use super::send_ring::{SendRing, low16};
-use super::single::Templates;
+use super::template::Templates;
 use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
 use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};

@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn a_proof_is_remembered_for_its_form_alone() {
-        let room = tempfile::tempdir().expect("a directory");
-        let dir = room.path().join("below/xgvmi");
+        let base = tempfile::tempdir().expect("a directory");
+        let dir = base.path().join("below/xgvmi");
         let file = file_name("a2dc-0-24.40.1000", Form::Stock);
         assert!(!is_there_in(&dir, &file));
         keep_in(&dir, &file).expect("written");
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn what_others_may_write_is_not_believed() {
-        let room = tempfile::tempdir().expect("a directory");
-        let dir = room.path().join("xgvmi");
+        let base = tempfile::tempdir().expect("a directory");
+        let dir = base.path().join("xgvmi");
         keep_in(&dir, "proved").expect("written");
         let chmod = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the owner may");

@@ -6,7 +6,7 @@ use mlx5_prm::wqe::WQEBB_BYTES;
 use mlx5dv_sys::mlx5dv_qp;
 
 use super::mmio;
-use super::single::Block;
+use super::template::Block;
 use super::wqe::Wqe;
 
 /// Index of the send counter in the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// One run takes ten seconds; a loaded machine takes longer.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Number of counted rounds: a multiple of a tray's batch, and with delayed invalidation a whole batch.
+/// Number of counted rounds: a multiple of a cache's batch, and with delayed invalidation a whole batch.
 fn rounds(mode: Option<&str>) -> usize {
     match mode {
         None | Some("strict") => 16,

@@ -378,7 +378,7 @@ impl State {
     pub(super) fn new() -> Self {
         /// The directory's name contains the process id, so that leftovers of a killed bench are recognizable.
         const PREFIX: &str = "xgvmi-bench";
-        let place = Path::new(process::ROOMS);
+        let place = Path::new(process::STATE_PARENT);
         process::sweep(place, PREFIX);
         Self {
             path: place.join(format!("{PREFIX}-{}", std::process::id())),

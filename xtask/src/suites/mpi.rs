@@ -1,6 +1,6 @@
 //! `tests/programs/mpi_check.c` on stock Open MPI with four ranks on two emulated nodes, over each transport of UCX.
 
-use super::pair::{CLIENT, Room, SERVER};
+use super::pair::{CLIENT, SERVER, Testbed};
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, World, in_order};
 use crate::{process, setup, workspace};
@@ -56,7 +56,7 @@ fn compile(world: &World) -> Result<PathBuf> {
 
 /// Output of the job, and whether it succeeded.
 fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, Result<()>)> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let wheel = setup::mpi::wheel(&world.env);
     let mut mpirun = Command::new(wheel.launcher.first().context("no launcher")?);
     mpirun
@@ -75,7 +75,7 @@ fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, 
         }
         mpirun
             .args(["-n", RANKS])
-            .args(words(&room.command(function, program)));
+            .args(words(&testbed.command(function, program)));
     }
     let done = process::run(&mut mpirun, LIMIT)?;
     let judged = || {
@@ -86,9 +86,9 @@ fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, 
             done.verdict(),
             done.output.trim_end()
         );
-        let moved = room.counted("wqes", |name| name == "send")?;
+        let moved = testbed.counted("wqes", |name| name == "send")?;
         ensure!(moved > 0, "the device sent nothing");
-        room.ensure_nothing_refused()
+        testbed.ensure_nothing_refused()
     };
     let result = judged().with_context(|| transport.name);
     Ok((done.output.clone(), result))

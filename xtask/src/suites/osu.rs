@@ -1,6 +1,6 @@
 //! The benchmarks of `osu-bench/mpi` under third-party MPIs: one build, three MPIs, over the emulated device.
 
-use super::pair::Room;
+use super::pair::Testbed;
 use super::{Case, Outcome, World};
 use crate::process;
 use crate::setup::mpi::{self, Mpi};
@@ -55,14 +55,14 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
 }
 
 fn one(world: &World, mpi: &Mpi, program: &str, options: &str) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let mut command = Command::new(mpi.launcher.first().context("no launcher")?);
     command.args(&mpi.launcher[1..]);
     for (index, node) in ["node0.host", "node1.host"].into_iter().enumerate() {
         if index > 0 {
             command.arg(":");
         }
-        let placed = room.command(node, world.bin.join(program));
+        let placed = testbed.command(node, world.bin.join(program));
         command
             .args(["-np", "2"])
             .arg(placed.get_program())
@@ -85,7 +85,7 @@ fn one(world: &World, mpi: &Mpi, program: &str, options: &str) -> Result<()> {
         "{right} of {SIZES} sizes are right: {}",
         shown()
     );
-    let moved = room.counted("wqes", |name| name == "send" || name == "rdma_read")?;
+    let moved = testbed.counted("wqes", |name| name == "send" || name == "rdma_read")?;
     ensure!(moved > 0, "the device executed nothing: {}", shown());
     Ok(())
 }

@@ -18,20 +18,20 @@ pub(super) const CLIENT: &str = "node1.host";
 const QUESTION: Duration = Duration::from_secs(20);
 
 /// A new device. Dropping this value removes it.
-pub(super) struct Room<'a> {
+pub(super) struct Testbed<'a> {
     world: &'a World,
     state: PathBuf,
 }
 
-impl<'a> Room<'a> {
+impl<'a> Testbed<'a> {
     pub(super) fn new(world: &'a World) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // All processes of the device map its file: it is in memory, so no disk writes it back.
-        process::sweep(Path::new(process::ROOMS), "xgvmi-suite");
+        process::sweep(Path::new(process::STATE_PARENT), "xgvmi-suite");
         let name = format!(
             "{}/xgvmi-suite-{}-{number}",
-            process::ROOMS,
+            process::STATE_PARENT,
             std::process::id()
         );
         let state = PathBuf::from(name);
@@ -44,7 +44,7 @@ impl<'a> Room<'a> {
         self.command_with(&["--nodes", "2"], function, program)
     }
 
-    /// As [`Room::command`], with options of `bf-emu run`, such as the number of nodes.
+    /// As [`Testbed::command`], with options of `bf-emu run`, such as the number of nodes.
     pub(super) fn command_with(
         &self,
         options: &[&str],
@@ -132,7 +132,7 @@ impl<'a> Room<'a> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for Testbed<'_> {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.state);
     }

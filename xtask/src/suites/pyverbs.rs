@@ -1,7 +1,7 @@
 //! rdma-core's own suite from Debian's package: unpacked and run by `tests/suites/rdma_core.py`, with every test by
 //! name.
 
-use super::pair::{Room, SERVER};
+use super::pair::{SERVER, Testbed};
 use super::{Case, Outcome, World};
 use crate::link::Link;
 use crate::process::{self, Done};
@@ -125,7 +125,7 @@ impl Unpacked {
 
     /// The selected tests.
     fn names(&self, world: &World) -> Result<Vec<String>> {
-        let listed = self.driver(&Room::new(world)?, &ONE_PORT, &[])?;
+        let listed = self.driver(&Testbed::new(world)?, &ONE_PORT, &[])?;
         let lines = listed.output.lines();
         let all: Vec<&str> = lines
             .filter_map(|line| line.strip_prefix("NAME "))
@@ -148,14 +148,14 @@ impl Unpacked {
         device: &Device,
         mut left: Vec<String>,
     ) -> Result<(Vec<Case>, String)> {
-        let room = Room::new(world)?;
+        let testbed = Testbed::new(world)?;
         let mut cases = Vec::new();
         let mut log = String::new();
         for _ in 0..RUNS_MAX {
             if left.is_empty() {
                 break;
             }
-            let done = self.driver(&room, device, &left)?;
+            let done = self.driver(&testbed, device, &left)?;
             log.push_str(&done.output);
             let (told, broken) = parse(&done.output)?;
             let mut over: BTreeSet<String> = told.iter().map(|case| case.name.clone()).collect();
@@ -186,10 +186,10 @@ impl Unpacked {
     }
 
     /// Runs the named tests once, or lists all.
-    fn driver(&self, room: &Room<'_>, device: &Device, names: &[String]) -> Result<Done> {
+    fn driver(&self, testbed: &Testbed<'_>, device: &Device, names: &[String]) -> Result<Done> {
         let list = self.dir.join("names");
         fs::write(&list, names.join("\n"))?;
-        let mut command = room.command_with(device.options, SERVER, PYTHON);
+        let mut command = testbed.command_with(device.options, SERVER, PYTHON);
         command
             .arg(&self.driver)
             .arg(&self.dir)

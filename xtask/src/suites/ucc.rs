@@ -1,7 +1,7 @@
 //! Stock UCC 1.9, Open MPI 6 and MPICH 5 of Debian's testing suite, with `libucc_tl_xgvmi.so` next to UCC's own
 //! components. UCC's validating test program and this project's MPI check verify the service processes.
 
-use super::pair::{Room, free_port};
+use super::pair::{Testbed, free_port};
 use super::{Case, Outcome, World};
 use crate::place::Place;
 use crate::process::{self, Running};
@@ -147,7 +147,7 @@ enum Launcher {
 
 /// Two service processes, one for each node, on a separate device.
 struct Services<'a> {
-    room: Room<'a>,
+    testbed: Testbed<'a>,
     ports: [u16; 2],
     running: Vec<Running>,
     scheme: &'static str,
@@ -155,11 +155,12 @@ struct Services<'a> {
 
 impl Suite<'_> {
     fn services(&self, scheme: &'static str) -> Result<Services<'_>> {
-        let room = Room::new(self.world)?;
+        let testbed = Testbed::new(self.world)?;
         let ports = [free_port()?, free_port()?];
         let mut running = Vec::new();
         for (node, port) in ports.iter().enumerate() {
-            let inner = room.command(&format!("node{node}.dpu"), self.world.bin.join("xgvmi-sp"));
+            let inner =
+                testbed.command(&format!("node{node}.dpu"), self.world.bin.join("xgvmi-sp"));
             let mut command = self.place.outside(inner.get_program());
             command
                 .args(inner.get_args())
@@ -174,7 +175,7 @@ impl Suite<'_> {
             ensure!(up, "a service does not come up: {}", service.said());
         }
         Ok(Services {
-            room,
+            testbed,
             ports,
             running,
             scheme,
@@ -256,7 +257,7 @@ impl Suite<'_> {
             own.extend(vary(node));
             command.args(own.iter().map(|(name, value)| format!("{name}={value}")));
             let inner = services
-                .room
+                .testbed
                 .command(&format!("node{node}.host"), program[0]);
             command
                 .arg(inner.get_program())
@@ -288,9 +289,9 @@ impl Suite<'_> {
         );
         if scheme == "xgvmi" {
             // Each rank exports its memory. The library of each rank therefore proves its binds first.
-            return services.room.ensure_only_proofs_refused(RANKS);
+            return services.testbed.ensure_only_proofs_refused(RANKS);
         }
-        services.room.ensure_nothing_refused()
+        services.testbed.ensure_nothing_refused()
     }
 
     fn perftest(&self, collective: &str) -> Result<()> {

@@ -1,6 +1,6 @@
 //! `tests/programs/ucp_pair.c` on each stock UCX over each transport: all UCP transfer types, with every byte compared.
 
-use super::pair::{self, CLIENT, Room, SERVER};
+use super::pair::{self, CLIENT, SERVER, Testbed};
 use super::stock::Stock;
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, Outcome, World, in_order};
@@ -147,10 +147,10 @@ impl<'a> Row<'a> {
 
     /// Sections that both sides finished, and whether the run succeeded.
     fn pair(&self, program: &Path, stock: &Stock) -> Result<(Vec<&'static str>, Result<()>)> {
-        let room = Room::new(self.world)?;
+        let testbed = Testbed::new(self.world)?;
         let port = pair::free_port()?;
         let command = |function: &str, side: &[&str]| {
-            let mut command = room.command(function, program);
+            let mut command = testbed.command(function, program);
             command
                 .envs(stock.environment(self.world, self.transport.tls))
                 .arg(&stock.libucp)
@@ -172,12 +172,12 @@ impl<'a> Row<'a> {
         let finished = finished.filter(is_finished).collect();
         let result = ended
             .result(&server, &client)
-            .and_then(|()| self.judge(&room, &outputs));
+            .and_then(|()| self.judge(&testbed, &outputs));
         Ok((finished, result))
     }
 
     /// Checks that the run used the intended transport.
-    fn judge(&self, room: &Room<'_>, outputs: &[&String; 2]) -> Result<()> {
+    fn judge(&self, testbed: &Testbed<'_>, outputs: &[&String; 2]) -> Result<()> {
         let wanted = format!("{}/mlx5_0:1", self.transport.name);
         for output in outputs {
             let line = |key: &str| output.lines().find_map(|line| line.strip_prefix(key));
@@ -188,14 +188,14 @@ impl<'a> Row<'a> {
             let slept = sleeps != "0";
             ensure!(slept == (self.mode == Mode::Asleep), "slept {sleeps} times");
         }
-        let moved = room.counted("wqes", |name| name != "flushed")?;
+        let moved = testbed.counted("wqes", |name| name != "flushed")?;
         ensure!(moved > 0, "the device executed nothing");
         let wants_atomics = self.sections.iter().any(|(name, _)| *name == "amo64");
         if wants_atomics && self.transport.has_atomics {
-            let atomics = room.counted("wqes", |name| name == "atomic")?;
+            let atomics = testbed.counted("wqes", |name| name == "atomic")?;
             ensure!(atomics > 0, "the device executed no atomics");
         }
-        room.ensure_nothing_refused()
+        testbed.ensure_nothing_refused()
     }
 }
 

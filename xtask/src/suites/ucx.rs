@@ -1,6 +1,6 @@
 //! UCX's own tools on stock UCX of their version: `ucx_perftest` over each transport, and with two daemons on the DPUs.
 
-use super::pair::{self, CLIENT, Room, SERVER};
+use super::pair::{self, CLIENT, SERVER, Testbed};
 use super::stock::{self, Stock};
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, World, in_order};
@@ -121,10 +121,10 @@ fn batch_run(
         .collect();
     let file = world.dir.join("ucx.batch");
     fs::write(&file, lines.concat()).with_context(|| format!("cannot write {}", file.display()))?;
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let port = pair::free_port()?;
     let command = |function: &str| {
-        let mut command = room.command(function, tools.join("ucx_perftest"));
+        let mut command = testbed.command(function, tools.join("ucx_perftest"));
         command
             .envs(stock.environment(world, transport.tls))
             .args(["-p", &port.to_string(), "-b"])
@@ -137,7 +137,7 @@ fn batch_run(
     let ended = pair::both(&mut server, &mut client, port, LIMIT)?;
     let judged = || {
         ended.result(&server, &client)?;
-        let moved = room.counted("wqes", |name| name != "flushed")?;
+        let moved = testbed.counted("wqes", |name| name != "flushed")?;
         ensure!(moved > 0, "the device executed nothing");
         Ok(())
     };
@@ -147,11 +147,11 @@ fn batch_run(
 
 /// Two hosts whose DPUs transfer the messages: UCX's own use of cross-function keys.
 fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()> {
-    let room = Room::new(world)?;
+    let testbed = Testbed::new(world)?;
     let ports = [pair::free_port()?, pair::free_port()?, pair::free_port()?];
     let [port, local, remote] = ports.map(|port| port.to_string());
     let command = |function: &str, program: &str, port: &str| {
-        let mut command = room.command(function, tools.join(program));
+        let mut command = testbed.command(function, tools.join(program));
         command
             .envs(stock.environment(world, "rc_x,tcp"))
             // Clients find daemons by their IP addresses, which needs a network device.
@@ -175,14 +175,14 @@ fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()>
         .arg(format!("127.0.0.1:{remote}"));
     let (_, output) = pair::run(&mut server, &mut client, ports[0], LIMIT)?;
     ensure!(has_numbers(&output, "Final:"), "no result:\n{output}");
-    let aliases = room.counted("commands", |name| name == "create_alias")?;
+    let aliases = testbed.counted("commands", |name| name == "create_alias")?;
     ensure!(
         aliases >= 2,
         "the DPUs made {aliases} aliases, not 2 or more"
     );
-    let moved = room.counted("wqes", |name| name == "rdma_read" || name == "rdma_write")?;
+    let moved = testbed.counted("wqes", |name| name == "rdma_read" || name == "rdma_write")?;
     ensure!(moved > 0, "no data went through the aliases");
-    room.ensure_nothing_refused()
+    testbed.ensure_nothing_refused()
 }
 
 /// Whether `ucx_perftest` wrote a line of numbers that starts with a word.

@@ -1,6 +1,6 @@
 //! Stock programs on libibverbs: the pingpongs of ibverbs-utils, and perftest without rdma_cm.
 
-use super::pair::{CLIENT, Room, SERVER, free_port, run};
+use super::pair::{CLIENT, SERVER, Testbed, free_port, run};
 use super::{Case, Outcome, World};
 use crate::link::Link;
 use anyhow::{Context, Result, ensure};
@@ -218,11 +218,11 @@ pub(super) fn perftest(world: &World) -> Result<Vec<Case>> {
 
 /// Runs a program as server and client on a new device; the device must not refuse any request.
 fn pair(world: &World, program: &str, options: &str, more: &str) -> Result<(String, String)> {
-    let room = Room::new(world)?;
-    let tool = room.verbs_tool(program);
+    let testbed = Testbed::new(world)?;
+    let tool = testbed.verbs_tool(program);
     let port = free_port()?;
     let command = |function: &str| {
-        let mut command = room.command(function, &tool);
+        let mut command = testbed.command(function, &tool);
         command
             .args(["-d", "mlx5_0", "-p", &port.to_string()])
             .args(options.split_whitespace())
@@ -231,9 +231,10 @@ fn pair(world: &World, program: &str, options: &str, more: &str) -> Result<(Stri
     };
     let (mut server, mut client) = (command(SERVER), command(CLIENT));
     let outputs = run(&mut server, client.arg("127.0.0.1"), port, LIMIT)?;
-    room.ensure_nothing_refused()
+    testbed
+        .ensure_nothing_refused()
         .with_context(|| format!("{}\n{}", outputs.0, outputs.1))?;
-    let moved = room.counted("wqes", |name| name != "flushed")?;
+    let moved = testbed.counted("wqes", |name| name != "flushed")?;
     ensure!(moved > 0, "the device executed nothing");
     Ok(outputs)
 }

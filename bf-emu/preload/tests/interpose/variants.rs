@@ -174,9 +174,9 @@ pub(crate) fn every_way_to_resolve() -> Result<(), String> {
     type Resolve = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
     type ResolveChecked = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_char;
     type ReadChecked = unsafe extern "C" fn(*const c_char, *mut c_char, usize, usize) -> isize;
-    const ROOM: usize = libc::PATH_MAX as usize;
+    const CAPACITY: usize = libc::PATH_MAX as usize;
     const REAL: &[u8] = b"/sys/devices/pcibf00:03/bf00:03:00.0/infiniband/mlx5_0";
-    let mut room: [c_char; ROOM] = [0; ROOM];
+    let mut resolved: [c_char; CAPACITY] = [0; CAPACITY];
     let is_real = |name: &CStr, found: *mut c_char| {
         let name = name.to_string_lossy();
         expect(&name, found.is_null(), false)?;
@@ -187,13 +187,15 @@ pub(crate) fn every_way_to_resolve() -> Result<(), String> {
     // SAFETY: the C library's functions with these names have these types.
     let resolve = unsafe { transmute::<*mut c_void, Resolve>(find(name)?) };
     // SAFETY: a C string, and a buffer for the longest path.
-    is_real(name, unsafe { resolve(LINK.as_ptr(), room.as_mut_ptr()) })?;
+    is_real(name, unsafe {
+        resolve(LINK.as_ptr(), resolved.as_mut_ptr())
+    })?;
     let name = c"__realpath_chk";
     // SAFETY: as above.
     let resolve = unsafe { transmute::<*mut c_void, ResolveChecked>(find(name)?) };
     // SAFETY: as above.
     is_real(name, unsafe {
-        resolve(LINK.as_ptr(), room.as_mut_ptr(), ROOM)
+        resolve(LINK.as_ptr(), resolved.as_mut_ptr(), CAPACITY)
     })?;
     let name = c"canonicalize_file_name";
     // SAFETY: as above.
@@ -204,10 +206,10 @@ pub(crate) fn every_way_to_resolve() -> Result<(), String> {
     // SAFETY: as above.
     let read = unsafe { transmute::<*mut c_void, ReadChecked>(find(name)?) };
     // SAFETY: a C string, and a buffer of the given length.
-    let checked = unsafe { read(LINK.as_ptr(), room.as_mut_ptr(), ROOM, ROOM) };
+    let checked = unsafe { read(LINK.as_ptr(), resolved.as_mut_ptr(), CAPACITY, CAPACITY) };
     let at = libc::AT_FDCWD;
     // SAFETY: as above.
-    let plain = unsafe { libc::readlinkat(at, LINK.as_ptr(), room.as_mut_ptr(), ROOM) };
+    let plain = unsafe { libc::readlinkat(at, LINK.as_ptr(), resolved.as_mut_ptr(), CAPACITY) };
     let relative = isize::try_from(b"../../".len() + REAL.len() - b"/sys/".len());
     expect("__readlink_chk", Ok(checked), relative)?;
     expect("readlinkat", Ok(plain), relative)

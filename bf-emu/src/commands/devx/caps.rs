@@ -12,10 +12,10 @@ use crate::fabric::klm;
 /// Sizes of atomic operands in bytes.
 const ATOMIC_SIZES: u64 = 4 | 8;
 
-pub(super) fn query(call: &Call<'_>, input: &[u8], room: usize) -> Result {
+pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     call.count(Command::QueryHcaCap);
     let identity = call.fabric().identity(call.function()).ok_or(BAD_PARAM)?;
-    let mut output = Output::new(cmd::HEADER_BYTES + cap::PAGE_BYTES, room);
+    let mut output = Output::new(cmd::HEADER_BYTES + cap::PAGE_BYTES, capacity);
     let mut put = |fields: &[(Field, u64)]| {
         for (field, value) in fields {
             output.set(field.within(16), *value);

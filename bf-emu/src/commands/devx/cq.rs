@@ -21,7 +21,7 @@ const MISSING: CommandError = CommandError::Kernel(Errno(libc::ENOENT));
 /// log2 of the largest number of entries.
 const LOG_SIZE_MAX: u32 = 22;
 
-pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateCq);
     call.process.close_uars()?;
     let log_size = get(input, cq::LOG_CQ_SIZE);
@@ -59,7 +59,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         .insert(owner, queue)
         .ok_or_else(|| full(call, Full::Cqs))?;
     moderation::set(&mut locked, call.function(), slot, moderation);
-    let mut output = Output::new(cmd::HEADER_BYTES, room);
+    let mut output = Output::new(cmd::HEADER_BYTES, capacity);
     output.set(cmd::OBJECT_NUMBER, u64::from(number_of(slot)));
     Ok((Kind::Cq.handle(slot), output.done()))
 }
@@ -81,7 +81,7 @@ fn ring(
 }
 
 /// `MODIFY_CQ`, for queues of commands and of verbs: another ring, or attributes.
-pub(super) fn modify(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> Result {
+pub(super) fn modify(call: &Call<'_>, slot: u32, input: &[u8], capacity: usize) -> Result {
     let resizes = match get16(input, cmd::OP_MOD) {
         0 => false,
         cq::OP_MOD_RESIZE => true,
@@ -130,11 +130,11 @@ pub(super) fn modify(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> R
         }
         moderation::set(&mut locked, call.function(), slot, moderation);
     }
-    Ok(Output::new(cmd::HEADER_BYTES, room).done())
+    Ok(Output::new(cmd::HEADER_BYTES, capacity).done())
 }
 
 /// `QUERY_CQ`, for queues of commands and of verbs.
-pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
+pub(super) fn query(call: &Call<'_>, slot: u32, capacity: usize) -> Result {
     call.count(Command::Other);
     let locked = call.lock();
     let cqs = &locked.peek(call.function()).cqs;
@@ -166,7 +166,7 @@ pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
         (cq::CONSUMER_COUNTER, u64::from(queue.consumed)),
         (cq::PRODUCER_COUNTER, u64::from(queue.produced)),
     ];
-    let mut output = Output::new(cq::QUERY_OUT_BYTES, room);
+    let mut output = Output::new(cq::QUERY_OUT_BYTES, capacity);
     for (field, value) in fields {
         output.set(field, value);
     }

@@ -12,7 +12,7 @@ use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Path, Qp, SERVICE_DCT};
 use crate::fabric::{Place, QPN_BASE};
 
-pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateQp);
     let rights = [
         (dct::REMOTE_READ, access::REMOTE_READ),
@@ -74,13 +74,13 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         .qps
         .insert(owner, target)
         .ok_or_else(|| full(call, Full::Qps))?;
-    let mut output = Output::new(cmd::HEADER_BYTES, room);
+    let mut output = Output::new(cmd::HEADER_BYTES, capacity);
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
     Ok((Kind::Qp.handle(slot), output.done()))
 }
 
 /// `QUERY_DCT`.
-pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
+pub(super) fn query(call: &Call<'_>, slot: u32, capacity: usize) -> Result {
     call.count(Command::QueryQp);
     let locked = call.lock();
     let queue = *locked
@@ -113,7 +113,7 @@ pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
         (dct::MY_ADDR_INDEX, u64::from(queue.path.sgid_index)),
         (dct::HOP_LIMIT, u64::from(queue.path.hop_limit)),
     ];
-    let mut output = Output::new(QUERY_OUT_BYTES, room);
+    let mut output = Output::new(QUERY_OUT_BYTES, capacity);
     for (field, value) in fields {
         output.set(field, value);
     }

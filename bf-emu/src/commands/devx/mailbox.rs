@@ -52,9 +52,9 @@ pub(super) struct Output {
 
 impl Output {
     /// An answer of `length` bytes, cut to the caller's buffer.
-    pub(super) fn new(length: usize, room: usize) -> Self {
+    pub(super) fn new(length: usize, capacity: usize) -> Self {
         Self {
-            bytes: vec![0; length.min(room)],
+            bytes: vec![0; length.min(capacity)],
         }
     }
 

@@ -35,7 +35,7 @@ fn rights(input: &[u8]) -> u8 {
     .fold(access::LOCAL_READ, |rights, (_, right)| rights | right)
 }
 
-pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateMkey);
     let mode = get8(input, context(mkey::ACCESS_MODE_4_2)) << 2
         | get8(input, context(mkey::ACCESS_MODE_1_0));
@@ -110,7 +110,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         function.klms.give_back(key.list);
         return Err(full(call, Full::Mkeys));
     };
-    let mut output = Output::new(cmd::HEADER_BYTES, room);
+    let mut output = Output::new(cmd::HEADER_BYTES, capacity);
     output.set(cmd::OBJECT_NUMBER, u64::from(key_of(slot, 0) >> 8));
     Ok((Kind::Mkey.handle(slot), output.done()))
 }

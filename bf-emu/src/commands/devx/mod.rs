@@ -50,16 +50,16 @@ fn counted<T>(call: &Call<'_>, result: Result<T>) -> Result<T> {
 }
 
 /// A command on the device itself.
-pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
+pub(crate) fn general(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     let result = match opcode_of(call, known::Call::General, input)? {
-        opcode::QUERY_HCA_CAP => caps::query(call, input, room),
-        opcode::ALLOW_OTHER_VHCA_ACCESS => xgvmi::allow(call, input, room),
+        opcode::QUERY_HCA_CAP => caps::query(call, input, capacity),
+        opcode::ALLOW_OTHER_VHCA_ACCESS => xgvmi::allow(call, input, capacity),
         opcode::QUERY_LAG => {
             call.count(Command::Other);
             // The port is not bonded.
-            Ok(Output::new(cmd::HEADER_BYTES, room).done())
+            Ok(Output::new(cmd::HEADER_BYTES, capacity).done())
         }
-        opcode::QUERY_HCA_VPORT_CONTEXT => query_vport(call, input, room),
+        opcode::QUERY_HCA_VPORT_CONTEXT => query_vport(call, input, capacity),
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -69,14 +69,14 @@ pub(crate) fn general(call: &Call<'_>, input: &[u8], room: usize) -> Result {
 }
 
 /// A command that creates an object. Returns its handle and the output.
-pub(crate) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+pub(crate) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     let result = match opcode_of(call, known::Call::Create, input)? {
-        opcode::CREATE_MKEY => mkey::create(call, input, room),
-        opcode::CREATE_CQ => cq::create(call, input, room),
-        opcode::CREATE_QP => qp::create(call, input, room),
-        opcode::CREATE_DCT => dct::create(call, input, room),
-        opcode::CREATE_RMP => rmp::create(call, input, room),
-        opcode::CREATE_GENERAL_OBJECT => xgvmi::create_object(call, input, room),
+        opcode::CREATE_MKEY => mkey::create(call, input, capacity),
+        opcode::CREATE_CQ => cq::create(call, input, capacity),
+        opcode::CREATE_QP => qp::create(call, input, capacity),
+        opcode::CREATE_DCT => dct::create(call, input, capacity),
+        opcode::CREATE_RMP => rmp::create(call, input, capacity),
+        opcode::CREATE_GENERAL_OBJECT => xgvmi::create_object(call, input, capacity),
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -103,7 +103,7 @@ pub(crate) fn destroy(call: &Call<'_>, handle: u32) -> std::result::Result<(), E
 }
 
 /// A command that changes an object.
-pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
+pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], capacity: usize) -> Result {
     let command = opcode_of(call, known::Call::Modify, input)?;
     let (kind, slot) = named(handle, input)?;
     let result = match (kind, command) {
@@ -117,8 +117,8 @@ pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], room: usize) ->
             | opcode::SQERR2RTS_QP
             | opcode::TO_ERR_QP
             | opcode::TO_RST_QP,
-        ) => qp::modify(call, slot, command, input, room),
-        (Kind::Cq, opcode::MODIFY_CQ) => cq::modify(call, slot, input, room),
+        ) => qp::modify(call, slot, command, input, capacity),
+        (Kind::Cq, opcode::MODIFY_CQ) => cq::modify(call, slot, input, capacity),
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -128,14 +128,16 @@ pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], room: usize) ->
 }
 
 /// A command that queries an object.
-pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], room: usize) -> Result {
+pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], capacity: usize) -> Result {
     let command = opcode_of(call, known::Call::Query, input)?;
     let (kind, slot) = named(handle, input)?;
     let result = match (kind, command) {
-        (Kind::Qp, opcode::QUERY_QP) => qp::query(call, slot, room),
-        (Kind::Cq, opcode::QUERY_CQ) => cq::query(call, slot, room),
-        (Kind::Qp, opcode::QUERY_DCT) => dct::query(call, slot, room),
-        (Kind::Mkey, opcode::QUERY_GENERAL_OBJECT) => xgvmi::query_object(call, slot, input, room),
+        (Kind::Qp, opcode::QUERY_QP) => qp::query(call, slot, capacity),
+        (Kind::Cq, opcode::QUERY_CQ) => cq::query(call, slot, capacity),
+        (Kind::Qp, opcode::QUERY_DCT) => dct::query(call, slot, capacity),
+        (Kind::Mkey, opcode::QUERY_GENERAL_OBJECT) => {
+            xgvmi::query_object(call, slot, input, capacity)
+        }
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -168,7 +170,7 @@ fn named(handle: u32, input: &[u8]) -> std::result::Result<(Kind, u32), Errno> {
 }
 
 /// `QUERY_HCA_VPORT_CONTEXT`. The command names the port only if the function has two.
-fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
+fn query_vport(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     call.count(Command::Other);
     let identity = call
         .fabric()
@@ -187,7 +189,7 @@ fn query_vport(call: &Call<'_>, input: &[u8], room: usize) -> Result {
         function: call.function(),
         port,
     });
-    let mut output = Output::new(vport::QUERY_OUT_BYTES, room);
+    let mut output = Output::new(vport::QUERY_OUT_BYTES, capacity);
     output
         .set(vport::PORT_PHYSICAL_STATE, u64::from(state.physical_code()))
         .set(vport::PORT_STATE, u64::from(state.code()))

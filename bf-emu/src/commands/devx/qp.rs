@@ -30,7 +30,7 @@ fn field(field: Field) -> Field {
 
 const MISSING: CommandError = CommandError::Kernel(Errno(libc::ENOENT));
 
-pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateQp);
     call.process.close_uars()?;
     let service = get8(input, field(context::ST));
@@ -76,7 +76,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         .ok_or_else(|| full(call, Full::Qps))?;
     drop(locked);
     call.process.start_tick()?;
-    let mut output = Output::new(cmd::HEADER_BYTES, room);
+    let mut output = Output::new(cmd::HEADER_BYTES, capacity);
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));
     Ok((Kind::Qp.handle(slot), output.done()))
 }
@@ -183,7 +183,7 @@ pub(super) fn modify(
     slot: u32,
     command: u16,
     input: &[u8],
-    room: usize,
+    capacity: usize,
 ) -> Result {
     call.count(Command::ModifyQp);
     let fabric = call.fabric();
@@ -250,7 +250,7 @@ pub(super) fn modify(
             }
         }
     }
-    Ok(Output::new(cmd::HEADER_BYTES, room).done())
+    Ok(Output::new(cmd::HEADER_BYTES, capacity).done())
 }
 
 /// Checks the address of a connected queue pair. On Ethernet an address always has a GID, and its
@@ -344,14 +344,14 @@ fn be64(bytes: &[u8]) -> u64 {
 }
 
 /// `QUERY_QP`, for queue pairs of commands and of verbs.
-pub(super) fn query(call: &Call<'_>, slot: u32, room: usize) -> Result {
+pub(super) fn query(call: &Call<'_>, slot: u32, capacity: usize) -> Result {
     call.count(Command::QueryQp);
     let locked = call.lock();
     let qps = &locked.peek(call.function()).qps;
     let queue = qps.owned(slot, call.context.number).ok_or(MISSING)?;
     let path = &queue.path;
     let flag = |right: u8| u64::from(queue.access & right != 0);
-    let mut output = Output::new(qp::QUERY_OUT_BYTES, room);
+    let mut output = Output::new(qp::QUERY_OUT_BYTES, capacity);
     let mut put = |name: Field, value: u64| {
         output.set(field(name), value);
     };

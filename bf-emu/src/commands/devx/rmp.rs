@@ -16,7 +16,7 @@ const DBREC_BYTES: u64 = 8;
 /// log2 of the largest number of entries: the counters are 16 bits wide.
 const LOG_SIZE_MAX: u32 = 15;
 
-pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateSrq);
     let cyclic = match get8(input, rmp::WQ_TYPE) {
         rmp::wq_type::LINKED_LIST => false,
@@ -52,7 +52,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32,
         .srqs
         .insert(owner, queue)
         .ok_or_else(|| full(call, Full::Srqs))?;
-    let mut output = Output::new(cmd::HEADER_BYTES, room);
+    let mut output = Output::new(cmd::HEADER_BYTES, capacity);
     output.set(cmd::OBJECT_NUMBER, u64::from(number_of(slot)));
     Ok((Kind::Srq.handle(slot), output.done()))
 }

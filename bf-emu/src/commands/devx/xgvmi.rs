@@ -27,7 +27,7 @@ fn slot_of_index(index: u32) -> Result<u32> {
 }
 
 /// `ALLOW_OTHER_VHCA_ACCESS`.
-pub(super) fn allow(call: &Call<'_>, input: &[u8], room: usize) -> Result {
+pub(super) fn allow(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     call.count(Command::AllowOtherVhcaAccess);
     if get16(input, allow::OBJECT_TYPE) != OBJECT_TYPE_MKEY {
         return Err(BAD_PARAM);
@@ -53,11 +53,15 @@ pub(super) fn allow(call: &Call<'_>, input: &[u8], room: usize) -> Result {
         CostKind::AllowKsm
     };
     call.costs(cost, mkey.len);
-    Ok(Output::new(cmd::HEADER_BYTES, room).done())
+    Ok(Output::new(cmd::HEADER_BYTES, capacity).done())
 }
 
 /// `CREATE_GENERAL_OBJECT`: an alias of another function's mkey.
-pub(super) fn create_object(call: &Call<'_>, input: &[u8], room: usize) -> Result<(u32, Vec<u8>)> {
+pub(super) fn create_object(
+    call: &Call<'_>,
+    input: &[u8],
+    capacity: usize,
+) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateAlias);
     let is_alias = cmd::GENERAL_OBJECT_ALIAS.is_set(input);
     if get16(input, cmd::GENERAL_OBJECT_TYPE) != OBJECT_TYPE_MKEY || !is_alias {
@@ -98,7 +102,7 @@ pub(super) fn create_object(call: &Call<'_>, input: &[u8], room: usize) -> Resul
         .insert_mkey(function, owner, mkey)
         .ok_or_else(|| full(call, Full::Mkeys))?;
     call.costs(CostKind::AliasCreate, target.len);
-    let mut output = Output::new(alias::IN_BYTES, room);
+    let mut output = Output::new(alias::IN_BYTES, capacity);
     fill(&mut output, slot, vhca_id, index);
     Ok((Kind::Mkey.handle(slot), output.done()))
 }
@@ -113,7 +117,7 @@ fn fill(output: &mut Output, slot: u32, vhca_id: u16, target: u32) {
 }
 
 /// `QUERY_GENERAL_OBJECT`: reports whether the alias's target still exists.
-pub(super) fn query_object(call: &Call<'_>, slot: u32, input: &[u8], room: usize) -> Result {
+pub(super) fn query_object(call: &Call<'_>, slot: u32, input: &[u8], capacity: usize) -> Result {
     call.count(Command::Other);
     if get16(input, cmd::GENERAL_OBJECT_TYPE) != OBJECT_TYPE_MKEY {
         return Err(BAD_PARAM);
@@ -127,7 +131,7 @@ pub(super) fn query_object(call: &Call<'_>, slot: u32, input: &[u8], room: usize
         .ok_or(BAD_RESOURCE)?;
     let there = &locked.peek(mkey.target.function as usize).mkeys;
     let identity = call.fabric().identity(mkey.target.function as usize);
-    let mut output = Output::new(alias::IN_BYTES, room);
+    let mut output = Output::new(alias::IN_BYTES, capacity);
     fill(
         &mut output,
         slot,

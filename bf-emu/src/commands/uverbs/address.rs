@@ -88,7 +88,7 @@ pub(super) fn create_ah(
     let own = check(identity, &to)?;
     if let Some(own) = own.filter(|_| identity.link(to.port).is_ethernet()) {
         let mac = resolve(call.fabric(), own, &to.dgid)?;
-        if ioctl.room(UHW_OUT) < DRIVER_BYTES as usize {
+        if ioctl.capacity(UHW_OUT) < DRIVER_BYTES as usize {
             return Err(Errno(libc::EINVAL));
         }
         let mut driver = Answer::new(DRIVER_BYTES as usize);

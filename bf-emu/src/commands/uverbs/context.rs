@@ -150,7 +150,7 @@ pub(super) fn query_gid_table(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errn
             entries.map(move |entry| gid_entry(identity, port, entry))
         })
         .collect();
-    if ioctl.room(attr::GID_TABLE_RESP_ENTRIES) / entry_bytes < found.len() {
+    if ioctl.capacity(attr::GID_TABLE_RESP_ENTRIES) / entry_bytes < found.len() {
         return Err(Errno(libc::EINVAL));
     }
     // The caller sets the entry size, and may use longer entries. The entries must fit its buffer.

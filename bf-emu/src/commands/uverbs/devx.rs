@@ -20,8 +20,8 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 pub(super) fn general(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OTHER_CMD_IN, 0)?;
     trace(call, &input);
-    let room = room(ioctl, devx::OTHER_CMD_OUT)?;
-    let result = commands::general(call, &input, room);
+    let capacity = capacity(ioctl, devx::OTHER_CMD_OUT)?;
+    let result = commands::general(call, &input, capacity);
     answer(ioctl, devx::OTHER_CMD_OUT, result)
 }
 
@@ -42,8 +42,8 @@ pub(super) fn query_eqn(_call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
     trace(call, &input);
-    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
-    match commands::create(call, &input, room) {
+    let capacity = capacity(ioctl, devx::OBJ_CMD_OUT)?;
+    match commands::create(call, &input, capacity) {
         Ok((handle, output)) => {
             ioctl.answer_handle(devx::OBJ_HANDLE, u64::from(handle))?;
             ioctl.answer(devx::OBJ_CMD_OUT, &output)
@@ -60,35 +60,36 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
 pub(super) fn modify(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
     trace(call, &input);
-    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
-    let result = commands::modify(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room);
+    let capacity = capacity(ioctl, devx::OBJ_CMD_OUT)?;
+    let result = commands::modify(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, capacity);
     answer(ioctl, devx::OBJ_CMD_OUT, result)
 }
 
 /// A command that queries an object.
 pub(super) fn query(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
-    let room = room(ioctl, devx::OBJ_CMD_OUT)?;
-    let result = commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room);
+    let capacity = capacity(ioctl, devx::OBJ_CMD_OUT)?;
+    let result = commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, capacity);
     answer(ioctl, devx::OBJ_CMD_OUT, result)
 }
 
 /// Like [`query`]. The answer goes into a channel, after the caller's number for it.
 pub(super) fn query_async(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     /// Largest answer in one packet of a pipe, without the number.
-    const ROOM_MAX: usize = 4096 - 8;
+    const CAPACITY_MAX: usize = 4096 - 8;
     let input = ioctl.input(devx::OBJ_CMD_IN, 0)?;
-    let room = size(ioctl.number(devx::ASYNC_OUT_LEN)?);
-    if !(mlx5_prm::cmd::HEADER_BYTES..=ROOM_MAX).contains(&room) {
+    let capacity = size(ioctl.number(devx::ASYNC_OUT_LEN)?);
+    if !(mlx5_prm::cmd::HEADER_BYTES..=CAPACITY_MAX).contains(&capacity) {
         return Err(Errno(libc::EINVAL));
     }
     let fd = ioctl.file(devx::ASYNC_FD)?;
-    let mut output = match commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, room) {
-        Ok(output) => output,
-        Err(CommandError::Refused(status, syndrome)) => refusal(status, syndrome).to_vec(),
-        Err(CommandError::Kernel(errno)) => return Err(errno),
-    };
-    output.resize(room, 0);
+    let mut output =
+        match commands::query(call, ioctl.number32(devx::OBJ_HANDLE)?, &input, capacity) {
+            Ok(output) => output,
+            Err(CommandError::Refused(status, syndrome)) => refusal(status, syndrome).to_vec(),
+            Err(CommandError::Kernel(errno)) => return Err(errno),
+        };
+    output.resize(capacity, 0);
     let mut event = ioctl.number(devx::ASYNC_WR_ID)?.to_ne_bytes().to_vec();
     event.append(&mut output);
     channel::answer(call, fd, &event)
@@ -115,12 +116,12 @@ fn trace(call: &Call<'_>, input: &[u8]) {
     }
 }
 
-fn room(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
-    let room = ioctl.room(attr);
-    if room > OUTPUT_BYTES_MAX {
+fn capacity(ioctl: &Ioctl, attr: u16) -> Result<usize, Errno> {
+    let capacity = ioctl.capacity(attr);
+    if capacity > OUTPUT_BYTES_MAX {
         Err(Errno(libc::EINVAL))
     } else {
-        Ok(room)
+        Ok(capacity)
     }
 }
 

@@ -165,7 +165,7 @@ impl Ioctl {
     }
 
     /// Bytes of the caller's output buffer; 0 if it has none.
-    pub(crate) fn room(&self, id: u16) -> usize {
+    pub(crate) fn capacity(&self, id: u16) -> usize {
         self.attr(id).map_or(0, |attr| usize::from(attr.length))
     }
 
@@ -175,12 +175,12 @@ impl Ioctl {
         let Some(attr) = self.attr(id) else {
             return Ok(());
         };
-        let room = usize::from(attr.length);
-        let taken = bytes.len().min(room);
+        let capacity = usize::from(attr.length);
+        let taken = bytes.len().min(capacity);
         // SAFETY: the caller named this memory for output.
         unsafe { guard::write(attr.data, &bytes[..taken]) }?;
-        if room > taken {
-            let zeroes = vec![0; room - taken];
+        if capacity > taken {
+            let zeroes = vec![0; capacity - taken];
             // SAFETY: as above.
             unsafe { guard::write(attr.data.wrapping_add(taken as u64), &zeroes) }?;
         }

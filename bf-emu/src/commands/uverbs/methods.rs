@@ -7,7 +7,7 @@ use super::abi::{
     object as class, query_dm, query_mr, query_pd, reg_dm_mr, uar, umem,
 };
 use super::spec::{
-    Known, Method, Run, answer, bytes, constant, flags, object, room, structure, value,
+    Known, Method, Run, answer, bytes, capacity, constant, flags, object, structure, value,
 };
 use super::{channel, context, cq, devx as raw, dm, memory, odp, qp, srq, write, xrcd};
 
@@ -63,7 +63,7 @@ static METHODS: &[Method] = &[
         &[
             constant(invoke::WRITE_CMD),
             bytes(invoke::CORE_IN, 4).optional(),
-            room(invoke::CORE_OUT, 0).optional(),
+            capacity(invoke::CORE_OUT, 0).optional(),
         ],
         write::invoke,
     ),
@@ -72,7 +72,7 @@ static METHODS: &[Method] = &[
         device::QUERY_PORT,
         &[
             constant(context::attr::PORT_NUM),
-            room(context::attr::PORT_RESP, context::PORT_BYTES),
+            capacity(context::attr::PORT_RESP, context::PORT_BYTES),
         ],
         context::query_port,
     ),
@@ -91,7 +91,7 @@ static METHODS: &[Method] = &[
         &[
             answer(context::attr::NUM_COMP_VECTORS, 4).optional(),
             answer(context::attr::CORE_SUPPORT, 8).optional(),
-            room(context::attr::QUERY_CONTEXT_UCTX, UCONTEXT_BYTES),
+            capacity(context::attr::QUERY_CONTEXT_UCTX, UCONTEXT_BYTES),
         ],
         context::query_context,
     ),
@@ -101,7 +101,7 @@ static METHODS: &[Method] = &[
         &[
             constant(context::attr::GID_TABLE_ENTRY_SIZE),
             flags(context::attr::GID_TABLE_FLAGS).optional(),
-            room(context::attr::GID_TABLE_RESP_ENTRIES, 0),
+            capacity(context::attr::GID_TABLE_RESP_ENTRIES, 0),
             answer(context::attr::GID_TABLE_RESP_COUNT, 8),
         ],
         context::query_gid_table,
@@ -113,7 +113,7 @@ static METHODS: &[Method] = &[
             constant(context::attr::GID_PORT),
             constant(context::attr::GID_INDEX),
             flags(context::attr::GID_FLAGS),
-            room(context::attr::GID_RESP, context::GID_ENTRY_BYTES),
+            capacity(context::attr::GID_RESP, context::GID_ENTRY_BYTES),
         ],
         context::query_gid_entry,
     ),
@@ -236,7 +236,7 @@ static METHODS: &[Method] = &[
             flags(create_qp::FLAGS).optional(),
             value(create_qp::SOURCE_QPN, 4).optional(),
             object(create_qp::EVENT_FD).optional(),
-            room(create_qp::RESP_CAP, qp::CAP_BYTES),
+            capacity(create_qp::RESP_CAP, qp::CAP_BYTES),
             answer(create_qp::RESP_QP_NUM, 4),
         ],
         qp::create,
@@ -292,7 +292,7 @@ static METHODS: &[Method] = &[
         devx::OTHER,
         &[
             bytes(devx::OTHER_CMD_IN, MAILBOX_BYTES),
-            room(devx::OTHER_CMD_OUT, MAILBOX_BYTES),
+            capacity(devx::OTHER_CMD_OUT, MAILBOX_BYTES),
         ],
         raw::general,
     ),
@@ -378,7 +378,7 @@ static METHODS: &[Method] = &[
 const MAILBOXES: [Known; 3] = [
     object(devx::OBJ_HANDLE),
     bytes(devx::OBJ_CMD_IN, MAILBOX_BYTES),
-    room(devx::OBJ_CMD_OUT, MAILBOX_BYTES),
+    capacity(devx::OBJ_CMD_OUT, MAILBOX_BYTES),
 ];
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ pub(super) const fn answer(id: u16, bytes: u16) -> Known {
 }
 
 /// Output buffer of at least `least` bytes.
-pub(super) const fn room(id: u16, least: u16) -> Known {
+pub(super) const fn capacity(id: u16, least: u16) -> Known {
     Known {
         id,
         form: Form::Out(least, ANY),
@@ -135,7 +135,7 @@ pub(super) struct Method {
 
 const DRIVER_DATA: [Known; 2] = [
     bytes(abi::UHW_IN, 0).optional(),
-    room(abi::UHW_OUT, 0).optional(),
+    capacity(abi::UHW_OUT, 0).optional(),
 ];
 
 impl Method {

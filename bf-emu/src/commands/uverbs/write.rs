@@ -24,7 +24,9 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let (input_bytes, output_bytes) = lengths(command).ok_or(Errno(libc::EOPNOTSUPP))?;
     // A call without input probes for this interface. The error shows that the interface exists and
     // needs input (libibverbs/device.c, has_ioctl_write).
-    if ioctl.room(invoke::CORE_IN) < input_bytes || ioctl.room(invoke::CORE_OUT) < output_bytes {
+    if ioctl.capacity(invoke::CORE_IN) < input_bytes
+        || ioctl.capacity(invoke::CORE_OUT) < output_bytes
+    {
         return Err(Errno(libc::ENOSPC));
     }
     let input = ioctl.input(invoke::CORE_IN, INPUT_BYTES)?;
@@ -38,7 +40,10 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         write::EX_QUERY_DEVICE => {
             call.count(Command::QueryDevice);
             answer(&query_device_ex(call)?)?;
-            ioctl.answer(UHW_OUT, query_device_driver(ioctl.room(UHW_OUT)).as_slice())
+            ioctl.answer(
+                UHW_OUT,
+                query_device_driver(ioctl.capacity(UHW_OUT)).as_slice(),
+            )
         }
         write::ALLOC_PD => {
             let (core, driver) = memory::alloc_pd(call)?;
@@ -171,12 +176,12 @@ fn query_device_ex(call: &Call<'_>) -> Result<Answer, Errno> {
 }
 
 /// `struct mlx5_ib_query_device_resp`, cut to the caller's buffer, with padded completions.
-fn query_device_driver(room: usize) -> Answer {
+fn query_device_driver(capacity: usize) -> Answer {
     const FLAGS: usize = 60;
     const CQE_128B_PAD: u32 = 1 << 1;
-    let mut answer = Answer::new(room);
-    answer.u32(4, low32(room as u64));
-    if room >= FLAGS + 4 {
+    let mut answer = Answer::new(capacity);
+    answer.u32(4, low32(capacity as u64));
+    if capacity >= FLAGS + 4 {
         answer.u32(FLAGS, CQE_128B_PAD);
     }
     answer

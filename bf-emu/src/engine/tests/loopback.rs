@@ -4,7 +4,7 @@
 use super::*;
 
 /// Bytes of each receive entry.
-const ROOM: usize = 64;
+const CAPACITY: usize = 64;
 
 /// A request on memory of a key: its opcode, its immediate value or key, and the segments after the
 /// control segment.
@@ -43,8 +43,8 @@ fn completions(
         qp.remote_qpn = qpn;
         change(qp);
     });
-    queue.post_receive(key, &bytes[..ROOM]);
-    queue.post_receive(key, &bytes[..ROOM]);
+    queue.post_receive(key, &bytes[..CAPACITY]);
+    queue.post_receive(key, &bytes[..CAPACITY]);
     let Posted { opcode, imm, body } = request(&world, key, &bytes);
     let ctrl = Ctrl {
         opcode,
@@ -248,8 +248,9 @@ fn a_refused_request_completes_once_and_first() {
 fn a_refused_message_completes_its_receive_and_itself_once() {
     type Request = fn(&World, u32, &[u8]) -> Posted;
     let long: Request =
-        |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key, &bytes[..ROOM + 1])]);
-    let fits: Request = |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key, &bytes[..ROOM])]);
+        |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key, &bytes[..CAPACITY + 1])]);
+    let fits: Request =
+        |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key, &bytes[..CAPACITY])]);
     for (service, request, receive, send) in [
         (
             service::RC,

@@ -12,13 +12,13 @@ const INDICES_MAX: usize = 1 << 16;
 
 /// Number of destructions per index.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct Tags {
     destroyed: HashMap<MkeyIndex, u8>,
     /// The count of every index that is not in the table.
     base: u8,
 }
 
-impl Names {
+impl Tags {
     /// The name of a new key. The first key of an index has the tag itself, later keys have lower
     /// tags. After 256 keys of one index the tags repeat.
     pub(crate) fn of_new(&self, index: MkeyIndex, tag: Tag) -> Mkey {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_key_is_never_called_as_the_one_before_it_on_the_same_index() {
-        let mut names = Names::default();
+        let mut names = Tags::default();
         let first = names.of_new(index(5), Tag::UCX_POOLED);
         assert_eq!(first.tag(), Tag::UCX_POOLED);
         names.destroyed(index(5));
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_changes_the_names_of_all() {
-        let mut names = Names::default();
+        let mut names = Tags::default();
         (0..3).for_each(|_| names.destroyed(index(0)));
         let last = names.of_new(index(0), Tag::UCX_POOLED);
         (0..=65_536).for_each(|number| names.destroyed(index(number)));

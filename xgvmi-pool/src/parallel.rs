@@ -6,7 +6,7 @@ use std::thread;
 
 /// The results of the function, in the order of the items. The calling thread works too. If the
 /// system starts no other thread, it works alone.
-pub(crate) fn spread<T: Sync, R: Send>(
+pub(crate) fn parallel<T: Sync, R: Send>(
     items: &[T],
     threads: u32,
     work: impl Fn(&T) -> R + Sync,
@@ -54,7 +54,7 @@ mod tests {
     fn results_come_in_the_order_of_the_items() {
         let items: Vec<u32> = (0..1000).collect();
         for threads in [0, 1, 2, 8] {
-            let results = spread(&items, threads, |item| item * 2);
+            let results = parallel(&items, threads, |item| item * 2);
             assert!(
                 results
                     .iter()
@@ -63,6 +63,6 @@ mod tests {
             );
             assert_eq!(results.len(), items.len());
         }
-        assert!(spread(&[0u8; 0], 4, |item| *item).is_empty());
+        assert!(parallel(&[0u8; 0], 4, |item| *item).is_empty());
     }
 }

@@ -1,5 +1,5 @@
 //! Reads the counters that the library publishes for each process, from a self-describing file in
-//! shared memory. See `uct-plugin/src/board.rs`.
+//! shared memory. See `uct-plugin/src/counter_file.rs`.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -31,7 +31,7 @@ pub(crate) type Domain = Vec<(String, u64)>;
 /// Reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum BoardError {
+pub(crate) enum CounterFileError {
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: not written by this version of the library", path.display())]
@@ -46,7 +46,7 @@ pub(crate) fn default_dir() -> PathBuf {
 }
 
 /// All live processes, sorted by process number, and the files that could not be read.
-pub(crate) fn processes(dir: &Path) -> (Vec<Process>, Vec<BoardError>) {
+pub(crate) fn processes(dir: &Path) -> (Vec<Process>, Vec<CounterFileError>) {
     let (mut processes, mut errors) = (Vec::new(), Vec::new());
     // Without a directory no process uses the library.
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -61,8 +61,8 @@ pub(crate) fn processes(dir: &Path) -> (Vec<Process>, Vec<BoardError>) {
 }
 
 /// The process of a file. `None` if it is dead or has not yet published its counters.
-fn read(path: &Path) -> Result<Option<Process>, BoardError> {
-    let failed = |source| BoardError::Read {
+fn read(path: &Path) -> Result<Option<Process>, CounterFileError> {
+    let failed = |source| CounterFileError::Read {
         path: path.to_owned(),
         source,
     };
@@ -79,7 +79,7 @@ fn read(path: &Path) -> Result<Option<Process>, BoardError> {
         .read_to_end(&mut bytes)
         .map_err(failed)?;
     let is_begun = word(&bytes, 0).is_some_and(|magic| magic != 0);
-    let form = || BoardError::Form {
+    let form = || CounterFileError::Form {
         path: path.to_owned(),
     };
     match parse(&bytes) {
@@ -159,7 +159,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_file_describes_itself() {
-        let process = parse(&file(4711)).expect("a board");
+        let process = parse(&file(4711)).expect("a counter file");
         assert_eq!((process.pid, process.unlisted), (4711, 2));
         assert_eq!(process.version, "0.1.0");
         let number = |name: &str, number| (name.to_owned(), number);

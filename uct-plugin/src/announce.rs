@@ -49,7 +49,7 @@ static SEEN: LazyLock<Mutex<ReplayFilter>> = LazyLock::new(Mutex::default);
 /// Reason why a message cannot be written or accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum AheadError {
+pub(crate) enum AnnounceFailure {
     /// No memory domain can announce, or none can create an alias.
     #[error("no memory domain is served in this process")]
     NobodyServed,
@@ -83,7 +83,7 @@ struct Part {
 
 /// Writes a message with all keys of all pools of this process and first creates missing keys,
 /// which takes hundreds of microseconds per key.
-pub(crate) fn announce() -> Result<Vec<u8>, AheadError> {
+pub(crate) fn announce() -> Result<Vec<u8>, AnnounceFailure> {
     let options = config::get();
     let mut parts = Vec::new();
     md::each(|md| {
@@ -96,7 +96,7 @@ pub(crate) fn announce() -> Result<Vec<u8>, AheadError> {
         }
     });
     if parts.is_empty() {
-        return Err(AheadError::NobodyServed);
+        return Err(AnnounceFailure::NobodyServed);
     }
     Ok(write(&parts, options.seal()))
 }
@@ -104,7 +104,7 @@ pub(crate) fn announce() -> Result<Vec<u8>, AheadError> {
 /// Creates aliases of all keys in a message, on each memory domain of their adapter. Returns the
 /// number of aliases. A message that is older than an accepted one of the same sender has no
 /// effect.
-pub(crate) fn accept(message: &[u8]) -> Result<usize, AheadError> {
+pub(crate) fn accept(message: &[u8]) -> Result<usize, AnnounceFailure> {
     let mut parts = read(message, config::get().seal())?;
     parts.retain(|part| is_news(part.announcement.owner, part.announcement.sequence));
     let (mut ready, mut served) = (0, 0);
@@ -116,7 +116,7 @@ pub(crate) fn accept(message: &[u8]) -> Result<usize, AheadError> {
         }
     });
     if served == 0 {
-        return Err(AheadError::NobodyServed);
+        return Err(AnnounceFailure::NobodyServed);
     }
     Ok(ready)
 }
@@ -139,7 +139,7 @@ fn keys_as_imported(part: &Part, form: KeyForm) -> Vec<RemoteKey> {
 fn is_news(owner: OwnerUuid, sequence: u64) -> bool {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut news = seen.judge(owner, sequence);
-    if news == News::NoRoom {
+    if news == News::TooManyOwners {
         // An old message could cause evictions again.
         seen.clear();
         news = seen.judge(owner, sequence);
@@ -150,7 +150,7 @@ fn is_news(owner: OwnerUuid, sequence: u64) -> bool {
             log::debug!("announcement {sequence} of an exporter comes after {last}");
             false
         }
-        News::NoRoom => false,
+        News::TooManyOwners => false,
     }
 }
 
@@ -175,9 +175,9 @@ fn write(parts: &[Part], seal: &Seal) -> Vec<u8> {
     message
 }
 
-fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AheadError> {
+fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AnnounceFailure> {
     let bytes = message.len();
-    let wrong = |at, what| AheadError::Form { at, bytes, what };
+    let wrong = |at, what| AnnounceFailure::Form { at, bytes, what };
     let Some((head, mut rest)) = message.split_first_chunk::<HEAD_BYTES>() else {
         return Err(wrong(0, "too short for a message"));
     };
@@ -219,7 +219,7 @@ fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AheadError> {
         parts.push(Part {
             adapter: Adapter(name),
             form,
-            announcement: announcement.map_err(|source| AheadError::Part { part, source })?,
+            announcement: announcement.map_err(|source| AnnounceFailure::Part { part, source })?,
         });
         rest = behind;
     }
@@ -309,7 +309,7 @@ mod tests {
         for wrong in [ours, Seal::OPEN] {
             let error = read(&bytes, &wrong).expect_err("another seal");
             let source = AnnounceError::Seal;
-            assert_eq!(error, AheadError::Part { part: 0, source });
+            assert_eq!(error, AnnounceFailure::Part { part: 0, source });
         }
     }
 

@@ -160,7 +160,7 @@ fn a_patched_ucx_is_registered_with() {
 }
 
 #[test]
-fn both_doors_at_once_serve_once() {
+fn two_entry_points_at_once_serve_once() {
     let bench = Bench::new();
     let module = bench.module("ucx", &[]);
     let plain = bench.run(&[&module], &[]);

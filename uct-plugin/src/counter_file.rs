@@ -1,4 +1,4 @@
-//! The board: a small file in shared memory with this process's counters, for `xgvmi stat`. No
+//! The counter file: a small file in shared memory with this process's counters, for `xgvmi stat`. No
 //! thread maintains it, and readers need no cooperation: exports, imports and releases count in
 //! place.
 //!
@@ -96,7 +96,7 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The mapped file.
 #[derive(Debug)]
-struct Board {
+struct CounterFile {
     words: NonNull<u64>,
     slot_words: usize,
     path: PathBuf,
@@ -106,18 +106,18 @@ struct Board {
 }
 
 // SAFETY: the words are only accessed atomically, and the mapping is never removed.
-unsafe impl Send for Board {}
+unsafe impl Send for CounterFile {}
 // SAFETY: as above.
-unsafe impl Sync for Board {}
+unsafe impl Sync for CounterFile {}
 
-/// A memory domain's slot of the board. Dropping it frees the slot.
+/// A memory domain's slot of the counter file. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    board: &'static Board,
+    file: &'static CounterFile,
     at: usize,
 }
 
-/// Counters of a memory domain: on the board if it has a slot, otherwise in this structure.
+/// Counters of a memory domain: in the counter file if it has a slot, otherwise in this structure.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// The first of the words; null until the first event.
@@ -158,7 +158,7 @@ impl Counts {
             false => words,
             true => self.find_words(),
         };
-        // SAFETY: there is a word for each event, in this structure or on the board, which is never
+        // SAFETY: there is a word for each event, in this structure or in the counter file, which is never
         // unmapped; they are accessed only atomically.
         unsafe { &*words.add(event.place()) }
     }
@@ -175,7 +175,7 @@ impl Counts {
     }
 }
 
-static BOARD: OnceLock<Option<Board>> = OnceLock::new();
+static COUNTER_FILE: OnceLock<Option<CounterFile>> = OnceLock::new();
 
 /// A slot for a memory domain, unless the option disables it, the file cannot be created, or all
 /// slots are in use.
@@ -187,25 +187,25 @@ fn slot() -> Option<Slot> {
         // SAFETY: geteuid has no preconditions.
         let user = unsafe { libc::geteuid() };
         let dir = PathBuf::from(format!("/dev/shm/xgvmi-{user}"));
-        match Board::make(&dir, user) {
-            Ok(board) => Some(board),
+        match CounterFile::make(&dir, user) {
+            Ok(file) => Some(file),
             Err(error) => {
                 log::diag!("no counters for xgvmi stat, {}: {error}", dir.display());
                 None
             }
         }
     };
-    BOARD.get_or_init(make).as_ref()?.slot()
+    COUNTER_FILE.get_or_init(make).as_ref()?.slot()
 }
 
 /// Runs when the process ends.
 pub(crate) fn remove() {
-    if let Some(Some(board)) = BOARD.get()
+    if let Some(Some(file)) = COUNTER_FILE.get()
         && !IS_CHILD.load(Ordering::Relaxed)
     {
         // The next process sweeps files that cannot be removed now. There is time for that here.
-        let _removed = fs::remove_file(&board.path);
-        if let Some(dir) = board.path.parent() {
+        let _removed = fs::remove_file(&file.path);
+        if let Some(dir) = file.path.parent() {
             sweep(dir);
         }
     }
@@ -214,7 +214,7 @@ pub(crate) fn remove() {
 impl Slot {
     /// The words of the events, in their order.
     fn events(&self) -> *mut AtomicU64 {
-        let first = self.board.slot_word(self.at, 1 + Event::Export as usize);
+        let first = self.file.slot_word(self.at, 1 + Event::Export as usize);
         std::ptr::from_ref(first).cast_mut()
     }
 
@@ -252,7 +252,7 @@ impl Slot {
         if IS_CHILD.load(Ordering::Relaxed) {
             return None;
         }
-        Some(self.board.slot_word(self.at, 1 + at))
+        Some(self.file.slot_word(self.at, 1 + at))
     }
 }
 
@@ -261,13 +261,11 @@ impl Drop for Slot {
         if IS_CHILD.load(Ordering::Relaxed) {
             return;
         }
-        for at in 0..self.board.slot_words {
-            self.board
-                .slot_word(self.at, at)
-                .store(0, Ordering::Relaxed);
+        for at in 0..self.file.slot_words {
+            self.file.slot_word(self.at, at).store(0, Ordering::Relaxed);
         }
         let mut taken = self
-            .board
+            .file
             .taken
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -275,7 +273,7 @@ impl Drop for Slot {
     }
 }
 
-impl Board {
+impl CounterFile {
     fn make(dir: &Path, user: u32) -> io::Result<Self> {
         own_directory(dir, user)?;
         let (file, path) = create(dir)?;
@@ -313,7 +311,7 @@ impl Board {
                     .copy_from_nonoverlapping(part.as_ptr(), part.len())
             };
         }
-        let board = Self {
+        let file = Self {
             words: NonNull::new(words.cast()).ok_or_else(io::Error::last_os_error)?,
             slot_words,
             path,
@@ -332,16 +330,16 @@ impl Board {
             SLOTS as u64,
         ];
         for (at, value) in (1..).zip(head) {
-            board.word(at).store(value, Ordering::Relaxed);
+            file.word(at).store(value, Ordering::Relaxed);
         }
         // SAFETY: the handler only stores to an atomic.
         let registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if registered != 0 {
-            let _removed = fs::remove_file(&board.path);
+            let _removed = fs::remove_file(&file.path);
             return Err(io::Error::from_raw_os_error(registered));
         }
-        board.word(0).store(MAGIC, Ordering::Release);
-        Ok(board)
+        file.word(0).store(MAGIC, Ordering::Release);
+        Ok(file)
     }
 
     fn slot(&'static self) -> Option<Slot> {
@@ -352,7 +350,7 @@ impl Board {
         };
         taken[at] = true;
         self.slot_word(at, 0).store(1, Ordering::Release);
-        Some(Slot { board: self, at })
+        Some(Slot { file: self, at })
     }
 
     fn slot_word(&self, slot: usize, at: usize) -> &AtomicU64 {
@@ -490,14 +488,16 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_on_the_board_and_go_with_their_slot() {
+    fn numbers_stand_in_the_file_and_go_with_their_slot() {
         let dir = tempfile::tempdir().expect("a directory");
-        let dir = dir.path().join("board");
-        let board = Box::leak(Box::new(Board::make(&dir, user()).expect("a board")));
-        let path = board.path.clone();
-        let first = board.slot().expect("a slot");
+        let dir = dir.path().join("counters");
+        let file = Box::leak(Box::new(
+            CounterFile::make(&dir, user()).expect("a counter file"),
+        ));
+        let path = file.path.clone();
+        let first = file.slot().expect("a slot");
         let second = Counts::default();
-        second.slot.set(board.slot()).expect("not set");
+        second.slot.set(file.slot()).expect("not set");
         let _due = second.count(Event::Export);
         let _due = second.count(Event::Export);
         let _due = second.count(Event::ReleaseFailed);
@@ -530,17 +530,17 @@ mod tests {
         drop(second);
         assert_eq!(read(&path, 1, "exports"), 0);
         drop(first);
-        let all: Vec<_> = (0..SLOTS).map(|_| board.slot().expect("a slot")).collect();
-        assert!(board.slot().is_none());
-        assert_eq!(board.word(UNLISTED).load(Ordering::Relaxed), 1);
+        let all: Vec<_> = (0..SLOTS).map(|_| file.slot().expect("a slot")).collect();
+        assert!(file.slot().is_none());
+        assert_eq!(file.word(UNLISTED).load(Ordering::Relaxed), 1);
         drop(all);
-        assert!(board.slot().is_some());
+        assert!(file.slot().is_some());
     }
 
     #[test]
     fn only_what_the_dead_have_left_is_swept() {
         let dir = tempfile::tempdir().expect("a directory");
-        let dir = dir.path().join("board");
+        let dir = dir.path().join("counters");
         own_directory(&dir, user()).expect("a new directory");
         fs::write(dir.join("4000000"), "left behind").expect("a file");
         let (alive, path) = create(&dir).expect("a file");

@@ -3,14 +3,14 @@
 //! Preload: the library defines UCX's names, so the loader fills UCX's operations table
 //! with the functions of this library. Plugin: the library is loaded after UCX's mlx5
 //! module and writes its functions into the table. If that UCX has a registration table for them,
-//! see [`crate::door_table`].
+//! see [`crate::key_provider`].
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::slot;
 use crate::check::{self, Refusal, Table};
-use crate::door_table::{self, Registration};
+use crate::key_provider::{self, Registration};
 use crate::original::{self, Module, Originals};
 use crate::{config, log, panic};
 
@@ -44,7 +44,7 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
             log::debug!("{path} calls this library by name");
             true
         }
-        Ok(Table::Untouched(ops)) => match door_table::register(module) {
+        Ok(Table::Untouched(ops)) => match key_provider::register(module) {
             Registration::Done => {
                 log::debug!("{path} calls this library through its key-provider table");
                 true

@@ -1,5 +1,5 @@
-//! A tray: a few free keys that one thread at a time may claim. A claim costs one atomic exchange
-//! and its end one store. That is half the cost of a lock, because no thread sleeps until the tray
+//! A cache: a chunk free keys that one thread at a time may claim. A claim costs one atomic exchange
+//! and its end one store. That is half the cost of a lock, because no thread sleeps until the cache
 //! is free.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -8,16 +8,16 @@ use crate::policy::ReuseOrder;
 use crate::slots::SlotId;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Maximum number of keys on one side of a tray.
-pub(crate) const TRAY_KEYS_MAX: u32 = 16;
+/// Maximum number of keys on one side of a cache.
+pub(crate) const CACHE_KEYS_MAX: u32 = 16;
 
-const KEYS_MAX: usize = TRAY_KEYS_MAX as usize;
+const KEYS_MAX: usize = CACHE_KEYS_MAX as usize;
 
-/// The tray. Only the thread that holds the claim accesses the other fields, so their loads and
+/// The cache. Only the thread that holds the claim accesses the other fields, so their loads and
 /// stores need no ordering. They are atomics because safe code cannot share other memory between
 /// threads.
 #[derive(Debug, Default)]
-pub(crate) struct Tray {
+pub(crate) struct LocalCache {
     claimed: AtomicBool,
     /// The next key on the `out` side, and the number of keys there at the refill.
     next: AtomicU32,
@@ -29,27 +29,27 @@ pub(crate) struct Tray {
     returned: AtomicU64,
 }
 
-/// A tray claimed by the calling thread, until the drop.
+/// A cache claimed by the calling thread, until the drop.
 #[derive(Debug)]
-pub(crate) struct Claimed<'a>(&'a Tray);
+pub(crate) struct Claimed<'a>(&'a LocalCache);
 
-/// A chunk of keys between a tray and the queue.
+/// A chunk of keys between a cache and the queue.
 #[derive(Debug, Default)]
-pub(crate) struct Few {
+pub(crate) struct Chunk {
     slots: [u32; KEYS_MAX],
     len: u32,
 }
 
-impl Tray {
-    /// Claims the tray, if it is free.
+impl LocalCache {
+    /// Claims the cache, if it is free.
     #[inline]
     pub(crate) fn claim(&self) -> Option<Claimed<'_>> {
         let was_claimed = self.claimed.swap(true, Ordering::Acquire);
-        // Created only with the claim: its drop frees the tray.
+        // Created only with the claim: its drop frees the cache.
         (!was_claimed).then(|| Claimed(self))
     }
 
-    /// Keys taken and returned so far. Consistent only for the thread that holds the tray.
+    /// Keys taken and returned so far. Consistent only for the thread that holds the cache.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         (
             self.taken.load(Ordering::Relaxed),
@@ -81,7 +81,7 @@ impl Claimed<'_> {
             }
             // The keys of `out` are older than those of `back`.
             ReuseOrder::Lifo => self.take_last(),
-            // This order has no trays.
+            // This order has no caches.
             ReuseOrder::Affinity => None,
         }
     }
@@ -119,7 +119,7 @@ impl Claimed<'_> {
     #[inline]
     pub(crate) fn put(&self, id: SlotId, most: u32) -> bool {
         let len = get(&self.0.back_len);
-        if len >= most.min(TRAY_KEYS_MAX) {
+        if len >= most.min(CACHE_KEYS_MAX) {
             return false;
         }
         set(&self.0.back[len as usize], id.0);
@@ -130,31 +130,31 @@ impl Claimed<'_> {
     }
 
     /// Fills the `out` side, which must be empty.
-    pub(crate) fn refill(&self, few: &Few) {
+    pub(crate) fn refill(&self, chunk: &Chunk) {
         assert!(
             get(&self.0.next) == get(&self.0.out_len),
             "keys are still out"
         );
-        for (place, slot) in self.0.out.iter().zip(few.keys()) {
+        for (place, slot) in self.0.out.iter().zip(chunk.keys()) {
             set(place, *slot);
         }
         set(&self.0.next, 0);
-        set(&self.0.out_len, few.len);
+        set(&self.0.out_len, chunk.len);
     }
 
     /// Takes all keys of the `back` side.
-    pub(crate) fn clear_returned(&self) -> Few {
-        let few = Few::read(&self.0.back, 0, get(&self.0.back_len));
+    pub(crate) fn clear_returned(&self) -> Chunk {
+        let chunk = Chunk::read(&self.0.back, 0, get(&self.0.back_len));
         set(&self.0.back_len, 0);
-        few
+        chunk
     }
 
     /// Takes all keys of the `out` side.
-    pub(crate) fn clear_out(&self) -> Few {
-        let few = Few::read(&self.0.out, get(&self.0.next), get(&self.0.out_len));
+    pub(crate) fn clear_out(&self) -> Chunk {
+        let chunk = Chunk::read(&self.0.out, get(&self.0.next), get(&self.0.out_len));
         set(&self.0.next, 0);
         set(&self.0.out_len, 0);
-        few
+        chunk
     }
 
     #[inline]
@@ -164,13 +164,13 @@ impl Claimed<'_> {
     }
 }
 
-impl Few {
+impl Chunk {
     /// A chunk of one key.
     pub(crate) fn of(id: SlotId) -> Self {
-        let mut few = Self::default();
-        few.slots[0] = id.0;
-        few.len = 1;
-        few
+        let mut chunk = Self::default();
+        chunk.slots[0] = id.0;
+        chunk.len = 1;
+        chunk
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -200,15 +200,15 @@ impl Few {
     }
 
     fn read(places: &[AtomicU32; KEYS_MAX], from: u32, to: u32) -> Self {
-        let mut few = Self {
+        let mut chunk = Self {
             len: to - from,
             ..Self::default()
         };
         let places = &places[from as usize..to as usize];
-        for (slot, place) in few.slots.iter_mut().zip(places) {
+        for (slot, place) in chunk.slots.iter_mut().zip(places) {
             *slot = get(place);
         }
-        few
+        chunk
     }
 }
 
@@ -232,44 +232,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tray_is_in_one_hand_at_a_time() {
-        let tray = Tray::default();
-        let claimed = tray.claim().expect("nobody has it");
+    fn a_cache_has_one_owner_at_a_time() {
+        let cache = LocalCache::default();
+        let claimed = cache.claim().expect("nobody has it");
         for _ in 0..3 {
-            assert!(tray.claim().is_none(), "and asking does not free it");
+            assert!(cache.claim().is_none(), "and asking does not free it");
         }
         drop(claimed);
-        assert!(tray.claim().is_some());
+        assert!(cache.claim().is_some());
     }
 
     #[test]
     fn keys_that_came_back_wait_for_their_turn() {
-        let tray = Tray::default();
-        let tray = tray.claim().expect("nobody has it");
+        let cache = LocalCache::default();
+        let cache = cache.claim().expect("nobody has it");
         for id in 0..3 {
-            assert!(tray.put(SlotId(id), 3));
+            assert!(cache.put(SlotId(id), 3));
         }
-        assert!(!tray.put(SlotId(3), 3), "full");
-        assert_eq!(tray.take(ReuseOrder::Fifo), None, "none is out");
-        assert_eq!(tray.take_returned(), Some(SlotId(0)));
-        let few = tray.clear_returned();
-        assert_eq!(few.keys(), [1, 2]);
-        tray.refill(&few);
-        assert!(tray.put(SlotId(4), 3));
-        assert_eq!(tray.take(ReuseOrder::Fifo), Some(SlotId(1)));
-        assert_eq!(tray.take(ReuseOrder::Lifo), Some(SlotId(4)));
-        assert_eq!(tray.take(ReuseOrder::Lifo), Some(SlotId(2)));
-        assert_eq!(tray.take(ReuseOrder::Lifo), None);
-        assert_eq!(tray.0.traffic(), (4, 4));
+        assert!(!cache.put(SlotId(3), 3), "full");
+        assert_eq!(cache.take(ReuseOrder::Fifo), None, "none is out");
+        assert_eq!(cache.take_returned(), Some(SlotId(0)));
+        let chunk = cache.clear_returned();
+        assert_eq!(chunk.keys(), [1, 2]);
+        cache.refill(&chunk);
+        assert!(cache.put(SlotId(4), 3));
+        assert_eq!(cache.take(ReuseOrder::Fifo), Some(SlotId(1)));
+        assert_eq!(cache.take(ReuseOrder::Lifo), Some(SlotId(4)));
+        assert_eq!(cache.take(ReuseOrder::Lifo), Some(SlotId(2)));
+        assert_eq!(cache.take(ReuseOrder::Lifo), None);
+        assert_eq!(cache.0.traffic(), (4, 4));
     }
 
     #[test]
-    fn a_handful_is_used_from_the_front() {
-        let mut few = Few::of(SlotId(7));
+    fn a_chunk_is_used_from_the_front() {
+        let mut chunk = Chunk::of(SlotId(7));
         assert_eq!(
-            (few.take_first(), few.take_first()),
+            (chunk.take_first(), chunk.take_first()),
             (Some(SlotId(7)), None)
         );
-        assert!(few.is_empty());
+        assert!(chunk.is_empty());
     }
 }
