@@ -54,8 +54,12 @@ pub struct Seen {
     pub alloc: f64,
     /// Release of the buffers.
     pub free: f64,
+    /// Processor time of this process, all threads together, from start to end of the call without computation.
+    pub cpu: f64,
     /// Number of wrong bytes.
     pub wrong: u64,
+    /// Number of compared bytes.
+    pub verified: u64,
     /// Counters of the backend over the timed iterations.
     pub counted: Option<Counted>,
     /// Counters of the device over the timed iterations, at rank 0.
@@ -72,7 +76,18 @@ struct Once {
     wait: Duration,
     alloc: Duration,
     free: Duration,
+    cpu: Duration,
     wrong: u64,
+    verified: u64,
+}
+
+/// Times of a computation with tests.
+#[derive(Debug, Default)]
+struct Computed {
+    /// Tests.
+    test: Duration,
+    /// Processor time of the computation.
+    compute_cpu: Duration,
 }
 
 /// One size.
@@ -151,10 +166,11 @@ impl<'w> Bench<'w> {
 
     fn blocking(&mut self, case: &mut Case) -> Result<Seen> {
         let mut seen = self.pass(case, |bench, layout, pair| {
-            let began = Instant::now();
+            let (began, cpu) = (Instant::now(), process_cpu());
             let pair = bench.backend.alltoallv(layout, pair, bench.source())?;
             let once = Once {
                 total: began.elapsed(),
+                cpu: process_cpu().saturating_sub(cpu),
                 ..Once::default()
             };
             Ok((pair, once))
@@ -185,15 +201,18 @@ impl<'w> Bench<'w> {
         let target = Duration::from_secs_f64((target / 1e6).max(0.0));
         self.barrier()?;
         let mut seen = self.pass(case, |bench, layout, pair| {
-            let began = Instant::now();
+            let (began, cpu) = (Instant::now(), process_cpu());
             let mut pending = bench.backend.start(layout, pair, bench.source())?;
             let init = began.elapsed();
             let computing = Instant::now();
-            let test = bench.compute_and_test(target, &mut pending)?;
+            let tested = bench.compute_and_test(target, &mut pending)?;
+            let test = tested.test;
             let compute = computing.elapsed().saturating_sub(test);
             let waiting = Instant::now();
             let pair = bench.backend.wait(pending)?;
+            let spent = process_cpu().saturating_sub(cpu);
             let once = Once {
+                cpu: spent.saturating_sub(tested.compute_cpu),
                 total: began.elapsed(),
                 init,
                 compute,
@@ -206,24 +225,32 @@ impl<'w> Bench<'w> {
         seen.pure = alone.overall;
         seen.first = alone.first;
         seen.wrong += alone.wrong;
+        seen.verified += alone.verified;
         Ok(seen)
     }
 
-    /// Computes for `target` in equal parts with a test after each, and returns the time of the tests.
-    fn compute_and_test(&mut self, target: Duration, pending: &mut Pending) -> Result<Duration> {
+    /// Computes for `target` in equal parts with a test after each.
+    fn compute_and_test(&mut self, target: Duration, pending: &mut Pending) -> Result<Computed> {
         let calls = self.options.test_calls;
+        let mut computed = Computed::default();
         let Ok(parts @ 1..) = u32::try_from(calls) else {
-            self.compute.run(target);
-            return Ok(Duration::ZERO);
+            computed.compute_cpu = self.computation(target);
+            return Ok(computed);
         };
-        let mut spent = Duration::ZERO;
         for _ in 0..parts {
-            self.compute.run(target / parts);
+            computed.compute_cpu += self.computation(target / parts);
             let began = Instant::now();
             self.backend.test(pending)?;
-            spent += began.elapsed();
+            computed.test += began.elapsed();
         }
-        Ok(spent)
+        Ok(computed)
+    }
+
+    /// Computes, and returns the processor time of this thread.
+    fn computation(&mut self, target: Duration) -> Duration {
+        let before = cpu_of(libc::CLOCK_THREAD_CPUTIME_ID);
+        self.compute.run(target);
+        cpu_of(libc::CLOCK_THREAD_CPUTIME_ID).saturating_sub(before)
     }
 
     /// All iterations of a size: warm-up iterations, then timed ones.
@@ -242,6 +269,7 @@ impl<'w> Bench<'w> {
             }
             let once = self.iteration(case, &call)?;
             seen.wrong += once.wrong;
+            seen.verified += once.verified;
             if iteration == 0 {
                 seen.first = micros(once.total);
             }
@@ -267,6 +295,7 @@ impl<'w> Bench<'w> {
         seen.wait = mean(sum.wait);
         seen.alloc = mean(sum.alloc);
         seen.free = mean(sum.free);
+        seen.cpu = mean(sum.cpu);
         Ok(seen)
     }
 
@@ -292,6 +321,7 @@ impl<'w> Bench<'w> {
         self.barrier()?;
         if self.options.validate {
             once.wrong = self.wrong(case.size, &pair);
+            once.verified = (case.size * self.world.size()) as u64;
         }
         let began = Instant::now();
         case.supply.give(pair);
@@ -406,7 +436,30 @@ impl Once {
         self.wait += other.wait;
         self.alloc += other.alloc;
         self.free += other.free;
+        self.cpu += other.cpu;
     }
+}
+
+/// Processor time of this process so far, all threads together.
+fn process_cpu() -> Duration {
+    cpu_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Processor time of one of the system's processor-time clocks.
+fn cpu_of(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: clock_gettime(2) writes one timespec; both clocks exist on every Linux, so it cannot fail.
+    let status = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    assert_eq!(status, 0, "the processor-time clocks exist");
+    #[expect(
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "a time since the start"
+    )]
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn micros(time: Duration) -> f64 {

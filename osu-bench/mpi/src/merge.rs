@@ -119,6 +119,7 @@ fn median_row(same: &[&Row]) -> Option<Row> {
         overlap
     });
     let wrong = same.iter().filter_map(|row| row.wrong_bytes);
+    let verified = same.iter().filter_map(|row| row.verified_bytes);
     Some(Row {
         connect_us: first
             .connect_us
@@ -135,6 +136,8 @@ fn median_row(same: &[&Row]) -> Option<Row> {
         alloc_us: of(&|row| row.alloc_us),
         free_us: of(&|row| row.free_us),
         overlap,
+        host_cpu_us: of(&|row| row.host_cpu_us),
+        verified_bytes: first.verified_bytes.map(|_| verified.sum()),
         // Counters need all runs.
         wrong_bytes: first.wrong_bytes.map(|_| wrong.sum()),
         commands_per_iteration: mean_commands(same, |row| row.commands_per_iteration),
@@ -272,6 +275,8 @@ mod tests {
             alloc_us: 1.0,
             free_us: 1.0,
             overlap: None,
+            host_cpu_us: 1.0,
+            verified_bytes: Some(8),
             wrong_bytes: Some(0),
             offload: None,
             commands_per_iteration: Some(CommandsPerIteration {

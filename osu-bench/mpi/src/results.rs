@@ -77,6 +77,13 @@ pub struct Row {
     /// Non-blocking benchmark only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub overlap: Option<OverlapRow>,
+    /// Processor time of a rank, all threads together, from start to end of a call. Computation between start and wait
+    /// is excluded.
+    #[serde(default)]
+    pub host_cpu_us: f64,
+    /// Bytes that were compared at all ranks, warm-up included, with validation.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verified_bytes: Option<u64>,
     /// Wrong bytes at any rank, with validation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wrong_bytes: Option<u64>,

@@ -26,6 +26,7 @@ pub struct Summary {
     sorted: Vec<f64>,
     samples: Samples,
     wrong: Option<u64>,
+    verified: Option<u64>,
     offload: Option<OffloadRow>,
     commands: Option<CommandsPerIteration>,
 }
@@ -40,7 +41,7 @@ pub struct Connected {
 }
 
 /// The numbers that a rank sends to rank 0, in this order.
-const GIVEN: usize = 16;
+const GIVEN: usize = 18;
 
 impl Summary {
     /// Collects the results of all ranks. Complete at rank 0 only.
@@ -72,6 +73,8 @@ impl Summary {
             counted.host.misses as f64,
             counted.alias.hits as f64,
             counted.alias.misses as f64,
+            seen.cpu,
+            seen.verified as f64,
         ];
         let bytes: Vec<u8> = given.iter().flat_map(|value| value.to_le_bytes()).collect();
         let all: Vec<Vec<f64>> = world
@@ -106,7 +109,7 @@ impl Summary {
             clippy::cast_sign_loss,
             reason = "a sum of counts"
         )]
-        let wrong = options.validate.then(|| sum(9) as u64);
+        let [wrong, verified] = [9, 17].map(|index| options.validate.then(|| sum(index) as u64));
         Ok(Self {
             size,
             datatype,
@@ -122,6 +125,7 @@ impl Summary {
                 wait: mean(6),
                 alloc: mean(7),
                 free: mean(8),
+                cpu: mean(16),
                 ..Seen::default()
             },
             least: pure().fold(f64::INFINITY, f64::min),
@@ -129,6 +133,7 @@ impl Summary {
             sorted,
             samples,
             wrong,
+            verified,
             offload,
             commands: seen
                 .device
@@ -237,7 +242,9 @@ impl Summary {
             alloc_us: self.mean.alloc,
             free_us: self.mean.free,
             overlap,
+            host_cpu_us: self.mean.cpu,
             wrong_bytes: self.wrong,
+            verified_bytes: self.verified,
             offload: self.offload,
             commands_per_iteration: self.commands,
         }
