@@ -327,6 +327,25 @@ const PROMISES: &[Promise] = &[
         AtMost(0.0),
         "",
     ),
+    promise("UCC demo: wrong bytes", "ucc mismatches", AtMost(0.0), ""),
+    promise(
+        "UCC demo: key and alias commands per call of an unmodified MPI program, xgvmi, at each size",
+        "ucc scheme=xgvmi max:key_commands",
+        AtMost(0.0),
+        "",
+    ),
+    promise(
+        "UCC demo: overlap over the smaller of twice stock UCC's on the hosts and 90 %, xgvmi, 64 KiB to 1 MiB",
+        "ucc scheme=xgvmi program=osu_ialltoallv size=64K size=128K size=256K size=512K size=1M min:overlap_kept",
+        AtLeast(1.0),
+        "times",
+    ),
+    promise(
+        "UCC demo: host processor time per overlapped call over stock UCC's on the hosts, xgvmi, 64 KiB to 1 MiB",
+        "ucc scheme=xgvmi program=osu_ialltoallv size=64K size=128K size=256K size=512K size=1M max:cpu_of_ucc",
+        AtMost(0.5),
+        "times",
+    ),
 ];
 
 /// One row for each promise: `promise`, `wanted`, `found`, `kept` (null without a report), and the `command` that

@@ -57,7 +57,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 12] = [
+pub const REPORTS: [Report; 13] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -101,6 +101,12 @@ pub const REPORTS: [Report; 12] = [
         reduce: suites,
         only_by_name: true,
         ..report("suites", &["suites"], "suites/report.json", 1400)
+    },
+    Report {
+        plot: Some("demo-ucc/report.svg"),
+        reduce: ucc,
+        only_by_name: true,
+        ..report("ucc", &["demo", "ucc"], "demo-ucc/report.json", 1400)
     },
 ];
 
@@ -163,6 +169,7 @@ impl Reports {
     pub fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let mut report: Value = serde_json::from_str(text).with_context(|| committed(name))?;
         compare_schemes(&mut report);
+        compare_backends(&mut report);
         self.by_name.insert(name.to_owned(), report);
         Ok(())
     }
@@ -176,6 +183,9 @@ impl Reports {
         for report in &REPORTS {
             let file = target.join(report.file);
             if let Ok(text) = fs::read_to_string(&file) {
+                if is_skipped(&text) {
+                    continue;
+                }
                 let text = report.commit(&text, "");
                 let text = text.with_context(|| format!("what {} holds", file.display()))?;
                 reports.add(report.name, &text)?;
@@ -240,6 +250,63 @@ fn compare_schemes(report: &mut Value) {
             }
         }
     }
+}
+
+/// Overlap, in percent, that counts as complete whatever stock UCC reaches.
+const OVERLAP_ENOUGH: f64 = 90.0;
+
+/// Adds ratios to the rows of offloaded collectives. `of_ucc` and `cpu_of_ucc` are time and processor time of the hosts
+/// divided by those of stock UCC on the hosts, for the same program and size. `overlap_kept` is 1 or more if the overlap is
+/// at least twice that of stock UCC, or at least 90 %. `key_commands` is the sum of commands for keys and aliases.
+fn compare_backends(report: &mut Value) {
+    const KEYS: [&str; 5] = [
+        "create_mkey",
+        "destroy_mkey",
+        "allow_other_vhca_access",
+        "create_alias",
+        "destroy_alias",
+    ];
+    let Some(rows) = report["rows"].as_array().cloned() else {
+        return;
+    };
+    for (at, row) in rows.iter().enumerate() {
+        if row["backend"] != "offload" {
+            continue;
+        }
+        let target = &mut report["rows"][at];
+        let counts = KEYS.map(|key| row["commands_per_call"][key].as_f64());
+        let counts: Option<Vec<f64>> = counts.into_iter().collect();
+        if let Some(counts) = counts {
+            target["key_commands"] = counts.iter().sum::<f64>().into();
+        }
+        let peer = rows.iter().find(|peer| {
+            peer["backend"] == "ucc" && ["program", "size"].iter().all(|key| peer[key] == row[key])
+        });
+        let Some(peer) = peer else { continue };
+        let pair = |key: &str| row[key].as_f64().zip(peer[key].as_f64());
+        for (name, key) in [("of_ucc", "us"), ("cpu_of_ucc", "host_cpu_us_per_call")] {
+            if let Some((ours, stock)) = pair(key) {
+                target[name] = (ours / stock).into();
+            }
+        }
+        if let Some((ours, stock)) = pair("overlap_percent") {
+            let wanted = (2.0 * stock).min(OVERLAP_ENOUGH).max(f64::MIN_POSITIVE);
+            target["overlap_kept"] = (ours / wanted).into();
+        }
+    }
+}
+
+/// Whether a report says that nothing was measured, and why.
+fn is_skipped(text: &str) -> bool {
+    serde_json::from_str::<Value>(text).is_ok_and(|report| report["skipped"].is_string())
+}
+
+/// The whole report, unless the demo was skipped: its committed numbers then stay.
+fn ucc(report: Value) -> Result<Value> {
+    if let Some(reason) = report["skipped"].as_str() {
+        anyhow::bail!("the demo was skipped: {reason}");
+    }
+    Ok(report)
 }
 
 fn rows<'a>(report: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
@@ -395,6 +462,30 @@ mod tests {
         );
         assert!(named("matrix").commit("[]", "now").is_err());
         assert!(named("demo").commit("", "now").is_err());
+    }
+
+    #[test]
+    fn backends_are_compared_with_stock_ucc() {
+        let row = |backend: &str, cpu: f64, overlap: f64| {
+            json!({
+                "program": "p", "backend": backend, "size": 1, "us": 2.0 * cpu, "host_cpu_us_per_call": cpu,
+                "overlap_percent": overlap,
+                "commands_per_call": {"create_mkey": 1.0, "destroy_mkey": 0.5, "allow_other_vhca_access": 0.0,
+                                      "create_alias": 0.0, "destroy_alias": 0.0},
+            })
+        };
+        let rows =
+            json!({"skipped": null, "rows": [row("ucc", 8.0, 30.0), row("offload", 2.0, 90.0)]});
+        let mut reports = Reports::default();
+        reports.add("ucc", &rows.to_string()).unwrap();
+        let rows = &reports.get("ucc").unwrap().unwrap()["rows"];
+        assert_eq!(rows[1]["cpu_of_ucc"], 0.25);
+        assert_eq!(rows[1]["of_ucc"], 0.25);
+        assert_eq!(rows[1]["overlap_kept"], 1.5);
+        assert_eq!(rows[1]["key_commands"], 1.5);
+        assert!(rows[0]["cpu_of_ucc"].is_null());
+        let skipped = json!({"skipped": "no packages", "rows": []}).to_string();
+        assert!(named("ucc").commit(&skipped, "now").is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) struct Table {
     pub(crate) body: fn(&Value, &Query) -> Result<String>,
 }
 
-const TABLES: [Table; 21] = [
+const TABLES: [Table; 24] = [
     of("alltoallv", "alltoallv", alltoallv),
     of("alltoallv-connect", "alltoallv", connect),
     of("alltoallv-overlap", "alltoallv", overlap),
@@ -38,6 +38,9 @@ const TABLES: [Table; 21] = [
     of("service", "service", service),
     of("suites", "suites", suites),
     of("suites-skips", "suites", skips),
+    of("ucc", "ucc", ucc),
+    of("ucc-commands", "ucc", ucc_commands),
+    of("ucc-against-hosts", "ucc", ucc_against_hosts),
 ];
 
 const fn of(
@@ -460,6 +463,66 @@ fn skips(report: &Value, query: &Query) -> Result<String> {
             Column::new("reason", "/reason", Form::Text),
         ],
     )
+}
+
+/// Time, overlap and processor time of the MPI programs.
+fn ucc(report: &Value, query: &Query) -> Result<String> {
+    let rows = with_empty(query.rows(report, "rows")?, &["scheme", "overlap_percent"]);
+    let time = |title, path| Column::new(title, path, Form::Fixed(1));
+    let columns = [
+        Column::new("size", "/size", Form::Size),
+        Column::new("backend", "/backend", Form::Text),
+        Column::new("scheme", "/scheme", Form::Text),
+        time("time (us)", "/us"),
+        time("overlap (%)", "/overlap_percent"),
+        time("host CPU (us)", "/host_cpu_us_per_call"),
+        Column::new("verified bytes", "/verified_bytes", Form::Count),
+    ];
+    table::of_rows(&rows.iter().collect::<Vec<_>>(), &columns)
+}
+
+/// Device commands of the MPI programs per call, all ranks together.
+fn ucc_commands(report: &Value, query: &Query) -> Result<String> {
+    let mut rows = with_empty(query.rows(report, "rows")?, &["scheme"]);
+    for row in &mut rows {
+        row["commands_per_iteration"] = row["commands_per_call"].take();
+    }
+    let mut columns = vec![
+        Column::new("size", "/size", Form::Size),
+        Column::new("backend", "/backend", Form::Text),
+        Column::new("scheme", "/scheme", Form::Text),
+    ];
+    let commands = COMMANDS.iter();
+    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
+    table::of_rows(&rows.iter().collect::<Vec<_>>(), &columns)
+}
+
+/// Offloaded collectives over stock UCC on the hosts.
+fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
+    let ratio = |title, path| Column::new(title, path, Form::Fixed(2));
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("size", "/size", Form::Size),
+            Column::new("scheme", "/scheme", Form::Text),
+            ratio("time", "/of_ucc"),
+            ratio("host CPU", "/cpu_of_ucc"),
+            Column::new("overlap (%)", "/overlap_percent", Form::Fixed(1)),
+        ],
+    )
+}
+
+/// Rows in which a missing value of these keys is shown as a dash.
+fn with_empty(rows: Vec<&Value>, keys: &[&str]) -> Vec<Value> {
+    let mut rows: Vec<Value> = rows.into_iter().cloned().collect();
+    for row in &mut rows {
+        for key in keys {
+            if row[*key].is_null() {
+                row[*key] = "-".into();
+            }
+        }
+    }
+    rows
 }
 
 #[cfg(test)]

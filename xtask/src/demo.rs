@@ -2,6 +2,8 @@
 //!
 //! This file sets up, builds, and defines the schemes; `xgvmi-demo orchestrate` runs them.
 
+mod ucc;
+
 use crate::link::Link;
 use crate::matrix::versions::{self, VERSIONS, Version};
 use crate::progress::{self, Line};
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 const HELP: &str = "\
 Usage: cargo xtask demo [OPTIONS]
+       cargo xtask demo ucc [OPTIONS]
 
 Transfers data from host A to host B through two DPUs that never store it: four processes on stock UCX, on two emulated
 nodes with a host and a DPU function each. Every byte is verified. The command first sets up and builds what it needs.
@@ -35,6 +38,8 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
   --link LINK        link type of the ports: infiniband, infiniband-grh (each message needs a global route) or
                      ethernet (RoCE) [default: infiniband]
   --ucx VERSION      stock UCX of this version; downloaded if necessary [default: the pinned one]
+
+`demo ucc` runs the collectives of an unmodified MPI program on the DPUs; see `cargo xtask demo ucc --help`.
 
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
 directory is target/demo/ucx-VERSION.";
@@ -60,7 +65,10 @@ const QUESTION: Duration = Duration::from_secs(30);
 const STATE_PREFIX: &str = "xgvmi-demo-";
 
 /// Runs the demo with the arguments after `cargo xtask demo`.
-pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
+    if arguments.first().is_some_and(|first| first == "ucc") {
+        return ucc::run(arguments.split_off(1));
+    }
     let Some(options) = Options::parse(arguments)? else {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);

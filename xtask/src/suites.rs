@@ -2,12 +2,12 @@
 
 mod mpi;
 mod osu;
-mod pair;
+pub(crate) mod pair;
 mod pyverbs;
 mod skips;
 mod stock;
 mod transport;
-mod ucc;
+pub(crate) mod ucc;
 mod ucp;
 mod ucx;
 mod verbs;
@@ -163,18 +163,20 @@ const SUITES: &[Suite] = &[
 pub(crate) struct World {
     pub(crate) env: Env,
     /// Directory of the built `bf-emu` and its library.
-    bin: PathBuf,
+    pub(crate) bin: PathBuf,
     /// `target/suites`.
     pub(crate) dir: PathBuf,
     /// A test runs if its name contains one of these words; without words all run.
     parts: Vec<String>,
     /// Link layer of the device's ports.
     pub(crate) link: Link,
+    /// Cost profile of the emulated device; the default costs nothing.
+    pub(crate) profile: Option<&'static str>,
 }
 
 impl World {
     /// Builds the emulator and creates a directory for the reports.
-    fn new(parts: Vec<String>) -> Result<Self> {
+    pub(crate) fn new(parts: Vec<String>) -> Result<Self> {
         let env = setup::ensure()?;
         let mut build = Command::new("cargo");
         build
@@ -200,6 +202,7 @@ impl World {
             dir,
             parts,
             link: Link::default(),
+            profile: None,
         })
     }
 

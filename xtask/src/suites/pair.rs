@@ -18,13 +18,14 @@ pub(super) const CLIENT: &str = "node1.host";
 const QUESTION: Duration = Duration::from_secs(20);
 
 /// A new device. Dropping this value removes it.
-pub(super) struct Testbed<'a> {
+pub(crate) struct Testbed<'a> {
     world: &'a World,
-    state: PathBuf,
+    /// State directory of the device.
+    pub(crate) state: PathBuf,
 }
 
 impl<'a> Testbed<'a> {
-    pub(super) fn new(world: &'a World) -> Result<Self> {
+    pub(crate) fn new(world: &'a World) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // All processes of the device map its file: it is in memory, so no disk writes it back.
@@ -40,7 +41,7 @@ impl<'a> Testbed<'a> {
     }
 
     /// Command that runs `program` in `function`.
-    pub(super) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
         self.command_with(&["--nodes", "2"], function, program)
     }
 
@@ -54,6 +55,12 @@ impl<'a> Testbed<'a> {
         let mut command = self.emulator("run");
         command
             .args(options)
+            .args(
+                self.world
+                    .profile
+                    .iter()
+                    .flat_map(|name| ["--profile", *name]),
+            )
             .args(["--link", self.world.link.name()])
             .args(["--as", function, "--"])
             .arg(program)
@@ -210,7 +217,7 @@ pub(super) fn listening(server: &mut Command, port: u16, limit: Duration) -> Res
 }
 
 /// A TCP port without a listener.
-pub(super) fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free TCP port")?;
     Ok(listener.local_addr()?.port())
 }

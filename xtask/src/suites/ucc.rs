@@ -1,16 +1,18 @@
 //! Stock UCC 1.9, Open MPI 6 and MPICH 5 of Debian's testing suite, with `libucc_tl_xgvmi.so` next to UCC's own
 //! components. UCC's validating test program and this project's MPI check verify the service processes.
 
-use super::pair::{Testbed, free_port};
+pub(crate) mod job;
+
+use super::pair::free_port;
 use super::{Case, Outcome, World};
 use crate::place::Place;
 use crate::process::{self, Running};
 use crate::setup::mpi;
 use crate::setup::tree::{self, UccTree};
 use crate::workspace;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,8 +21,6 @@ pub(super) const SAMPLE: &[&str] = &["options are listed", "ucc_test_mpi xgvmi, 
 
 /// A job of four polling ranks and two services on two cores, which may be busy.
 const LIMIT: Duration = Duration::from_secs(400);
-/// Time limit for the start of a service, which takes a second.
-const UP: Duration = Duration::from_secs(60);
 /// Time limit of a program that makes one query to UCC.
 const QUESTION: Duration = Duration::from_secs(60);
 /// Time limit for compiling a small C program.
@@ -31,8 +31,6 @@ const NO_PACKAGES: &str = "stock UCC of the testing suite";
 
 /// Minimum share, in percent, of the component's collectives that the service processes must execute.
 const OFFLOADED_MIN: u64 = 95;
-/// Ranks of a job, two on each of two nodes.
-const RANKS: u64 = 4;
 
 /// Collectives that the component serves, as UCC's trace names them.
 const SERVED: [&str; 9] = [
@@ -63,12 +61,8 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         Ok(place) => place,
         Err(error) => return Ok(skipped(world, &format!("{error:#}"))),
     };
-    let suite = Suite {
-        world,
-        place,
-        stage: stage(world)?,
-    };
-    type Test = fn(&Suite<'_>) -> Result<()>;
+    let suite = Site::new(world, place)?;
+    type Test = fn(&Site<'_>) -> Result<()>;
     let tests: [(&str, Test); 12] = [
         ("options are listed", options),
         ("ucc_test_mpi xgvmi, a sample", |suite| {
@@ -123,157 +117,30 @@ fn skipped(world: &World, reason: &str) -> Vec<Case> {
     wanted.then_some(case).into_iter().collect()
 }
 
-fn stage(world: &World) -> Result<PathBuf> {
-    let stage = world.dir.join("ucc-stage");
-    UccTree::stage(
-        &stage,
-        &world.env.ucx_lib_dir,
-        Some(&world.bin.join("libucc_tl_xgvmi.so")),
-    )?;
-    Ok(stage)
-}
-
-struct Suite<'a> {
-    world: &'a World,
-    place: Place,
-    stage: PathBuf,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Launcher {
-    OpenMpi,
-    Mpich,
-}
-
-/// Two service processes, one for each node, on a separate device.
-struct Services<'a> {
-    testbed: Testbed<'a>,
-    ports: [u16; 2],
-    running: Vec<Running>,
-    scheme: &'static str,
-}
-
-impl Suite<'_> {
-    fn services(&self, scheme: &'static str) -> Result<Services<'_>> {
-        let testbed = Testbed::new(self.world)?;
-        let ports = [free_port()?, free_port()?];
-        let mut running = Vec::new();
-        for (node, port) in ports.iter().enumerate() {
-            let inner =
-                testbed.command(&format!("node{node}.dpu"), self.world.bin.join("xgvmi-sp"));
-            let mut command = self.place.outside(inner.get_program());
-            command
-                .args(inner.get_args())
-                .args(["--listen", &format!("127.0.0.1:{port}")]);
-            command
-                .envs(self.world.env.for_ucx())
-                .envs(device(scheme, self.world));
-            running.push(Running::spawn(&mut command)?);
-        }
-        for service in &running {
-            let up = process::wait_until(UP, || service.said().contains(" listens on "));
-            ensure!(up, "a service does not come up: {}", service.said());
-        }
-        Ok(Services {
-            testbed,
-            ports,
-            running,
-            scheme,
-        })
-    }
-
-    /// A job of two ranks on each node. `vary` returns component options for the ranks of a node.
-    fn job(
+impl Site<'_> {
+    /// An offloaded job in which UCC names the component of each collective.
+    fn traced(
         &self,
         services: &Services<'_>,
         launcher: Launcher,
         program: &[&str],
-        vary: impl Fn(usize) -> Vec<(String, String)>,
+        vary: impl Fn(usize) -> Vec<Variable>,
     ) -> Command {
-        let (name, options): (&str, &[&str]) = match launcher {
-            Launcher::OpenMpi => (
-                "mpirun.openmpi",
-                &[
-                    "--map-by",
-                    ":oversubscribe",
-                    "--bind-to",
-                    "none",
-                    "--timeout",
-                    "360",
-                ],
-            ),
-            Launcher::Mpich => ("mpirun.mpich", &[]),
-        };
-        let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
-            pairs
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect()
-        };
-        let mut variables = pairs(&[
-            ("UCX_TLS", "rc_x,self"),
-            ("UCX_NET_DEVICES", "mlx5_0:1"),
-            ("UCX_WARN_UNUSED_ENV_VARS", "n"),
-            ("UCC_CLS", "basic"),
-            ("UCC_COLL_TRACE", "info"),
-            ("UCC_TL_XGVMI_LOG_LEVEL", "info"),
-            // Forces new mappings: glibc would otherwise reuse registered buffers.
-            ("MALLOC_MMAP_THRESHOLD_", "65536"),
-        ]);
-        variables.extend(pairs(match launcher {
-            Launcher::OpenMpi => &[
-                ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-                ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-                ("OMPI_MCA_pml", "ucx"),
-                ("OMPI_MCA_osc", "ucx"),
-                ("OMPI_MCA_coll_ucc_enable", "1"),
-                ("OMPI_MCA_coll_ucc_priority", "100"),
-            ],
-            Launcher::Mpich => &[
-                ("MPIR_CVAR_CH4_UCX_ENABLE_UCC", "1"),
-                ("MPIR_CVAR_NOLOCAL", "1"),
-            ],
-        }));
-        variables.push((
-            "LD_LIBRARY_PATH".to_owned(),
-            UccTree::library_path(&self.stage),
-        ));
-        variables.push(("UCC_TL_XGVMI_SCHEME".to_owned(), services.scheme.to_owned()));
-        let mut command = self.place.inside(&variables, name);
-        command.args(options);
-        for (node, port) in services.ports.iter().enumerate() {
-            if node > 0 {
-                command.arg(":");
-            }
-            command.args(["-n", "2", "/usr/bin/env"]);
-            let mut own = vec![
-                (
-                    "UCC_TL_XGVMI_SERVICES".to_owned(),
-                    format!("127.0.0.1:{port}"),
-                ),
-                ("UCC_TL_XGVMI_NODE".to_owned(), format!("node{node}")),
-            ];
-            own.extend(device(services.scheme, self.world));
-            own.extend(vary(node));
-            command.args(own.iter().map(|(name, value)| format!("{name}={value}")));
-            let inner = services
-                .testbed
-                .command(&format!("node{node}.host"), program[0]);
-            command
-                .arg(inner.get_program())
-                .args(inner.get_args())
-                .args(&program[1..]);
-        }
-        command
+        let where_and_how = (&services.testbed, Backend::Offload(services));
+        self.job(where_and_how, launcher, program, |node| {
+            let mut variables = vec![variable(("UCC_COLL_TRACE", "info"))];
+            variables.extend(vary(node));
+            variables
+        })
     }
 
     /// UCC's own test program in a scheme: no test fails, and the services really execute the component's collectives.
     fn test_mpi(&self, scheme: &'static str, arguments: &str) -> Result<()> {
-        let services = self.services(scheme)?;
+        let services = self.services(scheme, &[])?;
         let program: Vec<&str> = std::iter::once("/usr/bin/ucc_test_mpi")
             .chain(arguments.split_whitespace())
             .collect();
-        let mut command = self.job(&services, Launcher::OpenMpi, &program, |_| Vec::new());
+        let mut command = self.traced(&services, Launcher::OpenMpi, &program, |_| Vec::new());
         let output = succeed(&mut command)?;
         none_failed(&output)?;
         let [offloaded, left] = traced(&output);
@@ -295,7 +162,7 @@ impl Suite<'_> {
     }
 
     fn perftest(&self, collective: &str) -> Result<()> {
-        let services = self.services("stock")?;
+        let services = self.services("stock", &[])?;
         let words = [
             "/usr/bin/ucc_perftest",
             "-c",
@@ -309,7 +176,8 @@ impl Suite<'_> {
             "-w",
             "2",
         ];
-        let output = succeed(&mut self.job(&services, Launcher::OpenMpi, &words, |_| Vec::new()))?;
+        let output =
+            succeed(&mut self.traced(&services, Launcher::OpenMpi, &words, |_| Vec::new()))?;
         let [offloaded, _] = traced(&output);
         ensure!(
             offloaded > 0 && services.completed()? > 0,
@@ -332,10 +200,10 @@ impl Suite<'_> {
             .arg(&program)
             .arg(workspace::root().join("tests/programs/mpi_check.c"));
         process::stdout(&mut compile, COMPILE)?;
-        let mut services = self.services("xgvmi")?;
+        let mut services = self.services("xgvmi", &[])?;
         let program = program.display().to_string();
         let limit = |_| vec![("UCC_TL_XGVMI_LIMIT".to_owned(), "30s".to_owned())];
-        let mut command = self.job(&services, launcher, &[&program], limit);
+        let mut command = self.traced(&services, launcher, &[&program], limit);
         if !kill {
             let output = succeed(&mut command)?;
             ensure!(output.lines().any(|line| line == "done"), "{output}");
@@ -377,56 +245,6 @@ fn wrong_bytes(output: &str) -> bool {
     output
         .lines()
         .any(|line| line.contains("rank ") && line.contains(", not 0x"))
-}
-
-impl Services<'_> {
-    /// Number of rank calls that the services have completed in finished jobs.
-    fn completed(&self) -> Result<u64> {
-        let counts = || -> Option<u64> {
-            let mut sum = 0;
-            for service in &self.running {
-                let said = service.said();
-                let jobs = said
-                    .lines()
-                    .filter(|line| line.ends_with(": ready"))
-                    .count();
-                let done = said.lines().filter_map(|line| {
-                    let (_, rest) = line.split_once(": done, ")?;
-                    rest.split(' ').next()?.parse::<u64>().ok()
-                });
-                let done: Vec<u64> = done.collect();
-                if done.len() != jobs {
-                    return None;
-                }
-                sum += done.iter().sum::<u64>();
-            }
-            Some(sum)
-        };
-        let said = || {
-            self.running
-                .iter()
-                .map(Running::said)
-                .collect::<Vec<_>>()
-                .join("\n")
-        };
-        if !process::wait_until(Duration::from_secs(10), || counts().is_some()) {
-            bail!("a job is not over at the services:\n{}", said());
-        }
-        counts().with_context(said)
-    }
-}
-
-/// One transport for all processes, and the library if the scheme requires it.
-fn device(scheme: &str, world: &World) -> Vec<(String, String)> {
-    let mut variables = vec![
-        ("UCX_TLS".to_owned(), "rc_x,self".to_owned()),
-        ("UCX_NET_DEVICES".to_owned(), "mlx5_0:1".to_owned()),
-    ];
-    if scheme == "xgvmi" {
-        let library = world.bin.join("libuct_ib_mlx5_xgvmi.so");
-        variables.push(("LD_PRELOAD".to_owned(), library.display().to_string()));
-    }
-    variables
 }
 
 fn succeed(command: &mut Command) -> Result<String> {
@@ -473,7 +291,7 @@ fn traced(output: &str) -> [u64; 2] {
 }
 
 /// The component loads in stock UCC, and UCC lists its options.
-fn options(suite: &Suite<'_>) -> Result<()> {
+fn options(suite: &Site<'_>) -> Result<()> {
     let ask = |option: &str| {
         let variables = [(
             "LD_LIBRARY_PATH".to_owned(),
@@ -504,8 +322,8 @@ fn options(suite: &Suite<'_>) -> Result<()> {
 }
 
 /// An unreachable service produces one log line, and UCC works without the component.
-fn unreachable(suite: &Suite<'_>) -> Result<()> {
-    let services = suite.services("stock")?;
+fn unreachable(suite: &Site<'_>) -> Result<()> {
+    let services = suite.services("stock", &[])?;
     let port = free_port()?;
     let output = fall_back(suite, &services, |node| {
         let elsewhere = (
@@ -518,8 +336,8 @@ fn unreachable(suite: &Suite<'_>) -> Result<()> {
     Ok(())
 }
 
-fn options_differ(suite: &Suite<'_>) -> Result<()> {
-    let services = suite.services("stock")?;
+fn options_differ(suite: &Site<'_>) -> Result<()> {
+    let services = suite.services("stock", &[])?;
     let output = fall_back(suite, &services, |node| {
         let other = ("UCC_TL_XGVMI_COLLS".to_owned(), "bcast".to_owned());
         (node == 1).then_some(other).into_iter().collect()
@@ -530,14 +348,14 @@ fn options_differ(suite: &Suite<'_>) -> Result<()> {
 
 /// A job that is not offloaded and still passes.
 fn fall_back(
-    suite: &Suite<'_>,
+    suite: &Site<'_>,
     services: &Services<'_>,
     vary: impl Fn(usize) -> Vec<(String, String)>,
 ) -> Result<String> {
     let arguments =
         "/usr/bin/ucc_test_mpi -c alltoallv,bcast -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
     let program: Vec<&str> = arguments.split_whitespace().collect();
-    let output = succeed(&mut suite.job(services, Launcher::OpenMpi, &program, vary))?;
+    let output = succeed(&mut suite.traced(services, Launcher::OpenMpi, &program, vary))?;
     none_failed(&output)?;
     let [offloaded, left] = traced(&output);
     ensure!(

@@ -1,0 +1,469 @@
+//! `cargo xtask demo ucc`: an unmodified MPI program under stock Open MPI and stock UCC on two emulated nodes, with MPI's
+//! own collectives, with UCC's on the hosts, and with the component's on the DPUs.
+//!
+//! The programs are OSU's two benchmarks with MPI as their backend. They use fresh buffers in each call and compare
+//! every received byte.
+
+use crate::place::Place;
+use crate::process;
+use crate::setup::{mpi, tree};
+use crate::suites::World;
+use crate::suites::pair::Testbed;
+use crate::suites::ucc::job::{Backend, Launcher, RANKS, Site, variable};
+use crate::workspace;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+const HELP: &str = "\
+Usage: cargo xtask demo ucc [OPTIONS]
+
+Runs osu_alltoallv and osu_ialltoallv, which know only MPI, under stock Open MPI with stock UCC of Debian's testing
+suite: two emulated nodes, four ranks, fresh buffers in each call, every byte verified. The collectives are Open MPI's
+own (mpi), stock UCC's on the hosts (ucc), and the service processes' on the DPUs (offload) in schemes ksm, stock and
+xgvmi. Computation between start and wait is a sleep, because two cores cannot compute for four ranks.
+
+  --sizes MIN:MAX    bytes to each rank, doubling [default: 1024:1048576]
+  --iterations N     timed calls per size [default: 20]
+  --schemes LIST     schemes of the offloaded collectives [default: ksm,stock,xgvmi]
+  --quick            sizes 65536:262144, five calls each
+
+Writes target/demo-ucc/report.json, report.md, report.svg. If the packages or the namespaces are not available, the
+report names the reason in 'skipped'.";
+
+/// The emulator's cost profile: the slides' times of the commands.
+const PROFILE: &str = "bluefield3";
+/// Untimed calls until every key of a pool has been used: 64 keys are announced, and each call uses two.
+const WARM_UP: &str = "34";
+/// Time limit of one job: each size takes seconds on two busy cores.
+const JOB_LIMIT: Duration = Duration::from_secs(360);
+/// Time limit of one query.
+const QUESTION: Duration = Duration::from_secs(60);
+/// The MPI programs.
+const PROGRAMS: [&str; 2] = ["osu_alltoallv", "osu_ialltoallv"];
+/// Schemes of the offloaded collectives.
+const SCHEMES: [&str; 3] = ["ksm", "stock", "xgvmi"];
+
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    sizes: String,
+    iterations: u32,
+    schemes: Vec<&'static str>,
+}
+
+impl Options {
+    /// `None` for a help request.
+    fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
+        use lexopt::prelude::{Long, Short, ValueExt as _};
+        let mut options = Self {
+            sizes: "1024:1048576".to_owned(),
+            iterations: 20,
+            schemes: SCHEMES.to_vec(),
+        };
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("sizes") => options.sizes = sizes(parser.value()?.string()?)?,
+                Long("iterations") => options.iterations = parser.value()?.parse()?,
+                Long("schemes") => options.schemes = schemes(&parser.value()?.string()?)?,
+                Long("quick") => {
+                    options.sizes = "65536:262144".to_owned();
+                    options.iterations = 5;
+                }
+                Short('h') | Long("help") => return Ok(None),
+                other => bail!("{}; try: cargo xtask demo ucc --help", other.unexpected()),
+            }
+        }
+        ensure!(
+            (1..=10_000).contains(&options.iterations),
+            "--iterations: 1 to 10000"
+        );
+        Ok(Some(options))
+    }
+}
+
+fn sizes(text: String) -> Result<String> {
+    let number = |part: &str| part.parse::<u32>().ok().filter(|size| *size > 0);
+    let good = text
+        .split_once(':')
+        .and_then(|(least, most)| Some(number(least)? <= number(most)?));
+    ensure!(good == Some(true), "--sizes '{text}' is not MIN:MAX");
+    Ok(text)
+}
+
+fn schemes(list: &str) -> Result<Vec<&'static str>> {
+    let known = |name: &str| SCHEMES.into_iter().find(|scheme| *scheme == name);
+    list.split(',')
+        .map(|name| {
+            known(name)
+                .with_context(|| format!("no scheme '{name}'; there are ksm, stock and xgvmi"))
+        })
+        .collect()
+}
+
+/// Runs the demo with the arguments after `cargo xtask demo ucc`.
+pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    let Some(options) = Options::parse(arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let output = workspace::target_dir().join("demo-ucc");
+    // Results of an earlier run must not be reported for this run.
+    let _ = fs::remove_dir_all(&output);
+    fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
+    let mut world = World::new(Vec::new())?;
+    world.profile = Some(PROFILE);
+    let place = tree::ucc().and_then(|tree| Place::new(&tree, &world.dir, &world.env.cache));
+    let report = match place {
+        Ok(place) => measure(&options, &Site::new(&world, place)?, &output)?,
+        Err(error) => report(&[], Some(&format!("{error:#}"))),
+    };
+    write(&output.join("report.json"), &format!("{report:#}\n"))?;
+    let text = markdown(&report);
+    write(&output.join("report.md"), &text)?;
+    print!("{text}");
+    println!("\nwritten: {}", output.join("report.json").display());
+    Ok(match report["mismatches"].as_u64() {
+        Some(0) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// One way to execute the collectives.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    /// Name in the plot.
+    name: &'static str,
+    backend: &'static str,
+    scheme: Option<&'static str>,
+    /// The component that UCC's trace names for each alltoallv; `None` without UCC.
+    traced: Option<&'static str>,
+}
+
+/// A result file of one of the programs.
+struct Record {
+    way: Way,
+    program: &'static str,
+    value: Value,
+}
+
+fn measure(options: &Options, site: &Site<'_>, output: &Path) -> Result<Value> {
+    let mut ways = vec![
+        Way {
+            name: "mpi",
+            backend: "mpi",
+            scheme: None,
+            traced: None,
+        },
+        Way {
+            name: "ucc",
+            backend: "ucc",
+            scheme: None,
+            traced: Some("{TL_UCP}"),
+        },
+    ];
+    ways.extend(options.schemes.iter().map(|scheme| Way {
+        name: scheme,
+        backend: "offload",
+        scheme: Some(scheme),
+        traced: Some("{TL_XGVMI}"),
+    }));
+    let library = mpi::wheel(&site.world.env).library()?;
+    let mut records = Vec::new();
+    for way in ways {
+        records.extend(one_way(options, site, way, &library, output)?);
+    }
+    plot(&records, output)?;
+    Ok(report(&records, None))
+}
+
+fn one_way(
+    options: &Options,
+    site: &Site<'_>,
+    way: Way,
+    library: &Path,
+    output: &Path,
+) -> Result<Vec<Record>> {
+    let services = way
+        .scheme
+        .map(|scheme| site.services(scheme, &[]))
+        .transpose()?;
+    let own_testbed = match &services {
+        Some(_) => None,
+        None => Some(Testbed::new(site.world)?),
+    };
+    let (testbed, backend) = match (&services, &own_testbed) {
+        (Some(services), _) => (&services.testbed, Backend::Offload(services)),
+        (None, Some(testbed)) if way.backend == "ucc" => (testbed, Backend::Ucc),
+        (None, Some(testbed)) => (testbed, Backend::Mpi),
+        (None, None) => bail!("no device"),
+    };
+    let run = |program: &str, shape: &[&str], trace: bool| -> Result<String> {
+        let path = site.world.bin.join(program).display().to_string();
+        let mut words = vec![path.as_str(), "--backend", "mpi", "--barrier", "sleep"];
+        words.extend(["-c", "-u", "0", "--temp-buffers", "mmap"]);
+        words.extend(shape);
+        let mut job = site.job((testbed, backend), Launcher::OpenMpi, &words, |_| {
+            let library = library.display().to_string();
+            let mut variables = vec![variable(("OSU_MPI_LIBRARY", &library))];
+            if trace {
+                variables.push(variable(("UCC_COLL_TRACE", "info")));
+            }
+            variables
+        });
+        let done = process::run(&mut job, JOB_LIMIT)?;
+        let shown = || format!("`{}`\n{}", process::shown(&job), done.output);
+        ensure!(done.ok(), "{}: {}", done.verdict(), shown());
+        Ok(done.output)
+    };
+    // UCC's trace costs time, so a short job proves who executes the collectives.
+    if let Some(component) = way.traced {
+        let said = run(
+            PROGRAMS[0],
+            &["-m", "4096:4096", "-i", "2", "-x", "0"],
+            true,
+        )?;
+        let lines = said.lines().filter(|line| line.contains(" Alltoallv: "));
+        let [others, found] = lines.fold([0, 0], |mut counts, line| {
+            counts[usize::from(line.contains(component))] += 1;
+            counts
+        });
+        ensure!(
+            others == 0 && found > 0,
+            "UCC gave {found} calls to {component} and {others} to others:\n{said}"
+        );
+    }
+    let emulator = site.world.bin.join("bf-emu").display().to_string();
+    let state = testbed.state.display().to_string();
+    let iterations = options.iterations.to_string();
+    let mut records = Vec::new();
+    for program in PROGRAMS {
+        let file = output.join(format!("{program}-{}.json", way.name));
+        let to = file.display().to_string();
+        let mut shape = vec!["-m", &options.sizes, "-i", &iterations, "-x", WARM_UP];
+        if program == PROGRAMS[1] {
+            shape.extend(["--compute", "sleep"]);
+        }
+        shape.extend(["--json", &to]);
+        shape.extend([
+            "--counters",
+            &emulator,
+            "stats",
+            "--json",
+            "--state",
+            &state,
+            ";",
+        ]);
+        run(program, &shape, false)?;
+        let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
+        let mut value: Value = serde_json::from_str(&text)?;
+        value["scheme"] = way.name.into();
+        for row in value["rows"].as_array_mut().into_iter().flatten() {
+            row["scheme"] = way.name.into();
+        }
+        write(&file, &value.to_string())?;
+        eprint!(".");
+        records.push(Record {
+            way,
+            program,
+            value,
+        });
+    }
+    if let Some(services) = &services {
+        let calls = records
+            .iter()
+            .map(|record| calls(&record.value))
+            .sum::<u64>();
+        let completed = services.completed()?;
+        ensure!(
+            completed >= RANKS * calls,
+            "the services completed {completed} calls of ranks; {RANKS} ranks made {calls} each"
+        );
+    }
+    Ok(records)
+}
+
+/// Timed calls of a program.
+fn calls(record: &Value) -> u64 {
+    let rows = record["rows"].as_array().into_iter().flatten();
+    rows.filter_map(|row| row["iterations"].as_u64()).sum()
+}
+
+/// The report, in the form that docs/UCC.md describes.
+fn report(records: &[Record], skipped: Option<&str>) -> Value {
+    let rows = records.iter().flat_map(|record| {
+        let of_program = record.value["rows"].as_array().into_iter().flatten();
+        of_program.map(|row| {
+            let overlap = row.get("overlap");
+            let us = match overlap {
+                Some(overlap) => &overlap["pure_us"],
+                None => &row["steady_us"]["p50"],
+            };
+            json!({
+                "program": record.program, "backend": record.way.backend, "scheme": record.way.scheme,
+                "size": row["size"], "us": us,
+                "overlap_percent": overlap.map(|overlap| &overlap["percent"]),
+                "host_cpu_us_per_call": row["host_cpu_us"],
+                "commands_per_call": row["commands_per_iteration"],
+                "verified_bytes": row["verified_bytes"],
+            })
+        })
+    });
+    let rows: Vec<Value> = rows.collect();
+    let sum = |key: &str| -> u64 {
+        let rows = records
+            .iter()
+            .flat_map(|record| record.value["rows"].as_array());
+        rows.flatten().filter_map(|row| row[key].as_u64()).sum()
+    };
+    json!({
+        "verified_bytes": sum("verified_bytes"), "mismatches": sum("wrong_bytes"), "skipped": skipped,
+        "profile": PROFILE, "ranks": RANKS, "rows": rows,
+    })
+}
+
+/// The report as a table.
+fn markdown(report: &Value) -> String {
+    let mut text = String::from("# Collectives of an unmodified MPI program\n\n");
+    if let Some(reason) = report["skipped"].as_str() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "Skipped: {reason}");
+        return text;
+    }
+    text.push_str(
+        "| program | backend | scheme | size | time (us) | overlap (%) | host CPU (us) | create | destroy | allow \
+         | alias+ | alias- | bind | inval | verified |\n|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:\
+         |---:|---:|\n",
+    );
+    for row in report["rows"].as_array().into_iter().flatten() {
+        let number = |value: &Value| value.as_f64().map_or("-".to_owned(), |n| format!("{n:.1}"));
+        let word = |key: &str| row[key].as_str().unwrap_or("-");
+        let _ = write!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            word("program"),
+            word("backend"),
+            word("scheme"),
+            row["size"],
+            number(&row["us"]),
+            number(&row["overlap_percent"]),
+            number(&row["host_cpu_us_per_call"]),
+        );
+        for command in [
+            "create_mkey",
+            "destroy_mkey",
+            "allow_other_vhca_access",
+            "create_alias",
+            "destroy_alias",
+            "umr_bind",
+            "umr_invalidate",
+        ] {
+            let _ = write!(text, " {} |", number(&row["commands_per_call"][command]));
+        }
+        let _ = writeln!(text, " {} |", row["verified_bytes"]);
+    }
+    let _ = writeln!(
+        text,
+        "\n{} bytes verified, {} wrong; profile {PROFILE}, {RANKS} ranks on two nodes",
+        report["verified_bytes"], report["mismatches"]
+    );
+    text
+}
+
+/// Plots the blocking program's times.
+fn plot(records: &[Record], output: &Path) -> Result<()> {
+    let blocking = records
+        .iter()
+        .filter(|record| record.program == PROGRAMS[0]);
+    let files: Vec<PathBuf> = blocking
+        .map(|record| output.join(format!("{}-{}.json", record.program, record.way.name)))
+        .collect();
+    let mut command = Command::new(workspace::target_dir().join("release/osu_report"));
+    command.arg("--plot").arg(output.join("report.svg"));
+    process::stdout(command.args(files), QUESTION)?;
+    Ok(())
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Option<Options>> {
+        Options::parse(line.split_whitespace().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn options_are_read() {
+        let options = parse("").unwrap().unwrap();
+        assert_eq!(
+            (options.sizes.as_str(), options.schemes.len()),
+            ("1024:1048576", 3)
+        );
+        let options = parse("--quick --schemes xgvmi").unwrap().unwrap();
+        assert_eq!((options.iterations, options.schemes), (5, vec!["xgvmi"]));
+        assert!(parse("--help").unwrap().is_none());
+        for bad in [
+            "--sizes 1024",
+            "--sizes 4:2",
+            "--sizes 0:2",
+            "--iterations 0",
+            "--schemes umem",
+            "now",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_report_has_the_form_of_the_page() {
+        let row = |extra: Value| {
+            let mut row = json!({
+                "scheme": "xgvmi", "size": 1024, "iterations": 2, "host_cpu_us": 3.0, "verified_bytes": 8, "wrong_bytes": 1,
+                "steady_us": {"p50": 7.0}, "commands_per_iteration": {"create_mkey": 0.5},
+            });
+            if !extra.is_null() {
+                row["overlap"] = extra;
+            }
+            row
+        };
+        let way = Way {
+            name: "xgvmi",
+            backend: "offload",
+            scheme: Some("xgvmi"),
+            traced: None,
+        };
+        let record = |program, extra| Record {
+            way,
+            program,
+            value: json!({"rows": [row(extra)]}),
+        };
+        let records = [
+            record(PROGRAMS[0], Value::Null),
+            record(PROGRAMS[1], json!({"pure_us": 5.0, "percent": 80.0})),
+        ];
+        let found = report(&records, None);
+        assert_eq!(
+            (&found["verified_bytes"], &found["mismatches"]),
+            (&json!(16), &json!(2))
+        );
+        assert!(found["skipped"].is_null());
+        assert_eq!(found["rows"][0]["us"], 7.0);
+        assert!(found["rows"][0]["overlap_percent"].is_null());
+        assert_eq!(found["rows"][1]["us"], 5.0);
+        assert_eq!(found["rows"][1]["overlap_percent"], 80.0);
+        assert_eq!(found["rows"][1]["commands_per_call"]["create_mkey"], 0.5);
+        assert!(markdown(&found).contains("16 bytes verified, 2 wrong"));
+        assert_eq!(calls(&records[0].value), 2);
+        let skipped = report(&[], Some("no packages"));
+        assert_eq!(skipped["rows"], json!([]));
+        assert!(markdown(&skipped).contains("Skipped: no packages"));
+    }
+}

@@ -1,0 +1,267 @@
+//! MPI jobs in the tree of Debian's testing suite, with stock UCC and service processes on two emulated nodes.
+
+use crate::place::Place;
+use crate::process::{self, Running};
+use crate::setup::tree::UccTree;
+use crate::suites::World;
+use crate::suites::pair::{Testbed, free_port};
+use anyhow::{Context, Result, bail, ensure};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Time limit for the start of a service, which takes a second.
+const UP: Duration = Duration::from_secs(60);
+/// Time limit for the end of a job at the services after its ranks have ended.
+const OVER: Duration = Duration::from_secs(10);
+/// Time in seconds after which Open MPI ends a job.
+const OPEN_MPI_LIMIT_S: &str = "360";
+
+/// Ranks of a job on each of the two nodes.
+const RANKS_PER_NODE: &str = "2";
+/// Ranks of a job.
+pub(crate) const RANKS: u64 = 4;
+
+/// The tree, the component, and the emulated cluster's programs.
+pub(crate) struct Site<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) place: Place,
+    /// Directory of links to UCC, UCX and the component.
+    pub(crate) stage: PathBuf,
+}
+
+/// An MPI of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Launcher {
+    OpenMpi,
+    Mpich,
+}
+
+/// How the ranks' collectives are executed.
+#[derive(Clone, Copy)]
+pub(crate) enum Backend<'a> {
+    /// MPI's own algorithms.
+    Mpi,
+    /// Stock UCC on the hosts. The component is installed and not configured.
+    Ucc,
+    /// The service processes.
+    Offload(&'a Services<'a>),
+}
+
+/// Two service processes, one for each node, on a separate device.
+pub(crate) struct Services<'a> {
+    pub(crate) testbed: Testbed<'a>,
+    ports: [u16; 2],
+    pub(crate) running: Vec<Running>,
+    pub(crate) scheme: &'static str,
+}
+
+/// A variable and its value.
+pub(crate) type Variable = (String, String);
+
+impl<'a> Site<'a> {
+    /// Creates the stage directory below the world's directory.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub(crate) fn new(world: &'a World, place: Place) -> Result<Self> {
+        let stage = world.dir.join("ucc-stage");
+        let component = world.bin.join("libucc_tl_xgvmi.so");
+        UccTree::stage(&stage, &world.env.ucx_lib_dir, Some(&component))?;
+        Ok(Self {
+            world,
+            place,
+            stage,
+        })
+    }
+
+    /// Starts the services with `arguments` after their listen address.
+    ///
+    /// # Errors
+    /// A service does not listen in time.
+    pub(crate) fn services(
+        &self,
+        scheme: &'static str,
+        arguments: &[&str],
+    ) -> Result<Services<'_>> {
+        let testbed = Testbed::new(self.world)?;
+        let ports = [free_port()?, free_port()?];
+        let mut running = Vec::new();
+        for (node, port) in ports.iter().enumerate() {
+            let inner =
+                testbed.command(&format!("node{node}.dpu"), self.world.bin.join("xgvmi-sp"));
+            let mut command = self.place.outside(inner.get_program());
+            command
+                .args(inner.get_args())
+                .args(["--listen", &format!("127.0.0.1:{port}")])
+                .args(arguments)
+                .envs(self.world.env.for_ucx())
+                .envs(device(scheme, self.world));
+            running.push(Running::spawn(&mut command)?);
+        }
+        for service in &running {
+            let up = process::wait_until(UP, || service.said().contains(" listens on "));
+            ensure!(up, "a service does not come up: {}", service.said());
+        }
+        Ok(Services {
+            testbed,
+            ports,
+            running,
+            scheme,
+        })
+    }
+
+    /// A job of two ranks on each node of `testbed`. `vary` returns further variables for the ranks of a node.
+    pub(crate) fn job(
+        &self,
+        (testbed, backend): (&Testbed<'_>, Backend<'_>),
+        launcher: Launcher,
+        program: &[&str],
+        vary: impl Fn(usize) -> Vec<Variable>,
+    ) -> Command {
+        let mut variables = variables(launcher, !matches!(backend, Backend::Mpi));
+        let path = UccTree::library_path(&self.stage);
+        variables.push(("LD_LIBRARY_PATH".to_owned(), path));
+        let (name, options) = launcher.command();
+        let mut command = self.place.inside(&variables, name);
+        command.args(options);
+        for node in 0..2 {
+            if node > 0 {
+                command.arg(":");
+            }
+            command.args(["-n", RANKS_PER_NODE, "/usr/bin/env"]);
+            let mut own = match backend {
+                Backend::Offload(services) => services.options(node, self.world),
+                Backend::Mpi | Backend::Ucc => device("", self.world),
+            };
+            own.extend(vary(node));
+            command.args(own.iter().map(|(name, value)| format!("{name}={value}")));
+            let inner = testbed.command(&format!("node{node}.host"), program[0]);
+            command
+                .arg(inner.get_program())
+                .args(inner.get_args())
+                .args(&program[1..]);
+        }
+        command
+    }
+}
+
+impl Launcher {
+    fn command(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::OpenMpi => (
+                "mpirun.openmpi",
+                &[
+                    "--map-by",
+                    ":oversubscribe",
+                    "--bind-to",
+                    "none",
+                    "--timeout",
+                    OPEN_MPI_LIMIT_S,
+                ],
+            ),
+            Self::Mpich => ("mpirun.mpich", &[]),
+        }
+    }
+}
+
+/// Variables of all ranks.
+fn variables(launcher: Launcher, with_ucc: bool) -> Vec<Variable> {
+    let mut pairs = vec![
+        ("UCX_TLS", "rc_x,self"),
+        ("UCX_NET_DEVICES", "mlx5_0:1"),
+        ("UCX_WARN_UNUSED_ENV_VARS", "n"),
+        ("UCC_CLS", "basic"),
+        ("UCC_TL_XGVMI_LOG_LEVEL", "info"),
+        // Forces new mappings: glibc would otherwise reuse registered buffers.
+        ("MALLOC_MMAP_THRESHOLD_", "65536"),
+    ];
+    match launcher {
+        Launcher::OpenMpi => pairs.extend([
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+            ("OMPI_MCA_pml", "ucx"),
+            ("OMPI_MCA_osc", "ucx"),
+        ]),
+        Launcher::Mpich => pairs.push(("MPIR_CVAR_NOLOCAL", "1")),
+    }
+    if with_ucc {
+        match launcher {
+            Launcher::OpenMpi => pairs.extend([
+                ("OMPI_MCA_coll_ucc_enable", "1"),
+                ("OMPI_MCA_coll_ucc_priority", "100"),
+            ]),
+            Launcher::Mpich => pairs.push(("MPIR_CVAR_CH4_UCX_ENABLE_UCC", "1")),
+        }
+    }
+    pairs.into_iter().map(variable).collect()
+}
+
+/// A variable with owned texts.
+pub(crate) fn variable((name, value): (&str, &str)) -> Variable {
+    (name.to_owned(), value.to_owned())
+}
+
+impl Services<'_> {
+    /// The component's options on a node, and the device of its ranks.
+    fn options(&self, node: usize, world: &World) -> Vec<Variable> {
+        let mut own = vec![
+            (
+                "UCC_TL_XGVMI_SERVICES".to_owned(),
+                format!("127.0.0.1:{}", self.ports[node]),
+            ),
+            ("UCC_TL_XGVMI_NODE".to_owned(), format!("node{node}")),
+            ("UCC_TL_XGVMI_SCHEME".to_owned(), self.scheme.to_owned()),
+        ];
+        own.extend(device(self.scheme, world));
+        own
+    }
+
+    /// Number of rank calls that the services have completed in finished jobs.
+    pub(crate) fn completed(&self) -> Result<u64> {
+        let counts = || -> Option<u64> {
+            let mut sum = 0;
+            for service in &self.running {
+                let said = service.said();
+                let jobs = said
+                    .lines()
+                    .filter(|line| line.ends_with(": ready"))
+                    .count();
+                let done = said.lines().filter_map(|line| {
+                    let (_, rest) = line.split_once(": done, ")?;
+                    rest.split(' ').next()?.parse::<u64>().ok()
+                });
+                let done: Vec<u64> = done.collect();
+                if done.len() != jobs {
+                    return None;
+                }
+                sum += done.iter().sum::<u64>();
+            }
+            Some(sum)
+        };
+        let said = || {
+            self.running
+                .iter()
+                .map(Running::said)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        if !process::wait_until(OVER, || counts().is_some()) {
+            bail!("a job is not over at the services:\n{}", said());
+        }
+        counts().with_context(said)
+    }
+}
+
+/// One transport for all processes, and the library if the scheme requires it.
+fn device(scheme: &str, world: &World) -> Vec<(String, String)> {
+    let mut variables = vec![
+        ("UCX_TLS".to_owned(), "rc_x,self".to_owned()),
+        ("UCX_NET_DEVICES".to_owned(), "mlx5_0:1".to_owned()),
+    ];
+    if scheme == "xgvmi" {
+        let library = world.bin.join("libuct_ib_mlx5_xgvmi.so");
+        variables.push(("LD_PRELOAD".to_owned(), library.display().to_string()));
+    }
+    variables
+}
