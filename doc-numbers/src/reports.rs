@@ -35,6 +35,8 @@ pub struct Report {
     pub limit: Duration,
     /// The command takes too long for a default run. Unless the user names the report, only an existing file is used.
     pub only_by_name: bool,
+    /// Key of the rows that a partial run replaces; the committed file keeps its other rows.
+    pub merged_by: Option<&'static str>,
     /// The part that is committed.
     reduce: fn(Value) -> Result<Value>,
 }
@@ -52,6 +54,7 @@ const fn report(
         plot: None,
         limit: Duration::from_secs(limit_s),
         only_by_name: false,
+        merged_by: None,
         reduce: Ok,
     }
 }
@@ -100,6 +103,7 @@ pub const REPORTS: [Report; 13] = [
     Report {
         reduce: suites,
         only_by_name: true,
+        merged_by: Some("suite"),
         ..report("suites", &["suites"], "suites/report.json", 1400)
     },
     Report {
@@ -124,8 +128,48 @@ impl Report {
         let report = serde_json::from_str(text)?;
         let mut report = (self.reduce)(report)?;
         let object = report.as_object_mut().context("the report is no object")?;
+        if self.merged_by.is_some() {
+            mark(object, measured_at);
+        }
         object.insert(MEASURED.to_owned(), measured_at.into());
         Ok(lines(object))
+    }
+
+    /// The text of the committed file `new` with the rows of `before` that the new run has not replaced.
+    ///
+    /// # Errors
+    /// If one of the texts is not such a file.
+    pub fn merged(&self, new: &str, before: &str) -> Result<String> {
+        let Some(key) = self.merged_by else {
+            return Ok(new.to_owned());
+        };
+        let mut new: Map<String, Value> = serde_json::from_str(new)?;
+        let mut before: Map<String, Value> = serde_json::from_str(before)?;
+        if let Some(time) = before[MEASURED].as_str().map(str::to_owned) {
+            mark(&mut before, &time);
+        }
+        let rows = new["rows"].as_array().into_iter().flatten();
+        let replaced: Vec<Value> = rows.map(|row| row[key].clone()).collect();
+        for (name, list) in &before {
+            let Some(list) = list.as_array() else {
+                continue;
+            };
+            let kept = list.iter().filter(|row| !replaced.contains(&row[key]));
+            let kept: Vec<Value> = kept.cloned().collect();
+            if let Some(new) = new.get_mut(name).and_then(Value::as_array_mut) {
+                new.splice(0..0, kept);
+            }
+        }
+        Ok(lines(&new))
+    }
+}
+
+/// Notes the time of the measurement in each row that has none.
+fn mark(object: &mut Map<String, Value>, measured_at: &str) {
+    for row in object["rows"].as_array_mut().into_iter().flatten() {
+        if row[MEASURED].is_null() {
+            row[MEASURED] = measured_at.into();
+        }
     }
 }
 
@@ -442,7 +486,7 @@ mod tests {
             "suites",
             json!([{"suite": "s", "passed": 1, "failed": 0, "skipped": 2, "skips": [skip("a"), skip("b")]}]),
             json!({
-                "rows": [{"suite": "s", "passed": 1, "failed": 0, "skipped": 2}],
+                "rows": [{"suite": "s", "passed": 1, "failed": 0, "skipped": 2, "measured_at": "now"}],
                 "skips": [{"suite": "s", "tests": 2, "reason": "r"}],
             }),
         );
@@ -462,6 +506,37 @@ mod tests {
         );
         assert!(named("matrix").commit("[]", "now").is_err());
         assert!(named("demo").commit("", "now").is_err());
+    }
+
+    #[test]
+    fn a_partial_run_keeps_the_rows_of_other_suites() {
+        let run = |suites: &[(&str, u64)]| {
+            let of = |(suite, passed): &(&str, u64)| {
+                json!({"suite": suite, "passed": passed, "failed": 0, "skipped": 0,
+                       "skips": [{"name": "n", "reason": "r"}]})
+            };
+            json!(suites.iter().map(of).collect::<Vec<_>>()).to_string()
+        };
+        let report = named("suites");
+        let before = report.commit(&run(&[("a", 1), ("b", 2)]), "then").unwrap();
+        let new = report.commit(&run(&[("b", 3), ("c", 4)]), "now").unwrap();
+        let merged: Value = serde_json::from_str(&report.merged(&new, &before).unwrap()).unwrap();
+        let rows = merged["rows"].as_array().unwrap();
+        let found: Vec<(&str, u64, &str)> = rows
+            .iter()
+            .map(|row| {
+                let text = |key: &str| row[key].as_str().unwrap();
+                (
+                    text("suite"),
+                    row["passed"].as_u64().unwrap(),
+                    text("measured_at"),
+                )
+            })
+            .collect();
+        assert_eq!(found, [("a", 1, "then"), ("b", 3, "now"), ("c", 4, "now")]);
+        assert_eq!(merged["skips"].as_array().unwrap().len(), 3);
+        // Other reports are replaced as a whole.
+        assert_eq!(named("demo").merged("{}", "{\"rows\": []}").unwrap(), "{}");
     }
 
     #[test]

@@ -450,6 +450,7 @@ fn suites(report: &Value, query: &Query) -> Result<String> {
             count("passed", "/passed"),
             count("failed", "/failed"),
             count("skipped", "/skipped"),
+            Column::new("measured", "/measured_at", Form::Text),
         ],
     )
 }
@@ -467,7 +468,6 @@ fn skips(report: &Value, query: &Query) -> Result<String> {
 
 /// Time, overlap and processor time of the MPI programs.
 fn ucc(report: &Value, query: &Query) -> Result<String> {
-    let rows = with_empty(query.rows(report, "rows")?, &["scheme", "overlap_percent"]);
     let time = |title, path| Column::new(title, path, Form::Fixed(1));
     let columns = [
         Column::new("size", "/size", Form::Size),
@@ -478,12 +478,12 @@ fn ucc(report: &Value, query: &Query) -> Result<String> {
         time("host CPU (us)", "/host_cpu_us_per_call"),
         Column::new("verified bytes", "/verified_bytes", Form::Count),
     ];
-    table::of_rows(&rows.iter().collect::<Vec<_>>(), &columns)
+    table::of_rows(&query.rows(report, "rows")?, &columns)
 }
 
 /// Device commands of the MPI programs per call, all ranks together.
 fn ucc_commands(report: &Value, query: &Query) -> Result<String> {
-    let mut rows = with_empty(query.rows(report, "rows")?, &["scheme"]);
+    let mut rows: Vec<Value> = query.rows(report, "rows")?.into_iter().cloned().collect();
     for row in &mut rows {
         row["commands_per_iteration"] = row["commands_per_call"].take();
     }
@@ -510,19 +510,6 @@ fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
             Column::new("overlap (%)", "/overlap_percent", Form::Fixed(1)),
         ],
     )
-}
-
-/// Rows in which a missing value of these keys is shown as a dash.
-fn with_empty(rows: Vec<&Value>, keys: &[&str]) -> Vec<Value> {
-    let mut rows: Vec<Value> = rows.into_iter().cloned().collect();
-    for row in &mut rows {
-        for key in keys {
-            if row[*key].is_null() {
-                row[*key] = "-".into();
-            }
-        }
-    }
-    rows
 }
 
 #[cfg(test)]

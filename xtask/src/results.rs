@@ -187,7 +187,14 @@ fn collect(report: &Report, target: &Path, place: &Path) -> Result<bool> {
     };
     let text = report.commit(&text, &written(&file)?);
     let text = text.with_context(|| format!("what {} holds", file.display()))?;
-    write(&place.join(format!("{}.json", report.name)), &text)?;
+    let committed = place.join(format!("{}.json", report.name));
+    let text = match fs::read_to_string(&committed) {
+        Ok(before) => report
+            .merged(&text, &before)
+            .with_context(|| format!("what {} holds", committed.display()))?,
+        Err(_) => text,
+    };
+    write(&committed, &text)?;
     if let Some(plot) = report
         .plot
         .map(|plot| target.join(plot))
