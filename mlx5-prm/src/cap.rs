@@ -24,6 +24,7 @@ pub mod general {
     fields! {
         HCA_CAP_2 = 0x020, 1;
         VHCA_ID = 0x030, 16;
+        LOG_DMA_MMO_MAX_SIZE = 0x06b, 5;
         LOG_MAX_SRQ_SZ = 0x080, 8;
         LOG_MAX_QP_SZ = 0x088, 8;
         LOG_MAX_QP = 0x09b, 5;
@@ -43,6 +44,7 @@ pub mod general {
         LOG_MAX_RA_RES_DC = 0x13a, 6;
         LOG_MAX_RA_REQ_QP = 0x14a, 6;
         RTS2RTS_QP_UDP_SPORT = 0x151, 1;
+        DMA_MMO_SQ = 0x153, 1;
         LOG_MAX_RA_RES_QP = 0x15a, 6;
         CACHE_LINE_128BYTE = 0x164, 1;
         GID_TABLE_SIZE = 0x170, 16;

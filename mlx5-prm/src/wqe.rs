@@ -32,6 +32,15 @@ pub mod opcode {
     pub const MMO: u8 = 0x2f;
 }
 
+/// Variants of [`opcode::MMO`] (rdma-core `providers/mlx5/wqe.h`, `MLX5_OPC_MOD_MMO_*`).
+pub mod mmo {
+    /// Copies memory.
+    pub const DMA: u8 = 0x1;
+    /// Bytes of the buffer where the device reports the details of a copy. rdma-core provides this
+    /// many (`verbs.c`, `MLX5_OPAQUE_BUF_LEN`).
+    pub const DMA_OPAQUE_BYTES: u64 = 64;
+}
+
 /// Bits of the control segment's flag byte (`fm_ce_se`).
 #[expect(missing_docs, reason = "the PRM's own names say it all")]
 pub mod flag {
@@ -146,6 +155,40 @@ impl RemoteAddress {
         let mut bytes = [0; OCTOWORD_BYTES];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());
         bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes
+    }
+}
+
+/// The metadata segment of [`opcode::MMO`] (rdma-core `providers/mlx5/wqe.h`, `struct
+/// mlx5_mmo_metadata_seg`). The source and the destination follow, one [`Data`] segment each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MmoMetadata {
+    /// Parameters of the operation; zero for a copy.
+    pub control: u32,
+    /// Local key of the opaque buffer.
+    pub opaque_lkey: u32,
+    /// Address of the opaque buffer.
+    pub opaque_address: u64,
+}
+
+impl MmoMetadata {
+    /// Parses the segment.
+    #[must_use]
+    pub fn parse(bytes: &[u8; OCTOWORD_BYTES]) -> Self {
+        Self {
+            control: be32(&bytes[..4]),
+            opaque_lkey: be32(&bytes[4..8]),
+            opaque_address: be64(&bytes[8..]),
+        }
+    }
+
+    /// The segment on the wire.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; OCTOWORD_BYTES] {
+        let mut bytes = [0; OCTOWORD_BYTES];
+        bytes[..4].copy_from_slice(&self.control.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.opaque_lkey.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.opaque_address.to_be_bytes());
         bytes
     }
 }
@@ -341,6 +384,21 @@ mod tests {
         let inline = Data::Inline { length: 12 };
         assert_eq!(inline.to_bytes()[..4], [0x80, 0, 0, 12]);
         assert_eq!(Data::parse(&inline.to_bytes()), inline);
+    }
+
+    /// The fields in the order of rdma-core's `struct mlx5_mmo_metadata_seg`.
+    #[test]
+    fn mmo_metadata() {
+        let metadata = MmoMetadata {
+            control: 0x0102_0304,
+            opaque_lkey: 0x1234_5678,
+            opaque_address: 0x7f00_dead_b000,
+        };
+        let bytes = [
+            1, 2, 3, 4, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x7f, 0, 0xde, 0xad, 0xb0, 0,
+        ];
+        assert_eq!(metadata.to_bytes(), bytes);
+        assert_eq!(MmoMetadata::parse(&bytes), metadata);
     }
 
     /// `struct mlx5_wqe_av` of `mlx5dv.h`: key, dqp_dct, stat_rate_sl, fl_mlid, rlid, ...

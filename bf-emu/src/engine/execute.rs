@@ -7,6 +7,7 @@ use super::access::Need;
 use super::atomic;
 use super::datagram::datagram;
 use super::list::List;
+use super::memcpy;
 use super::message::{Message, read, send, write};
 use super::outcome::{Fault, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome, WINDOW_BIND};
 use super::peer::Poster;
@@ -90,6 +91,10 @@ pub(super) fn execute(
                 ..Outcome::of(u32::from(atomic.bytes))
             };
             (outcome, Work::Atomic)
+        }
+        Operation::Memcpy { metadata } => {
+            let outcome = memcpy::execute(locked, poster, &metadata, data)?;
+            (outcome, Work::DmaMemcpy)
         }
     };
     locked.fabric().counters(poster.function).work(counted);

@@ -129,6 +129,7 @@ fn request(bytes: &[u8], service: u8) -> Option<Request> {
         Operation::Write { .. } => Request::RdmaWrite,
         Operation::Read { .. } => Request::RdmaRead,
         Operation::Atomic { .. } => Request::Atomic,
+        Operation::Memcpy { .. } => Request::DmaMemcpy,
         Operation::Umr { ctrl, context, .. } => {
             if ctrl.mkey_mask & mask::FREE != 0 && context.free {
                 Request::UmrInvalidate

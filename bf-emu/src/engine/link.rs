@@ -61,7 +61,7 @@ pub(super) fn arrives_at(
 }
 
 /// Source port, destination port and length of a request's data. None for a request without data
-/// for another queue pair (NOP, UMR), and for a request that will be refused.
+/// for another queue pair (NOP, UMR, memcpy), and for a request that will be refused.
 fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(Place, Place, u64)> {
     let work = work::parse(bytes, qp.service).ok()?;
     let here = Place {
@@ -82,7 +82,7 @@ fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(Place
     let data = bytes.get(work.data_at..work.end)?;
     let mut list = List::new(side, Need::LocalRead);
     match work.operation {
-        Operation::Nop | Operation::Umr { .. } => None,
+        Operation::Nop | Operation::Umr { .. } | Operation::Memcpy { .. } => None,
         Operation::Send { .. } | Operation::Write { .. } => {
             list.gather(data).ok()?;
             Some((here, there, list.length()))

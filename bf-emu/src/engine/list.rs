@@ -211,7 +211,7 @@ impl List {
     }
 
     /// Checks that the first `total` bytes are accessible. Moves no data.
-    fn check(&self, locked: &Locked<'_>, total: u64) -> Result<(), Denied> {
+    pub(super) fn check(&self, locked: &Locked<'_>, total: u64) -> Result<(), Denied> {
         let mut position = 0;
         while position < total {
             let piece = self.piece(locked, position)?.ok_or(Denied::Bounds)?;

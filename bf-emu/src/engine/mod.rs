@@ -24,6 +24,7 @@ mod fault;
 mod header;
 mod link;
 mod list;
+pub(crate) mod memcpy;
 pub(crate) mod message;
 pub(crate) mod moderation;
 mod outcome;

@@ -5,6 +5,7 @@ mod crash;
 mod dynamic;
 mod faults;
 mod loopback;
+mod memcpy;
 mod scatter;
 mod umr;
 

@@ -3,7 +3,9 @@
 
 use mlx5_prm::mkey::{KLM_BYTES, Klm};
 use mlx5_prm::umr::{self, UmrContext, UmrCtrl};
-use mlx5_prm::wqe::{AddressVector, Ctrl, OCTOWORD_BYTES, RemoteAddress, WQEBB_BYTES, opcode};
+use mlx5_prm::wqe::{
+    AddressVector, Ctrl, MmoMetadata, OCTOWORD_BYTES, RemoteAddress, WQEBB_BYTES, mmo, opcode,
+};
 use mlx5_prm::{qp::service, wqe::DS_MAX};
 
 /// Largest entry in bytes.
@@ -49,6 +51,11 @@ pub(crate) enum Operation {
         ctrl: UmrCtrl,
         /// Context segment of the UMR.
         context: UmrContext,
+    },
+    /// Copy between two ranges of the poster's own keys. The source and the destination follow.
+    Memcpy {
+        /// The buffer for details.
+        metadata: MmoMetadata,
     },
 }
 
@@ -133,11 +140,11 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
     }
     reader.bytes = bytes.get(..end).ok_or(WorkError::Short)?;
     let address = match queue {
-        service::UD | service::DCI if ctrl.opcode != opcode::NOP => Some(reader.address_vector()?),
+        service::UD | service::DCI if !is_local(&ctrl) => Some(reader.address_vector()?),
         _ => None,
     };
     let xrc_srq = match queue {
-        service::XRC if ctrl.opcode != opcode::NOP => Some(reader.xrc_srq()?),
+        service::XRC if !is_local(&ctrl) => Some(reader.xrc_srq()?),
         _ => None,
     };
     let operation = operation(&mut reader, &ctrl, queue)?;
@@ -149,6 +156,11 @@ pub(crate) fn parse(bytes: &[u8], queue: u8) -> Result<Work, WorkError> {
         data_at: reader.at,
         end,
     })
+}
+
+/// True if an entry has no destination on any queue.
+fn is_local(ctrl: &Ctrl) -> bool {
+    matches!(ctrl.opcode, opcode::NOP | opcode::MMO)
 }
 
 /// The operation of an entry, by its opcode and the service of its queue. Reads the segments before
@@ -212,6 +224,12 @@ fn operation(reader: &mut Reader<'_>, ctrl: &Ctrl, queue: u8) -> Result<Operatio
             ctrl: UmrCtrl::parse(reader.take()?),
             context: UmrContext::parse(reader.take::<{ umr::CONTEXT_BYTES }>()?),
         },
+        // `mlx5dv_wr_memcpy` is for RC and DCI (rdma-core `providers/mlx5/mlx5.h`, `dma_mmo_sq`).
+        opcode::MMO if ctrl.opmod == mmo::DMA && matches!(queue, service::RC | service::DCI) => {
+            Operation::Memcpy {
+                metadata: MmoMetadata::parse(reader.take()?),
+            }
+        }
         _ => return Err(WorkError::Opcode),
     })
 }
@@ -398,6 +416,33 @@ mod tests {
             service::RC,
             Ok((atomic, 48)),
         );
+    }
+
+    #[test]
+    fn copies_have_no_destination_and_one_variant() {
+        let metadata = MmoMetadata {
+            opaque_lkey: 0x600fb,
+            opaque_address: 0x1000,
+            ..MmoMetadata::default()
+        };
+        let copy = |opmod: u8, segments: &[&[u8]]| {
+            let mut bytes = entry(opcode::MMO, segments);
+            bytes[0] = opmod;
+            bytes
+        };
+        let whole = copy(mmo::DMA, &[&metadata.to_bytes(), &[0; 32]]);
+        let expect = Operation::Memcpy { metadata };
+        check(&whole, service::RC, Ok((expect, 32)));
+        check(&whole, service::DCI, Ok((expect, 32)));
+        for queue in [service::UC, service::UD, service::XRC] {
+            check(&whole, queue, Err(WorkError::Opcode));
+        }
+        // SHA, compression, decompression and the other variants.
+        for opmod in [0, 2, 3, 4, 6, 7] {
+            let other = copy(opmod, &[&metadata.to_bytes(), &[0; 32]]);
+            check(&other, service::RC, Err(WorkError::Opcode));
+        }
+        check(&copy(mmo::DMA, &[]), service::RC, Err(WorkError::Short));
     }
 
     #[test]

@@ -56,6 +56,7 @@ countable! {
         Atomic = "atomic",
         UmrBind = "umr_bind",
         UmrInvalidate = "umr_invalidate",
+        DmaMemcpy = "dma_memcpy",
         Receive = "receive",
         Flushed = "flushed",
     }

@@ -70,6 +70,7 @@ countable! {
         RdmaWrite = "rdma_write",
         RdmaRead = "rdma_read",
         Atomic = "atomic",
+        DmaMemcpy = "dma_memcpy",
         UmrBind = "umr_bind",
         UmrInvalidate = "umr_invalidate",
         Umr = "umr",

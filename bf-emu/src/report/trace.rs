@@ -200,6 +200,7 @@ fn request_name(code: u8) -> &'static str {
         opcode::ATOMIC_CS => "atomic_cs",
         opcode::ATOMIC_FA => "atomic_fa",
         opcode::UMR => "umr",
+        opcode::MMO => "mmo",
         _ => "other",
     }
 }

@@ -6,6 +6,7 @@ use mlx5_prm::{Field, cmd};
 use super::mailbox::{BAD_PARAM, Output, Result, get16};
 use crate::commands::call::Call;
 use crate::engine::access::DEPTH_MAX;
+use crate::engine::memcpy::LENGTH_MAX;
 use crate::fabric::counters::Command;
 use crate::fabric::klm;
 
@@ -74,8 +75,12 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 51] = [
+const GENERAL: [(Field, u64); 53] = [
     (general::HCA_CAP_2, 1),
+    // Send queues of RC and DCI copy memory without a command (BlueField-2). Not DMA_MMO_QP, where
+    // a queue pair must enable it: UCX's GGA transport needs that bit and more of the device.
+    (general::DMA_MMO_SQ, 1),
+    (general::LOG_DMA_MMO_MAX_SIZE, LENGTH_MAX.ilog2() as u64),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),
     (general::LOG_MAX_QP, 14),
