@@ -16,7 +16,7 @@ use crate::error::AliasError;
 use crate::expiry::Expiry;
 use crate::flight::Flight;
 use crate::gate::Gate;
-use crate::keeper::{Keeper, Round};
+use crate::keeper::{Keeper, LOOKS_PER_AGE, ROUND_MAX, Round};
 use crate::key::{Lkey, OwnerUuid, RemoteKey};
 use crate::parallel::parallel;
 use crate::policy::AliasPolicy;
@@ -25,7 +25,6 @@ use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
 };
 use crate::unpinned::{Note, Unpinned};
-use crate::upkeep::{LOOKS_PER_AGE, ROUND_MAX};
 
 /// Number of shards of the map. A miss or an eviction holds the write lock of one shard during a
 /// table insert. With sixteen shards a lookup rarely meets it.

@@ -10,6 +10,7 @@ use crate::error::{DeviceError, PoolError};
 use crate::event::{Observer, PoolEvent};
 use crate::free_list::FreeList;
 use crate::gate::{Gate, Inside};
+use crate::idle_watch::IdleWatch;
 use crate::keeper::Keeper;
 use crate::key::{Gvmi, VirtAddr};
 use crate::latency::Latencies;
@@ -18,7 +19,6 @@ use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Queue, lock};
 use crate::tags::Tags;
-use crate::upkeep::Watch;
 use crate::waiters::{Waiters, Wake};
 
 /// Time for which a full device keeps the pool at its lowered cap. It is long enough that a retry
@@ -53,7 +53,7 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) latencies: Latencies,
     pub(crate) observer: Option<Observer>,
     pub(crate) keeper: Keeper,
-    pub(crate) watch: Watch,
+    pub(crate) idle_watch: IdleWatch,
 }
 
 /// Slots without a key.
@@ -148,7 +148,7 @@ impl<D: MkeyDevice> Core<D> {
             latencies: Latencies::new(),
             observer,
             keeper: Keeper::new(),
-            watch: Watch::default(),
+            idle_watch: IdleWatch::default(),
             device,
             policy,
         })

@@ -158,7 +158,7 @@ pub enum PoolError {
     Forked,
     /// The policy contains an invalid value.
     #[error("policy: {0}")]
-    Policy(#[from] crate::policy::PolicyError),
+    Policy(#[from] PolicyError),
 }
 
 impl PoolError {
@@ -224,5 +224,23 @@ pub enum AliasError {
     Forked,
     /// The policy contains an invalid value.
     #[error("policy: {0}")]
-    Policy(#[from] crate::policy::PolicyError),
+    Policy(#[from] PolicyError),
+}
+
+/// A policy with an invalid value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A value is out of range.
+    #[error("{name} is {value}, allowed are {min} to {max}")]
+    OutOfRange {
+        /// Field of the policy.
+        name: &'static str,
+        /// Value of the field.
+        value: u64,
+        /// Smallest allowed value.
+        min: u64,
+        /// Largest allowed value.
+        max: u64,
+    },
 }

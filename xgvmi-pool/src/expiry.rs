@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::upkeep::LOOKS_PER_AGE;
+use crate::keeper::LOOKS_PER_AGE;
 
 /// Records of the number of the last use, over one ttl and a little more.
 #[derive(Debug)]

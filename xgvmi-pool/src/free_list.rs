@@ -18,11 +18,9 @@ use crossbeam_utils::CachePadded;
 use crate::affinity::IdleKeys;
 use crate::key::VirtAddr;
 use crate::local_cache::{Chunk, LocalCache};
-use crate::policy::ReuseOrder;
+use crate::policy::{CACHE_KEYS_MAX, ReuseOrder};
 use crate::slots::SlotId;
 use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, thread_number, yield_now};
-
-pub(crate) use crate::local_cache::CACHE_KEYS_MAX;
 
 /// Maximum number of caches. With more threads, several share a cache.
 const CACHES_MAX: usize = 64;

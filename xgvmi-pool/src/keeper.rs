@@ -12,6 +12,13 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// Maximum time that stopping waits for the thread, which may be in a device command.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
+/// Maximum number of keys that one round creates or destroys. With hundreds of microseconds per
+/// key, a round takes some tens of milliseconds.
+pub(crate) const ROUND_MAX: u32 = 64;
+
+/// Number of keeper rounds per policy age.
+pub(crate) const LOOKS_PER_AGE: u32 = 4;
+
 /// Control of the thread, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {

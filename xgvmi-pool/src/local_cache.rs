@@ -4,12 +4,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::policy::ReuseOrder;
+use crate::policy::{CACHE_KEYS_MAX, ReuseOrder};
 use crate::slots::SlotId;
 use crate::sync::{AtomicBool, Ordering};
-
-/// Maximum number of keys on one side of a cache.
-pub(crate) const CACHE_KEYS_MAX: u32 = 16;
 
 const KEYS_MAX: usize = CACHE_KEYS_MAX as usize;
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::device::MkeyLimits;
+use crate::error::PolicyError;
 use crate::key::{AccessKey, Tag};
 
 /// When the pool invalidates a released key.
@@ -192,24 +193,6 @@ impl Default for AliasPolicy {
     }
 }
 
-/// A policy with an invalid value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// A value is out of range.
-    #[error("{name} is {value}, allowed are {min} to {max}")]
-    OutOfRange {
-        /// Field of the policy.
-        name: &'static str,
-        /// Value of the field.
-        value: u64,
-        /// Smallest allowed value.
-        min: u64,
-        /// Largest allowed value.
-        max: u64,
-    },
-}
-
 /// Largest cap: the adapter's key table has 2^24 entries, and each slot of the pool takes memory.
 const MKEYS_CAP: u32 = 1 << 20;
 /// Largest bound of the alias map, for the same reason.
@@ -218,8 +201,8 @@ const ALIASES_CAP: u32 = 1 << 22;
 const THREADS_CAP: u32 = 64;
 /// Maximum number of KLM entries per key: the field of `mlx5dv_create_mkey` has 16 bits.
 const KLM_ENTRIES_CAP: u32 = 1 << 16;
-/// Maximum number of keys on one side of a cache.
-const CACHE_KEYS_CAP: u32 = crate::free_list::CACHE_KEYS_MAX;
+/// Maximum number of keys on one side of a local cache.
+pub(crate) const CACHE_KEYS_MAX: u32 = 16;
 /// Longest wait. A wait of a day is as good as unlimited, and a sum of times must not overflow.
 const WAIT_CAP: Duration = Duration::from_secs(24 * 3600);
 /// Longest batch: requests of two building blocks in the largest send queue.
@@ -234,7 +217,7 @@ impl PoolPolicy {
         within("mkeys_max", self.mkeys_max, 1, MKEYS_CAP)?;
         within("prefill", self.prefill, 0, self.mkeys_max)?;
         within("klm_entries", self.klm_entries, 1, KLM_ENTRIES_CAP)?;
-        within("cache_keys", self.cache_keys, 0, CACHE_KEYS_CAP)?;
+        within("cache_keys", self.cache_keys, 0, CACHE_KEYS_MAX)?;
         within("batch_ops", self.batch_ops, 1, BATCH_OPS_CAP)?;
         // A pool smaller than the default marks lowers the marks.
         self.high = self.high.min(self.mkeys_max);

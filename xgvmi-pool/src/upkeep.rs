@@ -1,32 +1,12 @@
 //! Upkeep of a pool: it creates keys before they are needed and destroys keys that were idle for
 //! long. It runs on a call, or in a thread of the pool.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use crate::core::Core;
 use crate::device::MkeyDevice;
-use crate::keeper::Round;
+use crate::keeper::{LOOKS_PER_AGE, ROUND_MAX, Round};
 use crate::slots::State;
-
-/// Maximum number of keys that one round creates or destroys. With hundreds of microseconds per
-/// key, a round takes some tens of milliseconds.
-pub(crate) const ROUND_MAX: u32 = 64;
-
-/// Number of keeper rounds per policy age.
-pub(crate) const LOOKS_PER_AGE: u32 = 4;
-
-/// Upkeep's record of idle keys.
-#[derive(Debug, Default)]
-pub(crate) struct Watch(Mutex<Seen>);
-
-#[derive(Debug, Default)]
-struct Seen {
-    /// Start of the present observation of idle keys.
-    since: Option<Instant>,
-    /// Idle keys still to destroy.
-    surplus: usize,
-}
 
 /// Result of a round of upkeep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +39,9 @@ impl<D: MkeyDevice> Core<D> {
                 }
             }
         }
-        let surplus = self.surplus();
+        let high = self.policy.high as usize;
+        let above_mark = || self.free_list.idle().saturating_sub(high);
+        let surplus = self.idle_watch.surplus(self.policy.age, above_mark);
         for _ in 0..surplus {
             let (Ok(_inside), Some(id)) = (self.enter(), self.free_list.retire()) else {
                 break;
@@ -71,24 +53,6 @@ impl<D: MkeyDevice> Core<D> {
             }
         }
         done
-    }
-
-    /// Number of keys to destroy in this round: the keys above the high mark that were idle for the
-    /// policy's age.
-    fn surplus(&self) -> usize {
-        let mut seen = self.watch.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let since = *seen.since.get_or_insert(now);
-        if now.duration_since(since) >= self.policy.age {
-            seen.since = Some(now);
-            seen.surplus = self
-                .free_list
-                .idle()
-                .saturating_sub(self.policy.high as usize);
-        }
-        let surplus = seen.surplus.min(ROUND_MAX as usize);
-        seen.surplus -= surplus;
-        surplus
     }
 
     /// Starts the keeper thread. False if the system starts no thread. The caller must then run

@@ -15,6 +15,7 @@ mod fork;
 mod form;
 mod function;
 mod gid;
+mod identity;
 mod mkey;
 mod mmio;
 mod progress;

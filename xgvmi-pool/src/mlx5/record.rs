@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use super::form::Form;
-use super::proofs::Identity;
+use super::identity::Identity;
 
 /// Incremented when the bytes of a form or the steps of its proof change.
 const VERSION: u32 = 1;
