@@ -131,6 +131,64 @@ const CRATES: &[Crate] = &[
             ),
         ],
     },
+    Crate {
+        root: "xgvmi-pool/src",
+        name: "xgvmi_pool",
+        layers: &[
+            ("values", &["key", "error", "region", "span", "secret"]),
+            ("threads", &["sync", "gate", "flight", "keeper", "parallel"]),
+            ("interface", &["device", "policy", "event"]),
+            ("devices", &["mlx5", "sim"]),
+            (
+                "parts",
+                &[
+                    "affinity",
+                    "expiry",
+                    "free_list",
+                    "idle_watch",
+                    "latency",
+                    "local_cache",
+                    "replay",
+                    "slots",
+                    "stats",
+                    "tags",
+                    "unpinned",
+                    "waiters",
+                ],
+            ),
+            (
+                "pool and alias map",
+                &[
+                    "alias", "announce", "binding", "core", "export", "pool", "upkeep",
+                ],
+            ),
+            ("hooks", &["hooks"]),
+            ("models for loom", &["models"]),
+        ],
+    },
+    Crate {
+        root: "uct-plugin/src",
+        name: "uct_ib_mlx5_xgvmi",
+        layers: &[
+            ("UCX's interface", &["abi", "module", "ucs_config"]),
+            ("process", &["log", "panic", "allocator"]),
+            ("options", &["key_file", "config"]),
+            (
+                "UCX in this process",
+                &["original", "check", "chunks", "ucp"],
+            ),
+            (
+                "records",
+                &["memh", "registrations", "numbers", "counter_file"],
+            ),
+            ("memory domains", &["md", "domains", "vfs", "serve"]),
+            ("operations", &["export", "import", "release", "announce"]),
+            (
+                "entry points",
+                &["key_provider", "entry_point", "operations", "api"],
+            ),
+        ],
+    },
 ];
 
 /// Checks each crate of the table.

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 /// `ucs_status_t`, a packed enumeration of one byte (`src/ucs/type/status.h:45`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct UcsStatus(pub(crate) i8);
+pub(crate) struct UcsStatus(pub(crate) i8);
 
 impl UcsStatus {
     /// `UCS_OK`.
@@ -101,6 +101,9 @@ pub(crate) mod slot {
         name: c"uct_ib_mlx5_devx_mem_attach",
     };
 
+    /// Addresses of functions, in the order of [`ALL`].
+    pub(crate) type Functions = [*mut std::ffi::c_void; 6];
+
     /// All operations, in the order of [`crate::original::Originals`].
     pub(crate) const ALL: [Slot; 6] = [
         MD_CLOSE, MD_QUERY, MEM_REG, MEM_DEREG, MKEY_PACK, MEM_ATTACH,
@@ -182,7 +185,7 @@ pub(crate) const INVALID_MKEY: u32 = u32::MAX;
 /// `uct_md_mkey_pack_params_t` (`src/uct/api/v2/uct_v2.h:527`).
 #[derive(Debug)]
 #[repr(C)]
-pub struct MkeyPackParams {
+pub(crate) struct MkeyPackParams {
     pub(crate) field_mask: u64,
     pub(crate) flags: u32,
 }
@@ -226,7 +229,7 @@ impl MkeyPackParams {
 /// never sets its bit in `field_mask`.
 #[derive(Debug)]
 #[repr(C)]
-pub struct MemAttachParams {
+pub(crate) struct MemAttachParams {
     pub(crate) field_mask: u64,
     pub(crate) flags: u64,
     pub(crate) mkey_size: usize,
@@ -240,7 +243,7 @@ impl MemAttachParams {
 /// `uct_md_mem_dereg_params_t` (`src/uct/api/v2/uct_v2.h:500`).
 #[derive(Debug)]
 #[repr(C)]
-pub struct MemDeregParams {
+pub(crate) struct MemDeregParams {
     pub(crate) field_mask: u64,
     pub(crate) flags: u32,
     pub(crate) memh: MemHandle,

@@ -29,7 +29,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use xgvmi_pool::{AnnounceError, Announcement, News, OwnerUuid, RemoteKey, ReplayFilter, Seal};
 
 use crate::check::{Adapter, KeyForm};
-use crate::{config, log, md};
+use crate::{config, domains, log};
 
 const MAGIC: &[u8; 8] = b"XGVMIALL";
 const VERSION: u16 = 1;
@@ -37,7 +37,7 @@ const HEAD_BYTES: usize = 16;
 const PART_BYTES: usize = Adapter::BYTES + 8;
 
 /// Maximum number of memory domains in one message: the number that a process serves.
-const PARTS_MAX: usize = md::MDS_MAX;
+const PARTS_MAX: usize = domains::MDS_MAX;
 
 /// Minimum number of keys in an announced pool, unless `UCX_XGVMI_POOL_INIT` is larger. With fewer
 /// keys the first exports would use unannounced keys. One chain of requests binds this number.
@@ -86,7 +86,7 @@ struct Part {
 pub(crate) fn announce() -> Result<Vec<u8>, AnnounceFailure> {
     let options = config::get();
     let mut parts = Vec::new();
-    md::each(|md| {
+    domains::each(|md| {
         if let Some(announcement) = md.announcement(options.pool_init().max(KEYS_MIN)) {
             parts.push(Part {
                 adapter: md.adapter(),
@@ -108,7 +108,7 @@ pub(crate) fn accept(message: &[u8]) -> Result<usize, AnnounceFailure> {
     let mut parts = read(message, config::get().seal())?;
     parts.retain(|part| is_news(part.announcement.owner, part.announcement.sequence));
     let (mut ready, mut served) = (0, 0);
-    md::each(|md| {
+    domains::each(|md| {
         served += 1;
         for part in parts.iter().filter(|part| part.adapter == md.adapter()) {
             let keys = keys_as_imported(part, md.key_form());

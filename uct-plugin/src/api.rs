@@ -7,7 +7,7 @@ use std::ptr;
 use crate::announce::{self, AnnounceFailure};
 use crate::numbers::Numbers;
 use crate::panic::guard;
-use crate::{log, md};
+use crate::{domains, log};
 
 /// Maximum length of a message. Longer ones (256 memory domains with a million scattered keys each)
 /// indicate a mistake.
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn xgvmi_stats(out: *mut c_void, size: usize) -> c_
     if out.is_null() {
         return -libc::EINVAL;
     }
-    let Some(numbers) = guard("xgvmi_stats", md::numbers) else {
+    let Some(numbers) = guard("xgvmi_stats", domains::numbers) else {
         return -libc::EIO;
     };
     let known = size.min(size_of::<Numbers>());

@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use xgvmi_pool::Lkey;
 
 use crate::abi::{INVALID_MKEY, MdHandle, MdHead, MdOpsEntry, MemhHead, md_attr, slot};
-use crate::original::{Module, Originals};
+use crate::module::Module;
+use crate::original::Originals;
 
 /// Reason why the library is inactive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use xgvmi_pool::mlx5::{FormFailure, Mlx5Options, Post, Prove};
 use xgvmi_pool::{AccessKey, AliasPolicy, Invalidate, OnFull, PoolPolicy, ReuseOrder, Seal};
 
 use crate::log;
-use crate::original::Module;
+use crate::module::Module;
 use crate::ucs_config::{self, Listing, Symbols};
 use table::{OPTIONS, Raw};
 

@@ -8,10 +8,11 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::abi::slot;
+use crate::abi::slot::{self, Functions};
 use crate::check::{self, Refusal, Table};
 use crate::key_provider::{self, Registration};
-use crate::original::{self, Module, Originals};
+use crate::module::{self, Module};
+use crate::original::{self, Originals};
 use crate::{config, log, panic};
 
 /// Prefix of the file name of UCX's mlx5 module in all known packagings.
@@ -23,14 +24,22 @@ const OWN_FILE: &[u8] = b"libuct_ib_mlx5_xgvmi.so";
 /// Maximum number of UCX copies that the constructor handles. Known processes have at most a few.
 const MODULES_MAX: usize = 8;
 
-/// True if the address is one of this library's replacement functions.
-pub(crate) fn is_ours(address: *mut c_void) -> bool {
-    crate::entries().contains(&address)
+/// Redirects UCX's calls to this library, if they are not redirected yet and all checks pass.
+/// Returns whether they are redirected; `None` if the module's functions are those of this library
+/// itself, which would lead to infinite recursion. `ours` are this library's functions.
+pub(crate) fn open(
+    module: &Module,
+    originals: &Originals,
+    path: &CStr,
+    ours: &Functions,
+) -> Option<bool> {
+    if originals.addresses().iter().any(|one| ours.contains(one)) {
+        return None;
+    }
+    Some(redirect(module, originals, path, ours))
 }
 
-/// Redirects UCX's calls to this library, if they are not redirected yet and all checks pass.
-/// Returns whether they are redirected.
-pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool {
+fn redirect(module: &Module, originals: &Originals, path: &CStr, ours: &Functions) -> bool {
     panic::silence();
     log::set_destination(module);
     let path = path.to_string_lossy();
@@ -39,7 +48,7 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
         log::debug!("disabled, {path} is unchanged");
         return false;
     }
-    match check::table(module, originals, &crate::entries()) {
+    match check::table(module, originals, ours) {
         Ok(Table::Ours) => {
             log::debug!("{path} calls this library by name");
             true
@@ -54,7 +63,7 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
                 false
             }
             Registration::Unknown => {
-                patch(ops);
+                patch(ops, ours);
                 log::debug!("{path} calls this library through its patched operations table");
                 true
             }
@@ -73,28 +82,34 @@ pub(crate) fn open(module: &Module, originals: &Originals, path: &CStr) -> bool 
 /// True if the address is in another file that contains this library, for example if one file is
 /// preloaded and another one is in UCX's plugin directory.
 fn is_other_copy(address: usize) -> bool {
-    original::file_of(std::ptr::without_provenance(address))
+    module::file_of(std::ptr::without_provenance(address))
         .is_some_and(|(_base, path)| file_name(&path).starts_with(OWN_FILE))
 }
 
 /// Writes this library's functions into the table. Each store is atomic. A concurrent call uses
 /// either function, and both are correct: the new function passes on objects that the old one
 /// created.
-fn patch(ops: *mut *mut c_void) {
-    for (slot, entry) in slot::ALL.iter().zip(crate::entries()) {
+fn patch(ops: *mut *mut c_void, ours: &Functions) {
+    for (slot, entry) in slot::ALL.iter().zip(ours) {
         // SAFETY: `check::table` has read the same slots of the same table and found them filled;
         // UCX keeps the table in writable memory.
         let slot = unsafe { AtomicPtr::from_ptr(ops.add(slot.index)) };
-        slot.store(entry, Ordering::Release);
+        slot.store(*entry, Ordering::Release);
     }
 }
 
-/// Runs when the library is loaded. Without UCX in the process it does nothing.
-pub(crate) fn look_around() {
+/// Runs when the library is loaded. Without UCX in the process it does nothing. `ours` are this
+/// library's functions.
+pub(crate) fn look_around(ours: &Functions) {
     config::announce();
     for path in loaded_modules() {
         // Known objects are already handled.
-        let _known = original::adopt(&path);
+        let _known = original::adopt(
+            &path,
+            |module: &Module, originals: &Originals, path: &CStr| {
+                open(module, originals, path, ours)
+            },
+        );
     }
 }
 

@@ -11,12 +11,12 @@ use crate::abi::{
 use crate::check::KeyForm;
 use crate::chunks::Wanted;
 use crate::counter_file::Event;
-use crate::md::{self, Md};
+use crate::md::Md;
 use crate::memh::IMPORTS;
 use crate::original::Object;
 use crate::registrations::{Exported, REGISTRATIONS, Registration};
 use crate::release::Back;
-use crate::{allocator, check, log, panic};
+use crate::{allocator, check, log, panic, serve};
 
 /// The data that an importer needs, as UCX packs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(crate) unsafe fn pack(
                 owner: remote.owner,
             };
             // SAFETY: by the contract of this function.
-            let form = unsafe { md::get(object, md) }?.key_form();
+            let form = unsafe { serve::get(object, md) }?.key_form();
             // SAFETY: UCX passes a buffer of the size that `md_query` reported, which is the size
             // of the form.
             unsafe { key.write(form, buffer) };
@@ -111,7 +111,7 @@ unsafe fn export(
     buffer: *mut c_void,
 ) -> Option<UcsStatus> {
     // SAFETY: by the contract of this function.
-    let served = unsafe { md::get(object, md) }?;
+    let served = unsafe { serve::get(object, md) }?;
     let registration = REGISTRATIONS.find(memh)?;
     let bound = match registration.exported() {
         Exported::FromPool(bound) => bound,

@@ -6,28 +6,17 @@ use std::sync::Once;
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{AliasError, AliasRef, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
-use crate::abi::{MdHandle, MemAttachParams, MemHandle, MemhHead, UcsStatus, memh_flags};
+use crate::abi::{MdHandle, MemAttachParams, MemHandle, UcsStatus};
 use crate::check::KeyForm;
 use crate::counter_file::Event;
 
-use crate::md::{self, Md};
-use crate::memh::{IMPORTS, Import};
+use crate::md::Md;
+use crate::memh::{self, IMPORTS, Import};
 use crate::original::Object;
-use crate::{allocator, log, panic, ucp};
-
-/// Our own memory handle. UCX reads its head only. The spare part is as long as UCX's own structure
-/// in any version, so that any field that UCX may read exists and is zero.
-#[repr(C, align(16))]
-struct ImportedMemh {
-    head: MemhHead,
-    spare: [u8; SPARE_BYTES],
-}
+use crate::{allocator, log, panic, serve, ucp};
 
 /// The exporter of a key that does not name it.
 const UNKNOWN: OwnerUuid = OwnerUuid::UNKNOWN;
-
-/// `uct_ib_mlx5_devx_mem_t` without registrations has 104 bytes at most (1.18.1).
-const SPARE_BYTES: usize = 256 - size_of::<MemhHead>();
 
 /// Attaches to an exported key through the alias map. `None` if UCX's own operation must do it.
 ///
@@ -41,7 +30,7 @@ pub(crate) unsafe fn attach(
     memh_p: *mut MemHandle,
 ) -> Option<UcsStatus> {
     // SAFETY: by the contract of this function.
-    let served = unsafe { md::get(object, md) }?;
+    let served = unsafe { serve::get(object, md) }?;
     // SAFETY: by the contract of this function.
     let remote = unsafe { read_key(mkey_buffer, params) };
     let alias = match allocator::is_short() {
@@ -53,30 +42,19 @@ pub(crate) unsafe fn attach(
         return None;
     };
     panic::here("an alias is pinned");
-    let key = alias.lkey().raw();
-    let head = MemhHead {
-        lkey: key,
-        rkey: key,
-        flags: memh_flags::IMPORTED,
-    };
-    let memh = Box::into_raw(Box::new(ImportedMemh {
-        head,
-        spare: [0; SPARE_BYTES],
-    }));
+    let memh = memh::new(alias.lkey());
     let import = Import {
         md: md.addr(),
         alias,
         remote,
     };
-    // The address is exposed because the table stores only its number.
-    let _address = memh.expose_provenance();
-    match IMPORTS.insert(memh.cast(), import) {
+    match IMPORTS.insert(memh, import) {
         // The table has no older entry: the memory was free until now.
         Ok(before) => drop(before),
         Err(import) => {
             drop(import);
             // SAFETY: it was just allocated and is not shared.
-            unsafe { free(memh.cast()) };
+            unsafe { memh::free(memh) };
             served.count(Event::ImportLeft);
             return None;
         }
@@ -85,7 +63,7 @@ pub(crate) unsafe fn attach(
     served.expire_aliases();
     warn_of_copies();
     // SAFETY: UCX passes the target for the handle.
-    unsafe { memh_p.write(memh.cast()) };
+    unsafe { memh_p.write(memh) };
     Some(UcsStatus::OK)
 }
 
@@ -137,25 +115,6 @@ fn warn_of_copies() {
              memory there, or none; move at least 16 KiB at a time or use active messages"
         );
     });
-}
-
-/// True for a memory handle of our own.
-///
-/// # Safety
-/// `memh` must be a live memory handle.
-pub(crate) unsafe fn is_ours(memh: MemHandle) -> bool {
-    // SAFETY: every memory handle starts with these fields.
-    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
-    flags & memh_flags::IMPORTED != 0 && IMPORTS.with(memh, |_import| ()).is_some()
-}
-
-/// Frees a memory handle of our own.
-///
-/// # Safety
-/// It must come from [`attach`] and must not be used any more.
-pub(crate) unsafe fn free(memh: MemHandle) {
-    // SAFETY: by the contract, it came from Box::into_raw in `attach`.
-    drop(unsafe { Box::from_raw(memh.cast::<ImportedMemh>()) });
 }
 
 /// Reads an exported key in either form.

@@ -5,9 +5,10 @@
 use std::ffi::c_void;
 
 use crate::abi::{MdHandle, MemAttachParams, MemDeregParams, MemHandle, MkeyPackParams, UcsStatus};
-use crate::original::{self, Module, Object};
+use crate::module::Module;
+use crate::original::{self, Object};
 use crate::panic::guard;
-use crate::{export, import, log, md, release};
+use crate::{export, import, log, release, serve};
 
 /// `UCT_IB_MLX5_XGVMI_ABI_VERSION` of the patch.
 const ABI_VERSION: u32 = 1;
@@ -88,7 +89,7 @@ pub(crate) fn register(module: &Module) -> Registration {
 /// `md` must be an open memory domain of UCX's mlx5 module.
 unsafe fn served(md: MdHandle) -> Option<&'static Object> {
     // SAFETY: by the contract of this function.
-    let object = unsafe { original::of(md) };
+    let object = unsafe { original::known(md) };
     object.filter(|object| object.serves())
 }
 
@@ -101,19 +102,19 @@ unsafe extern "C" fn md_query(md: MdHandle, attr: *const c_void) {
     // SAFETY: UCX gives an open memory domain.
     if let Some(object) = unsafe { served(md) } {
         // SAFETY: the memory domain is of this object, and its attributes have just been filled.
-        let _looked = guard("md_query", || unsafe { md::opened(object, md, attr) });
+        let _looked = guard("md_query", || unsafe { serve::opened(object, md, attr) });
     }
 }
 
 unsafe extern "C" fn md_close(md: MdHandle) {
-    let _closed = guard("md_close", || md::closing(md));
+    let _closed = guard("md_close", || serve::closing(md));
 }
 
 unsafe extern "C" fn mem_reg(md: MdHandle, memh: MemHandle, address: *mut c_void, length: usize) {
     // SAFETY: UCX gives an open memory domain.
     if let Some(object) = unsafe { served(md) }
         // SAFETY: the memory domain is of this object.
-        && unsafe { md::is_served(object, md) }
+        && unsafe { serve::is_served(object, md) }
     {
         let _noted = guard("mem_reg", || {
             release::note(md, memh, address.addr(), length)

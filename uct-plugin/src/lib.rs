@@ -41,6 +41,7 @@ mod check;
 mod chunks;
 mod config;
 mod counter_file;
+mod domains;
 mod entry_point;
 mod export;
 mod import;
@@ -49,22 +50,18 @@ mod key_provider;
 mod log;
 mod md;
 mod memh;
+mod module;
 mod numbers;
+mod operations;
 mod original;
 mod panic;
 mod registrations;
 mod release;
+mod serve;
 mod ucp;
 mod ucs_config;
 mod vfs;
 
-use std::ffi::c_void;
-use std::sync::Once;
-
-use abi::{
-    MdHandle, MemAttachParams, MemDeregParams, MemHandle, MemhHead, MkeyPackParams, UcsStatus,
-    memh_flags,
-};
 use panic::guard;
 
 /// Runs when the library is loaded: as a preload, as a plugin of UCX or by `dlopen`.
@@ -75,7 +72,9 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     #[cfg(debug_assertions)]
     allocator::injected::arm();
-    let _done = guard("the constructor", entry_point::look_around);
+    let _done = guard("the constructor", || {
+        entry_point::look_around(&operations::entries());
+    });
 }
 
 /// Runs when the process ends.
@@ -85,211 +84,4 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 
 extern "C" fn destructor() {
     let _done = guard("the destructor", counter_file::remove);
-}
-
-/// The functions below, in the order of [`abi::slot::ALL`].
-fn entries() -> [*mut c_void; 6] {
-    [
-        uct_ib_mlx5_devx_md_close as *mut c_void,
-        uct_ib_mlx5_devx_md_query as *mut c_void,
-        uct_ib_mlx5_devx_mem_reg as *mut c_void,
-        uct_ib_mlx5_devx_mem_dereg as *mut c_void,
-        uct_ib_mlx5_devx_mkey_pack as *mut c_void,
-        uct_ib_mlx5_devx_mem_attach as *mut c_void,
-    ]
-}
-
-/// `uct_md_ops_t::mkey_pack` of UCX's mlx5.
-///
-/// # Safety
-/// The preconditions of UCX's operation.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
-    md: MdHandle,
-    memh: MemHandle,
-    address: *mut c_void,
-    length: usize,
-    params: *const MkeyPackParams,
-    mkey_buffer: *mut c_void,
-) -> UcsStatus {
-    // An ordinary rkey is the hot case. The library does not serve it and passes it on after a few
-    // loads.
-    // SAFETY: UCX passes parameters.
-    if !unsafe { MkeyPackParams::is_export(params) }
-        // SAFETY: UCX passes a live memory handle, which starts with these fields.
-        && unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0
-        // SAFETY: UCX passes an open memory domain.
-        && let Some(mkey_pack) = unsafe { original::mkey_pack_of_first_table(md) }
-    {
-        // SAFETY: the arguments are UCX's.
-        return unsafe { mkey_pack(md, memh, address, length, params, mkey_buffer) };
-    }
-    // SAFETY: the arguments are UCX's.
-    unsafe { pack(md, memh, address, length, params, mkey_buffer) }
-}
-
-/// The other cases of `mkey_pack`, with its arguments.
-#[inline(never)]
-unsafe extern "C" fn pack(
-    md: MdHandle,
-    memh: MemHandle,
-    address: *mut c_void,
-    length: usize,
-    params: *const MkeyPackParams,
-    mkey_buffer: *mut c_void,
-) -> UcsStatus {
-    // SAFETY: UCX passes an open memory domain.
-    let Some(object) = (unsafe { original::of(md) }) else {
-        return lost("mkey_pack");
-    };
-    // SAFETY: the arguments are those of the operation.
-    let pack = || unsafe { export::pack(object, md, memh, params, mkey_buffer) };
-    if object.serves()
-        && let Some(Some(status)) = guard("mkey_pack", pack)
-    {
-        return status;
-    }
-    // SAFETY: the arguments are UCX's.
-    unsafe { (object.originals().mkey_pack)(md, memh, address, length, params, mkey_buffer) }
-}
-
-/// `uct_md_ops_t::mem_attach` of UCX's mlx5.
-///
-/// # Safety
-/// The preconditions of UCX's operation.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_attach(
-    md: MdHandle,
-    mkey_buffer: *const c_void,
-    params: *mut MemAttachParams,
-    memh_p: *mut MemHandle,
-) -> UcsStatus {
-    // SAFETY: UCX passes an open memory domain.
-    let Some(object) = (unsafe { original::of(md) }) else {
-        return lost("mem_attach");
-    };
-    // SAFETY: the arguments are those of the operation.
-    let attach = || unsafe { import::attach(object, md, mkey_buffer, params, memh_p) };
-    if object.serves()
-        && let Some(Some(status)) = guard("mem_attach", attach)
-    {
-        return status;
-    }
-    // SAFETY: the arguments are UCX's.
-    unsafe { (object.originals().mem_attach)(md, mkey_buffer, params, memh_p) }
-}
-
-/// `uct_md_ops_t::mem_reg` of UCX's mlx5.
-///
-/// # Safety
-/// The preconditions of UCX's operation.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
-    md: MdHandle,
-    address: *mut c_void,
-    length: usize,
-    params: *const c_void,
-    memh_p: *mut MemHandle,
-) -> UcsStatus {
-    // SAFETY: UCX passes an open memory domain.
-    let Some(object) = (unsafe { original::of(md) }) else {
-        return lost("mem_reg");
-    };
-    // SAFETY: the arguments are UCX's.
-    let status = unsafe { (object.originals().mem_reg)(md, address, length, params, memh_p) };
-    // SAFETY: the memory domain is of this object.
-    if status.is_ok()
-        && object.serves()
-        && !allocator::is_short()
-        // SAFETY: as above; the memory domain is of this object.
-        && unsafe { md::is_served(object, md) }
-    {
-        // SAFETY: the operation succeeded, so it has written the handle.
-        let memh = unsafe { memh_p.read() };
-        let _noted = guard("mem_reg", || {
-            release::note(md, memh, address.addr(), length)
-        });
-    }
-    status
-}
-
-/// `uct_md_ops_t::mem_dereg` of UCX's mlx5.
-///
-/// # Safety
-/// The preconditions of UCX's operation.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
-    md: MdHandle,
-    params: *const MemDeregParams,
-) -> UcsStatus {
-    // SAFETY: UCX passes an open memory domain.
-    let Some(object) = (unsafe { original::of(md) }) else {
-        return lost("mem_dereg");
-    };
-    // SAFETY: UCX passes parameters.
-    let memh = unsafe { MemDeregParams::memh_of(params) };
-    if object.serves()
-        && let Some(memh) = memh
-    {
-        // SAFETY: the handle is live.
-        let is_ours = unsafe { import::is_ours(memh) };
-        // SAFETY: the parameters are those of the operation, and the handle is live.
-        let dereg = || unsafe { release::dereg(md, &*params, memh) };
-        match guard("mem_dereg", dereg) {
-            Some(Some(status)) => return status,
-            Some(None) => {}
-            // UCX did not create the handle and cannot free it. In the worst case it is leaked.
-            None if is_ours => return UcsStatus::OK,
-            None => {}
-        }
-    }
-    // SAFETY: the arguments are UCX's.
-    unsafe { (object.originals().mem_dereg)(md, params) }
-}
-
-/// `uct_md_ops_t::query` of UCX's mlx5.
-///
-/// # Safety
-/// The preconditions of UCX's operation.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uct_ib_mlx5_devx_md_query(
-    md: MdHandle,
-    md_attr: *mut c_void,
-) -> UcsStatus {
-    // SAFETY: UCX passes an open memory domain.
-    let Some(object) = (unsafe { original::of(md) }) else {
-        return lost("md_query");
-    };
-    // SAFETY: the arguments are UCX's.
-    let status = unsafe { (object.originals().md_query)(md, md_attr) };
-    if status.is_ok() && object.serves() {
-        // SAFETY: the memory domain is of this object, and its attributes have just been filled.
-        let _served = guard("md_query", || unsafe { md::opened(object, md, md_attr) });
-    }
-    status
-}
-
-/// `uct_md_ops_t::close` of UCX's mlx5.
-///
-/// # Safety
-/// The preconditions of UCX's operation.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn uct_ib_mlx5_devx_md_close(md: MdHandle) {
-    // SAFETY: UCX passes a memory domain.
-    let Some(object) = (unsafe { original::of(md) }) else {
-        lost("md_close");
-        return;
-    };
-    let _closed = guard("md_close", || md::closing(md));
-    // SAFETY: the arguments are UCX's.
-    unsafe { (object.originals().md_close)(md) };
-}
-
-/// The result if UCX's own function is missing and the call cannot be passed on. This cannot happen
-/// while UCX's module exports its operations.
-#[cold]
-fn lost(operation: &str) -> UcsStatus {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| log::error!("cannot find UCX's own uct_ib_mlx5_devx_{operation}"));
-    UcsStatus::ERR_UNSUPPORTED
 }

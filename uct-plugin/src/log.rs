@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::original::Module;
+use crate::module::Module;
 
 /// The used values of `ucs_log_level_t` (`src/ucs/config/types.h:16`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,7 @@
-//! The served memory domains, and the pool and alias map of each, opened at their first use.
+//! A served memory domain: its pool and alias map, opened at their first use, and its counters.
 
-use std::ffi::c_void;
-use std::fs::File;
-use std::io::Read as _;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::Instant;
 
 use xgvmi_pool::mlx5::{Form, Mlx5Device};
@@ -14,18 +10,11 @@ use xgvmi_pool::{
     PoolError, PoolEvent, PoolStats, RemoteKey,
 };
 
-use crate::abi::MdHandle;
-use crate::check::{self, Adapter, KeyForm, MdFacts};
+use crate::check::{Adapter, KeyForm, MdFacts};
 use crate::counter_file::{self, Event};
-use crate::memh::IMPORTS;
 use crate::numbers::Numbers;
 use crate::original::Object;
-use crate::registrations::REGISTRATIONS;
-use crate::{allocator, chunks, config, import, log, panic, ucp, vfs};
-
-/// Maximum number of memory domains. UCX opens one or two per device and context, which is enough
-/// for 16 devices and 8 contexts. UCX handles further ones itself.
-pub(crate) const MDS_MAX: usize = 256;
+use crate::{chunks, config, log};
 
 /// A served memory domain.
 #[derive(Debug)]
@@ -53,9 +42,31 @@ unsafe impl Send for Md {}
 unsafe impl Sync for Md {}
 
 impl Md {
+    /// A memory domain of the object, with nothing open.
+    pub(crate) fn new(object: &'static Object, facts: MdFacts, owner: OwnerUuid) -> Self {
+        Self {
+            object,
+            facts,
+            owner,
+            chunks: chunks::Place::default(),
+            device: OnceLock::new(),
+            host: OnceLock::new(),
+            opening: Mutex::new(()),
+            dpu: OnceLock::new(),
+            announced: AtomicU64::new(0),
+            looked: Mutex::new(None),
+            counts: counter_file::Counts::default(),
+        }
+    }
+
     /// A number that is unique among the existing memory domains.
-    fn identity(md: &Arc<Self>) -> usize {
+    pub(crate) fn identity(md: &Arc<Self>) -> usize {
         Arc::as_ptr(md).addr()
+    }
+
+    /// The copy of UCX that the memory domain belongs to.
+    pub(crate) fn object(&self) -> &'static Object {
+        self.object
     }
 
     /// Format of exported keys.
@@ -90,6 +101,11 @@ impl Md {
             Some(host) => host.as_ref(),
             None => self.open_host(),
         }
+    }
+
+    /// The pool, if it is open.
+    pub(crate) fn opened_host(&self) -> Option<&HostHooks<Mlx5Device>> {
+        self.host.get()?.as_ref()
     }
 
     #[cold]
@@ -175,7 +191,7 @@ impl Md {
     }
 
     /// Opens the pool and its work queue and verifies the device's binds before the first export.
-    fn get_ready(&self) {
+    pub(crate) fn get_ready(&self) {
         if self.host().is_some()
             && let Some(device) = self.device()
         {
@@ -234,7 +250,7 @@ impl Md {
     }
 
     /// Counts so far, and current values.
-    fn numbers(&self) -> Numbers {
+    pub(crate) fn numbers(&self) -> Numbers {
         let pool = self.host.get().and_then(Option::as_ref);
         let aliases = self.dpu.get().and_then(Option::as_ref);
         let pool: PoolStats = pool.map(HostHooks::stats).unwrap_or_default();
@@ -282,11 +298,8 @@ impl Md {
         );
     }
 
-    fn shut(&self) {
-        let numbers = self.numbers().of_closed();
-        let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-        *closed = closed.plus(numbers);
-        drop(closed);
+    /// Closes the pool, the alias map and the device.
+    pub(crate) fn shut(&self) {
         if let Some(Some(hooks)) = self.host.get() {
             log::debug!("pool: {:?}", hooks.stats());
             if !hooks.close() {
@@ -324,294 +337,4 @@ fn tell(event: &PoolEvent) {
         }
         other => log::info!("{other:?}"),
     }
-}
-
-/// A slot for a known memory domain, served or not.
-struct Place {
-    /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
-    /// under `CHANGES`, like the other fields.
-    address: AtomicUsize,
-    /// The content of `md`, for UCX's operations on the memory domain. Null if it is not served, or
-    /// if this process is a forked child of the process that opened it.
-    served: AtomicPtr<Md>,
-    /// Held by callers outside UCX's operations. Closing waits for them.
-    md: RwLock<Option<Arc<Md>>>,
-}
-
-/// Never used: neither this slot nor a later one has a memory domain.
-const NEVER_USED: usize = 0;
-/// Empty now.
-const EMPTY: usize = 1;
-
-static PLACES: [Place; MDS_MAX] = [const {
-    Place {
-        address: AtomicUsize::new(NEVER_USED),
-        served: AtomicPtr::new(null_mut()),
-        md: RwLock::new(None),
-    }
-}; MDS_MAX];
-
-/// True while all slots are in use, to avoid repeated checks of memory domains.
-static IS_FULL: AtomicBool = AtomicBool::new(false);
-
-/// Held while a memory domain is added or removed.
-static CHANGES: Mutex<()> = Mutex::new(());
-
-/// Counts of closed memory domains.
-static CLOSED: Mutex<Numbers> = Mutex::new(Numbers::NONE);
-
-/// Calls a function for each served memory domain. None of them can close meanwhile: UCX's call to
-/// close it waits.
-pub(crate) fn each(mut visit: impl FnMut(&Md)) {
-    if panic::is_broken() {
-        return;
-    }
-    for place in &PLACES {
-        if place.address.load(Ordering::Acquire) == NEVER_USED {
-            return;
-        }
-        let md = place.md.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(md) = md.as_ref() {
-            visit(md);
-        }
-    }
-}
-
-/// The counters of the memory domain with this identity. Never waits: returns `None` also while the
-/// domain is added or removed.
-pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
-    let used = |place: &&Place| place.address.load(Ordering::Acquire) != NEVER_USED;
-    PLACES.iter().take_while(used).find_map(|place| {
-        let md = place.md.try_read().ok()?;
-        let md = md.as_ref()?;
-        (Md::identity(md) == identity).then(|| Numbers {
-            exporters: ucp::exporters(),
-            ..md.numbers()
-        })
-    })
-}
-
-/// The counters of all memory domains, including closed ones.
-pub(crate) fn numbers() -> Numbers {
-    let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-    each(|md| numbers = numbers.plus(md.numbers()));
-    numbers.exporters = ucp::exporters();
-    numbers
-}
-
-/// True if the memory domain is served. Takes no lock for a known one.
-///
-/// # Safety
-/// `md` must be an open memory domain of the object.
-#[inline]
-pub(crate) unsafe fn is_served(object: &'static Object, md: MdHandle) -> bool {
-    match place_of(md.addr()) {
-        Some(place) => !place.served.load(Ordering::Relaxed).is_null(),
-        // SAFETY: by the contract of this function.
-        None => unsafe { look_at(object, md) },
-    }
-}
-
-/// The memory domain, if it is served and the library works.
-///
-/// # Safety
-/// `md` must be an open memory domain of the object. The caller drops the result before the end of
-/// the operation on it: UCX closes no memory domain while an operation on it runs.
-#[inline]
-pub(crate) unsafe fn get<'a>(object: &'static Object, md: MdHandle) -> Option<&'a Md> {
-    // SAFETY: by the contract of this function.
-    if panic::is_broken() || !unsafe { is_served(object, md) } {
-        return None;
-    }
-    // SAFETY: by the contract of this function.
-    unsafe { known(md) }
-}
-
-/// The memory domain, if it is known and served. After an internal error its objects are still
-/// released.
-///
-/// # Safety
-/// See [`get`].
-#[inline]
-pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
-    let served = place_of(md.addr())?.served.load(Ordering::Acquire);
-    // SAFETY: `opened` published it, and its slot keeps it until UCX closes the memory domain.
-    unsafe { served.as_ref() }
-}
-
-/// In a forked child UCX handles everything, because keys, aliases and counters belong to the
-/// parent.
-extern "C" fn in_child() {
-    for place in &PLACES {
-        place.served.store(null_mut(), Ordering::Relaxed);
-    }
-}
-
-#[inline]
-fn place_of(address: usize) -> Option<&'static Place> {
-    for place in &PLACES {
-        match place.address.load(Ordering::Acquire) {
-            NEVER_USED => return None,
-            found if found == address => return Some(place),
-            _ => {}
-        }
-    }
-    None
-}
-
-/// Checks a memory domain that was opened before this library was loaded.
-///
-/// # Safety
-/// See [`is_served`].
-#[cold]
-unsafe fn look_at(object: &'static Object, md: MdHandle) -> bool {
-    if IS_FULL.load(Ordering::Relaxed) {
-        return false;
-    }
-    // Several times the size of the attributes in any version. All zero, like UCX's own arguments,
-    // except for the mask of the requested fields.
-    let mut attr = [0_u64; 512];
-    attr[0] = u64::MAX;
-    let attr = attr.as_mut_ptr().cast::<c_void>();
-    // SAFETY: by the contract of this function; the buffer is large enough for the attributes.
-    let status = unsafe { (object.originals().md_query)(md, attr) };
-    if status.is_ok() {
-        // SAFETY: by the contract of this function; the attributes have just been filled.
-        unsafe { opened(object, md, attr) };
-    }
-    // SAFETY: by the contract of this function.
-    unsafe { known(md) }.is_some()
-}
-
-/// Checks a memory domain that UCX has just opened, and serves it from now on if possible.
-///
-/// # Safety
-/// `md` must be an open memory domain of the object, and `attr` the attributes that its `md_query`
-/// has just filled.
-pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const c_void) {
-    // Without memory the check is repeated at the next registration.
-    if place_of(md.addr()).is_some() || allocator::is_short() {
-        return;
-    }
-    // SAFETY: by the contract of this function.
-    let facts = unsafe { check::md(md, attr) };
-    let new = match (facts, draw_owner()) {
-        (Ok(Some(facts)), Some(owner)) => Some(Arc::new(Md {
-            object,
-            facts,
-            owner,
-            chunks: chunks::Place::default(),
-            device: OnceLock::new(),
-            host: OnceLock::new(),
-            opening: Mutex::new(()),
-            dpu: OnceLock::new(),
-            announced: AtomicU64::new(0),
-            looked: Mutex::new(None),
-            counts: counter_file::Counts::default(),
-        })),
-        // A device that cannot export keys.
-        (Ok(None), _) => None,
-        (Ok(Some(_)), None) => {
-            log::warning!("memory domain not served: no random numbers");
-            None
-        }
-        (Err(refusal), _) => {
-            log::warning!("memory domain not served: {refusal}");
-            None
-        }
-    };
-    if new.is_some() {
-        ucp::look_at(object);
-    }
-    if let Some(new) = &new
-        && config::get().pool_init() > 0
-    {
-        new.get_ready();
-    }
-    let changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
-    if place_of(md.addr()).is_some() {
-        return;
-    }
-    let free = |place: &&Place| place.address.load(Ordering::Relaxed) <= EMPTY;
-    let Some(place) = PLACES.iter().find(free) else {
-        log::info!("memory domain not served: the limit of {MDS_MAX} is reached");
-        IS_FULL.store(true, Ordering::Relaxed);
-        return;
-    };
-    static CHILDREN: Once = Once::new();
-    CHILDREN.call_once(|| {
-        // SAFETY: the handler only stores to atomics. Without it, the pool and the map detect a
-        // child themselves.
-        let _registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    });
-    let identity = new.as_ref().map(Md::identity);
-    let served = new
-        .as_ref()
-        .map_or(null_mut(), |md| Arc::as_ptr(md).cast_mut());
-    place.served.store(served, Ordering::Release);
-    *place.md.write().unwrap_or_else(PoisonError::into_inner) = new;
-    place.address.store(md.addr(), Ordering::Release);
-    drop(changes);
-    if let Some(identity) = identity
-        && config::get().stats
-    {
-        // SAFETY: by the contract of this function. No lock is held here, because UCX holds one of
-        // its own while it reads counters.
-        unsafe { vfs::show(object, md, identity) };
-    }
-}
-
-/// Releases everything of a memory domain that UCX is about to close.
-pub(crate) fn closing(md: MdHandle) {
-    let taken = {
-        let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(place) = place_of(md.addr()) else {
-            return;
-        };
-        place.address.store(EMPTY, Ordering::Release);
-        place.served.store(null_mut(), Ordering::Relaxed);
-        IS_FULL.store(false, Ordering::Relaxed);
-        place
-            .md
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-    };
-    let address = md.addr();
-    let mut exports = 0_usize;
-    let host = taken.as_ref().and_then(|md| md.host.get()?.as_ref());
-    REGISTRATIONS.forget_all(address, |key| {
-        exports += 1;
-        // The pool destroys keys that cannot be invalidated.
-        let _lost = host.map(|host| host.unbind(key));
-    });
-    let mut imports = 0_usize;
-    IMPORTS.take(
-        |import| import.md == address,
-        |memh, import| {
-            imports += 1;
-            drop(import);
-            // SAFETY: `import` allocated the value in the table, and it is no longer in the table.
-            unsafe { import::free(std::ptr::with_exposed_provenance_mut(memh)) };
-        },
-    );
-    if exports + imports > 0 {
-        log::debug!("{exports} exports and {imports} imports were still in use");
-    }
-    if let Some(md) = taken {
-        vfs::remove(md.object, Md::identity(&md));
-        md.shut();
-    }
-}
-
-/// A number that is unique among exporters.
-fn draw_owner() -> Option<OwnerUuid> {
-    let mut bytes = [0_u8; 8];
-    File::open("/dev/urandom")
-        .ok()?
-        .read_exact(&mut bytes)
-        .ok()?;
-    let uuid = u64::from_ne_bytes(bytes);
-    // Zero means "unknown" on the wire.
-    Some(OwnerUuid::new(uuid.max(1)))
 }

@@ -7,9 +7,9 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{AliasRef, RemoteKey};
+use xgvmi_pool::{AliasRef, Lkey, RemoteKey};
 
-use crate::abi::MemHandle;
+use crate::abi::{MemHandle, MemhHead, memh_flags};
 
 /// Shards of a table. A lock is held for one table operation, so a few shards avoid contention.
 pub(crate) const SHARDS: usize = 16;
@@ -24,6 +24,17 @@ pub(crate) struct Import {
     /// The key that it is an alias of.
     pub(crate) remote: RemoteKey,
 }
+
+/// Our own memory handle. UCX reads its head only. The spare part is as long as UCX's own structure
+/// in any version, so that any field that UCX may read exists and is zero.
+#[repr(C, align(16))]
+struct ImportedMemh {
+    head: MemhHead,
+    spare: [u8; SPARE_BYTES],
+}
+
+/// `uct_ib_mlx5_devx_mem_t` without registrations has 104 bytes at most (1.18.1).
+const SPARE_BYTES: usize = 256 - size_of::<MemhHead>();
 
 /// Imported memory of all served memory domains.
 pub(crate) static IMPORTS: Table<Import> = Table::new();
@@ -107,6 +118,41 @@ impl<V> Table<V> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// True for a memory handle of our own.
+///
+/// # Safety
+/// `memh` must be a live memory handle.
+pub(crate) unsafe fn is_ours(memh: MemHandle) -> bool {
+    // SAFETY: every memory handle starts with these fields.
+    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
+    flags & memh_flags::IMPORTED != 0 && IMPORTS.with(memh, |_import| ()).is_some()
+}
+
+/// Allocates a memory handle of our own, for an imported key.
+pub(crate) fn new(lkey: Lkey) -> MemHandle {
+    let key = lkey.raw();
+    let memh = Box::into_raw(Box::new(ImportedMemh {
+        head: MemhHead {
+            lkey: key,
+            rkey: key,
+            flags: memh_flags::IMPORTED,
+        },
+        spare: [0; SPARE_BYTES],
+    }));
+    // The address is exposed because the table stores only its number.
+    let _address = memh.expose_provenance();
+    memh.cast()
+}
+
+/// Frees a memory handle of our own.
+///
+/// # Safety
+/// It must come from [`new`] and must not be used any more.
+pub(crate) unsafe fn free(memh: MemHandle) {
+    // SAFETY: by the contract, it came from Box::into_raw in `new`.
+    drop(unsafe { Box::from_raw(memh.cast::<ImportedMemh>()) });
 }
 
 /// The shard of an address. The tables use the highest and the lowest bits of the hash, so the

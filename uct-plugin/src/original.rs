@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xgvmi_pool::mlx5::Mlx5Lib;
 
 use crate::abi::{
-    MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemRegFn, MkeyPackFn, slot,
+    MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemHandle, MemRegFn,
+    MkeyPackFn, MkeyPackParams, UcsStatus, slot,
 };
-use crate::{entry_point, log};
+use crate::log;
+use crate::module::{Module, file_of};
 
 /// SONAME of UCX's mlx5 module, equal for all file names and versions.
 const MODULE_SONAME: &CStr = c"libuct_ib_mlx5.so.0";
@@ -68,7 +70,7 @@ impl Object {
             // The table keeps the libraries open through its own handle.
             let module = Module::loaded(&self.path)?;
             // SAFETY: the handle comes from dlopen, and nothing else keeps it.
-            match unsafe { Mlx5Lib::from_handle(module.handle.as_ptr()) } {
+            match unsafe { Mlx5Lib::from_handle(module.handle()) } {
                 Ok(lib) => Some(Arc::new(lib)),
                 Err(error) => {
                     log::warning!("everything is left to UCX: {error}");
@@ -82,7 +84,7 @@ impl Object {
 
 impl Originals {
     /// The functions' addresses, in the order of [`slot::ALL`].
-    pub(crate) fn addresses(&self) -> [*mut c_void; 6] {
+    pub(crate) fn addresses(&self) -> slot::Functions {
         [
             self.md_close as *mut c_void,
             self.md_query as *mut c_void,
@@ -91,33 +93,6 @@ impl Originals {
             self.mkey_pack as *mut c_void,
             self.mem_attach as *mut c_void,
         ]
-    }
-}
-
-/// A loaded shared object. It is never closed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Module {
-    handle: NonNull<c_void>,
-}
-
-// SAFETY: the handle is only passed to dlsym, which any thread may call.
-unsafe impl Send for Module {}
-// SAFETY: as above; nothing is ever written through the handle.
-unsafe impl Sync for Module {}
-
-impl Module {
-    /// The loaded object of that file or SONAME. Never loads anything.
-    pub(crate) fn loaded(name: &CStr) -> Option<Self> {
-        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        // SAFETY: the name ends in a zero byte; with RTLD_NOLOAD no code of the object runs.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
-        NonNull::new(handle).map(|handle| Self { handle })
-    }
-
-    /// Address of a symbol of the object or of its dependencies.
-    pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: the handle is open because it is never closed, and the name ends in a zero byte.
-        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
     }
 }
 
@@ -135,9 +110,21 @@ unsafe impl Sync for Table {}
 /// Marks an empty entry. No memory domain has its table at this address.
 static NO_TABLE: Table = Table {
     ops: std::ptr::without_provenance(1),
-    mkey_pack: crate::uct_ib_mlx5_devx_mkey_pack,
+    mkey_pack: no_mkey_pack,
     object: None,
 };
+
+/// Stands in the empty entry. Never called: no memory domain has that table.
+unsafe extern "C" fn no_mkey_pack(
+    _md: MdHandle,
+    _memh: MemHandle,
+    _address: *mut c_void,
+    _length: usize,
+    _params: *const MkeyPackParams,
+    _mkey_buffer: *mut c_void,
+) -> UcsStatus {
+    UcsStatus::ERR_UNSUPPORTED
+}
 
 /// The known tables, filled from the front. Entries are never removed.
 static TABLES: [AtomicPtr<Table>; TABLES_MAX] =
@@ -146,12 +133,19 @@ static TABLES: [AtomicPtr<Table>; TABLES_MAX] =
 /// The known objects. Locked while a new one is checked, so that each is checked once.
 static OBJECTS: Mutex<Vec<&'static Object>> = Mutex::new(Vec::new());
 
-/// The copy of UCX that the memory domain belongs to. `None` if its functions cannot be found.
+/// Decides whether this library serves a copy of UCX, and redirects the calls of that copy if so.
+/// `None` if the copy's own functions are not UCX's: it is not used then.
+pub(crate) trait Open: Fn(&Module, &Originals, &CStr) -> Option<bool> {}
+
+impl<F: Fn(&Module, &Originals, &CStr) -> Option<bool>> Open for F {}
+
+/// The copy of UCX that the memory domain belongs to. A new copy is decided on with `open`. `None`
+/// if its functions cannot be found.
 ///
 /// # Safety
 /// `md` must be a memory domain of UCX's mlx5 module.
 #[inline]
-pub(crate) unsafe fn of(md: MdHandle) -> Option<&'static Object> {
+pub(crate) unsafe fn of(md: MdHandle, open: impl Open) -> Option<&'static Object> {
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
     // SAFETY: entries point to tables that are never freed and do not change.
@@ -159,23 +153,36 @@ pub(crate) unsafe fn of(md: MdHandle) -> Option<&'static Object> {
     if first.ops == ops {
         return first.object;
     }
-    search(ops)
+    search(ops).or_else(|| look_up(ops, open))
 }
 
-/// Like [`of`], for all tables.
+/// Like [`of`], for a copy that was decided on before.
+///
+/// # Safety
+/// As [`of`].
+pub(crate) unsafe fn known(md: MdHandle) -> Option<&'static Object> {
+    // SAFETY: the first word of every memory domain is its operations table.
+    let ops = unsafe { (*md.cast::<MdHead>()).ops };
+    search(ops).or_else(|| {
+        let (base, _path) = file_of(ops)?;
+        let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let object = objects.iter().copied().find(|object| object.base == base)?;
+        remember(ops, object);
+        Some(object)
+    })
+}
+
+/// Searches the known tables.
 #[inline(never)]
 fn search(ops: *const c_void) -> Option<&'static Object> {
     for entry in &TABLES {
         // SAFETY: entries point to tables that are never freed and do not change.
         let table = unsafe { &*entry.load(Ordering::Acquire) };
-        if table.ops == ops {
+        if table.ops == ops || table.object.is_none() {
             return table.object;
         }
-        if table.object.is_none() {
-            break;
-        }
     }
-    look_up(ops)
+    None
 }
 
 /// UCX's own `mkey_pack` for the memory domain, if its table is the first known one. With one UCX
@@ -193,20 +200,20 @@ pub(crate) unsafe fn mkey_pack_of_first_table(md: MdHandle) -> Option<MkeyPackFn
 }
 
 /// Checks a loaded copy of the module that is not known yet.
-pub(crate) fn adopt(path: &CStr) -> Option<&'static Object> {
+pub(crate) fn adopt(path: &CStr, open: impl Open) -> Option<&'static Object> {
     let module = Module::loaded(path)?;
     let close = module.symbol(slot::MD_CLOSE.name)?;
-    object_at(close.as_ptr())
+    object_at(close.as_ptr(), open)
 }
 
 #[cold]
-fn look_up(ops: *const c_void) -> Option<&'static Object> {
+fn look_up(ops: *const c_void, open: impl Open) -> Option<&'static Object> {
     // A memory domain that is closed before it was opened has no table yet. The module's name then
     // decides, which is correct unless there are two copies.
     let object = if ops.is_null() {
-        adopt(MODULE_SONAME)?
+        adopt(MODULE_SONAME, open)?
     } else {
-        object_at(ops)?
+        object_at(ops, open)?
     };
     if !ops.is_null() {
         remember(ops, object);
@@ -215,7 +222,7 @@ fn look_up(ops: *const c_void) -> Option<&'static Object> {
 }
 
 /// The object that contains the address.
-fn object_at(address: *const c_void) -> Option<&'static Object> {
+fn object_at(address: *const c_void, open: impl Open) -> Option<&'static Object> {
     let (base, path) = file_of(address)?;
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(object) = objects.iter().copied().find(|object| object.base == base) {
@@ -228,7 +235,7 @@ fn object_at(address: *const c_void) -> Option<&'static Object> {
         None => (Module::loaded(MODULE_SONAME)?, MODULE_SONAME.to_owned()),
     };
     let originals = originals_of(&module)?;
-    let serves = entry_point::open(&module, &originals, &path);
+    let serves = open(&module, &originals, &path)?;
     let object: &'static Object = Box::leak(Box::new(Object {
         base,
         path,
@@ -260,25 +267,8 @@ fn remember(ops: *const c_void, object: &'static Object) {
     drop(unsafe { Box::from_raw(table) });
 }
 
-/// Base address and path of the loaded file that contains the address.
-pub(crate) fn file_of(address: *const c_void) -> Option<(usize, CString)> {
-    // SAFETY: an all-zero Dl_info is a valid one, its pointers are null.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: dladdr takes any address and fills `info`, which outlives the call.
-    if unsafe { libc::dladdr(address, &raw mut info) } == 0 || info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: dladdr succeeded, so the name is a string of the loader, which outlives the object.
-    let path = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some((info.dli_fbase as usize, path.to_owned()))
-}
-
 fn originals_of(module: &Module) -> Option<Originals> {
-    let symbol = |slot: slot::Slot| {
-        let address = module.symbol(slot.name)?.as_ptr();
-        // A module without such a function would lead to infinite recursion.
-        (!entry_point::is_ours(address)).then_some(address)
-    };
+    let symbol = |slot: slot::Slot| Some(module.symbol(slot.name)?.as_ptr());
     let md_close = symbol(slot::MD_CLOSE)?;
     let md_query = symbol(slot::MD_QUERY)?;
     let mem_reg = symbol(slot::MEM_REG)?;

@@ -8,7 +8,7 @@ use crate::abi::{
 use crate::counter_file::Event;
 use crate::memh::IMPORTS;
 use crate::registrations::{Exported, REGISTRATIONS};
-use crate::{import, log, md, panic};
+use crate::{domains, log, memh, panic};
 
 /// Records memory that a domain has just registered.
 #[inline]
@@ -43,11 +43,11 @@ pub(crate) unsafe fn dereg(
     let import = IMPORTS.remove(memh)?;
     drop(import);
     // SAFETY: UCX does not close the memory domain during this call.
-    if let Some(served) = unsafe { md::known(md) } {
+    if let Some(served) = unsafe { domains::known(md) } {
         served.count(Event::ImportReleased);
     }
     // SAFETY: it was in the table, so it is one of ours; the caller gives it up.
-    unsafe { import::free(memh) };
+    unsafe { memh::free(memh) };
     // SAFETY: by the contract of this function.
     unsafe { complete(params) };
     Some(UcsStatus::OK)
@@ -70,7 +70,7 @@ impl Drop for Back {
 /// Releases a key to the pool of its memory domain.
 fn give_back(md: MdHandle, key: BoundKey) {
     // SAFETY: UCX does not close the memory domain during a call for it.
-    let Some(served) = (unsafe { md::known(md) }) else {
+    let Some(served) = (unsafe { domains::known(md) }) else {
         return;
     };
     let Some(host) = served.host() else {

@@ -22,40 +22,24 @@
 //!
 //! If a check fails, UCX keeps its behaviour and one line describes the consequence.
 
+mod caches;
 mod calls;
 mod hooks;
 mod rcache;
 mod wire;
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_uint, c_void};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
-
-use xgvmi_pool::OwnerUuid;
+use std::sync::{Mutex, PoisonError};
 
 use crate::config::{self, UcpHooks};
 use crate::log;
-use crate::original::{Module, Object};
+use crate::module::Module;
+use crate::original::Object;
+pub(crate) use caches::{exporter_of, exporters};
 use calls::Slot;
-use hooks::{Originals, UnpackFn};
+use hooks::{COPIES_MAX, Originals, UnpackFn};
 use rcache::Params;
-
-/// Maximum number of UCX copies: the number of available function sets.
-const COPIES_MAX: usize = 4;
-
-/// Maximum number of caches. Each belongs to one exporter. With more, UCP itself uses gigabytes of
-/// memory.
-const CACHES_MAX: usize = 1 << 16;
-
-/// Number of exporters at which the library logs a line: UCP keeps about 150 KiB for each until the
-/// context ends.
-const EXPORTERS_TOLD: usize = 256;
-
-/// Range within a cache's structure that contains its table of regions.
-const CACHE_BYTES: usize = 256;
 
 /// The text of UCP's assertion about imports, in a UCX with assertions.
 const ASSERTION: &[u8] = b"This may indicate that exported memory handle was destroyed";
@@ -133,10 +117,10 @@ fn is_wanted(hooks: UcpHooks, version: Option<(c_uint, c_uint)>) -> bool {
 /// Writes the functions and returns a description of the additional ones.
 fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Refusal> {
     static COPIES: Mutex<usize> = Mutex::new(0);
-    let create = Place::find(library, module, CREATE, "ucs_rcache_create")?;
-    let destroy = Place::find(library, module, c"ucs_rcache_destroy", "ucs_rcache_destroy")?;
+    let create = CallSlot::find(library, module, CREATE, "ucs_rcache_create")?;
+    let destroy = CallSlot::find(library, module, c"ucs_rcache_destroy", "ucs_rcache_destroy")?;
     let unpack = c"ucp_memh_exported_unpack";
-    let unpack = Place::find(library, module, unpack, "ucp_memh_exported_unpack")?;
+    let unpack = CallSlot::find(library, module, unpack, "ucp_memh_exported_unpack")?;
     let defaults = c"ucs_rcache_set_default_params";
     let defaults = module.symbol(defaults).ok_or(Refusal::Params)?.as_ptr();
     // SAFETY: UCX's function of that name has this type.
@@ -146,9 +130,9 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
     }
     let mut asserting = None;
     if library.holds(ASSERTION) {
-        let get = Place::find(library, module, c"ucs_rcache_get", "ucs_rcache_get")?;
+        let get = CallSlot::find(library, module, c"ucs_rcache_get", "ucs_rcache_get")?;
         let lookup = c"ucs_pgtable_lookup";
-        let lookup = Place::find(library, module, lookup, "ucs_pgtable_lookup")?;
+        let lookup = CallSlot::find(library, module, lookup, "ucs_pgtable_lookup")?;
         let invalidate = module.symbol(c"ucs_rcache_region_invalidate");
         let invalidate = invalidate.ok_or(Refusal::NoSlot("ucs_rcache_region_invalidate"))?;
         asserting = Some((get, lookup, invalidate.as_ptr()));
@@ -199,12 +183,12 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
 
 /// A slot and its function.
 #[derive(Clone, Copy)]
-struct Place {
+struct CallSlot {
     slot: Slot,
     original: *mut c_void,
 }
 
-impl Place {
+impl CallSlot {
     fn find(
         library: &calls::Object,
         module: &Module,
@@ -220,85 +204,6 @@ impl Place {
         }
         Ok(Self { slot, original })
     }
-}
-
-/// The current or the last import of this thread.
-#[derive(Clone, Copy, Debug)]
-struct Import {
-    /// Address of the exported handle.
-    buffer: usize,
-    head: wire::Head,
-    /// Whether UCP has searched its cache for it.
-    is_looked_up: bool,
-}
-
-thread_local! {
-    static IMPORT: Cell<Option<Import>> = const { Cell::new(None) };
-}
-
-/// The exporter of the key at this address, if the key is in the handle that this thread is
-/// importing.
-pub(crate) fn exporter_of(key: *const c_void) -> Option<OwnerUuid> {
-    let import = IMPORT.get()?;
-    let offset = key.addr().checked_sub(import.buffer)?;
-    let is_within = offset < import.head.bytes;
-    (is_within && import.head.context != 0).then(|| OwnerUuid::new(import.head.context))
-}
-
-/// UCP's import caches, by address.
-static CACHES: Mutex<BTreeMap<usize, Cache>> = Mutex::new(BTreeMap::new());
-
-/// An import cache.
-#[derive(Debug)]
-struct Cache {
-    /// Number of the exporter's UCP context.
-    exporter: u64,
-    /// Addresses of regions, each with the number of the registration of its last import. A new
-    /// region at the address of a released one replaces its entry.
-    regions: BTreeMap<usize, u64>,
-}
-
-/// Records a new cache.
-fn created(cache: usize, exporter: u64) {
-    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
-    if caches.len() == CACHES_MAX {
-        return;
-    }
-    let regions = BTreeMap::new();
-    caches.insert(cache, Cache { exporter, regions });
-    let count = caches.len();
-    EXPORTERS.store(count as u64, Ordering::Relaxed);
-    drop(caches);
-    static ONCE: Once = Once::new();
-    if count >= EXPORTERS_TOLD {
-        ONCE.call_once(|| {
-            log::warning!(
-                "memory of {count} exporters was imported: UCP keeps a cache of some 150 KiB for \
-                 each, the dead ones as well, until its context ends"
-            );
-        });
-    }
-}
-
-/// Removes a cache.
-fn destroyed(cache: usize) {
-    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
-    caches.remove(&cache);
-    EXPORTERS.store(caches.len() as u64, Ordering::Relaxed);
-}
-
-/// Known caches.
-static EXPORTERS: AtomicU64 = AtomicU64::new(0);
-
-/// Exporters with an import cache in UCP now. Never waits.
-pub(crate) fn exporters() -> u64 {
-    EXPORTERS.load(Ordering::Relaxed)
-}
-
-/// Maximum number of regions of an import cache.
-fn regions_max() -> usize {
-    static MAX: OnceLock<usize> = OnceLock::new();
-    *MAX.get_or_init(|| config::get().imports_max() as usize)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::abi::{MdHandle, UcsStatus};
 use crate::numbers::Numbers;
 use crate::original::Object;
 use crate::panic::guard;
-use crate::{log, md};
+use crate::{domains, log};
 
 /// Name of the directory.
 const DIRECTORY: &CStr = c"xgvmi";
@@ -93,7 +93,7 @@ unsafe extern "C" fn print(
     append: *mut c_void,
     number: u64,
 ) {
-    let numbers = guard("a file of UCX's", || md::numbers_of(identity.addr()));
+    let numbers = guard("a file of UCX's", || domains::numbers_of(identity.addr()));
     let Some(Some(numbers)) = numbers else {
         return;
     };

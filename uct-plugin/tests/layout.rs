@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "each test uses its part of it")]
 mod common;
 
-#[expect(dead_code, unreachable_pub, reason = "it is made for the library")]
+#[expect(dead_code, reason = "it is made for the library")]
 #[path = "../src/abi.rs"]
 mod abi;
 

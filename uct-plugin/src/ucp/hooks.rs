@@ -5,12 +5,19 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::caches::{self, CACHES, IMPORT, Import};
+use super::rcache;
 use super::rcache::{CreateFn, DestroyFn, GetFn, InvalidateFn, LookupFn, Params, Region};
 use super::wire::Head;
-use super::{CACHE_BYTES, CACHES, COPIES_MAX, IMPORT, Import, rcache};
 use crate::abi::UcsStatus;
 use crate::panic::{self, guard};
 use crate::{allocator, log};
+
+/// Maximum number of UCX copies: the number of available function sets.
+pub(super) const COPIES_MAX: usize = 4;
+
+/// Range within a cache's structure that contains its table of regions.
+const CACHE_BYTES: usize = 256;
 
 /// `ucp_memh_exported_unpack` (`src/ucp/core/ucp_rkey.h:230` of v1.20.1): context, exported handle,
 /// and target of its fields, see [`Unpacked`].
@@ -107,7 +114,7 @@ unsafe extern "C" fn create<const COPY: usize>(
         let exporter = rcache::exporter_of(unsafe { CStr::from_ptr(name) })?;
         // SAFETY: UCX passes parameters, whose format was checked.
         let params = unsafe { &*params };
-        Some((params.limited(super::regions_max())?, exporter))
+        Some((params.limited(caches::regions_max())?, exporter))
     };
     let limited = match panic::is_broken() || allocator::is_short() {
         false => guard("ucs_rcache_create", limit).flatten(),
@@ -123,7 +130,7 @@ unsafe extern "C" fn create<const COPY: usize>(
         // SAFETY: the function succeeded, so it has written the cache.
         let cache = unsafe { cache.read() };
         let _noted = guard("ucs_rcache_create", || {
-            super::created(cache.addr(), exporter)
+            caches::created(cache.addr(), exporter)
         });
     }
     status
@@ -134,7 +141,7 @@ unsafe extern "C" fn destroy<const COPY: usize>(cache: *mut c_void) {
     let Some(originals) = COPIES[COPY].get() else {
         return;
     };
-    let _forgotten = guard("ucs_rcache_destroy", || super::destroyed(cache.addr()));
+    let _forgotten = guard("ucs_rcache_destroy", || caches::destroyed(cache.addr()));
     // SAFETY: the argument is UCX's.
     unsafe { (originals.destroy)(cache) };
 }
@@ -235,7 +242,7 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
             && import.head.address == address.addr() as u64
             && region.is_of(address.addr(), length);
         if is_this {
-            if found.regions.len() > 2 * super::regions_max() {
+            if found.regions.len() > 2 * caches::regions_max() {
                 // Most of them no longer exist. UCX handles regions without a record.
                 found.regions.clear();
             }

@@ -1,0 +1,201 @@
+//! The table of memory domains, served or not. UCX's operations look their domain up here without a
+//! lock.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError, RwLock};
+
+use crate::abi::MdHandle;
+use crate::md::Md;
+use crate::numbers::Numbers;
+use crate::{panic, ucp};
+
+/// Maximum number of memory domains. UCX opens one or two per device and context, which is enough
+/// for 16 devices and 8 contexts. UCX handles further ones itself.
+pub(crate) const MDS_MAX: usize = 256;
+
+/// An entry for a known memory domain, served or not.
+struct Entry {
+    /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
+    /// under `CHANGES`, like the other fields.
+    address: AtomicUsize,
+    /// The content of `md`, for UCX's operations on the memory domain. Null if it is not served, or
+    /// if this process is a forked child of the process that opened it.
+    served: AtomicPtr<Md>,
+    /// Held by callers outside UCX's operations. Closing waits for them.
+    md: RwLock<Option<Arc<Md>>>,
+}
+
+/// Never used: neither this entry nor a later one has a memory domain.
+const NEVER_USED: usize = 0;
+/// Empty now.
+const EMPTY: usize = 1;
+
+static ENTRIES: [Entry; MDS_MAX] = [const {
+    Entry {
+        address: AtomicUsize::new(NEVER_USED),
+        served: AtomicPtr::new(null_mut()),
+        md: RwLock::new(None),
+    }
+}; MDS_MAX];
+
+/// True while all entries are in use, to avoid repeated checks of memory domains.
+static IS_FULL: AtomicBool = AtomicBool::new(false);
+
+/// Held while a memory domain is added or removed.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// Counts of closed memory domains.
+static CLOSED: Mutex<Numbers> = Mutex::new(Numbers::NONE);
+
+/// State of a memory domain in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// UCX's operations on it are served.
+    Served,
+    /// It was checked and is not served.
+    NotServed,
+    /// It is not in the table.
+    Unknown,
+}
+
+/// Result of adding a memory domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Added {
+    /// It is in the table now.
+    Done,
+    /// Another thread added it first.
+    Known,
+    /// The table is full.
+    Full,
+}
+
+/// Calls a function for each served memory domain. None of them can close meanwhile: UCX's call to
+/// close it waits.
+pub(crate) fn each(mut visit: impl FnMut(&Md)) {
+    if panic::is_broken() {
+        return;
+    }
+    for entry in &ENTRIES {
+        if entry.address.load(Ordering::Acquire) == NEVER_USED {
+            return;
+        }
+        let md = entry.md.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(md) = md.as_ref() {
+            visit(md);
+        }
+    }
+}
+
+/// The counters of the memory domain with this identity. Never waits: returns `None` also while the
+/// domain is added or removed.
+pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
+    let used = |entry: &&Entry| entry.address.load(Ordering::Acquire) != NEVER_USED;
+    ENTRIES.iter().take_while(used).find_map(|entry| {
+        let md = entry.md.try_read().ok()?;
+        let md = md.as_ref()?;
+        (Md::identity(md) == identity).then(|| Numbers {
+            exporters: ucp::exporters(),
+            ..md.numbers()
+        })
+    })
+}
+
+/// The counters of all memory domains, including closed ones.
+pub(crate) fn numbers() -> Numbers {
+    let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+    each(|md| numbers = numbers.plus(md.numbers()));
+    numbers.exporters = ucp::exporters();
+    numbers
+}
+
+/// State of a memory domain. Takes no lock.
+#[inline]
+pub(crate) fn state(md: MdHandle) -> State {
+    match entry_of(md.addr()) {
+        Some(entry) if !entry.served.load(Ordering::Relaxed).is_null() => State::Served,
+        Some(_) => State::NotServed,
+        None => State::Unknown,
+    }
+}
+
+/// The memory domain, if it is known and served. After an internal error its objects are still
+/// released. Takes no lock.
+///
+/// # Safety
+/// `md` must be an open memory domain. The caller drops the result before the end of the operation
+/// on it: UCX closes no memory domain while an operation on it runs.
+#[inline]
+pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
+    let served = entry_of(md.addr())?.served.load(Ordering::Acquire);
+    // SAFETY: `add` published it, and its entry keeps it until UCX closes the memory domain.
+    unsafe { served.as_ref() }
+}
+
+/// True while no further memory domain fits.
+pub(crate) fn is_full() -> bool {
+    IS_FULL.load(Ordering::Relaxed)
+}
+
+/// Adds a memory domain, served or not.
+pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    if entry_of(md.addr()).is_some() {
+        return Added::Known;
+    }
+    let free = |entry: &&Entry| entry.address.load(Ordering::Relaxed) <= EMPTY;
+    let Some(entry) = ENTRIES.iter().find(free) else {
+        IS_FULL.store(true, Ordering::Relaxed);
+        return Added::Full;
+    };
+    static CHILDREN: Once = Once::new();
+    CHILDREN.call_once(|| {
+        // SAFETY: the handler only stores to atomics. Without it, the pool and the map detect a
+        // child themselves.
+        let _registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+    let served = new
+        .as_ref()
+        .map_or(null_mut(), |md| Arc::as_ptr(md).cast_mut());
+    entry.served.store(served, Ordering::Release);
+    *entry.md.write().unwrap_or_else(PoisonError::into_inner) = new;
+    entry.address.store(md.addr(), Ordering::Release);
+    Added::Done
+}
+
+/// Removes a memory domain that UCX is about to close. `None` if it is unknown or not served.
+pub(crate) fn remove(md: MdHandle) -> Option<Arc<Md>> {
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let entry = entry_of(md.addr())?;
+    entry.address.store(EMPTY, Ordering::Release);
+    entry.served.store(null_mut(), Ordering::Relaxed);
+    IS_FULL.store(false, Ordering::Relaxed);
+    let mut md = entry.md.write().unwrap_or_else(PoisonError::into_inner);
+    md.take()
+}
+
+/// Keeps the counters of a memory domain that UCX closes.
+pub(crate) fn keep_numbers(numbers: Numbers) {
+    let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+    *closed = closed.plus(numbers);
+}
+
+/// In a forked child UCX handles everything, because keys, aliases and counters belong to the
+/// parent.
+extern "C" fn in_child() {
+    for entry in &ENTRIES {
+        entry.served.store(null_mut(), Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn entry_of(address: usize) -> Option<&'static Entry> {
+    for entry in &ENTRIES {
+        match entry.address.load(Ordering::Acquire) {
+            NEVER_USED => return None,
+            found if found == address => return Some(entry),
+            _ => {}
+        }
+    }
+    None
+}
