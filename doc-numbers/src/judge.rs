@@ -259,6 +259,12 @@ const PROMISES: &[Promise] = &[
         "KiB",
     ),
     promise(
+        "library: proof of a form of binds, without a profile",
+        "library unit=us max:value",
+        AtMost(60.0),
+        "us",
+    ),
+    promise(
         "emulated device: ib_write_lat, 8 B, each side on its core",
         r#"device name="ib_write_lat, 8 B, typical" measured"#,
         AtMost(5.0),

@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         Case::new("pool_proof_precedes_the_first_key", proof_first),
         Case::new("pool_proof_is_remembered", remembered),
+        Case::new("pool_proof_of_lists_fails", list_proof_fails),
     ];
     cases.extend(
         FAILURES
@@ -32,6 +33,12 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const ROUNDS: usize = 4;
 const BYTES: &str = "65536";
+/// A buffer that UCX registers in four parts with these variables, so that its bind has the list form.
+const LIST_BYTES: &str = "2097152";
+const IN_PARTS: [(&str, &str); 2] = [
+    ("UCX_IB_REG_MT_THRESH", "512k"),
+    ("UCX_IB_REG_MT_CHUNK", "512k"),
+];
 
 /// `programs/ucp_export.c`, compiled against the stock UCX under test.
 fn program(world: &World) -> Result<PathBuf> {
@@ -55,8 +62,18 @@ fn export(
     testbed: &Testbed<'_>,
     variables: Option<&[(&str, &str)]>,
 ) -> Result<String> {
+    export_bytes(world, testbed, BYTES, variables)
+}
+
+/// The same with buffers of another size.
+fn export_bytes(
+    world: &World,
+    testbed: &Testbed<'_>,
+    bytes: &str,
+    variables: Option<&[(&str, &str)]>,
+) -> Result<String> {
     let mut command = testbed.ucx_command_with(&["--nodes", "2"], "node0.host", program(world)?);
-    command.args([&ROUNDS.to_string(), BYTES]);
+    command.args([&ROUNDS.to_string(), bytes]);
     if let Some(variables) = variables {
         let library = world.built("libuct_ib_mlx5_xgvmi.so");
         command.env("LD_PRELOAD", library);
@@ -138,29 +155,55 @@ fn posts_as_stock(world: &World, post: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the device has done with UMR and reads: binds, invalidations, reads, refusals.
-fn counts(testbed: &Testbed<'_>) -> Result<[u64; 3]> {
+/// What the device has done with UMR and the reads of proofs: binds, invalidations, RDMA READs and WRITEs.
+fn counts(testbed: &Testbed<'_>) -> Result<[u64; 4]> {
     Ok([
         testbed.executed("umr_bind")?,
         testbed.executed("umr_invalidate")?,
         testbed.executed("rdma_read")?,
+        testbed.executed("rdma_write")?,
     ])
 }
 
-/// One proof for each process, and none where none is wanted.
+/// Commands of one proof, with those that end its objects when the device is closed.
+const PROOF_COMMANDS: [(&str, u64); 7] = [
+    ("reg_mr", 1),
+    ("create_cq", 1),
+    ("create_qp", 1),
+    // Three to connect it, and four more after the first refusal.
+    ("modify_qp", 7),
+    ("destroy_qp", 1),
+    ("destroy_cq", 1),
+    ("dereg_mr", 1),
+];
+
+/// One proof for each process, and none if none is requested. A proof costs a fixed number of commands, and its
+/// refusals send no asynchronous event.
 fn proof_first(world: &World) -> Result<()> {
     let rounds = ROUNDS as u64;
-    for (prove, more, reads) in [("y", 1, 3), ("n", 0, 0)] {
+    let mut issued = Vec::new();
+    for (prove, proofs) in [("n", 0), ("y", 1)] {
         let testbed = Testbed::new(world)?;
         let said = export(world, &testbed, Some(&[("UCX_XGVMI_PROVE", prove)]))?;
         let found = counts(&testbed)?;
-        let expect = [rounds + more, rounds + more, reads];
+        let expect = [rounds + proofs, rounds + proofs, proofs, proofs];
         ensure!(
             found == expect,
             "{prove}: {found:?}, not {expect:?}:\n{said}"
         );
-        let refused = testbed.refusals("node0.host", "remote_access")?;
-        ensure!(refused >= 2 * more, "{prove}: {refused} reads were refused");
+        let refused = |reason| testbed.refusals("node0.host", reason);
+        let refusals = (refused("local_protection")?, refused("remote_access")?);
+        ensure!(refusals == (2 * proofs, 0), "{prove}: {refusals:?}");
+        issued.push(testbed.all_commands("node0.host")?);
+    }
+    let [without, with] = issued.as_slice() else {
+        anyhow::bail!("two runs");
+    };
+    for (kind, count) in with {
+        let more = count - without.get(kind).copied().unwrap_or_default();
+        let known = PROOF_COMMANDS.iter().find(|(known, _)| known == kind);
+        let expect = known.map_or(0, |(_, count)| *count);
+        ensure!(more == expect, "the proof adds {more} {kind}, not {expect}");
     }
     Ok(())
 }
@@ -177,13 +220,13 @@ fn remembered(world: &World) -> Result<()> {
         Ok(testbed.executed("rdma_read")? - before)
     };
     let first = reads(0)?;
-    ensure!(first == 3, "{first} reads of the first process");
+    ensure!(first == 1, "{first} reads of the first process");
     ensure!(reads(first)? == 0, "the second process proved it again");
     let dir = cache.join("xgvmi");
     ensure!(fs::read_dir(&dir)?.count() == 1, "one form is remembered");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777))?;
     ensure!(
-        reads(first)? == 3,
+        reads(first)? == 1,
         "a directory that others may write was believed"
     );
     Ok(())
@@ -240,16 +283,7 @@ fn proof_fails(world: &World, row: &Failure) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let variables = [("BFEMU_FAULTS", row.rules), ("UCX_XGVMI_LOG_LEVEL", "warn")];
     let said = export(world, &testbed, Some(&variables))?;
-    let warnings: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains("binds of the stock form are not used"))
-        .collect();
-    let [warning] = warnings.as_slice() else {
-        anyhow::bail!("{} warnings instead of one:\n{said}", warnings.len());
-    };
-    for part in ["WARN", "mlx5_0, firmware ", row.says] {
-        ensure!(warning.contains(part), "no '{part}' in: {warning}");
-    }
+    one_warning(&said, "stock", row)?;
     // Every export of the program was carried out, by requests of stock UCX: it binds as often as it exports, beside
     // what the proof tried.
     let binds = testbed.executed("umr_bind")?;
@@ -257,5 +291,45 @@ fn proof_fails(world: &World, row: &Failure) -> Result<()> {
         binds >= ROUNDS as u64 && binds <= ROUNDS as u64 + 1,
         "{binds} binds for {ROUNDS} exports"
     );
+    Ok(())
+}
+
+/// The same for the list form. UCX's own path creates a key for each of these exports.
+fn list_proof_fails(world: &World) -> Result<()> {
+    let rounds = ROUNDS as u64;
+    let run = |testbed: &Testbed<'_>, rules: &str| -> Result<String> {
+        let variables = [
+            IN_PARTS[0],
+            IN_PARTS[1],
+            ("BFEMU_FAULTS", rules),
+            ("UCX_XGVMI_LOG_LEVEL", "warn"),
+        ];
+        export_bytes(world, testbed, LIST_BYTES, Some(&variables))
+    };
+    // Without a fault the list form is proved, and the pool serves the exports.
+    let testbed = Testbed::new(world)?;
+    run(&testbed, "")?;
+    let found = counts(&testbed)?;
+    ensure!(found == [rounds + 1, rounds + 1, 1, 1], "{found:?}");
+    for row in FAILURES {
+        let testbed = Testbed::new(world)?;
+        let said = run(&testbed, row.rules)?;
+        one_warning(&said, "list", row).with_context(|| row.name.to_owned())?;
+        let binds = testbed.executed("umr_bind")?;
+        ensure!(binds <= 1, "{}: {binds} binds", row.name);
+    }
+    Ok(())
+}
+
+/// Exactly one line names the form, the device, the firmware and the failure.
+fn one_warning(said: &str, form: &str, row: &Failure) -> Result<()> {
+    let what = format!("binds of the {form} form are not used");
+    let warnings: Vec<&str> = said.lines().filter(|line| line.contains(&what)).collect();
+    let [warning] = warnings.as_slice() else {
+        anyhow::bail!("{} warnings instead of one:\n{said}", warnings.len());
+    };
+    for part in ["WARN", "mlx5_0, firmware ", row.says] {
+        ensure!(warning.contains(part), "no '{part}' in: {warning}");
+    }
     Ok(())
 }

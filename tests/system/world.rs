@@ -2,6 +2,7 @@
 
 use crate::process::{self, Done, Running};
 use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -197,6 +198,20 @@ impl<'a> Testbed<'a> {
             .find(|entry| entry["name"] == function)
             .and_then(|entry| entry["commands"][kind].as_u64())
             .with_context(|| format!("bf-emu stats --json has no {kind} of {function}: {stats}"))
+    }
+
+    /// Numbers of all commands that one function has executed, by kind.
+    pub(crate) fn all_commands(&self, function: &str) -> Result<BTreeMap<String, u64>> {
+        let stats = self.stats()?;
+        let entry = functions(&stats).find(|entry| entry["name"] == function);
+        let commands = entry
+            .and_then(|entry| entry["commands"].as_object())
+            .with_context(|| {
+                format!("bf-emu stats --json has no commands of {function}: {stats}")
+            })?;
+        let count =
+            |(kind, count): (&String, &serde_json::Value)| Some((kind.clone(), count.as_u64()?));
+        Ok(commands.iter().filter_map(count).collect())
     }
 
     /// Number of refusals of one function for this reason.

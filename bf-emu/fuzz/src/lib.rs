@@ -128,7 +128,9 @@ impl Device {
             words[1] = data;
         }
         let argument = frame.as_mut_ptr().expose_provenance();
-        let done = bf_emu::commands::ioctl(self.process, self.fd, REQUEST, argument).is_ok();
+        let context = self.process.context_of(self.fd)?;
+        let done = bf_emu::commands::ioctl(self.process, (context, self.fd), REQUEST, argument);
+        let done = done.is_ok();
         done.then(|| frame[3..].iter().skip(1).step_by(2).copied().collect())
     }
 

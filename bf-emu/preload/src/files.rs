@@ -21,13 +21,13 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
     if request == RDMA_VERBS_IOCTL && enabled() {
         let result = guarded(Some(Err(Errno(libc::EIO))), || {
             let device = device()?;
-            device.device_of(fd)?;
+            let context = device.context_of(fd)?;
             if !is_watched(fd) {
                 // The file is inherited or received, and this is its first use in this process.
                 install::before_first_doorbell();
                 watch(fd);
             }
-            Some(commands::ioctl(device, fd, request, argument))
+            Some(commands::ioctl(device, (context, fd), request, argument))
         });
         if let Some(result) = result {
             return answer(result);

@@ -372,7 +372,7 @@ impl Process {
     }
 
     /// The context behind a file descriptor, which may be inherited or received.
-    pub(crate) fn context_of(&self, fd: RawFd) -> Option<Context> {
+    pub fn context_of(&self, fd: RawFd) -> Option<Context> {
         let file = sys::file_id(fd).ok()?;
         if let Some(context) = self.contexts.find(file) {
             return Some(context);

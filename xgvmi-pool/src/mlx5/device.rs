@@ -171,6 +171,7 @@ impl Mlx5Device {
             // A call is stuck in the kernel. It would be worse to destroy its objects under it.
             return false;
         }
+        self.proofs.close();
         let mut clean = self.queues.close().is_ok();
         for (index, Object(made)) in lock(&self.objects).drain() {
             let object = || format!("{index:?}");

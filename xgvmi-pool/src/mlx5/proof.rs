@@ -3,10 +3,21 @@
 //! The proof binds the key of the first bind to a small buffer instead. Through the key, at the
 //! buffer's addresses, the adapter must read the content of the buffer. It must refuse to read one
 //! byte more, and after the invalidation it must refuse every read. The key is then free as before.
-//! A refused read breaks its queue pair, so such reads have a queue pair of their own. That queue
-//! pair first reads successfully, so the proof does not mistake a broken queue pair for a refusal.
+//!
+//! The first read is an RDMA READ on the work queue, with the key as the remote key. A refused
+//! request breaks its queue pair, so the other reads have a queue pair of their own. They are RDMA
+//! WRITEs that take their data through the key as the local key: the adapter checks range and state
+//! of a key in the same way for both uses. A refusal then concerns only the requester. With a remote
+//! key the responder, which is the same queue pair, would fail as well. It would send an
+//! asynchronous event, which UCX logs as an error, and might flush the request before its own
+//! completion. The syndrome of a local key is the request's own, so the proof does not mistake a
+//! broken queue pair for a refusal.
+//!
+//! The queue pair and the buffer remain for the proof of the other form, until the device is
+//! closed. Their destruction would delay the first export.
 
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mlx5_prm::cqe::syndrome;
@@ -17,7 +28,7 @@ use mlx5dv_sys::{
 use super::form::Form;
 use super::queue::UmrQueue;
 use super::queues::Recipe;
-use super::reader::{Reader, Transfer};
+use super::reader::{Direction, Reader, Transfer};
 use super::wqe::Read;
 use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError};
@@ -29,11 +40,15 @@ use crate::span::Span;
 const BOUND: usize = 64;
 /// Their offset in the page, with other bytes before and behind them.
 const SOURCE: usize = 192;
-/// Offset of the target of the reads, which takes one byte more.
+/// The part of the page with content: the bound bytes and their neighbours.
+const FILLED: std::ops::Range<usize> = SOURCE - BOUND..SOURCE + 2 * BOUND;
+/// Offset of the target of a permitted read.
 const TARGET: usize = 2048;
+/// Offset of the target of a read that must fail, which would take one byte more.
+const FORBIDDEN: usize = 3072;
 /// Bytes of the registered page.
 const PAGE: usize = 4096;
-/// Content of the target before each read.
+/// Content of the targets before each read.
 const EMPTY: u8 = 0;
 
 /// Inputs of a proof.
@@ -86,12 +101,82 @@ impl From<DeviceError> for NoProof {
     }
 }
 
+/// The objects that the proofs of one device share.
+#[derive(Debug)]
+pub(super) struct Kit {
+    memory: Memory,
+    reader: Reader,
+    /// The queue pair has refused a request and needs a new connection.
+    is_broken: bool,
+}
+
+impl Kit {
+    fn new(bench: Bench<'_>) -> Result<Self, DeviceError> {
+        let memory = Memory::register(bench)?;
+        match Reader::new(bench.recipe, bench.queue) {
+            Ok(reader) => Ok(Self {
+                memory,
+                reader,
+                is_broken: false,
+            }),
+            Err(error) => {
+                memory.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// Destroys the objects. A kit that is only dropped leaves them, as a forked child must.
+    pub(super) fn end(self) {
+        self.reader.end();
+        self.memory.end();
+    }
+
+    /// Connects the queue pair again if it has refused a request.
+    fn mend(&mut self, bench: Bench<'_>) -> Result<(), DeviceError> {
+        if self.is_broken {
+            self.reader.reset(bench.queue)?;
+            self.is_broken = false;
+        }
+        Ok(())
+    }
+}
+
 /// Proves a form with a free key, which is free afterwards. After a failure the key may be in any
-/// state.
-pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoProof> {
-    let mut page = Page::new()?;
-    page.fill();
-    let memory = Registration::new(bench, &mut page)?;
+/// state. `kit` has the objects of an earlier proof, if there was one, and takes those of this
+/// proof, if it succeeds.
+pub(super) fn prove(
+    bench: Bench<'_>,
+    kit: &mut Option<Kit>,
+    form: Form,
+    key: Mkey,
+) -> Result<(), NoProof> {
+    let mut own = match kit.take() {
+        Some(own) if own.reader.fits(bench.queue) => own,
+        other => {
+            // The work queue was replaced.
+            if let Some(old) = other {
+                old.end();
+            }
+            Kit::new(bench)?
+        }
+    };
+    match prove_with(&mut own, bench, form, key) {
+        Ok(()) => {
+            *kit = Some(own);
+            Ok(())
+        }
+        Err(error) => {
+            own.end();
+            Err(error)
+        }
+    }
+}
+
+fn prove_with(kit: &mut Kit, bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoProof> {
+    kit.memory.fill();
+    kit.mend(bench)?;
+    let memory = &kit.memory;
     let part = |offset: usize, len: usize| {
         let addr = VirtAddr::new(memory.addr(SOURCE + offset));
         Region::new(addr, len as u64, memory.lkey()).map_err(|error| {
@@ -124,19 +209,26 @@ pub(super) fn prove(bench: Bench<'_>, form: Form, key: Mkey) -> Result<(), NoPro
     ran.map_err(|error| failed(ProofStep::Read, error))?;
     memory.compare(ProofStep::Read)?;
 
-    // A queue pair for reads that fail.
-    let reader = Reader::new(bench.recipe, bench.queue)?;
-    let key = Rkey::from_raw(key.raw());
-    reads(&reader, &memory, key)?;
-    is_refused(&reader, &memory, (key, BOUND + 1), ProofStep::Beyond)?;
-    let free = UmrOp::Invalidate {
-        mkey: Mkey::from_raw(key.raw()),
-    };
+    memory.clear();
+    let permitted = transfer(memory, key, (BOUND, TARGET));
+    let beyond = transfer(memory, key, (BOUND + 1, FORBIDDEN));
+    kit.is_broken = true;
+    let [permitted, beyond] = kit.reader.run(bench.queue, [permitted, beyond])?;
+    if let Some(syndrome) = permitted {
+        let step = ProofStep::Read;
+        return Err(NoProof::Failed { step, syndrome });
+    }
+    memory.compare(ProofStep::Read)?;
+    is_refused(memory, beyond, ProofStep::Beyond)?;
+
+    let free = UmrOp::Invalidate { mkey: key };
     let ran = bench.queue.run(&[free]);
     ran.map_err(|error| failed(ProofStep::Invalidate, error))?;
-    reader.reset()?;
-    reads(&reader, &memory, memory.rkey())?;
-    is_refused(&reader, &memory, (key, BOUND), ProofStep::Invalid)
+    kit.mend(bench)?;
+    let invalid = transfer(&kit.memory, key, (BOUND, FORBIDDEN));
+    kit.is_broken = true;
+    let [invalid] = kit.reader.run(bench.queue, [invalid])?;
+    is_refused(&kit.memory, invalid, ProofStep::Invalid)
 }
 
 /// Only an error completion of the request itself counts against its form. If the responder side of
@@ -152,77 +244,80 @@ fn failed(step: ProofStep, error: ChainError) -> NoProof {
     }
 }
 
-/// A page for this proof only: a registered page may be missing in a forked child.
-#[derive(Debug)]
-struct Page(NonNull<u8>);
+/// A read of `len` bytes of the source through a key to the offset `target` of the page.
+fn transfer(memory: &Memory, key: Mkey, (len, target): (usize, usize)) -> Transfer {
+    Transfer {
+        direction: Direction::Write,
+        lkey: Lkey::from_raw(key.raw()),
+        local: VirtAddr::new(memory.addr(SOURCE)),
+        rkey: memory.rkey(),
+        remote: VirtAddr::new(memory.addr(target)),
+        len: number(len),
+    }
+}
 
-impl Page {
-    fn new() -> Result<Self, DeviceError> {
+/// Checks the outcome of a read that the key must refuse. A request that was flushed was not
+/// checked by the adapter, so it is no refusal.
+fn is_refused(memory: &Memory, outcome: Option<u8>, step: ProofStep) -> Result<(), NoProof> {
+    match outcome {
+        Some(syndrome::LOCAL_PROT_ERR | syndrome::LOCAL_QP_OP_ERR) if memory.is_clear() => Ok(()),
+        syndrome => Err(NoProof::Failed {
+            step,
+            syndrome: syndrome.unwrap_or_default(),
+        }),
+    }
+}
+
+/// A page for proofs only: a registered page may be missing in a forked child.
+#[derive(Debug)]
+struct Memory {
+    lib: Arc<Mlx5Lib>,
+    page: NonNull<u8>,
+    mr: NonNull<ibv_mr>,
+}
+
+// SAFETY: the page and its registration belong to this value, and libibverbs objects are safe to
+// use from any thread.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn register(bench: Bench<'_>) -> Result<Self, DeviceError> {
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
         // SAFETY: a new mapping at an address that the kernel chooses.
         let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
-        match NonNull::new(page) {
-            Some(made) if page != libc::MAP_FAILED => Ok(Self(made.cast())),
-            _ => Err(refused("mmap of a page")),
-        }
-    }
-
-    /// Fills the source with bytes that differ between nearby offsets and between consecutive
-    /// proofs.
-    fn fill(&mut self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |since| since.subsec_nanos());
-        let mut state = self.0.addr().get() as u64 ^ u64::from(now) << 32 | 1;
-        for at in 0..TARGET {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let [byte, ..] = state.to_le_bytes();
-            // SAFETY: within the page, which this value owns.
-            unsafe { self.0.add(at).write_volatile(byte | 1) };
-        }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and no longer registered.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
-    }
-}
-
-/// The page, registered.
-#[derive(Debug)]
-struct Registration<'d> {
-    lib: &'d Mlx5Lib,
-    page: &'d mut Page,
-    mr: NonNull<ibv_mr>,
-}
-
-impl<'d> Registration<'d> {
-    fn new(bench: Bench<'d>, page: &'d mut Page) -> Result<Self, DeviceError> {
-        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-        let start = page.0.as_ptr();
-        // SAFETY: the domain is live, and the page outlives the registration.
-        let mr = unsafe {
-            bench.recipe.lib.ibv_reg_mr_iova2(
-                bench.recipe.pd.as_ptr(),
-                start.cast(),
-                PAGE,
-                start.addr() as u64,
-                access,
-            )
+        let Some(page) = NonNull::new(page.cast::<u8>()).filter(|_| page != libc::MAP_FAILED)
+        else {
+            return Err(refused("mmap of a page"));
         };
-        let mr = NonNull::new(mr).ok_or_else(|| refused("ibv_reg_mr of a page"))?;
-        let lib: &Mlx5Lib = &bench.recipe.lib;
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+        let (lib, pd) = (&bench.recipe.lib, bench.recipe.pd);
+        let (start, iova) = (page.as_ptr().cast(), page.addr().get() as u64);
+        // SAFETY: the domain is live, and the page outlives the registration.
+        let mr = unsafe { lib.ibv_reg_mr_iova2(pd.as_ptr(), start, PAGE, iova, access) };
+        let Some(mr) = NonNull::new(mr) else {
+            let error = refused("ibv_reg_mr of a page");
+            // SAFETY: just mapped, and not registered.
+            unsafe { libc::munmap(start, PAGE) };
+            return Err(error);
+        };
+        let lib = Arc::clone(lib);
         Ok(Self { lib, page, mr })
     }
 
+    /// Ends the registration and the mapping.
+    fn end(self) {
+        // If the kernel refuses, the registration ends with the context.
+        // SAFETY: registered by `register`, and no longer in use.
+        unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
+        // SAFETY: mapped by `register`, and no longer in use.
+        unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE) };
+    }
+
     fn addr(&self, at: usize) -> u64 {
-        (self.page.0.addr().get() + at) as u64
+        (self.page.addr().get() + at) as u64
     }
 
     fn lkey(&self) -> Lkey {
@@ -237,7 +332,28 @@ impl<'d> Registration<'d> {
 
     fn byte(&self, at: usize) -> u8 {
         // SAFETY: within the page; volatile, because the adapter writes it.
-        unsafe { self.page.0.add(at).read_volatile() }
+        unsafe { self.page.add(at).read_volatile() }
+    }
+
+    fn set(&self, at: usize, byte: u8) {
+        // SAFETY: within the page, which only this value uses, and no request is in progress.
+        unsafe { self.page.add(at).write_volatile(byte) };
+    }
+
+    /// Fills the source with bytes that differ between nearby offsets and between consecutive
+    /// proofs, and clears the targets.
+    fn fill(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| since.subsec_nanos());
+        let mut state = self.addr(0) ^ u64::from(now) << 32 | 1;
+        for at in FILLED {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let [byte, ..] = state.to_le_bytes();
+            self.set(at, byte | 1);
+        }
+        self.clear();
     }
 
     /// Checks that exactly the requested bytes have arrived.
@@ -251,69 +367,14 @@ impl<'d> Registration<'d> {
 
     fn clear(&self) {
         for at in 0..=BOUND {
-            // SAFETY: within the page, which only this value uses, and no read is in progress.
-            unsafe { self.page.0.add(TARGET + at).write_volatile(EMPTY) };
+            self.set(TARGET + at, EMPTY);
+            self.set(FORBIDDEN + at, EMPTY);
         }
     }
 
+    /// True if no byte has arrived at the target of a read that must fail.
     fn is_clear(&self) -> bool {
-        (0..=BOUND).all(|at| self.byte(TARGET + at) == EMPTY)
-    }
-}
-
-impl Drop for Registration<'_> {
-    fn drop(&mut self) {
-        // If the kernel refuses, the registration ends with the context.
-        // SAFETY: registered by
-        // `new`, and no longer in use.
-        unsafe { self.lib.ibv_dereg_mr(self.mr.as_ptr()) };
-    }
-}
-
-/// Reads `len` bytes of the source through a key.
-fn transfer(memory: &Registration<'_>, (rkey, len): (Rkey, usize)) -> Transfer {
-    Transfer {
-        rkey,
-        from: VirtAddr::new(memory.addr(SOURCE)),
-        lkey: memory.lkey(),
-        to: VirtAddr::new(memory.addr(TARGET)),
-        len: number(len),
-    }
-}
-
-/// A read that the key must permit.
-fn reads(reader: &Reader<'_>, memory: &Registration<'_>, key: Rkey) -> Result<(), NoProof> {
-    memory.clear();
-    match reader.read(transfer(memory, (key, BOUND)))? {
-        None => memory.compare(ProofStep::Read),
-        Some(syndrome) => Err(NoProof::Failed {
-            step: ProofStep::Read,
-            syndrome,
-        }),
-    }
-}
-
-/// A read that the key must refuse.
-fn is_refused(
-    reader: &Reader<'_>,
-    memory: &Registration<'_>,
-    read: (Rkey, usize),
-    step: ProofStep,
-) -> Result<(), NoProof> {
-    memory.clear();
-    match reader.read(transfer(memory, read))? {
-        // The queue pair is both sides. The side that refuses may flush the other side's request
-        // before its own answer arrives.
-        Some(
-            syndrome::REMOTE_ACCESS_ERR
-            | syndrome::REMOTE_OP_ERR
-            | syndrome::REMOTE_INVAL_REQ_ERR
-            | syndrome::WR_FLUSH_ERR,
-        ) if memory.is_clear() => Ok(()),
-        syndrome => Err(NoProof::Failed {
-            step,
-            syndrome: syndrome.unwrap_or_default(),
-        }),
+        (0..=BOUND).all(|at| self.byte(FORBIDDEN + at) == EMPTY)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The proofs of forms of binds on a device, with their outcomes.
 
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use super::form::Form;
 use super::identity::Identity;
-use super::proof::{self, Bench, NoProof, ProofStep};
+use super::proof::{self, Bench, Kit, NoProof, ProofStep};
 use super::queues::Queues;
 use super::record;
 use crate::device::UmrOp;
@@ -138,6 +139,9 @@ struct State {
     done: Vec<Proof>,
     /// Attempts and their total time, for each form.
     attempts: [(u32, Duration); Form::ALL.len()],
+    /// Objects of the last proof. `close` ends them. In a forked child they belong to the parent,
+    /// so the drop leaves them alone.
+    kit: ManuallyDrop<Option<Kit>>,
 }
 
 impl Proofs {
@@ -157,6 +161,13 @@ impl Proofs {
     /// The proofs so far.
     pub(super) fn done(&self) -> Vec<Proof> {
         lock(&self.state).done.clone()
+    }
+
+    /// Ends the objects of the proofs. The device runs no proof afterwards.
+    pub(super) fn close(&self) {
+        if let Some(kit) = lock(&self.state).kit.take() {
+            kit.end();
+        }
     }
 
     /// True if the form may be used.
@@ -216,7 +227,7 @@ impl Proofs {
             return Ok(());
         }
         let start = Instant::now();
-        let proved = attempt(queues, form, key);
+        let proved = attempt(queues, &mut state.kit, form, key);
         let (attempts, took) = &mut state.attempts[form.place()];
         *attempts += 1;
         *took += start.elapsed();
@@ -285,11 +296,11 @@ fn not_used(failure: &FormFailure, rest: Rest) -> ChainError {
     }
 }
 
-fn attempt(queues: &Queues, form: Form, key: Mkey) -> Result<(), NoProof> {
+fn attempt(queues: &Queues, kit: &mut Option<Kit>, form: Form, key: Mkey) -> Result<(), NoProof> {
     let queue = queues.get()?;
     let bench = Bench {
         recipe: queues.recipe(),
         queue: &queue,
     };
-    proof::prove(bench, form, key)
+    proof::prove(bench, kit, form, key)
 }

@@ -7,7 +7,7 @@ use mlx5dv_sys::{IBV_ACCESS_LOCAL_WRITE, Mlx5Lib, ibv_mr};
 use thiserror::Error;
 
 use super::queues::Queues;
-use super::reader::{Reader, Transfer};
+use super::reader::{Direction, Reader, Transfer};
 use crate::error::DeviceError;
 use crate::key::{Lkey, Rkey, VirtAddr};
 
@@ -56,13 +56,17 @@ pub(super) fn read(
         })?,
     };
     let reader = Reader::new(recipe, &queue)?;
-    let refused = reader.read(Transfer {
+    let transfer = Transfer {
+        direction: Direction::Read,
         rkey: Rkey::from_raw(key.raw()),
-        from,
+        remote: from,
         lkey: target.lkey(),
-        to: VirtAddr::new(into.as_ptr() as u64),
+        local: VirtAddr::new(into.as_ptr() as u64),
         len,
-    })?;
+    };
+    let outcome = reader.run(&queue, [transfer]);
+    reader.end();
+    let [refused] = outcome?;
     match refused {
         None => Ok(()),
         Some(syndrome) => Err(ReadError::Refused { syndrome }),

@@ -1,13 +1,14 @@
-//! A queue pair that is connected to itself and reads memory through a key, one RDMA READ at a
-//! time. A refused read breaks it, so nothing else is posted to it.
+//! A queue pair that is connected to itself and accesses memory through a key, for tests of the key.
+//! A refused request breaks it, so nothing else is posted to it.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mlx5dv_sys::{
-    IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, Mlx5Lib, ibv_cq,
-    ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_send_wr, ibv_sge,
+    IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, Mlx5Lib, ibv_cq, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_send_wr, ibv_sge,
 };
 
 use super::queue::UmrQueue;
@@ -17,35 +18,51 @@ use super::register::Register;
 use crate::error::DeviceError;
 use crate::key::{Lkey, Rkey, VirtAddr};
 
-/// One read: `len` bytes at `from`, by the key `rkey`, to `to`, by the key `lkey`.
+/// Maximum number of requests of one call.
+const REQUESTS_MAX: usize = 2;
+
+/// Direction of a transfer between local and remote memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// RDMA READ, from remote to local.
+    Read,
+    /// RDMA WRITE, from local to remote.
+    Write,
+}
+
+/// One request: `len` bytes between `local`, by the key `lkey`, and `remote`, by the key `rkey`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
+    pub(super) direction: Direction,
     pub(super) rkey: Rkey,
-    pub(super) from: VirtAddr,
+    pub(super) remote: VirtAddr,
     pub(super) lkey: Lkey,
-    pub(super) to: VirtAddr,
+    pub(super) local: VirtAddr,
     pub(super) len: u32,
 }
 
-/// The queue pair and its completion queue.
+/// The queue pair and its completion queue. Both end by [`Reader::end`]: a forked child must not
+/// destroy objects of its parent.
 #[derive(Debug)]
-pub(super) struct Reader<'d> {
-    lib: &'d Mlx5Lib,
-    queue: &'d UmrQueue,
+pub(super) struct Reader {
+    lib: Arc<Mlx5Lib>,
     poll_timeout: Duration,
     cq: NonNull<ibv_cq>,
     qp: NonNull<ibv_qp>,
     /// The work queue's register. The queue pair is in its domain, so it needs no register page of
     /// its own.
-    _register: Option<Arc<Register>>,
+    register: Option<Arc<Register>>,
 }
 
-impl<'d> Reader<'d> {
+// SAFETY: libibverbs objects belong to the process and are safe to use from any thread.
+unsafe impl Send for Reader {}
+
+impl Reader {
     /// Creates and connects the queue pair on the context of `recipe`, beside `queue`.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    pub(super) fn new(recipe: &'d Recipe, queue: &'d UmrQueue) -> Result<Self, DeviceError> {
+    /// If the kernel refuses. No object remains then.
+    pub(super) fn new(recipe: &Recipe, queue: &UmrQueue) -> Result<Self, DeviceError> {
         let lib: &Mlx5Lib = &recipe.lib;
         let (none, channel) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the context is live; a queue without a channel has no other requirement.
@@ -57,7 +74,7 @@ impl<'d> Reader<'d> {
             qp_type: IBV_QPT_RC,
             ..ibv_qp_init_attr::default()
         };
-        init.cap.max_send_wr = 1;
+        init.cap.max_send_wr = 2;
         init.cap.max_send_sge = 1;
         let register = queue.register();
         let domain = register
@@ -72,23 +89,35 @@ impl<'d> Reader<'d> {
             return Err(error);
         };
         let reader = Self {
-            lib,
-            queue,
+            lib: Arc::clone(&recipe.lib),
             poll_timeout: recipe.shape.poll_timeout,
             cq,
             qp,
-            _register: register,
+            register,
         };
-        // SAFETY: a new queue pair is in the state RESET.
-        unsafe { queue.loopback().connect(lib, qp) }?;
-        Ok(reader)
+        match reader.connect(queue) {
+            Ok(()) => Ok(reader),
+            Err(error) => {
+                reader.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// True if the queue pair has the register of this work queue, or one that libmlx5 locks.
+    pub(super) fn fits(&self, queue: &UmrQueue) -> bool {
+        match (&self.register, queue.register()) {
+            (Some(own), Some(register)) => Arc::ptr_eq(own, &register),
+            (None, None) => true,
+            _ => false,
+        }
     }
 
     /// Reconnects the queue pair after a refusal.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn reset(&self) -> Result<(), DeviceError> {
+    pub(super) fn reset(&self, queue: &UmrQueue) -> Result<(), DeviceError> {
         let mut attr = ibv_qp_attr {
             qp_state: IBV_QPS_RESET,
             ..ibv_qp_attr::default()
@@ -99,45 +128,79 @@ impl<'d> Reader<'d> {
             self.lib
                 .ibv_modify_qp(self.qp.as_ptr(), &raw mut attr, mask)
         } {
-            0 => {}
+            0 => self.connect(queue),
             errno => {
                 let reason = format!("a queue pair to RESET: errno {errno}");
-                return Err(DeviceError::QueueDown { reason });
+                Err(DeviceError::QueueDown { reason })
             }
         }
-        // SAFETY: it is in the state RESET.
-        unsafe { self.queue.loopback().connect(self.lib, self.qp) }
     }
 
-    /// Reads and waits for the completion. Returns its syndrome, `None` for success.
+    fn connect(&self, queue: &UmrQueue) -> Result<(), DeviceError> {
+        // SAFETY: the queue pair is live and in the state RESET: it is new, or was just reset.
+        unsafe { queue.loopback().connect(&self.lib, self.qp) }
+    }
+
+    /// Posts the requests together and waits for their completions. Returns the syndrome of each,
+    /// `None` for success.
     ///
     /// # Errors
-    /// If the request is not posted, or has no completion within the device's limit.
-    pub(super) fn read(&self, transfer: Transfer) -> Result<Option<u8>, DeviceError> {
-        let mut sge = ibv_sge {
-            addr: transfer.to.get(),
+    /// If the requests are not posted, or have no completion within the device's limit.
+    pub(super) fn run<const N: usize>(
+        &self,
+        queue: &UmrQueue,
+        transfers: [Transfer; N],
+    ) -> Result<[Option<u8>; N], DeviceError> {
+        const { assert!(0 < N && N <= REQUESTS_MAX, "the rings have room for two") };
+        let mut entries = transfers.map(|transfer| ibv_sge {
+            addr: transfer.local.get(),
             length: transfer.len,
             lkey: transfer.lkey.raw(),
-        };
-        let mut wr = ibv_send_wr {
-            sg_list: &raw mut sge,
-            num_sge: 1,
-            opcode: IBV_WR_RDMA_READ,
-            send_flags: IBV_SEND_SIGNALED,
-            ..ibv_send_wr::default()
-        };
-        wr.wr.rdma.remote_addr = transfer.from.get();
-        wr.wr.rdma.rkey = transfer.rkey.raw();
+        });
+        let entries = entries.as_mut_ptr();
+        let mut place = 0;
+        let mut requests = transfers.map(|transfer| {
+            let mut wr = ibv_send_wr {
+                // The array has an entry for each transfer.
+                sg_list: entries.wrapping_add(place),
+                num_sge: 1,
+                opcode: match transfer.direction {
+                    Direction::Read => IBV_WR_RDMA_READ,
+                    Direction::Write => IBV_WR_RDMA_WRITE,
+                },
+                send_flags: IBV_SEND_SIGNALED,
+                ..ibv_send_wr::default()
+            };
+            wr.wr.rdma.remote_addr = transfer.remote.get();
+            wr.wr.rdma.rkey = transfer.rkey.raw();
+            place += 1;
+            wr
+        });
+        let first = requests.as_mut_ptr();
+        for next in 1..N {
+            // SAFETY: both places are in the array of N requests.
+            unsafe { (*first.add(next - 1)).next = first.add(next) };
+        }
         let mut bad = ptr::null_mut();
-        let errno = self.queue.alone(|| {
-            // SAFETY: the queue pair is live, and the list is one request. The adapter checks its
-            // keys. No other thread rings the register meanwhile.
-            unsafe { ibv_post_send(self.qp.as_ptr(), &raw mut wr, &raw mut bad) }
+        let errno = queue.alone(|| {
+            // SAFETY: the queue pair is live, and the list is in the two arrays. The adapter checks
+            // its keys. No other thread rings the register meanwhile.
+            unsafe { ibv_post_send(self.qp.as_ptr(), first, &raw mut bad) }
         });
         if errno != 0 {
-            let reason = format!("a read is not posted: errno {errno}");
+            let reason = format!("a request through a key is not posted: errno {errno}");
             return Err(DeviceError::QueueDown { reason });
         }
+        let mut outcomes = [None; N];
+        for outcome in &mut outcomes {
+            *outcome = self.wait()?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Waits for the next completion. Completions of one queue pair come in the order of its
+    /// requests.
+    fn wait(&self) -> Result<Option<u8>, DeviceError> {
         let start = Instant::now();
         loop {
             // SAFETY: the completion queue is live, and only this reader uses it.
@@ -146,19 +209,17 @@ impl<'d> Reader<'d> {
             }
             let limit = self.poll_timeout;
             if start.elapsed() > limit {
-                let request = "a read through a key".to_owned();
+                let request = "a request through a key".to_owned();
                 return Err(DeviceError::TimedOut { request, limit });
             }
             std::hint::spin_loop();
         }
     }
-}
 
-impl Drop for Reader<'_> {
-    fn drop(&mut self) {
+    /// Destroys the queue pair and the completion queue.
+    pub(super) fn end(self) {
         // If the kernel refuses, the objects end with the context.
-        // SAFETY: created by `new`, and no
-        // longer posted to.
+        // SAFETY: created by `new`, and no longer posted to.
         unsafe { self.lib.ibv_destroy_qp(self.qp.as_ptr()) };
         // SAFETY: its queue pair is gone.
         unsafe { self.lib.ibv_destroy_cq(self.cq.as_ptr()) };

@@ -142,6 +142,10 @@ pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_ha
     if owner != Some(sys::pid()) {
         return 0;
     }
+    let waiting = sys::waiting_bytes(channel.read_fd).unwrap_or(0) / bytes;
+    if waiting == 0 {
+        return 0;
+    }
     // A separate open file. It does not block if the application reads at the same time.
     let opened = OpenOptions::new()
         .read(true)
@@ -150,7 +154,6 @@ pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_ha
     let Ok(mut reader) = opened else {
         return 0;
     };
-    let waiting = sys::waiting_bytes(channel.read_fd).unwrap_or(0) / bytes;
     let mut forgotten = 0;
     for _ in 0..waiting.min(EVENTS_MAX) {
         let mut event = [0; 16];

@@ -33,12 +33,16 @@ use crate::fabric::counters::Refusal;
 use crate::process::{Context, Process};
 use crate::sys::{self, Errno};
 
-/// An ioctl on a file of a context.
+/// An ioctl on the file `fd` of a context.
 ///
 /// # Errors
-/// The kernel's errno; ENOTTY if the file is not a context.
-pub fn ioctl(process: &Process, fd: RawFd, request: u64, argument: usize) -> Result<i32, Errno> {
-    let context = process.context_of(fd).ok_or(Errno(libc::ENOTTY))?;
+/// The kernel's errno.
+pub fn ioctl(
+    process: &Process,
+    (context, fd): (Context, RawFd),
+    request: u64,
+    argument: usize,
+) -> Result<i32, Errno> {
     let _held = sys::SignalsHeld::new();
     let answer = carry_out(process, (context, fd), request, argument);
     polling::changed();
