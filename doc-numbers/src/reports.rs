@@ -403,10 +403,16 @@ fn model(report: Value) -> Result<Value> {
     }))
 }
 
-/// The number of cells for each version, way of loading, and result.
+/// The number of cells for each version, way of loading, and result; and what the cases have measured.
 fn matrix(report: Value) -> Result<Value> {
     let mut groups: Vec<(Value, u64)> = Vec::new();
+    let mut figures: Vec<Value> = Vec::new();
     for row in rows(&report, "rows")? {
+        for (name, value) in row["figures"].as_object().into_iter().flatten() {
+            figures.push(json!({
+                "ucx": row["ucx"], "link": row["link"], "entry_point": row["entry_point"], "name": name, "value": value,
+            }));
+        }
         let result = if row["result"] == "ok" {
             "ok"
         } else {
@@ -426,7 +432,7 @@ fn matrix(report: Value) -> Result<Value> {
         row["failed"] = failed.into();
         row
     });
-    Ok(json!({ "rows": rows.collect::<Vec<Value>>() }))
+    Ok(json!({ "rows": rows.collect::<Vec<Value>>(), "figures": figures }))
 }
 
 /// Counts per suite, and the number of skipped tests per reason.

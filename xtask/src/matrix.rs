@@ -11,6 +11,7 @@ use crate::setup::cache::Cache;
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ UCX (docs/DEFECTS.md) without the library and checks that they do not occur with
                   (RoCE). Without this option, all cells run over infiniband, and the cells about exports also over
                   the other two. With it, only the preload cells run, over that link
 
-Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"entry_point\",\"case\",\"result\"}]}; a result is \"ok\" or the failure.";
+Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"entry_point\",\"case\",\"result\",\"figures\"}]}; a result is \"ok\" or the failure.";
 
 /// Injected faults of the defect cells, and their functions, in the emulator's rule syntax.
 const FAULTS: [(&str, &str, &str); 6] = [
@@ -99,6 +100,8 @@ pub(crate) struct Row {
     pub(crate) case: String,
     /// The failure, if the cell failed.
     pub(crate) failure: Option<String>,
+    /// What the case has measured.
+    figures: BTreeMap<String, u64>,
 }
 
 /// Runs the matrix with the arguments after `cargo xtask matrix`.
@@ -145,6 +148,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         entry_point: "none".to_owned(),
         case: "fetch".to_owned(),
         failure: Some(error),
+        figures: BTreeMap::new(),
     }));
     write(&report(), &rows)?;
     Ok(if clean {
@@ -202,9 +206,21 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
             entry_point: text("entry_point")?,
             case: text("case")?,
             failure: (result != "ok").then_some(result),
+            figures: figures(row)?,
         })
     };
     rows.iter().map(row).collect()
+}
+
+/// The measured numbers of a cell. A cell may have none.
+fn figures(row: &Value) -> Result<BTreeMap<String, u64>> {
+    let figures = row["figures"].as_object().into_iter().flatten();
+    let number = |(name, value): (&String, &Value)| {
+        let number = value.as_u64();
+        let number = number.with_context(|| format!("{name} is {value}, which is no number"));
+        Ok((name.clone(), number?))
+    };
+    figures.map(number).collect()
 }
 
 fn write(path: &Path, rows: &[Row]) -> Result<()> {
@@ -213,7 +229,10 @@ fn write(path: &Path, rows: &[Row]) -> Result<()> {
         .map(|row| {
             let result = row.failure.as_deref().unwrap_or("ok");
             let link = row.link.name();
-            json!({ "ucx": row.ucx, "link": link, "entry_point": row.entry_point, "case": row.case, "result": result })
+            json!({
+                "ucx": row.ucx, "link": link, "entry_point": row.entry_point, "case": row.case, "result": result,
+                "figures": row.figures,
+            })
         })
         .collect();
     fs::write(path, format!("{:#}\n", json!({ "rows": rows })))
@@ -565,6 +584,7 @@ mod tests {
             entry_point: "preload".to_owned(),
             case: "export and import".to_owned(),
             failure: failure.map(str::to_owned),
+            figures: BTreeMap::from([("put_copied_max_bytes".to_owned(), 477)]),
         };
         let rows = [row(None), row(Some("7 of 8 bytes are wrong"))];
         write(&path, &rows).unwrap();

@@ -602,6 +602,14 @@ fn overhead(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     peer.log()?;
     let numbers: Vec<u64> = answer.split(' ').flat_map(str::parse).collect();
     let (pairs, _) = numbers.as_chunks::<2>();
+    if let [[map_added, map], [pack_added, pack]] = pairs {
+        launch.figures.add("mem_map_instructions", *map);
+        launch.figures.add("mem_map_added_instructions", *map_added);
+        launch.figures.add("rkey_pack_instructions", *pack);
+        launch
+            .figures
+            .add("rkey_pack_added_instructions", *pack_added);
+    }
     for (what, [added, rest]) in ["ucp_mem_map", "ucp_rkey_pack"].iter().zip(pairs) {
         // Zero would mean that the library is missing, and UCX itself needs more than a thousand.
         let is_counted = *added > 0 && *rest > 1000;

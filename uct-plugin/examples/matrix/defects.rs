@@ -582,7 +582,41 @@ fn copied(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
         must_fail(pair.dpu.ask("push 6 106"), "ucp_get_nbx")?;
         pair.host.ask("see 6 6")?;
     }
+    if !mended && entry_point == EntryPoint::Absent {
+        let put = copied_max(&mut pair, 10, |pair, id| {
+            Ok(pair.dpu.ask(&format!("pull {id} {id}")))
+        })?;
+        launch.figures.add("put_copied_max_bytes", put);
+        let get = copied_max(&mut pair, 40, |pair, id| {
+            pair.dpu.ask(&format!("push {id} {}", id + 100))?;
+            Ok(pair.host.ask(&format!("see {id} {}", id + 100)))
+        })?;
+        launch.figures.add("get_copied_max_bytes", get);
+    }
     pair.host.log().map(drop)
+}
+
+/// The longest transfer of imported memory that the CPU copies, in bytes, found by bisection. `transfer` returns what
+/// the check of the bytes said. Uses memory from number `first` on.
+fn copied_max(
+    pair: &mut Pair,
+    first: u32,
+    transfer: impl Fn(&mut Pair, u32) -> Result<Result<String, String>, String>,
+) -> Result<u64, String> {
+    // From 16 KiB on the device moves the bytes in every UCX.
+    let (mut copied, mut moved) = (8, 16 << 10);
+    let mut id = first;
+    while moved - copied > 1 {
+        let bytes = copied + (moved - copied) / 2;
+        decoy(pair, id, bytes)?;
+        match transfer(pair, id)? {
+            Ok(_) => moved = bytes,
+            Err(error) if error.contains("bytes are wrong") => copied = bytes,
+            Err(error) => return Err(error),
+        }
+        id += 1;
+    }
+    Ok(copied)
 }
 
 /// Shares the host's memory, and maps other memory at the same address in the DPU's process.

@@ -14,6 +14,7 @@ mod peer;
 mod steps;
 mod stress;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -72,6 +73,7 @@ struct Row {
     entry_point: EntryPoint,
     case: &'static str,
     result: Result<(), String>,
+    figures: BTreeMap<&'static str, u64>,
 }
 
 fn main() -> ExitCode {
@@ -131,6 +133,7 @@ fn run(arguments: &Arguments) -> Vec<Row> {
                     entry_point,
                     case: case.name,
                     result,
+                    figures: arguments.launch.figures.take(),
                 });
             }
         }
@@ -209,6 +212,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         mended,
         failing,
         others: versions.clone(),
+        figures: peer::Figures::default(),
     };
     if versions.is_empty() {
         return Err(missing("--ucx"));
@@ -244,7 +248,7 @@ fn split(command: &str) -> Vec<String> {
     command.split_whitespace().map(str::to_owned).collect()
 }
 
-/// `{"rows":[{"ucx","entry_point","case","result"}]}`.
+/// `{"rows":[{"ucx","entry_point","case","result","figures"}]}`.
 fn json(rows: &[Row]) -> String {
     let rows: Vec<_> = rows
         .iter()
@@ -252,6 +256,7 @@ fn json(rows: &[Row]) -> String {
             let result = row.result.as_ref().map_or_else(String::as_str, |()| "ok");
             serde_json::json!({
                 "ucx": row.ucx, "entry_point": row.entry_point.name(), "case": row.case, "result": result,
+                "figures": row.figures,
             })
         })
         .collect();

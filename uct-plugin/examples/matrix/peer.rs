@@ -1,9 +1,12 @@
 //! One end of a pair: a process on a function, with or without the library, that executes requests.
 //! A request is a line of text.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
 
 use crate::Ucx;
 
@@ -77,6 +80,23 @@ pub(crate) struct Launch {
     pub(crate) failing: Vec<(String, Vec<String>)>,
     /// All installed copies of UCX.
     pub(crate) others: Vec<Ucx>,
+    pub(crate) figures: Figures,
+}
+
+/// Numbers that the current case has measured, for its row of the report. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures(Rc<RefCell<BTreeMap<&'static str, u64>>>);
+
+impl Figures {
+    /// Reports a number under a name that states its unit. A case reports a name once.
+    pub(crate) fn add(&self, name: &'static str, value: u64) {
+        self.0.borrow_mut().insert(name, value);
+    }
+
+    /// The numbers since the last call.
+    pub(crate) fn take(&self) -> BTreeMap<&'static str, u64> {
+        self.0.take()
+    }
 }
 
 /// Function of a process.
