@@ -37,8 +37,40 @@ impl Field {
             value = value << 8 | u128::from(bytes.get(index).copied().unwrap_or(0));
         }
         let value = value >> self.shift() & self.mask();
-        // Cannot fail: the mask is at most 64 bits wide.
-        u64::try_from(value).unwrap_or(u64::MAX)
+        u64::try_from(value).expect("the mask has at most 64 bits")
+    }
+
+    /// The value of a field of at most 32 bits, see [`Field::get`].
+    ///
+    /// # Panics
+    /// If the field is wider. Fields are constants, so the first use shows it.
+    #[must_use]
+    pub fn get32(self, bytes: &[u8]) -> u32 {
+        assert!(self.width <= 32, "a field of {} bits", self.width);
+        let [b0, b1, b2, b3, ..] = self.get(bytes).to_le_bytes();
+        u32::from_le_bytes([b0, b1, b2, b3])
+    }
+
+    /// The value of a field of at most 16 bits, see [`Field::get32`].
+    ///
+    /// # Panics
+    /// If the field is wider.
+    #[must_use]
+    pub fn get16(self, bytes: &[u8]) -> u16 {
+        assert!(self.width <= 16, "a field of {} bits", self.width);
+        let [b0, b1, ..] = self.get(bytes).to_le_bytes();
+        u16::from_le_bytes([b0, b1])
+    }
+
+    /// The value of a field of at most 8 bits, see [`Field::get32`].
+    ///
+    /// # Panics
+    /// If the field is wider.
+    #[must_use]
+    pub fn get8(self, bytes: &[u8]) -> u8 {
+        assert!(self.width <= 8, "a field of {} bits", self.width);
+        let [byte, ..] = self.get(bytes).to_le_bytes();
+        byte
     }
 
     /// Writes the field and preserves its neighbours. Truncates bits of `value` above the width. If

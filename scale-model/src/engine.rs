@@ -420,8 +420,9 @@ impl<'a> Engine<'a> {
         if !self.config.assumptions.host_release_timed {
             self.rank(event).end_ps = at_ps;
         }
-        // Behind the exports and HOST_ARRIVE; a call has a handful of steps.
-        let next = u32::try_from(self.work.export.len() + 1).unwrap_or(u32::MAX);
+        // Behind the exports and HOST_ARRIVE.
+        let next =
+            u32::try_from(self.work.export.len() + 1).expect("a call has a handful of steps");
         self.push(at_ps, event, Kind::Host, next);
     }
 
@@ -522,7 +523,8 @@ impl<'a> Engine<'a> {
     /// The rank that is `number` behind the first of a node.
     fn place(&self, node: u32, number: u32) -> (u32, Event) {
         let away = number / self.config.ppn % self.ring;
-        let simulated = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        let simulated =
+            u32::try_from(self.nodes.len()).expect("the configuration counts nodes in u32");
         let place = Event {
             at_ps: 0,
             node: (node + away) % simulated,

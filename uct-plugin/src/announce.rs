@@ -158,19 +158,18 @@ fn write(parts: &[Part], seal: &Seal) -> Vec<u8> {
     let mut message = Vec::new();
     message.extend(MAGIC);
     message.extend(VERSION.to_le_bytes());
-    // Cannot fail: there are at most PARTS_MAX parts.
-    message.extend(u16::try_from(parts.len()).unwrap_or(u16::MAX).to_le_bytes());
+    let count = u16::try_from(parts.len()).expect("at most PARTS_MAX parts");
+    message.extend(count.to_le_bytes());
     message.extend([0; 4]);
     for part in parts {
         let bytes = part.announcement.to_bytes(seal);
         message.extend(part.adapter.0);
         message.extend([if part.form == KeyForm::Long { 14 } else { 6 }, 0, 0, 0]);
-        // Cannot fail: a pool has at most 2^20 keys of 8 bytes.
-        message.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+        let length = u32::try_from(bytes.len()).expect("at most 2^20 keys of 8 bytes");
+        message.extend(length.to_le_bytes());
         message.extend(bytes);
     }
-    // Cannot fail: at most 256 times as much, below 2^31.
-    let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let bytes = u32::try_from(message.len()).expect("at most PARTS_MAX parts of 2^23 bytes");
     message[12..HEAD_BYTES].copy_from_slice(&bytes.to_le_bytes());
     message
 }

@@ -158,7 +158,7 @@ fn processors() -> u32 {
     let asked = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     match asked {
         // SAFETY: the set was filled.
-        0 => u32::try_from(unsafe { libc::CPU_COUNT(&set) }).unwrap_or(0),
+        0 => u32::try_from(unsafe { libc::CPU_COUNT(&set) }).expect("a count"),
         _ => 0,
     }
 }

@@ -98,6 +98,8 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 struct CounterFile {
     words: NonNull<u64>,
+    /// Index of the first slot's first word.
+    slots_at: usize,
     slot_words: usize,
     path: PathBuf,
     taken: Mutex<[bool; SLOTS]>,
@@ -312,6 +314,7 @@ impl CounterFile {
             };
         }
         let file = Self {
+            slots_at: slots_at / 8,
             words: NonNull::new(words.cast()).ok_or_else(io::Error::last_os_error)?,
             slot_words,
             path,
@@ -354,7 +357,7 @@ impl CounterFile {
     }
 
     fn slot_word(&self, slot: usize, at: usize) -> &AtomicU64 {
-        let first = usize::try_from(self.word(7).load(Ordering::Relaxed)).unwrap_or(0) / 8;
+        let first = self.slots_at;
         self.word(first + slot * self.slot_words + at)
     }
 
@@ -451,7 +454,7 @@ fn now_ns() -> u64 {
         .tv_sec
         .saturating_mul(1_000_000_000)
         .saturating_add(now.tv_nsec);
-    u64::try_from(ns).unwrap_or(0).max(1)
+    u64::try_from(ns).expect("the clock starts at zero").max(1)
 }
 
 #[cfg(test)]

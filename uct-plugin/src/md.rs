@@ -225,7 +225,7 @@ impl Md {
             // In a forked child the keys belong to the parent.
             return None;
         }
-        let there = u32::try_from(pool.stats().keys).unwrap_or(u32::MAX);
+        let there = u32::try_from(pool.stats().keys).expect("at most POOL_MAX keys");
         let missing = keys_min.saturating_sub(there);
         if missing > 0 {
             // Keys that the device cannot create are not announced.

@@ -645,8 +645,7 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     fn shrink(&self, count: usize) {
-        // The conversion cannot fail: the map never holds more than `aliases_max`, which is a u32.
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let count = u32::try_from(count).expect("the map holds at most `aliases_max`");
         let before = self.len.fetch_sub(count, Ordering::Relaxed);
         assert!(
             before >= count,

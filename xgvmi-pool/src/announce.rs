@@ -135,8 +135,8 @@ impl Announcement {
             Body::Exports(exports) => (2, exports.iter().flat_map(export_bytes).collect()),
         };
         let entry_bytes = if kind == 1 { RUN_BYTES } else { EXPORT_BYTES };
-        // The conversion cannot fail: memory for 2^32 entries does not exist.
-        let count = u32::try_from(entries.len() / entry_bytes).unwrap_or(u32::MAX);
+        let count = u32::try_from(entries.len() / entry_bytes);
+        let count = count.expect("an announcement has less than 2^32 entries");
         let mut bytes = Vec::with_capacity(HEAD_BYTES + entries.len() + Seal::BYTES);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -168,10 +168,8 @@ impl Announcement {
         }
         let (kind, count) = (head[12], u32_at(head, 32));
         let entry_bytes = if kind == 2 { EXPORT_BYTES } else { RUN_BYTES };
-        let expected = (count as usize)
-            .checked_mul(entry_bytes)
-            .and_then(|entries| entries.checked_add(HEAD_BYTES + Seal::BYTES))
-            .unwrap_or(usize::MAX);
+        // A product of two small numbers: no overflow on a machine of 64 bits.
+        let expected = count as usize * entry_bytes + HEAD_BYTES + Seal::BYTES;
         let len = bytes.len();
         let Some((entries, found)) = rest.split_last_chunk::<{ Seal::BYTES }>() else {
             return Err(AnnounceError::Length { len, expected });
@@ -233,8 +231,7 @@ fn runs(keys: &[Mkey]) -> Vec<u8> {
     sorted.dedup();
     let follows = |a: &u32, b: &u32| a.checked_add(1 << 8) == Some(*b);
     let run = |run: &[u32]| {
-        // The conversion cannot fail: a run has less than 2^24 keys.
-        let count = u32::try_from(run.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(run.len()).expect("a run has at most 2^24 keys");
         [run[0], count].map(u32::to_le_bytes)
     };
     sorted.chunk_by(follows).flat_map(run).flatten().collect()

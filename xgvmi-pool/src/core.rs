@@ -402,8 +402,8 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     fn live(&self, vacant_slots: &VacantSlots) -> u32 {
-        // The conversion cannot fail: there are at most `mkeys_max` slots, which is a u32.
-        self.policy.mkeys_max - u32::try_from(vacant_slots.vacant()).unwrap_or(u32::MAX)
+        let vacant = u32::try_from(vacant_slots.vacant()).expect("at most `mkeys_max` slots");
+        self.policy.mkeys_max - vacant
     }
 
     /// Current maximum number of keys.

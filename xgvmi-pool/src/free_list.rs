@@ -86,7 +86,7 @@ impl FreeList {
     pub(crate) fn new(capacity: u32, cache_keys: u32, caches: usize, order: ReuseOrder) -> Self {
         let caches = caches.clamp(1, CACHES_MAX).next_power_of_two();
         let share = capacity as usize / 4 / (2 * caches);
-        let share = u32::try_from(share).unwrap_or(CACHE_KEYS_MAX);
+        let share = u32::try_from(share).expect("a part of `capacity`");
         Self {
             queue: match order {
                 // In the worst case each chunk has one key.

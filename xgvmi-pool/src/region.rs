@@ -91,7 +91,7 @@ impl Region {
         let Self { addr, len, .. } = *self;
         // A 64-bit address space whose top is far below 2^62 has no region of more than 2^32
         // pieces, and the device refuses a key of so many entries long before.
-        let entries = u32::try_from(self.klm_entries()).unwrap_or(u32::MAX);
+        let entries = u32::try_from(self.klm_entries()).expect("a region ends below 2^62");
         (0..entries).map(move |entry| {
             let offset = u64::from(entry) * Self::KLM_BYTES_MAX;
             let piece = (len - offset).min(Self::KLM_BYTES_MAX);
@@ -99,7 +99,7 @@ impl Region {
             // bits because of the minimum.
             (
                 VirtAddr::new(addr.get() + offset),
-                u32::try_from(piece).unwrap_or(u32::MAX),
+                u32::try_from(piece).expect("a piece has at most 31 bits"),
             )
         })
     }

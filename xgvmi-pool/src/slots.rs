@@ -86,8 +86,8 @@ impl Slots {
 
     /// All slot numbers.
     pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = SlotId> + use<> {
-        // The conversion cannot fail: `new` counted in u32.
-        (0..u32::try_from(self.slots.len()).unwrap_or(u32::MAX)).map(SlotId)
+        let count = u32::try_from(self.slots.len()).expect("`new` got a u32");
+        (0..count).map(SlotId)
     }
 
     pub(crate) fn state(&self, id: SlotId) -> State {

@@ -131,8 +131,9 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        let rest = self.rest.get().map(crossbeam_queue::ArrayQueue::len);
-        self.first.len() + rest.unwrap_or_default()
+        // A queue without overflow has no second part.
+        let rest = self.rest.get().map_or(0, crossbeam_queue::ArrayQueue::len);
+        self.first.len() + rest
     }
 }
 

@@ -34,7 +34,8 @@ impl Tags {
                 .values()
                 .map(|times| times.wrapping_sub(self.base))
                 .max();
-            self.base = self.base.wrapping_add(most.unwrap_or(0));
+            let most = most.expect("the map is full");
+            self.base = self.base.wrapping_add(most);
             self.destroyed.clear();
         }
         let times = self.destroyed.entry(index).or_insert(self.base);

@@ -141,7 +141,7 @@ fn at_most(name: &str, value: u32, limit_name: &str, limit: u32) -> u32 {
 fn time(name: &str, seconds: f64, default: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_else(|error| {
         log::error!("Invalid value for {name}: '{seconds:?}s'. {error}; {default}s is used");
-        Duration::try_from_secs_f64(default).unwrap_or_default()
+        Duration::from_secs_f64(default)
     })
 }
 
@@ -150,7 +150,7 @@ fn time_above_zero(name: &str, seconds: f64, default: f64) -> Duration {
     let found = time(name, seconds, default);
     if found.is_zero() {
         log::error!("Invalid value for {name}: '0s'. Expected: more than 0; {default}s is used");
-        return Duration::try_from_secs_f64(default).unwrap_or_default();
+        return Duration::from_secs_f64(default);
     }
     found
 }

@@ -64,11 +64,11 @@ fn create_mailbox(
 
 /// The new alias, or its status if that is an error.
 fn parse(answer: &[u8]) -> Result<Alias, u32> {
-    let status = u32::try_from(alias::STATUS.get(answer)).unwrap_or(u32::MAX);
+    let status = alias::STATUS.get32(answer);
     if status != u32::from(alias::status::READY) {
         return Err(status);
     }
-    let id = u32::try_from(cmd::GENERAL_OBJECT_ID.get(answer)).unwrap_or(u32::MAX);
+    let id = cmd::GENERAL_OBJECT_ID.get32(answer);
     let index = MkeyIndex::new(id).ok_or(id)?;
     // The alias has no tag, as in stock UCX.
     Ok(Alias {

@@ -70,8 +70,8 @@ fn parse(page: &[u8]) -> Caps {
     let list = 1u32
         .checked_shl(number(general::LOG_MAX_KLM_LIST_SIZE, page))
         .unwrap_or(u32::MAX);
-    let gvmi = u16::try_from(general::VHCA_ID.get(page)).unwrap_or(u16::MAX);
-    let ports = u8::try_from(general::NUM_PORTS.get(page)).unwrap_or(u8::MAX);
+    let gvmi = general::VHCA_ID.get16(page);
+    let ports = general::NUM_PORTS.get8(page);
     Caps {
         gvmi: Gvmi::new(gvmi),
         ports: ports.max(1),
@@ -94,14 +94,15 @@ fn fence(capability: u32) -> u8 {
 fn request_entries(wqe_bytes: u32) -> u32 {
     match usize::try_from(wqe_bytes) {
         Ok(0) | Err(_) => wqe::KLM_ENTRIES_MAX,
-        Ok(bytes) => u32::try_from(wqe::klm_entries_in(bytes))
-            .unwrap_or(u32::MAX)
-            .clamp(1, wqe::KLM_ENTRIES_MAX),
+        Ok(bytes) => {
+            let entries = wqe::klm_entries_in(bytes).min(wqe::KLM_ENTRIES_MAX as usize);
+            u32::try_from(entries).expect("the minimum of two").max(1)
+        }
     }
 }
 
 fn number(field: Field, page: &[u8]) -> u32 {
-    u32::try_from(field.get(page)).unwrap_or(u32::MAX)
+    field.get32(page)
 }
 
 fn unsupported(what: &str) -> DeviceError {

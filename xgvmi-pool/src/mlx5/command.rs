@@ -94,7 +94,9 @@ pub(super) unsafe fn create<const IN: usize, const OUT: usize>(
     match NonNull::new(made) {
         Some(made) => Ok((made, output)),
         None => {
-            let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+            let errno = io::Error::last_os_error()
+                .raw_os_error()
+                .expect("it is an errno");
             let status = status_of(&output);
             Err(Refusal { status, errno }.into_error(call, object))
         }
@@ -128,10 +130,7 @@ pub(super) unsafe fn destroy(
 
 /// Status and syndrome of an answer.
 fn status_of(output: &[u8]) -> (u8, u32) {
-    // The conversion cannot fail: the fields are 8 and 32 bits wide.
-    let status = u8::try_from(cmd::STATUS.get(output)).unwrap_or(u8::MAX);
-    let syndrome = u32::try_from(cmd::SYNDROME.get(output)).unwrap_or(u32::MAX);
-    (status, syndrome)
+    (cmd::STATUS.get8(output), cmd::SYNDROME.get32(output))
 }
 
 fn answer(output: &[u8], errno: i32) -> Option<Refusal> {

@@ -44,7 +44,7 @@ impl Function {
         }
         let mut names = Vec::new();
         let mut opened = None;
-        for index in 0..usize::try_from(count).unwrap_or(0) {
+        for index in 0..usize::try_from(count).expect("libibverbs counts devices from 0") {
             // SAFETY: the list has `count` entries.
             let device = unsafe { *list.add(index) };
             // SAFETY: a device of the list.

@@ -37,9 +37,8 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's promise.
     let (made, answer): (_, [u8; cmd::HEADER_BYTES]) =
         unsafe { command::create(lib, context, CALL, object, &input) }?;
-    // The conversion cannot fail: the field is 24 bits wide.
-    let index = u32::try_from(cmd::OBJECT_NUMBER.get(&answer)).unwrap_or(0);
-    let index = MkeyIndex::new(index).unwrap_or(MkeyIndex::MAX);
+    let index = MkeyIndex::new(cmd::OBJECT_NUMBER.get32(&answer));
+    let index = index.expect("the field has 24 bits");
     // SAFETY: the caller's promise.
     let allowed = unsafe { allow(lib, context, index, &spec.access_key) };
     match allowed {

@@ -468,7 +468,7 @@ impl UmrQueue {
 
     /// Maximum number of requests, as binds of one entry each, in one chain.
     pub(super) fn chain_ops_max(wqebbs: u32) -> u32 {
-        let largest = u32::try_from(WQEBBS_MAX).unwrap_or(u32::MAX);
+        let largest = u32::try_from(WQEBBS_MAX).expect("16 blocks");
         wqebbs.saturating_sub(largest) / WQEBBS_PER_REQUEST
     }
 }
@@ -691,7 +691,9 @@ impl Clock {
 }
 
 fn refused(call: &'static str) -> DeviceError {
-    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let errno = std::io::Error::last_os_error()
+        .raw_os_error()
+        .expect("it is an errno");
     DeviceError::QueueDown {
         reason: format!("{call}: errno {errno}"),
     }

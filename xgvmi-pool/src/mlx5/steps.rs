@@ -249,9 +249,8 @@ impl<'f> Steps<'f> {
         // SAFETY: the function is open.
         let (made, answer): (_, [u8; cmd::HEADER_BYTES]) =
             unsafe { command::create(lib, context, "CREATE_MKEY", object, input) }?;
-        // The conversion cannot fail: the field is 24 bits wide.
-        let index = u32::try_from(cmd::OBJECT_NUMBER.get(&answer)).unwrap_or(0);
-        let index = MkeyIndex::new(index).unwrap_or(MkeyIndex::MAX);
+        let index = MkeyIndex::new(cmd::OBJECT_NUMBER.get32(&answer));
+        let index = index.expect("the field has 24 bits");
         Ok(Key {
             lib,
             index,
@@ -358,7 +357,9 @@ impl Drop for Key<'_> {
 }
 
 fn errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+    io::Error::last_os_error()
+        .raw_os_error()
+        .expect("it is an errno")
 }
 
 fn refused(call: &'static str, bytes: usize, errno: i32) -> DeviceError {

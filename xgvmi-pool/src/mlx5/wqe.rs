@@ -80,7 +80,7 @@ pub(super) const fn klm_entries_in(wqe_bytes: usize) -> usize {
 fn list_bytes(span: &Span<'_>) -> usize {
     let entries = match Form::of(span) {
         Form::Stock => 1,
-        Form::List => usize::try_from(span.klm_entries()).unwrap_or(usize::MAX / KLM_BYTES / 2),
+        Form::List => usize::try_from(span.klm_entries()).expect("a span has at most 2^32 pieces"),
     };
     (entries * KLM_BYTES).next_multiple_of(umr::LIST_ALIGN_BYTES)
 }
@@ -231,8 +231,7 @@ impl Wqe {
             index: slot.index,
             opcode,
             qpn: slot.qpn,
-            // The conversion cannot fail: the list was checked against the largest entry.
-            ds: u8::try_from(octowords).unwrap_or(DS_MAX),
+            ds: u8::try_from(octowords).expect("the list was checked against the largest entry"),
             flags: slot.fence | ce,
             imm,
             ..Ctrl::default()
@@ -264,9 +263,8 @@ impl Wqe {
     }
 }
 
-/// The conversion cannot fail: an entry has at most 63 octowords.
 fn fit(octowords: usize) -> u16 {
-    u16::try_from(octowords).unwrap_or(u16::MAX)
+    u16::try_from(octowords).expect("an entry has at most 63 octowords")
 }
 
 #[cfg(test)]

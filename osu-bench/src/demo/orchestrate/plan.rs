@@ -95,7 +95,7 @@ impl Case {
 
 /// The order of `count` schemes in a round: each scheme is first, second, ... equally often.
 pub(super) fn order(round: u64, count: usize) -> impl Iterator<Item = usize> {
-    let first = usize::try_from(round).unwrap_or(0) % count.max(1);
+    let first = usize::try_from(round).expect("a machine of 64 bits") % count.max(1);
     (0..count).map(move |index| (first + index) % count)
 }
 
