@@ -225,6 +225,10 @@ impl Reserve {
     #[cold]
     fn take(&self, layout: Layout) -> *mut u8 {
         SHORT.store(true, Ordering::Relaxed);
+        #[cfg(debug_assertions)]
+        if injected::has_no_reserve() {
+            return null_mut();
+        }
         let Some((kind, bytes)) = kind(layout) else {
             return null_mut();
         };
@@ -295,10 +299,14 @@ impl Reserve {
 
 /// Injects allocation failures: `XGVMI_NO_MEMORY` in the environment of a debug build. `7` selects
 /// the seventh of the library's allocations, `7+` the seventh and all later ones, `/7` every
-/// seventh. The release library does not contain this code.
+/// seventh. A trailing `!` takes the reserve away as well, which shows what fallible collections
+/// alone would do. The release library does not contain this code.
 #[cfg(debug_assertions)]
 pub(crate) mod injected {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    /// The reserve has no pieces.
+    static NO_RESERVE: AtomicBool = AtomicBool::new(false);
 
     /// The first allocation that fails; zero: none.
     static FIRST: AtomicU64 = AtomicU64::new(0);
@@ -311,15 +319,24 @@ pub(crate) mod injected {
         let Ok(wanted) = std::env::var("XGVMI_NO_MEMORY") else {
             return;
         };
-        let number = |text: &str| text.parse().unwrap_or(0);
+        let (wanted, no_reserve) = match wanted.strip_suffix('!') {
+            Some(wanted) => (wanted, true),
+            None => (&*wanted, false),
+        };
+        NO_RESERVE.store(no_reserve, Ordering::Relaxed);
+        let number = |text: &str| text.parse().expect("XGVMI_NO_MEMORY is a number");
         let (first, every) = match (wanted.strip_prefix('/'), wanted.strip_suffix('+')) {
             (Some(every), _) => (number(every), number(every)),
             (_, Some(first)) => (number(first), 1),
-            _ => (number(&wanted), 0),
+            _ => (number(wanted), 0),
         };
         COUNT.store(0, Ordering::Relaxed);
         EVERY.store(every, Ordering::Relaxed);
         FIRST.store(first, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_no_reserve() -> bool {
+        NO_RESERVE.load(Ordering::Relaxed)
     }
 
     pub(super) fn fails() -> bool {

@@ -467,6 +467,12 @@ fn shortage(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
             lines.any(|line| line.contains("out of memory, UCX handles exports and imports")),
         );
     }
+    // Fallible collections alone are not enough: without the reserve the same failure ends the
+    // program, here the first allocation of the library.
+    let variables: &[(&str, &str)] = &[("XGVMI_NO_MEMORY", "1!")];
+    if Peer::start(&short, ucx, Side::Host, entry_point, variables).is_ok() {
+        return Err("without the reserve a failed allocation does not end the program".to_owned());
+    }
     // Some fail at the very end, where no new work starts.
     match told {
         told if told > FAILING.len() / 2 => Ok(()),
