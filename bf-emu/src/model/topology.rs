@@ -15,8 +15,8 @@
 //! ports = 1                               # 1 or 2
 //! link = "infiniband"                     # or "infiniband-grh", or "ethernet"
 //! lid = 1                                 # not on Ethernet
-//! mac = "02:bf:00:00:01:01"               # these four on Ethernet only
-//! addresses = ["127.66.1.1", "fd00:bf::1:1"]
+//! addresses = ["127.66.1.1", "fd00:bf::1:1"]  # IP addresses; on InfiniBand those of IPoIB
+//! mac = "02:bf:00:00:01:01"               # these three on Ethernet only
 //! ndev = "lo"                             # network device of this machine
 //! mtu = 1500                              # of the network device
 //! node_guid = "02bf:0000:0000:0101"
@@ -127,6 +127,9 @@ pub struct PortSpec {
     pub lid: u16,
     /// Unique in the fabric.
     pub guid: u64,
+    /// IP addresses: on Ethernet those of the port's GIDs, on InfiniBand those of its IPoIB device.
+    /// Unique in the fabric, at most [`ADDRESSES_MAX`](super::address::ADDRESSES_MAX).
+    pub addresses: Vec<IpAddr>,
     /// Attributes of an Ethernet port.
     pub ethernet: Option<EthernetSpec>,
 }
@@ -136,8 +139,6 @@ pub struct PortSpec {
 pub struct EthernetSpec {
     /// Unique in the fabric.
     pub mac: Mac,
-    /// Unique in the fabric, at most [`ADDRESSES_MAX`](super::address::ADDRESSES_MAX).
-    pub addresses: Vec<IpAddr>,
     /// The network device of this machine that the port reports.
     pub ndev: String,
     /// MTU of the network device, in bytes.

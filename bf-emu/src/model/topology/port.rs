@@ -63,9 +63,10 @@ pub(super) fn ports(
         }
         let raw = raw.port(index);
         let link = raw.link.unwrap_or_default();
+        let at = (place.0, place.1, index);
+        let addresses = addresses(file, &key, &raw, at, seen)?;
         let (lid, ethernet) = if link.is_ethernet() {
-            let at = (place.0, place.1, index);
-            (0, Some(ethernet(file, &key, &raw, (guid, at), seen)?))
+            (0, Some(ethernet(file, &key, &raw, (guid, index), seen)?))
         } else {
             (infiniband(file, &key, &raw, seen)?, None)
         };
@@ -73,6 +74,7 @@ pub(super) fn ports(
             link,
             lid,
             guid,
+            addresses,
             ethernet,
         });
     }
@@ -99,7 +101,7 @@ fn ethernet(
     file: &Path,
     key: &dyn Fn(&str) -> String,
     raw: &RawPort<'_>,
-    (guid, at): (u64, (usize, usize, usize)),
+    (guid, index): (u64, usize),
     seen: &mut Seen<'_>,
 ) -> Result<EthernetSpec, TopologyError> {
     if let Some(lid) = raw.lid {
@@ -107,7 +109,7 @@ fn ethernet(
         return Err(value_error(file, key("lid"), lid, allowed));
     }
     let mac = match raw.mac {
-        None => Some(Mac::of_guid(guid, u8::from(at.2 != 0))),
+        None => Some(Mac::of_guid(guid, u8::from(index != 0))),
         Some(text) => Mac::parse(text),
     };
     let mac = mac.filter(|mac| mac.is_unicast()).ok_or_else(|| {
@@ -116,6 +118,38 @@ fn ethernet(
         value_error(file, key("mac"), format!("{given:?}"), allowed)
     })?;
     seen.unique_mac.add(key("mac"), mac.to_string())?;
+    let ndev = raw.ndev.unwrap_or(NDEV_DEFAULT);
+    let plain = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b'"' && b != b'\\';
+    if !(1..=NDEV_NAME_MAX).contains(&ndev.len())
+        || !ndev.bytes().all(plain)
+        || ndev.starts_with('.')
+    {
+        let allowed = format!("a network device's name of 1..={NDEV_NAME_MAX} characters");
+        return Err(value_error(file, key("ndev"), format!("{ndev:?}"), allowed));
+    }
+    let mtu = raw.mtu.unwrap_or(MTU_DEFAULT.into());
+    let mtu = u16::try_from(mtu)
+        .ok()
+        .filter(|mtu| MTUS.contains(mtu))
+        .ok_or_else(|| {
+            let allowed = format!("{}..={}", MTUS.start(), MTUS.end());
+            value_error(file, key("mtu"), mtu, allowed)
+        })?;
+    Ok(EthernetSpec {
+        mac,
+        ndev: ndev.to_owned(),
+        mtu,
+    })
+}
+
+/// The IP addresses of a port.
+fn addresses(
+    file: &Path,
+    key: &dyn Fn(&str) -> String,
+    raw: &RawPort<'_>,
+    at: (usize, usize, usize),
+    seen: &mut Seen<'_>,
+) -> Result<Vec<IpAddr>, TopologyError> {
     let addresses = match raw.addresses {
         None => default_addresses(at),
         Some(texts) => texts
@@ -136,29 +170,7 @@ fn ethernet(
         let address = address.to_string();
         seen.unique_address.add(key("addresses"), address)?;
     }
-    let ndev = raw.ndev.unwrap_or(NDEV_DEFAULT);
-    let plain = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b'"' && b != b'\\';
-    if !(1..=NDEV_NAME_MAX).contains(&ndev.len())
-        || !ndev.bytes().all(plain)
-        || ndev.starts_with('.')
-    {
-        let allowed = format!("a network device's name of 1..={NDEV_NAME_MAX} characters");
-        return Err(value_error(file, key("ndev"), format!("{ndev:?}"), allowed));
-    }
-    let mtu = raw.mtu.unwrap_or(MTU_DEFAULT.into());
-    let mtu = u16::try_from(mtu)
-        .ok()
-        .filter(|mtu| MTUS.contains(mtu))
-        .ok_or_else(|| {
-            let allowed = format!("{}..={}", MTUS.start(), MTUS.end());
-            value_error(file, key("mtu"), mtu, allowed)
-        })?;
-    Ok(EthernetSpec {
-        mac,
-        addresses,
-        ndev: ndev.to_owned(),
-        mtu,
-    })
+    Ok(addresses)
 }
 
 /// An IP address of a port. It must be unicast and not link-local (the MAC determines the
@@ -200,10 +212,11 @@ fn second_guid(node_guid: u64) -> u64 {
 }
 
 impl PortSpec {
-    /// The GIDs of the port's IP addresses, without the link-local GID.
+    /// The port's IP addresses in the form of GIDs. On Ethernet they are its GIDs except the
+    /// link-local one.
     #[must_use]
     pub fn address_gids(&self) -> Vec<Gid> {
-        let addresses = self.ethernet.iter().flat_map(|port| &port.addresses);
+        let addresses = self.addresses.iter();
         addresses.map(|address| gid_of(*address)).collect()
     }
 
@@ -215,16 +228,13 @@ impl PortSpec {
             text.push_str(&format!("{key}{suffix} = {value}\n"));
         };
         put("link", format!("\"{}\"", self.link));
+        let addresses = self.addresses.iter();
+        let addresses: Vec<_> = addresses.map(|one| format!("\"{one}\"")).collect();
+        put("addresses", format!("[{}]", addresses.join(", ")));
         match &self.ethernet {
             None => put("lid", self.lid.to_string()),
             Some(port) => {
                 put("mac", format!("\"{}\"", port.mac));
-                let addresses = port
-                    .addresses
-                    .iter()
-                    .map(|address| format!("\"{address}\""));
-                let addresses: Vec<_> = addresses.collect();
-                put("addresses", format!("[{}]", addresses.join(", ")));
                 put("ndev", format!("\"{}\"", port.ndev));
                 put("mtu", port.mtu.to_string());
             }

@@ -141,6 +141,7 @@ impl RawPort<'_> {
         let other = RawPort {
             link: None,
             lid: None,
+            addresses: None,
             ..*self
         };
         other.first_key()
