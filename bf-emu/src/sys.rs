@@ -294,6 +294,24 @@ pub fn set_nonblocking(fd: RawFd) -> Result<()> {
     syscall!(libc::SYS_fcntl, fd, libc::F_SETFL, flags).map(drop)
 }
 
+/// True if operations on an open file do not block.
+///
+/// # Errors
+/// The kernel's error.
+pub fn is_nonblocking(fd: RawFd) -> Result<bool> {
+    let flags = syscall!(libc::SYS_fcntl, fd, libc::F_GETFL)?;
+    let flags = low32(flags as u64).cast_signed();
+    Ok(flags & libc::O_NONBLOCK != 0)
+}
+
+/// Clears close-on-exec.
+///
+/// # Errors
+/// The kernel's error.
+pub fn keep_over_exec(fd: RawFd) -> Result<()> {
+    syscall!(libc::SYS_fcntl, fd, libc::F_SETFD, 0).map(drop)
+}
+
 /// True if the other end of a pipe is closed.
 #[must_use]
 pub fn has_no_reader(write_fd: RawFd) -> bool {

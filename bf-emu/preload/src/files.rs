@@ -1,21 +1,25 @@
-//! Functions on open files: ioctl to the device, and the end of contexts by close and dup2. The
+//! Functions on open files: ioctl to the device, write to the connection manager, and the end of
+//! contexts by close and dup2. The
 //! library identifies a file by its inode and not by its number, so duplicated, inherited and
 //! received files work. It also refuses the netlink socket of RDMA.
 
-use std::ffi::{c_int, c_ulong};
+use std::ffi::{c_int, c_ulong, c_void};
 
+use bf_emu::commands::Written;
 use bf_emu::sys::Errno;
 use bf_emu::{commands, memory, process};
 
-use crate::call::{answer, device, enabled, guarded};
+use crate::call::{answer, device, enabled, guarded, set_errno};
 use crate::install;
 use crate::next::next_or;
-use crate::watch::{forget, is_owner, is_watched, watch};
+use crate::watch::{forget, is_connections, is_owner, is_watched, watch, watch_connections};
+use libc::{size_t, ssize_t};
 
 /// `RDMA_VERBS_IOCTL`, the only request of uverbs devices (rdma/rdma_user_ioctl_cmds.h).
 const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
 /// Protocol of the socket that libibverbs uses to list devices (linux/netlink.h).
 const NETLINK_RDMA: c_int = 20;
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     if request == RDMA_VERBS_IOCTL && enabled() {
@@ -36,6 +40,105 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
     let next = next_or!(-1, fn ioctl(c_int, c_ulong, usize) -> c_int);
     // SAFETY: the caller's own arguments.
     unsafe { next(fd, request, argument) }
+}
+
+// A thread can be cancelled while it waits here. Its stack is then unwound through this function,
+// which has nothing to drop.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, length: size_t) -> ssize_t {
+    // Any other file costs one look at a set.
+    if is_connections(fd) {
+        // SAFETY: the caller's own arguments.
+        return unsafe { command(fd, bytes, length) };
+    }
+    let next = next_or!(
+        -1,
+        extern "C-unwind" fn write(c_int, *const c_void, size_t) -> ssize_t
+    );
+    // SAFETY: the caller's own arguments.
+    let written = unsafe { next(fd, bytes, length) };
+    if written < 0 && enabled() && is_received(fd) {
+        // SAFETY: as above.
+        return unsafe { command(fd, bytes, length) };
+    }
+    written
+}
+
+/// True if a failed write went to a file of the connection manager that this process has inherited
+/// or received. The file is a pipe that the system does not write to.
+fn is_received(fd: c_int) -> bool {
+    // SAFETY: the location of the calling thread's errno is always valid.
+    let failed = unsafe { *libc::__errno_location() };
+    if failed != libc::EBADF {
+        return false;
+    }
+    let found = guarded(false, || {
+        let found = device().is_some_and(|device| device.is_rdma_cm(fd));
+        if found {
+            install::before_first_doorbell();
+            watch(fd);
+            watch_connections(fd);
+        }
+        found
+    });
+    set_errno(Errno(failed));
+    found
+}
+
+/// A command to the connection manager. It waits for an event if the command needs one.
+///
+/// # Safety
+/// As for `write`.
+unsafe fn command(fd: c_int, bytes: *const c_void, length: size_t) -> ssize_t {
+    loop {
+        match attempt(fd, bytes, length) {
+            Ok(Written::Done(written)) => return written,
+            Ok(Written::Waits) => {}
+            Err(errno) => {
+                set_errno(errno);
+                return -1;
+            }
+        }
+        // SAFETY: the function waits like the caller's write would.
+        if unsafe { wait_for_event(fd) } < 0 {
+            return -1;
+        }
+    }
+}
+
+fn attempt(fd: c_int, bytes: *const c_void, length: size_t) -> Result<Written, Errno> {
+    guarded(Err(Errno(libc::EIO)), || {
+        let device = device().ok_or(Errno(libc::EIO))?;
+        commands::write_rdma_cm(device, fd, bytes.expose_provenance(), length)
+    })
+}
+
+/// Waits until a file of the connection manager may have an event. Returns -1 and errno if a signal
+/// ended the wait. The read obeys the program's signal actions, and a thread can be cancelled in it.
+///
+/// # Safety
+/// The caller and its callers have nothing to drop.
+unsafe fn wait_for_event(fd: c_int) -> c_int {
+    let next = next_or!(
+        -1,
+        extern "C-unwind" fn read(c_int, *mut c_void, size_t) -> ssize_t
+    );
+    let mut byte = 0u8;
+    // SAFETY: the byte belongs to this frame.
+    let read = unsafe { next(fd, (&raw mut byte).cast(), 1) };
+    // SAFETY: the location of the calling thread's errno is always valid.
+    if read > 0 || read < 0 && unsafe { *libc::__errno_location() } == libc::EAGAIN {
+        return 0;
+    }
+    // SAFETY: as above.
+    if read < 0 && unsafe { *libc::__errno_location() } != libc::EBADF {
+        return -1;
+    }
+    // Another thread has closed the file. The kernel keeps the file until this call ends, and no
+    // event comes any more.
+    let pause = next_or!(-1, extern "C-unwind" fn pause() -> c_int);
+    // SAFETY: it has no preconditions.
+    unsafe { pause() }
 }
 
 #[unsafe(no_mangle)]
@@ -112,6 +215,9 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 fn duplicated(fd: c_int, new: c_int) {
     if is_watched(fd) && new >= 0 && is_owner() {
         watch(new);
+        if is_connections(fd) {
+            watch_connections(new);
+        }
     }
 }
 

@@ -13,11 +13,12 @@
 //! - `resume`, `fault`, `install`: the doorbell trap: return from the handler, the handler, and its
 //!   installation.
 //! - `signals`, `files`, `names`, `open`, `stat`, `exec`: the interposed functions: for signals,
-//!   for open files (ioctl, close, dup), functions that need only another path, functions that
-//!   present a uverbs device as a character device, and functions that start programs.
+//!   for open files (ioctl, write, close, dup), functions that need only another path, functions that
+//!   present a device's file as a character device, and functions that start programs.
 //!
-//! `mmap`, `read`, `write` and `poll` are not interposed, because UCX rewrites the entry of `mmap`.
-//! The file of a uverbs device is a memory file and supports them directly.
+//! `mmap`, `read` and `poll` are not interposed, because UCX rewrites the entry of `mmap`. The file
+//! of a uverbs device is a memory file, and the connection manager's file is a pipe. Both support
+//! them directly.
 //!
 //! Several functions are variadic in C (`open`, `ioctl`, `fcntl`), and Rust cannot define variadic
 //! functions. They are defined with the fixed arguments that Linux uses. In the C calling

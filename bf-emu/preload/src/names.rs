@@ -29,7 +29,7 @@ macro_rules! rewriting {
             // SAFETY: the caller gives a C string or NULL, as the function demands.
             let path = match unsafe { place(path, &mut buffer) } {
                 Place::Elsewhere => path,
-                Place::Tree(path) | Place::Uverbs { stand_in: path, .. } => path.as_ptr(),
+                Place::Tree(path) | Place::Device { stand_in: path, .. } => path.as_ptr(),
             };
             // SAFETY: the caller's own arguments except the path, which is a C string.
             unsafe { next($($before,)* path, $($after),*) }
@@ -81,7 +81,7 @@ macro_rules! resolving {
             let rewritten = match unsafe { place(path, &mut buffer) } {
                 // SAFETY: the caller's own arguments.
                 Place::Elsewhere => return unsafe { next(path, $($after),*) },
-                Place::Tree(path) | Place::Uverbs { stand_in: path, .. } => path,
+                Place::Tree(path) | Place::Device { stand_in: path, .. } => path,
             };
             // SAFETY: the caller's own arguments except the path, which is a C string.
             let found = unsafe { next(rewritten.as_ptr(), $($after),*) };

@@ -46,9 +46,11 @@ pub(crate) fn of_libc(name: &'static CStr) -> Option<NonNull<c_void>> {
 }
 
 /// `next!(fn close(c_int) -> c_int)` is the next definition of `close` as an `Option` of a function
-/// pointer. The types must be those of the C declaration.
+/// pointer. The types must be those of the C declaration. `next!(extern "C-unwind" fn ...)` is for a
+/// function in which a thread can be cancelled: cancellation unwinds the stack.
 macro_rules! next {
-    (fn $name:ident($($argument:ty),* $(,)?) -> $result:ty) => {{
+    (fn $($rest:tt)*) => { $crate::next::next!(extern "C" fn $($rest)*) };
+    (extern $abi:literal fn $name:ident($($argument:ty),* $(,)?) -> $result:ty) => {{
         static NEXT: $crate::next::Next = $crate::next::Next::new(
             match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes())
             {
@@ -62,7 +64,7 @@ macro_rules! next {
             unsafe {
                 ::std::mem::transmute::<
                     ::std::ptr::NonNull<::std::ffi::c_void>,
-                    unsafe extern "C" fn($($argument),*) -> $result,
+                    unsafe extern $abi fn($($argument),*) -> $result,
                 >(address)
             }
         })
@@ -72,8 +74,8 @@ macro_rules! next {
 /// Like [`next!`], but returns `$failed` with ENOSYS from the enclosing function if there is no
 /// next definition.
 macro_rules! next_or {
-    ($failed:expr, fn $name:ident($($argument:ty),* $(,)?) -> $result:ty) => {
-        match $crate::next::next!(fn $name($($argument),*) -> $result) {
+    ($failed:expr, $($function:tt)*) => {
+        match $crate::next::next!($($function)*) {
             Some(next) => next,
             None => {
                 $crate::call::set_errno(::bf_emu::sys::Errno(::libc::ENOSYS));

@@ -1,10 +1,10 @@
-//! The open functions. A uverbs device opens as a new context of the device, and any other file of
-//! the tree under its rewritten path.
+//! The open functions. A uverbs device opens as a new context of the device, the connection manager
+//! as a pipe, and any other file of the tree under its rewritten path.
 
 use std::ffi::{c_char, c_int};
 
 use bf_emu::sys::Errno;
-use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
+use bf_emu::view::paths::{Device, PATH_BYTES_MAX, Place};
 use libc::mode_t;
 
 use crate::call::{answer, device, guarded, place};
@@ -24,7 +24,7 @@ macro_rules! opening {
             let mut buffer = [0; PATH_BYTES_MAX];
             // SAFETY: the caller gives a C string or NULL, as the function demands.
             let path = match unsafe { place(path, &mut buffer) } {
-                Place::Uverbs { device, .. } => return open_device(device, flags),
+                Place::Device { device, .. } => return open_device(device, flags),
                 Place::Elsewhere => path,
                 Place::Tree(path) => path.as_ptr(),
             };
@@ -52,12 +52,20 @@ opening! {
     fn __openat64_2(dirfd; flags);
 }
 
-/// A new context of device `index` of the view.
-fn open_device(index: usize, flags: c_int) -> c_int {
+/// A new context of a uverbs device, or a new file of the connection manager.
+fn open_device(opened: Device, flags: c_int) -> c_int {
     let result = guarded(Err(Errno(libc::EIO)), || {
         let device = device().ok_or(Errno(libc::ENODEV))?;
         install::before_first_doorbell();
-        let fd = device.open(index, flags & libc::O_CLOEXEC != 0)?;
+        let has = |flag| flags & flag != 0;
+        let fd = match opened {
+            Device::Uverbs(index) => device.open(index, has(libc::O_CLOEXEC))?,
+            Device::RdmaCm => {
+                let fd = device.open_rdma_cm(has(libc::O_CLOEXEC), has(libc::O_NONBLOCK))?;
+                watch::watch_connections(fd);
+                fd
+            }
+        };
         watch::watch(fd);
         Ok(fd)
     });

@@ -1,15 +1,16 @@
-//! The stat functions. A uverbs device appears as a character device with the numbers in sysfs, by
+//! The stat functions. A device's file appears as a character device with the numbers in sysfs, by
 //! path and by open file. libibverbs compares them (util/open_cdev.c).
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use bf_emu::process::CONTEXT_FILE_BYTES;
-use bf_emu::view::paths::{PATH_BYTES_MAX, Place};
-use bf_emu::view::sysfs::{UVERBS_MAJOR, UVERBS_MINOR_BASE};
+use bf_emu::view::paths::{Device, PATH_BYTES_MAX, Place};
+use bf_emu::view::sysfs::{RDMA_CM_NUMBERS, UVERBS_MAJOR, UVERBS_MINOR_BASE};
 use libc::{stat as Stat, statx as Statx};
 
 use crate::call::{device, guarded, place};
 use crate::next::next_or;
+use crate::watch::is_connections;
 
 /// Type and mode of a uverbs device.
 const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
@@ -34,20 +35,17 @@ macro_rules! by_path {
             );
             let mut buffer = [0; PATH_BYTES_MAX];
             // SAFETY: the caller gives a C string or NULL, as the function demands.
-            let (path, index) = match unsafe { place(path, &mut buffer) } {
+            let (path, device) = match unsafe { place(path, &mut buffer) } {
                 Place::Elsewhere => (path, None),
                 Place::Tree(path) => (path.as_ptr(), None),
-                Place::Uverbs {
-                    device: index,
-                    stand_in,
-                } => (stand_in.as_ptr(), Some(index)),
+                Place::Device { device, stand_in } => (stand_in.as_ptr(), Some(device)),
             };
             // SAFETY: the caller's own arguments except the path, which is a C string or NULL.
             let answer = unsafe { next($($before,)* path, stat $(, $after)*) };
             if answer == 0 {
-                if let Some(index) = index {
+                if let Some(device) = device {
                     // SAFETY: the call has written it.
-                    unsafe { present(index, stat) };
+                    unsafe { present(device, stat) };
                 }
                 $(
                     // SAFETY: the call has accepted the path and written the result.
@@ -117,13 +115,10 @@ unsafe extern "C" fn statx(
     );
     let mut buffer = [0; PATH_BYTES_MAX];
     // SAFETY: the caller gives a C string or NULL, as the function demands.
-    let (path, index) = match unsafe { place(path, &mut buffer) } {
+    let (path, device) = match unsafe { place(path, &mut buffer) } {
         Place::Elsewhere => (path, None),
         Place::Tree(path) => (path.as_ptr(), None),
-        Place::Uverbs {
-            device: index,
-            stand_in,
-        } => (stand_in.as_ptr(), Some(index)),
+        Place::Device { device, stand_in } => (stand_in.as_ptr(), Some(device)),
     };
     // SAFETY: the caller's own arguments except the path, which is a C string or NULL.
     let answer = unsafe { next(dirfd, path, flags, mask, statx) };
@@ -132,19 +127,25 @@ unsafe extern "C" fn statx(
     }
     // SAFETY: the call has written it, and the caller has exclusive access.
     let found = unsafe { &mut *statx };
-    let index = index.or_else(|| {
+    let device = device.or_else(|| {
         // SAFETY: the call has accepted the path. It is a C string or, if an empty path is
         // permitted, NULL.
         let of_file = unsafe { is_empty(path) };
         let has_name = found.stx_nlink != 0;
-        let file = of_file && could_be_context(found.stx_mode.into(), has_name, found.stx_size);
-        if file { device_of(dirfd) } else { None }
+        let mode = found.stx_mode.into();
+        let file = (mode, has_name, found.stx_size);
+        if of_file {
+            device_of(dirfd, file)
+        } else {
+            None
+        }
     });
-    if let Some(index) = index {
+    if let Some(device) = device {
+        let (major, minor) = numbers(device);
         // S_IFCHR and the permissions are within 16 bits (uapi linux/stat.h).
         found.stx_mode = (DEVICE_MODE & 0xffff) as u16;
-        found.stx_rdev_major = UVERBS_MAJOR;
-        found.stx_rdev_minor = minor(index);
+        found.stx_rdev_major = major;
+        found.stx_rdev_minor = minor;
         found.stx_size = 0;
         found.stx_blocks = 0;
     }
@@ -179,40 +180,50 @@ unsafe fn present_file(fd: c_int, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &*stat };
     let bytes = u64::try_from(found.st_size).unwrap_or(0);
-    if could_be_context(found.st_mode, found.st_nlink != 0, bytes)
-        && let Some(index) = device_of(fd)
-    {
+    let file = (found.st_mode, found.st_nlink != 0, bytes);
+    if let Some(device) = device_of(fd, file) {
         // SAFETY: the caller's promise.
-        unsafe { present(index, stat) };
+        unsafe { present(device, stat) };
     }
 }
 
-/// Replaces a result by that of device `index`.
+/// Replaces a result by that of a device.
 ///
 /// # Safety
 /// The caller has exclusive access to the `struct stat` at `stat`.
-unsafe fn present(index: usize, stat: *mut Stat) {
+unsafe fn present(device: Device, stat: *mut Stat) {
     // SAFETY: the caller's promise.
     let found = unsafe { &mut *stat };
+    let (major, minor) = numbers(device);
     found.st_mode = DEVICE_MODE;
-    found.st_rdev = libc::makedev(UVERBS_MAJOR, minor(index));
+    found.st_rdev = libc::makedev(major, minor);
     found.st_size = 0;
     found.st_blocks = 0;
 }
 
-fn minor(index: usize) -> c_uint {
-    // A view has at most 16 devices.
-    UVERBS_MINOR_BASE + c_uint::try_from(index).unwrap_or(c_uint::MAX - UVERBS_MINOR_BASE)
+/// Major and minor number of a device.
+fn numbers(device: Device) -> (c_uint, c_uint) {
+    match device {
+        Device::RdmaCm => RDMA_CM_NUMBERS,
+        Device::Uverbs(index) => {
+            // A view has at most 16 devices.
+            let index = c_uint::try_from(index).unwrap_or(c_uint::MAX - UVERBS_MINOR_BASE);
+            (UVERBS_MAJOR, UVERBS_MINOR_BASE + index)
+        }
+    }
 }
 
-/// True if it could be the file of a context, which is a memory file: a regular file without a
-/// name. Other files skip the lookup in the device.
-fn could_be_context(mode: libc::mode_t, has_name: bool, bytes: u64) -> bool {
-    mode & libc::S_IFMT == libc::S_IFREG && !has_name && bytes == CONTEXT_FILE_BYTES
-}
-
-/// The device of a file that could be a context. A process that received a context and opened none
-/// itself, as for `ibv_import_device`, attaches to the device here.
-fn device_of(fd: c_int) -> Option<usize> {
-    guarded(None, || device()?.device_of(fd))
+/// The device of an open file with this mode, name and size. The file of a context is a memory
+/// file: a regular file without a name. A file of the connection manager is a pipe. Other files skip
+/// the lookup in the device.
+fn device_of(fd: c_int, (mode, has_name, bytes): (libc::mode_t, bool, u64)) -> Option<Device> {
+    match mode & libc::S_IFMT {
+        libc::S_IFREG if !has_name && bytes == CONTEXT_FILE_BYTES => {
+            // A process that received a context and opened none itself, as for
+            // `ibv_import_device`, attaches to the device here.
+            guarded(None, || device()?.device_of(fd)).map(Device::Uverbs)
+        }
+        libc::S_IFIFO if is_connections(fd) => Some(Device::RdmaCm),
+        _ => None,
+    }
 }

@@ -33,6 +33,7 @@ mod peer;
 pub mod poller;
 pub mod polling;
 pub mod port;
+pub(crate) mod rdma_cm;
 pub(crate) mod receive;
 mod scatter;
 mod step;

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{complete, doorbell, wake};
+use super::{complete, doorbell, rdma_cm, wake};
 use crate::fabric::objects::{Armed, Window};
 use crate::fabric::{Fabric, QPN_BASE};
 use crate::sys;
@@ -18,7 +18,18 @@ const INTERVAL_NS: u64 = 50_000;
 /// Longest sleep, in case a wake-up is lost.
 const IDLE_NS: u64 = 100_000_000;
 
+/// Shortest time between two looks at the connection manager's deadlines.
+const CONNECTIONS_NS: u64 = 10_000_000;
+
 static STARTED: AtomicBool = AtomicBool::new(false);
+/// The process has opened the connection manager, whose deadlines the thread looks after.
+static CONNECTS: AtomicBool = AtomicBool::new(false);
+
+/// Looks after the connection manager's deadlines too, from now on.
+pub(crate) fn connects() {
+    CONNECTS.store(true, Ordering::Relaxed);
+}
+
 /// Starts the thread, if it does not exist. Not for signal handlers.
 ///
 /// # Errors
@@ -57,8 +68,14 @@ fn run(fabric: &'static Fabric, process: u32) {
     let Some(word) = wake::word_of(fabric, process) else {
         return;
     };
+    let mut connections_at_ns = 0;
     loop {
         let seen = word.load(Ordering::Acquire);
+        let now_ns = sys::now_ns();
+        if CONNECTS.load(Ordering::Relaxed) && now_ns >= connections_at_ns {
+            rdma_cm::expire(fabric, process);
+            connections_at_ns = now_ns.saturating_add(CONNECTIONS_NS);
+        }
         let next_ns = tell_due(fabric, process).unwrap_or(u64::MAX);
         match try_all(fabric, process) {
             0 => sys::sleep(INTERVAL_NS),

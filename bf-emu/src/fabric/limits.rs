@@ -16,3 +16,9 @@ pub const UMEMS_MAX: usize = 64 * 1024;
 pub const PDS_MAX: usize = 4 * 1024;
 /// Channels of one function.
 pub const CHANNELS_MAX: usize = 4 * 1024;
+/// Open files of the connection manager, in all processes.
+pub const CM_FILES_MAX: usize = 4 * 1024;
+/// Identifiers of the connection manager, in all processes.
+pub const CM_IDS_MAX: usize = 16 * 1024;
+/// Unread events of the connection manager: an identifier has at most one of each kind.
+pub const CM_EVENTS_MAX: usize = 4 * CM_IDS_MAX;

@@ -13,6 +13,7 @@ pub mod numbers;
 pub mod objects;
 pub mod port;
 mod ports;
+pub mod rdma_cm;
 pub mod release;
 pub mod route;
 pub mod rules;
@@ -24,7 +25,8 @@ pub mod trace;
 pub use device::{Fabric, Locked, Recovery};
 pub use error::FabricError;
 pub use limits::{
-    CHANNELS_MAX, CQS_MAX, MKEYS_MAX, PDS_MAX, PROCESSES_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX,
+    CHANNELS_MAX, CM_EVENTS_MAX, CM_FILES_MAX, CM_IDS_MAX, CQS_MAX, MKEYS_MAX, PDS_MAX,
+    PROCESSES_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX,
 };
 pub use numbers::{MKEY_BASE, NUMBER_BASE, QPN_BASE};
 pub use port::{Identity, Place, PortState};

@@ -78,7 +78,7 @@ impl PortIdentity {
         }
     }
 
-    /// The GIDs of an Ethernet port's IP addresses.
+    /// The IP addresses in the form of GIDs. On Ethernet they are GIDs of the port.
     fn addresses(&self) -> &[Gid] {
         self.address.get(..self.addresses.into()).unwrap_or(&[])
     }
@@ -168,6 +168,12 @@ impl Identity {
     #[must_use]
     pub fn ndev(&self, port: u8) -> NdevName {
         NdevName(self.port(port).ndev)
+    }
+
+    /// IP addresses of a port, in the form of GIDs.
+    #[must_use]
+    pub fn addresses(&self, port: u8) -> &[Gid] {
+        self.port(port).addresses()
     }
 
     /// True if an Ethernet port has this GID.

@@ -30,6 +30,14 @@ impl Fabric {
         self.find_port(|identity, port| identity.has_roce(port, gid))
     }
 
+    /// The port with this IP address in the form of a GID. An Ethernet port also has the link-local
+    /// address of its MAC.
+    #[must_use]
+    pub fn port_of_address(&self, address: &Gid) -> Option<Place> {
+        let has = |identity: &Identity, port| identity.addresses(port).contains(address);
+        self.find_port(has).or_else(|| self.port_of_roce(address))
+    }
+
     /// MAC of an Ethernet port.
     #[must_use]
     pub fn mac_of(&self, place: Place) -> Option<Mac> {

@@ -21,6 +21,7 @@ impl Locked<'_> {
 
     /// Destroys every object of a process, and removes the process.
     pub fn release_process(&mut self, process: u32) {
+        self.cm_release(|owner| owner.process == process);
         self.release(|owner| owner.process == process);
         remove_all(&mut self.common().faults, |owner| owner.process == process);
         self.count_faults();
@@ -101,6 +102,7 @@ impl Locked<'_> {
     pub(super) fn repair(&mut self) {
         self.common().processes.repair();
         self.common().faults.repair();
+        self.cm_repair();
         for index in 0..self.fabric().identities().len() {
             let function = self.function(index);
             function.pds.repair();

@@ -6,6 +6,7 @@ use super::limits::{
     CHANNELS_MAX, CQS_MAX, MKEYS_MAX, PDS_MAX, PROCESSES_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX,
 };
 use super::objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
+use super::rdma_cm::state::Manager;
 use super::rules::Rules;
 use super::table::Table;
 
@@ -43,4 +44,6 @@ pub struct Common {
     pub journal: Journal,
     /// Injected faults.
     pub faults: Rules,
+    /// Connections.
+    pub rdma_cm: Manager,
 }

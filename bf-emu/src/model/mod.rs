@@ -5,4 +5,5 @@ pub mod address;
 pub mod faults;
 pub(crate) mod names;
 pub mod profile;
+pub mod sockaddr;
 pub mod topology;

@@ -3,9 +3,11 @@
 //! The signal handler reads only arrays of atomics of fixed size.
 
 mod clock;
+mod connections;
 mod contexts;
 pub(crate) mod device_memory;
 mod maps;
+mod patience;
 mod uars;
 
 use std::ffi::CStr;
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 pub use contexts::{CONTEXTS_MAX, Context};
 use contexts::{Contexts, Opened};
 use maps::Mapping;
+pub use patience::ENV_CM_TIMEOUT;
 pub use uars::UARS_MAX;
 use uars::{Uar, Uars};
 
@@ -67,6 +70,8 @@ pub struct Process {
     faults: Vec<Rule>,
     /// Choice of mkey numbers, from the environment.
     key_numbers: KeyNumbers,
+    /// Time for an answer of the connection manager, from the environment.
+    cm_patience_ns: u64,
     functions: Vec<usize>,
     /// Number in the device's process table, counted from 1; 0 until attached, and after a fork.
     number: AtomicU32,
@@ -263,6 +268,7 @@ impl Process {
             view,
             faults,
             key_numbers: own_key_numbers()?,
+            cm_patience_ns: patience::own_patience()?,
             functions,
             number: AtomicU32::new(0),
             contexts: Contexts::new(),
@@ -327,6 +333,11 @@ impl Process {
     #[must_use]
     pub fn fabric(&self) -> &'static Fabric {
         self.fabric
+    }
+
+    /// Indices of the functions visible to this process, in the order of its devices.
+    pub(crate) fn functions(&self) -> &[usize] {
+        &self.functions
     }
 
     /// The functions and paths visible to this process.
@@ -397,6 +408,7 @@ impl Process {
     /// objects, unless they belong to a parent.
     pub fn closing(&self, fd: RawFd) {
         let Some(context) = self.context_of(fd) else {
+            self.closing_rdma_cm(fd);
             return;
         };
         let ours = self.contexts.is_of(context, sys::pid());
@@ -441,16 +453,17 @@ impl Process {
 
     /// True if another file descriptor of this process refers to the same open file.
     fn open_elsewhere(&self, fd: RawFd) -> bool {
-        let Ok(id) = sys::file_id(fd) else {
-            return false;
-        };
-        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
-            return false;
-        };
+        self.descriptors_like(fd).next().is_some()
+    }
+
+    /// The other file descriptors of this process that refer to the same file.
+    fn descriptors_like(&self, fd: RawFd) -> impl Iterator<Item = RawFd> {
+        let id = sys::file_id(fd);
+        let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
         entries
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok())
-            .any(|other| other != fd && sys::file_id(other) == Ok(id))
+            .filter(move |other| *other != fd && id.is_ok() && sys::file_id(*other) == id)
     }
 
     /// Allocates a UAR page for a context. Returns its offset in the file and its number on the

@@ -34,13 +34,22 @@ pub enum Place<'a> {
     Elsewhere,
     /// A path in the tree, with its rewritten form.
     Tree(&'a CStr),
-    /// A uverbs character device.
-    Uverbs {
-        /// Its number N in `/dev/infiniband/uverbsN`, which is its index in the view.
-        device: usize,
+    /// A character device.
+    Device {
+        /// Which one.
+        device: Device,
         /// The file that provides its name, owner and mode.
         stand_in: &'a CStr,
     },
+}
+
+/// A character device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// `/dev/infiniband/uverbsN`; N is the device's index in the view.
+    Uverbs(usize),
+    /// `/dev/infiniband/rdma_cm`, the connection manager.
+    RdmaCm,
 }
 
 impl Paths {
@@ -49,7 +58,10 @@ impl Paths {
     pub fn new(view: &View) -> Self {
         let sys = view.sys_root.as_os_str().as_bytes().to_vec();
         let dev = view.sys_root.with_file_name("dev");
-        let mut prefixes = vec![b"/dev/infiniband".to_vec()];
+        let mut prefixes = vec![
+            b"/dev/infiniband".to_vec(),
+            b"/sys/class/misc/rdma_cm".to_vec(),
+        ];
         for function in &view.functions {
             prefixes.push(pci_dir(&function.pci_bdf).into_bytes());
             prefixes.push(format!("/sys/bus/pci/devices/{}", function.pci_bdf).into_bytes());
@@ -66,11 +78,13 @@ impl Paths {
     /// check needs no view, so a process that never accesses a device reads none.
     #[must_use]
     pub fn candidate(path: &[u8]) -> bool {
-        // Every prefix contains one of the two strings, and starts with /sys or /dev in any
+        // Every prefix contains one of the three strings, and starts with /sys or /dev in any
         // spelling.
         path.first() == Some(&b'/')
             && matches!(path.get(1), Some(b's' | b'd' | b'/' | b'.'))
-            && (contains(path, b"infiniband") || contains(path, b"/pci"))
+            && (contains(path, b"infiniband")
+                || contains(path, b"/pci")
+                || contains(path, b"rdma_cm"))
     }
 
     /// The target of `path`, with the rewritten path in `buffer`.
@@ -95,17 +109,23 @@ impl Paths {
         let Some(rewritten) = join(root, rest, buffer) else {
             return Place::Elsewhere;
         };
-        match path
-            .strip_prefix(b"/dev/infiniband/uverbs")
-            .and_then(number)
-            .filter(|device| *device < self.devices)
-        {
-            Some(device) => Place::Uverbs {
+        match self.device(path) {
+            Some(device) => Place::Device {
                 device,
                 stand_in: rewritten,
             },
             None => Place::Tree(rewritten),
         }
+    }
+
+    /// The character device with this path.
+    fn device(&self, path: &[u8]) -> Option<Device> {
+        let name = path.strip_prefix(b"/dev/infiniband/")?;
+        if name == b"rdma_cm" {
+            return Some(Device::RdmaCm);
+        }
+        let index = number(name.strip_prefix(b"uverbs")?)?;
+        (index < self.devices).then_some(Device::Uverbs(index))
     }
 
     /// The process's name for `path`, a result of realpath: its first `.1` bytes are replaced by
@@ -199,8 +219,12 @@ mod tests {
         let found = match paths().place(path.as_bytes(), &mut buffer) {
             Place::Elsewhere => String::new(),
             Place::Tree(path) => path.to_str().unwrap().to_owned(),
-            Place::Uverbs { device, stand_in } => {
-                format!("{device}:{}", stand_in.to_str().unwrap())
+            Place::Device { device, stand_in } => {
+                let number = match device {
+                    Device::Uverbs(number) => number.to_string(),
+                    Device::RdmaCm => "cm".to_owned(),
+                };
+                format!("{number}:{}", stand_in.to_str().unwrap())
             }
         };
         assert_eq!(found, expected, "{path}");
@@ -252,8 +276,14 @@ mod tests {
             ("/dev/infiniband", "/s/views/v/dev/infiniband"),
             (
                 "/dev/infiniband/rdma_cm",
-                "/s/views/v/dev/infiniband/rdma_cm",
+                "cm:/s/views/v/dev/infiniband/rdma_cm",
             ),
+            (
+                "/sys/class/misc/rdma_cm/abi_version",
+                "/s/views/v/sys/class/misc/rdma_cm/abi_version",
+            ),
+            ("/sys/class/misc/rdma_cm_other", ""),
+            ("/sys/class/misc", ""),
             (
                 "/dev/infiniband/uverbs0",
                 "0:/s/views/v/dev/infiniband/uverbs0",
@@ -327,7 +357,7 @@ mod tests {
             let mut buffer = [0; PATH_BYTES_MAX];
             match paths().place(path.as_bytes(), &mut buffer) {
                 Place::Elsewhere => {}
-                Place::Tree(found) | Place::Uverbs { stand_in: found, .. } => {
+                Place::Tree(found) | Place::Device { stand_in: found, .. } => {
                     prop_assert!(found.to_bytes().starts_with(b"/s/views/v/"));
                     prop_assert!(Paths::candidate(path.as_bytes()));
                 }

@@ -21,10 +21,18 @@ use crate::model::topology::{FunctionSpec, PortSpec, guid_text};
 pub const UVERBS_MAJOR: u32 = 231;
 /// Minor number of `uverbs0` (`IB_UVERBS_BASE_MINOR`).
 pub const UVERBS_MINOR_BASE: u32 = 192;
+/// Numbers of the connection manager's character device: of the miscellaneous devices, and one that
+/// is not assigned (`MISC_DYNAMIC_MINOR`, linux/miscdevice.h).
+pub const RDMA_CM_NUMBERS: (u32, u32) = (10, 58);
+/// Version of the connection manager's ABI (`RDMA_USER_CM_ABI_VERSION`, rdma/rdma_user_cm.h).
+pub const RDMA_CM_ABI_VERSION: u32 = 4;
 /// Version of the generic uverbs ABI (`IB_USER_VERBS_ABI_VERSION`, rdma/ib_user_verbs.h).
 pub const UVERBS_ABI_VERSION: u32 = 6;
 /// Version of the mlx5 driver's ABI (`MLX5_IB_UVERBS_ABI_VERSION`, rdma/mlx5-abi.h).
 pub const MLX5_ABI_VERSION: u32 = 1;
+
+/// The connection manager's directory.
+const RDMA_CM_DIR: &str = "/sys/class/misc/rdma_cm";
 
 /// One entry of the tree. `path` is relative to the view's directory and starts with "sys" or
 /// "dev".
@@ -90,6 +98,8 @@ pub fn describe(functions: &[FunctionSpec]) -> Vec<Entry> {
         "/sys/class",
         "/sys/class/infiniband",
         "/sys/class/infiniband_verbs",
+        "/sys/class/misc",
+        RDMA_CM_DIR,
         "/sys/devices",
         "/dev",
         "/dev/infiniband",
@@ -100,6 +110,7 @@ pub fn describe(functions: &[FunctionSpec]) -> Vec<Entry> {
         "/sys/class/infiniband_verbs/abi_version",
         UVERBS_ABI_VERSION,
     );
+    tree.rdma_cm();
     for (index, function) in functions.iter().enumerate() {
         tree.function(index, function);
     }
@@ -160,6 +171,22 @@ impl Tree {
     /// A symbolic link at `path` to `target`, both from the root; the link is made relative.
     fn link(&mut self, path: &str, target: &str) {
         self.add(path, Node::Link(relative(path, target)));
+    }
+
+    /// The connection manager's device.
+    fn rdma_cm(&mut self) {
+        let (major, minor) = RDMA_CM_NUMBERS;
+        for (name, value) in [
+            ("abi_version", RDMA_CM_ABI_VERSION.to_string()),
+            ("dev", format!("{major}:{minor}")),
+            (
+                "uevent",
+                format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/rdma_cm\nDEVMODE=0666"),
+            ),
+        ] {
+            self.file(&format!("{RDMA_CM_DIR}/{name}"), value);
+        }
+        self.add("/dev/infiniband/rdma_cm", Node::File(String::new()));
     }
 
     fn function(&mut self, index: usize, function: &FunctionSpec) {

@@ -165,7 +165,9 @@ fn directories_are_listed() -> Result<(), String> {
     };
     let both = |name: &str| vec![format!("{name}0"), format!("{name}1")];
     expect("infiniband", names("/sys/class/infiniband")?, both("mlx5_"))?;
-    expect("dev", names("/dev/infiniband")?, both("uverbs"))?;
+    let mut devices = vec!["rdma_cm".to_owned()];
+    devices.extend(both("uverbs"));
+    expect("dev", names("/dev/infiniband")?, devices)?;
     // Opens a directory and then files by relative names, like libibverbs.
     let class = File::options()
         .read(true)
