@@ -1,5 +1,5 @@
-/* Doorbell registers, for tests/system/trap.rs: each half of a queue pair's own one rings it, and a register of another
- * page does not. Prints "ok" and the size of a half.
+/* Doorbell registers, for tests/system/trap.rs: each half of a queue pair's own one rings it. A register of another
+ * page, or of another queue pair in the same page, does not. Prints "ok" and the size of a half.
  */
 #include <endian.h>
 #include <errno.h>
@@ -107,11 +107,13 @@ int main(void)
             ring(i, offset, write_nop(i));
             CHECK(completions() == 1);
         }
-    doorbell = write_nop(0);
-    ring(2, 0, doorbell);
-    CHECK(completions() == 0);
-    ring(0, 0, doorbell);
-    CHECK(completions() == 1);
+    for (int other = 1; other < QPS; other++) {
+        doorbell = write_nop(0);
+        ring(other, 0, doorbell);
+        CHECK(completions() == 0);
+        ring(0, 0, doorbell);
+        CHECK(completions() == 1);
+    }
     printf("ok %u\n", half);
     return 0;
 }

@@ -6,6 +6,7 @@ use super::step::{self, Step};
 use super::{complete, deferred, wake};
 use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
+use crate::fabric::objects::Qp;
 use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
 use crate::fabric::trace::What;
@@ -15,23 +16,48 @@ use crate::sys;
 /// Entries of one queue that are executed before the lock is offered to other processes.
 const ENTRIES_PER_TURN: u32 = 16;
 
-/// Handles the doorbell of send queue `qpn`, written by a user of `context` on UAR page `uar`.
-/// Returns false, without effect, if the context has no such queue. A doorbell on another UAR page
-/// than the queue's has no effect either: hardware ignores it.
+/// Place of a store to a doorbell page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The page's number on the device.
+    pub(crate) uar: u32,
+    /// Register in the page, counted from 1. `None` if the stored value is unknown, so that the
+    /// store counts for all queues of the page.
+    pub(crate) register: Option<u8>,
+}
+
+impl Place {
+    /// True if a queue pair may ring here. Hardware checks the page only. But a store through
+    /// another queue pair's register can come between the stores of that queue pair's BlueFlame
+    /// copy, so a queue pair must keep to the register of its first doorbell.
+    fn is_of(self, qp: &Qp) -> bool {
+        let register = self.register.unwrap_or(qp.bf_register);
+        qp.uar == self.uar && (qp.bf_register == 0 || qp.bf_register == register)
+    }
+}
+
+/// Handles the doorbell of send queue `qpn`, written by a user of `context`. Returns false, without
+/// effect, if the context has no such queue. A doorbell on another page or register than the
+/// queue's has no effect either.
 pub(crate) fn ring_send(
     fabric: &Fabric,
     function: usize,
     (context, qpn): (u32, u32),
-    uar: u32,
+    place: Place,
 ) -> bool {
     let start_ns = now_if_it_counts(fabric);
     let mut locked = fabric.lock();
     let Some(qp) = locked.peek(function).qps.owned(qp_slot(qpn), context) else {
         return false;
     };
-    if qp.uar != uar {
+    if !place.is_of(qp) {
         fabric.counters(function).refuse(Refusal::ForeignDoorbell);
         return true;
+    }
+    if let (0, Some(register)) = (qp.bf_register, place.register)
+        && let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn))
+    {
+        qp.bf_register = register;
     }
     fabric.counters(function).doorbell();
     fabric.trace().write(function, What::Doorbell { qpn });

@@ -46,7 +46,7 @@ pub(crate) mod work;
 
 use std::path::Path;
 
-pub(crate) use doorbell::{ring_arm, ring_send, run};
+pub(crate) use doorbell::{Place, ring_arm, ring_send, run};
 
 use crate::fabric::{Fabric, FabricError};
 use crate::model::profile::Profile;

@@ -228,6 +228,8 @@ pub struct Qp {
     pub owed: u8,
     /// Connected: port of the peer's function at the end of the path.
     pub remote_port: u8,
+    /// Its register in the page of its doorbell, counted from 1; 0 before its first doorbell.
+    pub bf_register: u8,
 }
 
 /// An executed request that completes later. The requests behind it wait, because completions of

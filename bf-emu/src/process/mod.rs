@@ -548,7 +548,14 @@ impl Process {
             // Only the first store of a BlueFlame copy is a doorbell. The rest is payload, which is
             // also in the ring.
             offset if offset >= SEND_DOORBELL && offset % BLUEFLAME_BYTES == 0 => {
-                self.ring(function, context, number, bytes);
+                // The conversion cannot fail: a page has 4 KiB.
+                let register = (offset - SEND_DOORBELL) / (2 * BLUEFLAME_BYTES) + 1;
+                let register = u8::try_from(register).ok();
+                let place = engine::Place {
+                    uar: number,
+                    register,
+                };
+                self.ring(function, context, place, bytes);
                 let end = address + BLUEFLAME_BYTES;
                 return Some(Rung::Send { end });
             }
@@ -581,25 +588,29 @@ impl Process {
         }
     }
 
-    fn ring(&self, function: usize, context: u32, uar: u32, bytes: Option<[u8; 8]>) {
+    fn ring(&self, function: usize, context: u32, place: engine::Place, bytes: Option<[u8; 8]>) {
         if let Some([_, _, _, _, a, b, c, _]) = bytes {
             let qpn = u32::from_be_bytes([0, a, b, c]);
-            if engine::ring_send(self.fabric, function, (context, qpn), uar) {
+            if engine::ring_send(self.fabric, function, (context, qpn), place) {
                 return;
             }
         }
         // The value names no queue of the page, so every queue of the page is run.
+        let place = engine::Place {
+            register: None,
+            ..place
+        };
         let mut from = 0;
         loop {
             let next = {
                 let locked = self.fabric.lock();
                 let wanted = |owner: Owner, qp: &crate::fabric::objects::Qp| {
-                    owner.context == context && qp.uar == uar
+                    owner.context == context && qp.uar == place.uar
                 };
                 locked.peek(function).qps.next(from, wanted)
             };
             let Some(slot) = next else { return };
-            engine::ring_send(self.fabric, function, (context, slot + QPN_BASE), uar);
+            engine::ring_send(self.fabric, function, (context, slot + QPN_BASE), place);
             from = slot + 1;
         }
     }
