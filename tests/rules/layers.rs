@@ -89,8 +89,10 @@ const CRATES: &[Crate] = &[
                     "client::types",
                     "service::actions",
                     "service::counters",
+                    "service::hash",
                     "service::ledger",
                     "service::options",
+                    "service::slots",
                 ],
             ),
             (

@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 
 /// The version of the protocol.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Class of a program's frame, and of the frames of the handshake.
 const DATA: u8 = 0;

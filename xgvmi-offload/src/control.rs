@@ -7,14 +7,14 @@
 use super::job_id::JobId;
 use super::scheme::Scheme;
 use super::token::Token;
-use super::wire::{Export, get_export, put_export};
+use super::wire::{Export, ExportRef, get_export, put_export};
 use serde::{Deserialize, Serialize};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {
@@ -186,6 +186,7 @@ impl Frame {
                     address: limited(&mut reader, ADDRESS_MAX)?,
                     announcement: limited(&mut reader, ANNOUNCEMENT_MAX)?,
                     greeting: get_export(&mut reader)?
+                        .map(ExportRef::to_export)
                         .ok_or_else(|| Reader::new("KEYS", body).fault("without a greeting"))?,
                 };
                 reader.end()?;

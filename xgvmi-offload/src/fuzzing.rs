@@ -2,7 +2,7 @@
 //! than the input length justifies.
 
 use crate::control::Frame;
-use crate::wire::{DpuFin, DpuRts, Hello, HostArrive, HostFin};
+use crate::wire::{Arrival, DpuFin, DpuRts, Hello, HostFin};
 
 /// A message that a peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
             true
         }),
         Message::Hello => Hello::parse(bytes).is_ok(),
-        Message::HostArrive => HostArrive::parse(bytes).is_ok(),
+        Message::HostArrive => Arrival::parse(bytes).is_ok(),
         Message::DpuRts => DpuRts::parse(bytes).is_ok(),
         Message::DpuFin => DpuFin::parse(bytes).is_ok_and(|fin| {
             assert_eq!(fin.to_bytes(), bytes);

@@ -155,44 +155,83 @@ pub(super) struct HostArrive {
     pub(super) short: Vec<u8>,
 }
 
-/// A block in an offer.
+/// HOST_ARRIVE, as its bytes hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct OfferedBlock {
-    /// Index of the source among the offer's parts.
-    pub(super) part: u32,
-    pub(super) destination: u32,
-    /// Address in the source's address space.
-    pub(super) address: u64,
-    pub(super) length: u64,
+pub(super) struct Arrival<'a> {
+    pub(super) collective: Collective,
+    pub(super) rank: u32,
+    pub(super) send_memory: Option<ExportRef<'a>>,
+    pub(super) receive_memory: Option<ExportRef<'a>>,
+    pub(super) sends: Blocks<'a>,
+    pub(super) receives: Blocks<'a>,
+    pub(super) short: &'a [u8],
 }
 
-/// An offer: blocks of some ranks of an SP for the ranks of another SP.
+/// An [`Export`] inside a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ExportRef<'a> {
+    pub(super) address: u64,
+    pub(super) length: u64,
+    pub(super) packed: &'a [u8],
+}
+
+/// Blocks inside a message. DPU_RTS repeats the records of HOST_ARRIVE unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blocks<'a> {
+    /// All offsets and lengths are below 2^32.
+    Narrow(&'a [Narrow]),
+    Wide(&'a [Wide]),
+}
+
+/// A block on the wire: the other rank, offset and length, of 32 bits each.
+pub(super) type Narrow = [u8; 12];
+
+/// A block on the wire: the other rank, then offset and length of 64 bits each.
+pub(super) type Wide = [u8; 20];
+
+/// A block on the wire, in one of its forms.
+pub(super) trait Record: AsRef<[u8]> {
+    const FORM: u32;
+
+    fn block(&self) -> Block;
+}
+
+/// An offer: blocks of some ranks of an SP for the ranks of another SP, as its bytes hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DpuRts {
+pub(super) struct DpuRts<'a> {
     pub(super) collective: Collective,
     /// Index of the offering SP in the table. The next field is that SP's number for the offer.
     pub(super) from: u32,
     pub(super) offer: u64,
-    pub(super) parts: Vec<RtsPart>,
-    /// The blocks of all parts, in the order of the parts.
-    pub(super) blocks: Vec<OfferedBlock>,
-    /// The bytes of the short blocks, in the order of `blocks`.
-    pub(super) short: Vec<u8>,
+    pub(super) parts: Vec<RtsPart<'a>>,
+    /// The bytes of the short blocks, in the order of the blocks.
+    pub(super) short: &'a [u8],
 }
 
-/// A source of an offer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RtsPart {
+/// The blocks of one source of an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RtsPart<'a> {
     pub(super) source: u32,
+    /// Address of the source's buffer in its address space. The offsets of the blocks are relative to it.
+    pub(super) base: u64,
+    pub(super) blocks: Blocks<'a>,
     /// Result of `ucp_rkey_pack`; empty when no block needs it.
-    pub(super) rkey: Vec<u8>,
+    pub(super) rkey: &'a [u8],
 }
 
-/// Serializes a DPU_RTS part by part without an intermediate copy: first all parts, then their short blocks.
-#[derive(Debug)]
-pub(super) struct RtsWriter {
-    writer: Writer,
+/// A DPU_RTS under construction: blocks are appended as the ranks arrive, without an intermediate copy.
+#[derive(Debug, Default)]
+pub(super) struct RtsDraft {
+    /// The message without its head and the short blocks.
+    bytes: Vec<u8>,
     short: Vec<u8>,
+    sources: Vec<u32>,
+    parts: u64,
+    blocks: usize,
+    /// Position of the block count of the open part, and the blocks before it.
+    open: Option<(usize, usize)>,
+    /// A block of the open part needs the key.
+    needs_key: bool,
 }
 
 /// Reports that all blocks of an offer are delivered.
@@ -221,6 +260,74 @@ pub(super) struct HostFin {
     pub(super) bytes: Vec<u8>,
     /// The SP's alias lookups so far, hits and misses; `None` without the library's counters.
     pub(super) aliases: Option<(u64, u64)>,
+}
+
+impl Export {
+    pub(super) fn view(&self) -> ExportRef<'_> {
+        ExportRef {
+            address: self.address,
+            length: self.length,
+            packed: &self.packed,
+        }
+    }
+}
+
+impl ExportRef<'_> {
+    pub(super) fn to_export(self) -> Export {
+        Export {
+            address: self.address,
+            length: self.length,
+            packed: self.packed.to_vec(),
+        }
+    }
+}
+
+impl Record for Narrow {
+    const FORM: u32 = 0;
+
+    fn block(&self) -> Block {
+        // Constant indices: the compiler makes three loads of this.
+        let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3] = *self;
+        Block {
+            peer: u32::from_le_bytes([a0, a1, a2, a3]),
+            offset: u32::from_le_bytes([b0, b1, b2, b3]).into(),
+            length: u32::from_le_bytes([c0, c1, c2, c3]).into(),
+        }
+    }
+}
+
+impl Record for Wide {
+    const FORM: u32 = 1;
+
+    fn block(&self) -> Block {
+        let (peer, rest) = self.split_first_chunk().expect("4 of 20 bytes");
+        let (offset, rest) = rest.split_first_chunk().expect("8 of 16 bytes");
+        let length = rest.first_chunk().expect("8 bytes");
+        Block {
+            peer: u32::from_le_bytes(*peer),
+            offset: u64::from_le_bytes(*offset),
+            length: u64::from_le_bytes(*length),
+        }
+    }
+}
+
+impl Blocks<'_> {
+    /// Number of blocks.
+    pub(super) fn len(self) -> usize {
+        match self {
+            Self::Narrow(records) => records.len(),
+            Self::Wide(records) => records.len(),
+        }
+    }
+
+    /// The blocks. Loops over many blocks match on the form instead, once.
+    #[cfg(test)]
+    pub(super) fn to_vec(self) -> Vec<Block> {
+        match self {
+            Self::Narrow(records) => records.iter().map(Record::block).collect(),
+            Self::Wide(records) => records.iter().map(Record::block).collect(),
+        }
+    }
 }
 
 impl Hello {
@@ -263,103 +370,140 @@ impl HostArrive {
         writer.u32(self.rank);
         put_export(&mut writer, self.send_memory.as_ref());
         put_export(&mut writer, self.receive_memory.as_ref());
-        writer.records(&self.sends, put_block);
-        writer.records(&self.receives, put_block);
+        put_blocks(&mut writer, &self.sends);
+        put_blocks(&mut writer, &self.receives);
         writer.blob(&self.short);
         writer.finish()
     }
+}
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+impl<'a> Arrival<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("HOST_ARRIVE", bytes);
-        let arrive = Self {
+        let arrival = Self {
             collective: get_collective(&mut reader)?,
             rank: reader.u32()?,
             send_memory: get_export(&mut reader)?,
             receive_memory: get_export(&mut reader)?,
             sends: get_blocks(&mut reader)?,
             receives: get_blocks(&mut reader)?,
-            short: reader.blob()?.to_vec(),
+            short: reader.blob()?,
         };
         reader.end()?;
-        Ok(arrive)
+        Ok(arrival)
     }
 }
 
-impl RtsWriter {
-    /// Reserves space for this number of sources, this total number of blocks, and keys of up to `key_bytes`.
-    pub(super) fn new(
-        collective: Collective,
-        from: u32,
-        offer: u64,
-        [parts, blocks, key_bytes]: [usize; 3],
-    ) -> Self {
-        let heads = parts * (PART_BYTES + key_bytes);
-        let mut writer = Writer::with_capacity(64 + heads + blocks * BLOCK_BYTES);
-        put_collective(&mut writer, collective);
-        writer.u32(from).u64(offer).u64(parts as u64);
-        Self {
-            writer,
-            short: Vec::new(),
+impl RtsDraft {
+    /// Reserves space for this number of sources and for `blocks` bytes of their blocks.
+    pub(super) fn reserve(&mut self, sources: usize, blocks: usize) {
+        self.sources.reserve(sources);
+        let heads = sources * (PART_BYTES + KEY_BYTES);
+        // The last number is the length of the short blocks.
+        self.bytes.reserve(RTS_HEAD + heads + blocks + 8);
+    }
+
+    /// Begins the part of a source. The offsets of its blocks are relative to `base` in the source's address space.
+    pub(super) fn begin<R: Record>(&mut self, source: u32, base: u64) {
+        debug_assert!(self.open.is_none(), "the last part has ended");
+        if self.bytes.is_empty() {
+            self.bytes.extend_from_slice(&[0; RTS_HEAD]);
+        }
+        self.sources.push(source);
+        self.parts += 1;
+        self.bytes.extend_from_slice(&source.to_le_bytes());
+        self.bytes.extend_from_slice(&base.to_le_bytes());
+        self.bytes.extend_from_slice(&R::FORM.to_le_bytes());
+        self.open = Some((self.bytes.len(), self.blocks));
+        self.bytes.extend_from_slice(&[0; 8]);
+    }
+
+    /// Whether a part has begun and not ended.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Appends a block to the open part. `short` is the data of a short block; any other block needs the key.
+    pub(super) fn block(&mut self, record: &impl Record, short: Option<&[u8]>) {
+        self.bytes.extend_from_slice(record.as_ref());
+        self.blocks += 1;
+        match short {
+            Some(short) => self.short.extend_from_slice(short),
+            None => self.needs_key = true,
         }
     }
 
-    /// Appends a source's blocks. Their offsets are relative to `base` in the source's address space.
-    pub(super) fn part(&mut self, source: u32, rkey: &[u8], base: u64, blocks: &[Block]) {
-        self.writer.u32(source).blob(rkey);
-        self.writer.records(blocks, |block| {
-            // Short blocks do not use the address. The address of any other block lies in the buffer.
-            let address = base.wrapping_add(block.offset);
-            put_record(block.peer, address, block.length)
-        });
+    /// Ends the open part. `rkey` is the key to its source's buffer.
+    pub(super) fn end(&mut self, rkey: &[u8]) {
+        let needs_key = std::mem::take(&mut self.needs_key);
+        let rkey = if needs_key { rkey } else { &[] };
+        let (at, before) = self.open.take().expect("a part has begun");
+        let count = (self.blocks - before) as u64;
+        self.bytes[at..at + 8].copy_from_slice(&count.to_le_bytes());
+        let length = rkey.len() as u64;
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        self.bytes.extend_from_slice(rkey);
     }
 
-    /// Appends the bytes of the next part's short blocks.
-    pub(super) fn short(&mut self, bytes: &[u8]) {
-        self.short.extend_from_slice(bytes);
+    /// Number of sources.
+    pub(super) fn parts(&self) -> u64 {
+        self.parts
     }
 
-    pub(super) fn finish(mut self) -> Vec<u8> {
-        self.writer.blob(&self.short);
-        self.writer.finish()
+    /// Number of blocks.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Number of bytes of short blocks.
+    pub(super) fn short_bytes(&self) -> usize {
+        self.short.len()
+    }
+
+    /// The sources of the parts. They are not needed to finish the message.
+    pub(super) fn take_sources(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.sources)
+    }
+
+    /// The message.
+    pub(super) fn finish(mut self, collective: Collective, from: u32, offer: u64) -> Vec<u8> {
+        let head = &mut self.bytes[..RTS_HEAD];
+        head[..4].copy_from_slice(&collective.communicator.to_le_bytes());
+        head[4..8].copy_from_slice(&collective.sequence.to_le_bytes());
+        head[8..12].copy_from_slice(&from.to_le_bytes());
+        head[12..20].copy_from_slice(&offer.to_le_bytes());
+        head[20..].copy_from_slice(&self.parts.to_le_bytes());
+        let length = self.short.len() as u64;
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        self.bytes.extend_from_slice(&self.short);
+        self.bytes
     }
 }
 
-impl DpuRts {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+impl<'a> DpuRts<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("DPU_RTS", bytes);
         let collective = get_collective(&mut reader)?;
         let (from, offer) = (reader.u32()?, reader.u64()?);
-        let mut blocks = Vec::with_capacity(bytes.len() / BLOCK_BYTES);
-        let mut place = 0;
         let parts = reader.list(PART_BYTES, |reader| {
-            let source = reader.u32()?;
-            let rkey = reader.blob()?;
-            if rkey.len() > PACKED_MAX {
+            let part = RtsPart {
+                source: reader.u32()?,
+                base: reader.u64()?,
+                blocks: get_blocks(reader)?,
+                rkey: reader.blob()?,
+            };
+            if part.rkey.len() > PACKED_MAX {
                 return Err(reader.fault("too long in a packed key"));
             }
-            blocks.extend(reader.records()?.iter().map(|record| {
-                let (destination, address, length) = get_record(record);
-                OfferedBlock {
-                    part: place,
-                    destination,
-                    address,
-                    length,
-                }
-            }));
-            place += 1;
-            Ok(RtsPart {
-                source,
-                rkey: rkey.to_vec(),
-            })
+            Ok(part)
         })?;
-        let short = reader.blob()?.to_vec();
+        let short = reader.blob()?;
         reader.end()?;
         Ok(Self {
             collective,
             from,
             offer,
             parts,
-            blocks,
             short,
         })
     }
@@ -428,11 +572,14 @@ impl HostFin {
 /// Maximum length of an exported handle or packed key. UCX's take several tens of bytes per device.
 pub(super) const PACKED_MAX: usize = 4 << 10;
 
-/// Size of a block on the wire.
-const BLOCK_BYTES: usize = 20;
+/// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
+const KEY_BYTES: usize = 64;
 
-/// Minimum size of a part of an offer: its source and two lengths.
-const PART_BYTES: usize = 20;
+/// Size of an offer's head: collective, SP, number, and count of the parts.
+const RTS_HEAD: usize = 28;
+
+/// Minimum size of a part of an offer: source, base, form, and two lengths.
+const PART_BYTES: usize = 32;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
     writer.u32(collective.communicator).u32(collective.sequence);
@@ -445,40 +592,53 @@ fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
     })
 }
 
-fn put_block(block: &Block) -> [u8; BLOCK_BYTES] {
-    put_record(block.peer, block.offset, block.length)
+/// Blocks as a message holds them, for tests: their form and records.
+#[cfg(test)]
+pub(super) fn blocks_on_wire(blocks: &[Block]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    put_blocks(&mut writer, blocks);
+    writer.finish()
 }
 
-fn get_blocks(reader: &mut Reader<'_>) -> Result<Vec<Block>, BadMessage> {
-    let block = |record| {
-        let (peer, offset, length) = get_record(record);
-        Block {
-            peer,
-            offset,
-            length,
-        }
+/// The blocks of [`blocks_on_wire`].
+#[cfg(test)]
+pub(super) fn blocks_from_wire(bytes: &[u8]) -> Blocks<'_> {
+    get_blocks(&mut Reader::new("blocks", bytes)).expect("made by blocks_on_wire()")
+}
+
+/// Serializes blocks, in the narrow form if it can hold all of them.
+fn put_blocks(writer: &mut Writer, blocks: &[Block]) {
+    let narrow = |block: &Block| {
+        let place = u32::try_from(block.offset).ok()?;
+        let length = u32::try_from(block.length).ok()?;
+        Some([block.peer, place, length])
     };
-    Ok(reader.records()?.iter().map(block).collect())
+    if blocks.iter().all(|block| narrow(block).is_some()) {
+        writer.u32(Narrow::FORM).records(blocks, |block| {
+            let mut record: Narrow = [0; 12];
+            let words = narrow(block).expect("all are narrow");
+            for (place, word) in record.chunks_exact_mut(4).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+            record
+        });
+    } else {
+        writer.u32(Wide::FORM).records(blocks, |block| {
+            let mut record: Wide = [0; 20];
+            record[..4].copy_from_slice(&block.peer.to_le_bytes());
+            record[4..12].copy_from_slice(&block.offset.to_le_bytes());
+            record[12..].copy_from_slice(&block.length.to_le_bytes());
+            record
+        });
+    }
 }
 
-/// Serializes a block: the other rank, an offset or address, and the length.
-fn put_record(rank: u32, place: u64, length: u64) -> [u8; BLOCK_BYTES] {
-    let mut record = [0; BLOCK_BYTES];
-    record[..4].copy_from_slice(&rank.to_le_bytes());
-    record[4..12].copy_from_slice(&place.to_le_bytes());
-    record[12..].copy_from_slice(&length.to_le_bytes());
-    record
-}
-
-fn get_record(record: &[u8; BLOCK_BYTES]) -> (u32, u64, u64) {
-    let (rank, rest) = record.split_first_chunk().expect("4 of 20 bytes");
-    let (place, rest) = rest.split_first_chunk().expect("8 of 16 bytes");
-    let length = rest.first_chunk().expect("8 bytes");
-    (
-        u32::from_le_bytes(*rank),
-        u64::from_le_bytes(*place),
-        u64::from_le_bytes(*length),
-    )
+fn get_blocks<'a>(reader: &mut Reader<'a>) -> Result<Blocks<'a>, BadMessage> {
+    match reader.u32()? {
+        Narrow::FORM => Ok(Blocks::Narrow(reader.records()?)),
+        Wide::FORM => Ok(Blocks::Wide(reader.records()?)),
+        _ => Err(reader.fault("with blocks of an unknown form")),
+    }
 }
 
 /// An absent export has no bytes: the exports of UCX are never empty.
@@ -492,13 +652,13 @@ pub(super) fn put_export(writer: &mut Writer, export: Option<&Export>) {
     };
 }
 
-pub(super) fn get_export(reader: &mut Reader<'_>) -> Result<Option<Export>, BadMessage> {
+pub(super) fn get_export<'a>(reader: &mut Reader<'a>) -> Result<Option<ExportRef<'a>>, BadMessage> {
     let packed = reader.blob()?;
     if packed.len() > PACKED_MAX {
         return Err(reader.fault("too long in an exported handle"));
     }
-    let export = Export {
-        packed: packed.to_vec(),
+    let export = ExportRef {
+        packed,
         address: reader.u64()?,
         length: reader.u64()?,
     };
@@ -556,37 +716,62 @@ mod tests {
             receives: vec![block(2)],
             short: b"hello".to_vec(),
         };
-        check(&arrive, &arrive.to_bytes(), HostArrive::parse);
-        let mut writer = RtsWriter::new(COLLECTIVE, 1, 77, [2, 3, 40]);
-        let sent = |length| Block {
-            peer: 4,
-            offset: 16,
-            length,
+        let bytes = arrive.to_bytes();
+        let arrival = Arrival::parse(&bytes).expect("its own bytes");
+        assert_eq!(arrival.sends.to_vec(), arrive.sends);
+        assert_eq!(arrival.receives.to_vec(), arrive.receives);
+        assert!(matches!(arrival.sends, Blocks::Wide(_)));
+        assert_eq!(
+            arrival.send_memory,
+            arrive.send_memory.as_ref().map(Export::view)
+        );
+        assert_eq!((arrival.rank, arrival.short), (9, &b"hello"[..]));
+        for length in 0..bytes.len() {
+            assert!(Arrival::parse(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        let mut draft = RtsDraft::default();
+        draft.begin::<Wide>(9, 0x1000);
+        let Blocks::Wide(records) = arrival.sends else {
+            panic!("an offset of 40 bits")
         };
-        writer.part(9, &[9; 40], 0x1000, &[sent(600)]);
-        writer.part(10, &[], 0, &[sent(2), sent(3)]);
-        writer.short(b"");
-        writer.short(b"hello");
-        let offered = |part, address, length| OfferedBlock {
-            part,
-            destination: 4,
-            address,
-            length,
+        for record in records {
+            draft.block(record, None);
+        }
+        draft.end(&[9; 40]);
+        draft.begin::<Narrow>(10, 0);
+        let short = [[4, 0, 0, 0, 16, 0, 0, 0, 5, 0, 0, 0]];
+        draft.block(&short[0], Some(b"hello"));
+        draft.end(&[9; 40]);
+        assert_eq!((draft.blocks(), draft.short_bytes()), (3, 5));
+        assert_eq!(draft.take_sources(), [9, 10]);
+        let bytes = draft.finish(COLLECTIVE, 1, 77);
+        let rts = DpuRts::parse(&bytes).expect("its own bytes");
+        let part = |source, base, blocks, rkey| RtsPart {
+            source,
+            base,
+            blocks,
+            rkey,
         };
-        let source = |source, rkey| RtsPart { source, rkey };
-        let rts = DpuRts {
+        let expect = DpuRts {
             collective: COLLECTIVE,
             from: 1,
             offer: 77,
-            parts: vec![source(9, vec![9; 40]), source(10, Vec::new())],
-            blocks: vec![
-                offered(0, 0x1010, 600),
-                offered(1, 16, 2),
-                offered(1, 16, 3),
+            parts: vec![
+                part(9, 0x1000, arrival.sends, &[9; 40]),
+                part(10, 0, Blocks::Narrow(&short), &[]),
             ],
-            short: b"hello".to_vec(),
+            short: b"hello",
         };
-        check(&rts, &writer.finish(), DpuRts::parse);
+        assert_eq!(rts, expect);
+        for length in 0..bytes.len() {
+            assert!(DpuRts::parse(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        let sent = Block {
+            peer: 4,
+            offset: 16,
+            length: 5,
+        };
+        assert_eq!(rts.parts[1].blocks.to_vec(), [sent]);
         let fin = DpuFin { from: 2, offer: 77 };
         check(&fin, &fin.to_bytes(), DpuFin::parse);
         for aliases in [None, Some((0, 0)), Some((5, 6))] {

@@ -1,6 +1,6 @@
 //! Actions that the ledger requests, and the errors that it returns.
 
-use crate::wire::{Block, Collective, Delivered};
+use crate::wire::{Collective, Delivered, RtsDraft};
 
 /// Index of a call.
 pub(super) type CallId = usize;
@@ -12,25 +12,21 @@ pub(super) type OfferId = usize;
 pub(super) type OfferKey = (u32, u64);
 
 /// An offer to one SP: blocks of some of this SP's ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Offer {
     pub(super) to: u32,
     pub(super) id: u64,
-    pub(super) call: CallId,
     pub(super) collective: Collective,
-    pub(super) parts: Vec<Part>,
+    pub(super) draft: RtsDraft,
 }
 
-/// Blocks of one of these ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) source: u32,
-    /// The source's local number at this SP.
-    pub(super) local: usize,
-    /// `peer` is the destination; offsets are in the source's send buffer.
-    pub(super) blocks: Vec<Block>,
-    /// The bytes of the short blocks.
-    pub(super) short: Vec<u8>,
+/// A rank's buffers in a call, as far as blocks depend on them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buffers<'a> {
+    /// Address of the send buffer in the rank's address space.
+    pub(super) base: u64,
+    /// The packed key of the send buffer; empty without one.
+    pub(super) key: &'a [u8],
 }
 
 /// A block that the device reads.
@@ -52,7 +48,7 @@ pub(super) struct Transfer {
 }
 
 /// The next action, except transfers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Action {
     /// Send DPU_RTS.
     Offer(Offer),

@@ -35,7 +35,7 @@ impl Greetings {
                 2 * GREETING_BYTES
             )));
         }
-        let memory = Imported::new(context, export)?;
+        let memory = Imported::new(context, export.view())?;
         self.memory.insert(rank, memory);
         Ok(())
     }

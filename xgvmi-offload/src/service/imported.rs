@@ -1,7 +1,7 @@
 //! A rank's buffer, imported into a service process.
 
 use crate::error::{OffloadError, Result};
-use crate::wire::Export;
+use crate::wire::ExportRef;
 use xgvmi_ucp::{Context, ImportedMemory};
 
 /// An imported buffer of a rank. The range that UCX has imported may be larger and start earlier.
@@ -12,9 +12,9 @@ pub(super) struct Imported {
 }
 
 impl Imported {
-    pub(super) fn new(context: &Context, export: &Export) -> Result<Self> {
+    pub(super) fn new(context: &Context, export: ExportRef<'_>) -> Result<Self> {
         // SAFETY: the rank sends the bytes of UCX's packed handle unchanged; its UCX version equals ours.
-        let memory = unsafe { ImportedMemory::new(context, &export.packed) }?;
+        let memory = unsafe { ImportedMemory::new(context, export.packed) }?;
         let end = |start: u64, length: u64| start.checked_add(length);
         let inside = memory.address() <= export.address
             && end(export.address, export.length) <= end(memory.address(), memory.length() as u64);

@@ -13,12 +13,15 @@
 //! message avoids one send, one wake-up and one answer.
 //!
 //! A message looks up its call once. Its blocks are then found by index: ranks of this SP have local numbers, calls and
-//! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part.
+//! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part. Blocks
+//! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
-use super::actions::{Action, CallId, Offer, OfferId, OfferKey, Part, Transfer, Wrong};
-use crate::wire::{Block, Collective, Delivered, OfferedBlock};
+use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer, Wrong};
+use super::hash::Map;
+use super::slots::{Slots, Unfit};
+use crate::wire::{Blocks, Collective, Delivered, Record, RtsDraft, RtsPart};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Maximum number of pairs of a local rank and a call that it is in. A client's own limit is far below.
 const PARTICIPANTS_MAX: usize = 1 << 16;
@@ -32,6 +35,11 @@ const PARKED_MAX: usize = 1 << 22;
 const OFFER_BLOCKS: usize = 1 << 12;
 const OFFER_SHORT_BYTES: usize = 64 << 10;
 
+/// Maximum number of finished offers whose vectors are kept for reuse, and of blocks in each. The allocations of longer
+/// offers are cheap per block.
+const SPARES_MAX: usize = 16;
+const SPARE_BLOCKS: usize = 256;
+
 /// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
 
@@ -43,23 +51,25 @@ pub(super) struct Ledger {
     service_of: Vec<u32>,
     /// Local number of each rank.
     local_of: Vec<u32>,
-    locals: usize,
+    /// The ranks of this SP, by local number.
+    rank_of: Vec<u32>,
     services: usize,
     direct_min: u64,
     send_credits: usize,
-    calls: HashMap<Collective, CallId>,
+    calls: Map<Collective, CallId>,
     states: Slab<Call>,
     participants: usize,
     parked: usize,
-    incoming: HashMap<OfferKey, OfferId>,
+    incoming: Map<OfferKey, OfferId>,
     offers: Slab<Incoming>,
-    outgoing: HashMap<u64, Outgoing>,
+    outgoing: Map<u64, Outgoing>,
     next_offer: u64,
     /// Calls whose blocks wait for other ranks of this SP.
     held: Vec<CallId>,
-    /// Per rank, the last arrival that sent to it.
-    sent_by: Vec<u64>,
-    arrivals: u64,
+    /// The SPs that the arriving rank sends to.
+    targets: Vec<u32>,
+    /// Vectors of finished offers, for reuse.
+    spare: Vec<(Vec<Source>, Vec<OfferedBlock>)>,
     actions: VecDeque<Action>,
     /// Blocks that the device may read now.
     ready: VecDeque<BlockRef>,
@@ -99,8 +109,7 @@ struct BlockRef {
 /// A local rank that has entered a call.
 #[derive(Debug)]
 struct Participant {
-    /// Destination of each source's block, in the order of the sources.
-    slots: Vec<Slot>,
+    slots: Slots,
     /// Sources whose block is not delivered yet.
     receives_left: usize,
     /// Unfinished offers that contain blocks of this rank.
@@ -109,22 +118,22 @@ struct Participant {
     bytes: Vec<u8>,
 }
 
-#[derive(Debug)]
-struct Slot {
-    source: u32,
-    taken: bool,
-    offset: u64,
-    length: u64,
-}
-
 /// Blocks of one call that wait for a credit or for aggregation.
 #[derive(Debug)]
 struct Queue {
-    /// Parts for each SP.
-    parts: Vec<Vec<Part>>,
-    /// SPs with parts, in the order of their offers.
+    /// Blocks for each SP.
+    outboxes: Vec<Outbox>,
+    /// SPs with blocks, in the order of their offers.
     order: VecDeque<u32>,
     in_flight: usize,
+}
+
+/// Offers to one SP that are not sent.
+#[derive(Debug, Default)]
+struct Outbox {
+    /// Offers that take no further ranks.
+    full: VecDeque<RtsDraft>,
+    draft: RtsDraft,
 }
 
 /// A sent offer.
@@ -143,47 +152,78 @@ struct Incoming {
     call: CallId,
     /// Blocks that are not delivered yet.
     left: usize,
-    sources: Vec<u32>,
+    sources: Vec<Source>,
     blocks: Vec<OfferedBlock>,
     /// Position of each short block's bytes in `short`.
     short_at: Vec<usize>,
     short: Vec<u8>,
 }
 
+/// A source of a received offer.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    rank: u32,
+    /// Address of its buffer in its address space.
+    base: u64,
+}
+
+/// A block of a received offer.
+#[derive(Debug, Clone, Copy)]
+struct OfferedBlock {
+    /// Index of the source among the offer's parts.
+    part: u32,
+    /// Local number of the destination.
+    local: u32,
+    /// Offset in the source's buffer.
+    from: u64,
+    /// Offset in the destination's buffer, once the destination is present.
+    to: u64,
+    length: u64,
+}
+
+/// Result of matching a block with its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Met {
+    /// The device may read the block.
+    Ready,
+    /// The block was in the message.
+    Delivered,
+}
+
 impl Ledger {
     /// `service_of` maps each rank to its SP; `me` is this SP.
     pub(super) fn new(me: u32, service_of: Vec<u32>, direct_min: u64, send_credits: usize) -> Self {
-        let mut locals = 0;
-        let local_of = service_of
-            .iter()
-            .map(|of| {
+        let mut rank_of = Vec::new();
+        let local_of = (0..)
+            .zip(&service_of)
+            .map(|(rank, of)| {
                 if *of != me {
                     return ELSEWHERE;
                 }
-                locals += 1;
-                locals - 1
+                rank_of.push(rank);
+                u32::try_from(rank_of.len() - 1).expect("no more than there are ranks")
             })
             .collect();
         let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
         Self {
             me,
-            sent_by: vec![0; service_of.len()],
             service_of,
             local_of,
-            locals: locals as usize,
+            rank_of,
             services,
             direct_min,
             send_credits: send_credits.max(1),
-            calls: HashMap::new(),
+            calls: Map::default(),
             states: Slab::new(),
             participants: 0,
             parked: 0,
-            incoming: HashMap::new(),
+            incoming: Map::default(),
             offers: Slab::new(),
-            outgoing: HashMap::new(),
+            outgoing: Map::default(),
             next_offer: 0,
             held: Vec::new(),
-            arrivals: 0,
+            targets: Vec::new(),
+            spare: Vec::new(),
             actions: VecDeque::new(),
             ready: VecDeque::new(),
         }
@@ -214,10 +254,15 @@ impl Ledger {
         match &action {
             // Indices become free only now. The caller's tables by index therefore never hold two objects at once.
             Action::Finish { offer, .. } => {
-                let offer = self.offers.remove(*offer);
+                let mut offer = self.offers.remove(*offer);
                 self.incoming.remove(&offer.key);
                 self.states[offer.call].incoming -= 1;
                 self.forget_if_over(offer.call);
+                if self.spare.len() < SPARES_MAX && offer.blocks.capacity() <= SPARE_BLOCKS {
+                    offer.sources.clear();
+                    offer.blocks.clear();
+                    self.spare.push((offer.sources, offer.blocks));
+                }
             }
             Action::Complete { call, .. } => {
                 self.participants -= 1;
@@ -234,22 +279,17 @@ impl Ledger {
         let at = self.ready.pop_front()?;
         let offer = &self.offers[at.offer as usize];
         let block = &offer.blocks[at.block as usize];
-        let local = self.local_of[block.destination as usize] as usize;
         let source = offer.sources[block.part as usize];
-        let Seat::Present(participant) = &mut self.states[offer.call].seats[local] else {
-            // A rank does not leave while one of its blocks is ready.
-            return None;
-        };
-        let to = participant.slot(source)?.offset;
         Some(Transfer {
             call: offer.call,
             offer: at.offer as usize,
             part: block.part,
-            source,
-            destination: block.destination,
-            local,
-            from: block.address,
-            to,
+            source: source.rank,
+            destination: self.rank_of[block.local as usize],
+            local: block.local as usize,
+            // A short block's address is not used; any other lies in the source's buffer.
+            from: source.base.wrapping_add(block.from),
+            to: block.to,
             length: block.length,
         })
     }
@@ -265,9 +305,9 @@ impl Ledger {
         &mut self,
         collective: Collective,
         rank: u32,
-        sends: &[Block],
-        receives: &[Block],
+        (sends, receives): (Blocks<'_>, Blocks<'_>),
         short: &[u8],
+        buffers: Buffers<'_>,
     ) -> Result<(CallId, usize), Wrong> {
         let wrong = |what| Wrong::Rank {
             rank,
@@ -277,19 +317,22 @@ impl Ledger {
         let local = self
             .local(rank)
             .ok_or_else(|| wrong("it is not this service's"))?;
-        let slots = slots(receives).ok_or_else(|| wrong("it expects two blocks from one rank"))?;
+        let slots =
+            Slots::new(receives).ok_or_else(|| wrong("it expects two blocks from one rank"))?;
         full("calls", self.participants, PARTICIPANTS_MAX)?;
-        let parts = self.group(rank, local, sends, short).map_err(wrong)?;
         let call = self.call(collective);
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
             return Err(wrong("it entered the call twice"));
         }
-        let ours = parts.first().filter(|(to, _)| *to == self.me);
-        let ours = ours.map_or(0, |(_, part)| part.blocks.len());
+        let (targets, ours) = match sends {
+            Blocks::Narrow(records) => self.send(call, rank, records, short, buffers),
+            Blocks::Wide(records) => self.send(call, rank, records, short, buffers),
+        }
+        .map_err(wrong)?;
         let participant = Participant {
             receives_left: slots.len(),
             slots,
-            offers_left: parts.len(),
+            offers_left: targets,
             short: Vec::new(),
             bytes: Vec::new(),
         };
@@ -298,9 +341,6 @@ impl Ledger {
         state.arrived += 1;
         state.present += 1;
         self.participants += 1;
-        for (to, part) in parts {
-            state.queue.add(to, part);
-        }
         // Every member is among the destinations.
         if state.arrived >= ours {
             self.pump(call);
@@ -310,12 +350,35 @@ impl Ledger {
         }
         if let Seat::Absent(waiting) = seat {
             self.parked -= waiting.len();
-            for block in waiting {
-                self.meet(call, local, block)?;
+            for at in waiting {
+                self.meet_parked(call, local, at)?;
             }
         }
         self.check_complete(call, local, rank);
         Ok((call, local))
+    }
+
+    /// A block was parked, and its destination has arrived.
+    fn meet_parked(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<(), Wrong> {
+        let state = &mut self.states[call];
+        let Seat::Present(participant) = &mut state.seats[local] else {
+            unreachable!("the caller has just seated the rank")
+        };
+        let offer = &mut self.offers[at.offer as usize];
+        let met = offer.meet(
+            at.block as usize,
+            participant,
+            state.collective,
+            &self.rank_of,
+            self.direct_min,
+        )?;
+        match met {
+            Met::Ready => self.ready.push_back(at),
+            Met::Delivered => {
+                self.delivered(call, local, at.offer as usize);
+            }
+        }
+        Ok(())
     }
 
     /// There is no other work: blocks that wait for further ranks of this SP are sent now.
@@ -328,85 +391,159 @@ impl Ledger {
         }
     }
 
-    /// Another SP, or this one, has offered blocks of `sources`. Returns the offer's index. `short` is the data of the
-    /// short blocks, in order.
+    /// Another SP, or this one, has offered blocks. Returns the offer's index. `short` is the data of the short blocks,
+    /// in order.
     pub(super) fn offered(
         &mut self,
         key: OfferKey,
         collective: Collective,
-        sources: Vec<u32>,
-        blocks: Vec<OfferedBlock>,
-        short: Vec<u8>,
+        parts: &[RtsPart<'_>],
+        short: &[u8],
     ) -> Result<OfferId, Wrong> {
         let wrong = |what| Wrong::Service {
             service: key.0,
             offer: key.1,
             what,
         };
-        if blocks.is_empty() {
-            return Err(wrong("nothing is on offer"));
-        }
         if self.incoming.contains_key(&key) {
             return Err(wrong("its number is taken"));
         }
-        // Most offers have no short blocks.
-        let mut short_at = Vec::with_capacity(if short.is_empty() { 0 } else { blocks.len() });
-        let mut at = 0usize;
-        for block in &blocks {
-            if self.local(block.destination).is_none() {
-                return Err(wrong("a block is for a rank of another service"));
-            }
-            if block.part as usize >= sources.len() {
-                return Err(wrong("a block has no source"));
-            }
-            if !short.is_empty() {
-                short_at.push(at);
-            }
-            if block.length < self.direct_min {
-                // Each block is shorter than direct_min, and a message bounds the number of blocks.
-                at += usize::try_from(block.length).map_err(|_| wrong("a block is too long"))?;
-            }
-        }
-        if at != short.len() {
-            return Err(wrong(
-                "the bytes of its short blocks are not as many as their lengths say",
-            ));
-        }
+        let mut offer = self.read_offer(key, parts, short).map_err(wrong)?;
+        let id = self.offers.vacant_key();
+        let place = u32::try_from(id).map_err(|_| wrong("there are too many offers"))?;
+        let count =
+            u32::try_from(offer.blocks.len()).map_err(|_| wrong("it has too many blocks"))?;
         let call = self.call(collective);
-        self.states[call].incoming += 1;
-        let count = blocks.len();
-        let offer = self.offers.insert(Incoming {
-            key,
-            call,
-            left: count,
-            sources,
-            blocks,
-            short_at,
-            short,
-        });
-        self.incoming.insert(key, offer);
-        let place = u32::try_from(offer).map_err(|_| wrong("there are too many offers"))?;
-        let count = u32::try_from(count).map_err(|_| wrong("it has too many blocks"))?;
+        offer.call = call;
+        let state = &mut self.states[call];
+        state.incoming += 1;
+        let mut complete = Vec::new();
         for block in 0..count {
-            let destination = self.offers[offer].blocks[block as usize].destination;
-            let local = self.local_of[destination as usize] as usize;
-            let reference = BlockRef {
+            let local = offer.blocks[block as usize].local;
+            let at = BlockRef {
                 offer: place,
                 block,
             };
-            if let Seat::Absent(waiting) = &mut self.states[call].seats[local] {
-                full(
-                    "blocks for ranks that have not arrived",
-                    self.parked,
-                    PARKED_MAX,
-                )?;
-                waiting.push(reference);
-                self.parked += 1;
-            } else if self.meet(call, local, reference)? {
-                self.check_complete(call, local, destination);
+            match &mut state.seats[local as usize] {
+                Seat::Absent(waiting) => {
+                    full(
+                        "blocks for ranks that have not arrived",
+                        self.parked,
+                        PARKED_MAX,
+                    )?;
+                    waiting.push(at);
+                    self.parked += 1;
+                }
+                Seat::Present(participant) => {
+                    let met = offer.meet(
+                        block as usize,
+                        participant,
+                        collective,
+                        &self.rank_of,
+                        self.direct_min,
+                    )?;
+                    match met {
+                        Met::Ready => self.ready.push_back(at),
+                        Met::Delivered => {
+                            offer.left -= 1;
+                            participant.receives_left -= 1;
+                            if participant.receives_left == 0 {
+                                complete.push(local);
+                            }
+                        }
+                    }
+                }
+                Seat::Left => {
+                    return Err(offer.members(block as usize, collective, &self.rank_of));
+                }
             }
         }
+        if offer.left == 0 {
+            self.actions.push_back(Action::Finish { offer: id, key });
+        }
+        self.incoming.insert(key, id);
+        self.offers.insert(offer);
+        for local in complete {
+            self.check_complete(call, local as usize, self.rank_of[local as usize]);
+        }
+        Ok(id)
+    }
+
+    /// Checks the blocks of an offer. The call of the result is not set.
+    fn read_offer(
+        &mut self,
+        key: OfferKey,
+        parts: &[RtsPart<'_>],
+        short: &[u8],
+    ) -> Result<Incoming, &'static str> {
+        let (sources, blocks) = self.spare.pop().unwrap_or_default();
+        let mut offer = Incoming {
+            key,
+            call: 0,
+            left: 0,
+            sources,
+            blocks,
+            short_at: Vec::new(),
+            short: short.to_vec(),
+        };
+        offer.sources.reserve(parts.len());
+        offer
+            .blocks
+            .reserve(parts.iter().map(|part| part.blocks.len()).sum());
+        let mut at = 0;
+        for (place, part) in (0..).zip(parts) {
+            offer.sources.push(Source {
+                rank: part.source,
+                base: part.base,
+            });
+            at = match part.blocks {
+                Blocks::Narrow(records) => self.read_part(&mut offer, place, records, at),
+                Blocks::Wide(records) => self.read_part(&mut offer, place, records, at),
+            }?;
+        }
+        if offer.blocks.is_empty() {
+            return Err("nothing is on offer");
+        }
+        if at != short.len() {
+            return Err("the bytes of its short blocks are not as many as their lengths say");
+        }
+        offer.left = offer.blocks.len();
         Ok(offer)
+    }
+
+    /// Appends the blocks of a part. `at` is the position of the next short block's bytes.
+    fn read_part<R: Record>(
+        &self,
+        offer: &mut Incoming,
+        part: u32,
+        records: &[R],
+        mut at: usize,
+    ) -> Result<usize, &'static str> {
+        // Most offers have no short blocks.
+        let has_short = !offer.short.is_empty();
+        for record in records {
+            let block = record.block();
+            let local = self.local_of.get(block.peer as usize).copied();
+            let local = local.unwrap_or(ELSEWHERE);
+            if local == ELSEWHERE {
+                return Err("a block is for a rank of another service");
+            }
+            if has_short {
+                offer.short_at.push(at);
+            }
+            if block.length < self.direct_min {
+                // Each block is shorter than direct_min, and a message bounds the number of blocks.
+                at += usize::try_from(block.length).map_err(|_| "a block is too long")?;
+            }
+            offer.blocks.push(OfferedBlock {
+                part,
+                local,
+                from: block.offset,
+                to: 0,
+                length: block.length,
+            });
+        }
+        Ok(at)
     }
 
     /// The device has read a block.
@@ -450,12 +587,16 @@ impl Ledger {
         }
         let call = self.states.insert(Call {
             collective,
-            seats: (0..self.locals).map(|_| Seat::Absent(Vec::new())).collect(),
+            seats: self
+                .rank_of
+                .iter()
+                .map(|_| Seat::Absent(Vec::new()))
+                .collect(),
             arrived: 0,
             present: 0,
             incoming: 0,
             queue: Queue {
-                parts: (0..self.services).map(|_| Vec::new()).collect(),
+                outboxes: (0..self.services).map(|_| Outbox::default()).collect(),
                 order: VecDeque::new(),
                 in_flight: 0,
             },
@@ -465,64 +606,67 @@ impl Ledger {
         call
     }
 
-    /// Groups the blocks by destination SP: this SP first, then the others in rotation. The rotation spreads the first
-    /// sends of the SPs over different targets.
-    fn group(
+    /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs, and the number of the
+    /// blocks for ranks of this SP.
+    fn send<R: Record>(
         &mut self,
+        call: CallId,
         source: u32,
-        local: usize,
-        sends: &[Block],
+        records: &[R],
         mut short: &[u8],
-    ) -> Result<Vec<(u32, Part)>, &'static str> {
-        self.arrivals += 1;
-        let mut places: Vec<u32> = vec![ELSEWHERE; self.services];
-        let mut parts: Vec<(u32, Part)> = Vec::new();
-        for block in sends {
-            let to = self
-                .service_of
-                .get(block.peer as usize)
-                .copied()
-                .ok_or("it sends to a rank that is not there")?;
-            let sent_by = &mut self.sent_by[block.peer as usize];
-            if std::mem::replace(sent_by, self.arrivals) == self.arrivals {
-                return Err("it sends two blocks to one rank");
+        buffers: Buffers<'_>,
+    ) -> Result<(usize, usize), &'static str> {
+        if !sends_once(records) {
+            return Err("it sends two blocks to one rank");
+        }
+        let queue = &mut self.states[call].queue;
+        // Capacity for an even distribution of ranks over the SPs.
+        let per_rank = records.len().div_ceil(self.services.max(1)).max(1);
+        let sources = self.rank_of.len().min(OFFER_BLOCKS.div_ceil(per_rank));
+        let mut ours = 0;
+        self.targets.clear();
+        for record in records {
+            let block = record.block();
+            let to = self.service_of.get(block.peer as usize);
+            let to = *to.ok_or("it sends to a rank that is not there")?;
+            let draft = &mut queue.outboxes[to as usize].draft;
+            if !draft.is_open() {
+                self.targets.push(to);
+                if draft.blocks() == 0 {
+                    draft.reserve(sources, sources * per_rank * size_of::<R>());
+                }
+                draft.begin::<R>(source, buffers.base);
             }
-            let place = &mut places[to as usize];
-            if *place == ELSEWHERE {
-                *place = u32::try_from(parts.len()).expect("no more than there are services");
-                let part = Part {
-                    source,
-                    local,
-                    // Capacity for an even distribution of ranks.
-                    blocks: Vec::with_capacity(sends.len().div_ceil(self.services.max(1))),
-                    short: Vec::new(),
-                };
-                parts.push((to, part));
-            }
-            let (_, part) = &mut parts[*place as usize];
-            part.blocks.push(*block);
-            if block.length < self.direct_min {
+            ours += usize::from(to == self.me);
+            if block.length >= self.direct_min {
+                draft.block(record, None);
+            } else {
                 // The length is below direct_min, so it fits.
                 let length = usize::try_from(block.length).map_err(|_| "a block is too long")?;
                 let (data, rest) = short
                     .split_at_checked(length)
                     .ok_or("bytes of a short block are missing")?;
-                part.short.extend_from_slice(data);
+                draft.block(record, Some(data));
                 short = rest;
             }
         }
         if !short.is_empty() {
             return Err("there are more bytes than short blocks");
         }
-        parts.sort_unstable_by_key(|(to, _)| (*to < self.me, *to));
-        Ok(parts)
+        // This SP first, then the others in rotation: the first sends of the SPs have different targets.
+        let me = self.me;
+        self.targets.sort_unstable_by_key(|to| (*to < me, *to));
+        for to in &self.targets {
+            queue.end_part(*to, buffers.key);
+        }
+        Ok((self.targets.len(), ours))
     }
 
     /// Sends offers while credits are available.
     fn pump(&mut self, call: CallId) {
         let state = &mut self.states[call];
         while state.queue.in_flight < self.send_credits {
-            let Some((to, parts)) = state.queue.take() else {
+            let Some((to, mut draft)) = state.queue.take() else {
                 break;
             };
             let id = self.next_offer;
@@ -531,70 +675,16 @@ impl Ledger {
             let outgoing = Outgoing {
                 call,
                 to,
-                ranks: parts.iter().map(|part| part.source).collect(),
+                ranks: draft.take_sources(),
             };
             self.outgoing.insert(id, outgoing);
             self.actions.push_back(Action::Offer(Offer {
                 to,
                 id,
-                call,
                 collective: state.collective,
-                parts,
+                draft,
             }));
         }
-    }
-
-    /// A block and its destination are both present. Returns true when the destination may be complete.
-    fn meet(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<bool, Wrong> {
-        let state = &mut self.states[call];
-        let collective = state.collective;
-        let offer = &self.offers[at.offer as usize];
-        let block = &offer.blocks[at.block as usize];
-        let source = offer.sources[block.part as usize];
-        let members = Wrong::Members {
-            collective,
-            source_rank: source,
-            destination: block.destination,
-        };
-        let Seat::Present(participant) = &mut state.seats[local] else {
-            return Err(members);
-        };
-        let Some(slot) = participant.slot(source) else {
-            return Err(members);
-        };
-        if slot.length != block.length {
-            return Err(Wrong::Counts {
-                collective,
-                source_rank: source,
-                destination: block.destination,
-                sent: block.length,
-                expected: slot.length,
-            });
-        }
-        if std::mem::replace(&mut slot.taken, true) {
-            return Err(Wrong::Service {
-                service: offer.key.0,
-                offer: offer.key.1,
-                what: "the block was there already",
-            });
-        }
-        let to = slot.offset;
-        if block.length >= self.direct_min {
-            self.ready.push_back(at);
-            return Ok(false);
-        }
-        if block.length > 0 {
-            let start = offer.short_at[at.block as usize];
-            let length = usize::try_from(block.length).expect("below direct_min");
-            participant
-                .bytes
-                .extend_from_slice(&offer.short[start..start + length]);
-            participant.short.push(Delivered {
-                offset: to,
-                length: block.length,
-            });
-        }
-        Ok(self.delivered(call, local, at.offer as usize))
     }
 
     /// A block is delivered. Returns true when it was the last one of its destination.
@@ -649,70 +739,104 @@ impl Ledger {
 }
 
 impl Queue {
-    fn add(&mut self, to: u32, part: Part) {
-        let parts = &mut self.parts[to as usize];
-        if parts.is_empty() {
+    /// Ends a rank's part of the offer to an SP.
+    fn end_part(&mut self, to: u32, key: &[u8]) {
+        let outbox = &mut self.outboxes[to as usize];
+        let was_empty = outbox.full.is_empty() && outbox.draft.parts() == 1;
+        outbox.draft.end(key);
+        if outbox.draft.blocks() >= OFFER_BLOCKS || outbox.draft.short_bytes() >= OFFER_SHORT_BYTES
+        {
+            outbox.full.push_back(std::mem::take(&mut outbox.draft));
+        }
+        if was_empty {
             self.order.push_back(to);
         }
-        parts.push(part);
     }
 
-    /// Takes the parts of the next offer.
-    fn take(&mut self) -> Option<(u32, Vec<Part>)> {
+    /// Takes the next offer.
+    fn take(&mut self) -> Option<(u32, RtsDraft)> {
         let to = self.order.pop_front()?;
-        let parts = &mut self.parts[to as usize];
-        let (mut blocks, mut bytes) = (0, 0);
-        let fits = |part: &Part| {
-            let fits = blocks < OFFER_BLOCKS && bytes < OFFER_SHORT_BYTES;
-            blocks += part.blocks.len();
-            bytes += part.short.len();
-            fits
-        };
-        let count = parts.iter().map(fits).take_while(|fits| *fits).count();
-        let rest = parts.split_off(count);
-        let taken = std::mem::replace(parts, rest);
-        if !self.parts[to as usize].is_empty() {
+        let outbox = &mut self.outboxes[to as usize];
+        let full = outbox.full.pop_front();
+        let draft = full.unwrap_or_else(|| std::mem::take(&mut outbox.draft));
+        if !outbox.full.is_empty() || outbox.draft.parts() > 0 {
             self.order.push_front(to);
         }
-        Some((to, taken))
+        Some((to, draft))
     }
 }
 
-impl Participant {
-    /// Slot of the block of `source`.
-    fn slot(&mut self, source: u32) -> Option<&mut Slot> {
-        // When all ranks take part, the index of a rank's slot is the rank.
-        let direct = self.slots.get(source as usize).map(|slot| slot.source);
-        let at = match direct {
-            Some(found) if found == source => source as usize,
-            _ => self
-                .slots
-                .binary_search_by_key(&source, |slot| slot.source)
-                .ok()?,
+impl Incoming {
+    /// A block and its destination are both present.
+    fn meet(
+        &mut self,
+        at: usize,
+        participant: &mut Participant,
+        collective: Collective,
+        rank_of: &[u32],
+        direct_min: u64,
+    ) -> Result<Met, Wrong> {
+        let block = &mut self.blocks[at];
+        let source = self.sources[block.part as usize].rank;
+        let to = match participant.slots.take(source, block.length) {
+            Ok(to) => to,
+            Err(Unfit::Source) => return Err(self.members(at, collective, rank_of)),
+            Err(Unfit::Length(expected)) => {
+                return Err(Wrong::Counts {
+                    collective,
+                    source_rank: source,
+                    destination: rank_of[block.local as usize],
+                    sent: block.length,
+                    expected,
+                });
+            }
+            Err(Unfit::Taken) => {
+                return Err(Wrong::Service {
+                    service: self.key.0,
+                    offer: self.key.1,
+                    what: "the block was there already",
+                });
+            }
         };
-        self.slots.get_mut(at)
+        if block.length >= direct_min {
+            block.to = to;
+            return Ok(Met::Ready);
+        }
+        if block.length > 0 {
+            let start = self.short_at[at];
+            let length = usize::try_from(block.length).expect("below direct_min");
+            participant
+                .bytes
+                .extend_from_slice(&self.short[start..start + length]);
+            participant.short.push(Delivered {
+                offset: to,
+                length: block.length,
+            });
+        }
+        Ok(Met::Delivered)
     }
-}
 
-/// Builds the slots of a receive side, in the order of the sources; `None` if a source occurs twice.
-fn slots(receives: &[Block]) -> Option<Vec<Slot>> {
-    let mut slots: Vec<Slot> = receives
-        .iter()
-        .map(|block| Slot {
-            source: block.peer,
-            taken: false,
-            offset: block.offset,
-            length: block.length,
-        })
-        .collect();
-    let is_sorted = |slots: &[Slot]| slots.is_sorted_by(|a, b| a.source < b.source);
-    if !is_sorted(&slots) {
-        slots.sort_unstable_by_key(|slot| slot.source);
-        if !is_sorted(&slots) {
-            return None;
+    /// The error for a block whose destination expects nothing from its source.
+    fn members(&self, at: usize, collective: Collective, rank_of: &[u32]) -> Wrong {
+        let block = &self.blocks[at];
+        Wrong::Members {
+            collective,
+            source_rank: self.sources[block.part as usize].rank,
+            destination: rank_of[block.local as usize],
         }
     }
-    Some(slots)
+}
+
+/// Whether no two blocks have the same destination.
+fn sends_once<R: Record>(records: &[R]) -> bool {
+    let peer = |record: &R| record.block().peer;
+    // Most programs send to the ranks in their order.
+    if records.is_sorted_by(|a, b| peer(a) < peer(b)) {
+        return true;
+    }
+    let mut peers: Vec<u32> = records.iter().map(peer).collect();
+    peers.sort_unstable();
+    peers.is_sorted_by(|a, b| a < b)
 }
 
 fn full(what: &'static str, count: usize, max: usize) -> Result<(), Wrong> {

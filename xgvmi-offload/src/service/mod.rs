@@ -9,12 +9,14 @@ mod admission;
 mod connections;
 mod counters;
 mod greeting;
+mod hash;
 mod hearing;
 mod imported;
 mod job;
 mod ledger;
 mod mover;
 mod options;
+mod slots;
 #[doc(hidden)]
 pub mod standin;
 mod state;

@@ -1,14 +1,14 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
-use super::actions::{Action, CallId, Offer, OfferId, OfferKey, Transfer};
+use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer};
 use super::counters::{Moved, Queues};
 use super::ledger::Ledger;
 use super::transport::Transport;
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
-    Block, Collective, Delivered, DpuFin, DpuRts, Export, HostArrive, HostFin, Kind, RtsPart,
-    RtsWriter,
+    Arrival, Blocks, Collective, Delivered, DpuFin, DpuRts, ExportRef, HostFin, Kind, Record,
+    RtsPart,
 };
 use std::time::Instant;
 
@@ -22,9 +22,6 @@ pub(super) struct Limits {
     /// Blocks shorter than this travel in messages.
     pub(super) direct_min: u64,
 }
-
-/// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
-const KEY_BYTES: usize = 64;
 
 /// A peer, and the token of messages to it.
 #[derive(Debug)]
@@ -77,11 +74,7 @@ pub(super) struct Peers<P> {
 #[derive(Debug)]
 struct Entered<T: Transport> {
     send: Option<T::Memory>,
-    /// Address of the send buffer in the rank's address space.
-    base: u64,
     receive: Option<T::Memory>,
-    /// Key of the send buffer; empty when no block needs it.
-    key: Vec<u8>,
     since: Instant,
 }
 
@@ -114,7 +107,7 @@ impl<T: Transport> Mover<T> {
         let bad = |error| OffloadError::message("a peer of the job", &error);
         match kind {
             Kind::HostArrive => {
-                let arrive = HostArrive::parse(data).map_err(bad)?;
+                let arrive = Arrival::parse(data).map_err(bad)?;
                 self.check_rank(header, arrive.rank)?;
                 self.arrive(transport, &arrive)
             }
@@ -123,14 +116,14 @@ impl<T: Transport> Mover<T> {
                 self.check_service(header, rts.from)?;
                 // An SP offers only blocks of its own ranks.
                 let foreign =
-                    |part: &&RtsPart| self.ledger.service_of(part.source) != Some(rts.from);
+                    |part: &&RtsPart<'_>| self.ledger.service_of(part.source) != Some(rts.from);
                 if let Some(part) = rts.parts.iter().find(foreign) {
                     return Err(failed(format!(
                         "service {} offers blocks of rank {}, which is not its own",
                         rts.from, part.source
                     )));
                 }
-                self.offered(transport, rts)
+                self.offered(transport, &rts)
             }
             Kind::DpuFin => {
                 let fin = DpuFin::parse(data).map_err(bad)?;
@@ -188,28 +181,26 @@ impl<T: Transport> Mover<T> {
     }
 
     /// A local rank enters a call: imports its buffers and packs the key that other SPs read with.
-    fn arrive(&mut self, transport: &T, arrive: &HostArrive) -> Result<()> {
+    fn arrive(&mut self, transport: &T, arrive: &Arrival<'_>) -> Result<()> {
         let (collective, rank) = (arrive.collective, arrive.rank);
         let direct_min = self.limits.direct_min;
-        let (send, receive) = (arrive.send_memory.as_ref(), arrive.receive_memory.as_ref());
-        check_blocks(arrive, &arrive.sends, send, direct_min)?;
-        check_blocks(arrive, &arrive.receives, receive, direct_min)?;
-        let import = |export: Option<&Export>| export.map(|e| transport.import(e)).transpose();
-        let base = send.map_or(0, |export| export.address);
-        let (send, receive) = (import(send)?, import(receive)?);
+        check_blocks(arrive, arrive.sends, arrive.send_memory, direct_min)?;
+        check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
+        let import =
+            |export: Option<ExportRef<'_>>| export.map(|e| transport.import(e)).transpose();
+        let (send, receive) = (import(arrive.send_memory)?, import(arrive.receive_memory)?);
         let key = match &send {
             Some(memory) => transport.pack(memory)?,
-            None => Vec::new(),
+            None => T::Packed::default(),
         };
+        let buffers = Buffers {
+            base: arrive.send_memory.map_or(0, |export| export.address),
+            key: key.as_ref(),
+        };
+        let blocks = (arrive.sends, arrive.receives);
         let (call, local) = self
             .ledger
-            .arrive(
-                collective,
-                rank,
-                &arrive.sends,
-                &arrive.receives,
-                &arrive.short,
-            )
+            .arrive(collective, rank, blocks, arrive.short, buffers)
             .map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
             self.entered.resize_with(call + 1, Vec::new);
@@ -220,37 +211,33 @@ impl<T: Transport> Mover<T> {
         }
         seats[local] = Some(Entered {
             send,
-            base,
             receive,
-            key,
             since: Instant::now(),
         });
         Ok(())
     }
 
     /// Handles an offer of blocks for local ranks.
-    fn offered(&mut self, transport: &T, rts: DpuRts) -> Result<()> {
+    fn offered(&mut self, transport: &T, rts: &DpuRts<'_>) -> Result<()> {
         let from = self
             .services
             .get(rts.from as usize)
             .and_then(Option::as_ref);
         let from = from.ok_or_else(|| failed(format!("an offer of service {}", rts.from)))?;
-        let mut sources = Vec::with_capacity(rts.parts.len());
-        let mut keys = Vec::with_capacity(rts.parts.len());
-        for part in &rts.parts {
-            sources.push(part.source);
-            let key = (!part.rkey.is_empty()).then(|| transport.unpack(&from.peer, &part.rkey));
-            keys.push(key.transpose()?);
-        }
         let key = (rts.from, rts.offer);
         let offer = self
             .ledger
-            .offered(key, rts.collective, sources, rts.blocks, rts.short)
+            .offered(key, rts.collective, &rts.parts, rts.short)
             .map_err(|wrong| failed(wrong.to_string()))?;
         if self.keys.len() <= offer {
             self.keys.resize_with(offer + 1, Vec::new);
         }
-        self.keys[offer] = keys;
+        let keys = &mut self.keys[offer];
+        keys.clear();
+        for part in &rts.parts {
+            let key = (!part.rkey.is_empty()).then(|| transport.unpack(&from.peer, part.rkey));
+            keys.push(key.transpose()?);
+        }
         Ok(())
     }
 
@@ -356,7 +343,7 @@ impl<T: Transport> Mover<T> {
 
     fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
         match action {
-            Action::Offer(offer) => self.offer(transport, &offer),
+            Action::Offer(offer) => self.offer(transport, offer),
             Action::Finish { offer, key } => self.finish(transport, offer, key),
             Action::Complete {
                 call,
@@ -379,27 +366,11 @@ impl<T: Transport> Mover<T> {
         }
     }
 
-    fn offer(&mut self, transport: &T, offer: &Offer) -> Result<()> {
-        let blocks = offer.parts.iter().map(|part| part.blocks.len()).sum();
-        let sizes = [offer.parts.len(), blocks, KEY_BYTES];
-        let mut rts = RtsWriter::new(offer.collective, self.me, offer.id, sizes);
-        let direct_min = self.limits.direct_min;
-        for part in &offer.parts {
-            let entered = self.seat(offer.call, part.local)?;
-            let entered = entered
-                .as_ref()
-                .ok_or_else(|| failed("an offer of a rank that has not entered"))?;
-            let direct = part.blocks.iter().any(|block| block.length >= direct_min);
-            let key: &[u8] = if direct { &entered.key } else { &[] };
-            rts.part(part.source, key, entered.base, &part.blocks);
-        }
-        for part in &offer.parts {
-            rts.short(&part.short);
-        }
-        let data = rts.finish();
+    fn offer(&mut self, transport: &T, offer: Offer) -> Result<()> {
+        let data = offer.draft.finish(offer.collective, self.me, offer.id);
         if offer.to == self.me {
             let rts = DpuRts::parse(&data).map_err(|bad| OffloadError::message("this SP", &bad))?;
-            return self.offered(transport, rts);
+            return self.offered(transport, &rts);
         }
         self.tell_service(transport, offer.to, Kind::DpuRts, data)
     }
@@ -456,8 +427,7 @@ impl<T: Transport> Mover<T> {
             aliases: transport.aliases(),
         };
         let rank = &self.ranks[local];
-        let header = rank.token.0.to_vec();
-        let sent = transport.send(&rank.peer, Kind::HostFin, header, fin.to_bytes())?;
+        let sent = transport.send(&rank.peer, Kind::HostFin, rank.token, fin.to_bytes())?;
         self.moved.messages += 1;
         self.keep(transport, sent)
     }
@@ -465,8 +435,7 @@ impl<T: Transport> Mover<T> {
     fn tell_service(&mut self, transport: &T, index: u32, kind: Kind, data: Vec<u8>) -> Result<()> {
         let service = self.services.get(index as usize).and_then(Option::as_ref);
         let service = service.ok_or_else(|| failed(format!("service {index} is not connected")))?;
-        let header = service.token.0.to_vec();
-        let sent = transport.send(&service.peer, kind, header, data)?;
+        let sent = transport.send(&service.peer, kind, service.token, data)?;
         self.moved.messages += 1;
         self.keep(transport, sent)
     }
@@ -497,20 +466,24 @@ pub(super) fn check_token(
 
 /// Checks that every block for a device read lies in the exported buffer.
 fn check_blocks(
-    arrive: &HostArrive,
-    blocks: &[Block],
-    memory: Option<&Export>,
+    arrive: &Arrival<'_>,
+    blocks: Blocks<'_>,
+    memory: Option<ExportRef<'_>>,
     direct_min: u64,
 ) -> Result<()> {
+    fn outside<R: Record>(records: &[R], length: u64, direct_min: u64) -> Option<&R> {
+        records.iter().find(|record| {
+            let block = record.block();
+            let end = block.offset.checked_add(block.length);
+            block.length >= direct_min && end.is_none_or(|end| end > length)
+        })
+    }
     let length = memory.map_or(0, |export| export.length);
-    let outside = |block: &&Block| {
-        block.length >= direct_min
-            && block
-                .offset
-                .checked_add(block.length)
-                .is_none_or(|end| end > length)
+    let found = match blocks {
+        Blocks::Narrow(records) => outside(records, length, direct_min).map(Record::block),
+        Blocks::Wide(records) => outside(records, length, direct_min).map(Record::block),
     };
-    match blocks.iter().find(outside) {
+    match found {
         None => Ok(()),
         Some(block) => Err(failed(format!(
             "{}: rank {} names {} bytes at {} of a buffer of which {length} were exported",

@@ -5,7 +5,7 @@ use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::Transport;
 use crate::error::Result;
 use crate::token::Token;
-use crate::wire::{Block, Collective, Export, HostArrive, Kind};
+use crate::wire::{Block, Collective, Export, ExportRef, HostArrive, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub struct Outcome {
 struct Letter {
     to: Place,
     kind: Kind,
-    header: Vec<u8>,
+    token: Token,
     data: Vec<u8>,
 }
 
@@ -63,34 +63,51 @@ struct StandIn {
 /// Length of a packed key; matches UCX 1.20 with one device.
 const KEY_BYTES: usize = 40;
 
+/// A packed key. UCX allocates its own, which is not this project's cost.
+#[derive(Debug)]
+struct Packed([u8; KEY_BYTES]);
+
+impl Default for Packed {
+    fn default() -> Self {
+        Self([0; KEY_BYTES])
+    }
+}
+
+impl AsRef<[u8]> for Packed {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl Transport for StandIn {
     type Peer = Place;
     type Memory = u64;
     type Key = u64;
+    type Packed = Packed;
     type Operation = ();
 
-    fn send(&self, to: &Place, kind: Kind, header: Vec<u8>, data: Vec<u8>) -> Result<()> {
+    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
         self.messages.set(self.messages.get() + 1);
         match to {
             Place::Rank => self.completed.set(self.completed.get() + 1),
             Place::Service(_) => self.letters.borrow_mut().push_back(Letter {
                 to: *to,
                 kind,
-                header,
+                token,
                 data,
             }),
         }
         Ok(())
     }
 
-    fn import(&self, export: &Export) -> Result<u64> {
+    fn import(&self, export: ExportRef<'_>) -> Result<u64> {
         Ok(export.address)
     }
 
-    fn pack(&self, memory: &u64) -> Result<Vec<u8>> {
-        let mut key = vec![0; KEY_BYTES];
+    fn pack(&self, memory: &u64) -> Result<Packed> {
+        let mut key = [0; KEY_BYTES];
         key[..8].copy_from_slice(&memory.to_le_bytes());
-        Ok(key)
+        Ok(Packed(key))
     }
 
     fn unmap(&self, _: u64) -> Result<()> {
@@ -146,18 +163,20 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
     let mut movers: Vec<Mover<StandIn>> = (0..services)
         .map(|me| mover(me, services, &service_of))
         .collect();
+    let mut post = Post::default();
     for round in 0..plan.rounds {
         for (rank, data) in (0..).zip(&mut arrivals) {
             data[4..8].copy_from_slice(&round.to_le_bytes());
             let of = service_of[rank as usize] as usize;
             let header = rank_token(rank).0;
             movers[of].receive(&transport, Kind::HostArrive, &header, data)?;
-            deliver(&transport, &mut movers)?;
+            movers[of].act(&transport)?;
+            post.deliver(&transport, &mut movers)?;
         }
         for mover in &mut movers {
             mover.settle(&transport)?;
         }
-        deliver(&transport, &mut movers)?;
+        post.deliver(&transport, &mut movers)?;
     }
     let expect = u64::from(plan.rounds) * u64::from(plan.ranks);
     assert_eq!(
@@ -172,19 +191,34 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
     })
 }
 
-/// Delivers messages until none are left.
-fn deliver(transport: &StandIn, movers: &mut [Mover<StandIn>]) -> Result<()> {
-    loop {
-        for mover in &mut *movers {
-            mover.act(transport)?;
-        }
-        let letters = std::mem::take(&mut *transport.letters.borrow_mut());
-        if letters.is_empty() {
-            return Ok(());
-        }
-        for letter in letters {
-            if let Place::Service(to) = letter.to {
-                movers[to].receive(transport, letter.kind, &letter.header, &letter.data)?;
+/// Delivers the messages between the services.
+#[derive(Debug, Default)]
+struct Post {
+    /// Messages under way; the vector is reused.
+    batch: VecDeque<Letter>,
+    /// Services that have received a message and have not acted.
+    awake: Vec<usize>,
+}
+
+impl Post {
+    /// Delivers messages until none are left. As a service process does, a service takes all its messages and then
+    /// acts. A service without messages sleeps and costs nothing.
+    fn deliver(&mut self, transport: &StandIn, movers: &mut [Mover<StandIn>]) -> Result<()> {
+        loop {
+            std::mem::swap(&mut self.batch, &mut *transport.letters.borrow_mut());
+            if self.batch.is_empty() {
+                return Ok(());
+            }
+            for letter in self.batch.drain(..) {
+                if let Place::Service(to) = letter.to {
+                    movers[to].receive(transport, letter.kind, &letter.token.0, &letter.data)?;
+                    if !self.awake.contains(&to) {
+                        self.awake.push(to);
+                    }
+                }
+            }
+            for to in self.awake.drain(..) {
+                movers[to].act(transport)?;
             }
         }
     }

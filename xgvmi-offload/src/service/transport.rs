@@ -4,7 +4,8 @@
 use super::imported::Imported;
 use crate::error::Result;
 use crate::library::Library;
-use crate::wire::{Export, Kind};
+use crate::token::Token;
+use crate::wire::{ExportRef, Kind};
 use std::fmt::Debug;
 use xgvmi_ucp::{Context, Endpoint, RemoteKey, Request};
 
@@ -16,23 +17,25 @@ pub(super) trait Transport {
     type Memory: Debug;
     /// A key to a rank's memory, packed by another SP.
     type Key: Debug;
+    /// A packed key to an imported buffer.
+    type Packed: AsRef<[u8]> + Default;
     /// An outstanding operation.
     type Operation: Debug;
 
-    /// Sends a message.
+    /// Sends a message with the token that its receiver expects.
     fn send(
         &self,
         to: &Self::Peer,
         kind: Kind,
-        header: Vec<u8>,
+        token: Token,
         data: Vec<u8>,
     ) -> Result<Self::Operation>;
 
     /// Imports a rank's buffer.
-    fn import(&self, export: &Export) -> Result<Self::Memory>;
+    fn import(&self, export: ExportRef<'_>) -> Result<Self::Memory>;
 
     /// Packs the key with which other SPs read a buffer.
-    fn pack(&self, memory: &Self::Memory) -> Result<Vec<u8>>;
+    fn pack(&self, memory: &Self::Memory) -> Result<Self::Packed>;
 
     /// Releases an imported buffer.
     fn unmap(&self, memory: Self::Memory) -> Result<()>;
@@ -68,13 +71,14 @@ impl Transport for Ucx {
     type Peer = Endpoint;
     type Memory = Imported;
     type Key = RemoteKey;
+    type Packed = Vec<u8>;
     type Operation = Request;
 
-    fn send(&self, to: &Endpoint, kind: Kind, header: Vec<u8>, data: Vec<u8>) -> Result<Request> {
-        Ok(to.send(kind as u16, header, data)?)
+    fn send(&self, to: &Endpoint, kind: Kind, token: Token, data: Vec<u8>) -> Result<Request> {
+        Ok(to.send(kind as u16, token.0.to_vec(), data)?)
     }
 
-    fn import(&self, export: &Export) -> Result<Imported> {
+    fn import(&self, export: ExportRef<'_>) -> Result<Imported> {
         Imported::new(&self.context, export)
     }
 

@@ -1,9 +1,10 @@
 //! Compares the ledgers of a whole job with a plain model. For every order of events, every block reaches its
 //! destination, every rank completes once, and no state remains.
 
-use super::super::actions::{Action, Offer, Transfer, Wrong};
-use super::Ledger;
-use crate::wire::{Block, Collective, OfferedBlock};
+use super::{Action, Buffers, Ledger, Offer, Transfer, Wrong};
+use crate::wire::{
+    Block, Blocks, Collective, DpuRts, Record, RtsDraft, RtsPart, blocks_from_wire, blocks_on_wire,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 const DIRECT_MIN: u64 = 512;
@@ -32,9 +33,119 @@ enum Event {
     /// An SP has no other work.
     Settle(u32),
     Arrive(Collective, u32),
-    Rts(Offer),
+    Rts(Sent),
     Read(u32, Transfer),
     Fin(u32, u32, u64),
+}
+
+/// An offer on its way.
+#[derive(Debug)]
+struct Sent {
+    from: u32,
+    to: u32,
+    id: u64,
+    collective: Collective,
+    parts: Vec<Part>,
+}
+
+/// Blocks of one source, and the bytes of the short ones.
+#[derive(Debug)]
+struct Part {
+    source: u32,
+    base: u64,
+    blocks: Vec<Block>,
+    short: Vec<u8>,
+}
+
+impl Sent {
+    /// Reads an offer of SP `from`.
+    fn read(from: u32, offer: Offer) -> Self {
+        let (to, id, collective) = (offer.to, offer.id, offer.collective);
+        let bytes = offer.draft.finish(collective, from, id);
+        let rts = DpuRts::parse(&bytes).expect("a whole message");
+        assert_eq!(
+            (rts.from, rts.offer, rts.collective),
+            (from, id, collective)
+        );
+        let mut short = rts.short;
+        let parts = rts.parts.iter().map(|part| {
+            let blocks = part.blocks.to_vec();
+            let lengths = blocks.iter().map(|b| b.length).filter(|l| *l < DIRECT_MIN);
+            let length = usize::try_from(lengths.sum::<u64>()).expect("few");
+            let (data, rest) = short.split_at(length);
+            short = rest;
+            Part {
+                source: part.source,
+                base: part.base,
+                blocks,
+                short: data.to_vec(),
+            }
+        });
+        let parts = parts.collect();
+        Self {
+            from,
+            to,
+            id,
+            collective,
+            parts,
+        }
+    }
+
+    /// Passes the offer to a ledger, as the wire does.
+    fn offer_to(&self, ledger: &mut Ledger) -> Result<(), Wrong> {
+        let mut draft = RtsDraft::default();
+        for part in &self.parts {
+            let mut short = &part.short[..];
+            let bytes = blocks_on_wire(&part.blocks);
+            match blocks_from_wire(&bytes) {
+                Blocks::Narrow(records) => put(&mut draft, part, records, &mut short),
+                Blocks::Wide(records) => put(&mut draft, part, records, &mut short),
+            }
+        }
+        let bytes = draft.finish(self.collective, self.from, self.id);
+        let rts = DpuRts::parse(&bytes).expect("a whole message");
+        let key = (self.from, self.id);
+        let offered = ledger.offered(key, self.collective, &rts.parts, rts.short);
+        offered.map(|_| ())
+    }
+}
+
+fn put<R: Record>(draft: &mut RtsDraft, part: &Part, records: &[R], short: &mut &[u8]) {
+    draft.begin::<R>(part.source, part.base);
+    for record in records {
+        let length = record.block().length;
+        if length < DIRECT_MIN {
+            let (data, rest) = short.split_at(usize::try_from(length).expect("short"));
+            *short = rest;
+            draft.block(record, Some(data));
+        } else {
+            draft.block(record, None);
+        }
+    }
+    assert!(short.is_empty(), "as many bytes as blocks");
+    draft.end(&[1; 40]);
+}
+
+/// A rank enters a call, as the wire delivers it.
+fn enter(
+    ledger: &mut Ledger,
+    call: Collective,
+    rank: u32,
+    [sends, receives]: [&[Block]; 2],
+    short: &[u8],
+) -> Result<(), Wrong> {
+    let (sends, receives) = (blocks_on_wire(sends), blocks_on_wire(receives));
+    let sides = (blocks_from_wire(&sends), blocks_from_wire(&receives));
+    let buffers = Buffers {
+        base: base(rank),
+        key: &[1; 40],
+    };
+    ledger.arrive(call, rank, sides, short, buffers).map(|_| ())
+}
+
+/// Address of a rank's send buffer.
+fn base(rank: u32) -> u64 {
+    0x1000 * u64::from(rank)
 }
 
 struct World {
@@ -124,13 +235,18 @@ impl World {
                 let at = self.service_of[rank as usize];
                 let (sends, receives) = self.sides(call, rank);
                 let short = short_bytes(rank, &sends);
-                self.ledgers[at as usize].arrive(call, rank, &sends, &receives, &short)?;
+                enter(
+                    &mut self.ledgers[at as usize],
+                    call,
+                    rank,
+                    [&sends, &receives],
+                    &short,
+                )?;
                 at
             }
             Event::Rts(offer) => {
                 let at = offer.to;
-                let from = self.service_of[offer.parts[0].source as usize];
-                offer_to(&mut self.ledgers[at as usize], from, &offer)?;
+                offer.offer_to(&mut self.ledgers[at as usize])?;
                 at
             }
             Event::Read(at, transfer) => {
@@ -158,7 +274,7 @@ impl World {
             assert_eq!(transfer.to, offset(transfer.source), "seed {}", self.seed);
             assert_eq!(
                 transfer.from,
-                offset(transfer.destination),
+                base(transfer.source) + offset(transfer.destination),
                 "seed {}",
                 self.seed
             );
@@ -167,7 +283,7 @@ impl World {
         }
         while let Some(action) = self.ledgers[at as usize].next() {
             match action {
-                Action::Offer(offer) => self.events.push(Event::Rts(offer)),
+                Action::Offer(offer) => self.events.push(Event::Rts(Sent::read(at, offer))),
                 Action::Finish {
                     key: (from, id), ..
                 } => {
@@ -230,24 +346,6 @@ fn short_bytes(rank: u32, sends: &[Block]) -> Vec<u8> {
     let short = sends.iter().filter(|block| block.length < DIRECT_MIN);
     let length: u64 = short.map(|block| block.length).sum();
     vec![rank.to_le_bytes()[0]; usize::try_from(length).expect("few")]
-}
-
-/// Passes an offer of SP `from` to a ledger, as the wire does.
-fn offer_to(ledger: &mut Ledger, from: u32, offer: &Offer) -> Result<(), Wrong> {
-    let (mut sources, mut blocks, mut short) = (Vec::new(), Vec::new(), Vec::new());
-    for (place, part) in (0..).zip(&offer.parts) {
-        sources.push(part.source);
-        blocks.extend(part.blocks.iter().map(|block| OfferedBlock {
-            part: place,
-            destination: block.peer,
-            address: block.offset,
-            length: block.length,
-        }));
-        short.extend_from_slice(&part.short);
-    }
-    let key = (from, offer.id);
-    let offered = ledger.offered(key, offer.collective, sources, blocks, short);
-    offered.map(|_| ())
 }
 
 #[test]
@@ -341,14 +439,13 @@ fn offers(credits: usize, settle_between: bool) -> Vec<(u32, Vec<u32>)> {
         .collect();
     let mut offers = Vec::new();
     for rank in 0..2 {
-        ledger
-            .arrive(CALL, rank, &blocks, &blocks, &[])
-            .expect("valid");
+        enter(&mut ledger, CALL, rank, [&blocks, &blocks], &[]).expect("valid");
         if settle_between {
             ledger.settle();
         }
         while let Some(action) = ledger.next() {
             if let Action::Offer(offer) = action {
+                let offer = Sent::read(0, offer);
                 let sources = offer.parts.iter().map(|part| part.source).collect();
                 offers.push((offer.to, sources));
             }
@@ -381,10 +478,14 @@ fn arrive(rank: u32, sends: &[(u32, u64)], receives: &[u32], short: usize) -> Re
         .map(|(peer, length)| block(*peer, *length))
         .collect();
     let receives: Vec<Block> = receives.iter().map(|peer| block(*peer, 0)).collect();
-    ledger
-        .arrive(CALL, rank, &sends, &receives, &vec![0; short])
-        .map(|_| ())
-        .map_err(|wrong| wrong.to_string())
+    enter(
+        &mut ledger,
+        CALL,
+        rank,
+        [&sends, &receives],
+        &vec![0; short],
+    )
+    .map_err(|wrong| wrong.to_string())
 }
 
 #[test]
@@ -414,18 +515,27 @@ fn an_arrival_that_makes_no_sense_is_refused() {
 
 #[test]
 fn an_offer_that_makes_no_sense_is_refused() {
-    let offered = |ledger: &mut Ledger, key, to: &[u32], part: u32, bytes: usize| {
-        let blocks = to.iter().map(|to| OfferedBlock {
-            part,
-            destination: *to,
-            address: 0,
-            length: 3,
-        });
-        let answer = ledger.offered(key, CALL, vec![1], blocks.collect(), vec![0; bytes]);
+    let offered = |ledger: &mut Ledger, key, to: &[u32], bytes: usize| {
+        let blocks: Vec<Block> = to
+            .iter()
+            .map(|to| Block {
+                peer: *to,
+                offset: 0,
+                length: 3,
+            })
+            .collect();
+        let wire = blocks_on_wire(&blocks);
+        let part = RtsPart {
+            source: 1,
+            base: 0,
+            blocks: blocks_from_wire(&wire),
+            rkey: &[],
+        };
+        let answer = ledger.offered(key, CALL, &[part], &vec![0; bytes]);
         answer.map_err(|wrong| wrong.to_string())
     };
     let check = |ledger: &mut Ledger, key, to: &[u32], expect: &str| {
-        let error = offered(ledger, key, to, 0, 3 * to.len()).unwrap_err();
+        let error = offered(ledger, key, to, 3 * to.len()).unwrap_err();
         assert!(error.contains(expect), "{error}");
     };
     let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
@@ -439,20 +549,16 @@ fn an_offer_that_makes_no_sense_is_refused() {
         offset: 0,
         length: 0,
     }];
-    ledger.arrive(CALL, 0, &[], &receives, &[]).expect("valid");
+    enter(&mut ledger, CALL, 0, [&[], &receives], &[]).expect("valid");
     check(&mut ledger, (1, 1), &[0], "expects nothing from it");
-    for (part, bytes, expect) in [
-        (1, 3, "no source"),
-        (0, 2, "not as many"),
-        (0, 4, "not as many"),
-    ] {
+    for bytes in [2, 4] {
         let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
-        let error = offered(&mut ledger, (1, 7), &[0], part, bytes).unwrap_err();
-        assert!(error.contains(expect), "{error}");
+        let error = offered(&mut ledger, (1, 7), &[0], bytes).unwrap_err();
+        assert!(error.contains("not as many"), "{error}");
     }
     let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
-    offered(&mut ledger, (1, 7), &[0], 0, 3).expect("valid");
-    let error = offered(&mut ledger, (1, 7), &[0], 0, 3).unwrap_err();
+    offered(&mut ledger, (1, 7), &[0], 3).expect("valid");
+    let error = offered(&mut ledger, (1, 7), &[0], 3).unwrap_err();
     assert!(error.contains("number is taken"), "{error}");
 }
 
@@ -464,9 +570,7 @@ fn another_service_cannot_answer_an_offer() {
         offset: 0,
         length: 0,
     };
-    ledger
-        .arrive(CALL, 0, &[block(1)], &[], &[])
-        .expect("valid");
+    enter(&mut ledger, CALL, 0, [&[block(1)], &[]], &[]).expect("valid");
     ledger.settle();
     let Some(Action::Offer(offer)) = ledger.next() else {
         panic!("no offer")

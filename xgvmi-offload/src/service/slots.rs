@@ -1,0 +1,187 @@
+//! The receive side of a rank in a call: where the block of each source goes.
+
+use crate::wire::{Block, Blocks, Record};
+
+/// Destinations of the blocks, by source. Buffers below 4 GiB take 8 bytes per source.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// The sources in ascending order; empty if slot `i` is that of source `i`.
+    sources: Vec<u32>,
+    places: Places,
+}
+
+/// Offset and length of each block.
+#[derive(Debug)]
+enum Places {
+    Narrow(Vec<[u32; 2]>),
+    Wide(Vec<[u64; 2]>),
+}
+
+/// Length of a slot whose block has been taken. No buffer has such a block.
+const TAKEN: u64 = u64::MAX;
+const TAKEN_NARROW: u32 = u32::MAX;
+
+/// A block that does not fit its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// Nothing is expected from the source.
+    Source,
+    /// The block was there already.
+    Taken,
+    /// A block of this length is expected.
+    Length(u64),
+}
+
+impl Slots {
+    /// The slots of a receive side; `None` if a source occurs twice.
+    pub(super) fn new(receives: Blocks<'_>) -> Option<Self> {
+        let narrow = |block: Block| {
+            // The form holds no larger numbers.
+            let number = |number: u64| u32::try_from(number).expect("32 bits");
+            [number(block.offset), number(block.length)]
+        };
+        let (sources, places) = match receives {
+            Blocks::Narrow(records) => {
+                let (sources, places) = gather(records, narrow)?;
+                (sources, Places::Narrow(places))
+            }
+            Blocks::Wide(records) => {
+                let (sources, places) = gather(records, |block| [block.offset, block.length])?;
+                (sources, Places::Wide(places))
+            }
+        };
+        Some(Self { sources, places })
+    }
+
+    /// Number of sources.
+    pub(super) fn len(&self) -> usize {
+        match &self.places {
+            Places::Narrow(places) => places.len(),
+            Places::Wide(places) => places.len(),
+        }
+    }
+
+    /// Takes the slot of a source's block of `length` bytes; returns the block's offset in the receive buffer.
+    pub(super) fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
+        let at = if self.sources.is_empty() {
+            source as usize
+        } else {
+            let found = self.sources.binary_search(&source);
+            found.map_err(|_| Unfit::Source)?
+        };
+        match &mut self.places {
+            Places::Narrow(places) => {
+                let [offset, expected] = places.get_mut(at).ok_or(Unfit::Source)?;
+                if u64::from(*expected) != length || *expected == TAKEN_NARROW {
+                    return Err(unfit(*expected == TAKEN_NARROW, (*expected).into()));
+                }
+                *expected = TAKEN_NARROW;
+                Ok((*offset).into())
+            }
+            Places::Wide(places) => {
+                let [offset, expected] = places.get_mut(at).ok_or(Unfit::Source)?;
+                if *expected != length || *expected == TAKEN {
+                    return Err(unfit(*expected == TAKEN, *expected));
+                }
+                *expected = TAKEN;
+                Ok(*offset)
+            }
+        }
+    }
+}
+
+fn unfit(taken: bool, expected: u64) -> Unfit {
+    if taken {
+        Unfit::Taken
+    } else {
+        Unfit::Length(expected)
+    }
+}
+
+/// Sources and places in the order of the sources. The sources are empty if they count from 0.
+fn gather<R: Record, P>(records: &[R], place: impl Fn(Block) -> P) -> Option<(Vec<u32>, Vec<P>)> {
+    let mut places = Vec::with_capacity(records.len());
+    // Usually all ranks of the job take part, in their order.
+    for (at, record) in (0..).zip(records) {
+        let block = record.block();
+        if block.peer != at {
+            return gather_sparse(records, place);
+        }
+        places.push(place(block));
+    }
+    Some((Vec::new(), places))
+}
+
+fn gather_sparse<R: Record, P>(
+    records: &[R],
+    place: impl Fn(Block) -> P,
+) -> Option<(Vec<u32>, Vec<P>)> {
+    let mut blocks: Vec<Block> = records.iter().map(Record::block).collect();
+    if !blocks.is_sorted_by(|a, b| a.peer < b.peer) {
+        blocks.sort_unstable_by_key(|block| block.peer);
+        if !blocks.is_sorted_by(|a, b| a.peer < b.peer) {
+            return None;
+        }
+    }
+    let sources = blocks.iter().map(|block| block.peer).collect();
+    Some((sources, blocks.into_iter().map(place).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn narrow(peer: u32, offset: u32, length: u32) -> [u8; 12] {
+        let mut record = [0; 12];
+        for (place, word) in record.chunks_exact_mut(4).zip([peer, offset, length]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        record
+    }
+
+    fn wide(peer: u32, offset: u64, length: u64) -> [u8; 20] {
+        let mut record = [0; 20];
+        record[..4].copy_from_slice(&peer.to_le_bytes());
+        record[4..12].copy_from_slice(&offset.to_le_bytes());
+        record[12..].copy_from_slice(&length.to_le_bytes());
+        record
+    }
+
+    /// Each slot is found by its source in any order, once, and only with its length.
+    #[track_caller]
+    fn check(blocks: Blocks<'_>, expect: &[(u32, u64, u64)]) {
+        let mut slots = Slots::new(blocks).expect("each source once");
+        assert_eq!(slots.len(), expect.len());
+        for (source, offset, length) in expect.iter().rev() {
+            assert_eq!(slots.take(*source, length + 1), Err(Unfit::Length(*length)));
+            assert_eq!(slots.take(*source, *length), Ok(*offset));
+            assert_eq!(slots.take(*source, *length), Err(Unfit::Taken));
+        }
+        assert_eq!(slots.take(77, 0), Err(Unfit::Source));
+    }
+
+    #[test]
+    fn a_block_finds_its_slot_once() {
+        let (a, b) = (narrow(0, 5, 6), narrow(1, 7, 8));
+        check(Blocks::Narrow(&[a, b]), &[(0, 5, 6), (1, 7, 8)]);
+        check(Blocks::Narrow(&[b, a]), &[(0, 5, 6), (1, 7, 8)]);
+        check(Blocks::Narrow(&[b]), &[(1, 7, 8)]);
+        check(Blocks::Narrow(&[]), &[]);
+        let (a, b) = (wide(0, 1 << 40, 1 << 33), wide(9, 3, 0));
+        check(Blocks::Wide(&[a, b]), &[(0, 1 << 40, 1 << 33), (9, 3, 0)]);
+        check(Blocks::Wide(&[b, a]), &[(0, 1 << 40, 1 << 33), (9, 3, 0)]);
+    }
+
+    #[test]
+    fn a_source_that_occurs_twice_is_refused() {
+        let (a, b) = (narrow(0, 0, 0), narrow(1, 0, 0));
+        assert!(Slots::new(Blocks::Narrow(&[a, a])).is_none());
+        assert!(Slots::new(Blocks::Narrow(&[b, a, b])).is_none());
+    }
+
+    #[test]
+    fn a_length_that_marks_a_taken_slot_is_no_block() {
+        let mut slots = Slots::new(Blocks::Narrow(&[narrow(0, 0, u32::MAX)])).expect("one source");
+        assert_eq!(slots.take(0, u32::MAX.into()), Err(Unfit::Taken));
+    }
+}
