@@ -67,7 +67,7 @@ const CRATES: &[Crate] = &[
                 ],
             ),
             ("options", &["config", "secret"]),
-            ("connections", &["link", "dialer"]),
+            ("connections", &["background", "link", "dialer"]),
             ("processes", &["signal", "workers"]),
             ("status", &["metrics", "status"]),
         ],
@@ -107,7 +107,12 @@ const CRATES: &[Crate] = &[
             ),
             (
                 "state",
-                &["client::state", "service::connections", "service::state"],
+                &[
+                    "client::state",
+                    "service::connections",
+                    "service::preparing",
+                    "service::state",
+                ],
             ),
             (
                 "events",

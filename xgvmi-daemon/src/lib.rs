@@ -18,6 +18,7 @@
 //! # Ok::<(), xgvmi_daemon::codec::BadMessage>(())
 //! ```
 
+mod background;
 pub mod budget;
 pub mod codec;
 pub mod config;
@@ -36,6 +37,7 @@ mod signal;
 pub mod status;
 mod workers;
 
+pub use background::Background;
 pub use budget::Budget;
 pub use dialer::{Dialed, Dialer};
 pub use error::{DaemonError, Result};

@@ -1,7 +1,7 @@
 //! A UCP context: one UCX instance with its devices, registrations and caches.
 
 use super::error::check;
-use super::{ImportedMemory, Result, Worker};
+use super::{ImportedMemory, InboxLimits, Result, Worker};
 use std::ffi::CString;
 use std::rc::Rc;
 use ucx_sys::{
@@ -111,7 +111,15 @@ impl Context {
     /// # Errors
     /// UCX's.
     pub fn worker(&self, message_ids: u16) -> Result<Worker> {
-        Worker::new(self, message_ids)
+        Worker::new(self, message_ids, InboxLimits::default())
+    }
+
+    /// Like [`Context::worker`], with limits of the inbox.
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn worker_within(&self, message_ids: u16, limits: InboxLimits) -> Result<Worker> {
+        Worker::new(self, message_ids, limits)
     }
 
     pub(super) fn ucp(&self) -> &'static Ucp {

@@ -63,9 +63,11 @@ pub enum UcpError {
         min: usize,
     },
     /// The inbox of active messages is full.
-    #[error("{count} active messages are waiting or were refused; the most is {max}")]
+    #[error("{count} {what} wait in the inbox; the most is {max}")]
     InboxFull {
-        /// Number of waiting or refused messages.
+        /// What exceeds its limit.
+        what: &'static str,
+        /// The number of it.
         count: usize,
         /// The limit.
         max: usize,

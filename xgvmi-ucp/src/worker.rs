@@ -1,9 +1,9 @@
 //! A UCP worker: the progress engine, the process's address, the inbox of active messages, and waiting.
 
 use super::error::check;
+use super::inbox::{InboxLimits, Message, Sender, Waiting};
 use super::{Context, Endpoint, Result, UcpError};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
@@ -16,9 +16,6 @@ use ucx_sys::{
     ucp_am_handler_param_t, ucp_am_recv_param_t, ucp_worker_attr_t, ucp_worker_h,
     ucp_worker_params_t, ucs_status_t,
 };
-
-/// Maximum number of waiting active messages. More indicate a faulty peer, and memory is limited.
-const INBOX_MAX: usize = 1024;
 
 /// A worker that one thread uses at a time. Clones share it. The last object that uses it destroys it.
 #[derive(Debug, Clone)]
@@ -34,8 +31,7 @@ struct Inner {
     /// UCX calls back into the inboxes until the worker is destroyed. drop() destroys it before the
     /// fields are dropped.
     inboxes: Box<[Inbox]>,
-    refused: Rc<Cell<usize>>,
-    queue: Rc<RefCell<VecDeque<Message>>>,
+    waiting: Rc<RefCell<Waiting>>,
 }
 
 /// Receives the messages of one identifier. All identifiers share the worker's queue, in order of
@@ -43,23 +39,11 @@ struct Inner {
 #[derive(Debug)]
 struct Inbox {
     id: u16,
-    queue: Rc<RefCell<VecDeque<Message>>>,
-    refused: Rc<Cell<usize>>,
-}
-
-/// An active message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    /// Its identifier.
-    pub id: u16,
-    /// Its header.
-    pub header: Vec<u8>,
-    /// Its data.
-    pub data: Vec<u8>,
+    waiting: Rc<RefCell<Waiting>>,
 }
 
 impl Worker {
-    pub(super) fn new(context: &Context, message_ids: u16) -> Result<Self> {
+    pub(super) fn new(context: &Context, message_ids: u16, limits: InboxLimits) -> Result<Self> {
         let ucp = context.ucp();
         let params = ucp_worker_params_t {
             field_mask: u64::from(UCP_WORKER_PARAM_FIELD_THREAD_MODE),
@@ -71,19 +55,17 @@ impl Worker {
         let status =
             unsafe { ucp.ucp_worker_create(context.handle(), &raw const params, &raw mut handle) };
         check(ucp, "ucp_worker_create", status, String::new)?;
-        let (queue, refused) = (Rc::default(), Rc::default());
+        let waiting = Rc::new(RefCell::new(Waiting::new(limits)));
         let inboxes = (0..message_ids).map(|id| Inbox {
             id,
-            queue: Rc::clone(&queue),
-            refused: Rc::clone(&refused),
+            waiting: Rc::clone(&waiting),
         });
         let mut inner = Inner {
             context: context.clone(),
             handle,
             event_fd: -1,
             inboxes: inboxes.collect(),
-            refused,
-            queue,
+            waiting,
         };
         // SAFETY: the worker is alive, and `event_fd` can be written.
         let status = unsafe { ucp.ucp_worker_get_efd(handle, &raw mut inner.event_fd) };
@@ -166,16 +148,19 @@ impl Worker {
     /// # Errors
     /// [`UcpError::InboxFull`] if messages were refused.
     pub fn take(&self, wanted: impl Fn(&Message) -> bool) -> Result<Option<Message>> {
-        let mut queue = self.inner.queue.borrow_mut();
-        let refused = self.inner.refused.get();
-        if refused > 0 {
-            return Err(UcpError::InboxFull {
-                count: queue.len() + refused,
-                max: INBOX_MAX,
-            });
-        }
-        let found = queue.iter().position(wanted);
-        Ok(found.and_then(|index| queue.remove(index)))
+        self.inner.waiting.borrow_mut().take(wanted)
+    }
+
+    /// From now on, the worker receives messages only from senders that were passed to this function. It drops others
+    /// and counts them.
+    pub fn expect(&self, sender: Sender) {
+        self.inner.waiting.borrow_mut().expect(sender);
+    }
+
+    /// Number of dropped messages of unexpected senders.
+    #[must_use]
+    pub fn strangers(&self) -> u64 {
+        self.inner.waiting.borrow().strangers()
     }
 
     pub(super) fn ucp(&self) -> &'static Ucp {
@@ -255,24 +240,25 @@ unsafe extern "C" fn receive(
     // SAFETY: UCX passes valid parameters to every call.
     let attr = unsafe { (*param).recv_attr };
     let by_rendezvous = attr & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-    // The queue is not borrowed while progress() runs, so this succeeds. Otherwise a refusal is
-    // better than a panic here.
-    let capacity = inbox
-        .queue
-        .try_borrow_mut()
-        .ok()
-        .filter(|queue| queue.len() < INBOX_MAX);
-    match capacity {
-        Some(mut queue) if !by_rendezvous => queue.push_back(Message {
+    // The inbox is not borrowed while progress() runs. If it were, dropping the message would be better than a panic
+    // here.
+    let Ok(mut waiting) = inbox.waiting.try_borrow_mut() else {
+        return UCS_OK;
+    };
+    if by_rendezvous {
+        // Senders use the eager protocol (Endpoint::send).
+        waiting.exceed("messages by rendezvous", 1, 0);
+        return UCS_OK;
+    }
+    // SAFETY: UCX gives this many bytes of header, valid during the callback.
+    let header = unsafe { copy(header, header_length) };
+    if waiting.reserve(&header, length) {
+        waiting.push(Message {
             id: inbox.id,
-            // SAFETY: UCX gives this many bytes of header, valid during the callback.
-            header: unsafe { copy(header, header_length) },
+            header,
             // SAFETY: an eager message, so UCX gives this many bytes of data, valid during the callback.
             data: unsafe { copy(data, length) },
-        }),
-        // Senders use the eager protocol (Endpoint::send). A rendezvous message is as wrong as one
-        // message too many.
-        _ => inbox.refused.set(inbox.refused.get() + 1),
+        });
     }
     UCS_OK
 }

@@ -1,0 +1,267 @@
+//! The active messages of a worker that wait for the program, and their limits.
+//!
+//! A peer that sends faster than the program reads must not exhaust the memory of the process. The bytes of each
+//! sender, of each process and the number of messages are limited. The first 16 bytes of a message's header name its
+//! sender.
+
+use super::error::{Result, UcpError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Maximum number of waiting messages. More than one message of each rank of the largest job indicate a faulty peer.
+const MESSAGES_MAX: usize = 1 << 16;
+
+/// Name of a sender: the first bytes of its messages' headers. A shorter header continues with zeros.
+pub type Sender = [u8; 16];
+
+/// Limits of a worker's waiting messages.
+#[derive(Debug, Clone)]
+pub struct InboxLimits {
+    /// Maximum bytes of one sender.
+    pub bytes_per_sender: usize,
+    /// Bytes of all workers that share this.
+    pub budget: InboxBudget,
+}
+
+/// Bytes that the waiting messages of several workers may have together. Clones share it.
+#[derive(Debug, Clone)]
+pub struct InboxBudget {
+    used: Arc<AtomicUsize>,
+    max: usize,
+}
+
+/// An active message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its identifier.
+    pub id: u16,
+    /// Its header.
+    pub header: Vec<u8>,
+    /// Its data.
+    pub data: Vec<u8>,
+}
+
+/// The waiting messages of a worker.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    limits: InboxLimits,
+    queue: VecDeque<Message>,
+    /// Waiting bytes of each sender with messages, and of each expected sender.
+    senders: BTreeMap<Sender, usize>,
+    /// Only expected senders may send.
+    closed: bool,
+    /// Messages of unexpected senders.
+    strangers: u64,
+    /// The first limit that was exceeded.
+    over: Option<(&'static str, usize, usize)>,
+}
+
+impl InboxBudget {
+    /// A budget of `max` bytes.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self {
+            used: Arc::default(),
+            max,
+        }
+    }
+
+    /// Bytes in use.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.max);
+        self.used.fetch_update(Relaxed, Relaxed, fits).is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+}
+
+impl Default for InboxLimits {
+    /// 64 MiB per sender, which exceeds the longest message of a job of 65,536 ranks, and 256 MiB per worker.
+    fn default() -> Self {
+        Self {
+            bytes_per_sender: 64 << 20,
+            budget: InboxBudget::new(256 << 20),
+        }
+    }
+}
+
+impl Waiting {
+    pub(super) fn new(limits: InboxLimits) -> Self {
+        Self {
+            limits,
+            queue: VecDeque::new(),
+            senders: BTreeMap::new(),
+            closed: false,
+            strangers: 0,
+            over: None,
+        }
+    }
+
+    /// From now on, only senders that were passed to this function may send.
+    pub(super) fn expect(&mut self, sender: Sender) {
+        self.closed = true;
+        self.senders.entry(sender).or_default();
+    }
+
+    /// Number of messages of unexpected senders.
+    pub(super) fn strangers(&self) -> u64 {
+        self.strangers
+    }
+
+    /// Reserves space for a message. False if the message must be dropped.
+    pub(super) fn reserve(&mut self, header: &[u8], data: usize) -> bool {
+        let sender = sender_of(header);
+        let known = self.senders.get(&sender).copied();
+        if self.closed && known.is_none() {
+            self.strangers += 1;
+            return false;
+        }
+        let bytes = header.len().saturating_add(data);
+        let of_sender = known.unwrap_or(0).saturating_add(bytes);
+        if self.queue.len() >= MESSAGES_MAX {
+            self.exceed("messages", self.queue.len() + 1, MESSAGES_MAX);
+            return false;
+        }
+        if of_sender > self.limits.bytes_per_sender {
+            self.exceed(
+                "bytes of one sender",
+                of_sender,
+                self.limits.bytes_per_sender,
+            );
+            return false;
+        }
+        if !self.limits.budget.take(bytes) {
+            let used = self.limits.budget.used().saturating_add(bytes);
+            self.exceed("bytes", used, self.limits.budget.max);
+            return false;
+        }
+        self.senders.insert(sender, of_sender);
+        true
+    }
+
+    /// Adds a message for which there is space.
+    pub(super) fn push(&mut self, message: Message) {
+        self.queue.push_back(message);
+    }
+
+    /// A message was refused for another reason than a limit.
+    pub(super) fn exceed(&mut self, what: &'static str, count: usize, max: usize) {
+        self.over.get_or_insert((what, count, max));
+    }
+
+    /// Takes the oldest message that `wanted` accepts.
+    pub(super) fn take(&mut self, wanted: impl Fn(&Message) -> bool) -> Result<Option<Message>> {
+        if let Some((what, count, max)) = self.over {
+            return Err(UcpError::InboxFull { what, count, max });
+        }
+        let found = self.queue.iter().position(wanted);
+        let message = found.and_then(|index| self.queue.remove(index));
+        if let Some(message) = &message {
+            let bytes = message.header.len() + message.data.len();
+            self.limits.budget.give(bytes);
+            let sender = sender_of(&message.header);
+            let left = self.senders.get(&sender).map_or(0, |used| used - bytes);
+            if left > 0 || self.closed {
+                self.senders.insert(sender, left);
+            } else {
+                self.senders.remove(&sender);
+            }
+        }
+        Ok(message)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let bytes = |message: &Message| message.header.len() + message.data.len();
+        self.limits.budget.give(self.queue.iter().map(bytes).sum());
+    }
+}
+
+fn sender_of(header: &[u8]) -> Sender {
+    let mut sender = Sender::default();
+    let length = header.len().min(sender.len());
+    sender[..length].copy_from_slice(&header[..length]);
+    sender
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(bytes_per_sender: usize, budget: &InboxBudget) -> Waiting {
+        Waiting::new(InboxLimits {
+            bytes_per_sender,
+            budget: budget.clone(),
+        })
+    }
+
+    fn send(waiting: &mut Waiting, sender: u8, data: usize) -> bool {
+        let header = vec![sender; 16];
+        let fits = waiting.reserve(&header, data);
+        if fits {
+            waiting.push(Message {
+                id: 0,
+                header,
+                data: vec![0; data],
+            });
+        }
+        fits
+    }
+
+    #[test]
+    fn a_sender_has_its_limit_and_all_have_one() {
+        let budget = InboxBudget::new(300);
+        let mut first = waiting(150, &budget);
+        assert!(send(&mut first, 1, 100));
+        assert!(first.take(|_| true).expect("within").is_some());
+        assert_eq!(budget.used(), 0);
+        assert!(send(&mut first, 1, 100));
+        assert!(!send(&mut first, 1, 100));
+        let error = first.take(|_| true).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "232 bytes of one sender wait in the inbox; the most is 150"
+        );
+        // Another worker of the same budget, until that is used up.
+        let mut second = waiting(150, &budget);
+        assert!(send(&mut second, 2, 100) && !send(&mut second, 3, 100));
+        let error = second.take(|_| true).unwrap_err().to_string();
+        assert_eq!(error, "348 bytes wait in the inbox; the most is 300");
+        // The bytes of a worker that ends are free.
+        drop(first);
+        drop(second);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn unexpected_senders_cost_nothing() {
+        let budget = InboxBudget::new(1000);
+        let mut waiting = waiting(500, &budget);
+        waiting.expect([1; 16]);
+        for stranger in 2..100 {
+            assert!(!send(&mut waiting, stranger, usize::MAX / 2));
+        }
+        assert_eq!((waiting.strangers(), budget.used()), (98, 0));
+        assert!(send(&mut waiting, 1, 10));
+        assert_eq!(
+            waiting
+                .take(|_| true)
+                .expect("within")
+                .expect("one")
+                .data
+                .len(),
+            10
+        );
+        // It stays expected.
+        assert!(send(&mut waiting, 1, 10));
+    }
+}
