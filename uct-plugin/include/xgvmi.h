@@ -60,6 +60,10 @@ struct xgvmi_stats {
  * -EINVAL: no buffer; -EIO: internal error. */
 ssize_t xgvmi_announce(void *buffer, size_t length);
 
+/* Host: like xgvmi_announce, but fills each pool to `keys` keys only (or UCX_XGVMI_POOL_INIT, if that is
+ * more). With 0 it creates no key: a program whose pools have grown announces the new keys this way. */
+ssize_t xgvmi_announce_keys(void *buffer, size_t length, uint32_t keys);
+
 /* DPU: creates the aliases of all keys in a message of xgvmi_announce, on each memory domain of this
  * process on the same adapter. It evicts no alias for them. Each new alias takes hundreds of
  * microseconds. Up to four threads work until the call returns.

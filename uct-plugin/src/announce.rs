@@ -39,9 +39,10 @@ const PART_BYTES: usize = Adapter::BYTES + 8;
 /// Maximum number of memory domains in one message: the number that a process serves.
 const PARTS_MAX: usize = domains::MDS_MAX;
 
-/// Minimum number of keys in an announced pool, unless `UCX_XGVMI_POOL_INIT` is larger. With fewer
-/// keys the first exports would use unannounced keys. One chain of requests binds this number.
-const KEYS_MIN: u32 = 64;
+/// Number of keys in an announced pool if the program names none, unless `UCX_XGVMI_POOL_INIT` is
+/// larger. With fewer keys the first exports would use unannounced keys. One chain of requests binds
+/// this number.
+pub(crate) const KEYS_MIN: u32 = 64;
 
 /// Accepted messages.
 static SEEN: LazyLock<Mutex<ReplayFilter>> = LazyLock::new(Mutex::default);
@@ -82,12 +83,12 @@ struct Part {
 }
 
 /// Writes a message with all keys of all pools of this process and first creates missing keys,
-/// which takes hundreds of microseconds per key.
-pub(crate) fn announce() -> Result<Vec<u8>, AnnounceFailure> {
+/// which takes hundreds of microseconds per key. `keys` is the number to which each pool is filled.
+pub(crate) fn announce(keys: u32) -> Result<Vec<u8>, AnnounceFailure> {
     let options = config::get();
     let mut parts = Vec::new();
     domains::each(|md| {
-        if let Some(announcement) = md.announcement(options.pool_init().max(KEYS_MIN)) {
+        if let Some(announcement) = md.announcement(options.pool_init().max(keys)) {
             parts.push(Part {
                 adapter: md.adapter(),
                 form: md.key_form(),

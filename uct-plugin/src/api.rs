@@ -19,10 +19,31 @@ const MESSAGE_MAX: usize = 1 << 28;
 /// `buffer` has space for `length` bytes, or `length` is zero.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn xgvmi_announce(buffer: *mut c_void, length: usize) -> isize {
+    // SAFETY: the caller upholds the contract.
+    unsafe { write_announcement(buffer, length, announce::KEYS_MIN) }
+}
+
+/// `ssize_t xgvmi_announce_keys(void *buffer, size_t length, uint32_t keys)`.
+///
+/// # Safety
+/// `buffer` has space for `length` bytes, or `length` is zero.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn xgvmi_announce_keys(
+    buffer: *mut c_void,
+    length: usize,
+    keys: u32,
+) -> isize {
+    // SAFETY: the caller upholds the contract.
+    unsafe { write_announcement(buffer, length, keys) }
+}
+
+/// # Safety
+/// `buffer` has space for `length` bytes, or `length` is zero.
+unsafe fn write_announcement(buffer: *mut c_void, length: usize, keys: u32) -> isize {
     if buffer.is_null() && length != 0 {
         return failure(libc::EINVAL);
     }
-    let message = match guard("xgvmi_announce", announce::announce) {
+    let message = match guard("xgvmi_announce", || announce::announce(keys)) {
         Some(Ok(message)) => message,
         Some(Err(error)) => {
             log::debug!("nothing announced: {error}");

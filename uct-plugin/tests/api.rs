@@ -60,6 +60,7 @@ fn without_a_device_it_says_so() {
     let expect = [
         &format!("version {}", env!("CARGO_PKG_VERSION")),
         "announce 1 1 1",
+        "announce_keys 1 1 1",
         "accept 1 1 1",
         "newer 0 0 0 0",
         "older 0 0 0",

@@ -35,6 +35,7 @@ int main(int argc, char **argv)
     int status;
     /* That the types fit is for the compiler to say. */
     ssize_t (*announce)(void*, size_t)             = (__typeof__(&xgvmi_announce))NULL;
+    ssize_t (*announce_keys)(void*, size_t, uint32_t) = (__typeof__(&xgvmi_announce_keys))NULL;
     int64_t (*accept)(const void*, size_t)         = (__typeof__(&xgvmi_accept))NULL;
     int (*get_stats)(struct xgvmi_stats*, size_t)  = (__typeof__(&xgvmi_stats))NULL;
     const char *(*version)(void)                   = (__typeof__(&xgvmi_version))NULL;
@@ -46,16 +47,20 @@ int main(int argc, char **argv)
         library = dlopen("libuct_ib_mlx5_xgvmi.so.0", RTLD_LAZY | RTLD_NOLOAD);
     }
     announce  = find("xgvmi_announce");
+    announce_keys = find("xgvmi_announce_keys");
     accept    = find("xgvmi_accept");
     get_stats = find("xgvmi_stats");
     version   = find("xgvmi_version");
-    if (!announce || !accept || !get_stats || !version) {
+    if (!announce || !announce_keys || !accept || !get_stats || !version) {
         printf("not found\n");
         return 1;
     }
     printf("version %s\n", version());
     printf("announce %d %d %d\n", announce(NULL, 0) == -ENODEV,
            announce(buffer, sizeof(buffer)) == -ENODEV, announce(NULL, 1) == -EINVAL);
+    printf("announce_keys %d %d %d\n", announce_keys(NULL, 0, 4) == -ENODEV,
+           announce_keys(buffer, sizeof(buffer), 0) == -ENODEV,
+           announce_keys(NULL, 1, 4) == -EINVAL);
     printf("accept %d %d %d\n", accept(buffer, sizeof(buffer)) == -EBADMSG,
            accept(buffer, 0) == -EBADMSG, accept(NULL, 0) == -EINVAL);
     /* A newer program, and an older one. */
