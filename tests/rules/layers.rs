@@ -92,6 +92,7 @@ const CRATES: &[Crate] = &[
                     "service::hash",
                     "service::ledger",
                     "service::options",
+                    "service::outbox",
                     "service::slots",
                 ],
             ),

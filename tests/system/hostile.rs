@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 
 /// The version of the protocol.
-const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 
 /// Class of a program's frame, and of the frames of the handshake.
 const DATA: u8 = 0;
@@ -31,6 +31,7 @@ const READY: u8 = 7;
 const BYE: u8 = 8;
 const BEAT: u8 = 9;
 const ABORT: u8 = 10;
+const MORE: u8 = 11;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -54,7 +55,7 @@ fn way(name: &'static str, bytes: Vec<u8>, expect: &'static str) -> Way {
     }
 }
 
-fn header(version: u32, length: u32) -> Vec<u8> {
+pub(crate) fn header(version: u32, length: u32) -> Vec<u8> {
     [
         b"xgsp".as_slice(),
         &version.to_le_bytes(),
@@ -74,14 +75,14 @@ fn data(kind: u8, body: &[u8]) -> Vec<u8> {
     frame(DATA, &[&[kind], body].concat())
 }
 
-fn hello(job: &str, rank: &str, size: &str, scheme: &str, ucx: &str) -> Vec<u8> {
+pub(crate) fn hello(job: &str, rank: &str, size: &str, scheme: &str, ucx: &str) -> Vec<u8> {
     let text = format!(
         "{{\"job\":{job},\"rank\":{rank},\"size\":{size},\"scheme\":{scheme},\"ucx_version\":{ucx}}}"
     );
     data(HELLO, text.as_bytes())
 }
 
-const JOB: &str = "\"0123456789abcdef0123456789abcdef\"";
+pub(crate) const JOB: &str = "\"0123456789abcdef0123456789abcdef\"";
 
 fn blob(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat()
@@ -161,7 +162,14 @@ fn first_frames() -> Vec<Way> {
             "frame of 0 bytes is empty",
         ),
         expected("kind_0", 0, b"", "of an unknown kind"),
-        expected("kind_11", 11, b"", "of an unknown kind"),
+        expected("kind_12", 12, b"", "of an unknown kind"),
+        expected(
+            "more_first",
+            MORE,
+            &blob(b"keys"),
+            "MORE is not expected now",
+        ),
+        expected("more_cut", MORE, b"", "a MORE of 0 bytes is too short"),
         expected("kind_255", 255, b"", "of an unknown kind"),
         expected(
             "keys_first",
@@ -366,8 +374,8 @@ fn second_frames(ucx: &str) -> Vec<Way> {
         ),
         after(
             "another_version_after_the_hello",
-            header(4, 1),
-            "protocol version is 4,",
+            header(VERSION + 1, 1),
+            "protocol version is 5,",
         ),
         after(
             "another_protocol_after_the_hello",
@@ -418,6 +426,13 @@ fn try_all(address: &str, ways: &[Way]) -> Result<()> {
     Ok(())
 }
 
+/// The version of UCX in the output of a service.
+pub(crate) fn ucx_version(said: &str) -> Result<String> {
+    let rest = said.split("UCX ").nth(1);
+    let word = rest.and_then(|rest| rest.split_whitespace().next());
+    Ok(word.context("UCX's version")?.to_owned())
+}
+
 /// All ways beside a job; then the service is as it was.
 fn hostile(world: &World) -> Result<()> {
     let mut farm = Farm::with(world, "stock", 1, &["--scheme", "stock"])?;
@@ -435,13 +450,7 @@ fn hostile(world: &World) -> Result<()> {
     service.hear(" listens on ")?;
     farm.services[0][0] = service;
     let address = farm.addresses(0)?;
-    let said = farm.services[0][0].said();
-    let ucx = said.split("UCX ").nth(1).context("UCX's version")?;
-    let ucx = ucx
-        .split_whitespace()
-        .next()
-        .context("UCX's version")?
-        .to_owned();
+    let ucx = ucx_version(&farm.services[0][0].said())?;
 
     let mut ways = first_words();
     ways.extend(first_frames());

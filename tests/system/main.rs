@@ -9,6 +9,7 @@
 )]
 
 mod agent;
+mod beside;
 mod contexts;
 mod cost;
 mod crash;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
     cases.extend(forms::cases());
     cases.extend(offload::cases());
     cases.extend(hostile::cases());
+    cases.extend(beside::cases());
     cases.extend(life::cases());
     cases.extend(cost::cases());
     cases.extend(probe::cases());

@@ -50,6 +50,8 @@ pub(super) enum Frame {
     Peer(PeerHello),
     /// SP to the connecting SP.
     PeerWelcome(Token),
+    /// Rank to its SP: all keys of the rank's pool, after the pool has grown.
+    More(Vec<u8>),
     /// SP to its ranks: all of the job's SPs and all of this SP's ranks are reachable.
     Ready,
     /// Any peer to any peer: the job has failed. The connection closes.
@@ -167,6 +169,9 @@ impl Frame {
                 let end = reason.len().min(REASON_MAX);
                 writer.blob(&reason.as_bytes()[..end]);
             }
+            Self::More(announcement) => {
+                writer.blob(announcement);
+            }
             Self::Ready | Self::Bye | Self::Beat => {}
         }
         writer.finish()
@@ -228,6 +233,12 @@ impl Frame {
                 let reason = String::from_utf8_lossy(&reason);
                 Self::Abort(reason.replace(|c: char| c.is_control(), " "))
             }
+            11 => {
+                let mut reader = Reader::new("MORE", body);
+                let announcement = limited(&mut reader, ANNOUNCEMENT_MAX)?;
+                reader.end()?;
+                Self::More(announcement)
+            }
             7..=9 if !body.is_empty() => return Err(unknown.fault("too long")),
             7 => Self::Ready,
             8 => Self::Bye,
@@ -246,6 +257,7 @@ impl Frame {
             Self::Table(_) => "TABLE",
             Self::Peer(_) => "PEER",
             Self::PeerWelcome(_) => "PEER_WELCOME",
+            Self::More(_) => "MORE",
             Self::Ready => "READY",
             Self::Abort(_) => "ABORT",
             Self::Bye => "BYE",
@@ -265,6 +277,7 @@ impl Frame {
             Self::Bye => 8,
             Self::Beat => 9,
             Self::Abort(_) => 10,
+            Self::More(_) => 11,
         }
     }
 }

@@ -11,6 +11,7 @@ const SONAME: &CStr = c"libuct_ib_mlx5_xgvmi.so.0";
 const ANNOUNCEMENT_MAX: usize = 16 << 20;
 
 type Announce = unsafe extern "C" fn(*mut c_void, usize) -> isize;
+type AnnounceKeys = unsafe extern "C" fn(*mut c_void, usize, u32) -> isize;
 type Accept = unsafe extern "C" fn(*const c_void, usize) -> i64;
 type Stats = unsafe extern "C" fn(*mut LibraryStats, usize) -> c_int;
 
@@ -18,6 +19,8 @@ type Stats = unsafe extern "C" fn(*mut LibraryStats, usize) -> c_int;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Library {
     announce: Announce,
+    /// Absent in older versions of the library.
+    announce_keys: Option<AnnounceKeys>,
     accept: Accept,
     stats: Stats,
 }
@@ -69,6 +72,7 @@ impl Library {
     /// Finds the library; `None` when it is not loaded in this process.
     pub(super) fn find() -> Option<Self> {
         let announce = symbol(c"xgvmi_announce")?;
+        let announce_keys = symbol(c"xgvmi_announce_keys");
         let accept = symbol(c"xgvmi_accept")?;
         let stats = symbol(c"xgvmi_stats")?;
         // SAFETY: the functions have these names and types in the library's header, and no other library uses this
@@ -76,6 +80,8 @@ impl Library {
         unsafe {
             Some(Self {
                 announce: std::mem::transmute::<*mut c_void, Announce>(announce),
+                announce_keys: announce_keys
+                    .map(|found| std::mem::transmute::<*mut c_void, AnnounceKeys>(found)),
                 accept: std::mem::transmute::<*mut c_void, Accept>(accept),
                 stats: std::mem::transmute::<*mut c_void, Stats>(stats),
             })
@@ -94,13 +100,18 @@ impl Library {
         true
     }
 
-    /// Fills all pools of this process and returns a message with their keys.
-    pub(super) fn announce(&self) -> Result<Vec<u8>, LibraryError> {
+    /// Fills each pool of this process to `keys` keys and returns a message with all keys of the pools.
+    pub(super) fn announce(&self, keys: u32) -> Result<Vec<u8>, LibraryError> {
         let mut message: Vec<u8> = Vec::new();
         // The message fits at the second call unless a pool has grown in between.
         for _ in 0..3 {
-            // SAFETY: the buffer is writable for the given length.
-            let answer = unsafe { (self.announce)(message.as_mut_ptr().cast(), message.len()) };
+            let (start, length) = (message.as_mut_ptr().cast(), message.len());
+            let answer = match self.announce_keys {
+                // SAFETY: the buffer is writable for the given length.
+                Some(announce_keys) => unsafe { announce_keys(start, length, keys) },
+                // SAFETY: the same.
+                None => unsafe { (self.announce)(start, length) },
+            };
             let needed = usize::try_from(answer)
                 .map_err(|_| failure("xgvmi_announce", i64::try_from(answer).unwrap_or(-1)))?;
             if needed <= message.len() || needed > ANNOUNCEMENT_MAX {

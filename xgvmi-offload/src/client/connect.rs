@@ -23,6 +23,11 @@ use xgvmi_daemon::{Link, LinkError, poll, pollfd};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
 
+/// Number of keys that a rank announces when it connects: those of the greeting and of both buffers of the first call,
+/// and one more. Each costs half a millisecond at the host and the SP. A program that needs more keys at a time creates
+/// them in the calls that first need them and announces them afterwards.
+const FIRST_KEYS: u32 = 4;
+
 /// First contribution of each rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
@@ -105,6 +110,11 @@ pub(super) fn connect(
         welcome,
         token,
     } = admitted;
+    let library = Library::find();
+    let announces = options.scheme == Scheme::Xgvmi;
+    let announced_keys = library
+        .filter(|_| announces)
+        .map(|library| library.stats().pool_keys);
     let mut communicators = HashMap::new();
     communicators.insert(0, Communicator::new((0..size).collect()));
     Ok(Client {
@@ -117,7 +127,9 @@ pub(super) fn connect(
         link,
         from_service: token,
         to_service: welcome.token,
-        library: Library::find(),
+        library,
+        announced_keys,
+        keys_looked: Instant::now(),
         service: address.clone(),
         rank,
         direct_min: usize::try_from(welcome.direct_min)
@@ -237,13 +249,14 @@ fn admit(
     let worker = context.worker(Kind::COUNT)?;
     let announcement = match Library::find() {
         Some(library) if options.scheme == Scheme::Xgvmi => library
-            .announce()
+            .announce(FIRST_KEYS)
             .map_err(|error| OffloadError::Failed(error.to_string()))?,
         _ => Vec::new(),
     };
     // Runs after the announcement because the key of this memory stays in use.
     let (greeting, exported) = keep_greeting(&context)?;
     let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
+    worker.expect(token.0);
     let secret = options.secret.as_ref();
     let mut link =
         Link::connect(address, options.connect_limit, FRAMES, secret).map_err(|error| {

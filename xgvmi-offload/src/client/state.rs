@@ -15,6 +15,9 @@ use xgvmi_ucp::{Context, Endpoint, MappedBuffer, MappedRange, Request as Operati
 /// Maximum number of outstanding calls of a rank. Each holds two registrations and, at the SP, two imports.
 pub(super) const LIVE_MAX: usize = 1024;
 
+/// Interval between checks whether the pool has grown.
+const KEYS_LOOK: Duration = Duration::from_millis(100);
+
 /// A rank's connection to its SP. All ranks must close it with [`Client::close`]. If a client is dropped instead, the
 /// SP considers the rank dead and fails the job.
 #[derive(Debug)]
@@ -34,6 +37,9 @@ pub struct Client {
     /// Messages to the SP carry this token.
     pub(super) to_service: Token,
     pub(super) library: Option<Library>,
+    /// Number of keys in this process's pools at the last announcement; `None` without an announcement.
+    pub(super) announced_keys: Option<u64>,
+    pub(super) keys_looked: Instant,
     pub(super) service: String,
     pub(super) rank: u32,
     pub(super) direct_min: usize,
@@ -98,7 +104,10 @@ impl Client {
                 self.service,
                 silence.as_secs()
             ),
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                self.announce_more();
+                return Ok(());
+            }
             Ok(Some(Ok(Frame::Abort(reason)))) | Err(LinkError::Refused(reason)) => reason,
             Ok(Some(Ok(frame))) => {
                 format!("the service at {} says {}", self.service, frame.name())
@@ -111,6 +120,26 @@ impl Client {
             Err(error) => format!("the service at {} is lost: {error}", self.service),
         };
         Err(self.fail(reason, false))
+    }
+
+    /// Announces the keys by which the pool has grown since the last announcement. The SP creates their aliases while
+    /// it serves calls.
+    fn announce_more(&mut self) {
+        let (Some(library), Some(announced)) = (self.library, self.announced_keys) else {
+            return;
+        };
+        if self.link_checked - self.keys_looked < KEYS_LOOK {
+            return;
+        }
+        self.keys_looked = self.link_checked;
+        let keys = library.stats().pool_keys;
+        if keys > announced
+            && let Ok(announcement) = library.announce(0)
+        {
+            self.announced_keys = Some(keys);
+            // If the send fails, the SP is gone; a later check detects that.
+            let _ = self.link.send(&Frame::More(announcement).to_bytes());
+        }
     }
 
     pub(super) fn arm(&mut self) -> Result<bool> {

@@ -1,8 +1,8 @@
 //! Set-up of a job at one SP: admits its ranks, receives the table of SPs, and connects to the other SPs.
 
-use super::connections::{Candidate, ConnectionId, Role};
-use super::job::Job;
+use super::connections::{Candidate, Connection, ConnectionId, Role};
 use super::mover::Limits;
+use super::preparing::{Admission, Moving, Prepared, accept, prepare};
 use super::state::{Entry, JOBS_MAX, Service, WORKERS};
 use crate::control::{
     FRAMES, Frame, Hello, Keys, PeerHello, RANKS_MAX, ServiceAddress, Table, Welcome,
@@ -13,6 +13,7 @@ use crate::token::Token;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{FRAME_MAX, Link, LinkError, LogLevel};
+use xgvmi_ucp::InboxLimits;
 
 /// Time limit for a connection to another SP. That SP is already listening: its ranks have connected to it.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
@@ -35,6 +36,11 @@ impl Service {
             );
             connection.role = Role::Candidate(Candidate(hello));
         }
+    }
+
+    /// Number of jobs whose UCX is open, being opened, or being closed.
+    fn contexts(&self) -> usize {
+        self.jobs.len() + self.opening.len() + self.closing.pending()
     }
 
     fn check_hello(&self, hello: &Hello) -> std::result::Result<(), Refusal> {
@@ -76,7 +82,7 @@ impl Service {
                 "draining",
                 "this service ends when its jobs are done: use another one".to_owned(),
             )),
-            None if self.jobs.len() >= JOBS_MAX => Err((
+            None if !self.opening.contains(&hello.job) && self.contexts() >= JOBS_MAX => Err((
                 "jobs",
                 format!("{JOBS_MAX} jobs are the most of a service: try later, or use another one"),
             )),
@@ -100,8 +106,9 @@ impl Service {
         }
     }
 
-    /// Admits a rank whose hello was accepted, with its keys.
-    pub(super) fn admit(&mut self, id: ConnectionId, keys: &Keys) {
+    /// Starts to admit a rank whose hello was accepted. Another thread opens UCX for its job if the job is new, and
+    /// creates the aliases of its keys.
+    pub(super) fn admit(&mut self, id: ConnectionId, keys: Keys) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
         };
@@ -109,45 +116,106 @@ impl Service {
         let Role::Candidate(Candidate(hello)) = role else {
             return;
         };
+        let secret = connection.link.secret().cloned();
         // Other ranks may have been admitted since the hello.
         if let Err((kind, reason)) = self.check_hello(&hello) {
             return self.refuse(id, kind, &reason);
         }
-        match self.admit_checked(id, &hello, keys) {
-            Ok(()) => {}
-            Err(error) => {
-                let reason = format!(
-                    "{error} (this service: {}, process {}, up {} s)",
-                    self.advertise,
-                    std::process::id(),
-                    self.started.elapsed().as_secs()
-                );
-                self.refuse(id, "keys", &reason);
-                // Without this rank the job cannot start.
-                self.fail(
-                    hello.job,
-                    &format!("rank {}: {reason}", hello.rank),
-                    Some(id),
-                );
+        if let Some(connection) = self.connections.get_mut(id) {
+            connection.role = Role::Admitting { job: hello.job };
+        }
+        let is_new = !self.jobs.contains_key(&hello.job) && self.opening.insert(hello.job);
+        let limits = Limits {
+            sends: self.options.credits.sends,
+            receives: self.options.credits.receives,
+            direct_min: self.options.direct_min,
+        };
+        let inbox = InboxLimits {
+            budget: self.inbox.clone(),
+            ..InboxLimits::default()
+        };
+        let open = is_new.then_some((self.ucp, limits, inbox));
+        let admission = Box::new(Admission {
+            connection: id,
+            hello,
+            keys,
+            secret,
+            since: Instant::now(),
+        });
+        self.preparing.submit(move || prepare(admission, open));
+    }
+
+    /// Handles finished work of the preparing thread.
+    pub(super) fn take_prepared(&mut self) {
+        while let Some(prepared) = self.preparing.take() {
+            match prepared {
+                Prepared::Admission {
+                    admission,
+                    job,
+                    accepted,
+                } => self.admit_prepared(&admission, job, accepted),
+                Prepared::More {
+                    connection,
+                    accepted,
+                } => self.more_accepted(connection, accepted),
             }
         }
     }
 
-    fn admit_checked(&mut self, id: ConnectionId, hello: &Hello, keys: &Keys) -> Result<()> {
-        if !self.jobs.contains_key(&hello.job) {
-            let entry = self.open(id, hello)?;
-            self.jobs.insert(hello.job, entry);
-            self.log(
-                LogLevel::Info,
-                format_args!(
-                    "job {}: {} ranks, scheme {}",
-                    hello.job, hello.size, hello.scheme
-                ),
-            );
+    fn admit_prepared(
+        &mut self,
+        admission: &Admission,
+        job: Option<Result<Box<Moving>>>,
+        accepted: Result<u64>,
+    ) {
+        let (id, hello) = (admission.connection, &admission.hello);
+        let opened = job.map_or(Ok(()), |job| {
+            self.opening.remove(&hello.job);
+            self.open(admission, *job?)
+        });
+        let is_here = |c: &Connection| matches!(c.role, Role::Admitting { .. });
+        if !self.connections.get(id).is_some_and(is_here) {
+            // Without this rank the job cannot start.
+            let job = self.jobs.get(&hello.job);
+            if job.is_some_and(|entry| !entry.job.has_rank(hello.rank)) {
+                let reason = format!("rank {} has left while it was admitted", hello.rank);
+                self.fail(hello.job, &reason, None);
+            }
+            return;
         }
-        let entry = self.jobs.get_mut(&hello.job).expect("just made");
+        // Other ranks may have been admitted since the keys, or the job may have failed.
+        if opened.is_ok()
+            && let Err((kind, reason)) = self.check_hello(hello)
+        {
+            return self.refuse(id, kind, &reason);
+        }
+        let admitted = opened
+            .and(accepted)
+            .and_then(|accepted| self.admit_checked(admission, accepted));
+        if let Err(error) = admitted {
+            let reason = format!(
+                "{error} (this service: {}, process {}, up {} s)",
+                self.advertise,
+                std::process::id(),
+                self.started.elapsed().as_secs()
+            );
+            self.refuse(id, "keys", &reason);
+            // Without this rank the job cannot start.
+            let reason = format!("rank {}: {reason}", hello.rank);
+            if self.jobs.contains_key(&hello.job) {
+                self.fail(hello.job, &reason, Some(id));
+            } else {
+                self.remember(hello.job, &reason);
+            }
+        }
+    }
+
+    fn admit_checked(&mut self, admission: &Admission, accepted: u64) -> Result<()> {
+        let (id, hello) = (admission.connection, &admission.hello);
+        let entry = self.jobs.get_mut(&hello.job);
+        let entry = entry.ok_or_else(|| OffloadError::Failed("its job has ended".to_owned()))?;
         let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
-        let accepted = entry.job.admit(hello.rank, keys, token)?;
+        entry.job.admit(hello.rank, &admission.keys, token)?;
         entry.ranks.insert(hello.rank, id);
         let silence = self.options.silence_limit.as_millis();
         let welcome = Welcome {
@@ -179,30 +247,70 @@ impl Service {
         Ok(())
     }
 
-    /// Opens UCX for a new job.
-    fn open(&mut self, id: ConnectionId, hello: &Hello) -> Result<Entry> {
-        let limits = Limits {
-            sends: self.options.credits.sends,
-            receives: self.options.credits.receives,
-            direct_min: self.options.direct_min,
-        };
-        let job = Job::open(self.ucp, hello, limits)?;
+    /// Adds a job whose UCX is open.
+    fn open(&mut self, admission: &Admission, job: Moving) -> Result<()> {
+        let (hello, job) = (&admission.hello, job.arrived());
         self.poller
             .add(job.event_fd(), WORKERS, false)
             .map_err(|error| OffloadError::io("epoll", error))?;
-        let now = Instant::now();
-        let connection = self.connections.get(id);
-        Ok(Entry {
+        let entry = Entry {
             job,
-            secret: connection.and_then(|c| c.link.secret().cloned()),
-            since: now,
+            secret: admission.secret.clone(),
+            since: admission.since,
             is_ready: false,
             ranks: BTreeMap::new(),
             services: BTreeMap::new(),
             accepted: BTreeSet::new(),
-            beat: now,
+            beat: Instant::now(),
             suspect: None,
-        })
+        };
+        self.jobs.insert(hello.job, entry);
+        self.log(
+            LogLevel::Info,
+            format_args!(
+                "job {}: {} ranks, scheme {}",
+                hello.job, hello.size, hello.scheme
+            ),
+        );
+        Ok(())
+    }
+
+    /// A rank's pool has grown: another thread creates the aliases of the new keys. A later announcement contains
+    /// all keys of an earlier one, so only the last one waits.
+    pub(super) fn more(&mut self, id: ConnectionId, announcement: Vec<u8>) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if let Some(waiting) = &mut connection.more {
+            *waiting = Some(announcement);
+            return;
+        }
+        connection.more = Some(None);
+        self.preparing.submit(move || Prepared::More {
+            connection: id,
+            accepted: accept(&announcement),
+        });
+    }
+
+    fn more_accepted(&mut self, id: ConnectionId, accepted: Result<u64>) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        let waiting = connection.more.take().flatten();
+        let name = connection.name.clone();
+        match accepted {
+            Ok(accepted) => {
+                self.log(
+                    LogLevel::Debug,
+                    format_args!("{name}: {accepted} aliases of more keys"),
+                );
+                if let Some(waiting) = waiting {
+                    self.more(id, waiting);
+                }
+            }
+            // Its first use of the keys creates the aliases.
+            Err(error) => self.log(LogLevel::Error, format_args!("{name}: {error}")),
+        }
     }
 
     /// Handles the hello of another SP.

@@ -32,6 +32,10 @@ pub(super) enum Role {
     Caller,
     /// A rank whose hello has arrived and whose keys have not.
     Candidate(Candidate),
+    /// A rank whose keys have arrived. A thread opens UCX for its job or creates its aliases.
+    Admitting {
+        job: JobId,
+    },
     Rank {
         job: JobId,
         rank: u32,
@@ -54,6 +58,8 @@ pub(super) struct Connection {
     pub(super) heard: Instant,
     /// Frames since the last timer check.
     pub(super) frames: u32,
+    /// Whether a thread creates aliases of the rank's later keys, and the keys that came meanwhile.
+    pub(super) more: Option<Option<Vec<u8>>>,
     address: Option<IpAddr>,
     writes: bool,
 }
@@ -148,6 +154,7 @@ impl Connections {
             since: now,
             heard: now,
             frames: 0,
+            more: None,
             address,
             writes,
         };

@@ -15,6 +15,7 @@ const VISIT_MAX: u32 = 16;
 enum Speaker {
     Caller,
     Candidate,
+    Admitting,
     Rank(JobId, u32),
     Service(JobId, u32),
     Leaving,
@@ -55,6 +56,7 @@ impl Service {
         let speaker = match connection.role {
             Role::Caller => Speaker::Caller,
             Role::Candidate(_) => Speaker::Candidate,
+            Role::Admitting { .. } => Speaker::Admitting,
             Role::Rank { job, rank } => Speaker::Rank(job, rank),
             Role::Service { job, index } => Speaker::Service(job, index),
             Role::Leaving => Speaker::Leaving,
@@ -72,8 +74,11 @@ impl Service {
         match (speaker, frame) {
             (Speaker::Caller, Frame::Hello(hello)) => self.hello(id, hello),
             (Speaker::Caller, Frame::Peer(peer)) => self.join(id, &peer),
-            (Speaker::Candidate, Frame::Keys(keys)) => self.admit(id, &keys),
-            (Speaker::Candidate, Frame::Abort(_)) => self.connections.leave(id, &self.poller),
+            (Speaker::Candidate, Frame::Keys(keys)) => self.admit(id, keys),
+            (Speaker::Candidate | Speaker::Admitting, Frame::Abort(_)) => {
+                self.connections.leave(id, &self.poller);
+            }
+            (Speaker::Rank(..), Frame::More(announcement)) => self.more(id, announcement),
             (Speaker::Rank(job, _), Frame::Table(table)) => {
                 if let Err(error) = self.set_table(job, table) {
                     self.fail(job, &error.to_string(), None);
@@ -121,7 +126,9 @@ impl Service {
         };
         let name = connection.name.clone();
         let job = match connection.role {
-            Role::Rank { job, .. } | Role::Service { job, .. } => Some(job),
+            Role::Rank { job, .. } | Role::Admitting { job, .. } | Role::Service { job, .. } => {
+                Some(job)
+            }
             Role::Caller | Role::Candidate(_) | Role::Leaving => None,
         };
         let reason = format!("it breaks the protocol: {reason}");
@@ -141,9 +148,9 @@ impl Service {
             LinkError::Refused(reason) => self.lose(id, &format!("refuses: {reason}")),
             error if error.is_violation() => {
                 let job = self.connections.get(id).and_then(|c| match c.role {
-                    Role::Rank { job, .. } | Role::Service { job, .. } => {
-                        Some((job, format!("{}: {error}", c.name)))
-                    }
+                    Role::Rank { job, .. }
+                    | Role::Admitting { job, .. }
+                    | Role::Service { job, .. } => Some((job, format!("{}: {error}", c.name))),
                     _ => None,
                 });
                 // A peer of another version may still understand the first bytes of the answer.
@@ -163,7 +170,7 @@ impl Service {
         };
         let name = connection.name;
         match connection.role {
-            Role::Rank { job, .. } | Role::Service { job, .. } => {
+            Role::Rank { job, .. } | Role::Admitting { job, .. } | Role::Service { job, .. } => {
                 self.fail(job, &format!("{name} {how}"), Some(id));
             }
             Role::Caller | Role::Candidate(_) => {

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
-use xgvmi_ucp::{Context, Endpoint, Message, Request, Worker};
+use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, Request, Worker};
 
 /// Maximum time for the operations of a failed job to end. UCX ends them itself after their connections are closed.
 const SHUT_LIMIT: Duration = Duration::from_secs(2);
@@ -64,9 +64,14 @@ struct Shared {
 
 impl Job {
     /// Opens UCX for a job.
-    pub(super) fn open(ucp: &'static Ucp, hello: &Joining, limits: Limits) -> Result<Self> {
+    pub(super) fn open(
+        ucp: &'static Ucp,
+        hello: &Joining,
+        limits: Limits,
+        inbox: InboxLimits,
+    ) -> Result<Self> {
         let context = Context::with_settings(ucp, "xgvmi-sp", hello.scheme.settings())?;
-        let worker = context.worker(Kind::COUNT)?;
+        let worker = context.worker_within(Kind::COUNT, inbox)?;
         Ok(Self {
             size: hello.size,
             scheme: hello.scheme,
@@ -96,14 +101,18 @@ impl Job {
         self.worker.event_fd()
     }
 
+    /// Number of UCP messages of peers that are not of this job. They were dropped.
+    pub(super) fn strangers(&self) -> u64 {
+        self.worker.strangers()
+    }
+
     /// Requests a wake-up; returns false when there is work already.
     pub(super) fn arm(&self) -> Result<bool> {
         Ok(self.worker.arm()?)
     }
 
-    /// Connects to a rank whose messages will carry `from`. Returns the number of its announced keys that have an alias
-    /// now.
-    pub(super) fn admit(&mut self, rank: u32, keys: &Keys, from: Token) -> Result<u64> {
+    /// Connects to a rank whose messages will carry `from`.
+    pub(super) fn admit(&mut self, rank: u32, keys: &Keys, from: Token) -> Result<()> {
         // SAFETY: the rank has authenticated itself if a secret is set, and sends the bytes of Worker::address
         // unchanged; its UCX version equals ours.
         let endpoint = unsafe { self.worker.connect(&keys.address, &format!("rank {rank}")) }?;
@@ -113,15 +122,9 @@ impl Job {
             to: keys.token,
         };
         self.ranks.insert(rank, peer);
-        let accepted = match self.transport.library {
-            Some(library) if !keys.announcement.is_empty() => library
-                .accept(&keys.announcement)
-                .map_err(|error| failed(error.to_string()))?,
-            _ => 0,
-        };
+        self.worker.expect(from.0);
         self.greetings
-            .import(&self.transport.context, rank, &keys.greeting)?;
-        Ok(accepted)
+            .import(&self.transport.context, rank, &keys.greeting)
     }
 
     /// Whether this SP serves the rank.
@@ -198,6 +201,7 @@ impl Job {
     /// The messages of SP `index` will carry `token`.
     pub(super) fn expect_service(&mut self, index: u32, token: Token) {
         self.from_services.insert(index, token);
+        self.worker.expect(token.0);
         if let Some(shared) = &mut self.shared {
             shared.mover.expect_service(index, token);
         }

@@ -18,8 +18,9 @@
 
 use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer, Wrong};
 use super::hash::Map;
+use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
 use super::slots::{Slots, Unfit};
-use crate::wire::{Blocks, Collective, Delivered, Record, RtsDraft, RtsPart};
+use crate::wire::{Blocks, Collective, Delivered, Record, RtsPart};
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -29,11 +30,6 @@ const PARTICIPANTS_MAX: usize = 1 << 16;
 /// Maximum number of offered blocks whose ranks have not arrived. Each source offers one block to each destination per
 /// call.
 const PARKED_MAX: usize = 1 << 22;
-
-/// An offer that reaches one of these limits (blocks, bytes of short blocks) takes no further ranks. Its message is
-/// then long enough to be efficient and must not become much longer.
-const OFFER_BLOCKS: usize = 1 << 12;
-const OFFER_SHORT_BYTES: usize = 64 << 10;
 
 /// Maximum number of finished offers whose vectors are kept for reuse, and of blocks in each. The allocations of longer
 /// offers are cheap per block.
@@ -116,24 +112,6 @@ struct Participant {
     offers_left: usize,
     short: Vec<Delivered>,
     bytes: Vec<u8>,
-}
-
-/// Blocks of one call that wait for a credit or for aggregation.
-#[derive(Debug)]
-struct Queue {
-    /// Blocks for each SP.
-    outboxes: Vec<Outbox>,
-    /// SPs with blocks, in the order of their offers.
-    order: VecDeque<u32>,
-    in_flight: usize,
-}
-
-/// Offers to one SP that are not sent.
-#[derive(Debug, Default)]
-struct Outbox {
-    /// Offers that take no further ranks.
-    full: VecDeque<RtsDraft>,
-    draft: RtsDraft,
 }
 
 /// A sent offer.
@@ -595,11 +573,7 @@ impl Ledger {
             arrived: 0,
             present: 0,
             incoming: 0,
-            queue: Queue {
-                outboxes: (0..self.services).map(|_| Outbox::default()).collect(),
-                order: VecDeque::new(),
-                in_flight: 0,
-            },
+            queue: Queue::new(self.services),
             is_held: false,
         });
         self.calls.insert(collective, call);
@@ -738,34 +712,6 @@ impl Ledger {
     }
 }
 
-impl Queue {
-    /// Ends a rank's part of the offer to an SP.
-    fn end_part(&mut self, to: u32, key: &[u8]) {
-        let outbox = &mut self.outboxes[to as usize];
-        let was_empty = outbox.full.is_empty() && outbox.draft.parts() == 1;
-        outbox.draft.end(key);
-        if outbox.draft.blocks() >= OFFER_BLOCKS || outbox.draft.short_bytes() >= OFFER_SHORT_BYTES
-        {
-            outbox.full.push_back(std::mem::take(&mut outbox.draft));
-        }
-        if was_empty {
-            self.order.push_back(to);
-        }
-    }
-
-    /// Takes the next offer.
-    fn take(&mut self) -> Option<(u32, RtsDraft)> {
-        let to = self.order.pop_front()?;
-        let outbox = &mut self.outboxes[to as usize];
-        let full = outbox.full.pop_front();
-        let draft = full.unwrap_or_else(|| std::mem::take(&mut outbox.draft));
-        if !outbox.full.is_empty() || outbox.draft.parts() > 0 {
-            self.order.push_front(to);
-        }
-        Some((to, draft))
-    }
-}
-
 impl Incoming {
     /// A block and its destination are both present.
     fn meet(
@@ -825,18 +771,6 @@ impl Incoming {
             destination: rank_of[block.local as usize],
         }
     }
-}
-
-/// Whether no two blocks have the same destination.
-fn sends_once<R: Record>(records: &[R]) -> bool {
-    let peer = |record: &R| record.block().peer;
-    // Most programs send to the ranks in their order.
-    if records.is_sorted_by(|a, b| peer(a) < peer(b)) {
-        return true;
-    }
-    let mut peers: Vec<u32> = records.iter().map(peer).collect();
-    peers.sort_unstable();
-    peers.is_sorted_by(|a, b| a < b)
 }
 
 fn full(what: &'static str, count: usize, max: usize) -> Result<(), Wrong> {

@@ -1,6 +1,7 @@
 //! The service process (SP): admits ranks, connects to the job's other SPs, and executes their collectives.
 //!
-//! One thread moves data and never blocks: connects and name look-ups run in threads of their own. The thread waits for
+//! One thread moves data and never blocks: connects, name look-ups, opening and closing UCX, and creating aliases of
+//! announced keys run in threads of their own. The thread waits for
 //! the listener, TCP connections and UCP workers. Each job has its own worker; the end of the job frees all its state.
 //! [`ledger`] has the rules, [`job`] the UCX objects, [`connections`] the peers, and this file the main loop.
 
@@ -16,6 +17,8 @@ mod job;
 mod ledger;
 mod mover;
 mod options;
+mod outbox;
+mod preparing;
 mod slots;
 #[doc(hidden)]
 pub mod standin;
@@ -33,14 +36,16 @@ use super::error::{OffloadError, Result};
 use super::secret;
 use connections::{ConnectionId, Connections};
 use counters::Counters;
-use std::collections::{BTreeMap, VecDeque};
+use state::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 use timers::{BEATS, LISTENER};
 use ucx_sys::Ucp;
 use xgvmi_daemon::status::StatusSocket;
-use xgvmi_daemon::{Asked, Dialer, LogLevel, Poller, Secret, Signals};
+use xgvmi_daemon::{Asked, Background, Dialer, LogLevel, Poller, Secret, Signals};
+use xgvmi_ucp::InboxBudget;
 
 /// Rounds of work between two reads of the clock.
 const BUSY_ROUNDS: u32 = 32;
@@ -65,9 +70,15 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 /// Interval between timer checks. It bounds the cost of many connections.
 const TIMERS_LOOK: Duration = Duration::from_millis(100);
 
+/// Maximum number of callers between two timer checks while a job is served. A caller costs tens of microseconds, so a
+/// flood of them takes a few percent of the thread's time. Others wait in the listener's queue.
+const ACCEPTS_MAX: u32 = 32;
+
 const SIGNALS: u64 = 0;
 const DIALER: u64 = 2;
 const STATUS: u64 = 3;
+const PREPARING: u64 = 4;
+const CLOSING: u64 = 5;
 
 impl Service {
     /// Loads UCX and starts to listen.
@@ -115,11 +126,15 @@ impl Service {
         #[expect(clippy::cast_possible_truncation, reason = "64 random bits of 128")]
         let unique = unique as u64;
         let dialer = Dialer::new().map_err(io("sockets of the dialer"))?;
+        let preparing = Background::new("prepare").map_err(io("a thread"))?;
+        let closing = Background::new("close").map_err(io("a thread"))?;
         let poller = Poller::new().map_err(io("epoll"))?;
         for (fd, key) in [
             (signals.fd(), SIGNALS),
             (listener.as_raw_fd(), LISTENER),
             (dialer.fd(), DIALER),
+            (preparing.fd(), PREPARING),
+            (closing.fd(), CLOSING),
         ] {
             poller.add(fd, key, false).map_err(io("epoll"))?;
         }
@@ -136,6 +151,7 @@ impl Service {
         }
         let now = Instant::now();
         Ok(Self {
+            inbox: InboxBudget::new(options.buffer_bytes_max),
             connections: Connections::new(options.buffer_bytes_max, options.callers_per_address),
             options,
             ucp,
@@ -145,10 +161,14 @@ impl Service {
             old_secret_until: now,
             listener,
             accept_after: None,
+            accepts: 0,
             signals,
             dialer,
             dialing: BTreeMap::new(),
             next_dial: 0,
+            preparing,
+            opening: BTreeSet::new(),
+            closing,
             poller,
             unheard: Vec::new(),
             jobs: BTreeMap::new(),
@@ -240,7 +260,8 @@ impl Service {
     fn is_done(&self) -> bool {
         let ended = self.counters.jobs_done + self.counters.jobs_failed;
         let enough = self.options.jobs.is_some_and(|jobs| ended >= jobs);
-        self.jobs.is_empty() && (enough || self.draining.is_some())
+        let idle = self.jobs.is_empty() && self.opening.is_empty();
+        idle && (enough || self.draining.is_some())
     }
 
     /// Runs one round over all jobs; returns true when something happened.
@@ -334,6 +355,8 @@ impl Service {
                 LISTENER => self.accept(),
                 DIALER => self.take_dialed(),
                 STATUS => self.tell_status(),
+                PREPARING => self.take_prepared(),
+                CLOSING => while self.closing.take().is_some() {},
                 key => {
                     if let Some(id) = ConnectionId::from_key(key) {
                         self.serve(id);
@@ -409,23 +432,26 @@ impl Service {
         if self.accept_after.is_some() {
             return;
         }
+        let is_served = |entry: &Entry| entry.is_ready;
         loop {
+            if self.accepts >= ACCEPTS_MAX && self.jobs.values().any(is_served) {
+                return self.pause_accepting();
+            }
             let (stream, address) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 // The caller has disconnected already.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // The process probably has no free descriptor. The listener stays readable, so it is removed from
-                    // the poller for a moment.
-                    self.accept_after = Some(Instant::now() + TIMERS_LOOK);
-                    let _ = self.poller.remove(self.listener.as_raw_fd());
+                    // The process probably has no free descriptor.
+                    self.pause_accepting();
                     return self.log(
                         LogLevel::Error,
                         format_args!("a caller cannot be accepted: {error}; raise LimitNOFILE"),
                     );
                 }
             };
+            self.accepts += 1;
             let accepted = self
                 .connections
                 .accept(stream, address, &self.secrets, &self.poller);
@@ -435,6 +461,12 @@ impl Service {
                 Err(error) => self.log(LogLevel::Error, format_args!("{address}: {error}")),
             }
         }
+    }
+
+    /// Accepts no callers for a moment. The listener stays readable, so it is removed from the poller.
+    fn pause_accepting(&mut self) {
+        self.accept_after = Some(Instant::now() + TIMERS_LOOK);
+        let _ = self.poller.remove(self.listener.as_raw_fd());
     }
 
     /// Ends all jobs and waits briefly until the last frames are sent.

@@ -116,7 +116,8 @@ pub struct ServiceArgs {
     /// Time for jobs to finish after SIGTERM; new ones are refused meanwhile [default: 60].
     #[arg(long, value_name = "S")]
     pub drain_limit_s: Option<u64>,
-    /// Memory that the frames of all TCP connections together may take [default: 256].
+    /// Memory that the waiting frames of all TCP connections may take, and again that of the waiting UCP messages of
+    /// all jobs [default: 256].
     #[arg(long, value_name = "MIB")]
     pub buffer_mib: Option<usize>,
     /// Connections of one address that have not said yet who they are [default: 1024].

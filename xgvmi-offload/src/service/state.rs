@@ -4,6 +4,7 @@ use super::connections::{ConnectionId, Connections, KEY_FIRST};
 use super::counters::Counters;
 use super::job::Job;
 use super::options::ServiceOptions;
+use super::preparing::{Moving, Prepared};
 use crate::control::Frame;
 use crate::job_id::JobId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,7 +12,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
 use xgvmi_daemon::status::StatusSocket;
-use xgvmi_daemon::{Dialer, LogLevel, Poller, Secret, Signals};
+use xgvmi_daemon::{Background, Dialer, LogLevel, Poller, Secret, Signals};
+use xgvmi_ucp::InboxBudget;
 
 /// Maximum number of jobs at once: each has a UCX context.
 pub(super) const JOBS_MAX: usize = 64;
@@ -21,6 +23,9 @@ pub(super) const FAILURES_MAX: usize = 64;
 
 /// Maximum number of log lines about refused peers per timer check. A hostile peer must not fill the disk.
 pub(super) const REFUSALS_LOGGED: u32 = 10;
+
+/// Name of the refusals of UCP messages that no peer of the job has sent.
+pub(super) const STRANGER: &str = "stranger";
 
 /// Key of all workers: their events only end the sleep.
 pub(super) const WORKERS: u64 = KEY_FIRST - 1;
@@ -36,13 +41,23 @@ pub struct Service {
     pub(super) secrets: Vec<Secret>,
     pub(super) old_secret_until: Instant,
     pub(super) listener: TcpListener,
-    /// Set when no descriptor was left for a caller: time of the next accept.
+    /// Set when no descriptor was left for a caller, or when there were too many callers: time of the next accept.
     pub(super) accept_after: Option<Instant>,
+    /// Callers since the last timer check.
+    pub(super) accepts: u32,
     pub(super) signals: Signals,
     pub(super) dialer: Dialer,
     /// SPs with a connection attempt in progress, by the dialer's keys.
     pub(super) dialing: BTreeMap<u64, (JobId, u32)>,
     pub(super) next_dial: u64,
+    /// Opens UCX for new jobs and creates aliases.
+    pub(super) preparing: Background<Prepared>,
+    /// Jobs whose UCX is being opened.
+    pub(super) opening: BTreeSet<JobId>,
+    /// Closes UCX of ended jobs.
+    pub(super) closing: Background<()>,
+    /// Memory of the waiting UCP messages of all jobs.
+    pub(super) inbox: InboxBudget,
     pub(super) poller: Poller,
     pub(super) connections: Connections,
     /// Connections with frames that were read but not handled.
@@ -83,9 +98,7 @@ impl Service {
         let Some(entry) = self.jobs.remove(&id) else {
             return;
         };
-        self.log(LogLevel::Error, format_args!("job {id}: {reason}"));
-        self.failures.truncate(FAILURES_MAX - 1);
-        self.failures.push_front((id, reason.to_owned()));
+        self.remember(id, reason);
         let frame = Frame::Abort(reason.to_owned());
         for connection in entry.ranks.values().chain(entry.services.values()) {
             if Some(*connection) != but {
@@ -94,8 +107,26 @@ impl Service {
             self.connections.leave(*connection, &self.poller);
         }
         self.counters.past.add(entry.job.moved());
-        entry.job.shut();
+        self.close(entry.job);
         self.counters.jobs_failed += 1;
+    }
+
+    /// Releases a job in another thread.
+    fn close(&mut self, job: Job) {
+        if job.strangers() > 0 {
+            *self.counters.refusals.entry(STRANGER).or_default() += job.strangers();
+        }
+        // The descriptor must not wake this thread any more.
+        let _ = self.poller.remove(job.event_fd());
+        let job = Moving::new(job);
+        self.closing.submit(move || job.shut());
+    }
+
+    /// Remembers why a job has failed, for ranks that connect later.
+    pub(super) fn remember(&mut self, id: JobId, reason: &str) {
+        self.log(LogLevel::Error, format_args!("job {id}: {reason}"));
+        self.failures.truncate(FAILURES_MAX - 1);
+        self.failures.push_front((id, reason.to_owned()));
     }
 
     /// Ends a job whose ranks have all sent a goodbye.
@@ -112,7 +143,7 @@ impl Service {
             let moved = entry.job.moved();
             let calls = moved.calls;
             self.counters.past.add(moved);
-            entry.job.shut();
+            self.close(entry.job);
             self.counters.jobs_done += 1;
             self.log(
                 LogLevel::Info,

@@ -1,7 +1,7 @@
 //! Status of an SP: its counters, and the state of its jobs.
 
 use super::counters::{Moved, Queues};
-use super::state::Service;
+use super::state::{STRANGER, Service};
 use crate::error::Result;
 use crate::library::Library;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,11 @@ impl Service {
         });
         let jobs = jobs.collect();
         let (connections, callers) = self.connections.counts();
-        let refusals = self.counters.refusals.iter();
+        let mut refusals = self.counters.refusals.clone();
+        let strangers: u64 = self.jobs.values().map(|entry| entry.job.strangers()).sum();
+        if strangers > 0 {
+            *refusals.entry(STRANGER).or_default() += strangers;
+        }
         Status {
             address: self.advertise.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -82,10 +86,13 @@ impl Service {
             draining: self.draining.is_some(),
             connections,
             callers,
-            buffered_bytes: self.connections.buffered(),
+            buffered_bytes: self.connections.buffered() + self.inbox.used(),
             jobs_done: self.counters.jobs_done,
             jobs_failed: self.counters.jobs_failed,
-            refusals: refusals.map(|(why, n)| ((*why).to_owned(), *n)).collect(),
+            refusals: refusals
+                .into_iter()
+                .map(|(why, n)| (why.to_owned(), n))
+                .collect(),
             moved,
             setup: self.counters.setup.clone(),
             aliases: Library::find().map(|library| library.stats().aliases),
@@ -142,7 +149,7 @@ impl Status {
         );
         m.gauge(
             "xgvmi_sp_buffered_bytes",
-            "Bytes of frames that wait.",
+            "Bytes of frames and UCP messages that wait.",
             self.buffered_bytes as u64,
         );
         m.counter(

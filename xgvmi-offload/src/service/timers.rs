@@ -22,6 +22,7 @@ impl Service {
     pub(super) fn keep_time(&mut self) {
         let now = Instant::now();
         self.timers_looked = now;
+        self.accepts = 0;
         if self.accept_after.is_some_and(|after| now >= after) {
             self.accept_after = None;
             let added = self.poller.add(self.listener.as_raw_fd(), LISTENER, false);

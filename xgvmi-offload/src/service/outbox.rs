@@ -1,0 +1,76 @@
+//! Offers of a call that are not sent.
+
+use crate::wire::{Record, RtsDraft};
+use std::collections::VecDeque;
+
+/// An offer that reaches one of these limits (blocks, bytes of short blocks) takes no further ranks. Its message is
+/// then long enough to be efficient and must not become much longer.
+pub(super) const OFFER_BLOCKS: usize = 1 << 12;
+const OFFER_SHORT_BYTES: usize = 64 << 10;
+
+/// Blocks of one call that wait for a credit or for aggregation.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// Blocks for each SP.
+    pub(super) outboxes: Vec<Outbox>,
+    /// SPs with blocks, in the order of their offers.
+    pub(super) order: VecDeque<u32>,
+    pub(super) in_flight: usize,
+}
+
+/// Offers to one SP that are not sent.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// Offers that take no further ranks.
+    full: VecDeque<RtsDraft>,
+    pub(super) draft: RtsDraft,
+}
+
+impl Queue {
+    /// An empty queue to this number of SPs.
+    pub(super) fn new(services: usize) -> Self {
+        Self {
+            outboxes: (0..services).map(|_| Outbox::default()).collect(),
+            order: VecDeque::new(),
+            in_flight: 0,
+        }
+    }
+
+    /// Ends a rank's part of the offer to an SP.
+    pub(super) fn end_part(&mut self, to: u32, key: &[u8]) {
+        let outbox = &mut self.outboxes[to as usize];
+        let was_empty = outbox.full.is_empty() && outbox.draft.parts() == 1;
+        outbox.draft.end(key);
+        if outbox.draft.blocks() >= OFFER_BLOCKS || outbox.draft.short_bytes() >= OFFER_SHORT_BYTES
+        {
+            outbox.full.push_back(std::mem::take(&mut outbox.draft));
+        }
+        if was_empty {
+            self.order.push_back(to);
+        }
+    }
+
+    /// Takes the next offer.
+    pub(super) fn take(&mut self) -> Option<(u32, RtsDraft)> {
+        let to = self.order.pop_front()?;
+        let outbox = &mut self.outboxes[to as usize];
+        let full = outbox.full.pop_front();
+        let draft = full.unwrap_or_else(|| std::mem::take(&mut outbox.draft));
+        if !outbox.full.is_empty() || outbox.draft.parts() > 0 {
+            self.order.push_front(to);
+        }
+        Some((to, draft))
+    }
+}
+
+/// Whether no two blocks have the same destination.
+pub(super) fn sends_once<R: Record>(records: &[R]) -> bool {
+    let peer = |record: &R| record.block().peer;
+    // Most programs send to the ranks in their order.
+    if records.is_sorted_by(|a, b| peer(a) < peer(b)) {
+        return true;
+    }
+    let mut peers: Vec<u32> = records.iter().map(peer).collect();
+    peers.sort_unstable();
+    peers.is_sorted_by(|a, b| a < b)
+}
