@@ -1,0 +1,150 @@
+//! Errors of a store and of a volume.
+
+use crate::geometry::{Geometry, Role};
+use std::io;
+
+/// Result of this crate.
+pub type Result<T, E = BlkError> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlkError {
+    /// A size that no volume may have.
+    #[error("{0}")]
+    Geometry(String),
+    /// A file that is no target, or whose superblock is damaged.
+    #[error("{target}: {fault}")]
+    NotATarget {
+        /// The target.
+        target: String,
+        /// The defect.
+        fault: String,
+    },
+    /// Another process uses the target.
+    #[error("{target}: another process uses this target")]
+    InUse {
+        /// The target.
+        target: String,
+    },
+    /// Two targets do not belong together.
+    #[error("{first} and {second} do not belong to one volume: {difference}")]
+    Disagree {
+        /// One target.
+        first: String,
+        /// Another target.
+        second: String,
+        /// The values that differ.
+        difference: String,
+    },
+    /// A target with a volume that has another size, block size or identifier.
+    #[error("{target} belongs to another volume: it has {theirs}, the volume has {ours}")]
+    OtherVolume {
+        /// The target.
+        target: String,
+        /// Size of the target.
+        theirs: Geometry,
+        /// Size of the volume.
+        ours: Geometry,
+    },
+    /// Fewer than two usable targets.
+    #[error("{usable} of 3 targets are usable; a volume needs 2: {reasons}")]
+    TooFewTargets {
+        /// Number of usable targets.
+        usable: usize,
+        /// Reason for each other target.
+        reasons: String,
+    },
+    /// A range outside the volume.
+    #[error("{length} bytes at {offset} exceed the volume's {size} bytes")]
+    Bounds {
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Size of the volume in bytes.
+        size: u64,
+    },
+    /// Fewer than two halves of a block are left.
+    #[error("block {block} is lost: {reason}")]
+    Lost {
+        /// The block.
+        block: u64,
+        /// Which halves are missing, and why.
+        reason: String,
+    },
+    /// The bytes of a half block are not those that were written.
+    #[error("block {block} of {target}: {fault}")]
+    Corrupt {
+        /// The target.
+        target: String,
+        /// The block.
+        block: u64,
+        /// The defect.
+        fault: &'static str,
+    },
+    /// A target has no half block of this generation.
+    #[error("block {block} of {target} has no generation {generation:#x}")]
+    Absent {
+        /// The target.
+        target: String,
+        /// The block.
+        block: u64,
+        /// The generation.
+        generation: u64,
+    },
+    /// A target has no space left.
+    #[error("{target} is full: {wanted} bytes wanted, {free} of {capacity} free")]
+    Full {
+        /// The target.
+        target: String,
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes free.
+        free: u64,
+        /// Bytes in all.
+        capacity: u64,
+    },
+    /// A role without a target.
+    #[error("target {0} is absent")]
+    Offline(Role),
+    /// An error of the system.
+    #[error("{target}: {source}")]
+    Io {
+        /// The target.
+        target: String,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+impl BlkError {
+    /// An error of the system at `target`.
+    pub(crate) fn io(target: &str, source: io::Error) -> Self {
+        Self::Io {
+            target: target.to_owned(),
+            source,
+        }
+    }
+
+    /// True if the target has no space: it stays in use, and the block is absent there.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Io { source, .. } => {
+                matches!(
+                    source.raw_os_error(),
+                    Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
+                )
+            }
+            _ => false,
+        }
+    }
+
+    /// True if the target answered and the half block is wrong or absent, so that writing it again helps.
+    #[must_use]
+    pub fn is_repairable(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Absent { .. })
+    }
+}

@@ -1,0 +1,211 @@
+//! Bytes behind a store: a file or memory.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+
+/// Positional access to bytes. Several threads may call it at once.
+pub trait Medium: Send + Sync {
+    /// Fills `bytes` from `offset`. Bytes behind the end are zero.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+
+    /// Writes `bytes` at `offset` and grows the medium as far as needed.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes everything durable that was written before.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Gives the memory of a range back. Its contents may then be anything.
+    fn release(&self, offset: u64, length: u64);
+}
+
+/// A file, locked as long as it is open.
+#[derive(Debug)]
+pub struct FileMedium {
+    file: File,
+}
+
+impl FileMedium {
+    /// Creates a new file.
+    ///
+    /// # Errors
+    /// The file exists, or errors of the system.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).open(path)?;
+        Self::locked(file)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another process has it open, or errors of the system.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::locked(OpenOptions::new().read(true).write(true).open(path)?)
+    }
+
+    fn locked(file: File) -> io::Result<Self> {
+        // SAFETY: an open file of this process; no memory is involved.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { file })
+    }
+}
+
+impl Medium for FileMedium {
+    fn read(&self, offset: u64, mut bytes: &mut [u8]) -> io::Result<()> {
+        let mut at = offset;
+        while !bytes.is_empty() {
+            match self.file.read_at(bytes, at) {
+                Ok(0) => {
+                    bytes.fill(0);
+                    break;
+                }
+                Ok(count) => {
+                    bytes = &mut bytes[count..];
+                    at += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn release(&self, offset: u64, length: u64) {
+        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else {
+            return;
+        };
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: an open file of this process; no memory is involved. A file system that cannot punch holes keeps the
+        // bytes, which the caller allows.
+        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, length) };
+    }
+}
+
+/// Bytes per piece of memory. Pieces exist as soon as they are written to.
+const PIECE: u64 = 1 << 20;
+
+/// Memory of this process, in pieces that exist as far as they were written.
+#[derive(Debug, Default)]
+pub struct MemoryMedium {
+    pieces: RwLock<std::collections::BTreeMap<u64, Vec<u8>>>,
+}
+
+impl MemoryMedium {
+    /// Calls `each` with the number of a piece, the range in it, and the range of the caller's bytes.
+    fn pieces(
+        offset: u64,
+        length: usize,
+        mut each: impl FnMut(u64, usize, std::ops::Range<usize>),
+    ) {
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            // Cannot be cut: less than a piece.
+            let within = usize::try_from(at % PIECE).unwrap_or(0);
+            let count = (length - done).min(PIECE as usize - within);
+            each(at / PIECE, within, done..done + count);
+            done += count;
+        }
+    }
+}
+
+impl Medium for MemoryMedium {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
+        Self::pieces(offset, bytes.len(), |number, within, range| {
+            let part = &mut bytes[range];
+            match pieces.get(&number) {
+                Some(piece) => part.copy_from_slice(&piece[within..within + part.len()]),
+                None => part.fill(0),
+            }
+        });
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
+        Self::pieces(offset, bytes.len(), |number, within, range| {
+            let part = &bytes[range];
+            let piece = pieces
+                .entry(number)
+                .or_insert_with(|| vec![0; PIECE as usize]);
+            piece[within..within + part.len()].copy_from_slice(part);
+        });
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn release(&self, offset: u64, length: u64) {
+        let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
+        let (first, end) = (offset.div_ceil(PIECE), (offset + length) / PIECE);
+        for number in first..end {
+            pieces.remove(&number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(medium: &dyn Medium) {
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+        let at = PIECE - 7;
+        medium.write(at, &bytes).unwrap();
+        medium.sync().unwrap();
+        let mut back = vec![1; bytes.len() + 20];
+        medium.read(at - 10, &mut back).unwrap();
+        assert_eq!(back[..10], [0; 10]);
+        assert!(back[10..10 + bytes.len()] == bytes);
+        assert_eq!(back[10 + bytes.len()..], [0; 10], "behind the end");
+        medium.release(0, 4 * PIECE);
+        medium.read(5 * PIECE, &mut back[..9]).unwrap();
+        assert_eq!(back[..9], [0; 9]);
+    }
+
+    #[test]
+    fn both_keep_bytes() {
+        check(&MemoryMedium::default());
+        let dir = tempfile::tempdir().unwrap();
+        check(&FileMedium::create(&dir.path().join("a")).unwrap());
+    }
+
+    #[test]
+    fn a_file_has_one_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let first = FileMedium::create(&path).unwrap();
+        let error = FileMedium::open(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(FileMedium::create(&path).is_err(), "it was overwritten");
+        drop(first);
+        FileMedium::open(&path).unwrap();
+    }
+}

@@ -1,0 +1,503 @@
+//! A target: one half of each block, on a file or in memory.
+//!
+//! ```text
+//! two superblocks | index: two slots for each block | data: records of half blocks, in units of 64 bytes
+//! ```
+//!
+//! A write goes to free space. Then one store of 64 bytes into the index makes it visible beside the generation before
+//! it ([`Target::prepare`]). A second one drops the older generation ([`Target::commit`]). A process that is killed
+//! between any two instructions therefore leaves the old generation, or both. [`Target::flush`] makes everything
+//! durable. Space is allocated as blocks are written; freed space is used again after the next flush.
+
+mod index;
+mod medium;
+mod space;
+mod superblock;
+
+pub use medium::{FileMedium, Medium, MemoryMedium};
+pub use superblock::Identity;
+
+use crate::block::Kind;
+use crate::error::{BlkError, Result};
+use crate::geometry::{Geometry, Id, Role};
+use crate::record::{self, HEADER, Half, Place, RECORD_MAX};
+use index::{ENTRY, Entry, Slot};
+use space::{Extent, Space};
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use superblock::{PAGE, Superblock};
+
+/// Free ranges of at least this length are given back to the file system.
+const RELEASE_MIN: u64 = 64 << 10;
+/// Bytes of the index per read when a store is opened.
+const INDEX_CHUNK: usize = 1 << 20;
+
+/// A generation of a block that a target holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Number of the block.
+    pub block: u64,
+    /// The generation.
+    pub generation: u64,
+    /// Form of the block.
+    pub kind: Kind,
+    /// The generation is committed.
+    pub settled: bool,
+}
+
+/// Use of a target's space.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of records in use, headers included.
+    pub used: u64,
+    /// Index slots that were damaged when the target was opened.
+    pub damaged: u64,
+}
+
+/// One of the three places of a volume. Calls for the same block must not overlap; others may.
+pub trait Target: Send + Sync {
+    /// Name for messages.
+    fn name(&self) -> &str;
+
+    /// What the target is.
+    fn identity(&self) -> Identity;
+
+    /// All generations of all blocks, in any order.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn held(&self) -> Result<Vec<Held>>;
+
+    /// Stores a half block, not yet settled, beside generation `keep`. Other generations of the block disappear.
+    ///
+    /// # Errors
+    /// The target is full or does not answer. It then holds what it held, or both.
+    fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()>;
+
+    /// Settles a generation. Other generations of the block disappear.
+    ///
+    /// # Errors
+    /// The target does not hold the generation, or does not answer.
+    fn commit(&self, block: u64, generation: u64) -> Result<()>;
+
+    /// Reads a half block.
+    ///
+    /// # Errors
+    /// The target does not hold the generation, the bytes are wrong, or it does not answer.
+    fn fetch(&self, block: u64, generation: u64) -> Result<Half>;
+
+    /// Makes everything durable that was done before.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn flush(&self) -> Result<()>;
+
+    /// Records, durably, the epoch of the volume and whether the target holds everything.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn mark(&self, epoch: u64, complete: bool) -> Result<()>;
+
+    /// Use of its space.
+    fn usage(&self) -> Usage;
+}
+
+struct State {
+    superblock: Superblock,
+    index: Vec<Entry>,
+    space: Space,
+}
+
+/// A target in this process.
+pub struct Store {
+    name: String,
+    medium: Box<dyn Medium>,
+    capacity: u64,
+    damaged: u64,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Properties of a new target.
+#[derive(Debug, Clone, Copy)]
+pub struct NewTarget {
+    /// Size of the volume.
+    pub geometry: Geometry,
+    /// Part of each block that the target holds.
+    pub role: Role,
+    /// The volume.
+    pub volume: Id,
+    /// True for a target of a new volume, false for a new target of an old one.
+    pub complete: bool,
+}
+
+impl Store {
+    /// Makes a target of an empty medium. `capacity` limits its data in bytes.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn create(
+        name: &str,
+        medium: Box<dyn Medium>,
+        new: NewTarget,
+        capacity: Option<u64>,
+    ) -> Result<Self> {
+        let random = xgvmi_daemon::random().map_err(|error| BlkError::io(name, error))?;
+        let identity = Identity {
+            geometry: new.geometry,
+            role: new.role,
+            volume: new.volume,
+            target: Id(random.to_ne_bytes()),
+            epoch: 0,
+            complete: new.complete,
+        };
+        for sequence in 0..2 {
+            let superblock = Superblock { identity, sequence };
+            medium
+                .write(superblock.offset(), &superblock.to_bytes())
+                .map_err(|error| BlkError::io(name, error))?;
+        }
+        medium.sync().map_err(|error| BlkError::io(name, error))?;
+        Self::open(name, medium, capacity)
+    }
+
+    /// Opens the target on a medium. `capacity` limits its data in bytes.
+    ///
+    /// # Errors
+    /// The medium holds no target, or errors of the system.
+    pub fn open(name: &str, medium: Box<dyn Medium>, capacity: Option<u64>) -> Result<Self> {
+        let failed = |error| BlkError::io(name, error);
+        let mut pages = vec![0; 2 * PAGE as usize];
+        medium.read(0, &mut pages).map_err(failed)?;
+        let superblock = Superblock::parse(&pages).map_err(|fault| BlkError::NotATarget {
+            target: name.to_owned(),
+            fault,
+        })?;
+        let geometry = superblock.identity.geometry;
+        let start = data_start(geometry);
+        let end = start.saturating_add(capacity.unwrap_or(i64::MAX.cast_unsigned() - start));
+        let (index, damaged) =
+            read_index(medium.as_ref(), geometry, (start, end)).map_err(failed)?;
+        let used = index.iter().flat_map(|entry| entry.slots).flatten();
+        let used = used.filter_map(|slot| slot.extent).map(|extent| Extent {
+            length: Space::rounded(extent.length),
+            ..extent
+        });
+        let space = Space::new(start, end, used.collect());
+        Ok(Self {
+            name: name.to_owned(),
+            medium,
+            capacity: end - start,
+            damaged,
+            state: Mutex::new(State {
+                superblock,
+                index,
+                space,
+            }),
+        })
+    }
+
+    /// Creates a target in a new file.
+    ///
+    /// # Errors
+    /// The file exists, or errors of the system.
+    pub fn create_file(path: &Path, new: NewTarget, capacity: Option<u64>) -> Result<Self> {
+        let name = path.display().to_string();
+        let medium = FileMedium::create(path).map_err(|error| BlkError::io(&name, error))?;
+        Self::create(&name, Box::new(medium), new, capacity)
+    }
+
+    /// Opens the target in a file.
+    ///
+    /// # Errors
+    /// The file holds no target, another process uses it, or errors of the system.
+    pub fn open_file(path: &Path, capacity: Option<u64>) -> Result<Self> {
+        let name = path.display().to_string();
+        let medium = FileMedium::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => BlkError::InUse {
+                target: name.clone(),
+            },
+            _ => BlkError::io(&name, error),
+        })?;
+        Self::open(&name, Box::new(medium), capacity)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic cannot leave the state half changed: entries are replaced as a whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, state: &State, block: u64) -> Place {
+        Place {
+            volume: state.superblock.identity.volume,
+            role: state.superblock.identity.role,
+            block,
+        }
+    }
+
+    fn io(&self, error: io::Error) -> BlkError {
+        BlkError::io(&self.name, error)
+    }
+
+    /// The entry of a block.
+    fn entry(&self, block: u64) -> Result<Entry> {
+        let state = self.state();
+        let index = usize::try_from(block).unwrap_or(usize::MAX);
+        state.index.get(index).copied().ok_or_else(|| {
+            let geometry = state.superblock.identity.geometry;
+            BlkError::Bounds {
+                offset: block.saturating_mul(u64::from(geometry.block_size())),
+                length: u64::from(geometry.block_size()),
+                size: geometry.size(),
+            }
+        })
+    }
+
+    /// Replaces the entry of a block, on the medium and then in memory, and frees what only the old one refers to.
+    fn replace(&self, block: u64, old: Entry, new: Entry) -> Result<()> {
+        let at = 2 * PAGE + block * ENTRY as u64;
+        let bytes = new.to_bytes(block);
+        self.medium
+            .write(at, &bytes)
+            .map_err(|error| self.io(error))?;
+        let mut state = self.state();
+        if let Some(entry) = usize::try_from(block)
+            .ok()
+            .and_then(|block| state.index.get_mut(block))
+        {
+            *entry = new;
+        }
+        let kept = |extent: &Extent| {
+            new.slots
+                .iter()
+                .flatten()
+                .any(|slot| slot.extent == Some(*extent))
+        };
+        for extent in old.slots.iter().flatten().filter_map(|slot| slot.extent) {
+            if !kept(&extent) {
+                state.space.give(extent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes space for a record. Syncs if only space that was freed since the last sync is left.
+    fn take(&self, length: u64) -> Result<Extent> {
+        let taken = self.state().space.take(length);
+        if let Some(extent) = taken {
+            return Ok(extent);
+        }
+        if self.state().space.has_resting() {
+            self.flush()?;
+        }
+        let mut state = self.state();
+        state.space.take(length).ok_or_else(|| BlkError::Full {
+            target: self.name.clone(),
+            wanted: length,
+            free: state.space.available(),
+            capacity: self.capacity,
+        })
+    }
+}
+
+/// Offset of the first record.
+fn data_start(geometry: Geometry) -> u64 {
+    (2 * PAGE + geometry.blocks() * ENTRY as u64).next_multiple_of(PAGE)
+}
+
+/// Reads the index. Slots that point outside the data area count as damaged.
+fn read_index(
+    medium: &dyn Medium,
+    geometry: Geometry,
+    (start, end): (u64, u64),
+) -> io::Result<(Vec<Entry>, u64)> {
+    let blocks = usize::try_from(geometry.blocks()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let mut index = Vec::with_capacity(blocks);
+    let mut damaged = 0;
+    let mut chunk = vec![0; INDEX_CHUNK];
+    while index.len() < blocks {
+        let count = (blocks - index.len()).min(INDEX_CHUNK / ENTRY);
+        let at = 2 * PAGE + (index.len() * ENTRY) as u64;
+        let bytes = &mut chunk[..count * ENTRY];
+        medium.read(at, bytes)?;
+        for bytes in bytes.as_chunks::<ENTRY>().0 {
+            let (mut entry, faults) = Entry::parse(index.len() as u64, bytes);
+            damaged += faults;
+            for slot in &mut entry.slots {
+                let fits = |extent: Extent| {
+                    let last = extent.offset.checked_add(Space::rounded(extent.length));
+                    extent.offset >= start
+                        && last.is_some_and(|last| last <= end)
+                        && (HEADER as u64..=RECORD_MAX as u64).contains(&extent.length)
+                };
+                if slot.is_some_and(|slot| slot.extent.is_some_and(|extent| !fits(extent))) {
+                    *slot = None;
+                    damaged += 1;
+                }
+            }
+            index.push(entry);
+        }
+    }
+    Ok((index, damaged))
+}
+
+impl Target for Store {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn identity(&self) -> Identity {
+        self.state().superblock.identity
+    }
+
+    fn held(&self) -> Result<Vec<Held>> {
+        let state = self.state();
+        let entries = (0..).zip(&state.index);
+        Ok(entries
+            .flat_map(|(block, entry)| {
+                entry
+                    .slots
+                    .into_iter()
+                    .flatten()
+                    .map(move |slot| (block, slot))
+            })
+            .map(|(block, slot)| Held {
+                block,
+                generation: slot.generation,
+                kind: slot.kind,
+                settled: slot.settled,
+            })
+            .collect())
+    }
+
+    fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
+        let old = self.entry(block)?;
+        let extent = if half.kind == Kind::Zero {
+            None
+        } else {
+            let place = self.place(&self.state(), block);
+            let bytes = record::to_bytes(place, half);
+            let extent = self.take(bytes.len() as u64)?;
+            if let Err(error) = self.medium.write(extent.offset, &bytes) {
+                self.state().space.give(extent);
+                return Err(self.io(error));
+            }
+            Some(Extent {
+                length: bytes.len() as u64,
+                ..extent
+            })
+        };
+        let slot = Slot {
+            generation: half.generation,
+            extent,
+            kind: half.kind,
+            settled: false,
+        };
+        let kept = old.get(keep).filter(|_| keep != half.generation);
+        let new = Entry {
+            slots: [Some(slot), kept],
+        };
+        // If this fails, the medium's entry is unknown. The space stays in use: the entry may refer to it.
+        self.replace(block, old, new)
+    }
+
+    fn commit(&self, block: u64, generation: u64) -> Result<()> {
+        let old = self.entry(block)?;
+        let slot = old.get(generation).ok_or_else(|| BlkError::Absent {
+            target: self.name.clone(),
+            block,
+            generation,
+        })?;
+        let settled = Slot {
+            settled: true,
+            ..slot
+        };
+        let new = Entry {
+            slots: [Some(settled), None],
+        };
+        if new == old {
+            Ok(())
+        } else {
+            self.replace(block, old, new)
+        }
+    }
+
+    fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
+        let slot = self
+            .entry(block)?
+            .get(generation)
+            .ok_or_else(|| BlkError::Absent {
+                target: self.name.clone(),
+                block,
+                generation,
+            })?;
+        let Some(extent) = slot.extent else {
+            return Ok(Half {
+                generation,
+                kind: Kind::Zero,
+                stored: 0,
+                data: Vec::new(),
+            });
+        };
+        // Cannot be cut: the length was checked when the entry was read or made.
+        let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
+        self.medium
+            .read(extent.offset, &mut bytes)
+            .map_err(|error| self.io(error))?;
+        let place = self.place(&self.state(), block);
+        record::parse(place, generation, &bytes).map_err(|fault| BlkError::Corrupt {
+            target: self.name.clone(),
+            block,
+            fault,
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        let freed = self.state().space.begin_sync();
+        if let Err(error) = self.medium.sync() {
+            self.state().space.not_synced(freed);
+            return Err(self.io(error));
+        }
+        let merged = self.state().space.synced(freed);
+        // Another write may take such a range at once, so the lock is held while it is given back.
+        for extent in merged {
+            let state = self.state();
+            if extent.length >= RELEASE_MIN && state.space.is_free(extent) {
+                self.medium.release(extent.offset, extent.length);
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
+        let mut state = self.state();
+        let mut next = state.superblock;
+        next.sequence += 1;
+        next.identity.epoch = epoch;
+        next.identity.complete = complete;
+        let written = self.medium.write(next.offset(), &next.to_bytes());
+        written
+            .and_then(|()| self.medium.sync())
+            .map_err(|error| self.io(error))?;
+        state.superblock = next;
+        Ok(())
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            used: self.state().space.used(),
+            damaged: self.damaged,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! Free and used space of a store's data area. Does no I/O.
+//!
+//! A range that is freed is not used again before the next sync: until then the durable index may still refer to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ranges are multiples of this number of bytes.
+pub(super) const UNIT: u64 = 64;
+
+/// A range of the data area in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Extent {
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+impl Extent {
+    fn end(self) -> u64 {
+        self.offset + self.length
+    }
+}
+
+/// Allocator of a data area.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Free ranges below the tail, by offset. No two of them touch.
+    free: BTreeMap<u64, u64>,
+    /// The same ranges by length and offset.
+    by_length: BTreeSet<(u64, u64)>,
+    /// Everything from here on is free.
+    tail: u64,
+    end: u64,
+    used: u64,
+    /// Freed since the last sync.
+    resting: Vec<Extent>,
+}
+
+impl Space {
+    /// A data area from `start` to `end` in which `used` is in use.
+    pub(super) fn new(start: u64, end: u64, mut used: Vec<Extent>) -> Self {
+        used.sort_unstable();
+        let mut space = Self {
+            free: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+            tail: start,
+            end,
+            used: 0,
+            resting: Vec::new(),
+        };
+        for extent in used {
+            if extent.offset > space.tail {
+                space.insert(Extent {
+                    offset: space.tail,
+                    length: extent.offset - space.tail,
+                });
+            }
+            // Ranges of a damaged index may overlap.
+            space.tail = space.tail.max(extent.end());
+            space.used += extent.length;
+        }
+        space
+    }
+
+    /// Bytes that a record of `length` bytes takes.
+    pub(super) fn rounded(length: u64) -> u64 {
+        length.next_multiple_of(UNIT)
+    }
+
+    /// Takes a range of `length` bytes: the shortest free one that is long enough.
+    pub(super) fn take(&mut self, length: u64) -> Option<Extent> {
+        let length = Self::rounded(length);
+        let found = self.by_length.range((length, 0)..).next().copied();
+        let offset = if let Some((found, offset)) = found {
+            self.remove(offset, found);
+            if found > length {
+                self.insert(Extent {
+                    offset: offset + length,
+                    length: found - length,
+                });
+            }
+            offset
+        } else {
+            let end = self.tail.checked_add(length)?;
+            if end > self.end {
+                return None;
+            }
+            std::mem::replace(&mut self.tail, end)
+        };
+        self.used += length;
+        Some(Extent { offset, length })
+    }
+
+    /// Returns a range that nothing refers to. It rests until [`Space::synced`].
+    pub(super) fn give(&mut self, extent: Extent) {
+        let length = Self::rounded(extent.length);
+        self.used = self.used.saturating_sub(length);
+        self.resting.push(Extent { length, ..extent });
+    }
+
+    /// True if ranges rest.
+    pub(super) fn has_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// Takes the ranges that a sync which starts now will make free.
+    pub(super) fn begin_sync(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.resting)
+    }
+
+    /// Makes ranges of [`Space::begin_sync`] free after the sync. Returns the merged free ranges around them.
+    pub(super) fn synced(&mut self, extents: Vec<Extent>) -> Vec<Extent> {
+        let merged = extents.into_iter().map(|extent| self.merge(extent));
+        merged.collect()
+    }
+
+    /// Takes the ranges back if the sync has failed.
+    pub(super) fn not_synced(&mut self, extents: Vec<Extent>) {
+        self.resting.extend(extents);
+    }
+
+    fn merge(&mut self, mut extent: Extent) -> Extent {
+        if let Some((&offset, &length)) = self.free.range(..extent.offset).next_back()
+            && offset + length == extent.offset
+        {
+            self.remove(offset, length);
+            extent = Extent {
+                offset,
+                length: length + extent.length,
+            };
+        }
+        if let Some(&length) = self.free.get(&extent.end()) {
+            self.remove(extent.end(), length);
+            extent.length += length;
+        }
+        if extent.end() == self.tail {
+            self.tail = extent.offset;
+        } else {
+            self.insert(extent);
+        }
+        extent
+    }
+
+    fn insert(&mut self, extent: Extent) {
+        self.free.insert(extent.offset, extent.length);
+        self.by_length.insert((extent.length, extent.offset));
+    }
+
+    fn remove(&mut self, offset: u64, length: u64) {
+        self.free.remove(&offset);
+        self.by_length.remove(&(length, offset));
+    }
+
+    /// True if a range is still free as a whole.
+    pub(super) fn is_free(&self, extent: Extent) -> bool {
+        if extent.offset >= self.tail {
+            return true;
+        }
+        let around = self.free.range(..=extent.offset).next_back();
+        around.is_some_and(|(&offset, &length)| offset + length >= extent.end())
+    }
+
+    /// Bytes in use, without those that rest.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Bytes that can be allocated, in ranges that may be too short.
+    pub(super) fn available(&self) -> u64 {
+        self.free.values().sum::<u64>() + (self.end - self.tail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_freed_range_rests_until_the_sync() {
+        let mut space = Space::new(0, 256, Vec::new());
+        let extents: Vec<_> = (0..4).map(|_| space.take(1).unwrap()).collect();
+        assert_eq!(space.take(1), None);
+        space.give(extents[1]);
+        assert_eq!(space.take(1), None, "it is still in the durable index");
+        let resting = space.begin_sync();
+        space.synced(resting);
+        assert_eq!(space.take(64), Some(extents[1]));
+    }
+
+    proptest! {
+        /// Ranges in use never overlap, stay inside, and everything comes back.
+        #[test]
+        fn ranges_are_disjoint(steps in proptest::collection::vec((0u64..3000, any::<bool>()), 1..200)) {
+            let mut space = Space::new(4096, 1 << 17, Vec::new());
+            let mut held: Vec<Extent> = Vec::new();
+            for (length, free) in steps {
+                if free && !held.is_empty() {
+                    let extent = held.swap_remove(usize::try_from(length).unwrap() % held.len());
+                    space.give(extent);
+                    let resting = space.begin_sync();
+                    space.synced(resting);
+                } else if let Some(extent) = space.take(length + 1) {
+                    prop_assert!(extent.offset >= 4096 && extent.end() <= 1 << 17);
+                    prop_assert!(held.iter().all(|other| other.end() <= extent.offset || extent.end() <= other.offset));
+                    held.push(extent);
+                }
+                prop_assert_eq!(space.used(), held.iter().map(|extent| extent.length).sum::<u64>());
+            }
+            // The same state follows from the ranges in use.
+            let again = Space::new(4096, 1 << 17, held.clone());
+            prop_assert_eq!((again.used(), again.available()), (space.used(), space.available()));
+            for extent in held {
+                space.give(extent);
+            }
+            let resting = space.begin_sync();
+            space.synced(resting);
+            prop_assert_eq!(space.available(), (1 << 17) - 4096);
+            prop_assert!(space.free.is_empty());
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The superblock of a target: what it is, in two copies. Does no I/O.
+//!
+//! ```text
+//! 0  magic "XGVMIBLK"    8  version (4)   12 role (1), complete (1), zero (2)   16 block size (4)   20 zero (4)
+//! 24 blocks (8)          32 volume (16)   48 target (16)   64 sequence (8)   72 epoch (8)   80 CRC32C (4)
+//! ```
+//!
+//! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
+
+use crate::geometry::{Geometry, Id, Role};
+
+/// Bytes of a copy on the medium.
+pub(super) const PAGE: u64 = 4096;
+const BYTES: usize = 84;
+const MAGIC: [u8; 8] = *b"XGVMIBLK";
+const VERSION: u32 = 1;
+
+/// What a target is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Size of the volume.
+    pub geometry: Geometry,
+    /// Part of each block that the target holds.
+    pub role: Role,
+    /// The volume.
+    pub volume: Id,
+    /// The target itself.
+    pub target: Id,
+    /// Number of times that the volume was opened. A higher one is a later one.
+    pub epoch: u64,
+    /// False for a new target of an old volume until it holds everything.
+    pub complete: bool,
+}
+
+/// A superblock and the number of its write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Superblock {
+    pub(super) identity: Identity,
+    pub(super) sequence: u64,
+}
+
+impl Superblock {
+    /// Offset of the copy that this sequence number is written to.
+    pub(super) fn offset(self) -> u64 {
+        self.sequence % 2 * PAGE
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; BYTES] {
+        let identity = self.identity;
+        let mut bytes = [0; BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
+        // Cannot be cut: 0 to 2.
+        bytes[12] = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
+        bytes[13] = u8::from(identity.complete);
+        bytes[16..20].copy_from_slice(&identity.geometry.block_size().to_be_bytes());
+        bytes[24..32].copy_from_slice(&identity.geometry.blocks().to_be_bytes());
+        bytes[32..48].copy_from_slice(&identity.volume.0);
+        bytes[48..64].copy_from_slice(&identity.target.0);
+        bytes[64..72].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[72..80].copy_from_slice(&identity.epoch.to_be_bytes());
+        let crc = crc32c::crc32c(&bytes[..80]);
+        bytes[80..].copy_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    /// The superblock of a medium that starts with these pages.
+    pub(super) fn parse(pages: &[u8]) -> Result<Self, String> {
+        let copies = pages.chunks(PAGE as usize).take(2).map(Self::parse_copy);
+        let mut newest: Option<Self> = None;
+        let mut fault = "it is empty".to_owned();
+        for copy in copies {
+            match copy {
+                Ok(copy) if newest.is_none_or(|newest| newest.sequence < copy.sequence) => {
+                    newest = Some(copy);
+                }
+                Ok(_) => {}
+                Err(reason) => fault = reason,
+            }
+        }
+        newest.ok_or(fault)
+    }
+
+    fn parse_copy(page: &[u8]) -> Result<Self, String> {
+        let bytes: &[u8; BYTES] = page.first_chunk().ok_or("it is too short for a target")?;
+        if bytes[..8] != MAGIC {
+            return Err("it is no target of xgvmi-blk".to_owned());
+        }
+        let be32 = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let be64 = |at: usize| u64::from(be32(at)) << 32 | u64::from(be32(at + 4));
+        if be32(80) != crc32c::crc32c(&bytes[..80]) {
+            return Err("its superblock is damaged".to_owned());
+        }
+        if be32(8) != VERSION {
+            return Err(format!(
+                "its version is {}; this program knows {VERSION}",
+                be32(8)
+            ));
+        }
+        let id = |at: usize| {
+            let mut id = Id([0; 16]);
+            id.0.copy_from_slice(&bytes[at..at + 16]);
+            id
+        };
+        let identity = Identity {
+            geometry: Geometry::new(be32(16), be64(24)).map_err(|error| error.to_string())?,
+            role: Role::of(usize::from(bytes[12])).ok_or("its role is unknown")?,
+            volume: id(32),
+            target: id(48),
+            epoch: be64(72),
+            complete: bytes[13] != 0,
+        };
+        Ok(Self {
+            identity,
+            sequence: be64(64),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn superblock(sequence: u64) -> Superblock {
+        Superblock {
+            identity: Identity {
+                geometry: Geometry::new(4096, 77).unwrap(),
+                role: Role::Parity,
+                volume: Id([1; 16]),
+                target: Id([2; 16]),
+                epoch: sequence + 5,
+                complete: true,
+            },
+            sequence,
+        }
+    }
+
+    fn pages(copies: &[Superblock]) -> Vec<u8> {
+        let mut pages = vec![0; 2 * PAGE as usize];
+        for copy in copies {
+            let at = usize::try_from(copy.offset()).unwrap();
+            pages[at..at + BYTES].copy_from_slice(&copy.to_bytes());
+        }
+        pages
+    }
+
+    #[test]
+    fn the_later_copy_counts_and_a_torn_one_does_not() {
+        let (old, new) = (superblock(4), superblock(5));
+        let mut pages = pages(&[old, new]);
+        assert_eq!(Superblock::parse(&pages), Ok(new));
+        pages[PAGE as usize + 70] ^= 1;
+        assert_eq!(Superblock::parse(&pages), Ok(old));
+        pages[70] ^= 1;
+        let fault = Superblock::parse(&pages).unwrap_err();
+        assert!(fault.contains("damaged"), "{fault}");
+        let fault = Superblock::parse(&[0; 8192]).unwrap_err();
+        assert!(fault.contains("no target"), "{fault}");
+        assert!(Superblock::parse(&[]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), right in any::<bool>()) {
+            if right && bytes.len() >= BYTES {
+                bytes[..8].copy_from_slice(&MAGIC);
+                bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
+                let crc = crc32c::crc32c(&bytes[..80]);
+                bytes[80..84].copy_from_slice(&crc.to_be_bytes());
+            }
+            let _ = Superblock::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Tests of one store: what it keeps, gives back and refuses.
+
+use super::*;
+use crate::block::{encode, part_length};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCKS: u64 = 16;
+
+/// A medium that outlives its store, and fails from the n-th write on, as if the process had been killed.
+#[derive(Clone, Default)]
+struct Shared {
+    bytes: Arc<MemoryMedium>,
+    writes_left: Arc<AtomicU64>,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let shared = Self::default();
+        shared.writes_left.store(u64::MAX, Ordering::Relaxed);
+        shared
+    }
+}
+
+impl Medium for Shared {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.bytes.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let left = self.writes_left.load(Ordering::Relaxed);
+        if left == 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.writes_left.store(left - 1, Ordering::Relaxed);
+        self.bytes.write(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn release(&self, offset: u64, length: u64) {
+        self.bytes.release(offset, length);
+    }
+}
+
+fn new_target() -> NewTarget {
+    NewTarget {
+        geometry: Geometry::new(4096, BLOCKS).unwrap(),
+        role: Role::First,
+        volume: Id([1; 16]),
+        complete: true,
+    }
+}
+
+fn store(medium: &Shared, capacity: Option<u64>) -> Store {
+    Store::create("t", Box::new(medium.clone()), new_target(), capacity).unwrap()
+}
+
+fn half(generation: u64, byte: u8) -> Half {
+    let block: Vec<u8> = (0..4096u32).map(|n| (n / 4) as u8 ^ byte).collect();
+    let encoded = encode(&block);
+    let [data, ..] = encoded.parts;
+    Half {
+        generation,
+        kind: encoded.kind,
+        stored: encoded.stored,
+        data,
+    }
+}
+
+#[test]
+fn a_generation_stays_until_the_next_one_is_settled() {
+    let medium = Shared::new();
+    let store = store(&medium, None);
+    store.prepare(3, &half(1, 1), 0).unwrap();
+    store.commit(3, 1).unwrap();
+    store.prepare(3, &half(2, 2), 1).unwrap();
+    drop(store);
+    let store = Store::open("t", Box::new(medium.clone()), None).unwrap();
+    assert_eq!(store.fetch(3, 1).unwrap(), half(1, 1));
+    assert_eq!(store.fetch(3, 2).unwrap(), half(2, 2));
+    let settled: Vec<_> = store
+        .held()
+        .unwrap()
+        .iter()
+        .map(|held| (held.generation, held.settled))
+        .collect();
+    assert_eq!(settled, [(2, false), (1, true)]);
+    store.commit(3, 2).unwrap();
+    assert!(matches!(store.fetch(3, 1), Err(BlkError::Absent { .. })));
+    assert_eq!(store.fetch(3, 2).unwrap(), half(2, 2));
+    assert!(matches!(store.commit(3, 1), Err(BlkError::Absent { .. })));
+    assert!(matches!(
+        store.fetch(BLOCKS, 1),
+        Err(BlkError::Bounds { .. })
+    ));
+}
+
+/// The process dies before each of the writes of five rounds. What was settled is there afterwards.
+#[test]
+fn a_store_that_is_killed_keeps_the_old_generation_or_both() {
+    for writes in 0.. {
+        let medium = Shared::new();
+        let target = store(&medium, None);
+        medium.writes_left.store(writes, Ordering::Relaxed);
+        let mut settled = 0;
+        let mut prepared = 0;
+        for generation in 1..=5u8 {
+            let number = u64::from(generation);
+            if target
+                .prepare(0, &half(number, generation), settled)
+                .is_err()
+            {
+                break;
+            }
+            prepared = number;
+            if target.commit(0, number).is_err() {
+                break;
+            }
+            settled = number;
+        }
+        medium.writes_left.store(u64::MAX, Ordering::Relaxed);
+        let again = Store::open("t", Box::new(medium.clone()), None).unwrap();
+        for generation in [settled, prepared]
+            .into_iter()
+            .filter(|generation| *generation != 0)
+        {
+            let byte = u8::try_from(generation).unwrap();
+            assert_eq!(
+                again.fetch(0, generation).unwrap(),
+                half(generation, byte),
+                "{writes}"
+            );
+        }
+        let held = again.held().unwrap();
+        assert!(
+            held.iter().all(|held| held.generation <= settled + 1),
+            "{writes}: {held:?}"
+        );
+        if settled == 5 {
+            assert_eq!(
+                writes, 15,
+                "a round has three writes: record, entry, settled entry"
+            );
+            return;
+        }
+    }
+}
+
+#[test]
+fn space_is_taken_by_need_and_comes_back() {
+    let medium = Shared::new();
+    let record = HEADER as u64 + half(1, 1).data.len() as u64;
+    let room = 3 * Space::rounded(record);
+    let store = store(&medium, Some(room));
+    assert_eq!(store.usage().used, 0);
+    for block in 0..3 {
+        store.prepare(block, &half(1, 1), 0).unwrap();
+        store.commit(block, 1).unwrap();
+    }
+    assert_eq!(store.usage().used, room);
+    let full = store.prepare(3, &half(1, 1), 0).unwrap_err();
+    assert!(full.is_full(), "{full}");
+    assert!(full.to_string().contains("is full"), "{full}");
+    // Zeros take no space, and what they replace is used again.
+    let zeros = Half {
+        generation: 2,
+        kind: Kind::Zero,
+        stored: 0,
+        data: Vec::new(),
+    };
+    store.prepare(0, &zeros, 1).unwrap();
+    assert!(
+        store.prepare(3, &half(1, 1), 0).is_err(),
+        "generation 1 is still kept"
+    );
+    store.commit(0, 2).unwrap();
+    store.prepare(3, &half(1, 1), 0).unwrap();
+    assert_eq!(store.fetch(0, 2).unwrap(), zeros);
+    assert_eq!(store.fetch(3, 1).unwrap(), half(1, 1));
+    drop(store);
+    let again = Store::open("t", Box::new(medium), Some(room)).unwrap();
+    assert_eq!(again.usage().used, room);
+    assert_eq!(again.fetch(0, 2).unwrap(), zeros);
+}
+
+#[test]
+fn a_flipped_bit_is_found() {
+    let medium = Shared::new();
+    let store = store(&medium, None);
+    store.prepare(0, &half(1, 1), 0).unwrap();
+    let at = data_start(new_target().geometry) + HEADER as u64;
+    let mut byte = [0];
+    medium.bytes.read(at, &mut byte).unwrap();
+    medium.bytes.write(at, &[byte[0] ^ 4]).unwrap();
+    let error = store.fetch(0, 1).unwrap_err();
+    assert!(error.is_repairable(), "{error}");
+    store.prepare(0, &half(1, 1), 0).unwrap();
+    assert_eq!(store.fetch(0, 1).unwrap(), half(1, 1));
+}
+
+#[test]
+fn an_index_that_points_elsewhere_is_damaged() {
+    let medium = Shared::new();
+    let store = store(&medium, Some(1 << 20));
+    store.prepare(0, &half(1, 1), 0).unwrap();
+    drop(store);
+    for extent in [
+        Extent {
+            offset: 0,
+            length: 64,
+        },
+        Extent {
+            offset: u64::MAX - 63,
+            length: 64,
+        },
+        Extent {
+            offset: data_start(new_target().geometry),
+            length: 63,
+        },
+        Extent {
+            offset: data_start(new_target().geometry),
+            length: 1 << 30,
+        },
+    ] {
+        let slot = Slot {
+            generation: 1,
+            extent: Some(extent),
+            kind: Kind::Raw,
+            settled: true,
+        };
+        let entry = Entry {
+            slots: [Some(slot), None],
+        };
+        medium.bytes.write(2 * PAGE, &entry.to_bytes(0)).unwrap();
+        let store = Store::open("t", Box::new(medium.clone()), Some(1 << 20)).unwrap();
+        assert_eq!(
+            (store.usage().damaged, store.held().unwrap().len()),
+            (1, 0),
+            "{extent:?}"
+        );
+    }
+}
+
+#[test]
+fn the_epoch_is_kept() {
+    let medium = Shared::new();
+    let target = store(&medium, None);
+    assert_eq!(target.identity().epoch, 0);
+    for epoch in 1..5 {
+        target.mark(epoch, epoch == 4).unwrap();
+        let again = Store::open("t", Box::new(medium.clone()), None).unwrap();
+        assert_eq!(
+            (again.identity().epoch, again.identity().complete),
+            (epoch, epoch == 4)
+        );
+        assert_eq!(again.identity(), target.identity());
+    }
+}
+
+#[test]
+fn a_medium_without_target_is_refused() {
+    for bytes in [&b""[..], b"XGVMIBLK", &[7; 9000]] {
+        let medium = Shared::new();
+        medium.bytes.write(0, bytes).unwrap();
+        let error = Store::open("t", Box::new(medium), None).unwrap_err();
+        assert!(matches!(error, BlkError::NotATarget { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_file_keeps_everything_and_has_one_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    let store = Store::create_file(&path, new_target(), None).unwrap();
+    store.prepare(1, &half(1, 9), 0).unwrap();
+    store.commit(1, 1).unwrap();
+    store.flush().unwrap();
+    let error = Store::open_file(&path, None).unwrap_err();
+    assert!(matches!(error, BlkError::InUse { .. }), "{error}");
+    drop(store);
+    let store = Store::open_file(&path, None).unwrap();
+    assert_eq!(store.fetch(1, 1).unwrap(), half(1, 9));
+    assert_eq!(
+        half(1, 9).data.len(),
+        part_length(half(1, 9).stored, Role::First)
+    );
+    assert!(Store::create_file(&path, new_target(), None).is_err());
+}
