@@ -34,6 +34,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "xgvmi-offload",
         &["cli-pages", "ucx-sys", "xgvmi-daemon", "xgvmi-ucp"],
     ),
+    ("xgvmi-blk", &["cli-pages", "xgvmi-daemon"]),
     ("ucc-tl", &["xgvmi-offload"]),
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),

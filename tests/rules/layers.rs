@@ -197,6 +197,18 @@ const CRATES: &[Crate] = &[
             ),
         ],
     },
+    Crate {
+        root: "xgvmi-blk/src",
+        name: "xgvmi_blk",
+        layers: &[
+            ("basics", &["geometry", "error"]),
+            ("formats", &["block", "record", "sbc"]),
+            ("targets", &["store"]),
+            ("volume", &["volume"]),
+            ("export", &["nbd"]),
+            ("programs", &["fuzzing", "bin::xgvmi-blk"]),
+        ],
+    },
 ];
 
 /// Checks each crate of the table.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product. Their only interface with the emulator is the kernel's.
-const PRODUCT: [&str; 13] = [
+const PRODUCT: [&str; 14] = [
     "mlx5dv-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
@@ -16,6 +16,7 @@ const PRODUCT: [&str; 13] = [
     "xgvmi-ucp/",
     "xgvmi-daemon/",
     "xgvmi-offload/",
+    "xgvmi-blk/",
     "ucc-tl/",
     "bench-report/",
     "scale-model/",

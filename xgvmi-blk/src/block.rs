@@ -197,7 +197,9 @@ mod tests {
         check(&[0; 4096], Kind::Zero);
         check(&[7; 4096], Kind::Lz4);
         check(&[7; 1 << 20], Kind::Lz4);
-        let noise: Vec<u8> = (0..65u32).map(|n| (n * n * 167 >> 3) as u8).collect();
+        let noise: Vec<u8> = (0..65u32)
+            .map(|n| (n * n * 167).to_be_bytes()[2] ^ (n * 31).to_le_bytes()[0])
+            .collect();
         check(&noise[..64], Kind::Raw);
         check(&noise, Kind::Raw);
     }

@@ -5,7 +5,9 @@
 
 pub mod block;
 pub mod error;
+pub mod fuzzing;
 pub mod geometry;
+pub mod nbd;
 pub mod record;
 pub mod sbc;
 pub mod store;

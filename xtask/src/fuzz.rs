@@ -11,14 +11,19 @@ const HELP: &str = "\
 Usage: cargo xtask fuzz [TARGET]... [--runs N]
        cargo xtask fuzz --list
 
-Builds the fuzz targets (bf-emu/fuzz, xgvmi-offload/fuzz, xgvmi-pool/fuzz) and runs all of them, or the named ones, one
-after the other, for N inputs each (100,000). target/fuzz/corpus/ keeps interesting inputs for the next run. target/fuzz/artifacts/ keeps
+Builds the fuzz targets (bf-emu/fuzz, xgvmi-blk/fuzz, xgvmi-offload/fuzz, xgvmi-pool/fuzz) and runs all of them, or the
+named ones, one after the other, for N inputs each (100,000). target/fuzz/corpus/ keeps interesting inputs for the next run. target/fuzz/artifacts/ keeps
 inputs that cause a failure.
 
 Needs a nightly compiler and cargo-fuzz. If they are missing, the command prints how to install them.";
 
 /// Directories of fuzz targets.
-const DIRS: [&str; 3] = ["bf-emu/fuzz", "xgvmi-offload/fuzz", "xgvmi-pool/fuzz"];
+const DIRS: [&str; 4] = [
+    "bf-emu/fuzz",
+    "xgvmi-blk/fuzz",
+    "xgvmi-offload/fuzz",
+    "xgvmi-pool/fuzz",
+];
 const RUNS: u64 = 100_000;
 /// Maximum input length in bytes: a few times the longest command.
 const INPUT_BYTES_MAX: u32 = 2048;
@@ -249,6 +254,17 @@ mod tests {
             assert!(all.iter().any(has), "{name}");
             let file = workspace::root().join(format!("bf-emu/fuzz/targets/{name}.rs"));
             assert!(file.is_file(), "{}", file.display());
+        }
+        for name in [
+            "stored_block",
+            "half_record",
+            "target",
+            "image",
+            "options",
+            "connection",
+        ] {
+            let has = |target: &Target| target.dir == "xgvmi-blk/fuzz" && target.name == name;
+            assert!(all.iter().any(has), "{name}");
         }
         for name in ["announcement", "inbox", "secret", "span"] {
             let has = |target: &Target| target.dir == "xgvmi-pool/fuzz" && target.name == name;

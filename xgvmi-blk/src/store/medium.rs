@@ -105,7 +105,7 @@ impl Medium for FileMedium {
 }
 
 /// Bytes per piece of memory. Pieces exist as soon as they are written to.
-const PIECE: u64 = 1 << 20;
+const PIECE: usize = 1 << 20;
 
 /// Memory of this process, in pieces that exist as far as they were written.
 #[derive(Debug, Default)]
@@ -124,9 +124,9 @@ impl MemoryMedium {
         while done < length {
             let at = offset + done as u64;
             // Cannot be cut: less than a piece.
-            let within = usize::try_from(at % PIECE).unwrap_or(0);
-            let count = (length - done).min(PIECE as usize - within);
-            each(at / PIECE, within, done..done + count);
+            let within = usize::try_from(at % PIECE as u64).unwrap_or(0);
+            let count = (length - done).min(PIECE - within);
+            each(at / PIECE as u64, within, done..done + count);
             done += count;
         }
     }
@@ -149,9 +149,7 @@ impl Medium for MemoryMedium {
         let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
         Self::pieces(offset, bytes.len(), |number, within, range| {
             let part = &bytes[range];
-            let piece = pieces
-                .entry(number)
-                .or_insert_with(|| vec![0; PIECE as usize]);
+            let piece = pieces.entry(number).or_insert_with(|| vec![0; PIECE]);
             piece[within..within + part.len()].copy_from_slice(part);
         });
         Ok(())
@@ -163,7 +161,8 @@ impl Medium for MemoryMedium {
 
     fn release(&self, offset: u64, length: u64) {
         let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
-        let (first, end) = (offset.div_ceil(PIECE), (offset + length) / PIECE);
+        let piece = PIECE as u64;
+        let (first, end) = (offset.div_ceil(piece), (offset + length) / piece);
         for number in first..end {
             pieces.remove(&number);
         }
@@ -176,8 +175,9 @@ mod tests {
 
     #[track_caller]
     fn check(medium: &dyn Medium) {
-        let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
-        let at = PIECE - 7;
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|n| n.to_be_bytes()[2]).collect();
+        let piece = PIECE as u64;
+        let at = piece - 7;
         medium.write(at, &bytes).unwrap();
         medium.sync().unwrap();
         let mut back = vec![1; bytes.len() + 20];
@@ -185,8 +185,8 @@ mod tests {
         assert_eq!(back[..10], [0; 10]);
         assert!(back[10..10 + bytes.len()] == bytes);
         assert_eq!(back[10 + bytes.len()..], [0; 10], "behind the end");
-        medium.release(0, 4 * PIECE);
-        medium.read(5 * PIECE, &mut back[..9]).unwrap();
+        medium.release(0, 4 * piece);
+        medium.read(5 * piece, &mut back[..9]).unwrap();
         assert_eq!(back[..9], [0; 9]);
     }
 

@@ -30,6 +30,8 @@ use superblock::{PAGE, Superblock};
 
 /// Free ranges of at least this length are given back to the file system.
 const RELEASE_MIN: u64 = 64 << 10;
+/// Offset of the index, behind both superblocks.
+const INDEX_AT: u64 = 2 * PAGE as u64;
 /// Bytes of the index per read when a store is opened.
 const INDEX_CHUNK: usize = 1 << 20;
 
@@ -175,7 +177,7 @@ impl Store {
     /// The medium holds no target, or errors of the system.
     pub fn open(name: &str, medium: Box<dyn Medium>, capacity: Option<u64>) -> Result<Self> {
         let failed = |error| BlkError::io(name, error);
-        let mut pages = vec![0; 2 * PAGE as usize];
+        let mut pages = vec![0; 2 * PAGE];
         medium.read(0, &mut pages).map_err(failed)?;
         let superblock = Superblock::parse(&pages).map_err(|fault| BlkError::NotATarget {
             target: name.to_owned(),
@@ -263,7 +265,7 @@ impl Store {
 
     /// Replaces the entry of a block, on the medium and then in memory, and frees what only the old one refers to.
     fn replace(&self, block: u64, old: Entry, new: Entry) -> Result<()> {
-        let at = 2 * PAGE + block * ENTRY as u64;
+        let at = INDEX_AT + block * ENTRY as u64;
         let bytes = new.to_bytes(block);
         self.medium
             .write(at, &bytes)
@@ -310,7 +312,7 @@ impl Store {
 
 /// Offset of the first record.
 fn data_start(geometry: Geometry) -> u64 {
-    (2 * PAGE + geometry.blocks() * ENTRY as u64).next_multiple_of(PAGE)
+    (INDEX_AT + geometry.blocks() * ENTRY as u64).next_multiple_of(PAGE as u64)
 }
 
 /// Reads the index. Slots that point outside the data area count as damaged.
@@ -325,7 +327,7 @@ fn read_index(
     let mut chunk = vec![0; INDEX_CHUNK];
     while index.len() < blocks {
         let count = (blocks - index.len()).min(INDEX_CHUNK / ENTRY);
-        let at = 2 * PAGE + (index.len() * ENTRY) as u64;
+        let at = INDEX_AT + (index.len() * ENTRY) as u64;
         let bytes = &mut chunk[..count * ENTRY];
         medium.read(at, bytes)?;
         for bytes in bytes.as_chunks::<ENTRY>().0 {

@@ -10,7 +10,7 @@
 use crate::geometry::{Geometry, Id, Role};
 
 /// Bytes of a copy on the medium.
-pub(super) const PAGE: u64 = 4096;
+pub(super) const PAGE: usize = 4096;
 const BYTES: usize = 84;
 const MAGIC: [u8; 8] = *b"XGVMIBLK";
 const VERSION: u32 = 1;
@@ -42,7 +42,7 @@ pub(super) struct Superblock {
 impl Superblock {
     /// Offset of the copy that this sequence number is written to.
     pub(super) fn offset(self) -> u64 {
-        self.sequence % 2 * PAGE
+        self.sequence % 2 * PAGE as u64
     }
 
     pub(super) fn to_bytes(self) -> [u8; BYTES] {
@@ -66,7 +66,7 @@ impl Superblock {
 
     /// The superblock of a medium that starts with these pages.
     pub(super) fn parse(pages: &[u8]) -> Result<Self, String> {
-        let copies = pages.chunks(PAGE as usize).take(2).map(Self::parse_copy);
+        let copies = pages.chunks(PAGE).take(2).map(Self::parse_copy);
         let mut newest: Option<Self> = None;
         let mut fault = "it is empty".to_owned();
         for copy in copies {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn pages(copies: &[Superblock]) -> Vec<u8> {
-        let mut pages = vec![0; 2 * PAGE as usize];
+        let mut pages = vec![0; 2 * PAGE];
         for copy in copies {
             let at = usize::try_from(copy.offset()).unwrap();
             pages[at..at + BYTES].copy_from_slice(&copy.to_bytes());
@@ -152,7 +152,7 @@ mod tests {
         let (old, new) = (superblock(4), superblock(5));
         let mut pages = pages(&[old, new]);
         assert_eq!(Superblock::parse(&pages), Ok(new));
-        pages[PAGE as usize + 70] ^= 1;
+        pages[PAGE + 70] ^= 1;
         assert_eq!(Superblock::parse(&pages), Ok(old));
         pages[70] ^= 1;
         let fault = Superblock::parse(&pages).unwrap_err();

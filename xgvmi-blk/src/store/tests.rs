@@ -59,7 +59,9 @@ fn store(medium: &Shared, capacity: Option<u64>) -> Store {
 }
 
 fn half(generation: u64, byte: u8) -> Half {
-    let block: Vec<u8> = (0..4096u32).map(|n| (n / 4) as u8 ^ byte).collect();
+    let block: Vec<u8> = (0..4096u32)
+        .map(|n| (n / 4).to_le_bytes()[0] ^ byte)
+        .collect();
     let encoded = encode(&block);
     let [data, ..] = encoded.parts;
     Half {
@@ -234,7 +236,7 @@ fn an_index_that_points_elsewhere_is_damaged() {
         let entry = Entry {
             slots: [Some(slot), None],
         };
-        medium.bytes.write(2 * PAGE, &entry.to_bytes(0)).unwrap();
+        medium.bytes.write(INDEX_AT, &entry.to_bytes(0)).unwrap();
         let store = Store::open("t", Box::new(medium.clone()), Some(1 << 20)).unwrap();
         assert_eq!(
             (store.usage().damaged, store.held().unwrap().len()),

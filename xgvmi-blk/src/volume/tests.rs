@@ -138,7 +138,7 @@ fn content(block: u64, version: u64) -> Vec<u8> {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        let noise = if version % 3 == 0 { state } else { 7 };
+        let noise = if version.is_multiple_of(3) { state } else { 7 };
         let mark = block << 20 | version;
         word.copy_from_slice(&if index % 2 == 0 { mark } else { noise }.to_le_bytes());
     }
@@ -382,9 +382,12 @@ fn a_target_that_returns_with_old_data_is_completed() {
         let missing = |volume: &Volume| volume.status().targets[absent.index()].missing_blocks;
         assert_eq!(missing(&volume), BLOCKS);
         volume.attach(world.store(absent)).unwrap();
-        expect(&volume, &shadow);
         assert_eq!(missing(&volume), 8);
-        assert_eq!(volume.rebuild(absent).unwrap(), 8);
+        // A read completes the halves of its block, the rebuild everything.
+        volume.read(offset(3), &mut vec![0; BLOCK]).unwrap();
+        let left = if absent == Role::Parity { 8 } else { 7 };
+        assert_eq!(missing(&volume), left);
+        assert_eq!(volume.rebuild(absent).unwrap(), left);
         assert_eq!(volume.rebuild(absent).unwrap(), 0);
         drop(volume);
         expect_each(&world, &shadow);

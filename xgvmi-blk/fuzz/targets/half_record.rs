@@ -1,0 +1,8 @@
+//! Records of half blocks.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xgvmi_blk::fuzzing;
+
+fuzz_target!(|bytes: &[u8]| fuzzing::half_record(bytes));

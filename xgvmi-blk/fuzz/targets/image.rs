@@ -1,0 +1,8 @@
+//! Images of the reference application.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xgvmi_blk::fuzzing;
+
+fuzz_target!(|bytes: &[u8]| fuzzing::image(bytes));

@@ -1,0 +1,8 @@
+//! Data of options of the NBD handshake.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xgvmi_blk::fuzzing;
+
+fuzz_target!(|bytes: &[u8]| fuzzing::options(bytes));

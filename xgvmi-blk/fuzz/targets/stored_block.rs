@@ -1,0 +1,8 @@
+//! Stored bytes of a block.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xgvmi_blk::fuzzing;
+
+fuzz_target!(|bytes: &[u8]| fuzzing::stored_block(bytes));

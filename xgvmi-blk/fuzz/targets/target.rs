@@ -1,0 +1,8 @@
+//! Superblocks and index of a target.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xgvmi_blk::fuzzing;
+
+fuzz_target!(|bytes: &[u8]| fuzzing::target(bytes));

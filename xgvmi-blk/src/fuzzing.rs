@@ -1,0 +1,157 @@
+//! Parsers of bytes from clients, files and images, for fuzz targets. Each accepts any bytes. It must neither panic nor
+//! reserve more memory than the input length justifies.
+
+use crate::block::{self, Kind};
+use crate::geometry::{Geometry, Id, Role};
+use crate::nbd::{self, Export, wire};
+use crate::record::{self, Place};
+use crate::sbc;
+use crate::store::{Medium as _, MemoryMedium, NewTarget, Store, Target};
+use crate::volume::Volume;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// A block's stored bytes; the first byte is the form.
+pub fn stored_block(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let Some(kind) = Kind::of(kind % 4) else {
+        return;
+    };
+    let mut block = [0; 512];
+    let (first, second) = bytes.split_at(bytes.len().div_ceil(2));
+    let _ = block::decode(kind, first, second, &mut block);
+}
+
+/// A record of a half block.
+pub fn half_record(bytes: &[u8]) {
+    let place = Place {
+        volume: Id([0; 16]),
+        role: Role::First,
+        block: 0,
+    };
+    let _ = record::parse(place, 0, bytes);
+}
+
+/// The first bytes of a target: superblocks and index, behind which everything is zero.
+pub fn target(bytes: &[u8]) {
+    let medium = MemoryMedium::default();
+    // Cannot fail: memory.
+    let _ = medium.write(0, bytes);
+    let Ok(store) = Store::open("fuzz", Box::new(medium), Some(1 << 20)) else {
+        return;
+    };
+    let Ok(held) = store.held() else { return };
+    for held in held.iter().take(8) {
+        let _ = store.fetch(held.block, held.generation);
+    }
+}
+
+/// A file of an image, and a block of one.
+pub fn image(bytes: &[u8]) {
+    if let Ok(file) = sbc::parse(bytes) {
+        let _ = sbc::decode([Some(file), None, Some(file)]);
+    }
+    let _ = sbc::decode_block(bytes, &mut [0; 512]);
+}
+
+/// Data of the options of a handshake.
+pub fn options(bytes: &[u8]) {
+    let _ = wire::info_request(bytes);
+    let _ = wire::meta_request(bytes);
+}
+
+/// A client's bytes, and nowhere for the replies.
+struct Client<'a>(&'a [u8]);
+
+impl Read for Client<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Client<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A volume of 64 KiB in memory.
+///
+/// # Panics
+/// Never: memory does not fail.
+#[must_use]
+pub fn export() -> Export {
+    let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+        let new = NewTarget {
+            geometry: Geometry::new(512, 128).expect("a valid size"),
+            role,
+            volume: Id([0; 16]),
+            complete: true,
+        };
+        let medium = Box::new(MemoryMedium::default());
+        Arc::new(Store::create("fuzz", medium, new, None).expect("memory"))
+    });
+    Export::new(
+        Arc::new(Volume::open(targets.to_vec()).expect("three targets")),
+        "",
+    )
+}
+
+/// All bytes of a client, from the handshake on. The first byte chooses between a whole connection and the requests of a
+/// client that has already chosen the export.
+pub fn connection(export: &Export, bytes: &[u8]) {
+    let Some((form, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let ready = [
+        &[0, 0, 0, 3][..],
+        b"IHAVEOPT\0\0\0\x08\0\0\0\0",
+        b"IHAVEOPT\0\0\0\x0a\0\0\0\x1b\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation",
+        b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0",
+    ]
+    .concat();
+    let whole = if form % 2 == 0 {
+        bytes.to_vec()
+    } else {
+        [&ready, bytes].concat()
+    };
+    let _ = nbd::serve(&mut Client(&whole), export);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The prefix of a ready client is right: a request behind it is carried out.
+    #[test]
+    fn requests_reach_the_volume() {
+        let export = export();
+        let mut bytes = vec![1];
+        bytes.extend(0x2560_9513u32.to_be_bytes());
+        bytes.extend([0, 0, 0, 1]);
+        bytes.extend([0; 16]);
+        bytes.extend(512u32.to_be_bytes());
+        bytes.extend([7; 512]);
+        connection(&export, &bytes);
+        assert_eq!(export.volume().status().written_bytes, 512);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            stored_block(&bytes);
+            half_record(&bytes);
+            target(&bytes);
+            image(&bytes);
+            options(&bytes);
+            connection(&export(), &bytes);
+        }
+    }
+}

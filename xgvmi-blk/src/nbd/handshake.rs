@@ -1,0 +1,236 @@
+//! The handshake: options until the client chooses the export.
+
+use super::Export;
+use super::wire::{
+    BASE_ALLOCATION, GREETING, OPTION_HEADER, OPTION_MAX, OPTION_REPLY_MAGIC, handshake_flag, info,
+    info_request, meta_request, option, option_header, reply,
+};
+use std::io::{self, Read, Write};
+
+/// Number of the context `base:allocation` in replies.
+pub(super) const CONTEXT: u32 = 1;
+/// Most options of a connection.
+const OPTIONS_MAX: usize = 1024;
+
+/// What a client has chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Chosen {
+    /// Replies have chunks.
+    pub(super) structured: bool,
+    /// BLOCK_STATUS is possible.
+    pub(super) allocation: bool,
+}
+
+/// Runs the handshake. None if the client leaves without choosing the export.
+pub(super) fn shake<S: Read + Write>(
+    stream: &mut S,
+    export: &Export,
+) -> io::Result<Option<Chosen>> {
+    let ours = handshake_flag::FIXED | handshake_flag::NO_ZEROES;
+    stream.write_all(&[&GREETING[..], &ours.to_be_bytes()].concat())?;
+    let mut flags = [0; 4];
+    stream.read_exact(&mut flags)?;
+    let flags = u32::from_be_bytes(flags);
+    if flags & !u32::from(ours) != 0 || flags & u32::from(handshake_flag::FIXED) == 0 {
+        return Err(broken(
+            "the client has other handshake flags than fixed newstyle",
+        ));
+    }
+    let no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
+    let mut chosen = Chosen::default();
+    for _ in 0..OPTIONS_MAX {
+        let mut header = [0; OPTION_HEADER];
+        stream.read_exact(&mut header)?;
+        let header = option_header(&header).map_err(|error| broken(error.0))?;
+        if header.length > OPTION_MAX {
+            let text = "the data of an option has at most 65536 bytes";
+            answer(stream, header.option, reply::ERR_TOO_BIG, text.as_bytes())?;
+            return Err(broken(text));
+        }
+        let mut data = vec![0; header.length as usize];
+        stream.read_exact(&mut data)?;
+        match header.option {
+            option::EXPORT_NAME => {
+                let known = std::str::from_utf8(&data).is_ok_and(|name| export.is(name));
+                if !known {
+                    return Err(broken("the client wants an export that there is not"));
+                }
+                let mut answer = [
+                    &export.size().to_be_bytes()[..],
+                    &export.flags().to_be_bytes(),
+                ]
+                .concat();
+                answer.resize(if no_zeroes { 10 } else { 134 }, 0);
+                stream.write_all(&answer)?;
+                return Ok(Some(chosen));
+            }
+            option::ABORT => {
+                // The client may be gone already.
+                let _ = answer(stream, header.option, reply::ACK, &[]);
+                return Ok(None);
+            }
+            option => {
+                if negotiate(stream, export, (option, &data), &mut chosen)? {
+                    return Ok(Some(chosen));
+                }
+            }
+        }
+    }
+    Err(broken("the client sends too many options"))
+}
+
+/// Answers an option. True if the client has chosen the export by it.
+fn negotiate<S: Write>(
+    stream: &mut S,
+    export: &Export,
+    (option, data): (u32, &[u8]),
+    chosen: &mut Chosen,
+) -> io::Result<bool> {
+    match option {
+        option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
+            answer(
+                stream,
+                option,
+                reply::ERR_INVALID,
+                b"this option has no data",
+            )?;
+        }
+        option::LIST => {
+            let name = export.name().as_bytes();
+            answer(
+                stream,
+                option,
+                reply::SERVER,
+                &[&length(name.len()), name].concat(),
+            )?;
+            answer(stream, option, reply::ACK, &[])?;
+        }
+        option::STRUCTURED_REPLY => {
+            chosen.structured = true;
+            answer(stream, option, reply::ACK, &[])?;
+        }
+        option::INFO | option::GO => return describe(stream, export, (option, data)),
+        option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+            contexts(stream, export, (option, data), chosen)?
+        }
+        _ => answer(
+            stream,
+            option,
+            reply::ERR_UNSUP,
+            b"this server does not have the option",
+        )?,
+    }
+    Ok(false)
+}
+
+/// Answers INFO and GO. True if GO was successful.
+fn describe<S: Write>(
+    stream: &mut S,
+    export: &Export,
+    (option, data): (u32, &[u8]),
+) -> io::Result<bool> {
+    let Some(request) = info_request(data) else {
+        answer(
+            stream,
+            option,
+            reply::ERR_INVALID,
+            b"the data of the option is malformed",
+        )?;
+        return Ok(false);
+    };
+    if !export.is(request.name) {
+        let text = format!("the only export is '{}'", export.name());
+        answer(stream, option, reply::ERR_UNKNOWN, text.as_bytes())?;
+        return Ok(false);
+    }
+    let mut tell = |kind: u16, data: &[u8]| {
+        let data = [&kind.to_be_bytes(), data].concat();
+        answer(stream, option, reply::INFO, &data)
+    };
+    let sizes = export.block_sizes().map(u32::to_be_bytes).concat();
+    tell(
+        info::EXPORT,
+        &[
+            &export.size().to_be_bytes()[..],
+            &export.flags().to_be_bytes(),
+        ]
+        .concat(),
+    )?;
+    tell(info::BLOCK_SIZE, &sizes)?;
+    if request.kinds.contains(&info::NAME) {
+        tell(info::NAME, export.name().as_bytes())?;
+    }
+    if request.kinds.contains(&info::DESCRIPTION) {
+        tell(info::DESCRIPTION, export.description().as_bytes())?;
+    }
+    answer(stream, option, reply::ACK, &[])?;
+    Ok(option == option::GO)
+}
+
+/// Answers LIST_META_CONTEXT and SET_META_CONTEXT.
+fn contexts<S: Write>(
+    stream: &mut S,
+    export: &Export,
+    (option, data): (u32, &[u8]),
+    chosen: &mut Chosen,
+) -> io::Result<()> {
+    let Some(request) = meta_request(data) else {
+        return answer(
+            stream,
+            option,
+            reply::ERR_INVALID,
+            b"the data of the option is malformed",
+        );
+    };
+    if !chosen.structured {
+        return answer(
+            stream,
+            option,
+            reply::ERR_INVALID,
+            b"negotiate structured replies first",
+        );
+    }
+    if !export.is(request.name) {
+        return answer(
+            stream,
+            option,
+            reply::ERR_UNKNOWN,
+            b"there is no such export",
+        );
+    }
+    let sets = option == option::SET_META_CONTEXT;
+    // A list without queries asks for everything, a set without queries for nothing. A namespace alone is for lists.
+    let wanted = request
+        .queries
+        .iter()
+        .any(|query| *query == BASE_ALLOCATION || (!sets && *query == "base:"));
+    let wanted = wanted || (!sets && request.queries.is_empty());
+    if sets {
+        chosen.allocation = wanted;
+    }
+    if wanted {
+        let number = if sets { CONTEXT } else { 0 };
+        let data = [&number.to_be_bytes(), BASE_ALLOCATION.as_bytes()].concat();
+        answer(stream, option, reply::META_CONTEXT, &data)?;
+    }
+    answer(stream, option, reply::ACK, &[])
+}
+
+fn answer<S: Write>(stream: &mut S, option: u32, reply: u32, data: &[u8]) -> io::Result<()> {
+    let header = [
+        &OPTION_REPLY_MAGIC.to_be_bytes()[..],
+        &option.to_be_bytes(),
+        &reply.to_be_bytes(),
+        &length(data.len()),
+    ];
+    stream.write_all(&[&header.concat(), data].concat())
+}
+
+/// A length of at most [`OPTION_MAX`].
+fn length(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+pub(super) fn broken(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}

@@ -1,0 +1,319 @@
+//! The transmission phase: requests and replies of one connection.
+
+use super::Export;
+use super::handshake::{CONTEXT, Chosen, broken};
+use super::wire::{
+    CHUNK_MAGIC, Command, REQUEST, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE_ZERO, chunk, errno,
+    request, request_flag,
+};
+use crate::error::BlkError;
+use crate::geometry::SECTOR;
+use std::io::{self, Read, Write};
+
+/// Longest READ and WRITE in bytes.
+pub const LENGTH_MAX: u32 = 32 << 20;
+/// Most extents of a reply to BLOCK_STATUS.
+const EXTENTS_MAX: usize = 1024;
+/// Reads of at least this length send holes as such.
+const HOLES_FROM: u32 = 4096;
+
+/// Why a request fails: the error, and a text for the client.
+type Refusal = (u32, String);
+
+/// Serves requests until the client leaves.
+pub(super) fn serve<S: Read + Write>(
+    stream: &mut S,
+    export: &Export,
+    chosen: Chosen,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    loop {
+        let mut bytes = [0; REQUEST];
+        match stream.read_exact(&mut bytes) {
+            // A client that closes between requests has left.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        }
+        let request = request(&bytes).map_err(|error| broken(error.0))?;
+        if request.command == Command::Disconnect {
+            return Ok(());
+        }
+        if request.command == Command::Write {
+            take_data(stream, request.length, &mut buffer)?;
+        }
+        answer(stream, export, chosen, (&request, &mut buffer))?;
+    }
+}
+
+/// Takes the data of a write. Data that is too long for a write is read and dropped, up to a limit.
+fn take_data<S: Read>(stream: &mut S, length: u32, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    if length <= LENGTH_MAX {
+        buffer.resize(length as usize, 0);
+        return stream.read_exact(buffer);
+    }
+    if length > 2 * LENGTH_MAX {
+        return Err(broken("a write is longer than 64 MiB"));
+    }
+    let dropped = io::copy(&mut stream.take(u64::from(length)), &mut io::sink())?;
+    if dropped == u64::from(length) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// Carries out a request and answers it.
+fn answer<S: Write>(
+    stream: &mut S,
+    export: &Export,
+    chosen: Chosen,
+    (request, buffer): (&Request, &mut Vec<u8>),
+) -> io::Result<()> {
+    let done = check(request, export, chosen).and_then(|()| carry_out(request, export, buffer));
+    match (done, request.command) {
+        (Err(refusal), _) => refuse(stream, request, chosen, &refusal),
+        (Ok(()), Command::Read) if chosen.structured => send_data(stream, export, request, buffer),
+        (Ok(()), Command::Read) => stream.write_all(&[&simple(request, 0), &buffer[..]].concat()),
+        (Ok(()), Command::BlockStatus) => match extents(export, request) {
+            Ok(data) => stream.write_all(&one_chunk(request, chunk::BLOCK_STATUS, &data)),
+            Err(refusal) => refuse(stream, request, chosen, &refusal),
+        },
+        (Ok(()), _) if chosen.structured => stream.write_all(&one_chunk(request, chunk::NONE, &[])),
+        (Ok(()), _) => stream.write_all(&simple(request, 0)),
+    }
+}
+
+/// Checks the flags and the range of a request.
+fn check(request: &Request, export: &Export, chosen: Chosen) -> Result<(), Refusal> {
+    use request_flag::{DF, FUA, NO_HOLE, REQ_ONE};
+    let invalid = |text: String| Err((errno::EINVAL, text));
+    let allowed = match request.command {
+        Command::Read if chosen.structured => FUA | DF,
+        Command::WriteZeroes => FUA | NO_HOLE,
+        Command::BlockStatus if chosen.allocation => FUA | REQ_ONE,
+        Command::Read | Command::Write | Command::Flush | Command::Trim | Command::Cache => FUA,
+        Command::BlockStatus => return invalid("base:allocation was not negotiated".to_owned()),
+        Command::Disconnect | Command::Unknown(_) => {
+            return invalid("this server does not have the command".to_owned());
+        }
+    };
+    if request.flags & !allowed != 0 {
+        return invalid(format!(
+            "flags {:#x} do not belong to the command",
+            request.flags & !allowed
+        ));
+    }
+    if request.command == Command::Flush {
+        return if request.offset == 0 && request.length == 0 {
+            Ok(())
+        } else {
+            invalid("FLUSH has no range".to_owned())
+        };
+    }
+    let (offset, length) = (request.offset, request.length);
+    if length == 0 {
+        return invalid("the length is 0".to_owned());
+    }
+    if !offset.is_multiple_of(u64::from(SECTOR)) || !length.is_multiple_of(SECTOR) {
+        return invalid(format!(
+            "{length} bytes at {offset}: both must be multiples of {SECTOR}"
+        ));
+    }
+    if matches!(request.command, Command::Read | Command::Write) && length > LENGTH_MAX {
+        return Err((
+            errno::EOVERFLOW,
+            format!("{length} bytes at once; the most is {LENGTH_MAX}"),
+        ));
+    }
+    let writes = matches!(
+        request.command,
+        Command::Write | Command::WriteZeroes | Command::Trim
+    );
+    export
+        .volume()
+        .geometry()
+        .check(offset, u64::from(length))
+        .map_err(|error| {
+            let code = if writes { errno::ENOSPC } else { errno::EINVAL };
+            (code, error.to_string())
+        })
+}
+
+fn carry_out(request: &Request, export: &Export, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+    let volume = export.volume();
+    let (offset, length) = (request.offset, u64::from(request.length));
+    match request.command {
+        Command::Read => {
+            buffer.resize(request.length as usize, 0);
+            volume.read(offset, buffer)
+        }
+        Command::Write => volume.write(offset, buffer),
+        Command::Trim => volume.trim(offset, length),
+        Command::WriteZeroes => {
+            let allocate = request.flags & request_flag::NO_HOLE != 0;
+            volume.write_zeroes(offset, length, allocate)
+        }
+        Command::Flush => volume.flush(),
+        Command::Cache | Command::BlockStatus | Command::Disconnect | Command::Unknown(_) => Ok(()),
+    }
+    .map_err(refusal)?;
+    let writes = matches!(
+        request.command,
+        Command::Write | Command::WriteZeroes | Command::Trim
+    );
+    if writes && request.flags & request_flag::FUA != 0 {
+        volume.flush().map_err(refusal)?;
+    }
+    Ok(())
+}
+
+fn refusal(error: BlkError) -> Refusal {
+    let code = if error.is_full() {
+        errno::ENOSPC
+    } else {
+        errno::EIO
+    };
+    eprintln!("xgvmi-blk: {error}");
+    (code, error.to_string())
+}
+
+/// The data of BLOCK_STATUS.
+fn extents(export: &Export, request: &Request) -> Result<Vec<u8>, Refusal> {
+    let limit = if request.flags & request_flag::REQ_ONE != 0 {
+        1
+    } else {
+        EXTENTS_MAX
+    };
+    let length = u64::from(request.length);
+    // Extents are multiples of the smallest block of the protocol.
+    let whole_sectors = export
+        .volume()
+        .geometry()
+        .block_size()
+        .is_multiple_of(SECTOR);
+    let mut data = CONTEXT.to_be_bytes().to_vec();
+    if !whole_sectors {
+        data.extend([request.length.to_be_bytes(), [0; 4]].concat());
+        return Ok(data);
+    }
+    let extents = export
+        .volume()
+        .extents(request.offset, length, limit)
+        .map_err(refusal)?;
+    for extent in extents {
+        let state = if extent.zero { STATE_HOLE_ZERO } else { 0 };
+        // Cannot be cut: not longer than the request.
+        let length = u32::try_from(extent.length).unwrap_or(u32::MAX);
+        data.extend([length.to_be_bytes(), state.to_be_bytes()].concat());
+    }
+    Ok(data)
+}
+
+/// Answers a read with chunks: data and holes.
+fn send_data<S: Write>(
+    stream: &mut S,
+    export: &Export,
+    request: &Request,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let fragments = request.flags & request_flag::DF == 0 && request.length >= HOLES_FROM;
+    // The states may be newer than the bytes: only bytes that are zero are sent as a hole.
+    let runs = if fragments {
+        export
+            .volume()
+            .extents(request.offset, u64::from(request.length), EXTENTS_MAX)
+            .unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let mut done = 0;
+    let mut out = Vec::with_capacity(bytes.len() + 64);
+    for run in runs {
+        let length = usize::try_from(run.length)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len() - done);
+        let part = &bytes[done..done + length];
+        let is_hole = run.zero && part.iter().all(|byte| *byte == 0);
+        push_run(
+            &mut out,
+            request,
+            (done, part),
+            (is_hole, done + length == bytes.len()),
+        );
+        done += length;
+    }
+    if done < bytes.len() {
+        push_run(&mut out, request, (done, &bytes[done..]), (false, true));
+    }
+    stream.write_all(&out)
+}
+
+/// Adds a chunk of data or a hole.
+fn push_run(
+    out: &mut Vec<u8>,
+    request: &Request,
+    (at, part): (usize, &[u8]),
+    (hole, last): (bool, bool),
+) {
+    let offset = request.offset + at as u64;
+    let flags = if last { chunk::DONE } else { 0 };
+    // Cannot be cut: a read has at most 32 MiB.
+    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+    if hole {
+        out.extend(chunk_header(request, (flags, chunk::OFFSET_HOLE), 12));
+        out.extend(offset.to_be_bytes());
+        out.extend(length.to_be_bytes());
+    } else {
+        out.extend(chunk_header(
+            request,
+            (flags, chunk::OFFSET_DATA),
+            length + 8,
+        ));
+        out.extend(offset.to_be_bytes());
+        out.extend_from_slice(part);
+    }
+}
+
+fn refuse<S: Write>(
+    stream: &mut S,
+    request: &Request,
+    chosen: Chosen,
+    (code, text): &Refusal,
+) -> io::Result<()> {
+    if !chosen.structured {
+        return stream.write_all(&simple(request, *code));
+    }
+    let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
+    // Cannot be cut: shortened above.
+    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    let data = [&code.to_be_bytes()[..], &length.to_be_bytes(), text].concat();
+    stream.write_all(&one_chunk(request, chunk::ERROR, &data))
+}
+
+fn simple(request: &Request, error: u32) -> Vec<u8> {
+    [
+        &SIMPLE_REPLY_MAGIC.to_be_bytes()[..],
+        &error.to_be_bytes(),
+        &request.cookie.to_be_bytes(),
+    ]
+    .concat()
+}
+
+fn chunk_header(request: &Request, (flags, kind): (u16, u16), length: u32) -> Vec<u8> {
+    [
+        &CHUNK_MAGIC.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &kind.to_be_bytes(),
+        &request.cookie.to_be_bytes(),
+        &length.to_be_bytes(),
+    ]
+    .concat()
+}
+
+/// A whole reply in one chunk.
+fn one_chunk(request: &Request, kind: u16, data: &[u8]) -> Vec<u8> {
+    // Cannot be cut: extents and error texts.
+    let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    [&chunk_header(request, (chunk::DONE, kind), length), data].concat()
+}

@@ -1,0 +1,287 @@
+//! An export that is killed with SIGKILL again and again, while a client writes. Each block is then the old or the new
+//! one, what was acknowledged is there, and what was not is whole.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use xgvmi_blk::store::NewTarget;
+use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume};
+
+const KILLS: u32 = 200;
+const BLOCK: usize = 1024;
+const SECTOR: usize = 512;
+const SECTORS: usize = 128;
+const FIRST_SEED: u64 = 4;
+
+/// One test at a time: a process that one starts has the other's files open, and their locks, between fork and exec.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The step and the finalizer of splitmix64.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut bits = *state;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+fn below(state: &mut u64, limit: usize) -> usize {
+    usize::try_from(random(state) % limit as u64).unwrap()
+}
+
+/// Bytes of a sector that name it and its version. Each third version does not compress.
+fn sector(number: usize, version: u64) -> [u8; SECTOR] {
+    let mut bytes = [0; SECTOR];
+    if version == 0 {
+        return bytes;
+    }
+    let mut state = (number as u64) << 40 | version;
+    let mark = state;
+    for word in bytes.chunks_mut(16) {
+        let noise = if version.is_multiple_of(3) {
+            random(&mut state)
+        } else {
+            5
+        };
+        word[..8].copy_from_slice(&mark.to_le_bytes());
+        word[8..].copy_from_slice(&noise.to_le_bytes());
+    }
+    bytes
+}
+
+/// Creates three targets of one volume.
+fn create(dir: &Path) -> [PathBuf; 3] {
+    Role::ALL.map(|role| {
+        let path = dir.join(role.to_string());
+        let new = NewTarget {
+            geometry: Geometry::of_size(u32::try_from(BLOCK).unwrap(), (SECTORS * SECTOR) as u64)
+                .unwrap(),
+            role,
+            volume: Id([7; 16]),
+            complete: true,
+        };
+        Store::create_file(&path, new, None).unwrap();
+        path
+    })
+}
+
+struct Server {
+    child: Child,
+    stream: UnixStream,
+}
+
+impl Server {
+    fn start(paths: &[PathBuf], socket: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xgvmi-blk"));
+        command
+            .arg("export")
+            .args(paths)
+            .arg("--socket")
+            .arg(socket);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert!(line.contains("exports volume"), "{line}");
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        stream
+            .write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0")
+            .unwrap();
+        let mut greeting = [0; 18 + 10];
+        stream.read_exact(&mut greeting).unwrap();
+        Self { child, stream }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Sends a request and waits for its simple reply. False if the server is gone.
+fn request(stream: &mut UnixStream, command: u16, at: usize, data: &[u8]) -> bool {
+    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+    bytes.extend(0u16.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(1u64.to_be_bytes());
+    bytes.extend(((at * SECTOR) as u64).to_be_bytes());
+    bytes.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
+    bytes.extend(data);
+    let mut reply = [0; 16];
+    if stream.write_all(&bytes).is_err() || stream.read_exact(&mut reply).is_err() {
+        return false;
+    }
+    assert_eq!(reply[4..8], [0; 4], "an error of the export");
+    true
+}
+
+/// The write that was under way when the server was killed.
+type Pending = Option<(std::ops::Range<usize>, u64)>;
+
+/// Writes and flushes until the server is gone. Returns the write that has no reply.
+fn write_until_killed(
+    stream: &mut UnixStream,
+    seed: &mut u64,
+    shadow: &mut [u64],
+    version: &mut u64,
+) -> Pending {
+    loop {
+        *version += 1;
+        let count = 1 + below(seed, 9);
+        let at = below(seed, SECTORS - count);
+        let data: Vec<u8> = (at..at + count)
+            .flat_map(|number| sector(number, *version))
+            .collect();
+        if !request(stream, 1, at, &data) {
+            return Some((at..at + count, *version));
+        }
+        shadow[at..at + count].fill(*version);
+        if below(seed, 8) == 0 && !request(stream, 3, 0, &[]) {
+            return None;
+        }
+    }
+}
+
+/// Reads the volume without one of its targets, and compares. Blocks of the pending write become what they are.
+fn verify(
+    paths: &[PathBuf],
+    absent: Option<usize>,
+    shadow: &mut [u64],
+    pending: &Pending,
+    round: u32,
+) {
+    let present = paths
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| Some(*index) != absent);
+    let open = |(_, path): (usize, &PathBuf)| {
+        Arc::new(Store::open_file(path, None).unwrap()) as Arc<dyn Target>
+    };
+    let volume = Volume::open(present.map(open).collect()).unwrap();
+    let mut bytes = vec![0; SECTORS * SECTOR];
+    volume.read(0, &mut bytes).unwrap();
+    let per_block = BLOCK / SECTOR;
+    for (block, content) in bytes.chunks(BLOCK).enumerate() {
+        let first = block * per_block;
+        let is = |of: &dyn Fn(usize) -> u64| {
+            let sectors = content.chunks(SECTOR).enumerate();
+            sectors
+                .into_iter()
+                .all(|(index, bytes)| bytes == sector(first + index, of(first + index)))
+        };
+        if is(&|number| shadow[number]) {
+            continue;
+        }
+        let Some((range, version)) = pending else {
+            panic!("kill {round}: block {block} is not what was acknowledged, without {absent:?}");
+        };
+        let new = |number: usize| {
+            if range.contains(&number) {
+                *version
+            } else {
+                shadow[number]
+            }
+        };
+        assert!(
+            is(&new),
+            "kill {round}: block {block} is neither old nor new, without {absent:?}"
+        );
+        let new: Vec<u64> = (first..first + per_block).map(new).collect();
+        shadow[first..first + per_block].copy_from_slice(&new);
+    }
+    let report = volume.scrub().unwrap();
+    assert_eq!(report.lost_blocks, 0, "kill {round}");
+    if absent.is_none() {
+        assert_eq!(report.bad_halves, 0, "kill {round}: parity or checksums");
+    }
+}
+
+#[test]
+fn every_block_is_old_or_new_after_each_kill() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path());
+    let socket = dir.path().join("socket");
+    let mut seed = FIRST_SEED;
+    let mut shadow = vec![0; SECTORS];
+    let mut version = 0;
+    let mut pendings = 0;
+    for round in 0..KILLS {
+        let Server {
+            mut child,
+            mut stream,
+        } = Server::start(&paths, &socket);
+        let delay = Duration::from_micros(random(&mut seed) % 12_000);
+        let killer = std::thread::spawn(move || {
+            // The delay only chooses where the process is killed. Nothing depends on its length.
+            std::thread::park_timeout(delay);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        let pending = write_until_killed(&mut stream, &mut seed, &mut shadow, &mut version);
+        killer.join().unwrap();
+        pendings += u32::from(pending.is_some());
+        // With all targets first: they decide. Then without one of them, and without a pending write.
+        verify(&paths, None, &mut shadow, &pending, round);
+        if round % 8 == 0 {
+            for absent in 0..3 {
+                verify(&paths, Some(absent), &mut shadow, &None, round);
+            }
+        }
+    }
+    assert!(
+        version > u64::from(KILLS),
+        "{version} writes for {KILLS} kills"
+    );
+    assert!(pendings > 0, "no write was under way at any kill");
+}
+
+/// The same with a target absent: the two others decide, and the third one follows when it returns.
+#[test]
+fn a_degraded_export_that_is_killed_keeps_its_decision() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path());
+    let socket = dir.path().join("socket");
+    let mut seed = FIRST_SEED + 1;
+    let mut shadow = vec![0; SECTORS];
+    let mut version = 0;
+    for round in 0..24 {
+        let absent = usize::try_from(round % 3).unwrap();
+        let mut present = paths.to_vec();
+        present.remove(absent);
+        let mut server = Server::start(&present, &socket);
+        let mut stream = server.stream.try_clone().unwrap();
+        let child = server.child.id();
+        let killer = std::thread::spawn(move || {
+            std::thread::park_timeout(Duration::from_micros(u64::from(round) * 300));
+            // SAFETY: no memory is involved. The process is not waited for before, so its number is still its own.
+            unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) };
+        });
+        let pending = write_until_killed(&mut stream, &mut seed, &mut shadow, &mut version);
+        killer.join().unwrap();
+        server.child.wait().unwrap();
+        drop(server);
+        verify(&paths, Some(absent), &mut shadow, &pending, round);
+        // The absent target returns and is completed.
+        let server = Server::start(&paths, &socket);
+        server.kill();
+        let open =
+            |path: &PathBuf| Arc::new(Store::open_file(path, None).unwrap()) as Arc<dyn Target>;
+        let volume = Volume::open(paths.iter().map(open).collect()).unwrap();
+        for role in Role::ALL {
+            volume.rebuild(role).unwrap();
+        }
+        drop(volume);
+        for other in 0..3 {
+            verify(&paths, Some(other), &mut shadow, &None, round);
+        }
+    }
+}
