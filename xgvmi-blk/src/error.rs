@@ -1,6 +1,6 @@
 //! Errors of a store and of a volume.
 
-use crate::geometry::{Geometry, Role};
+use crate::geometry::{Geometry, GeometryError, Role};
 use std::io;
 
 /// Result of this crate.
@@ -10,9 +10,12 @@ pub type Result<T, E = BlkError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlkError {
-    /// A size that no volume may have.
-    #[error("{0}")]
-    Geometry(String),
+    /// A size that no volume may have, or a range outside the volume.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The volume was opened as often as its format allows.
+    #[error("the volume was opened {0} times, and its format allows no more: copy it to a new one")]
+    Epochs(u64),
     /// A file that is no target, or whose superblock is damaged.
     #[error("{target}: {fault}")]
     NotATarget {
@@ -54,16 +57,6 @@ pub enum BlkError {
         usable: usize,
         /// Reason for each other target.
         reasons: String,
-    },
-    /// A range outside the volume.
-    #[error("{length} bytes at {offset} exceed the volume's {size} bytes")]
-    Bounds {
-        /// Start in bytes.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-        /// Size of the volume in bytes.
-        size: u64,
     },
     /// Fewer than two halves of a block are left.
     #[error("block {block} is lost: {reason}")]

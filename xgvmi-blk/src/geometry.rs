@@ -1,7 +1,27 @@
 //! Sizes, roles and identifiers of a volume.
 
-use crate::error::{BlkError, Result};
 use std::fmt;
+
+/// A size that no volume may have, or a range outside a volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// A size that no volume may have.
+    #[error("{0}")]
+    Size(String),
+    /// A range outside the volume.
+    #[error("{length} bytes at {offset} exceed the volume's {size} bytes")]
+    Bounds {
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Size of the volume in bytes.
+        size: u64,
+    },
+}
+
+type Result<T> = std::result::Result<T, GeometryError>;
 
 /// Block sizes are multiples of this number of bytes, as in the reference format.
 pub const BLOCK_UNIT: u32 = 64;
@@ -78,12 +98,12 @@ impl Geometry {
     pub fn new(block_size: u32, blocks: u64) -> Result<Self> {
         if block_size == 0 || !block_size.is_multiple_of(BLOCK_UNIT) || block_size > BLOCK_SIZE_MAX
         {
-            return Err(BlkError::Geometry(format!(
+            return Err(GeometryError::Size(format!(
                 "block size {block_size}: give a multiple of {BLOCK_UNIT} up to {BLOCK_SIZE_MAX}"
             )));
         }
         if blocks == 0 || blocks > BLOCKS_MAX {
-            return Err(BlkError::Geometry(format!(
+            return Err(GeometryError::Size(format!(
                 "{blocks} blocks of {block_size} bytes: a volume has 1 to {BLOCKS_MAX}; choose another block size"
             )));
         }
@@ -98,7 +118,7 @@ impl Geometry {
         let geometry = Self::new(block_size, 1)?;
         let unit = u64::from(geometry.block_size);
         if !size.is_multiple_of(unit) || !size.is_multiple_of(u64::from(SECTOR)) {
-            return Err(BlkError::Geometry(format!(
+            return Err(GeometryError::Size(format!(
                 "size {size}: give a multiple of the block size ({block_size}) and of {SECTOR} bytes"
             )));
         }
@@ -133,11 +153,11 @@ impl Geometry {
     /// Checks that a range lies in the volume.
     ///
     /// # Errors
-    /// [`BlkError::Bounds`].
+    /// [`GeometryError::Bounds`].
     pub fn check(self, offset: u64, length: u64) -> Result<()> {
         match offset.checked_add(length) {
             Some(end) if end <= self.size() => Ok(()),
-            _ => Err(BlkError::Bounds {
+            _ => Err(GeometryError::Bounds {
                 offset,
                 length,
                 size: self.size(),

@@ -1,6 +1,6 @@
 //! The handshake: options until the client chooses the export.
 
-use super::Export;
+use super::export::Export;
 use super::wire::{
     BASE_ALLOCATION, GREETING, OPTION_HEADER, OPTION_MAX, OPTION_REPLY_MAGIC, handshake_flag, info,
     info_request, meta_request, option, option_header, reply,

@@ -3,83 +3,24 @@
 //!
 //! Each connection has a thread, which carries out its requests in order. Requests of several connections run at once.
 
+mod export;
 mod handshake;
 mod transmit;
 pub mod wire;
 
-pub use transmit::LENGTH_MAX;
+pub use export::Export;
+pub use wire::LENGTH_MAX;
 
-use crate::geometry::SECTOR;
-use crate::volume::Volume;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use wire::export_flag;
 
 /// Most connections at once. Each may hold a buffer of 32 MiB.
 pub const CONNECTIONS_MAX: usize = 32;
 /// A client that takes longer for its handshake loses its connection.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// A volume and its name.
-#[derive(Debug, Clone)]
-pub struct Export {
-    volume: Arc<Volume>,
-    name: String,
-}
-
-impl Export {
-    /// Exports a volume as `name`. The empty name is the default export.
-    #[must_use]
-    pub fn new(volume: Arc<Volume>, name: &str) -> Self {
-        Self {
-            volume,
-            name: name.to_owned(),
-        }
-    }
-
-    /// The volume.
-    #[must_use]
-    pub fn volume(&self) -> &Volume {
-        &self.volume
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// True if a client means this export. The empty name means the only one.
-    fn is(&self, name: &str) -> bool {
-        name.is_empty() || name == self.name
-    }
-
-    fn description(&self) -> String {
-        format!("volume {}, {}", self.volume.id(), self.volume.geometry())
-    }
-
-    fn size(&self) -> u64 {
-        self.volume.geometry().size()
-    }
-
-    fn flags(&self) -> u16 {
-        export_flag::HAS_FLAGS
-            | export_flag::FLUSH
-            | export_flag::FUA
-            | export_flag::TRIM
-            | export_flag::WRITE_ZEROES
-            | export_flag::DF
-            | export_flag::MULTI_CONN
-            | export_flag::CACHE
-    }
-
-    /// Smallest, preferred and largest request in bytes.
-    fn block_sizes(&self) -> [u32; 3] {
-        let preferred = self.volume.geometry().block_size().next_power_of_two();
-        [SECTOR, preferred.clamp(4096, LENGTH_MAX), LENGTH_MAX]
-    }
-}
 
 /// Serves one connection until the client leaves.
 ///

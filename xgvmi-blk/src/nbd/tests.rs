@@ -5,6 +5,7 @@ use super::wire::{
 };
 use super::*;
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
+use crate::volume::Volume;
 use crate::{Geometry, Id, Role};
 
 const SIZE: u64 = 1 << 20;

@@ -1,17 +1,15 @@
 //! The transmission phase: requests and replies of one connection.
 
-use super::Export;
+use super::export::Export;
 use super::handshake::{CONTEXT, Chosen, broken};
 use super::wire::{
-    CHUNK_MAGIC, Command, REQUEST, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE_ZERO, chunk, errno,
-    request, request_flag,
+    CHUNK_MAGIC, Command, LENGTH_MAX, REQUEST, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE_ZERO, chunk,
+    errno, request, request_flag,
 };
 use crate::error::BlkError;
 use crate::geometry::SECTOR;
 use std::io::{self, Read, Write};
 
-/// Longest READ and WRITE in bytes.
-pub const LENGTH_MAX: u32 = 32 << 20;
 /// Most extents of a reply to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 1024;
 /// Reads of at least this length send holes as such.

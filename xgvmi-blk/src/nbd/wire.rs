@@ -124,6 +124,9 @@ pub const OPTION_MAX: u32 = 64 << 10;
 /// Most meta contexts that one option may ask for.
 pub const QUERIES_MAX: u32 = 64;
 
+/// Longest READ and WRITE in bytes.
+pub const LENGTH_MAX: u32 = 32 << 20;
+
 /// Bytes of an option's header.
 pub const OPTION_HEADER: usize = 16;
 /// Bytes of a request.

@@ -19,7 +19,7 @@ pub use superblock::Identity;
 
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
-use crate::geometry::{Geometry, Id, Role};
+use crate::geometry::{Geometry, GeometryError, Id, Role};
 use crate::record::{self, HEADER, Half, Place, RECORD_MAX};
 use index::{ENTRY, Entry, Slot};
 use space::{Extent, Space};
@@ -255,11 +255,12 @@ impl Store {
         let index = usize::try_from(block).unwrap_or(usize::MAX);
         state.index.get(index).copied().ok_or_else(|| {
             let geometry = state.superblock.identity.geometry;
-            BlkError::Bounds {
-                offset: block.saturating_mul(u64::from(geometry.block_size())),
-                length: u64::from(geometry.block_size()),
+            let size = u64::from(geometry.block_size());
+            BlkError::Geometry(GeometryError::Bounds {
+                offset: block.saturating_mul(size),
+                length: size,
                 size: geometry.size(),
-            }
+            })
         })
     }
 

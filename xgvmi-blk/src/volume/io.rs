@@ -1,9 +1,9 @@
 //! Reads, writes and flushes of a volume.
 
-use super::{BlockState, Volume, add};
+use super::state::{BlockState, Volume, add};
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
 use crate::store::Target;
 use std::sync::Arc;
@@ -351,7 +351,8 @@ impl Volume {
 }
 
 fn length_of(length: u64) -> Result<usize> {
-    usize::try_from(length).map_err(|_| BlkError::Geometry(format!("{length} bytes at once")))
+    let error = |_| GeometryError::Size(format!("{length} bytes at once"));
+    Ok(usize::try_from(length).map_err(error)?)
 }
 
 /// The parts of a block that were fetched. None: not asked for.

@@ -1,6 +1,6 @@
 //! Opens a volume: checks that the targets belong together, and decides which generation of each block counts.
 
-use super::{BlockState, COUNTER_BITS, Counters, LOCKS, Seat, Volume};
+use super::state::{BlockState, COUNTER_BITS, Counters, LOCKS, Seat, Volume};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
@@ -52,8 +52,7 @@ impl Volume {
             .unwrap_or(0)
             + 1;
         if epoch > EPOCH_MAX {
-            let error = format!("the volume was opened {EPOCH_MAX} times: copy it to a new one");
-            return Err(BlkError::Geometry(error));
+            return Err(BlkError::Epochs(EPOCH_MAX));
         }
         let blocks = decide(&seats, identity)?;
         for target in &present {

@@ -2,7 +2,7 @@
 
 use super::io::Halves;
 use super::open::agree;
-use super::{BlockState, Seat, Volume};
+use super::state::{BlockState, Seat, Volume};
 use crate::block;
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;

@@ -1,10 +1,15 @@
 //! Tests of a volume against a shadow copy: absent, wrong, full, old and killed targets.
 
 use super::*;
+use crate::error::{BlkError, Result};
+use crate::geometry::{Geometry, Id, Role};
 use crate::record::Half;
+use crate::store::Target;
 use crate::store::{Held, Identity, Medium, MemoryMedium, NewTarget, Store, Usage};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 24;

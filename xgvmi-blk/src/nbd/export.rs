@@ -1,0 +1,64 @@
+//! What a server exports: a volume, its name and what clients are told about it.
+
+use super::wire::{LENGTH_MAX, export_flag};
+use crate::geometry::SECTOR;
+use crate::volume::Volume;
+use std::sync::Arc;
+
+/// A volume and its name.
+#[derive(Debug, Clone)]
+pub struct Export {
+    volume: Arc<Volume>,
+    name: String,
+}
+
+impl Export {
+    /// Exports a volume as `name`. The empty name is the default export.
+    #[must_use]
+    pub fn new(volume: Arc<Volume>, name: &str) -> Self {
+        Self {
+            volume,
+            name: name.to_owned(),
+        }
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// True if a client means this export. The empty name means the only one.
+    pub(super) fn is(&self, name: &str) -> bool {
+        name.is_empty() || name == self.name
+    }
+
+    pub(super) fn description(&self) -> String {
+        format!("volume {}, {}", self.volume.id(), self.volume.geometry())
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.volume.geometry().size()
+    }
+
+    pub(super) fn flags(&self) -> u16 {
+        export_flag::HAS_FLAGS
+            | export_flag::FLUSH
+            | export_flag::FUA
+            | export_flag::TRIM
+            | export_flag::WRITE_ZEROES
+            | export_flag::DF
+            | export_flag::MULTI_CONN
+            | export_flag::CACHE
+    }
+
+    /// Smallest, preferred and largest request in bytes.
+    pub(super) fn block_sizes(&self) -> [u32; 3] {
+        let preferred = self.volume.geometry().block_size().next_power_of_two();
+        [SECTOR, preferred.clamp(4096, LENGTH_MAX), LENGTH_MAX]
+    }
+}

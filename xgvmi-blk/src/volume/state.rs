@@ -1,0 +1,246 @@
+//! State of an open volume: targets, blocks, locks and counters.
+
+use crate::error::{BlkError, Result};
+use crate::geometry::{Geometry, Id, Role, TARGETS};
+use crate::store::Target;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Locks for blocks: two blocks with the same number modulo this share one.
+pub(super) const LOCKS: usize = 256;
+/// Bits of a generation below the epoch.
+pub(super) const COUNTER_BITS: u32 = 40;
+
+/// What the volume knows of a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct BlockState {
+    /// The generation that counts; 0 if the block was never written.
+    pub(super) generation: u64,
+    /// Targets that hold it.
+    pub(super) holders: u8,
+    /// The block is all zeros.
+    pub(super) zero: bool,
+    /// A newer generation was settled and has fewer than two holders.
+    pub(super) lost: bool,
+}
+
+impl BlockState {
+    pub(super) fn is_held_by(self, role: Role) -> bool {
+        self.holders & role.bit() != 0
+    }
+}
+
+/// Counters of a volume since it was opened.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) read_bytes: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+    pub(super) moved_bytes: AtomicU64,
+    pub(super) degraded_reads: AtomicU64,
+    pub(super) repaired_halves: AtomicU64,
+    pub(super) corrupt_halves: AtomicU64,
+    pub(super) flushes: AtomicU64,
+}
+
+pub(super) fn add(counter: &AtomicU64, amount: u64) {
+    // Relaxed: a counter orders nothing.
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+/// State of a target as a volume sees it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TargetStatus {
+    /// Its role: `data_1`, `data_2` or `data_p`.
+    pub role: String,
+    /// Its name; empty if it is absent.
+    pub name: String,
+    /// Why it is absent; empty if it is present.
+    pub absent: String,
+    /// Bytes of records in use.
+    pub used: u64,
+    /// Blocks whose current generation it does not hold.
+    pub missing_blocks: u64,
+}
+
+/// State and counters of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct VolumeStatus {
+    /// Identifier of the volume.
+    pub volume: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// The targets, in the order of their roles.
+    pub targets: Vec<TargetStatus>,
+    /// Blocks that fewer than two targets hold.
+    pub lost_blocks: u64,
+    /// Bytes that clients have read.
+    pub read_bytes: u64,
+    /// Bytes that clients have written.
+    pub written_bytes: u64,
+    /// Bytes of half blocks that went to targets.
+    pub moved_bytes: u64,
+    /// Reads of blocks that needed parity.
+    pub degraded_reads: u64,
+    /// Half blocks that were written again because they were absent or wrong.
+    pub repaired_halves: u64,
+    /// Half blocks that were wrong when they were read.
+    pub corrupt_halves: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+/// A place for a target. Absent ones have a reason.
+pub(super) enum Seat {
+    Present(Arc<dyn Target>),
+    Absent(String),
+}
+
+/// A volume that is open.
+pub struct Volume {
+    pub(super) geometry: Geometry,
+    pub(super) id: Id,
+    pub(super) epoch: u64,
+    pub(super) counter: AtomicU64,
+    pub(super) seats: RwLock<[Seat; TARGETS]>,
+    pub(super) blocks: Mutex<Vec<BlockState>>,
+    pub(super) locks: Vec<Mutex<()>>,
+    pub(super) counters: Counters,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Volume");
+        debug
+            .field("id", &self.id)
+            .field("geometry", &self.geometry);
+        debug.finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    /// Size of the volume.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Identifier of the volume.
+    #[must_use]
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// State and counters.
+    #[must_use]
+    pub fn status(&self) -> VolumeStatus {
+        let mut missing = [0; TARGETS];
+        let mut lost_blocks = 0;
+        for state in self
+            .blocks()
+            .iter()
+            .filter(|state| state.generation != 0 || state.lost)
+        {
+            lost_blocks += u64::from(state.lost);
+            for role in Role::ALL {
+                missing[role.index()] += u64::from(!state.is_held_by(role));
+            }
+        }
+        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
+        let targets = Role::ALL.into_iter().map(|role| {
+            let (name, absent, used) = match &seats[role.index()] {
+                Seat::Present(target) => {
+                    (target.name().to_owned(), String::new(), target.usage().used)
+                }
+                Seat::Absent(reason) => (String::new(), reason.clone(), 0),
+            };
+            TargetStatus {
+                role: role.to_string(),
+                name,
+                absent,
+                used,
+                missing_blocks: missing[role.index()],
+            }
+        });
+        let targets = targets.collect();
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        VolumeStatus {
+            volume: self.id.to_string(),
+            size: self.geometry.size(),
+            block_size: self.geometry.block_size(),
+            targets,
+            lost_blocks,
+            read_bytes: get(&counters.read_bytes),
+            written_bytes: get(&counters.written_bytes),
+            moved_bytes: get(&counters.moved_bytes),
+            degraded_reads: get(&counters.degraded_reads),
+            repaired_halves: get(&counters.repaired_halves),
+            corrupt_halves: get(&counters.corrupt_halves),
+            flushes: get(&counters.flushes),
+        }
+    }
+
+    /// The target of a role.
+    pub(super) fn target(&self, role: Role) -> Result<Arc<dyn Target>> {
+        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
+        match &seats[role.index()] {
+            Seat::Present(target) => Ok(Arc::clone(target)),
+            Seat::Absent(_) => Err(BlkError::Offline(role)),
+        }
+    }
+
+    /// Stops the use of a target. Its place is free for the same or another one.
+    pub fn detach(&self, role: Role, reason: &str) {
+        let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(seats[role.index()], Seat::Present(_)) {
+            seats[role.index()] = Seat::Absent(reason.to_owned());
+        }
+    }
+
+    /// Stops the use of `target` if it is still the one in use, because of an error of it.
+    pub(super) fn fail(&self, role: Role, target: &Arc<dyn Target>, error: &BlkError) {
+        let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
+        if let Seat::Present(present) = &seats[role.index()]
+            && Arc::ptr_eq(present, target)
+        {
+            eprintln!("xgvmi-blk: {role} is not used any more: {error}");
+            seats[role.index()] = Seat::Absent(error.to_string());
+        }
+    }
+
+    pub(super) fn blocks(&self) -> MutexGuard<'_, Vec<BlockState>> {
+        // A panic cannot leave the table half changed: states are replaced as a whole.
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// State of a block. The block is inside the volume.
+    pub(super) fn state(&self, block: u64) -> BlockState {
+        let index = usize::try_from(block).unwrap_or(usize::MAX);
+        self.blocks().get(index).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set_state(&self, block: u64, state: BlockState) {
+        let index = usize::try_from(block).unwrap_or(usize::MAX);
+        if let Some(place) = self.blocks().get_mut(index) {
+            *place = state;
+        }
+    }
+
+    /// Excludes other operations on a block.
+    pub(super) fn lock(&self, block: u64) -> MutexGuard<'_, ()> {
+        // Cannot be cut: less than LOCKS.
+        let index = usize::try_from(block % LOCKS as u64).unwrap_or(0);
+        // The lock protects no data of its own.
+        self.locks[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A generation that no other write has.
+    pub(super) fn next_generation(&self) -> u64 {
+        // 2^40 writes at one per microsecond take 12 days: the epoch is raised before.
+        self.epoch << COUNTER_BITS | (self.counter.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
