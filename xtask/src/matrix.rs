@@ -3,6 +3,7 @@
 //!
 //! This file fetches, builds and starts. `uct-plugin/examples/matrix` contains the cells.
 
+mod debian13;
 pub(crate) mod versions;
 
 use crate::link::Link;
@@ -28,7 +29,8 @@ UCX (docs/DEFECTS.md) without the library and checks that they do not occur with
 (150 MB for all versions).
 
   --ucx VERSION   run only this version; repeatable. `distribution` is the system's own UCX: if it is older than 1.18,
-                  the library must not change its behaviour
+                  the library must not change its behaviour. `debian13` is Debian 13's UCX 1.18.1, which is built with
+                  assertions, in a tree of its own: the cells by preload, and the offloaded alltoallv in each scheme
   --only WORDS    run only cells whose name contains the words; repeatable
   --link LINK     link type of the ports: infiniband, infiniband-grh (each message needs a global route) or ethernet
                   (RoCE). Without this option, all cells run over infiniband, and the cells about exports also over
@@ -142,6 +144,16 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
             rows.extend(over.map(|row| Row { link, ..row }));
         }
     }
+    if options.debian13 {
+        match debian13::run(&options, &env, &built) {
+            Ok(found) => {
+                let found = found.context(debian13::NAME)?;
+                clean &= found.iter().all(|row| row.failure.is_none());
+                rows.extend(found);
+            }
+            Err(reason) => println!("{} SKIPPED {reason:#}", debian13::NAME),
+        }
+    }
     rows.extend(missing.into_iter().map(|(version, error)| Row {
         ucx: version.to_owned(),
         link: Link::default(),
@@ -244,6 +256,8 @@ struct Options {
     versions: Vec<&'static Version>,
     /// Also test the system's own UCX.
     distribution: bool,
+    /// Also test Debian 13's UCX.
+    debian13: bool,
     only: Vec<String>,
     link: Option<Link>,
 }
@@ -253,12 +267,14 @@ impl Options {
     fn parse(arguments: Vec<String>) -> Result<Option<Self>> {
         use lexopt::prelude::{Long, Short, ValueExt as _};
         let (mut versions, mut only, mut distribution) = (Vec::new(), Vec::new(), false);
+        let mut debian13 = false;
         let mut link = None;
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("ucx") => match parser.value()?.string()?.as_str() {
                     DISTRIBUTION => distribution = true,
+                    debian13::WORD => debian13 = true,
                     name => versions.push(version(name)?),
                 },
                 Long("only") => only.push(parser.value()?.string()?),
@@ -267,13 +283,16 @@ impl Options {
                 other => bail!("{}; try: cargo xtask matrix --help", other.unexpected()),
             }
         }
-        if versions.is_empty() && !distribution {
+        if versions.is_empty() && !distribution && !debian13 {
             versions.extend(VERSIONS);
             distribution = true;
+            // Other links and selected cells are about the listed versions.
+            debian13 = only.is_empty() && link.is_none();
         }
         Ok(Some(Self {
             versions,
             distribution,
+            debian13,
             only,
             link,
         }))
@@ -348,6 +367,8 @@ impl Built {
                 "uct-plugin",
                 "-p",
                 "xgvmi-cli",
+                "-p",
+                "xgvmi-offload",
             ],
             &["--release", "-p", "uct-plugin", "--example", "matrix"],
             // Only a debug build supports injected panics.

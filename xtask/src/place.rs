@@ -2,13 +2,13 @@
 //! loopback interface, and their mounts end with the last process.
 
 use crate::process::{self, Running};
-use crate::setup::tree::UccTree;
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Time limit for about a dozen mounts.
@@ -46,17 +46,31 @@ impl Place {
     ///
     /// # Errors
     /// The system does not allow it.
-    pub(crate) fn new(tree: &UccTree, dir: &Path, cache: &Path) -> Result<Self> {
-        let root = dir.join(format!("root-{}", std::process::id()));
-        fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
+    pub(crate) fn new(tree: &Path, dir: &Path, cache: &Path) -> Result<Self> {
         // SAFETY: geteuid(2) has no parameters, accesses no memory and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
+        Self::with(tree, dir, cache, is_root)
+    }
+
+    /// As [`Place::new`], in the user namespace that a user without privileges needs.
+    ///
+    /// # Errors
+    /// The system does not allow it.
+    pub(crate) fn as_user(tree: &Path, dir: &Path, cache: &Path) -> Result<Self> {
+        Self::with(tree, dir, cache, false)
+    }
+
+    fn with(tree: &Path, dir: &Path, cache: &Path, is_root: bool) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = dir.join(format!("root-{}-{number}", std::process::id()));
+        fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
         let mut command = Command::new("unshare");
         if !is_root {
             command.args(["--user", "--map-root-user"]);
         }
         command.args(["--mount", "--net", "sh", "-c", MOUNTS, "sh"]);
-        command.arg(&root).arg(&tree.root);
+        command.arg(&root).arg(tree);
         command
             .arg(workspace::root())
             .arg(workspace::target_dir())

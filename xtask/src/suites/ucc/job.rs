@@ -26,6 +26,7 @@ pub(crate) const RANKS: u64 = 4;
 pub(crate) struct Site<'a> {
     pub(crate) world: &'a World,
     pub(crate) place: Place,
+    pub(crate) tree: UccTree,
     /// Directory of links to UCC, UCX and the component.
     pub(crate) stage: PathBuf,
 }
@@ -64,13 +65,14 @@ impl<'a> Site<'a> {
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub(crate) fn new(world: &'a World, place: Place) -> Result<Self> {
+    pub(crate) fn new(world: &'a World, tree: UccTree, place: Place) -> Result<Self> {
         let stage = world.dir.join("ucc-stage");
         let component = world.bin.join("libucc_tl_xgvmi.so");
         UccTree::stage(&stage, &world.env.ucx_lib_dir, Some(&component))?;
         Ok(Self {
             world,
             place,
+            tree,
             stage,
         })
     }
@@ -114,6 +116,18 @@ impl<'a> Site<'a> {
     /// A job of two ranks on each node of `testbed`. `vary` returns further variables for the ranks of a node.
     pub(crate) fn job(
         &self,
+        where_and_how: (&Testbed<'_>, Backend<'_>),
+        launcher: Launcher,
+        program: &[&str],
+        vary: impl Fn(usize) -> Vec<Variable>,
+    ) -> Command {
+        self.job_within(OPEN_MPI_LIMIT_S, where_and_how, launcher, program, vary)
+    }
+
+    /// As [`Site::job`]. Open MPI ends the job after `limit_s` seconds.
+    pub(crate) fn job_within(
+        &self,
+        limit_s: &str,
         (testbed, backend): (&Testbed<'_>, Backend<'_>),
         launcher: Launcher,
         program: &[&str],
@@ -122,9 +136,7 @@ impl<'a> Site<'a> {
         let mut variables = variables(launcher, !matches!(backend, Backend::Mpi));
         let path = UccTree::library_path(&self.stage);
         variables.push(("LD_LIBRARY_PATH".to_owned(), path));
-        let (name, options) = launcher.command();
-        let mut command = self.place.inside(&variables, name);
-        command.args(options);
+        let mut command = launcher.command(&self.place, &variables, limit_s);
         for node in 0..2 {
             if node > 0 {
                 command.arg(":");
@@ -144,23 +156,54 @@ impl<'a> Site<'a> {
         }
         command
     }
+
+    /// An Open MPI job with one rank on each of `functions`, without UCC in MPI. `vary` returns the variables of a rank.
+    pub(crate) fn spread(
+        &self,
+        testbed: &Testbed<'_>,
+        functions: &[&str],
+        program: &[&str],
+        vary: impl Fn(usize) -> Vec<Variable>,
+    ) -> Command {
+        let mut variables = variables(Launcher::OpenMpi, false);
+        let path = UccTree::library_path(&self.stage);
+        variables.push(("LD_LIBRARY_PATH".to_owned(), path));
+        let limit_s = OPEN_MPI_LIMIT_S;
+        let mut command = Launcher::OpenMpi.command(&self.place, &variables, limit_s);
+        for (at, function) in functions.iter().enumerate() {
+            if at > 0 {
+                command.arg(":");
+            }
+            command.args(["-n", "1", "/usr/bin/env"]);
+            let own = vary(at);
+            command.args(own.iter().map(|(name, value)| format!("{name}={value}")));
+            let inner = testbed.command(function, program[0]);
+            command
+                .arg(inner.get_program())
+                .args(inner.get_args())
+                .args(&program[1..]);
+        }
+        command
+    }
 }
 
 impl Launcher {
-    fn command(self) -> (&'static str, &'static [&'static str]) {
+    /// The launcher with its options. Open MPI ends a job after `limit_s` seconds.
+    fn command(self, place: &Place, variables: &[Variable], limit_s: &str) -> Command {
+        const OPTIONS: [&str; 5] = [
+            "--map-by",
+            ":oversubscribe",
+            "--bind-to",
+            "none",
+            "--timeout",
+        ];
         match self {
-            Self::OpenMpi => (
-                "mpirun.openmpi",
-                &[
-                    "--map-by",
-                    ":oversubscribe",
-                    "--bind-to",
-                    "none",
-                    "--timeout",
-                    OPEN_MPI_LIMIT_S,
-                ],
-            ),
-            Self::Mpich => ("mpirun.mpich", &[]),
+            Self::OpenMpi => {
+                let mut command = place.inside(variables, "mpirun.openmpi");
+                command.args(OPTIONS).arg(limit_s);
+                command
+            }
+            Self::Mpich => place.inside(variables, "mpirun.mpich"),
         }
     }
 }
@@ -254,7 +297,7 @@ impl Services<'_> {
 }
 
 /// One transport for all processes, and the library if the scheme requires it.
-fn device(scheme: &str, world: &World) -> Vec<(String, String)> {
+pub(crate) fn device(scheme: &str, world: &World) -> Vec<Variable> {
     let mut variables = vec![
         ("UCX_TLS".to_owned(), "rc_x,self".to_owned()),
         ("UCX_NET_DEVICES".to_owned(), "mlx5_0:1".to_owned()),

@@ -1,0 +1,179 @@
+/* A program that uses UCC directly, with collectives on all ranks of MPI_COMM_WORLD, and compares every byte.
+ *
+ *   ucc_direct persistent        posts one request of each of several collectives repeatedly
+ *   ucc_direct endure            repeats alltoallv with fresh buffers until a round fails at a rank, then 20 times more;
+ *                                rank 0 prints "round N" for the rounds before, and at the end
+ *                                "first failure in round N, M of 20 rounds succeeded after it" and "done"
+ */
+#include "ucc_side.h"
+#include <unistd.h>
+
+enum { BLOCK = 8192, POSTS = 6, AFTER = 20, ROUNDS_MAX = 200000 };
+
+static uint32_t counts[64], displacements[64];
+
+static void describe(ucc_coll_args_t *args, uint8_t *send, uint8_t *receive)
+{
+	int peer;
+
+	for (peer = 0; peer < ranks; peer++) {
+		counts[peer] = BLOCK;
+		displacements[peer] = (uint32_t)peer * BLOCK;
+	}
+	memset(args, 0, sizeof(*args));
+	args->coll_type = UCC_COLL_TYPE_ALLTOALLV;
+	args->src.info_v.buffer = send;
+	args->src.info_v.counts = (void *)counts;
+	args->src.info_v.displacements = (void *)displacements;
+	args->src.info_v.datatype = UCC_DT_UINT8;
+	args->src.info_v.mem_type = UCC_MEMORY_TYPE_HOST;
+	args->dst.info_v = args->src.info_v;
+	args->dst.info_v.buffer = receive;
+}
+
+static void fill(uint8_t *send, uint8_t *receive, unsigned round)
+{
+	int peer;
+	size_t at;
+
+	for (peer = 0; peer < ranks; peer++)
+		for (at = 0; at < BLOCK; at++)
+			send[(size_t)peer * BLOCK + at] = byte_of(rank, peer, round, at);
+	memset(receive, 0xee, (size_t)ranks * BLOCK);
+}
+
+/* `to` is the rank that the senders of this collective address. */
+static void compare(const uint8_t *receive, int to, unsigned round)
+{
+	int peer;
+	size_t at;
+
+	for (peer = 0; peer < ranks; peer++)
+		for (at = 0; at < BLOCK; at++)
+			if (receive[(size_t)peer * BLOCK + at] != byte_of(peer, to, round, at)) {
+				fprintf(stderr, "rank %d, round %u: byte %zu from rank %d is wrong\n", rank, round, at, peer);
+				MPI_Abort(MPI_COMM_WORLD, 1);
+			}
+}
+
+/* One collective as a persistent request; each post finds other data in the same buffers. */
+static void repeat(ucc_coll_args_t *args, const char *name, uint8_t *send, uint8_t *receive, int all_alike)
+{
+	ucc_coll_req_h request;
+	unsigned post;
+	int peer;
+
+	args->mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+	args->flags |= UCC_COLL_ARGS_FLAG_PERSISTENT;
+	CHECK(ucc_collective_init(args, &request, team));
+	for (post = 0; post < POSTS; post++) {
+		fill(send, receive, post);
+		/* An allgather sends one block to all, so each sender uses the block for rank 0. */
+		CHECK(run_posted(request));
+		compare(receive, all_alike ? 0 : rank, post);
+		MPI_Barrier(MPI_COMM_WORLD);
+	}
+	CHECK(ucc_collective_finalize(request));
+	for (peer = 0; peer < ranks; peer++)
+		MPI_Barrier(MPI_COMM_WORLD);
+	if (rank == 0)
+		printf("ok persistent %s\n", name);
+}
+
+static void persistent(void)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *send = fresh(size), *receive = fresh(size);
+	ucc_coll_args_t args;
+
+	describe(&args, send, receive);
+	repeat(&args, "alltoallv", send, receive, 0);
+
+	memset(&args, 0, sizeof(args));
+	args.coll_type = UCC_COLL_TYPE_ALLTOALL;
+	args.src.info.buffer = send;
+	args.src.info.count = size;
+	args.src.info.datatype = UCC_DT_UINT8;
+	args.src.info.mem_type = UCC_MEMORY_TYPE_HOST;
+	args.dst.info = args.src.info;
+	args.dst.info.buffer = receive;
+	repeat(&args, "alltoall", send, receive, 0);
+
+	args.mask = 0;
+	args.flags = 0;
+	args.coll_type = UCC_COLL_TYPE_ALLGATHER;
+	args.src.info.count = BLOCK;
+	repeat(&args, "allgather", send, receive, 1);
+	munmap(send, size);
+	munmap(receive, size);
+}
+
+/* One alltoallv with fresh buffers; returns its status. */
+static ucc_status_t once(unsigned round)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *send = fresh(size), *receive = fresh(size);
+	ucc_coll_args_t args;
+	ucc_coll_req_h request;
+	ucc_status_t status;
+
+	describe(&args, send, receive);
+	fill(send, receive, round);
+	status = ucc_collective_init(&args, &request, team);
+	if (status == UCC_OK) {
+		status = run_posted(request);
+		if (status == UCC_OK)
+			compare(receive, rank, round);
+		ucc_collective_finalize(request);
+	}
+	munmap(send, size);
+	munmap(receive, size);
+	return status;
+}
+
+static void endure(void)
+{
+	unsigned round, first = 0;
+	int good = 0, after = 0;
+
+	for (round = 1; after < AFTER; round++) {
+		int mine = once(round) == UCC_OK, all;
+
+		MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+		if (first) {
+			after++;
+			good += all;
+		} else if (!all) {
+			first = round;
+		} else if (rank == 0) {
+			printf("round %u\n", round);
+			fflush(stdout);
+		}
+		if (round >= ROUNDS_MAX) {
+			fprintf(stderr, "no round has failed\n");
+			MPI_Abort(MPI_COMM_WORLD, 1);
+		}
+	}
+	if (rank == 0)
+		printf("first failure in round %u, %d of %d rounds succeeded after it\n", first, good, AFTER);
+}
+
+int main(int argc, char **argv)
+{
+	MPI_Comm world = MPI_COMM_WORLD;
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	ucc_start(&world, NULL);
+	if (argc > 1 && !strcmp(argv[1], "persistent"))
+		persistent();
+	else
+		endure();
+	ucc_stop();
+	MPI_Barrier(MPI_COMM_WORLD);
+	if (rank == 0)
+		printf("done\n");
+	MPI_Finalize();
+	return 0;
+}

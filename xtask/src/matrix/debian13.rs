@@ -1,0 +1,179 @@
+//! Debian 13's own UCX 1.18.1, which is built with assertions, in a tree of its own: the preload cells, and the offload
+//! check in each scheme. Without the library a service process there aborts in every job (D13); with it every job runs.
+
+use super::{Built, Options, PRELOAD_CELLS, Row, State, cells, read, report};
+use crate::link::Link;
+use crate::place::Place;
+use crate::process::{self, Running};
+use crate::setup::Env;
+use crate::setup::tree::{self, UccTree};
+use crate::suites::pair::free_port;
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Its name in the report. The cells read the version from its beginning.
+pub(super) const NAME: &str = "1.18.1-debian13";
+/// The argument that selects it.
+pub(super) const WORD: &str = "debian13";
+/// The preload cells take a minute on an idle machine.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Time limit for the start of a service, which takes a second.
+const UP: Duration = Duration::from_secs(60);
+/// Time limit of a job of the offload check.
+const JOB: Duration = Duration::from_secs(120);
+/// UCX's text of the assertion that does not hold.
+const ASSERTION: &str = "Unexpected refcount";
+
+/// Runs everything. The outer error means that the tree is not available.
+///
+/// # Errors
+/// The reason why the packages or the namespaces are not available.
+pub(super) fn run(options: &Options, env: &Env, built: &Built) -> Result<Result<Vec<Row>>> {
+    let root = tree::debian13()?;
+    let place = Place::new(&root, &super::output_dir(), &env.cache)?;
+    Ok(in_place(options, &place, env, built))
+}
+
+fn in_place(options: &Options, place: &Place, env: &Env, built: &Built) -> Result<Vec<Row>> {
+    let state = State::make(&built.emulator)?;
+    let through = built.through(&state.link);
+    let libraries = PathBuf::from(UccTree::libraries());
+    let only = match options.only.is_empty() {
+        true => vec![PRELOAD_CELLS.to_owned(), " absent D".to_owned()],
+        false => options.only.clone(),
+    };
+    let link = Link::default();
+    let outer = cells((link, &only), env, &through, &state, &[(NAME, libraries)]);
+    let mut command = place.inside(
+        &variables(&through.emulator),
+        &through.cells.display().to_string(),
+    );
+    command.args(outer.get_args());
+    println!("{NAME}:");
+    let mut group = process::Group::spawn(command.stdin(std::process::Stdio::null()))?;
+    let (status, timed_out) = group.wait(LIMIT)?;
+    ensure!(
+        !timed_out,
+        "the cells did not end within {} s",
+        LIMIT.as_secs()
+    );
+    let mut rows = read(&report())?;
+    // Without a failed cell, the cause is elsewhere.
+    if !status.success() && !rows.is_empty() && rows.iter().all(|row| row.failure.is_none()) {
+        bail!("the cells: {status}");
+    }
+    for scheme in ["ksm", "stock", "xgvmi"] {
+        let case = format!("offload check {scheme}");
+        let entry_point = if scheme == "xgvmi" {
+            "preload"
+        } else {
+            "absent"
+        };
+        let name = format!("{NAME} {entry_point} {case}");
+        if !options.only.is_empty() && !options.only.iter().any(|words| name.contains(words)) {
+            continue;
+        }
+        let result = offload_check(place, &state.dir.join(scheme), built, scheme);
+        let failure = result.err().map(|error| format!("{error:#}"));
+        let verdict = failure
+            .as_ref()
+            .map_or("ok".to_owned(), |text| format!("FAILED {text}"));
+        println!("{name:<48} {verdict}");
+        rows.push(Row {
+            ucx: NAME.to_owned(),
+            link,
+            entry_point: entry_point.to_owned(),
+            case,
+            failure,
+        });
+    }
+    Ok(rows)
+}
+
+fn variables(emulator: &Path) -> Vec<(String, String)> {
+    let preload = emulator.with_file_name("libbfemu_preload.so");
+    vec![("BFEMU_PRELOAD".to_owned(), preload.display().to_string())]
+}
+
+/// A job of two ranks on two nodes with a service process each. Without the library it must fail by UCX's assertion in a
+/// service process. With it, it must verify every byte.
+fn offload_check(place: &Place, state: &Path, built: &Built, scheme: &str) -> Result<()> {
+    std::fs::create_dir_all(state.parent().context("a state without a parent")?)?;
+    let release = built
+        .emulator
+        .parent()
+        .context("an emulator without a directory")?;
+    let start = |function: &str, program: &str, arguments: &[String]| -> Result<Running> {
+        let mut variables = variables(&built.emulator);
+        for (name, value) in [("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")] {
+            variables.push((name.to_owned(), value.to_owned()));
+        }
+        if scheme == "xgvmi" {
+            let library = built.library.display().to_string();
+            variables.push(("LD_PRELOAD".to_owned(), library));
+        }
+        let mut command = place.inside(&variables, &built.emulator.display().to_string());
+        command.arg("run").arg("--state").arg(state);
+        command.args(["--nodes", "2", "--as", function, "--"]);
+        command.arg(release.join(program)).args(arguments);
+        Running::spawn(&mut command)
+    };
+    let words =
+        |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
+    let ports = [free_port()?, free_port()?];
+    let mut services = Vec::new();
+    for (node, port) in ports.iter().enumerate() {
+        let listen = format!("127.0.0.1:{port}");
+        let service = start(
+            &format!("node{node}.dpu"),
+            "xgvmi-sp",
+            &words(&["--listen", &listen, "--scheme", scheme]),
+        )?;
+        let up = process::wait_until(UP, || service.said().contains(" listens on "));
+        ensure!(up, "a service does not come up: {}", service.said());
+        services.push(service);
+    }
+    let meet = format!("127.0.0.1:{}", free_port()?);
+    let mut ranks = Vec::new();
+    for (rank, port) in ports.iter().enumerate() {
+        let arguments = words(&[
+            "--scheme",
+            scheme,
+            "--meet",
+            &meet,
+            "--rank",
+            &rank.to_string(),
+            "--size",
+            "2",
+            "--node",
+            &format!("n{rank}"),
+            "--sp",
+            &format!("127.0.0.1:{port}"),
+        ]);
+        ranks.push(start(
+            &format!("node{rank}.host"),
+            "xgvmi-offload-check",
+            &arguments,
+        )?);
+    }
+    let mut said = String::new();
+    let mut good = true;
+    for rank in ranks {
+        let done = rank.wait(JOB)?;
+        good &= done.ok();
+        said += &done.output;
+    }
+    let services: String = services.iter().map(Running::said).collect();
+    match scheme {
+        "xgvmi" => ensure!(
+            good && !services.contains(ASSERTION),
+            "the job fails:\n{said}\n{services}"
+        ),
+        _ => ensure!(
+            !good && services.contains(ASSERTION),
+            "the assertion does not show any more:\n{said}\n{services}"
+        ),
+    }
+    Ok(())
+}

@@ -1,0 +1,315 @@
+//! This project's own test programs on stock UCC: persistent collectives, services that fail under a program that goes
+//! on, and the collectives that UCC itself offloads.
+
+use super::job::{Backend, Launcher, RANKS, Services, Site, Variable, device, variable};
+use super::{LIMIT, succeed};
+use crate::process::{self, Running};
+use crate::setup::mpi;
+use crate::setup::tree::UccTree;
+use crate::suites::pair::Testbed;
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+/// Time limit for compiling a small C program.
+const COMPILE: Duration = Duration::from_secs(60);
+/// Rounds that must have succeeded before a service is killed.
+const ROUNDS_BEFORE: usize = 20;
+
+/// Compiles a program of `tests/programs` for Open MPI, UCC and UCX; returns its path.
+fn compile(site: &Site<'_>, name: &str) -> Result<String> {
+    let wheel = mpi::wheel(&site.world.env);
+    let program = site.world.dir.join(name);
+    let libraries = site
+        .tree
+        .root
+        .join(UccTree::libraries().trim_start_matches('/'));
+    let mut command = Command::new(&wheel.compiler);
+    command
+        .envs(wheel.environment.clone())
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(workspace::root().join(format!("tests/programs/{name}.c")))
+        .arg("-isystem")
+        .arg(site.tree.include())
+        .arg("-isystem")
+        .arg(&site.world.env.ucx_include)
+        .arg(libraries.join("libucc.so.1"))
+        .arg(site.world.env.ucx_lib_dir.join("libucp.so.0"))
+        // The libraries need a newer C library than the compiler's; the tree has it.
+        .arg("-Wl,--allow-shlib-undefined");
+    process::stdout(&mut command, COMPILE)?;
+    Ok(program.display().to_string())
+}
+
+/// MPI itself must not use the device or UCC.
+fn plain_mpi() -> Vec<Variable> {
+    [
+        ("OMPI_MCA_pml", "ob1"),
+        ("OMPI_MCA_btl", "self,sm"),
+        ("OMPI_MCA_coll_ucc_enable", "0"),
+        ("UCC_COLL_TRACE", "warn"),
+    ]
+    .into_iter()
+    .map(variable)
+    .collect()
+}
+
+fn direct(
+    site: &Site<'_>,
+    services: &Services<'_>,
+    mode: &str,
+    on_failure: &str,
+) -> Result<Command> {
+    let program = compile(site, "ucc_direct")?;
+    Ok(site.job(
+        (&services.testbed, Backend::Offload(services)),
+        Launcher::OpenMpi,
+        &[&program, mode],
+        |_| {
+            let mut variables = plain_mpi();
+            variables.push(variable(("UCC_TL_XGVMI_ON_FAILURE", on_failure)));
+            variables.push(variable(("UCC_TL_XGVMI_LIMIT", "30s")));
+            variables
+        },
+    ))
+}
+
+/// Each post of a persistent request transfers the data that the buffers then hold.
+pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
+    const COLLECTIVES: [&str; 3] = ["alltoallv", "alltoall", "allgather"];
+    const POSTS: u64 = 6;
+    let services = site.services("xgvmi", &[])?;
+    let output = succeed(&mut direct(site, &services, "persistent", "error")?)?;
+    for collective in COLLECTIVES {
+        let line = format!("ok persistent {collective}");
+        ensure!(output.lines().any(|said| said == line), "{output}");
+    }
+    let completed = services.completed()?;
+    let expect = RANKS * POSTS * COLLECTIVES.len() as u64;
+    ensure!(
+        completed == expect,
+        "the services completed {completed} calls of ranks, not {expect}:\n{output}"
+    );
+    Ok(())
+}
+
+/// With `error` all collectives after the failure fail. With `host` they succeed on the hosts.
+pub(super) fn endure(site: &Site<'_>, on_failure: &str) -> Result<()> {
+    let mut services = site.services("xgvmi", &[])?;
+    let mut command = direct(site, &services, "endure", on_failure)?;
+    let job = Running::spawn(&mut command)?;
+    let begun = process::wait_until(LIMIT, || {
+        let said = job.said();
+        said.lines()
+            .filter(|line| line.starts_with("round "))
+            .count()
+            > ROUNDS_BEFORE
+            || said.contains("rank ")
+    });
+    ensure!(begun, "no round was completed: {}", job.said());
+    services.running.pop();
+    let done = job.wait(LIMIT)?;
+    ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+    let line = done
+        .output
+        .lines()
+        .find(|line| line.starts_with("first failure in round "))
+        .with_context(|| done.output.clone())?;
+    let good: u64 = line
+        .split_once(", ")
+        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
+        .with_context(|| line.to_owned())?;
+    match on_failure {
+        "error" => ensure!(good == 0, "{line}: with 'error' none may succeed"),
+        // Calls that other ranks had begun at the failure still fail.
+        _ => ensure!(good >= 15, "{line}: with 'host' the hosts carry on"),
+    }
+    ensure!(
+        done.output.contains("has failed: ") && done.output.lines().any(|line| line == "done"),
+        "{}",
+        done.output
+    );
+    Ok(())
+}
+
+/// One of UCC's own offloaded collectives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stock {
+    pub(super) mode: &'static str,
+    /// Bytes from each host to each host.
+    pub(super) block: u64,
+    pub(super) scheme: &'static str,
+    /// Further variables of all processes.
+    pub(super) variables: &'static [(&'static str, &'static str)],
+    /// Expected commands per iteration on the host and its DPU together: creations and destructions of keys, of
+    /// aliases; binds and invalidations.
+    pub(super) commands: [u64; 6],
+}
+
+/// A key per buffer: keys, permissions and aliases come and go with the buffers.
+const KEY_PER_BUFFER: [u64; 6] = [2, 2, 2, 2, 0, 0];
+/// A pool: source and destination are bound and invalidated.
+const POOL: [u64; 6] = [0, 0, 0, 0, 2, 2];
+/// `ucc_mem_map` packs remote keys with 64-bit atomics, for which UCX creates another key per buffer.
+const POOL_AND_ATOMIC_KEYS: [u64; 6] = [2, 2, 0, 0, 2, 2];
+/// Avoids these keys: the programs use no atomics on the memory.
+const NO_ATOMIC_KEYS: &[(&str, &str)] = &[("UCX_IB_INDIRECT_ATOMIC", "n")];
+/// Avoids the same keys, and D24 for blocks that UCX would copy with the CPU.
+const SMALL: &[(&str, &str)] = &[("UCX_IB_INDIRECT_ATOMIC", "n"), ("UCX_ZCOPY_THRESH", "0")];
+
+const fn stock(
+    mode: &'static str,
+    block: u64,
+    scheme: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    commands: [u64; 6],
+) -> Stock {
+    Stock {
+        mode,
+        block,
+        scheme,
+        variables,
+        commands,
+    }
+}
+
+pub(super) const STOCK: &[Stock] = &[
+    stock("sliding", 32768, "ksm", &[], KEY_PER_BUFFER),
+    stock("sliding", 32768, "stock", &[], POOL),
+    stock("sliding", 32768, "xgvmi", &[], POOL),
+    stock("sliding", 64, "xgvmi", &[], POOL),
+    stock("alltoall", 16384, "stock", &[], POOL_AND_ATOMIC_KEYS),
+    stock("alltoall", 16384, "stock", NO_ATOMIC_KEYS, POOL),
+    stock("alltoall", 16384, "xgvmi", NO_ATOMIC_KEYS, POOL),
+    stock("alltoall", 512, "xgvmi", SMALL, POOL),
+    stock("alltoallv", 65536, "ksm", NO_ATOMIC_KEYS, KEY_PER_BUFFER),
+    stock("alltoallv", 65536, "stock", NO_ATOMIC_KEYS, POOL),
+    stock("alltoallv", 65536, "xgvmi", NO_ATOMIC_KEYS, POOL),
+];
+
+impl Stock {
+    pub(super) fn name(&self) -> String {
+        let mut name = format!(
+            "UCC's own {} of {} B, {}",
+            self.mode, self.block, self.scheme
+        );
+        for (variable, value) in self.variables {
+            name += &format!(", {variable}={value}");
+        }
+        name
+    }
+}
+
+const WARM_UP: u64 = 80;
+const ITERATIONS: u64 = 10;
+const HOSTS: u64 = 2;
+const COUNTED: [(&str, &str); 6] = [
+    ("commands", "create_mkey"),
+    ("commands", "destroy_mkey"),
+    ("commands", "create_alias"),
+    ("commands", "destroy_alias"),
+    ("wqes", "umr_bind"),
+    ("wqes", "umr_invalidate"),
+];
+
+/// Hosts export memory, and DPU processes run stock UCC's collective on it: every byte, and the device's commands.
+pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
+    let testbed = Testbed::new(site.world)?;
+    let program = compile(site, "ucc_dpu")?;
+    let emulator = site.world.bin.join("bf-emu").display().to_string();
+    let state = testbed.state.display().to_string();
+    let (block, warm_up, iterations) = (
+        stock.block.to_string(),
+        WARM_UP.to_string(),
+        ITERATIONS.to_string(),
+    );
+    let words = [
+        &program,
+        stock.mode,
+        &block,
+        &warm_up,
+        &iterations,
+        &emulator,
+        "stats",
+        "--json",
+        "--state",
+        &state,
+    ];
+    let functions = ["node0.host", "node1.host", "node0.dpu", "node1.dpu"];
+    let mut command = site.spread(&testbed, &functions, &words, |_| {
+        let mut variables = plain_mpi();
+        variables.extend(
+            [
+                ("UCC_TL_UCP_EXPORTED_MEMORY_HANDLE", "y"),
+                (
+                    "UCC_TL_UCP_TUNE",
+                    "alltoall:@onesided:inf#alltoallv:@onesided:inf#allreduce:@sliding_window:inf",
+                ),
+            ]
+            .into_iter()
+            .map(variable),
+        );
+        if stock.scheme == "ksm" {
+            variables.push(variable(("UCX_IB_XGVMI_UMR_ENABLE", "n")));
+        }
+        variables.extend(device(stock.scheme, site.world));
+        variables.extend(stock.variables.iter().copied().map(variable));
+        variables
+    });
+    let output = succeed(&mut command)?;
+    let bytes = (WARM_UP + ITERATIONS) * HOSTS * HOSTS * stock.block;
+    let line = format!("{bytes} bytes compared");
+    ensure!(
+        output.lines().any(|said| said == line),
+        "no '{line}':\n{output}"
+    );
+    let [before, after] = ["before", "after"].map(|title| counters(&output, title));
+    let (before, after) = (before?, after?);
+    let mut found = [0; COUNTED.len()];
+    for (at, (group, name)) in COUNTED.into_iter().enumerate() {
+        found[at] = sum(&after, group, name)? - sum(&before, group, name)?;
+    }
+    let expect = stock.commands.map(|count| count * ITERATIONS * HOSTS);
+    ensure!(
+        found == expect,
+        "{COUNTED:?} in {ITERATIONS} iterations on {HOSTS} nodes: {found:?}, not {expect:?}"
+    );
+    Ok(())
+}
+
+/// The counters that a program has printed under a title.
+fn counters(output: &str, title: &str) -> Result<Value> {
+    let begin = format!("counters {title}\n");
+    let text = output
+        .split_once(&begin)
+        .and_then(|(_, rest)| rest.split_once("\ncounters end"));
+    let (text, _) = text.with_context(|| format!("no counters '{title}':\n{output}"))?;
+    serde_json::from_str(text).with_context(|| format!("the counters '{title}': {text}"))
+}
+
+/// Sum of a counter over all functions.
+fn sum(counters: &Value, group: &str, name: &str) -> Result<u64> {
+    let functions = counters["functions"].as_array().context("no functions")?;
+    let counts = functions.iter().map(|function| {
+        let count = function[group][name].as_u64();
+        count.with_context(|| format!("no {group} {name}"))
+    });
+    counts.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_between_their_lines() {
+        let output = "x\ncounters before\n{\"functions\":[{\"wqes\":{\"a\":1}},{\"wqes\":{\"a\":2}}]}\ncounters end\n";
+        let read = counters(output, "before").unwrap();
+        assert_eq!(sum(&read, "wqes", "a").unwrap(), 3);
+        assert!(sum(&read, "wqes", "b").is_err());
+        assert!(counters(output, "after").is_err());
+    }
+}
