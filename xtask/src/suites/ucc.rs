@@ -171,7 +171,8 @@ fn persistent_of_ucc(site: &Site<'_>) -> Case {
     let program = test_program(&arguments);
     let alone = || -> Result<()> {
         let testbed = Testbed::new(site.world)?;
-        let mut job = site.job(
+        let mut job = site.job_within(
+            PERSISTENT_LIMIT_S,
             (&testbed, Backend::Ucc),
             Launcher::OpenMpi,
             &program,
