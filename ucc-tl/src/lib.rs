@@ -23,6 +23,7 @@ mod layout;
 mod log;
 mod oob;
 mod plan;
+mod refusals;
 mod settings;
 mod task;
 mod team;

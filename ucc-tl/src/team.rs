@@ -6,6 +6,7 @@ use crate::iface::ContextState;
 use crate::job::{Held, Job};
 use crate::log;
 use crate::oob::{Gather, Oob};
+use crate::refusals;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -137,8 +138,11 @@ impl TeamState {
         match self.advance(&mut stage) {
             Ok(over) => over,
             Err(reason) => {
+                if matches!(*stage, Stage::Connecting(_)) {
+                    refusals::remember(self.context.settings(), &reason);
+                }
                 // Every rank has the same error, or has reported it to the others.
-                if self.rank == 0 {
+                if self.rank == 0 && refusals::is_new(&reason) {
                     log::warning!("a team of {} ranks is not offloaded: {reason}", self.size);
                 } else {
                     log::info!("a team of {} ranks is not offloaded: {reason}", self.size);
@@ -279,7 +283,11 @@ impl Drop for TeamState {
 
 fn introduce(context: &ContextState, oob: Oob) -> Stage {
     let (fault, agreement, limit) = match context.settings() {
-        Ok(settings) => (None, settings.agreement(), settings.connect_limit()),
+        Ok(settings) => (
+            refusals::earlier(settings),
+            settings.agreement(),
+            settings.connect_limit(),
+        ),
         Err(fault) => (Some(fault), String::new(), FAULTY_LIMIT),
     };
     let introduction = Introduction {

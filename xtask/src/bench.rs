@@ -6,6 +6,7 @@ mod device;
 pub(crate) mod hotpath;
 mod judge;
 mod library;
+mod overlap;
 mod pool;
 pub(crate) mod service;
 
@@ -30,6 +31,8 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    cost of the library in a process: target/bench/library.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
+  overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
+             that UCC's component adds to a program: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
   service    instructions, time and memory of the service processes' own code: target/bench/service.json
 
@@ -41,7 +44,7 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 10] = [
+const JOBS: [(&str, Job); 11] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -50,6 +53,7 @@ const JOBS: [(&str, Job); 10] = [
     ("judge", judge),
     ("library", library),
     ("model", model),
+    ("overlap", overlap),
     ("pool", pool),
     ("service", service),
 ];
@@ -107,6 +111,10 @@ fn model(options: &[String]) -> Result<ExitCode> {
         println!("\nwritten: {}", file.display());
     }
     Ok(code)
+}
+
+fn overlap(options: &[String]) -> Result<ExitCode> {
+    overlap::run(options, &output("overlap.json"))
 }
 
 fn cost(options: &[String]) -> Result<ExitCode> {

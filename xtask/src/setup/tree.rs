@@ -69,6 +69,7 @@ const DEBIAN13_SUITE: &str = "trixie";
 const DEBIAN13_PACKAGES: &[&str] = &[
     "bash",
     "coreutils",
+    "dash",
     "ibverbs-providers",
     "libc6",
     "libfuse3-4",
