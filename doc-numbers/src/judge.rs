@@ -333,6 +333,12 @@ const PROMISES: &[Promise] = &[
         AtMost(0.0),
         "",
     ),
+    promise(
+        "UCC: time in which a process with UCC loads the component",
+        "overlap component_load_ms",
+        AtMost(5.0),
+        "ms",
+    ),
     promise("UCC demo: wrong bytes", "ucc mismatches", AtMost(0.0), ""),
     promise(
         "UCC demo: key and alias commands per call of an unmodified MPI program, xgvmi, at each size",

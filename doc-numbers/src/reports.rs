@@ -60,7 +60,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 13] = [
+pub const REPORTS: [Report; 14] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -94,6 +94,7 @@ pub const REPORTS: [Report; 13] = [
     },
     report("check", &["bench", "check"], "bench/check.json", 60),
     report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 300),
+    report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
     report("service", &["bench", "service"], "bench/service.json", 400),
     Report {
         reduce: matrix,

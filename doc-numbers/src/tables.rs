@@ -16,7 +16,7 @@ pub(crate) struct Table {
     pub(crate) body: fn(&Value, &Query) -> Result<String>,
 }
 
-const TABLES: [Table; 24] = [
+const TABLES: [Table; 26] = [
     of("alltoallv", "alltoallv", alltoallv),
     of("alltoallv-connect", "alltoallv", connect),
     of("alltoallv-overlap", "alltoallv", overlap),
@@ -33,6 +33,8 @@ const TABLES: [Table; 24] = [
     of("model", "model", model),
     of("model-changes", "model", changes),
     of("model-sensitivity", "model", sensitivity),
+    of("overlap-bounds", "overlap", overlap_bounds),
+    of("overlap-instructions", "overlap", overlap_instructions),
     of("pool", "pool", pool),
     of("pool-instructions", "pool", instructions),
     of("service", "service", service),
@@ -437,6 +439,33 @@ fn service(report: &Value, query: &Query) -> Result<String> {
             time("device (us)", "/us_per_block/device"),
             count("bytes per rank", "/bytes_per_rank"),
             count("connect (ms)", "/connect_ms"),
+        ],
+    )
+}
+
+/// A rank's instructions per call, by owner.
+fn overlap_instructions(report: &Value, query: &Query) -> Result<String> {
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("part", "/what", Form::Text),
+            Column::new("owner", "/owner", Form::Text),
+            Column::new("instructions per call", "/instructions", Form::Count),
+        ],
+    )
+}
+
+/// A rank's own time in a call of the scale model, and the overlap that it leaves.
+fn overlap_bounds(report: &Value, query: &Query) -> Result<String> {
+    let time = |title, path| Column::new(title, path, Form::Fixed(1));
+    table::of_rows(
+        &query.rows(report, "bounds")?,
+        &[
+            Column::new("size", "/size", Form::Size),
+            time("call (us)", "/call_us"),
+            time("registration and keys (us)", "/registration_us"),
+            time("instructions (us)", "/instructions_us"),
+            time("largest overlap (%)", "/overlap_most_percent"),
         ],
     )
 }

@@ -4,9 +4,11 @@
  *   ucc_direct endure            repeats alltoallv with fresh buffers until a round fails at a rank, then 20 times more;
  *                                rank 0 prints "round N" for the rounds before, and at the end
  *                                "first failure in round N, M of 20 rounds succeeded after it" and "done"
+ *   ucc_direct load FILE         loads a component as UCC does, in a process with UCC, and prints the time in us
  */
 #include "ucc_side.h"
-#include <unistd.h>
+#include <dlfcn.h>
+#include <time.h>
 
 enum { BLOCK = 8192, POSTS = 6, AFTER = 20, ROUNDS_MAX = 200000 };
 
@@ -158,9 +160,33 @@ static void endure(void)
 		printf("first failure in round %u, %d of %d rounds succeeded after it\n", first, good, AFTER);
 }
 
+static double now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static int load(const char *file)
+{
+	double start = now_us();
+	void *component = dlopen(file, RTLD_LAZY);
+
+	if (!component || !dlsym(component, "ucc_tl_xgvmi")) {
+		fprintf(stderr, "%s: %s\n", file, dlerror());
+		return 1;
+	}
+	printf("%.1f\n", now_us() - start);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	MPI_Comm world = MPI_COMM_WORLD;
+
+	if (argc > 2 && !strcmp(argv[1], "load"))
+		return load(argv[2]);
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);

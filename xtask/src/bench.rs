@@ -32,7 +32,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   library    cost of the library in a process: target/bench/library.json
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
-             that UCC's component adds to a program: target/bench/overlap.json (no options)
+             in which UCC loads its component: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
   service    instructions, time and memory of the service processes' own code: target/bench/service.json
 

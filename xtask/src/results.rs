@@ -22,7 +22,7 @@ Takes up to 25 minutes; run it on a machine that does nothing else. The matrix a
 named, because they take that long by themselves; their reports are taken if they are there.
 
   --only LIST   only these reports: demo, pool, library, device, cost, alltoallv, model, check,
-                hotpath, service, matrix, suites, ucc
+                hotpath, overlap, service, matrix, suites, ucc
   --keep        run nothing: take the reports that are below the target directory
   --render      run nothing and copy nothing: write the documents anew from docs/results
 

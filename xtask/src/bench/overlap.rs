@@ -1,5 +1,5 @@
 //! `cargo xtask bench overlap`: a rank's own work in an offloaded call, in instructions, and the overlap that it leaves at
-//! 32 nodes with 32 ranks each; and the time that UCC's component adds to a program. Writes `target/bench/overlap.json`.
+//! 32 nodes with 32 ranks each; and the time in which UCC loads the component. Writes `target/bench/overlap.json`.
 //!
 //! `step-count` single-steps the start and the completion of calls over the emulated device. The times of registrations and
 //! of the pool's binds come from the slides' table, and the time of a whole call from the scale model, in which each service
@@ -12,6 +12,7 @@ use crate::setup::tree::{self, UccTree};
 use crate::suites::World;
 use crate::suites::pair::free_port;
 use crate::suites::ucc::job::Site;
+use crate::suites::ucc::programs;
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Counted calls.
 const ROUNDS: u32 = 8;
@@ -31,7 +32,7 @@ const RANKS: u32 = 2;
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time limit for the start of a service process.
 const UP: Duration = Duration::from_secs(60);
-/// Runs of `ucc_info` with and without the component.
+/// Processes that load the component.
 const RUNS: usize = 41;
 /// Machine of the bound: the rows of the model's report.
 const NODES: u64 = 32;
@@ -276,35 +277,25 @@ fn interpolated(sizes: &[f64], values: &[f64], at: f64) -> f64 {
     values[index] + share.max(0.0) * (values[index + 1] - values[index])
 }
 
-/// Time that the component adds to `ucc_info -s`, which loads all components and initializes UCC: the difference of the
-/// medians of alternate runs.
+/// Time in which a process with UCC loads the component: the median over processes.
 fn load_ms() -> Result<f64> {
     let world = World::new(Vec::new())?;
     let tree = tree::ucc()?;
     let place = Place::new(&tree.root, &world.dir, &world.env.cache)?;
     let site = Site::new(&world, tree, place)?;
-    let without = world.dir.join("ucc-stage-without");
-    UccTree::stage(&without, &world.env.ucx_lib_dir, None)?;
-    let mut times: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
+    let program = programs::compile(&site, "ucc_direct")?;
+    let component = site.stage.join("ucc/libucc_tl_xgvmi.so");
+    let path = UccTree::library_path(&site.stage);
+    let variables = [("LD_LIBRARY_PATH".to_owned(), path)];
+    let mut times = Vec::new();
     for _ in 0..RUNS {
-        for (stage, times) in [&without, &site.stage].into_iter().zip(&mut times) {
-            let variables = [("LD_LIBRARY_PATH".to_owned(), UccTree::library_path(stage))];
-            let mut command = site.place.inside(&variables, "/usr/bin/ucc_info");
-            command
-                .arg("-s")
-                .stdin(std::process::Stdio::null())
-                .stdout(std::process::Stdio::null());
-            let start = Instant::now();
-            let status = command.status().context("cannot run ucc_info")?;
-            times.push(start.elapsed().as_secs_f64() * 1e3);
-            ensure!(status.success(), "`{}`: {status}", process::shown(&command));
-        }
+        let mut command = site.place.inside(&variables, &program);
+        let said = process::stdout(command.arg("load").arg(&component), UP)?;
+        let us: f64 = said.trim().parse().with_context(|| said.clone())?;
+        times.push(us / 1e3);
     }
-    let [without, with] = times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[RUNS / 2]
-    });
-    Ok(with - without)
+    times.sort_by(f64::total_cmp);
+    Ok(times[RUNS / 2])
 }
 
 fn built(name: &str) -> PathBuf {

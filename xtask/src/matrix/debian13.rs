@@ -86,6 +86,7 @@ fn in_place(options: &Options, place: &Place, env: &Env, built: &Built) -> Resul
             entry_point: entry_point.to_owned(),
             case,
             failure,
+            figures: Default::default(),
         });
     }
     Ok(rows)

@@ -3,7 +3,7 @@
 
 mod faults;
 pub(crate) mod job;
-mod programs;
+pub(crate) mod programs;
 
 use super::pair::Testbed;
 use super::{Case, Outcome, World};

@@ -19,7 +19,7 @@ const COMPILE: Duration = Duration::from_secs(60);
 const ROUNDS_BEFORE: usize = 20;
 
 /// Compiles a program of `tests/programs` for Open MPI, UCC and UCX; returns its path.
-fn compile(site: &Site<'_>, name: &str) -> Result<String> {
+pub(crate) fn compile(site: &Site<'_>, name: &str) -> Result<String> {
     let wheel = mpi::wheel(&site.world.env);
     let program = site.world.dir.join(name);
     let libraries = site
