@@ -4,13 +4,14 @@
  *   ucc_direct endure            repeats alltoallv with fresh buffers until a round fails at a rank, then 20 times more;
  *                                rank 0 prints "round N" for the rounds before, and at the end
  *                                "first failure in round N, M of 20 rounds succeeded after it" and "done"
+ *   ucc_direct shared            repeats allgather and a broadcast of rank 0, where each block goes to several ranks
  *   ucc_direct load FILE         loads a component as UCC does, in a process with UCC, and prints the time in us
  */
 #include "ucc_side.h"
 #include <dlfcn.h>
 #include <time.h>
 
-enum { BLOCK = 8192, POSTS = 6, AFTER = 20, ROUNDS_MAX = 200000 };
+enum { BLOCK = 8192, POSTS = 6, AFTER = 20, SHARED = 10, ROUNDS_MAX = 200000 };
 
 static uint32_t counts[64], displacements[64];
 
@@ -160,6 +161,45 @@ static void endure(void)
 		printf("first failure in round %u, %d of %d rounds succeeded after it\n", first, good, AFTER);
 }
 
+/* Ten rounds of two collectives in which all ranks get the same blocks. */
+static void shared(void)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	unsigned round;
+
+	for (round = 0; round < SHARED; round++) {
+		uint8_t *send = fresh(size), *receive = fresh(size);
+		ucc_coll_args_t args = { .coll_type = UCC_COLL_TYPE_ALLGATHER };
+		ucc_coll_req_h request;
+		size_t at;
+
+		args.src.info.buffer = send;
+		args.src.info.count = BLOCK;
+		args.src.info.datatype = UCC_DT_UINT8;
+		args.src.info.mem_type = UCC_MEMORY_TYPE_HOST;
+		args.dst.info = args.src.info;
+		args.dst.info.buffer = receive;
+		args.dst.info.count = size;
+		fill(send, receive, round);
+		CHECK(ucc_collective_init(&args, &request, team));
+		CHECK(run_posted(request));
+		CHECK(ucc_collective_finalize(request));
+		compare(receive, 0, round);
+
+		args.coll_type = UCC_COLL_TYPE_BCAST;
+		args.root = 0;
+		if (rank != 0)
+			memset(send, 0xee, BLOCK);
+		CHECK(ucc_collective_init(&args, &request, team));
+		CHECK(run_posted(request));
+		CHECK(ucc_collective_finalize(request));
+		for (at = 0; at < BLOCK; at++)
+			CHECK(send[at] != byte_of(0, 0, round, at));
+		munmap(send, size);
+		munmap(receive, size);
+	}
+}
+
 static double now_us(void)
 {
 	struct timespec now;
@@ -194,6 +234,8 @@ int main(int argc, char **argv)
 	ucc_start(&world, NULL);
 	if (argc > 1 && !strcmp(argv[1], "persistent"))
 		persistent();
+	else if (argc > 1 && !strcmp(argv[1], "shared"))
+		shared();
 	else
 		endure();
 	ucc_stop();

@@ -125,7 +125,7 @@ impl Settings {
             ..ClientArgs::default()
         }
         .options(scheme)
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| one_line(&error.to_string()))?;
         Ok(Self {
             client,
             served,
@@ -150,6 +150,16 @@ impl Settings {
     pub(crate) fn connect_limit(&self) -> Duration {
         self.client.connect_limit
     }
+}
+
+/// An error as one line of the log. The parser of the file shows the place in lines that begin with a line number and a bar.
+fn one_line(text: &str) -> String {
+    let is_excerpt = |line: &&str| {
+        let rest = line.trim_start_matches(|first: char| first.is_ascii_digit() || first == ' ');
+        rest.starts_with('|')
+    };
+    let lines: Vec<&str> = text.lines().filter(|line| !is_excerpt(line)).collect();
+    lines.join(": ")
 }
 
 /// Converts a time between one second and one day to whole seconds.
@@ -228,6 +238,14 @@ fn size(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_with_an_excerpt_becomes_one_line() {
+        let error = "f.toml: TOML parse error at line 1, column 20\n  |\n1 | sp = [\n  |    ^\nunclosed array\n";
+        let expect = "f.toml: TOML parse error at line 1, column 20: unclosed array";
+        assert_eq!(one_line(error), expect);
+        assert_eq!(one_line("cannot read it"), "cannot read it");
+    }
 
     fn raw() -> Raw {
         Raw {
