@@ -40,12 +40,8 @@ mod trap;
 mod ucx;
 mod verbs;
 mod world;
-// The same time limits and process groups as in the tool that runs these tests. A dependency on
-// that tool would be too large.
-#[path = "../../xtask/src/process.rs"]
-#[allow(dead_code, reason = "the tool uses more of it than the tests do")]
-mod process;
 
+use dev_process::process;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

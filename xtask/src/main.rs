@@ -17,16 +17,14 @@ mod link;
 mod matrix;
 mod patch;
 mod place;
-mod process;
-mod progress;
 mod results;
 mod setup;
 mod stage;
 mod suites;
 mod test;
-mod workspace;
 
 use anyhow::{Result, bail};
+use dev_process::{process, progress, workspace};
 use std::process::ExitCode;
 
 const USAGE: &str = "\

@@ -17,21 +17,26 @@ const SAID_MAX: usize = 20;
 
 /// Result of a finished child.
 #[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) status: ExitStatus,
-    pub(crate) timed_out: bool,
-    pub(crate) seconds: f64,
+pub struct Done {
+    /// Exit status of the child itself.
+    pub status: ExitStatus,
+    /// Whether the child was ended at its limit.
+    pub timed_out: bool,
+    /// Time from start to end.
+    pub seconds: f64,
     /// Standard output and standard error in the order of the writes.
-    pub(crate) output: String,
+    pub output: String,
 }
 
 impl Done {
-    pub(crate) fn ok(&self) -> bool {
+    /// Whether the child has succeeded within its limit.
+    #[must_use]
+    pub fn ok(&self) -> bool {
         self.status.success() && !self.timed_out
     }
 
     /// Describes how the child ended.
-    pub(crate) fn verdict(&self) -> String {
+    pub fn verdict(&self) -> String {
         if self.timed_out {
             format!("stopped at its limit after {:.0} s", self.seconds)
         } else {
@@ -41,19 +46,19 @@ impl Done {
 }
 
 /// Whether `PATH` contains a program of this name.
-pub(crate) fn is_installed(program: &str) -> bool {
+pub fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
     })
 }
 
 /// Runs `command` to its end or to `limit` and captures its output. Standard input is empty.
-pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
+pub fn run(command: &mut Command, limit: Duration) -> Result<Done> {
     Running::spawn(command)?.wait(limit)
 }
 
 /// Runs `command` and returns its standard output. An error contains the command line and the output.
-pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
+pub fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
     let line = shown(command);
     command
         .stdin(Stdio::null())
@@ -80,7 +85,7 @@ pub(crate) fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
 }
 
 /// Polls `condition` until it holds; returns false after `limit`.
-pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(1);
     while !condition() {
@@ -97,15 +102,16 @@ pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -
 
 /// A child that runs concurrently. Dropping it kills its whole group.
 #[derive(Debug)]
-pub(crate) struct Running {
-    pub(crate) group: Group,
+pub struct Running {
+    /// The child and its process group.
+    pub group: Group,
     output: Collected,
     started: Instant,
 }
 
 impl Running {
     /// Starts `command` with an empty standard input and captures both output streams in order.
-    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
+    pub fn spawn(command: &mut Command) -> Result<Self> {
         let (reader, writer) = std::io::pipe().context("pipe for a child's output")?;
         command
             .stdin(Stdio::null())
@@ -123,12 +129,12 @@ impl Running {
     }
 
     /// Output so far.
-    pub(crate) fn said(&self) -> String {
+    pub fn said(&self) -> String {
         self.output.text()
     }
 
     /// Waits for the end of the child, or ends it after `limit`.
-    pub(crate) fn wait(mut self, limit: Duration) -> Result<Done> {
+    pub fn wait(mut self, limit: Duration) -> Result<Done> {
         let (status, timed_out) = self.group.wait(limit)?;
         // Grandchildren that outlive the child would keep the pipe open, so the whole group is ended.
         self.group.kill();
@@ -144,13 +150,14 @@ impl Running {
 
 /// Output of a pipe, read by a separate thread.
 #[derive(Debug)]
-pub(crate) struct Collected {
+pub struct Collected {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
 }
 
 impl Collected {
-    pub(crate) fn from(pipe: Option<impl Read + Send + 'static>) -> Self {
+    /// Starts to read a pipe; without one there is no output.
+    pub fn from(pipe: Option<impl Read + Send + 'static>) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&bytes);
         let reader = std::thread::spawn(move || {
@@ -173,7 +180,7 @@ impl Collected {
     }
 
     /// Output so far.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let bytes = self
             .bytes
             .lock()
@@ -184,7 +191,7 @@ impl Collected {
 }
 
 /// The full command line in shell syntax: environment first, then program and arguments.
-pub(crate) fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     let quote = |s: &std::ffi::OsStr| {
         let s = s.to_string_lossy();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
@@ -208,7 +215,7 @@ pub(crate) fn shown(command: &Command) -> String {
 }
 
 /// Installs a handler that ends every running group on an interrupt (Ctrl-C, a CI cancel) before this process ends.
-pub(crate) fn end_children_on_signal() {
+pub fn end_children_on_signal() {
     extern "C" fn handler(_signal: libc::c_int) {
         for slot in &RUNNING {
             let group = slot.load(Ordering::Relaxed);
@@ -230,11 +237,11 @@ pub(crate) fn end_children_on_signal() {
 }
 
 /// Directory of emulator states: in memory, so no disk writes them back.
-pub(crate) const STATE_PARENT: &str = "/dev/shm";
+pub const STATE_PARENT: &str = "/dev/shm";
 
 /// Removes the directories PREFIX-PID-... in `place` whose process has ended without removing them, for example at its
 /// time limit.
-pub(crate) fn sweep(place: &Path, prefix: &str) {
+pub fn sweep(place: &Path, prefix: &str) {
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let rest = name
@@ -253,13 +260,18 @@ static RUNNING: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 
 /// A child that leads its own process group. Dropping it kills and reaps the child.
 #[derive(Debug)]
-pub(crate) struct Group {
-    pub(crate) child: Child,
+pub struct Group {
+    /// The child, which leads the group.
+    pub child: Child,
     id: i32,
 }
 
 impl Group {
-    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
+    /// Starts a command in a process group of its own.
+    ///
+    /// # Errors
+    /// The system's error, with the command line.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
         let line = shown(command);
         let child = command
             .process_group(0)
@@ -278,12 +290,12 @@ impl Group {
     }
 
     /// Whether the leader has ended.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Waits for the leader. Returns true if the limit has expired and the group was ended.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Result<(ExitStatus, bool)> {
+    pub fn wait(&mut self, limit: Duration) -> Result<(ExitStatus, bool)> {
         if wait_until(limit, || self.has_ended()) {
             return Ok((self.child.wait()?, false));
         }
@@ -298,7 +310,7 @@ impl Group {
     }
 
     /// Ends all processes of the group. No effect if all have ended.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         // SAFETY: kill(2) takes plain integers. The group id is the pid of a child of this process; it is not reused
         // while a member lives, and an empty group only returns ESRCH.
         unsafe { libc::kill(-self.id, libc::SIGKILL) };

@@ -28,11 +28,11 @@ fn state() -> MutexGuard<'static, Option<State>> {
 
 /// The line. Dropping this value removes it.
 #[derive(Debug)]
-pub(crate) struct Line(());
+pub struct Line(());
 
 impl Line {
     /// Shows the line.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         *state() = Some(State {
             on_terminal: stderr().is_terminal(),
             began: Instant::now(),
@@ -54,7 +54,7 @@ impl Drop for Line {
 }
 
 /// Reports a new activity of `part`.
-pub(crate) fn note(part: &'static str, text: &str) {
+pub fn note(part: &'static str, text: &str) {
     let mut state = state();
     match state.as_mut() {
         Some(state) if state.on_terminal => state.show(part, text),
@@ -64,7 +64,7 @@ pub(crate) fn note(part: &'static str, text: &str) {
 }
 
 /// As [`note`], for frequent changes: without a terminal, only some of them are logged.
-pub(crate) fn note_often(part: &'static str, text: &str) {
+pub fn note_often(part: &'static str, text: &str) {
     let mut state = state();
     let Some(state) = state.as_mut() else {
         return;
@@ -77,7 +77,7 @@ pub(crate) fn note_often(part: &'static str, text: &str) {
 }
 
 /// Reports the end of `part`.
-pub(crate) fn done(part: &'static str) {
+pub fn done(part: &'static str) {
     let mut state = state();
     let Some(state) = state.as_mut() else {
         return;
