@@ -82,10 +82,9 @@ impl Stock {
             variables.push((name.to_owned(), value.to_owned()));
         }
         if self.has_own_verbs {
-            // The wheel's rdmacm module loads the system's librdmacm, with the system's libibverbs and libnl-route
-            // beside the wheel's own. With two copies of libnl-route a process crashes in their destructors, also
-            // without the emulated device.
-            variables.push(("UCX_MODULES".to_owned(), "^rdmacm".to_owned()));
+            // The wheel's modules efa and rdmacm load the system's libibverbs and libnl-route beside the wheel's own.
+            // With two copies of libnl-route a process crashes in their destructors, also without the emulated device.
+            variables.push(("UCX_MODULES".to_owned(), "^efa,rdmacm".to_owned()));
         }
         variables
     }
