@@ -62,6 +62,8 @@ fn expected() -> Expected {
         }
         "struct ibv_sge" ibv_sge { addr, length, lkey }
         "struct ibv_send_wr" ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags }
+        "struct ibv_mw" ibv_mw { context, pd, rkey, handle }
+        "struct ibv_mw_bind_info" ibv_mw_bind_info { mr, addr, length, mw_access_flags }
         "struct ibv_wc" ibv_wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, wc_flags }
         "struct ibv_device_attr" ibv_device_attr { fw_ver, vendor_part_id, hw_ver }
         "struct ibv_gid_entry" ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }

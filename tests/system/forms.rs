@@ -19,6 +19,13 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("pool_posts_what_stock_ucx_posts_by_verbs", |world| {
             posts_as_stock(world, "verbs")
         }),
+        Case::new("pool_posts_what_stock_ucx_posts_by_post_send", |world| {
+            posts_as_stock(world, "send")
+        }),
+        Case::new(
+            "pool_post_send_leaves_lists_to_ucx",
+            post_send_without_lists,
+        ),
         Case::new("pool_proof_precedes_the_first_key", proof_first),
         Case::new("pool_proof_is_remembered", remembered),
         Case::new("pool_proof_of_lists_fails", list_proof_fails),
@@ -318,6 +325,33 @@ fn list_proof_fails(world: &World) -> Result<()> {
         let binds = testbed.executed("umr_bind")?;
         ensure!(binds <= 1, "{}: {binds} binds", row.name);
     }
+    Ok(())
+}
+
+/// `ibv_post_send` has no request for the list form: one line says so, and UCX exports the memory. The pool serves all
+/// other memory.
+fn post_send_without_lists(world: &World) -> Result<()> {
+    let variables = [
+        IN_PARTS[0],
+        IN_PARTS[1],
+        ("UCX_XGVMI_POST", "send"),
+        ("UCX_XGVMI_LOG_LEVEL", "warn"),
+    ];
+    let row = Failure {
+        name: "post_send",
+        rules: "",
+        says: "by ibv_post_send",
+    };
+    let testbed = Testbed::new(world)?;
+    let said = export_bytes(world, &testbed, LIST_BYTES, Some(&variables))?;
+    one_warning(&said, "list", &row)?;
+    ensure!(testbed.executed("umr_bind")? == 0, "{said}");
+    let testbed = Testbed::new(world)?;
+    let said = export(world, &testbed, Some(&variables))?;
+    ensure!(!said.contains("WARN"), "{said}");
+    let rounds = ROUNDS as u64;
+    let found = counts(&testbed)?;
+    ensure!(found == [rounds + 1, rounds + 1, 1, 1], "{found:?}");
     Ok(())
 }
 

@@ -90,6 +90,16 @@ pub(crate) const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "posting by ibv_post_send",
+        entry_points: &[EntryPoint::Preload],
+        fits: always,
+        failing: None,
+        run: |launch, ucx, entry_point| {
+            let by_send = [("UCX_XGVMI_POST", "send")];
+            transfers(launch, ucx, (entry_point, entry_point), &by_send)
+        },
+    },
+    Case {
         name: "a pool of one key",
         entry_points: &[EntryPoint::Preload],
         fits: always,

@@ -81,7 +81,7 @@ static INVALIDATE: Words<4> = Words([
 
 static PROVE: Words<4> = Words([c"y".as_ptr(), c"n".as_ptr(), c"once".as_ptr(), null()]);
 
-static POST: Words<3> = Words([c"raw".as_ptr(), c"verbs".as_ptr(), null()]);
+static POST: Words<4> = Words([c"raw".as_ptr(), c"verbs".as_ptr(), c"send".as_ptr(), null()]);
 
 /// All options.
 pub(super) static OPTIONS: [Spec; 23] = [
@@ -250,7 +250,9 @@ pub(super) static OPTIONS: [Spec; 23] = [
         default: c"raw",
         doc: c"How work requests are posted to the pool's queue pair:\n \
                - raw: by this library, through its own doorbell register; by libmlx5 if there is none.\n \
-               - verbs: by libmlx5 in all cases, which takes longer.",
+               - verbs: by libmlx5 in all cases, which takes longer.\n \
+               - send: by libmlx5's ibv_post_send, as with a libmlx5 that has no raw work requests. UCX\n   \
+               itself exports buffers of several registrations, or of 2 GiB and more.",
         offset: offset_of!(Raw, post),
         kind: Kind::Word(&POST.0),
     },

@@ -72,7 +72,8 @@ impl Raw {
             },
             post: match self.post {
                 0 => Post::Raw,
-                _ => Post::Verbs,
+                1 => Post::Verbs,
+                _ => Post::Send,
             },
             alias_max: number(c"ALIAS_MAX", self.alias_max),
             import_max: number(c"IMPORT_MAX", self.import_max),

@@ -85,8 +85,10 @@ fn proof(context: &Context) -> Outcome<()> {
 /// An export and its release on a device that proves nothing.
 fn unproved_export(context: &Context) -> Outcome<()> {
     let memory = Memory::register(context, PAGE, 3)?;
-    let mut options = Mlx5Options::default();
-    options.prove = Prove::No;
+    let options = Mlx5Options {
+        prove: Prove::No,
+        ..Mlx5Options::default()
+    };
     let device = context.pool_device(options)?;
     let hooks = HostHooks::open(Arc::clone(&device), PoolPolicy::default())?;
     let region = Region::new(VirtAddr::new(memory.addr()), PAGE as u64, memory.lkey())?;

@@ -30,6 +30,7 @@ mod record;
 mod register;
 mod send;
 mod send_ring;
+mod send_verbs;
 pub mod steps;
 mod template;
 mod wqe;

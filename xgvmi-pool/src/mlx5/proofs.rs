@@ -251,7 +251,9 @@ impl Proofs {
                 return Ok(());
             }
             Err(NoProof::Failed { step, syndrome }) => failure(Some(step), syndrome, None),
-            Err(NoProof::Inconclusive(source)) if may_try_again => {
+            Err(NoProof::Inconclusive(source))
+                if may_try_again && !matches!(source, DeviceError::Unsupported { .. }) =>
+            {
                 let rest = Rest::Unknown;
                 return Err(ChainError {
                     done: 0,

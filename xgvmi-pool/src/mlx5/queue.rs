@@ -27,6 +27,7 @@ use super::receive::Receiver;
 use super::register::Register;
 use super::send::{Post, Sender, VerbsSend};
 use super::send_ring::{SendRing, low16};
+use super::send_verbs::PostSend;
 use super::template::Templates;
 use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
 use crate::device::UmrOp;
@@ -132,17 +133,24 @@ impl UmrQueue {
             Post::Raw => unsafe { SendRing::new(&raw_qp) }.map(Sender::Ring),
             // SAFETY: just created with the flag for raw requests, and no other code posts to it.
             Post::Verbs => unsafe { VerbsSend::new(lib, parts.qp()?) }.map(Sender::Verbs),
+            Post::Send => {
+                let requests = shape.wqebbs.div_ceil(WQEBBS_PER_REQUEST) as usize;
+                // SAFETY: just created, and no other code posts to it.
+                Ok(Sender::Send(unsafe {
+                    PostSend::new(parts.qp()?, requests)
+                }))
+            }
         };
         let receiver = match parts.post {
             // SAFETY: libmlx5 has just described this queue, and no other code polls it.
             Post::Raw => unsafe { CqRing::new(&raw_cq) }.map(Receiver::Ring),
-            Post::Verbs => Ok(Receiver::Verbs),
+            Post::Verbs | Post::Send => Ok(Receiver::Verbs),
         };
         let (sender, receiver) = (sender.map_err(unsupported)?, receiver.map_err(unsupported)?);
         let requests = match parts.post {
             Post::Raw => raw_cq.cqe_cnt,
             // libmlx5 counts requests, each of the reserved size.
-            Post::Verbs => raw_cq
+            Post::Verbs | Post::Send => raw_cq
                 .cqe_cnt
                 .min(shape.wqebbs.div_ceil(WQEBBS_PER_REQUEST)),
         };
@@ -372,17 +380,16 @@ impl UmrQueue {
                 fence,
             };
             let wqe = &mut *producer.scratch;
-            if !op.write(slot, wqe) {
+            if let Err(what) = producer.sender.add(last, op, slot, wqe) {
                 producer.sender.abort();
                 producer.next = first;
                 return Err(DeviceError::Unsupported {
-                    what: "a bind of so many list entries".to_owned(),
+                    what: what.to_owned(),
                 });
             }
             // A chain may invalidate a key and bind it again.
             fence = if op.is_umr() { self.fence } else { 0 };
-            producer.sender.write(last, wqe);
-            producer.next += wqe.blocks().len() as u64;
+            producer.next += op.wqebbs() as u64;
             if signaled {
                 assert_eq!(producer.next, end, "a chain takes what was measured");
                 if let Err(errno) = producer.sender.commit(end, wqe) {
@@ -560,16 +567,7 @@ impl<'l> Parts<'l> {
             ..ibv_qp_cap::default()
         };
         if shape.post == Post::Raw {
-            let mut init = ibv_qp_init_attr {
-                send_cq: cq,
-                recv_cq: cq,
-                cap,
-                qp_type: IBV_QPT_RC,
-                ..ibv_qp_init_attr::default()
-            };
-            // SAFETY: the domain is live, and so is the completion queue that the attributes name.
-            let qp = unsafe { self.lib.ibv_create_qp(self.domain(), &raw mut init) };
-            self.qp = Some(NonNull::new(qp).ok_or_else(|| refused("ibv_create_qp"))?);
+            self.create_plain(cap)?;
             let described = self.describe()?;
             // A register that another queue pair may share accepts single stores from any thread. A
             // doorbell must not come between another thread's stores to a BlueFlame buffer, and
@@ -578,6 +576,9 @@ impl<'l> Parts<'l> {
                 return Ok(described);
             }
             self.destroy_qp();
+        }
+        if shape.post == Post::Send {
+            return self.create_for_post_send(cap);
         }
         self.post = Post::Verbs;
         let mut init = ibv_qp_init_attr_ex {
@@ -599,8 +600,37 @@ impl<'l> Parts<'l> {
             self.lib
                 .mlx5dv_create_qp(context.as_ptr(), &raw mut init, &raw mut mlx5_init)
         };
-        self.qp = Some(NonNull::new(qp).ok_or_else(|| refused("mlx5dv_create_qp"))?);
+        self.qp = NonNull::new(qp);
+        match self.qp {
+            Some(_) => self.describe(),
+            // A libmlx5 that is too old refuses the flag.
+            None => self.create_for_post_send(cap),
+        }
+    }
+
+    fn create_for_post_send(
+        &mut self,
+        cap: ibv_qp_cap,
+    ) -> Result<(mlx5dv_qp, mlx5dv_cq), DeviceError> {
+        self.post = Post::Send;
+        self.create_plain(cap)?;
         self.describe()
+    }
+
+    /// Creates the queue pair without extended operations.
+    fn create_plain(&mut self, cap: ibv_qp_cap) -> Result<(), DeviceError> {
+        let cq = self.cq.as_ptr();
+        let mut init = ibv_qp_init_attr {
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            qp_type: IBV_QPT_RC,
+            ..ibv_qp_init_attr::default()
+        };
+        // SAFETY: the domain is live, and so is the completion queue that the attributes name.
+        let qp = unsafe { self.lib.ibv_create_qp(self.domain(), &raw mut init) };
+        self.qp = Some(NonNull::new(qp).ok_or_else(|| refused("ibv_create_qp"))?);
+        Ok(())
     }
 
     /// libmlx5's description of both queues.

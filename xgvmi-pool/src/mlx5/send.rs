@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use mlx5dv_sys::{Mlx5Lib, ibv_qp, ibv_qp_ex, mlx5dv_qp_ex};
 
 use super::send_ring::SendRing;
-use super::wqe::Wqe;
+use super::send_verbs::PostSend;
+use super::wqe::{Request, Slot, Wqe};
 
 /// The code that writes requests into the ring and rings the doorbell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,8 +16,11 @@ pub enum Post {
     /// stores only; otherwise libmlx5.
     #[default]
     Raw,
-    /// libmlx5 (`mlx5dv_wr_raw_wqe`), with its locks. Slower because of the calls.
+    /// libmlx5 (`mlx5dv_wr_raw_wqe`), with its locks. Slower because of the calls. If libmlx5 is too
+    /// old for raw work requests, as [`Post::Send`].
     Verbs,
+    /// libmlx5 (`ibv_post_send`). It has no request for [`Form::List`](super::Form::List).
+    Send,
 }
 
 /// The sender of one queue pair.
@@ -24,6 +28,7 @@ pub enum Post {
 pub(super) enum Sender {
     Ring(SendRing),
     Verbs(VerbsSend),
+    Send(PostSend),
 }
 
 impl Sender {
@@ -31,29 +36,58 @@ impl Sender {
         match self {
             Self::Ring(_) => Post::Raw,
             Self::Verbs(_) => Post::Verbs,
+            Self::Send(_) => Post::Send,
         }
     }
 
     /// Begins a chain.
     #[inline]
     pub(super) fn begin(&mut self) {
-        if let Self::Verbs(verbs) = self {
-            verbs.begin();
+        match self {
+            Self::Ring(_) => {}
+            Self::Verbs(verbs) => verbs.begin(),
+            Self::Send(send) => send.begin(),
         }
     }
 
-    /// Adds an entry whose first building block has the number `at`.
+    /// Adds a request whose first building block has the number `at`. `wqe` is a buffer for its
+    /// encoding.
+    ///
+    /// # Errors
+    /// If the request is too long, or libmlx5 has no such request.
     #[inline]
-    pub(super) fn write(&mut self, at: u64, wqe: &Wqe) {
+    pub(super) fn add<R: Request>(
+        &mut self,
+        at: u64,
+        request: &R,
+        slot: Slot,
+        wqe: &mut Wqe,
+    ) -> Result<(), &'static str> {
+        const TOO_LONG: &str = "a bind of so many list entries";
         match self {
-            Self::Ring(ring) => ring.write(at, wqe),
-            Self::Verbs(verbs) => verbs.write(at, wqe),
+            Self::Ring(ring) => {
+                if !request.write(slot, wqe) {
+                    return Err(TOO_LONG);
+                }
+                ring.write(at, wqe);
+            }
+            Self::Verbs(verbs) => {
+                if !request.write(slot, wqe) {
+                    return Err(TOO_LONG);
+                }
+                verbs.write(at, wqe);
+            }
+            Self::Send(send) => {
+                let verbs = request.verbs().ok_or("this bind by ibv_post_send")?;
+                send.add(at, verbs, slot.signaled);
+            }
         }
+        Ok(())
     }
 
     /// Aborts the chain: none of its requests is posted.
     pub(super) fn abort(&mut self) {
-        // The next chain overwrites the entries in the ring.
+        // The next chain overwrites the entries in the ring, or the list of requests.
         if let Self::Verbs(verbs) = self {
             verbs.abort();
         }
@@ -69,6 +103,7 @@ impl Sender {
                 Ok(())
             }
             Self::Verbs(verbs) => verbs.commit(),
+            Self::Send(send) => send.commit(),
         }
     }
 }

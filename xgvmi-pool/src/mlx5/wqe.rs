@@ -12,6 +12,7 @@ use mlx5_prm::umr::{self, UmrContext, UmrCtrl, access, mask};
 use mlx5_prm::wqe::{Ctrl, DS_MAX, Data, OCTOWORD_BYTES, RemoteAddress, WQEBB_BYTES, flag, opcode};
 
 use super::form::Form;
+use super::send_verbs::VerbsRequest;
 use crate::device::UmrOp;
 use crate::key::{Lkey, Mkey, VirtAddr};
 use crate::span::Span;
@@ -58,6 +59,8 @@ pub(super) trait Request {
     fn umr(&self) -> Option<&UmrOp<'_>> {
         None
     }
+    /// The request for `ibv_post_send`, if it has one.
+    fn verbs(&self) -> Option<VerbsRequest>;
 }
 
 /// An RDMA read through a key, into memory of this process.
@@ -164,6 +167,21 @@ impl Request for UmrOp<'_> {
     fn umr(&self) -> Option<&UmrOp<'_>> {
         Some(self)
     }
+
+    fn verbs(&self) -> Option<VerbsRequest> {
+        Some(match self {
+            UmrOp::Bind { mkey, span } => {
+                let (region, len) = Form::stock_region(span)?;
+                VerbsRequest::Bind {
+                    mkey: *mkey,
+                    lkey: region.lkey(),
+                    addr: region.addr(),
+                    len,
+                }
+            }
+            UmrOp::Invalidate { mkey } => VerbsRequest::Invalidate { mkey: *mkey },
+        })
+    }
 }
 
 impl Request for Read {
@@ -190,6 +208,16 @@ impl Request for Read {
 
     fn is_umr(&self) -> bool {
         false
+    }
+
+    fn verbs(&self) -> Option<VerbsRequest> {
+        Some(VerbsRequest::Read {
+            mkey: self.key,
+            from: self.from,
+            lkey: self.lkey,
+            to: self.to,
+            len: self.len,
+        })
     }
 }
 
