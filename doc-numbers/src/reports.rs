@@ -409,10 +409,12 @@ fn matrix(report: Value) -> Result<Value> {
     let mut groups: Vec<(Value, u64)> = Vec::new();
     let mut figures: Vec<Value> = Vec::new();
     for row in rows(&report, "rows")? {
-        for (name, value) in row["figures"].as_object().into_iter().flatten() {
-            figures.push(json!({
-                "ucx": row["ucx"], "link": row["link"], "entry_point": row["entry_point"], "name": name, "value": value,
-            }));
+        if let Some(measured) = row["figures"].as_object().filter(|map| !map.is_empty()) {
+            let mut cell = measured.clone();
+            for key in ["ucx", "link", "entry_point", "case"] {
+                cell.insert(key.to_owned(), row[key].clone());
+            }
+            figures.push(cell.into());
         }
         let result = if row["result"] == "ok" {
             "ok"
@@ -479,13 +481,15 @@ mod tests {
         check(
             "matrix",
             json!({"rows": [
-                {"ucx": "1", "link": "l", "entry_point": "p", "case": "a", "result": "ok"},
+                {"ucx": "1", "link": "l", "entry_point": "p", "case": "a", "result": "ok", "figures": {"bytes": 7}},
                 {"ucx": "1", "link": "l", "entry_point": "p", "case": "b", "result": "ok"},
                 {"ucx": "1", "link": "l", "entry_point": "p", "case": "c", "result": "3 bytes are wrong"},
             ]}),
             json!({"rows": [
                 {"ucx": "1", "link": "l", "entry_point": "p", "result": "ok", "cells": 2, "failed": 0},
                 {"ucx": "1", "link": "l", "entry_point": "p", "result": "failed", "cells": 1, "failed": 1},
+            ], "figures": [
+                {"ucx": "1", "link": "l", "entry_point": "p", "case": "a", "bytes": 7},
             ]}),
         );
         let skip = |name: &str| json!({"name": name, "reason": "r"});

@@ -16,7 +16,7 @@ pub(crate) struct Table {
     pub(crate) body: fn(&Value, &Query) -> Result<String>,
 }
 
-const TABLES: [Table; 26] = [
+const TABLES: &[Table] = &[
     of("alltoallv", "alltoallv", alltoallv),
     of("alltoallv-connect", "alltoallv", connect),
     of("alltoallv-overlap", "alltoallv", overlap),
@@ -30,6 +30,7 @@ const TABLES: [Table; 26] = [
     of("library", "library", measured),
     of(MACHINE, MACHINE, machine),
     of("matrix", "matrix", matrix),
+    of("matrix-copied", "matrix", copied),
     of("model", "model", model),
     of("model-changes", "model", changes),
     of("model-sensitivity", "model", sensitivity),
@@ -326,6 +327,38 @@ fn matrix(report: &Value, query: &Query) -> Result<String> {
             Column::new("loaded by", "/entry_point", Form::Text),
             Column::new("cells", "/cells", Form::Count),
             Column::new("result", "/result", Form::Text),
+        ],
+    )
+}
+
+/// The longest transfers of imported memory that stock UCX copies by the CPU. A dash: it copies all.
+fn copied(report: &Value, query: &Query) -> Result<String> {
+    let mut rows: Vec<Value> = Vec::new();
+    for row in query.rows(report, "figures")? {
+        if row["put_copied_max_bytes"].is_number() {
+            let mut row = row.clone();
+            // Without a limit the cell reports no figure.
+            if row["get_copied_max_bytes"].is_null() {
+                row["get_copied_max_bytes"] = Value::Null;
+            }
+            rows.push(row);
+        }
+    }
+    ensure!(!rows.is_empty(), "no cell has measured copied transfers");
+    table::of_rows(
+        &rows.iter().collect::<Vec<&Value>>(),
+        &[
+            Column::new("UCX", "/ucx", Form::Text),
+            Column::new(
+                "longest copied put (bytes)",
+                "/put_copied_max_bytes",
+                Form::Count,
+            ),
+            Column::new(
+                "longest copied get (bytes)",
+                "/get_copied_max_bytes",
+                Form::Count,
+            ),
         ],
     )
 }
