@@ -93,6 +93,7 @@ const CRATES: &[Crate] = &[
                     "service::ledger",
                     "service::options",
                     "service::outbox",
+                    "service::sharing",
                     "service::slots",
                 ],
             ),

@@ -45,6 +45,8 @@ pub(super) struct Transfer {
     /// Offset in the destination's receive buffer.
     pub(super) to: u64,
     pub(super) length: u64,
+    /// Number of ranks of this SP that get the same block from a rank of another SP; 0 if it is only this one.
+    pub(super) shared: u32,
 }
 
 /// The next action, except transfers.

@@ -25,6 +25,9 @@ pub(super) struct Moved {
     /// Blocks delivered to this SP's ranks, and their bytes.
     pub(super) blocks: u64,
     pub(super) bytes: u64,
+    /// Blocks among them that came from another rank of this SP, which had received them first, and their bytes.
+    pub(super) copies: u64,
+    pub(super) copied_bytes: u64,
     /// Active messages sent.
     pub(super) messages: u64,
     /// Time from a rank's arrival to its completion.
@@ -36,6 +39,8 @@ impl Moved {
         self.calls += other.calls;
         self.blocks += other.blocks;
         self.bytes += other.bytes;
+        self.copies += other.copies;
+        self.copied_bytes += other.copied_bytes;
         self.messages += other.messages;
         self.call_latency.add(&other.call_latency);
     }

@@ -143,6 +143,8 @@ struct Source {
     rank: u32,
     /// Address of its buffer in its address space.
     base: u64,
+    /// Number of its blocks for device reads if they are all the same block, and there are several; otherwise 0.
+    shared: u32,
 }
 
 /// A block of a received offer.
@@ -269,6 +271,7 @@ impl Ledger {
             from: source.base.wrapping_add(block.from),
             to: block.to,
             length: block.length,
+            shared: source.shared,
         })
     }
 
@@ -473,11 +476,20 @@ impl Ledger {
             offer.sources.push(Source {
                 rank: part.source,
                 base: part.base,
+                shared: 0,
             });
+            let first = offer.blocks.len();
             at = match part.blocks {
                 Blocks::Narrow(records) => self.read_part(&mut offer, place, records, at),
                 Blocks::Wide(records) => self.read_part(&mut offer, place, records, at),
             }?;
+            // Blocks of this SP's own ranks do not cross the network.
+            if key.0 != self.me {
+                let shared = shared(&offer.blocks[first..], self.direct_min);
+                if let Some(source) = offer.sources.last_mut() {
+                    source.shared = shared;
+                }
+            }
         }
         if offer.blocks.is_empty() {
             return Err("nothing is on offer");
@@ -771,6 +783,23 @@ impl Incoming {
             destination: rank_of[block.local as usize],
         }
     }
+}
+
+/// Number of the blocks that the device reads, if they are one and the same block and more than one; otherwise 0.
+fn shared(blocks: &[OfferedBlock], direct_min: u64) -> u32 {
+    let place = |block: &OfferedBlock| (block.from, block.length);
+    let mut direct = blocks.iter().filter(|block| block.length >= direct_min);
+    let Some(first) = direct.next().map(place) else {
+        return 0;
+    };
+    let mut count = 1;
+    for block in direct {
+        if place(block) != first {
+            return 0;
+        }
+        count += 1;
+    }
+    if count > 1 { count } else { 0 }
 }
 
 fn full(what: &'static str, count: usize, max: usize) -> Result<(), Wrong> {

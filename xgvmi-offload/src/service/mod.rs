@@ -19,6 +19,7 @@ mod mover;
 mod options;
 mod outbox;
 mod preparing;
+mod sharing;
 mod slots;
 #[doc(hidden)]
 pub mod standin;

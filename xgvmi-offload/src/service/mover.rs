@@ -3,6 +3,7 @@
 use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer};
 use super::counters::{Moved, Queues};
 use super::ledger::Ledger;
+use super::sharing::{Done, Sharing, Step};
 use super::transport::Transport;
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
@@ -41,6 +42,8 @@ pub(super) struct Mover<T: Transport> {
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
     keys: Vec<Vec<Option<T::Key>>>,
+    /// Blocks that several ranks of this SP get from one rank of another SP.
+    sharing: Sharing<T::Key>,
     /// Buffers of this SP's ranks in each call.
     entered: Vec<Vec<Option<Entered<T>>>>,
     /// This SP's ranks, by local number.
@@ -92,6 +95,7 @@ impl<T: Transport> Mover<T> {
             services: peers.services,
             from_ranks: peers.from_ranks,
             ledger: Ledger::new(peers.me, peers.service_of, limits.direct_min, limits.sends),
+            sharing: Sharing::new(),
             moved: Moved::default(),
         }
     }
@@ -159,7 +163,7 @@ impl<T: Transport> Mover<T> {
         Queues {
             reads: self.reads.len(),
             messages: self.sends.len(),
-            waiting_reads: self.ledger.transfers(),
+            waiting_reads: self.ledger.transfers() + self.sharing.waiting(),
             calls,
             parked_blocks,
             offers,
@@ -273,13 +277,12 @@ impl<T: Transport> Mover<T> {
                 self.carry_out(transport, action)?;
             }
             while self.reads.len() < self.limits.receives
-                && let Some(transfer) = self.ledger.next_transfer()
+                && let Some((transfer, read)) = self.start_read(transport)?
             {
                 again = true;
-                let read = self.read(transport, &transfer)?;
                 // The operation may complete immediately.
                 if self.has_ended(transport, &read, &transfer)? {
-                    self.transferred(&transfer);
+                    self.transferred(transport, &transfer)?;
                 } else {
                     self.reads.push((read, transfer));
                 }
@@ -308,7 +311,7 @@ impl<T: Transport> Mover<T> {
             let transfer = *transfer;
             if self.has_ended(transport, read, &transfer)? {
                 self.reads.swap_remove(index);
-                self.transferred(&transfer);
+                self.transferred(transport, &transfer)?;
                 done = true;
             } else {
                 index += 1;
@@ -335,10 +338,69 @@ impl<T: Transport> Mover<T> {
         })
     }
 
-    fn transferred(&mut self, transfer: &Transfer) {
+    /// Starts the next read; `None` if there is none.
+    fn start_read(&mut self, transport: &T) -> Result<Option<(Transfer, T::Operation)>> {
+        if let Some((transfer, key, first)) = self.sharing.next() {
+            let from = Self::receive_of(&self.entered, &first)?;
+            let into = Self::receive_of(&self.entered, &transfer)?;
+            // Both blocks are inside their buffers, see check_blocks.
+            let address = transport.address(from).wrapping_add(first.to);
+            let length = fitting(&transfer)?;
+            let read = transport.read(key, address, into, transfer.to, length)?;
+            return Ok(Some((transfer, read)));
+        }
+        while let Some(transfer) = self.ledger.next_transfer() {
+            if transfer.shared > 0 && self.sharing.begin(transfer) == Step::Wait {
+                continue;
+            }
+            let read = self.read(transport, &transfer)?;
+            return Ok(Some((transfer, read)));
+        }
+        Ok(None)
+    }
+
+    /// A read is complete.
+    fn transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
         self.moved.blocks += 1;
         self.moved.bytes += transfer.length;
+        let done = match transfer.shared {
+            0 => None,
+            _ => self.sharing.done(transfer),
+        };
+        match done {
+            None => self.ledger.transferred(transfer),
+            // The ledger learns of this block after the copies: the rank keeps its buffer until then.
+            Some(Done::There) => {
+                let packed = transport.pack(Self::receive_of(&self.entered, transfer)?)?;
+                let me = self.services.get(self.me as usize).and_then(Option::as_ref);
+                let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
+                let key = transport.unpack(&me.peer, packed.as_ref())?;
+                self.sharing.there(transfer, key);
+            }
+            Some(Done::Copied) => self.copied(transfer),
+            Some(Done::All(first)) => {
+                self.copied(transfer);
+                self.ledger.transferred(&first);
+            }
+        }
+        Ok(())
+    }
+
+    fn copied(&mut self, transfer: &Transfer) {
+        self.moved.copies += 1;
+        self.moved.copied_bytes += transfer.length;
         self.ledger.transferred(transfer);
+    }
+
+    /// The receive buffer of a transfer's destination.
+    fn receive_of<'a>(
+        entered: &'a [Vec<Option<Entered<T>>>],
+        transfer: &Transfer,
+    ) -> Result<&'a T::Memory> {
+        entered
+            .get(transfer.call)
+            .and_then(|seats| seats.get(transfer.local)?.as_ref()?.receive.as_ref())
+            .ok_or_else(|| lost(transfer, "its destination"))
     }
 
     fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
@@ -376,21 +438,12 @@ impl<T: Transport> Mover<T> {
     }
 
     fn read(&mut self, transport: &T, transfer: &Transfer) -> Result<T::Operation> {
-        let lost = |what: &str| {
-            failed(format!(
-                "a read for rank {} without {what}",
-                transfer.destination
-            ))
-        };
-        let length = usize::try_from(transfer.length).map_err(|_| lost("a length that fits"))?;
+        let length = fitting(transfer)?;
         let keys = self.keys.get(transfer.offer);
         let key = keys
             .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
-            .ok_or_else(|| lost("its key"))?;
-        let seats = self.entered.get(transfer.call);
-        let into = seats
-            .and_then(|seats| seats.get(transfer.local)?.as_ref()?.receive.as_ref())
-            .ok_or_else(|| lost("its destination"))?;
+            .ok_or_else(|| lost(transfer, "its key"))?;
+        let into = Self::receive_of(&self.entered, transfer)?;
         transport.read(key, transfer.from, into, transfer.to, length)
     }
 
@@ -492,6 +545,20 @@ fn check_blocks(
     }
 }
 
+fn lost(transfer: &Transfer, what: &str) -> OffloadError {
+    failed(format!(
+        "a read for rank {} without {what}",
+        transfer.destination
+    ))
+}
+
+fn fitting(transfer: &Transfer) -> Result<usize> {
+    usize::try_from(transfer.length).map_err(|_| lost(transfer, "a length that fits"))
+}
+
 fn failed(reason: impl Into<String>) -> OffloadError {
     OffloadError::Failed(reason.into())
 }
+
+#[cfg(test)]
+mod tests;

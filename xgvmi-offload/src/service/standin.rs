@@ -104,6 +104,10 @@ impl Transport for StandIn {
         Ok(export.address)
     }
 
+    fn address(&self, memory: &u64) -> u64 {
+        *memory
+    }
+
     fn pack(&self, memory: &u64) -> Result<Packed> {
         let mut key = [0; KEY_BYTES];
         key[..8].copy_from_slice(&memory.to_le_bytes());

@@ -141,13 +141,13 @@ impl Service {
                 self.connections.leave(*connection, &self.poller);
             }
             let moved = entry.job.moved();
-            let calls = moved.calls;
+            let (calls, blocks, copies) = (moved.calls, moved.blocks, moved.copies);
             self.counters.past.add(moved);
             self.close(entry.job);
             self.counters.jobs_done += 1;
             self.log(
                 LogLevel::Info,
-                format_args!("job {id}: done, {calls} calls of its ranks completed"),
+                format_args!("job {id}: done, {calls} calls of its ranks completed, {blocks} blocks, {copies} of them copies"),
             );
         }
     }

@@ -170,6 +170,11 @@ impl Status {
         m.counter("xgvmi_sp_blocks_total", "Blocks moved.", self.moved.blocks);
         m.counter("xgvmi_sp_bytes_total", "Bytes moved.", self.moved.bytes);
         m.counter(
+            "xgvmi_sp_copies_total",
+            "Blocks among them that came from another rank of this service.",
+            self.moved.copies,
+        );
+        m.counter(
             "xgvmi_sp_messages_total",
             "Active messages sent.",
             self.moved.messages,
@@ -254,9 +259,10 @@ impl std::fmt::Display for Status {
         )?;
         writeln!(
             f,
-            "moved: {} calls, {} blocks, {} bytes, {} messages; call p50 {}, p99 {}",
+            "moved: {} calls, {} blocks ({} copies), {} bytes, {} messages; call p50 {}, p99 {}",
             self.moved.calls,
             self.moved.blocks,
+            self.moved.copies,
             self.moved.bytes,
             self.moved.messages,
             us(&self.moved.call_latency, 0.5),
@@ -291,6 +297,8 @@ mod tests {
             calls: 2,
             blocks: 8,
             bytes: 4096,
+            copies: 2,
+            copied_bytes: 128,
             messages: 3,
             call_latency: Histogram::default(),
         };

@@ -34,6 +34,9 @@ pub(super) trait Transport {
     /// Imports a rank's buffer.
     fn import(&self, export: ExportRef<'_>) -> Result<Self::Memory>;
 
+    /// Address of a buffer in the address space of its rank.
+    fn address(&self, memory: &Self::Memory) -> u64;
+
     /// Packs the key with which other SPs read a buffer.
     fn pack(&self, memory: &Self::Memory) -> Result<Self::Packed>;
 
@@ -80,6 +83,10 @@ impl Transport for Ucx {
 
     fn import(&self, export: ExportRef<'_>) -> Result<Imported> {
         Imported::new(&self.context, export)
+    }
+
+    fn address(&self, memory: &Imported) -> u64 {
+        memory.address
     }
 
     fn pack(&self, memory: &Imported) -> Result<Vec<u8>> {

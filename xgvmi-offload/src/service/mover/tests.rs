@@ -1,0 +1,226 @@
+//! Movers of two SPs on a transport that records reads and completes them on request.
+
+use super::*;
+use crate::wire::{Block, Export, HostArrive};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+const BLOCK: u64 = 4096;
+/// Rank 0 belongs to SP 0, the others to SP 1.
+const SERVICE_OF: [u32; 4] = [0, 1, 1, 1];
+
+/// Records messages between SPs and reads. Keys and buffers are named by their addresses.
+#[derive(Debug, Default)]
+struct Recorder {
+    messages: RefCell<Vec<(u32, Kind, Token, Vec<u8>)>>,
+    /// Key, address and destination of each read.
+    reads: RefCell<Vec<(u64, u64, u64)>>,
+    pending: RefCell<Vec<Rc<Cell<bool>>>>,
+    finished: Cell<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Rank,
+    Service(u32),
+}
+
+impl Recorder {
+    /// Completes all reads.
+    fn complete(&self) {
+        for operation in self.pending.take() {
+            operation.set(true);
+        }
+    }
+}
+
+impl Transport for Recorder {
+    type Peer = Place;
+    type Memory = u64;
+    type Key = u64;
+    type Packed = Vec<u8>;
+    type Operation = Rc<Cell<bool>>;
+
+    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<Rc<Cell<bool>>> {
+        match to {
+            Place::Rank => self.finished.set(self.finished.get() + 1),
+            Place::Service(to) => self.messages.borrow_mut().push((*to, kind, token, data)),
+        }
+        Ok(Rc::new(Cell::new(true)))
+    }
+
+    fn import(&self, export: ExportRef<'_>) -> Result<u64> {
+        Ok(export.address)
+    }
+
+    fn address(&self, memory: &u64) -> u64 {
+        *memory
+    }
+
+    fn pack(&self, memory: &u64) -> Result<Vec<u8>> {
+        Ok(memory.to_le_bytes().to_vec())
+    }
+
+    fn unmap(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn unpack(&self, _: &Place, key: &[u8]) -> Result<u64> {
+        Ok(u64::from_le_bytes(key.try_into().expect("8 bytes")))
+    }
+
+    fn read(&self, key: &u64, from: u64, into: &u64, to: u64, _: usize) -> Result<Rc<Cell<bool>>> {
+        self.reads.borrow_mut().push((*key, from, into + to));
+        let operation = Rc::new(Cell::new(false));
+        self.pending.borrow_mut().push(Rc::clone(&operation));
+        Ok(operation)
+    }
+
+    fn aliases(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn has_ended(&self, operation: &Rc<Cell<bool>>) -> Result<bool> {
+        Ok(operation.get())
+    }
+}
+
+fn token(of: u32) -> Token {
+    Token(u128::from(of).to_le_bytes())
+}
+
+fn mover(me: u32) -> Mover<Recorder> {
+    let ours = |rank: &u32| SERVICE_OF[*rank as usize] == me;
+    let mut mover = Mover::new(
+        Peers {
+            me,
+            service_of: SERVICE_OF.to_vec(),
+            ranks: (0..4)
+                .filter(ours)
+                .map(|rank| Destination {
+                    peer: Place::Rank,
+                    token: token(rank),
+                })
+                .collect(),
+            from_ranks: (0..4)
+                .map(|rank| ours(&rank).then(|| token(rank)))
+                .collect(),
+            services: (0..2)
+                .map(|to| {
+                    Some(Destination {
+                        peer: Place::Service(to),
+                        token: token(100 + me),
+                    })
+                })
+                .collect(),
+        },
+        Limits {
+            sends: 4,
+            receives: 4,
+            direct_min: 512,
+        },
+    );
+    for from in 0..2 {
+        mover.expect_service(from, token(100 + from));
+    }
+    mover
+}
+
+/// Address of a rank's buffer.
+fn buffer(rank: u32) -> u64 {
+    u64::from(rank + 1) << 40
+}
+
+/// A rank's part in a broadcast of rank 0.
+fn broadcast(rank: u32) -> Vec<u8> {
+    let blocks = |length: &dyn Fn(u32) -> u64| -> Vec<Block> {
+        let block = |peer| Block {
+            peer,
+            offset: 0,
+            length: length(peer),
+        };
+        (0..4).map(block).collect()
+    };
+    let memory = Some(Export {
+        address: buffer(rank),
+        length: BLOCK,
+        packed: vec![1],
+    });
+    let root = rank == 0;
+    let arrive = HostArrive {
+        collective: Collective {
+            communicator: 0,
+            sequence: 0,
+        },
+        rank,
+        send_memory: memory.clone().filter(|_| root),
+        receive_memory: memory.filter(|_| !root),
+        sends: blocks(&|peer| if root && peer > 0 { BLOCK } else { 0 }),
+        receives: blocks(&|peer| if !root && peer == 0 { BLOCK } else { 0 }),
+        short: Vec::new(),
+    };
+    arrive.to_bytes()
+}
+
+fn enter(transport: &Recorder, movers: &mut [Mover<Recorder>], rank: u32) {
+    let of = SERVICE_OF[rank as usize] as usize;
+    let header = token(rank).0;
+    movers[of]
+        .receive(transport, Kind::HostArrive, &header, &broadcast(rank))
+        .expect("an arrival");
+    run(transport, movers);
+}
+
+/// Delivers all messages and carries out all actions.
+fn run(transport: &Recorder, movers: &mut [Mover<Recorder>]) {
+    loop {
+        for mover in movers.iter_mut() {
+            mover.act(transport).expect("acts");
+            mover.settle(transport).expect("settles");
+        }
+        let messages = transport.messages.take();
+        if messages.is_empty() {
+            return;
+        }
+        for (to, kind, token, data) in messages {
+            movers[to as usize]
+                .receive(transport, kind, &token.0, &data)
+                .expect("a message");
+        }
+    }
+}
+
+#[test]
+fn a_broadcast_crosses_the_network_once_per_service() {
+    let transport = Recorder::default();
+    let mut movers = [mover(0), mover(1)];
+    for rank in [0, 1, 2] {
+        enter(&transport, &mut movers, rank);
+    }
+    // One of the present ranks reads from the root, and the other waits for it.
+    let root = (buffer(0), buffer(0));
+    let reads = transport.reads.take();
+    assert_eq!(reads.len(), 1);
+    let (key, from, first) = reads[0];
+    assert_eq!((key, from), root);
+    transport.complete();
+    run(&transport, &mut movers);
+    let reads = transport.reads.take();
+    assert_eq!(reads.len(), 1, "the other present rank copies");
+    assert_eq!((reads[0].0, reads[0].1), (first, first));
+    transport.complete();
+    run(&transport, &mut movers);
+    // All ranks wait for the one that is absent, so that the first one's buffer stays.
+    assert_eq!(transport.finished.get(), 0);
+    enter(&transport, &mut movers, 3);
+    assert_eq!(transport.reads.take(), [(first, first, buffer(3))]);
+    transport.complete();
+    run(&transport, &mut movers);
+    assert_eq!(transport.finished.get(), 4, "all ranks are complete");
+    let moved = movers[1].moved();
+    assert_eq!(
+        (moved.blocks, moved.copies, moved.copied_bytes),
+        (3, 2, 2 * BLOCK)
+    );
+    assert!(movers.iter_mut().all(|mover| mover.shut(&transport)));
+}
