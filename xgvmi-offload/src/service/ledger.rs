@@ -19,6 +19,7 @@
 use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer, Wrong};
 use super::hash::Map;
 use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
+use super::sharing::same;
 use super::slots::{Slots, Unfit};
 use crate::wire::{Blocks, Collective, Delivered, Record, RtsPart};
 use slab::Slab;
@@ -485,7 +486,9 @@ impl Ledger {
             }?;
             // Blocks of this SP's own ranks do not cross the network.
             if key.0 != self.me {
-                let shared = shared(&offer.blocks[first..], self.direct_min);
+                let direct = offer.blocks[first..].iter();
+                let direct = direct.filter(|block| block.length >= self.direct_min);
+                let shared = same(direct.map(|block| (block.from, block.length)));
                 if let Some(source) = offer.sources.last_mut() {
                     source.shared = shared;
                 }
@@ -783,23 +786,6 @@ impl Incoming {
             destination: rank_of[block.local as usize],
         }
     }
-}
-
-/// Number of the blocks that the device reads, if they are one and the same block and more than one; otherwise 0.
-fn shared(blocks: &[OfferedBlock], direct_min: u64) -> u32 {
-    let place = |block: &OfferedBlock| (block.from, block.length);
-    let mut direct = blocks.iter().filter(|block| block.length >= direct_min);
-    let Some(first) = direct.next().map(place) else {
-        return 0;
-    };
-    let mut count = 1;
-    for block in direct {
-        if place(block) != first {
-            return 0;
-        }
-        count += 1;
-    }
-    if count > 1 { count } else { 0 }
 }
 
 fn full(what: &'static str, count: usize, max: usize) -> Result<(), Wrong> {

@@ -52,6 +52,19 @@ pub(super) enum Done {
     All(Transfer),
 }
 
+/// Number of blocks, given by their place and length, if they are one and the same block and more than one; otherwise 0.
+pub(super) fn same(mut blocks: impl Iterator<Item = (u64, u64)>) -> u32 {
+    let Some(first) = blocks.next() else { return 0 };
+    let mut count = 1;
+    for block in blocks {
+        if block != first {
+            return 0;
+        }
+        count += 1;
+    }
+    if count > 1 { count } else { 0 }
+}
+
 impl<K> Sharing<K> {
     pub(super) fn new() -> Self {
         Self {
@@ -155,6 +168,18 @@ mod tests {
         assert_eq!(sharing.done(&copy), Some(Done::All(transfer(0, 1))));
         assert_eq!(sharing.waiting(), 0);
         assert!(sharing.done(&copy).is_none());
+    }
+
+    #[test]
+    fn only_one_and_the_same_block_is_shared() {
+        let check = |blocks: &[(u64, u64)], expect| {
+            assert_eq!(same(blocks.iter().copied()), expect, "{blocks:?}");
+        };
+        check(&[], 0);
+        check(&[(0, 512)], 0);
+        check(&[(8, 512), (8, 512), (8, 512)], 3);
+        check(&[(8, 512), (8, 513)], 0);
+        check(&[(8, 512), (8, 512), (9, 512)], 0);
     }
 
     #[test]

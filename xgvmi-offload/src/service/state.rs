@@ -147,7 +147,7 @@ impl Service {
             self.counters.jobs_done += 1;
             self.log(
                 LogLevel::Info,
-                format_args!("job {id}: done, {calls} calls of its ranks completed, {blocks} blocks, {copies} of them copies"),
+                format_args!("job {id}: done, {calls} calls of its ranks completed, {blocks} blocks, {copies} copies"),
             );
         }
     }

@@ -149,6 +149,7 @@ const TESTS: &[(&str, Test)] = &[
         site.osu(Launcher::Mpich, "osu_ialltoallv")
     }),
     ("persistent collectives", programs::persistent),
+    ("blocks that ranks share", programs::shared),
     ("a service killed, on failure error", |site| {
         programs::endure(site, "error")
     }),

@@ -96,6 +96,34 @@ pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
     Ok(())
 }
 
+/// A block that several ranks of a service process get from another node crosses the network once. The rank that got it
+/// passes it on.
+pub(super) fn shared(site: &Site<'_>) -> Result<()> {
+    const ROUNDS: u64 = 10;
+    // An allgather of two ranks on each of two nodes: each service delivers 2 x 4 blocks, of which 2 x 2 come from the
+    // other node, and one half of these are copies. A broadcast: the root's service delivers 1 block, the other one 2.
+    const BLOCKS: u64 = ROUNDS * (2 * 8 + 1 + 2);
+    const COPIES: u64 = ROUNDS * (2 * 2 + 1);
+    let services = site.services("xgvmi", &[])?;
+    let output = succeed(&mut direct(site, &services, "shared", "error")?)?;
+    ensure!(output.lines().any(|line| line == "done"), "{output}");
+    ensure!(services.completed()? == 2 * ROUNDS * RANKS, "{output}");
+    let said: String = services.running.iter().map(Running::said).collect();
+    let sum = |word: &str| -> u64 {
+        let words: Vec<&str> = said.split_whitespace().collect();
+        let numbers = words
+            .windows(2)
+            .filter(|pair| pair[1].trim_end_matches(',') == word);
+        numbers.filter_map(|pair| pair[0].parse::<u64>().ok()).sum()
+    };
+    // "done, 40 calls of its ranks completed, 95 blocks, 25 copies"
+    ensure!(
+        sum("blocks") == BLOCKS && sum("copies") == COPIES,
+        "{BLOCKS} blocks and {COPIES} copies are not what the services say:\n{said}"
+    );
+    Ok(())
+}
+
 /// With `error` all collectives after the failure fail. With `host` they succeed on the hosts.
 pub(super) fn endure(site: &Site<'_>, on_failure: &str) -> Result<()> {
     let mut services = site.services("xgvmi", &[])?;
