@@ -485,13 +485,10 @@ impl Ledger {
                 Blocks::Wide(records) => self.read_part(&mut offer, place, records, at),
             }?;
             // Blocks of this SP's own ranks do not cross the network.
-            if key.0 != self.me {
-                let direct = offer.blocks[first..].iter();
-                let direct = direct.filter(|block| block.length >= self.direct_min);
-                let shared = same(direct.map(|block| (block.from, block.length)));
-                if let Some(source) = offer.sources.last_mut() {
-                    source.shared = shared;
-                }
+            if let Some(source) = offer.sources.last_mut().filter(|_| key.0 != self.me) {
+                let blocks = offer.blocks[first..].iter();
+                let direct = blocks.filter(|block| block.length >= self.direct_min);
+                source.shared = same(direct.map(|block| (block.from, block.length)));
             }
         }
         if offer.blocks.is_empty() {
