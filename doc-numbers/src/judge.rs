@@ -78,6 +78,12 @@ const PROMISES: &[Promise] = &[
         "times",
     ),
     promise(
+        "demo: steady median over Ethernet over the one over InfiniBand, at each size",
+        "links max:ratio",
+        AtMost(1.05),
+        "times",
+    ),
+    promise(
         "pool: lease and return of a key, one thread",
         "pool name=lease_release_1t ours",
         AtMost(60.0),

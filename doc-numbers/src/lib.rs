@@ -16,6 +16,7 @@
 
 pub mod blocks;
 pub mod judge;
+mod links;
 mod query;
 pub mod reports;
 mod table;

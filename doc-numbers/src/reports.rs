@@ -60,13 +60,17 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 14] = [
+pub const REPORTS: [Report; 15] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
     },
     report("pool", &["bench", "pool"], "bench/pool.json", 400),
     report("library", &["bench", "library"], "bench/library.json", 200),
+    Report {
+        reduce: crate::links::compare,
+        ..report("links", &["bench", "links"], "bench/links.json", 400)
+    },
     report("device", &["bench", "device"], "bench/device.json", 300),
     Report {
         plot: Some("bench/cost.svg"),

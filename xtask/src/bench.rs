@@ -30,6 +30,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   hotpath    instructions, traps and cache lines of an export and its release, by owner: target/bench/hotpath.json
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    cost of the library in a process: target/bench/library.json
+  links      the demo's transfer over InfiniBand and Ethernet ports in turn: target/bench/links.json (no options)
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
              in which UCC loads its component: target/bench/overlap.json (no options)
@@ -44,7 +45,7 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 11] = [
+const JOBS: [(&str, Job); 12] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -52,6 +53,7 @@ const JOBS: [(&str, Job); 11] = [
     ("hotpath", hotpath),
     ("judge", judge),
     ("library", library),
+    ("links", links),
     ("model", model),
     ("overlap", overlap),
     ("pool", pool),
@@ -157,6 +159,11 @@ fn judge(options: &[String]) -> Result<ExitCode> {
 
 fn service(options: &[String]) -> Result<ExitCode> {
     service::run(options, &output("service.json"))
+}
+
+/// The demo's transfer over InfiniBand and Ethernet ports.
+fn links(options: &[String]) -> Result<ExitCode> {
+    crate::demo::links::run(options, &output("links.json"))
 }
 
 fn library(options: &[String]) -> Result<ExitCode> {

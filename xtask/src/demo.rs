@@ -2,6 +2,7 @@
 //!
 //! This file sets up, builds, and defines the schemes; `xgvmi-demo orchestrate` runs them.
 
+pub(crate) mod links;
 mod ucc;
 
 use crate::link::Link;
@@ -289,37 +290,16 @@ fn compiled(line: &str) -> Option<&str> {
     Some(name)
 }
 
-fn orchestrate(
-    options: &Options,
-    (env, libraries): (&Env, &Path),
-    built: &Built,
-    states: &States,
-) -> Command {
-    let mut command = Command::new(&built.demo);
-    command.arg("orchestrate");
-    for scheme in &options.schemes {
-        command.args(["--scheme", scheme.name()]);
-        for (name, value) in scheme.environment(&built.plugin) {
-            let mut setting = OsString::from(format!("{}:{name}=", scheme.name()));
-            setting.push(value);
-            command.arg("--env").arg(setting);
-        }
-    }
-    let state = states.parent.join("{scheme}");
-    command.arg("--launch").arg(&built.emulator);
-    command.arg("run").arg("--state").arg(&state);
-    command.args(["--profile", PROFILE, "--nodes", "2"]);
-    command.args(["--link", options.link.name()]);
-    command.args(["--as", "node{node}.{role}", "--", ";"]);
-    command.arg("--counters").arg(&built.emulator);
-    command.args(["stats", "--json", "--state"]).arg(&state);
-    command.arg(";");
-    command.args(["--profile", PROFILE, "--link", options.link.name()]);
-    command
-        .arg("--ucx-library")
-        .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
+fn orchestrate(options: &Options, ucx: (&Env, &Path), built: &Built, states: &States) -> Command {
+    let schemes = options.schemes.iter();
+    let schemes: Vec<_> = schemes
+        .map(|scheme| (scheme.name().to_owned(), *scheme))
+        .collect();
+    let link = options.link.name();
+    let device = ["--nodes", "2", "--link", link];
+    let mut command = orchestrator(&schemes, &device, ucx, built, states);
+    command.args(["--link", link]);
     command.arg("--output").arg(options.output_dir());
-    command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
     if options.quick {
         command.arg("--quick");
     }
@@ -329,6 +309,39 @@ fn orchestrate(
     if let Some(iterations) = &options.iterations {
         command.args(["--iterations", iterations]);
     }
+    command
+}
+
+/// The orchestrator with these schemes, by their names. `device` has the options of each scheme's devices.
+fn orchestrator(
+    schemes: &[(String, Scheme)],
+    device: &[&str],
+    (env, libraries): (&Env, &Path),
+    built: &Built,
+    states: &States,
+) -> Command {
+    let mut command = Command::new(&built.demo);
+    command.arg("orchestrate");
+    for (run, scheme) in schemes {
+        command.args(["--scheme", run]);
+        for (name, value) in scheme.environment(&built.plugin) {
+            let mut setting = OsString::from(format!("{run}:{name}="));
+            setting.push(value);
+            command.arg("--env").arg(setting);
+        }
+    }
+    let state = states.parent.join("{scheme}");
+    command.arg("--launch").arg(&built.emulator);
+    command.arg("run").arg("--state").arg(&state);
+    command.args(["--profile", PROFILE]).args(device);
+    command.args(["--as", "node{node}.{role}", "--", ";"]);
+    command.arg("--counters").arg(&built.emulator);
+    command.args(["stats", "--json", "--state"]).arg(&state);
+    command.args([";", "--profile", PROFILE]);
+    command
+        .arg("--ucx-library")
+        .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
+    command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
     // The caller's UCX settings would change the schemes that the report describes.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("UCX_") {
@@ -378,8 +391,8 @@ impl States {
 
 impl Drop for States {
     fn drop(&mut self) {
-        for scheme in Scheme::ALL {
-            let state = self.parent.join(scheme.name());
+        for entry in fs::read_dir(&self.parent).into_iter().flatten().flatten() {
+            let state = entry.path();
             if state.is_dir() {
                 let mut reset = Command::new(&self.emulator);
                 reset.args(["reset", "--state"]).arg(&state);

@@ -21,7 +21,7 @@ figures of README.md, CHANGELOG.md and docs from them. A report that cannot be m
 Takes up to 25 minutes; run it on a machine that does nothing else. The matrix and the suites run only if they are
 named, because they take that long by themselves; their reports are taken if they are there.
 
-  --only LIST   only these reports: demo, pool, library, device, cost, alltoallv, model, check,
+  --only LIST   only these reports: demo, pool, library, links, device, cost, alltoallv, model, check,
                 hotpath, overlap, service, matrix, suites, ucc
   --keep        run nothing: take the reports that are below the target directory
   --render      run nothing and copy nothing: write the documents anew from docs/results
