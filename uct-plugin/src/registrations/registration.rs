@@ -1,0 +1,138 @@
+//! One registration: address, length and kind of export, in one cache line.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use xgvmi_pool::BoundKey;
+
+use crate::abi::MdHandle;
+
+/// Registered memory of a domain. The fields are atomics: a concurrent use of a reused line, which
+/// UCX's interface forbids, gives wrong values but no undefined behaviour.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Registration {
+    /// Address of the memory handle that has this line; [`NO_MEMH`] if none has it. Unused in the
+    /// overflow, which has its own index.
+    pub(super) memh: AtomicUsize,
+    /// Address of the memory domain; [`NO_MD`] while the line is claimed or released.
+    pub(super) md: AtomicUsize,
+    address: AtomicUsize,
+    length: AtomicUsize,
+    /// [`UNDECIDED`], [`NATIVELY`], or the bits of a bound key.
+    exported: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Registration>() == 64);
+
+/// No memory handle has this address.
+pub(super) const NO_MEMH: usize = 0;
+/// No memory domain has this address.
+pub(super) const NO_MD: usize = 0;
+
+/// No key has these bits: they are above 2^32.
+const UNDECIDED: u64 = 0;
+const NATIVELY: u64 = 1;
+
+/// Kind of export of a memory handle. The first export decides, and all importers of the handle
+/// then get one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exported {
+    /// Not exported.
+    No,
+    /// By UCX's own operation.
+    Natively,
+    /// With a key of the pool.
+    FromPool(BoundKey),
+}
+
+impl Exported {
+    const fn of(bits: u64) -> Self {
+        match bits {
+            UNDECIDED => Self::No,
+            NATIVELY => Self::Natively,
+            bits => Self::FromPool(BoundKey::from_bits(bits)),
+        }
+    }
+
+    const fn bits(self) -> u64 {
+        match self {
+            Self::No => UNDECIDED,
+            Self::Natively => NATIVELY,
+            Self::FromPool(key) => key.to_bits(),
+        }
+    }
+}
+
+impl Registration {
+    /// A line that no memory handle has.
+    pub(super) const NONE: Self = Self {
+        memh: AtomicUsize::new(NO_MEMH),
+        md: AtomicUsize::new(NO_MD),
+        address: AtomicUsize::new(0),
+        length: AtomicUsize::new(0),
+        exported: AtomicU64::new(UNDECIDED),
+    };
+
+    /// Records a registration. The domain comes last: from then on its closing releases the line.
+    #[inline]
+    pub(super) fn fill(&self, md: MdHandle, address: usize, length: usize) {
+        self.address.store(address, Ordering::Relaxed);
+        self.length.store(length, Ordering::Relaxed);
+        self.exported.store(UNDECIDED, Ordering::Relaxed);
+        self.md.store(md.addr(), Ordering::Release);
+    }
+
+    /// Takes the line away from its memory handle and returns its kind of export. `None` if another
+    /// thread took it: a memory handle has one release, its own or that of its domain.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Exported> {
+        if self.md.swap(NO_MD, Ordering::AcqRel) == NO_MD {
+            return None;
+        }
+        Some(self.exported())
+    }
+
+    /// Like [`Registration::take`], if the line still belongs to a handle of this domain.
+    pub(super) fn take_of(&self, md: usize) -> Option<Exported> {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let taken = self.md.compare_exchange(md, NO_MD, order.0, order.1);
+        taken.is_ok().then(|| self.exported())
+    }
+
+    /// Frees a taken line for another memory handle.
+    #[inline]
+    pub(super) fn free(&self) {
+        self.memh.store(NO_MEMH, Ordering::Release);
+    }
+
+    /// First byte.
+    #[inline]
+    pub(crate) fn address(&self) -> usize {
+        self.address.load(Ordering::Relaxed)
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    /// The kind of export.
+    #[inline]
+    pub(crate) fn exported(&self) -> Exported {
+        Exported::of(self.exported.load(Ordering::Acquire))
+    }
+
+    /// Decides the kind of export, unless it was decided before.
+    ///
+    /// # Errors
+    /// The earlier decision.
+    #[inline]
+    pub(crate) fn decide(&self, exported: Exported) -> Result<(), Exported> {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.exported
+            .compare_exchange(UNDECIDED, exported.bits(), order.0, order.1)
+            .map(drop)
+            .map_err(Exported::of)
+    }
+}
