@@ -18,7 +18,8 @@
 //! belongs to `other`. Objects of `--through` (the C library, the loader) are counted for their caller. The program
 //! must be single-threaded between its marks: other threads run uncounted.
 //!
-//! `--addresses NAME` adds the execution count of each instruction of one owner, to find hot spots.
+//! `--addresses NAME` adds the execution count of each instruction of one owner, and the access count of each of its
+//! cache lines, to find hot spots.
 //!
 //! The result is JSON: `{"rounds":[{"sections":[{"label","owners":{NAME:{...}}}],"lines":{NAME:{"all","own"}}}]}`, see
 //! [`report`]. The tool supports only x86_64, because it decodes instructions to find the cache lines that they access.

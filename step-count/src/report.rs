@@ -13,6 +13,9 @@ pub(crate) struct Report {
     /// Execution count of each instruction of the owner given by `--addresses`: `PATH+0xOFFSET`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) addresses: BTreeMap<String, u64>,
+    /// Access count of each cache line of that owner, as `PATH+0xOFFSET` of the object below it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) lines: BTreeMap<String, u64>,
 }
 
 /// Sections without a gap between them.

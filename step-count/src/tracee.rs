@@ -138,6 +138,8 @@ struct Counter<'a> {
     last: u64,
     /// Execution count of each instruction of the owner given by `--addresses`.
     addresses: HashMap<u64, u64>,
+    /// Access count of each cache line of that owner.
+    lines: HashMap<u64, u64>,
 }
 
 impl<'a> Counter<'a> {
@@ -153,6 +155,7 @@ impl<'a> Counter<'a> {
             owner: Owner(0),
             last: 0,
             addresses: HashMap::new(),
+            lines: HashMap::new(),
         }
     }
 
@@ -166,8 +169,11 @@ impl<'a> Counter<'a> {
                 let code = u8::try_from(libc::WEXITSTATUS(status))?;
                 let addresses = self.addresses.iter();
                 let addresses = addresses.map(|(at, count)| (self.map.name(*at), *count));
+                let lines = self.lines.iter();
+                let lines = lines.map(|(at, count)| (self.map.name(*at), *count));
                 let report = Report {
                     addresses: addresses.collect(),
+                    lines: lines.collect(),
                     rounds: self.rounds,
                 };
                 return Ok((report, code.into()));
@@ -270,6 +276,9 @@ impl<'a> Counter<'a> {
         for line in step.lines(registers) {
             if self.map.kind(line << 6) != Some(Kind::Stack) {
                 self.sums.touch(self.owner, line);
+                if self.rules.wants_addresses(self.owner) {
+                    *self.lines.entry(line << 6).or_default() += 1;
+                }
             }
         }
         if self.rules.wants_addresses(self.owner) {

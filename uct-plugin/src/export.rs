@@ -33,16 +33,18 @@ impl PackedKey {
     /// # Safety
     /// `buffer` must have space for the bytes of the form.
     unsafe fn write(self, form: KeyForm, buffer: *mut c_void) {
-        let mut bytes = [0_u8; 14];
-        bytes[..4].copy_from_slice(&self.mkey.raw().to_ne_bytes());
-        bytes[4..6].copy_from_slice(&self.gvmi.get().to_ne_bytes());
-        bytes[6..].copy_from_slice(&self.owner.get().to_ne_bytes());
-        // SAFETY: the form has at most 14 bytes, and the buffer has enough space by the contract.
-        unsafe {
-            buffer
-                .cast::<u8>()
-                .copy_from_nonoverlapping(bytes.as_ptr(), form.bytes())
-        };
+        // SAFETY: both forms start with the key, and the buffer has enough space by the contract.
+        unsafe { buffer.cast::<u32>().write_unaligned(self.mkey.raw()) };
+        // SAFETY: as above; the function follows.
+        let gvmi = unsafe { buffer.byte_add(4).cast::<u16>() };
+        // SAFETY: as above.
+        unsafe { gvmi.write_unaligned(self.gvmi.get()) };
+        if form == KeyForm::Long {
+            // SAFETY: the exporter's number follows in this form.
+            let owner = unsafe { buffer.byte_add(6).cast::<u64>() };
+            // SAFETY: as above.
+            unsafe { owner.write_unaligned(self.owner.get()) };
+        }
     }
 }
 
@@ -50,6 +52,7 @@ impl PackedKey {
 ///
 /// # Safety
 /// The arguments must be those of `mkey_pack` on a live memory handle of the object.
+#[inline(always)]
 pub(crate) unsafe fn pack(
     object: &'static Object,
     md: MdHandle,
@@ -64,33 +67,8 @@ pub(crate) unsafe fn pack(
     let is_exported = flags & MkeyPackParams::FLAG_EXPORT != 0;
     let can_fail_later = flags & MkeyPackParams::FLAGS_INVALIDATE != 0;
     if is_imported {
-        let import = IMPORTS.with(memh, |import| (import.alias.lkey(), import.remote));
-        let (lkey, remote) = import?;
-        if can_fail_later {
-            // As in UCX: the exporter owns the key, so it cannot be invalidated here.
-            return Some(UcsStatus::ERR_INVALID_PARAM);
-        }
-        if is_exported {
-            // The original key of the alias. Any other function may alias it as this one did. UCX
-            // itself refuses this. UCX therefore also refuses every rkey of an imported handle on a
-            // memory domain of its GGA transport, which packs rkeys as exported keys.
-            let key = PackedKey {
-                mkey: remote.mkey,
-                gvmi: remote.gvmi,
-                owner: remote.owner,
-            };
-            // SAFETY: by the contract of this function.
-            let form = unsafe { serve::get(object, md) }?.key_form();
-            // SAFETY: UCX passes a buffer of the size that `md_query` reported, which is the size
-            // of the form.
-            unsafe { key.write(form, buffer) };
-            return Some(UcsStatus::OK);
-        }
-        // The upper half is the key for atomics. An imported key has none.
-        let rkey = u64::from(INVALID_MKEY) << 32 | u64::from(lkey.raw());
-        // SAFETY: a packed rkey has eight bytes, and the buffer has space for one.
-        unsafe { buffer.cast::<u64>().write_unaligned(rkey) };
-        return Some(UcsStatus::OK);
+        // SAFETY: by the contract of this function.
+        return unsafe { pack_imported(object, md, memh, flags, buffer) };
     }
     if !is_exported || can_fail_later {
         return None;
@@ -99,11 +77,53 @@ pub(crate) unsafe fn pack(
     unsafe { export(object, md, memh, buffer) }
 }
 
+/// Packs imported memory. `None` if it is not ours.
+///
+/// # Safety
+/// See [`pack`].
+#[inline(never)]
+unsafe fn pack_imported(
+    object: &'static Object,
+    md: MdHandle,
+    memh: MemHandle,
+    flags: u32,
+    buffer: *mut c_void,
+) -> Option<UcsStatus> {
+    let import = IMPORTS.with(memh, |import| (import.alias.lkey(), import.remote));
+    let (lkey, remote) = import?;
+    if flags & MkeyPackParams::FLAGS_INVALIDATE != 0 {
+        // As in UCX: the exporter owns the key, so it cannot be invalidated here.
+        return Some(UcsStatus::ERR_INVALID_PARAM);
+    }
+    if flags & MkeyPackParams::FLAG_EXPORT != 0 {
+        // The original key of the alias. Any other function may alias it as this one did. UCX
+        // itself refuses this. UCX therefore also refuses every rkey of an imported handle on a
+        // memory domain of its GGA transport, which packs rkeys as exported keys.
+        let key = PackedKey {
+            mkey: remote.mkey,
+            gvmi: remote.gvmi,
+            owner: remote.owner,
+        };
+        // SAFETY: by the contract of this function.
+        let form = unsafe { serve::get(object, md) }?.key_form();
+        // SAFETY: UCX passes a buffer of the size that `md_query` reported, which is the size
+        // of the form.
+        unsafe { key.write(form, buffer) };
+        return Some(UcsStatus::OK);
+    }
+    // The upper half is the key for atomics. An imported key has none.
+    let rkey = u64::from(INVALID_MKEY) << 32 | u64::from(lkey.raw());
+    // SAFETY: a packed rkey has eight bytes, and the buffer has space for one.
+    unsafe { buffer.cast::<u64>().write_unaligned(rkey) };
+    Some(UcsStatus::OK)
+}
+
 /// Packs a registration as a key of the pool. `None` if UCX's own operation must do it.
 ///
 /// # Safety
 /// `memh` must be a live memory handle that `md` of the object registered, and `buffer` for an
 /// exported key.
+#[inline(always)]
 unsafe fn export(
     object: &'static Object,
     md: MdHandle,

@@ -26,20 +26,25 @@ use registration::{NO_MD, NO_MEMH};
 /// part of the library's zeroed data, so unused pages take no memory.
 const LINES: usize = 4096;
 
+type Lines = [Registration; LINES];
+
+/// Apart from the rest, so that it is all zero.
+static ALL_LINES: Lines = [const { Registration::NONE }; LINES];
+
 /// Registered memory of all served domains.
-pub(crate) static REGISTRATIONS: Registrations = Registrations::new();
+pub(crate) static REGISTRATIONS: Registrations = Registrations::new(&ALL_LINES);
 
 /// The registrations by memory handle.
 #[derive(Debug)]
 pub(crate) struct Registrations {
-    lines: [Registration; LINES],
+    lines: &'static Lines,
     overflow: Overflow,
 }
 
 impl Registrations {
-    const fn new() -> Self {
+    const fn new(lines: &'static Lines) -> Self {
         Self {
-            lines: [const { Registration::NONE }; LINES],
+            lines,
             overflow: Overflow::new(),
         }
     }
@@ -100,7 +105,7 @@ impl Registrations {
     }
 
     /// The registration of a live memory handle.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, memh: MemHandle) -> Option<&Registration> {
         let line = self.line(memh);
         // Without a domain, the closing of an older handle's domain is still releasing the line, and
@@ -135,7 +140,7 @@ impl Registrations {
     /// Removes all memory of a domain, and passes each exported key of it to `each`, which runs
     /// without a lock.
     pub(crate) fn forget_all(&self, md: usize, mut each: impl FnMut(BoundKey)) {
-        for line in &self.lines {
+        for line in self.lines {
             if line.md.load(Ordering::Acquire) == md
                 && let Some(exported) = line.take_of(md)
             {
@@ -152,8 +157,8 @@ impl Registrations {
     #[inline]
     fn line(&self, memh: MemHandle) -> &Registration {
         // The bits above the lowest 32 are the best mixed ones.
-        let [.., b4, b5, _, _] = mix(memh.addr()).to_le_bytes();
-        &self.lines[usize::from(u16::from_le_bytes([b4, b5])) % LINES]
+        let [.., b4, b5, b6, b7] = mix(memh.addr()).to_le_bytes();
+        &self.lines[u32::from_le_bytes([b4, b5, b6, b7]) as usize % LINES]
     }
 }
 
@@ -161,6 +166,10 @@ impl Registrations {
 mod tests {
     use super::*;
     use std::ptr::without_provenance_mut;
+
+    fn table() -> Registrations {
+        Registrations::new(Box::leak(Box::new([const { Registration::NONE }; LINES])))
+    }
 
     const KEY: BoundKey = BoundKey::from_bits(0x1234_56fb_0000_0007);
 
@@ -170,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_registration_is_found_until_it_is_forgotten() {
-        let table = Registrations::new();
+        let table = table();
         let md = without_provenance_mut(0x1000);
         for at in 0..1000 {
             assert_eq!(table.note(md, handle(at), at, 2 * at), None);
@@ -185,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_first_decision_holds() {
-        let table = Registrations::new();
+        let table = table();
         let md = without_provenance_mut(0x1000);
         table.note(md, handle(1), 1, 1);
         let found = table.find(handle(1)).expect("noted");
@@ -203,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_handle_whose_line_is_occupied_is_recorded_as_well() {
-        let table = Registrations::new();
+        let table = table();
         let md = without_provenance_mut(0x1000);
         // More handles than lines.
         for at in 0..2 * LINES {
@@ -231,7 +240,7 @@ mod tests {
 
     #[test]
     fn threads_with_handles_of_one_line_do_not_meet() {
-        let table = Registrations::new();
+        let table = table();
         let line = |at: usize| std::ptr::from_ref(table.line(handle(at)));
         let of_one_line: Vec<usize> = (0..).filter(|at| line(*at) == line(0)).take(4).collect();
         std::thread::scope(|scope| {
@@ -254,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_domain_is_forgotten_and_others_stay() {
-        let table = Registrations::new();
+        let table = table();
         let mds = [0x1000, 0x2000].map(without_provenance_mut);
         for at in 0..1000 {
             table.note(mds[at % 2], handle(at), at, 1);

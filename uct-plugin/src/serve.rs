@@ -37,11 +37,28 @@ pub(crate) unsafe fn is_served(object: &'static Object, md: MdHandle) -> bool {
 /// the operation on it: UCX closes no memory domain while an operation on it runs.
 #[inline]
 pub(crate) unsafe fn get<'a>(object: &'static Object, md: MdHandle) -> Option<&'a Md> {
-    // SAFETY: by the contract of this function.
-    if panic::is_broken() || !unsafe { is_served(object, md) } {
+    if panic::is_broken() {
         return None;
     }
     // SAFETY: by the contract of this function.
+    match unsafe { domains::known(md) } {
+        Some(served) => Some(served),
+        // SAFETY: as above.
+        None => unsafe { get_unknown(object, md) },
+    }
+}
+
+/// The other cases of [`get`]: a memory domain that is not served or not checked yet.
+///
+/// # Safety
+/// See [`get`].
+#[cold]
+unsafe fn get_unknown<'a>(object: &'static Object, md: MdHandle) -> Option<&'a Md> {
+    // SAFETY: by the contract of this function.
+    if !unsafe { is_served(object, md) } {
+        return None;
+    }
+    // SAFETY: as above.
     unsafe { domains::known(md) }
 }
 

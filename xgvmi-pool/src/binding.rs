@@ -191,30 +191,38 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Invalidates a bound key, now or later according to the policy.
+    #[inline]
     pub(crate) fn release(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
         // Closing a pool has already destroyed the key. A key in a forked child belongs to the
         // parent.
         let Ok(_inside) = self.enter() else {
             return Ok(());
         };
-        match self.policy.invalidate {
-            Invalidate::Strict => {
-                self.slots.advance(id, State::Bound, State::Unsure);
-                self.counters.in_use.down();
-                self.clean(id, mkey)
-            }
-            Invalidate::Batched | Invalidate::Chained => {
-                self.slots.advance(id, State::Bound, State::Pending);
-                self.counters.in_use.down();
-                self.pending.push(id);
-                self.note_pending();
-                if self.pending.len() >= self.policy.batch_ops as usize {
-                    self.flush_batch();
-                } else {
-                    self.flush_if_late();
-                }
+        self.counters.in_use.down();
+        if self.policy.invalidate != Invalidate::Strict {
+            self.release_later(id);
+            return Ok(());
+        }
+        self.slots.advance(id, State::Bound, State::Unsure);
+        match self.post(&[UmrOp::Invalidate { mkey }], &self.latencies.invalidate) {
+            Ok(()) => {
+                self.cleaned(id);
                 Ok(())
             }
+            Err(failed) => self.clean_again(id, mkey, failed),
+        }
+    }
+
+    /// Queues a released key for its invalidation together with others.
+    #[inline(never)]
+    fn release_later(&self, id: SlotId) {
+        self.slots.advance(id, State::Bound, State::Pending);
+        self.pending.push(id);
+        self.note_pending();
+        if self.pending.len() >= self.policy.batch_ops as usize {
+            self.flush_batch();
+        } else {
+            self.flush_if_late();
         }
     }
 
@@ -359,42 +367,61 @@ impl<D: MkeyDevice> Core<D> {
         }
     }
 
+    #[inline]
     fn post(&self, ops: &[UmrOp<'_>], times: &Times) -> Result<(), ChainError> {
-        if !self
-            .counters
-            .chains
-            .next()
-            .is_multiple_of(CHAINS_PER_SAMPLE)
-        {
-            return self.device.run(ops);
+        let number = self.counters.chains.next();
+        match number.is_multiple_of(CHAINS_PER_SAMPLE) {
+            false => self.device.run(ops),
+            true => self.post_timed(ops, times),
         }
+    }
+
+    #[cold]
+    fn post_timed(&self, ops: &[UmrOp<'_>], times: &Times) -> Result<(), ChainError> {
         let start = Instant::now();
         self.device.run(ops)?;
         times.record(start.elapsed());
         Ok(())
     }
 
+    /// Returns an invalidated key to the free list.
+    #[inline(always)]
+    fn cleaned(&self, id: SlotId) {
+        self.counters.invalidates.one();
+        self.slots.advance(id, State::Unsure, State::Free);
+        self.give(id);
+    }
+
     /// Invalidates a key of unknown state, or destroys it. Never pools a key that is not known to
     /// be free.
+    #[cold]
     fn clean(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
-        let mut attempt = 1;
-        let invalidate = loop {
+        match self.post(&[UmrOp::Invalidate { mkey }], &self.latencies.invalidate) {
+            Ok(()) => {
+                self.cleaned(id);
+                Ok(())
+            }
+            Err(failed) => self.clean_again(id, mkey, failed),
+        }
+    }
+
+    /// Continues after the first invalidation of a key failed.
+    #[cold]
+    fn clean_again(&self, id: SlotId, mkey: Mkey, first: ChainError) -> Result<(), ReleaseError> {
+        let mut invalidate = first.source;
+        self.counters.invalidate_failures.one();
+        for _attempt in 1..INVALIDATE_ATTEMPTS {
             match self.post(&[UmrOp::Invalidate { mkey }], &self.latencies.invalidate) {
                 Ok(()) => {
-                    self.counters.invalidates.one();
-                    self.slots.advance(id, State::Unsure, State::Free);
-                    self.give(id);
+                    self.cleaned(id);
                     return Ok(());
                 }
                 Err(ChainError { source, .. }) => {
                     self.counters.invalidate_failures.one();
-                    if attempt == INVALIDATE_ATTEMPTS {
-                        break source;
-                    }
-                    attempt += 1;
+                    invalidate = source;
                 }
             }
-        };
+        }
         self.destroy(id).map_err(|destroy| {
             self.tell(|| PoolEvent::Lost {
                 mkey,

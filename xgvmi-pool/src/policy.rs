@@ -102,7 +102,7 @@ pub struct PoolPolicy {
     pub keeper: bool,
     /// Selection of the next free key.
     pub order: ReuseOrder,
-    /// Number of keys that a group of threads keeps on each side of its cache. Default 8, at most
+    /// Number of keys that a group of threads keeps on each side of its cache. Default 16, at most
     /// 16; a small pool uses fewer. With 0 there are no caches, and the order of reuse is exact.
     pub cache_keys: u32,
     /// Number of groups of threads, with one cache each. Rounded up to a power of two, maximum 64.
@@ -143,7 +143,7 @@ impl Default for PoolPolicy {
             age: Duration::from_secs(60),
             keeper: false,
             order: ReuseOrder::default(),
-            cache_keys: 8,
+            cache_keys: 16,
             caches: 0,
             klm_entries: 16,
             tag: Tag::UCX_POOLED,

@@ -117,6 +117,7 @@ impl<D: MkeyDevice> MkeyPool<D> {
     ///
     /// # Panics
     /// If this pool did not bind the key, or the key was returned before.
+    #[inline]
     pub fn unbind(&self, key: BoundKey) -> Result<(), ReleaseError> {
         self.core.release(key.slot(), key.mkey())
     }

@@ -47,6 +47,7 @@ macro_rules! counters {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub(crate) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -75,6 +76,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
+    #[inline]
     pub(crate) fn up(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         // The mark is usually higher already, and then a load is enough.
@@ -83,6 +85,7 @@ impl Level {
         }
     }
 
+    #[inline]
     pub(crate) fn down(&self) {
         self.now.fetch_sub(1, Ordering::Relaxed);
     }

@@ -50,10 +50,45 @@ impl CqRing {
         })
     }
 
+    /// The number of the next request, if the adapter has written its completion and it is a
+    /// success. Any other completion remains for [`CqRing::pop`].
+    #[inline]
+    pub(super) fn pop_success(&mut self) -> Option<u16> {
+        let (entry, opcode) = self.written()?;
+        if opcode != cqe::opcode::REQ {
+            return None;
+        }
+        // SAFETY: within the entry, and aligned; volatile, because the adapter wrote it.
+        let counter = unsafe { entry.add(cqe::WQE_COUNTER_AT).cast::<u16>().read_volatile() };
+        self.advance();
+        Some(u16::from_be(counter))
+    }
+
     /// The next completion, if the adapter has written it. For a success, only the opcode and the
     /// number of the request are valid.
-    #[inline]
     pub(super) fn pop(&mut self) -> Option<Cqe> {
+        if let Some(wqe_counter) = self.pop_success() {
+            return Some(Cqe {
+                opcode: cqe::opcode::REQ,
+                wqe_counter,
+                ..Cqe::default()
+            });
+        }
+        let (entry, _opcode) = self.written()?;
+        let mut bytes = [0; CQE_BYTES];
+        for (word, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: `word` is below 8, the words of an entry.
+            let word = unsafe { entry.cast::<u64>().add(word) };
+            // SAFETY: entries are aligned to their size; volatile, because the adapter wrote it.
+            *bytes = unsafe { word.read_volatile() }.to_ne_bytes();
+        }
+        self.advance();
+        Some(Cqe::parse(&bytes))
+    }
+
+    /// The next entry and its opcode, if the adapter has written it.
+    #[inline]
+    fn written(&self) -> Option<(NonNull<u8>, u8)> {
         let place = (self.next & (self.count - 1)) as usize * self.entry_bytes;
         // The completion is the second half of a 128-byte entry.
         let place = place + (self.entry_bytes - CQE_BYTES);
@@ -68,26 +103,7 @@ impl CqRing {
             return None;
         }
         mmio::from_device_barrier();
-        if owner >> 4 == cqe::opcode::REQ {
-            // Only the number of a successful request matters.
-            // SAFETY: within the entry, and aligned; volatile, because the adapter wrote it.
-            let counter = unsafe { entry.add(cqe::WQE_COUNTER_AT).cast::<u16>().read_volatile() };
-            self.advance();
-            return Some(Cqe {
-                opcode: cqe::opcode::REQ,
-                wqe_counter: u16::from_be(counter),
-                ..Cqe::default()
-            });
-        }
-        let mut bytes = [0; CQE_BYTES];
-        for (word, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: `word` is below 8, the words of an entry.
-            let word = unsafe { entry.cast::<u64>().add(word) };
-            // SAFETY: entries are aligned to their size; volatile, because the adapter wrote it.
-            *bytes = unsafe { word.read_volatile() }.to_ne_bytes();
-        }
-        self.advance();
-        Some(Cqe::parse(&bytes))
+        Some((entry, owner >> 4))
     }
 
     /// Returns the entry to the adapter.

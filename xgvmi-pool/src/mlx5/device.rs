@@ -233,11 +233,24 @@ impl Mlx5Device {
         Ok(self.queues.get()?.posted_by())
     }
 
+    /// Runs any chain, inside the gate.
+    #[inline(never)]
+    fn run_chain(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
+        while let Some(form) = self.proofs.missing(chain) {
+            self.proofs.prove(&self.queues, form)?;
+        }
+        match self.queues.first() {
+            Some(queue) => queue.run(chain),
+            None => self.queues.get().map_err(not_posted)?.run(chain),
+        }
+    }
+
+    #[inline]
     fn enter(&self) -> Result<Inside<'_>, DeviceError> {
         if let Some(parent) = self.fork.parent() {
             return Err(DeviceError::Forked { parent });
         }
-        self.gate.enter().ok_or(DeviceError::Closed)
+        self.gate.enter().ok_or_else(|| DeviceError::Closed)
     }
 
     fn keep(&self, index: MkeyIndex, made: NonNull<mlx5dv_devx_obj>) {
@@ -272,7 +285,18 @@ impl Mlx5Device {
     }
 }
 
+/// An error before the first request of a chain.
+#[cold]
+fn not_posted(source: DeviceError) -> ChainError {
+    ChainError {
+        done: 0,
+        rest: Rest::NotDone,
+        source,
+    }
+}
+
 impl MkeyDevice for Mlx5Device {
+    #[inline]
     fn gvmi(&self) -> Gvmi {
         self.caps.gvmi
     }
@@ -284,6 +308,7 @@ impl MkeyDevice for Mlx5Device {
         }
     }
 
+    #[inline]
     fn is_ours(&self) -> bool {
         self.fork.parent().is_none()
     }
@@ -300,20 +325,16 @@ impl MkeyDevice for Mlx5Device {
         self.destroy("DESTROY_MKEY", mkey)
     }
 
+    #[inline]
     fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
-        let not_posted = |source| ChainError {
-            done: 0,
-            rest: Rest::NotDone,
-            source,
-        };
         let _inside = self.enter().map_err(not_posted)?;
-        while let Some(form) = self.proofs.missing(chain) {
-            self.proofs.prove(&self.queues, form)?;
+        if let [op] = chain
+            && self.proofs.has(op)
+            && let Some(queue) = self.queues.first()
+        {
+            return queue.run_single(op, chain);
         }
-        match self.queues.first() {
-            Some(queue) => queue.run(chain),
-            None => self.queues.get().map_err(not_posted)?.run(chain),
-        }
+        self.run_chain(chain)
     }
 
     fn recoveries(&self) -> u64 {

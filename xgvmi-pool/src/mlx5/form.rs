@@ -27,6 +27,7 @@ impl Form {
 
     /// The form of a bind to this memory.
     #[must_use]
+    #[inline]
     pub fn of(span: &Span<'_>) -> Self {
         match Self::stock_region(span) {
             Some(_) => Self::Stock,
@@ -35,6 +36,7 @@ impl Form {
     }
 
     /// The one region of a bind in the stock form, and its length.
+    #[inline]
     pub(super) fn stock_region<'a>(span: &'a Span<'_>) -> Option<(&'a Region, u32)> {
         match span.regions() {
             [region] if region.len() < Self::STOCK_BYTES_END => {
@@ -53,6 +55,7 @@ impl Form {
     }
 
     /// The form's bit in a set of forms.
+    #[inline]
     pub(super) const fn bit(self) -> u32 {
         match self {
             Self::Stock => 1,

@@ -70,13 +70,26 @@ impl Progress {
         Some(Err(failure.of_chain(ticket, chain)))
     }
 
-    /// Records one completion. Called by one thread at a time, in the order of the queue.
+    /// Number of the first building block of the request with this counter.
     #[inline]
-    pub(super) fn count(&self, cqe: &Cqe, qpn: u32) {
+    fn position(&self, counter: u16) -> u64 {
         let done = self.done.load(Ordering::Relaxed);
         // The adapter counts modulo 2^16, and fewer building blocks than that are in flight.
-        let ahead = cqe.wqe_counter.wrapping_sub(low16(done));
-        let at = done + u64::from(ahead);
+        done + u64::from(counter.wrapping_sub(low16(done)))
+    }
+
+    /// Records the success of a request. Returns what [`Progress::done`] returns from now on. Called
+    /// by one thread at a time, in the order of the queue.
+    #[inline]
+    pub(super) fn succeed(&self, counter: u16) -> u64 {
+        let done = self.position(counter) + 1;
+        self.done.store(done, Ordering::Release);
+        done
+    }
+
+    /// Records one completion. Called by one thread at a time, in the order of the queue.
+    pub(super) fn count(&self, cqe: &Cqe, qpn: u32) {
+        let at = self.position(cqe.wqe_counter);
         match cqe.opcode {
             cqe::opcode::REQ => self.done.store(at + 1, Ordering::Release),
             cqe::opcode::REQ_ERR => self.fail(Failure {

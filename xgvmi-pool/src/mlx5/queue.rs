@@ -220,28 +220,34 @@ impl UmrQueue {
         self.progress.failure().is_some()
     }
 
+    /// Executes a chain of this one request, see [`UmrQueue::run`].
+    #[inline]
+    pub(super) fn run_single<'a>(
+        &self,
+        op: &UmrOp<'a>,
+        chain: &[UmrOp<'a>],
+    ) -> Result<(), ChainError> {
+        match self.post_single(op) {
+            Some(ticket) if self.reap_until(ticket) => Ok(()),
+            Some(ticket) => self.wait(ticket, chain),
+            None => self.run(chain),
+        }
+    }
+
     /// Executes a chain and returns when its last request is complete.
     ///
     /// # Errors
     /// The errors of [`MkeyDevice::run`](crate::MkeyDevice::run).
+    #[inline(never)]
     pub(super) fn run<R: Request>(&self, chain: &[R]) -> Result<(), ChainError> {
         if chain.is_empty() {
             return Ok(());
         }
-        let not_posted = |source| ChainError {
+        let ticket = self.post(chain).map_err(|source| ChainError {
             done: 0,
             rest: Rest::NotDone,
             source,
-        };
-        let single = match chain {
-            [request] => request.umr().and_then(|op| self.post_single(op)),
-            _ => None,
-        };
-        let ticket = match single {
-            Some(ticket) if self.reap_until(ticket) => return Ok(()),
-            Some(ticket) => ticket,
-            None => self.post(chain).map_err(not_posted)?,
-        };
+        })?;
         self.wait(ticket, chain)
     }
 
@@ -259,9 +265,8 @@ impl UmrQueue {
         else {
             return false;
         };
-        while let Some(cqe) = ring.pop() {
-            self.progress.count(&cqe, self.qpn);
-            if self.progress.done() > ticket.last {
+        while let Some(counter) = ring.pop_success() {
+            if self.progress.succeed(counter) > ticket.last {
                 return true;
             }
         }
@@ -289,16 +294,16 @@ impl UmrQueue {
         match op {
             UmrOp::Bind { mkey, span } => {
                 let stock = Form::stock_region(span)?;
-                let blocks = templates.bind(*mkey, stock, index, fence);
-                ring.write_blocks(first, &blocks);
+                let (blocks, words) = templates.bind(*mkey, stock, index, fence);
+                ring.write_template(first, (blocks, &words));
                 producer.next = first + 3;
-                ring.ring_word(first + 3, blocks[0][0]);
+                ring.ring_word(first + 3, words[0].1);
             }
             UmrOp::Invalidate { mkey } => {
-                let blocks = templates.invalidate(*mkey, index, fence);
-                ring.write_blocks(first, &blocks);
+                let (blocks, words) = templates.invalidate(*mkey, index, fence);
+                ring.write_template(first, (blocks, &words));
                 producer.next = first + 2;
-                ring.ring_word(first + 2, blocks[0][0]);
+                ring.ring_word(first + 2, words[0].1);
             }
         }
         producer.fence = self.fence;
@@ -403,6 +408,7 @@ impl UmrQueue {
         Ok(Some(Ticket { first, last }))
     }
 
+    #[inline(never)]
     fn wait<R: Request>(&self, ticket: Ticket, chain: &[R]) -> Result<(), ChainError> {
         let mut clock = Clock::new(self.poll_timeout);
         loop {

@@ -6,7 +6,7 @@ use mlx5_prm::wqe::WQEBB_BYTES;
 use mlx5dv_sys::mlx5dv_qp;
 
 use super::mmio;
-use super::template::Block;
+use super::template::{Block, Variable, WQEBB_WORDS};
 use super::wqe::Wqe;
 
 /// Index of the send counter in the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).
@@ -72,17 +72,23 @@ impl SendRing {
         }
     }
 
-    /// Writes the building blocks of an entry. The first one has the number `at`.
+    /// Writes an entry from a template with its variable words. The first building block has the
+    /// number `at`.
     #[inline(always)]
-    pub(super) fn write_blocks<const BLOCKS: usize>(&mut self, at: u64, blocks: &[Block; BLOCKS]) {
+    pub(super) fn write_template<const BLOCKS: usize, const WORDS: usize>(
+        &mut self,
+        at: u64,
+        (blocks, variables): (&[Block; BLOCKS], &[Variable; WORDS]),
+    ) {
         for (block, number) in blocks.iter().zip(at..) {
-            let place = self.block(number);
-            for (word, value) in block.iter().enumerate() {
-                // SAFETY: `word` is below 8, the words of a building block. The buffer is
-                // page-aligned, so a block is aligned to its size. Volatile, because the adapter
-                // reads it.
-                unsafe { place.add(word).write_volatile(*value) };
-            }
+            // SAFETY: the buffer is page-aligned, so a block is aligned to its size. Ordinary stores
+            // of any width: the barrier before the doorbell comes after them.
+            unsafe { self.block(number).cast::<Block>().write(*block) };
+        }
+        for (position, value) in variables {
+            let block = self.block(at + (position / WQEBB_WORDS) as u64);
+            // SAFETY: the remainder is below the words of a building block.
+            unsafe { block.add(position % WQEBB_WORDS).write(*value) };
         }
     }
 

@@ -9,10 +9,6 @@ use crate::region::Region;
 
 /// Words of a building block.
 pub(super) const WQEBB_WORDS: usize = 8;
-/// Words of a bind in the stock form: three building blocks.
-const BIND_WORDS: usize = 3 * WQEBB_WORDS;
-/// Words of an invalidation.
-const INVALIDATE_WORDS: usize = 2 * WQEBB_WORDS;
 
 /// Positions of the variable words: control segment (number of the request, key), context (tag,
 /// address, length), and the one entry of the list (length and local key, address).
@@ -27,12 +23,15 @@ const ENTRY_START: usize = 17;
 /// The requests of one queue pair, with zeros in the variable words.
 #[derive(Debug)]
 pub(super) struct Templates {
-    bind: [u64; BIND_WORDS],
-    invalidate: [u64; INVALIDATE_WORDS],
+    bind: [Block; 3],
+    invalidate: [Block; 2],
 }
 
 /// A building block as words in the adapter's byte order.
 pub(super) type Block = [u64; WQEBB_WORDS];
+
+/// Position in a request, in words, and value of a variable word.
+pub(super) type Variable = (usize, u64);
 
 impl Templates {
     /// The requests of the queue pair, each with a completion. `None` if the encoding fails.
@@ -47,17 +46,17 @@ impl Templates {
         // One byte at address zero under key zero: the length is cleared below.
         let region = Region::new(VirtAddr::new(0), 1, Lkey::from_raw(0)).ok()?;
         let span = region.into();
-        let mut bind = words(&UmrOp::Bind { mkey, span }, slot)?;
-        bind[LEN] = 0;
-        bind[ENTRY_KEY] = 0;
+        let mut bind = blocks(&UmrOp::Bind { mkey, span }, slot)?;
+        bind.as_flattened_mut()[LEN] = 0;
+        bind.as_flattened_mut()[ENTRY_KEY] = 0;
         Some(Self {
             bind,
-            invalidate: words(&UmrOp::Invalidate { mkey }, slot)?,
+            invalidate: blocks(&UmrOp::Invalidate { mkey }, slot)?,
         })
     }
 
-    /// The bind of a key to a region of `len` bytes, below 2 GiB. See [`Slot`] for `index` and
-    /// `fence`.
+    /// The bind of a key to a region of `len` bytes, below 2 GiB, and its variable words, of which
+    /// the first is also the doorbell's. See [`Slot`] for `index` and `fence`.
     #[inline(always)]
     pub(super) fn bind(
         &self,
@@ -65,48 +64,56 @@ impl Templates {
         (region, len): (&Region, u32),
         index: u16,
         fence: u8,
-    ) -> [Block; 3] {
-        let mut words = self.bind;
-        put_head(&mut words, mkey, index, fence);
+    ) -> (&[Block; 3], [Variable; 7]) {
+        let [head, key] = head(&self.bind[0], mkey, index, fence);
         let start = region.addr().get().to_be();
-        words[TAG] |= u64::from(mkey.tag().get()).to_be();
-        words[START] = start;
-        words[LEN] = u64::from(len).to_be();
-        words[ENTRY_KEY] = (u64::from(len) << 32 | u64::from(region.lkey().raw())).to_be();
-        words[ENTRY_START] = start;
-        let (blocks, _) = words.as_chunks();
-        [blocks[0], blocks[1], blocks[2]]
+        let tag = self.bind.as_flattened()[TAG] | u64::from(mkey.tag().get()).to_be();
+        let entry_key = u64::from(len) << 32 | u64::from(region.lkey().raw());
+        let variables = [
+            head,
+            key,
+            (TAG, tag),
+            (START, start),
+            (LEN, u64::from(len).to_be()),
+            (ENTRY_KEY, entry_key.to_be()),
+            (ENTRY_START, start),
+        ];
+        (&self.bind, variables)
     }
 
-    /// The invalidation of a key.
+    /// The invalidation of a key, and its variable words, of which the first is also the doorbell's.
     #[inline(always)]
-    pub(super) fn invalidate(&self, mkey: Mkey, index: u16, fence: u8) -> [Block; 2] {
-        let mut words = self.invalidate;
-        put_head(&mut words, mkey, index, fence);
-        let (blocks, _) = words.as_chunks();
-        [blocks[0], blocks[1]]
+    pub(super) fn invalidate(
+        &self,
+        mkey: Mkey,
+        index: u16,
+        fence: u8,
+    ) -> (&[Block; 2], [Variable; 2]) {
+        let variables = head(&self.invalidate[0], mkey, index, fence);
+        (&self.invalidate, variables)
     }
 }
 
-/// Fills in the control segment.
+/// The variable words of the control segment.
 #[inline(always)]
-fn put_head(words: &mut [u64], mkey: Mkey, index: u16, fence: u8) {
-    words[INDEX] |= (u64::from(index) << 40).to_be();
-    words[KEY] |= (u64::from(mkey.raw()) | u64::from(fence) << 32).to_be();
+fn head(first: &Block, mkey: Mkey, index: u16, fence: u8) -> [Variable; 2] {
+    let index = first[INDEX] | (u64::from(index) << 40).to_be();
+    let key = first[KEY] | (u64::from(mkey.raw()) | u64::from(fence) << 32).to_be();
+    [(INDEX, index), (KEY, key)]
 }
 
-/// The request's words; `None` if it has another length.
-fn words<const WORDS: usize>(op: &UmrOp<'_>, slot: Slot) -> Option<[u64; WORDS]> {
+/// The building blocks of the request; `None` if it has another length.
+fn blocks<const BLOCKS: usize>(op: &UmrOp<'_>, slot: Slot) -> Option<[Block; BLOCKS]> {
     let mut wqe = Wqe::new();
-    if !op.write(slot, &mut wqe) || wqe.blocks().len() * WQEBB_WORDS != WORDS {
+    if !op.write(slot, &mut wqe) || wqe.blocks().len() != BLOCKS {
         return None;
     }
-    let mut words = [0; WORDS];
-    let blocks = wqe.blocks().flat_map(|block| block.as_chunks::<8>().0);
-    for (word, bytes) in words.iter_mut().zip(blocks) {
+    let mut blocks = [[0; WQEBB_WORDS]; BLOCKS];
+    let bytes = wqe.blocks().flat_map(|block| block.as_chunks::<8>().0);
+    for (word, bytes) in blocks.as_flattened_mut().iter_mut().zip(bytes) {
         *word = u64::from_ne_bytes(*bytes);
     }
-    Some(words)
+    Some(blocks)
 }
 
 #[cfg(test)]
@@ -114,6 +121,18 @@ mod tests {
     use super::super::form::Form;
     use super::*;
     use mlx5_prm::wqe::flag;
+
+    /// The blocks with their variable words. The first variable is the doorbell's word.
+    fn filled<const BLOCKS: usize, const WORDS: usize>(
+        (blocks, variables): (&[Block; BLOCKS], [Variable; WORDS]),
+    ) -> [Block; BLOCKS] {
+        let mut blocks = *blocks;
+        assert_eq!(variables[0].0, 0);
+        for (position, value) in variables {
+            blocks.as_flattened_mut()[position] = value;
+        }
+        blocks
+    }
 
     #[track_caller]
     fn check(op: &UmrOp<'_>, index: u16, fence: u8) {
@@ -127,18 +146,12 @@ mod tests {
         match op {
             UmrOp::Bind { mkey, span } => {
                 let stock = Form::stock_region(span).expect("of the stock form");
-                let found = templates.bind(*mkey, stock, index, fence);
-                assert_eq!(
-                    Some(found.as_flattened()),
-                    words::<BIND_WORDS>(op, slot).as_ref().map(|w| &w[..])
-                );
+                let found = filled(templates.bind(*mkey, stock, index, fence));
+                assert_eq!(Some(found), blocks::<3>(op, slot));
             }
             UmrOp::Invalidate { mkey } => {
-                let found = templates.invalidate(*mkey, index, fence);
-                assert_eq!(
-                    Some(found.as_flattened()),
-                    words::<INVALIDATE_WORDS>(op, slot).as_ref().map(|w| &w[..])
-                );
+                let found = filled(templates.invalidate(*mkey, index, fence));
+                assert_eq!(Some(found), blocks::<2>(op, slot));
             }
         }
     }

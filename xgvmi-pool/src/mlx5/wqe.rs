@@ -55,10 +55,6 @@ pub(super) trait Request {
     fn write(&self, slot: Slot, wqe: &mut Wqe) -> bool;
     /// The request modifies a key, so the next one must not overtake it.
     fn is_umr(&self) -> bool;
-    /// The request, if it binds or invalidates a key.
-    fn umr(&self) -> Option<&UmrOp<'_>> {
-        None
-    }
     /// The request for `ibv_post_send`, if it has one.
     fn verbs(&self) -> Option<VerbsRequest>;
 }
@@ -161,11 +157,6 @@ impl Request for UmrOp<'_> {
 
     fn is_umr(&self) -> bool {
         true
-    }
-
-    #[inline]
-    fn umr(&self) -> Option<&UmrOp<'_>> {
-        Some(self)
     }
 
     fn verbs(&self) -> Option<VerbsRequest> {
