@@ -12,6 +12,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("cli-pages", &[]),
     ("mlx5dv-sys", &[]),
     ("ucx-sys", &[]),
+    ("rdmacm-sys", &[]),
     ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
     (
@@ -36,6 +37,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("xgvmi-blk", &["cli-pages", "xgvmi-daemon"]),
     ("ucc-tl", &["xgvmi-offload"]),
+    ("naaice", &["rdmacm-sys"]),
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),
     (

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product. Their only interface with the emulator is the kernel's.
-const PRODUCT: [&str; 14] = [
+const PRODUCT: [&str; 16] = [
     "mlx5dv-sys/",
+    "rdmacm-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
     "uct-plugin/",
@@ -18,6 +19,7 @@ const PRODUCT: [&str; 14] = [
     "xgvmi-offload/",
     "xgvmi-blk/",
     "ucc-tl/",
+    "naaice/",
     "bench-report/",
     "scale-model/",
     "cost-table/",
@@ -159,6 +161,7 @@ pub(super) fn exports(tree: &Tree) -> Vec<String> {
         .filter(|file| !file.path.starts_with("uct-plugin/src/"))
         .filter(|file| !file.path.starts_with("bf-emu/preload/src/"))
         .filter(|file| !file.path.starts_with("ucc-tl/src/"))
+        .filter(|file| !file.path.starts_with("naaice/src/capi/"))
         .flat_map(|file| {
             file.faults(|line| {
                 let attribute = line.trim_start().starts_with("#[");

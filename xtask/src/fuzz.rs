@@ -11,15 +11,16 @@ const HELP: &str = "\
 Usage: cargo xtask fuzz [TARGET]... [--runs N]
        cargo xtask fuzz --list
 
-Builds the fuzz targets (bf-emu/fuzz, xgvmi-blk/fuzz, xgvmi-offload/fuzz, xgvmi-pool/fuzz) and runs all of them, or the
-named ones, one after the other, for N inputs each (100,000). target/fuzz/corpus/ keeps interesting inputs for the next run. target/fuzz/artifacts/ keeps
+Builds the fuzz targets (bf-emu/fuzz, naaice/fuzz, xgvmi-blk/fuzz, xgvmi-offload/fuzz, xgvmi-pool/fuzz) and runs all of
+them, or the named ones, one after the other, for N inputs each (100,000). target/fuzz/corpus/ keeps interesting inputs for the next run. target/fuzz/artifacts/ keeps
 inputs that cause a failure.
 
 Needs a nightly compiler and cargo-fuzz. If they are missing, the command prints how to install them.";
 
 /// Directories of fuzz targets.
-const DIRS: [&str; 4] = [
+const DIRS: [&str; 5] = [
     "bf-emu/fuzz",
+    "naaice/fuzz",
     "xgvmi-blk/fuzz",
     "xgvmi-offload/fuzz",
     "xgvmi-pool/fuzz",

@@ -278,7 +278,7 @@ fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 }
 
 /// Crates whose tests compare with installed headers.
-const FFI: [&str; 2] = ["mlx5dv-sys", "ucx-sys"];
+const FFI: [&str; 3] = ["mlx5dv-sys", "rdmacm-sys", "ucx-sys"];
 
 fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut command = cargo();

@@ -5,6 +5,7 @@ pub(crate) const APT_PACKAGES: &[&str] = &[
     "libibverbs1",
     "ibverbs-providers",
     "libibverbs-dev",
+    "librdmacm-dev",
     "ibverbs-utils",
     "perftest",
 ];

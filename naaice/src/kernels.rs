@@ -1,0 +1,97 @@
+//! Kernels of an accelerator: a shared object that exports `match_function_code`, as the original's kernels do.
+
+use crate::abi::{CommContext, Kernel, MatchFunctionCode, code};
+use crate::error::{NaaError, Result};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::path::Path;
+
+/// The exported function.
+const NAME: &[u8] = b"match_function_code\0";
+
+/// A loaded shared object. It stays loaded: a kernel may have started threads.
+#[derive(Debug)]
+pub struct Kernels {
+    find: MatchFunctionCode,
+}
+
+impl Kernels {
+    /// Loads the shared object.
+    ///
+    /// # Errors
+    /// If it cannot be loaded, or does not export `match_function_code`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let wrong = |reason: String| NaaError::Kernels {
+            path: path.display().to_string(),
+            reason,
+        };
+        // SAFETY: the operator names the file; its constructors are part of the kernels, which this process runs
+        // anyway.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| wrong(cause(&error)))?;
+        // SAFETY: the name has this type in the documented interface.
+        let find = unsafe { library.get::<MatchFunctionCode>(NAME) }
+            .map(|symbol| *symbol)
+            .map_err(|error| {
+                wrong(format!(
+                    "{}; export int match_function_code(uint8_t, void (**)(struct naaice_communication_context *))",
+                    cause(&error)
+                ))
+            })?;
+        std::mem::forget(library);
+        Ok(Self { find })
+    }
+
+    /// The kernel of a function code.
+    #[must_use]
+    pub fn find(&self, function: u8) -> Option<Kernel> {
+        // SAFETY: the function of the open shared object, with the documented contract.
+        unsafe { find(self.find, function) }
+    }
+}
+
+/// Asks `match_function_code` for a kernel.
+///
+/// # Safety
+/// The function has the documented contract.
+pub(crate) unsafe fn find(ask: MatchFunctionCode, function: u8) -> Option<Kernel> {
+    let mut kernel = None;
+    // SAFETY: the caller's promise, and the result can be written.
+    let answer = unsafe { ask(function, &raw mut kernel) };
+    kernel.filter(|_| answer == 0)
+}
+
+/// Runs a kernel in this thread. Returns the code that the caller receives.
+///
+/// # Safety
+/// The kernel has the documented contract, and the context's regions are mapped.
+pub unsafe fn run(kernel: Option<Kernel>, context: &mut CommContext) -> u8 {
+    let Some(kernel) = kernel else {
+        return code::UNKNOWN_FUNCTION;
+    };
+    context.naa_returncode = code::SUCCESS;
+    // SAFETY: the caller's promise.
+    unsafe { kernel(context) };
+    code::of_kernel(context.naa_returncode)
+}
+
+fn cause(error: &libloading::Error) -> String {
+    use std::error::Error as _;
+    error
+        .source()
+        .map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_shared_object_is_refused_by_name() {
+        let error = Kernels::open(Path::new("/etc/hostname-that-is-absent")).expect_err("absent");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("kernels of /etc/hostname-that-is-absent: "),
+            "{text}"
+        );
+    }
+}
