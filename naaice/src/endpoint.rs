@@ -83,8 +83,8 @@ impl Ended {
 
 /// A session with an accelerator that is not reached over an RDMA connection of this process.
 pub(crate) trait Remote: std::fmt::Debug + Send {
-    /// Starts a call.
-    fn invoke(&mut self) -> Result<()>;
+    /// Starts a call with 24 bits of user data, in bits 8 to 31.
+    fn invoke(&mut self, user: u32) -> Result<()>;
 
     /// The end of the call: return code and bytes of the answer; `None` while it runs. Waits for at most `limit`.
     fn wait(&mut self, limit: Duration) -> Result<Option<(u8, u32)>>;
@@ -521,7 +521,8 @@ fn not_for(state: State, rule: &'static str) -> NaaError {
     }
 }
 
-fn empty_context() -> CommContext {
+/// A structure without a connection.
+pub(crate) fn empty_context() -> CommContext {
     CommContext {
         id: ptr::null_mut(),
         ev_channel: ptr::null_mut(),

@@ -102,6 +102,20 @@ pub enum NaaError {
         /// The session's state.
         state: &'static str,
     },
+    /// The host's adapter cannot provide keys for the DPU.
+    #[error("keys for the DPU: {reason}")]
+    Keys {
+        /// The adapter's error.
+        reason: String,
+    },
+    /// A service on the DPU refuses the session.
+    #[error("{peer} refuses the session: {reason}")]
+    Refused {
+        /// Address of the service.
+        peer: String,
+        /// The service's text.
+        reason: String,
+    },
     /// A shared object of kernels is unusable.
     #[error("kernels of {path}: {reason}")]
     Kernels {
@@ -142,6 +156,7 @@ impl NaaError {
         matches!(
             self,
             Self::Rejected { .. }
+                | Self::Refused { .. }
                 | Self::Connect { .. }
                 | Self::Lost { .. }
                 | Self::NoAccelerator { .. }

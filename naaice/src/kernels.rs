@@ -1,7 +1,10 @@
 //! Kernels of an accelerator: a shared object that exports `match_function_code`, as the original's kernels do.
 
-use crate::abi::{CommContext, Kernel, MatchFunctionCode, code};
+use crate::abi::{CommContext, Kernel, MatchFunctionCode, MrInternal, MrLocal, MrPeer, code};
+use crate::endpoint::empty_context;
 use crate::error::{NaaError, Result};
+use crate::machine::State;
+use crate::wire::flag;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::path::Path;
 
@@ -72,6 +75,68 @@ pub unsafe fn run(kernel: Option<Kernel>, context: &mut CommContext) -> u8 {
     // SAFETY: the caller's promise.
     unsafe { kernel(context) };
     code::of_kernel(context.naa_returncode)
+}
+
+/// A region of a call, as a kernel sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelRegion {
+    /// First byte in this process.
+    pub addr: *mut u8,
+    /// Size in bytes.
+    pub size: usize,
+    /// See [`flag`].
+    pub flags: u8,
+}
+
+/// Runs the kernel of a function on regions of this process, without a connection.
+///
+/// # Safety
+/// The kernels have the documented contract. The regions are mapped, and nobody else accesses them during the call.
+#[must_use]
+pub unsafe fn run_on(kernels: &Kernels, function: u8, user: u32, regions: &[KernelRegion]) -> u8 {
+    let mut local = Vec::with_capacity(regions.len());
+    let mut peers = Vec::with_capacity(regions.len());
+    let mut internal = Vec::new();
+    for region in regions {
+        if region.flags & flag::INTERNAL != 0 {
+            internal.push(MrInternal {
+                addr: region.addr as u64,
+                size: region.size,
+            });
+            continue;
+        }
+        let is = |wanted: u8| region.flags & wanted != 0;
+        local.push(MrLocal {
+            ibv: std::ptr::null_mut(),
+            addr: region.addr.cast(),
+            size: region.size,
+            to_write: is(flag::OUTPUT),
+            single_send: is(flag::SINGLE_SEND),
+        });
+        peers.push(MrPeer {
+            addr: 0,
+            rkey: 0,
+            size: region.size,
+            to_write: is(flag::INPUT),
+            single_send: is(flag::SINGLE_SEND),
+        });
+    }
+    let count = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+    let mut context = empty_context();
+    context.state = State::Calculating as i32;
+    context.fncode = function;
+    context.immediate = user.to_le_bytes();
+    context.no_rpc_calls = 1;
+    context.no_local_mrs = count(local.len());
+    context.no_peer_mrs = count(peers.len());
+    context.no_internal_mrs = count(internal.len());
+    context.no_input_mrs = count(peers.iter().filter(|peer| peer.to_write).count());
+    context.no_output_mrs = count(local.iter().filter(|region| region.to_write).count());
+    context.mr_local_data = local.as_mut_ptr();
+    context.mr_peer_data = peers.as_mut_ptr();
+    context.mr_internal = internal.as_mut_ptr();
+    // SAFETY: the caller's promise; the arrays live until the end of this function.
+    unsafe { run(kernels.find(function), &mut context) }
 }
 
 fn cause(error: &libloading::Error) -> String {

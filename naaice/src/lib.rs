@@ -32,6 +32,7 @@
 
 pub mod abi;
 pub mod capi;
+pub mod dpu;
 mod endpoint;
 mod error;
 mod host;

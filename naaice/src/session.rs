@@ -1,6 +1,7 @@
 //! Sessions with an accelerator: the typed, safe interface.
 
 use crate::abi::code;
+use crate::dpu;
 use crate::endpoint::Endpoint;
 use crate::error::{NaaError, Result};
 use crate::host::Target;
@@ -236,10 +237,8 @@ pub(crate) unsafe fn create(
     match claim.entry().scheme {
         // SAFETY: the caller's promise.
         Scheme::Verbs => unsafe { create_verbs(function, &regions, claim) },
-        Scheme::Dpu => Err(NaaError::NoAccelerator {
-            function,
-            reason: "this build has no client of DPU services".to_owned(),
-        }),
+        // SAFETY: the caller's promise.
+        Scheme::Dpu => unsafe { dpu::create(function, &regions, claim) },
     }
 }
 
@@ -348,10 +347,11 @@ impl Endpoint {
                 rule: "a call runs; wait until naa_test or naa_wait reports its end",
             });
         }
+        let [_, a, b, c] = self.public.immediate;
         let Some(remote) = &mut self.remote else {
             return Ok(());
         };
-        match remote.invoke() {
+        match remote.invoke(u32::from_le_bytes([0, a, b, c])) {
             Ok(()) => {
                 self.public.no_rpc_calls = self.public.no_rpc_calls.wrapping_add(1);
                 self.call_began = std::time::Instant::now();

@@ -37,7 +37,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("xgvmi-blk", &["cli-pages", "xgvmi-daemon"]),
     ("ucc-tl", &["xgvmi-offload"]),
-    ("naaice", &["rdmacm-sys"]),
+    ("naaice", &["rdmacm-sys", "xgvmi-daemon", "xgvmi-pool"]),
+    (
+        "xgvmi-naa",
+        &[
+            "cli-pages",
+            "mlx5dv-sys",
+            "naaice",
+            "xgvmi-daemon",
+            "xgvmi-pool",
+        ],
+    ),
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),
     (

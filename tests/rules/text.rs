@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product. Their only interface with the emulator is the kernel's.
-const PRODUCT: [&str; 16] = [
+const PRODUCT: [&str; 17] = [
     "mlx5dv-sys/",
     "rdmacm-sys/",
     "ucx-sys/",
@@ -20,6 +20,7 @@ const PRODUCT: [&str; 16] = [
     "xgvmi-blk/",
     "ucc-tl/",
     "naaice/",
+    "xgvmi-naa/",
     "bench-report/",
     "scale-model/",
     "cost-table/",

@@ -1,18 +1,17 @@
 //! A limit on the bytes that many connections use together.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The limit and the current use. Clones share both.
+/// The limit and the current use. Clones share both, also between threads.
 #[derive(Debug, Clone)]
 pub struct Budget {
-    inner: Rc<Inner>,
+    inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
     bytes_max: usize,
-    used: Cell<usize>,
+    used: Mutex<usize>,
 }
 
 /// One holder's share of a budget. Dropping it returns the bytes.
@@ -41,9 +40,9 @@ impl Budget {
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self {
-            inner: Rc::new(Inner {
+            inner: Arc::new(Inner {
                 bytes_max,
-                used: Cell::new(0),
+                used: Mutex::new(0),
             }),
         }
     }
@@ -51,7 +50,7 @@ impl Budget {
     /// Bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
-        self.inner.used.get()
+        *self.inner.used()
     }
 
     /// An empty share.
@@ -64,6 +63,13 @@ impl Budget {
     }
 }
 
+impl Inner {
+    fn used(&self) -> MutexGuard<'_, usize> {
+        // No holder panics between reading and writing the number.
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Share {
     /// Changes the size of this share to `bytes`.
     ///
@@ -72,15 +78,16 @@ impl Share {
     pub fn resize(&mut self, bytes: usize) -> Result<(), Exceeded> {
         let inner = &self.budget.inner;
         // `used` is the sum of all shares, including this one.
-        let others = inner.used.get() - self.bytes;
+        let mut used = inner.used();
+        let others = *used - self.bytes;
         if bytes > self.bytes && others.saturating_add(bytes) > inner.bytes_max {
             return Err(Exceeded {
-                used: inner.used.get(),
+                used: *used,
                 bytes_max: inner.bytes_max,
                 wanted: bytes - self.bytes,
             });
         }
-        inner.used.set(others + bytes);
+        *used = others + bytes;
         self.bytes = bytes;
         Ok(())
     }
@@ -88,8 +95,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let inner = &self.budget.inner;
-        inner.used.set(inner.used.get() - self.bytes);
+        *self.budget.inner.used() -= self.bytes;
     }
 }
 

@@ -58,6 +58,19 @@ impl<'m> Span<'m> {
         }
     }
 
+    /// Memory that is no slice of this program, such as a C program's.
+    ///
+    /// # Safety
+    /// The range is mapped and stays mapped while guards of the span exist.
+    #[must_use]
+    pub const unsafe fn from_raw(addr: VirtAddr, len: usize) -> Self {
+        Self {
+            addr,
+            len,
+            memory: PhantomData,
+        }
+    }
+
     /// First byte.
     #[must_use]
     pub const fn addr(&self) -> VirtAddr {
@@ -105,6 +118,11 @@ pub struct Key<'s> {
     /// `None` after its end.
     made: Option<NonNull<mlx5dv_devx_obj>>,
 }
+
+// SAFETY: libibverbs' object, safe to use from any thread; the guard has no other state.
+unsafe impl Send for Registration<'_> {}
+// SAFETY: libmlx5's object, safe to use from any thread; the guard has no other state.
+unsafe impl Send for Key<'_> {}
 
 impl<'f> Steps<'f> {
     /// The steps on the function.

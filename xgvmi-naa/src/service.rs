@@ -1,0 +1,238 @@
+//! The service: listens, starts a thread per connection, answers status requests, and ends on a signal.
+
+use crate::adapter::Adapter;
+use crate::counters::{Counters, add};
+use crate::kernel::{self, KernelOptions};
+use crate::options::ServiceOptions;
+use crate::session::{self, Owners};
+use crate::slot::Slots;
+use crate::verbs;
+use anyhow::Context as _;
+use naaice::dpu::frames::{FRAMES, SECRET_CONTEXT};
+use naaice::server::Listener;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use xgvmi_daemon::status::{StatusSocket, default_path};
+use xgvmi_daemon::{Asked, Budget, Link, LogLevel, Secret, Signals, poll, pollfd};
+use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::{AliasPolicy, DpuHooks};
+
+/// Connections per session: a process keeps some without a session.
+const LINKS_PER_SESSION: usize = 16;
+/// Memory of the frames of all connections.
+const BUFFER_BYTES: usize = 64 << 20;
+/// Stack of a connection's thread.
+const STACK: usize = 256 << 10;
+/// Longest time without looking at everything.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time for connections to end after a signal.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// State that all threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: ServiceOptions,
+    pub(crate) kernels: KernelOptions,
+    pub(crate) counters: Counters,
+    pub(crate) owners: Owners,
+    pub(crate) slots: Slots,
+    pub(crate) hooks: DpuHooks<Mlx5Device>,
+    pub(crate) adapter: Arc<Adapter>,
+    links: AtomicUsize,
+    ending: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn error(&self, text: &str) {
+        self.log(LogLevel::Error, text);
+    }
+
+    pub(crate) fn info(&self, text: &str) {
+        self.log(LogLevel::Info, text);
+    }
+
+    fn log(&self, level: LogLevel, text: &str) {
+        if level <= self.options.log {
+            // Without standard error there is nobody to tell.
+            let _ = writeln!(io::stderr(), "xgvmi-naa: {text}");
+        }
+    }
+
+    fn status(&self) -> String {
+        let aliases = self.hooks.stats();
+        let status = self.counters.status(aliases.creates, aliases.hits);
+        serde_json::to_string(&status).unwrap_or_default()
+    }
+}
+
+/// The service, before it runs.
+#[derive(Debug)]
+pub struct Service {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    address: SocketAddr,
+    verbs: Option<Listener>,
+    secrets: Vec<Secret>,
+    status: Option<StatusSocket>,
+    signals: Signals,
+}
+
+impl Service {
+    /// Opens device, kernels and listeners.
+    ///
+    /// # Errors
+    /// If one of them is not usable. The error names it.
+    pub fn new(options: ServiceOptions) -> anyhow::Result<Self> {
+        // Before any thread: all inherit the mask.
+        let signals = Signals::new().context("signals")?;
+        kernel::check(&options.kernels)?;
+        let secrets = match &options.secret_file {
+            Some(file) => vec![Secret::read(file, SECRET_CONTEXT)?],
+            None => Vec::new(),
+        };
+        let adapter = Arc::new(Adapter::open(options.device.as_deref())?);
+        let hooks = DpuHooks::open(adapter.device(), AliasPolicy::default())?;
+        let slots = Slots::new(
+            Arc::clone(&adapter),
+            options.sessions_max,
+            options.session_bytes_max,
+        );
+        let listener = TcpListener::bind(&options.listen)
+            .with_context(|| format!("cannot listen on {}", options.listen))?;
+        listener
+            .set_nonblocking(true)
+            .context("the listening socket")?;
+        let address = listener.local_addr().context("the listening socket")?;
+        let socket = options
+            .status_socket
+            .clone()
+            .or_else(|| default_path(&format!("xgvmi-naa-{}", address.port())));
+        let status = socket.map(|path| StatusSocket::bind(&path)).transpose()?;
+        let kernels = KernelOptions {
+            file: options.kernels.clone(),
+            limit: options.kernel_limit,
+        };
+        let verbs_listen = options.verbs_listen.clone();
+        let shared = Arc::new(Shared {
+            options,
+            kernels,
+            counters: Counters::default(),
+            owners: Owners::default(),
+            slots,
+            hooks,
+            adapter,
+            links: AtomicUsize::new(0),
+            ending: AtomicBool::new(false),
+        });
+        let verbs = verbs_listen
+            .map(|address| {
+                verbs::bind(&shared, &address)
+                    .with_context(|| format!("cannot listen on {address} over RDMA"))
+            })
+            .transpose()?;
+        Ok(Self {
+            shared,
+            listener,
+            address,
+            verbs,
+            secrets,
+            status,
+            signals,
+        })
+    }
+
+    /// Where the DPU's host connects.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Port of the RDMA listener.
+    #[must_use]
+    pub fn verbs_port(&self) -> Option<u16> {
+        self.verbs.as_ref().map(Listener::port)
+    }
+
+    /// Serves until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        let listening = self.verbs.take().map(|listener| {
+            let shared = Arc::clone(&self.shared);
+            std::thread::spawn(move || verbs::serve(&shared, listener))
+        });
+        let budget = Budget::new(BUFFER_BYTES);
+        loop {
+            let mut fds = vec![
+                pollfd(self.signals.fd(), libc::POLLIN),
+                pollfd(self.listener.as_raw_fd(), libc::POLLIN),
+            ];
+            fds.extend(self.status.as_ref().map(|s| pollfd(s.fd(), libc::POLLIN)));
+            poll(&mut fds, Some(LOOK_INTERVAL)).context("poll")?;
+            match self.signals.take() {
+                Some(Asked::Stop | Asked::Drain) => break,
+                Some(Asked::Reload | Asked::Child) | None => {}
+            }
+            if let Some(status) = &self.status {
+                status.answer(|| self.shared.status());
+            }
+            while let Ok((stream, from)) = self.listener.accept() {
+                self.start(stream, from, &budget);
+            }
+        }
+        self.end(listening)
+    }
+
+    fn start(&self, stream: TcpStream, from: SocketAddr, budget: &Budget) {
+        let shared = Arc::clone(&self.shared);
+        let Ok(mut link) = Link::called(stream, FRAMES, &self.secrets, budget) else {
+            return;
+        };
+        let links_max = shared.options.sessions_max * LINKS_PER_SESSION;
+        if shared.links.fetch_add(1, Ordering::AcqRel) >= links_max {
+            shared.links.fetch_sub(1, Ordering::AcqRel);
+            add(&shared.counters.refused, 1);
+            link.refuse(&format!(
+                "the service has {links_max} connections already; try again later"
+            ));
+            return;
+        }
+        add(&shared.counters.connections, 1);
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let spawned = thread.spawn(move || {
+            if let Err(error) = session::serve(&shared, link) {
+                shared.info(&format!("the connection of {from} has ended: {error}"));
+            }
+            shared.links.fetch_sub(1, Ordering::AcqRel);
+        });
+        if let Err(error) = spawned {
+            self.shared.links.fetch_sub(1, Ordering::AcqRel);
+            self.shared
+                .error(&format!("no thread for the connection of {from}: {error}"));
+        }
+    }
+
+    /// Waits for the threads, and destroys all aliases.
+    fn end(self, listening: Option<std::thread::JoinHandle<()>>) -> anyhow::Result<()> {
+        self.shared.ending.store(true, Ordering::Release);
+        if let Some(listening) = listening {
+            // A panic of the thread has been reported by its hook.
+            let _ = listening.join();
+        }
+        let began = std::time::Instant::now();
+        while self.shared.links.load(Ordering::Acquire) > 0 && began.elapsed() < END_LIMIT {
+            poll(&mut [], Some(Duration::from_millis(20))).context("poll")?;
+        }
+        anyhow::ensure!(self.shared.hooks.close(), "aliases remain on the device");
+        Ok(())
+    }
+}

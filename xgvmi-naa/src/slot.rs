@@ -1,0 +1,137 @@
+//! What a session needs on the DPU: registered memory, queue pairs, and a kernel's process. Slots are used again.
+
+use crate::adapter::{Adapter, AdapterError, Direction, Mover, Registered};
+use crate::kernel::{KernelOptions, KernelProcess, Place, Stopped, is_dead};
+use naaice::abi::code;
+use naaice::server::Block;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use xgvmi_pool::{Lkey, VirtAddr};
+
+/// A place for a session. The fields end in their order: the registration before the memory.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    mover: Option<Mover>,
+    memory: Registered,
+    block: Block,
+    kernel: Option<KernelProcess>,
+}
+
+impl Slot {
+    fn new(adapter: &Arc<Adapter>, bytes: usize) -> Result<Self, AdapterError> {
+        let block = Block::new(bytes, true).map_err(|source| AdapterError::Call {
+            call: "memory of a session",
+            source,
+        })?;
+        // SAFETY: the block's pages live as long as the slot, whose fields end in order.
+        let memory = unsafe { Registered::new(adapter, block.as_ptr(), block.len()) }?;
+        Ok(Self {
+            mover: None,
+            memory,
+            block,
+            kernel: None,
+        })
+    }
+
+    /// Zeroes a region: no host sees another host's bytes.
+    pub(crate) fn clear(&mut self, place: Place) {
+        self.block.clear(place.offset, place.size);
+    }
+
+    /// Transfers a region. Queue pairs are created when needed, and again after an error.
+    pub(crate) fn transfer(
+        &mut self,
+        adapter: &Arc<Adapter>,
+        direction: Direction,
+        place: Place,
+        (alias, remote): (Lkey, VirtAddr),
+    ) -> Result<(), AdapterError> {
+        let mover = match self.mover.take() {
+            Some(mover) => mover,
+            None => Mover::connect(adapter)?,
+        };
+        assert!(
+            place.offset + place.size <= self.block.len(),
+            "checked when the session was created"
+        );
+        let local = self.block.as_ptr().wrapping_add(place.offset);
+        // SAFETY: inside the registered block; the kernel's process does not run during a transfer.
+        unsafe { mover.transfer(direction, &self.memory, local, alias, remote, place.size) }?;
+        self.mover = Some(mover);
+        Ok(())
+    }
+
+    /// Runs a function on the slot's memory. `caller` becomes readable when `caller_gone` may return true.
+    pub(crate) fn run(
+        &mut self,
+        options: &KernelOptions,
+        call: (u8, u32),
+        places: &[Place],
+        caller_gone: impl FnMut() -> bool,
+        caller: RawFd,
+    ) -> Result<u8, Stopped> {
+        let Ok(mut kernel) = self.kernel.take().map_or_else(
+            || KernelProcess::spawn(options, &self.block),
+            io::Result::Ok,
+        ) else {
+            return Ok(code::KERNEL_CRASHED);
+        };
+        // After an error the process is dropped, which ends it.
+        let code = kernel.run(call, places, options.limit, caller_gone, caller)?;
+        if !is_dead(code) {
+            self.kernel = Some(kernel);
+        }
+        Ok(code)
+    }
+}
+
+/// The slots of the service.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    free: Mutex<Free>,
+    adapter: Arc<Adapter>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Free {
+    slots: Vec<Slot>,
+    /// Slots that may still be created.
+    more: usize,
+}
+
+impl Slots {
+    pub(crate) fn new(adapter: Arc<Adapter>, count: usize, bytes: usize) -> Self {
+        Self {
+            free: Mutex::new(Free {
+                slots: Vec::new(),
+                more: count,
+            }),
+            adapter,
+            bytes,
+        }
+    }
+
+    /// A free slot; `None` if all are in use.
+    pub(crate) fn take(&self) -> Result<Option<Slot>, AdapterError> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = free.slots.pop() {
+            return Ok(Some(slot));
+        }
+        if free.more == 0 {
+            return Ok(None);
+        }
+        let slot = Slot::new(&self.adapter, self.bytes)?;
+        free.more -= 1;
+        Ok(Some(slot))
+    }
+
+    pub(crate) fn put(&self, slot: Slot) {
+        self.free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .slots
+            .push(slot);
+    }
+}

@@ -1,0 +1,166 @@
+//! Sessions of other hosts over RDMA connections.
+
+use crate::counters::add;
+use crate::kernel::{KernelProcess, Place, is_dead};
+use crate::service::Shared;
+use naaice::abi::{CommContext, code};
+use naaice::server::{Accepted, Block, Listener, ListenerOptions};
+use naaice::wire::flag;
+use std::sync::Arc;
+use std::time::Duration;
+use xgvmi_daemon::config::port_of;
+
+/// Interval at which the listener looks whether the service ends.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Stack of a session's thread.
+const STACK: usize = 256 << 10;
+
+/// Listens for RDMA connections.
+pub(crate) fn bind(shared: &Shared, address: &str) -> anyhow::Result<Listener> {
+    let (host, port) = port_of(address)?;
+    let options = ListenerOptions {
+        sessions_max: shared.options.sessions_max,
+        session_bytes_max: shared.options.session_bytes_max as u64,
+    };
+    Ok(Listener::bind(
+        host.trim_matches(['[', ']']),
+        port,
+        options,
+    )?)
+}
+
+/// Accepts sessions until the service ends.
+pub(crate) fn serve(shared: &Arc<Shared>, mut listener: Listener) {
+    while !shared.is_ending() {
+        let mut report = |text: String| {
+            add(&shared.counters.refused, 1);
+            shared.info(&text);
+        };
+        match listener.accept(LOOK_INTERVAL, &mut report) {
+            Ok(Some(accepted)) => start(shared, accepted),
+            Ok(None) => {}
+            Err(error) => {
+                shared.error(&format!("the RDMA listener has failed: {error}"));
+                return;
+            }
+        }
+    }
+}
+
+fn start(shared: &Arc<Shared>, accepted: Accepted) {
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().stack_size(STACK);
+    let spawned = thread.spawn({
+        let shared = Arc::clone(&shared);
+        move || {
+            let Accepted { worker, slot } = accepted;
+            add(&shared.counters.sessions, 1);
+            let mut kernel = None;
+            let served = worker.serve(true, |context, block, function| {
+                run(&shared, &mut kernel, context, block, function)
+            });
+            if let Err(error) = served {
+                shared.info(&format!("a session over RDMA has ended: {error}"));
+            }
+            add(&shared.counters.sessions_ended, 1);
+            drop(slot);
+        }
+    });
+    if let Err(error) = spawned {
+        shared.error(&format!("no thread for a session: {error}"));
+    }
+}
+
+/// Runs a function on a session's memory.
+fn run(
+    shared: &Shared,
+    kernel: &mut Option<KernelProcess>,
+    context: &mut CommContext,
+    block: Option<&Block>,
+    function: u8,
+) -> u8 {
+    add(&shared.counters.calls, 1);
+    let code = match block {
+        Some(block) => run_in_process(shared, kernel, context, block, function),
+        None => code::MEMORY,
+    };
+    if code != code::SUCCESS {
+        add(&shared.counters.calls_failed, 1);
+    }
+    if code == code::KERNEL_TIMEOUT {
+        add(&shared.counters.kernels_killed, 1);
+    }
+    code
+}
+
+fn run_in_process(
+    shared: &Shared,
+    kernel: &mut Option<KernelProcess>,
+    context: &mut CommContext,
+    block: &Block,
+    function: u8,
+) -> u8 {
+    let places = places(context, block);
+    let process = kernel
+        .take()
+        .map_or_else(|| KernelProcess::spawn(&shared.kernels, block), Ok);
+    let mut process = match process {
+        Ok(process) => process,
+        Err(error) => {
+            shared.error(&format!("no process for a kernel: {error}"));
+            return code::KERNEL_CRASHED;
+        }
+    };
+    let user = u32::from_le_bytes(context.immediate);
+    // The end of the connection is noticed after the call: the time limit bounds it. No descriptor is watched.
+    let limit = shared.kernels.limit;
+    match process.run((function, user), &places, limit, || false, -1) {
+        Ok(code) => {
+            if !is_dead(code) {
+                *kernel = Some(process);
+            }
+            code
+        }
+        Err(_) => code::KERNEL_CRASHED,
+    }
+}
+
+/// The session's regions by their offsets.
+fn places(context: &CommContext, block: &Block) -> Vec<Place> {
+    let base = block.as_ptr() as usize;
+    let mut places = Vec::new();
+    for index in 0..usize::from(context.no_local_mrs) {
+        // SAFETY: the structure's arrays have these lengths.
+        let (region, peer) = unsafe {
+            (
+                *context.mr_local_data.add(index),
+                *context.mr_peer_data.add(index),
+            )
+        };
+        let mut flags = 0;
+        for (is, bit) in [
+            (region.to_write, flag::OUTPUT),
+            (peer.to_write, flag::INPUT),
+            (region.single_send, flag::SINGLE_SEND),
+        ] {
+            if is {
+                flags |= bit;
+            }
+        }
+        places.push(Place {
+            offset: region.addr as usize - base,
+            size: region.size,
+            flags,
+        });
+    }
+    for index in 0..usize::from(context.no_internal_mrs) {
+        // SAFETY: the structure's array has this length.
+        let region = unsafe { *context.mr_internal.add(index) };
+        places.push(Place {
+            offset: usize::try_from(region.addr).expect("64-bit platforms only") - base,
+            size: region.size,
+            flags: flag::INTERNAL,
+        });
+    }
+    places
+}
