@@ -214,15 +214,16 @@ impl Claim {
         }
         // An entry that the text repeats may be used as often as it is there.
         let mut used = in_use.clone();
-        let free = of_function.find(
-            |entry| match used.iter().position(|other| other == *entry) {
-                Some(at) => {
-                    used.swap_remove(at);
-                    false
-                }
-                None => true,
-            },
-        );
+        let is_free = |entry: &&Entry| match used.iter().position(|other| other == *entry) {
+            Some(at) => {
+                used.swap_remove(at);
+                false
+            }
+            None => true,
+        };
+        let free: Vec<&Entry> = of_function.filter(is_free).collect();
+        let fitting = free.iter().find(|entry| entry.inputs as usize == inputs);
+        let free = fitting.or(free.first()).copied();
         let entry =
             free.ok_or_else(|| none("each entry of NAA_SPEC is in use; finalize a session first"))?;
         if entry.inputs as usize != inputs {

@@ -41,6 +41,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "xgvmi-naa",
         &[
+            "bench-report",
             "cli-pages",
             "mlx5dv-sys",
             "naaice",

@@ -22,6 +22,7 @@ mod life;
 mod limits;
 mod moderation;
 mod mpi;
+mod naaice;
 mod offload;
 mod polling;
 mod pool;
@@ -74,5 +75,6 @@ fn main() -> ExitCode {
     cases.extend(privileged::cases());
     cases.extend(crash::cases());
     cases.extend(mpi::cases());
+    cases.extend(naaice::cases());
     harness::run(&cases)
 }

@@ -97,13 +97,23 @@ struct Session {
 
 /// Serves a connection until it ends. Returns why, if not in order.
 pub(crate) fn serve(shared: &Shared, mut link: Link) -> Result<(), LinkError> {
-    let host = match hello(shared, &mut link)? {
-        Some(host) => host,
-        None => return Ok(()),
+    let ended = serve_host(shared, &mut link);
+    if let Err(error) = &ended
+        && error.is_violation()
+    {
+        // The host learns the reason, such as a wrong secret.
+        link.refuse(&error.to_string());
+    }
+    ended
+}
+
+fn serve_host(shared: &Shared, link: &mut Link) -> Result<(), LinkError> {
+    let Some(host) = hello(shared, link)? else {
+        return Ok(());
     };
     shared.owners.enter(host.owner);
     let mut session = None;
-    let ended = frames(shared, &host, &mut link, &mut session);
+    let ended = frames(shared, &host, link, &mut session);
     if let Some(session) = session.take() {
         end(shared, session);
     }

@@ -18,6 +18,9 @@ const KEYS: &str = "NAAICE_KEYS";
 /// more regions are in use at a time.
 const KEYS_AHEAD: u32 = 8;
 
+/// Attempts to bind a key before a session fails.
+const BIND_ATTEMPTS: u32 = 3;
+
 /// How the DPU gets access to regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -118,6 +121,18 @@ impl Host {
             .to_bytes(seal)
     }
 
+    /// Binds a key of the pool. The pool replaces a queue that has failed, so another attempt may succeed.
+    fn export(&self, region: xgvmi_pool::Region) -> Result<Export<Mlx5Device>> {
+        let mut attempts = 1;
+        loop {
+            match self.hooks.export(region) {
+                Ok(export) => return Ok(export),
+                Err(_) if attempts < BIND_ATTEMPTS => attempts += 1,
+                Err(error) => return Err(keys(error)),
+            }
+        }
+    }
+
     /// Registers a region and creates or binds its key.
     ///
     /// # Safety
@@ -133,7 +148,7 @@ impl Host {
                     u64::from(size),
                     registration.lkey(),
                 );
-                let export = self.hooks.export(region.map_err(keys)?).map_err(keys)?;
+                let export = self.export(region.map_err(keys)?)?;
                 Ok(Held::Pool {
                     export,
                     _registration: registration,

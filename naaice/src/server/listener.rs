@@ -12,10 +12,12 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connection requests that may wait, as in the original.
 const BACKLOG: i32 = 10;
+/// Longest wait for the thread of a session that has ended.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Limits of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Listener {
     pending: HashMap<usize, Worker>,
     /// Marks of all sessions, by identifier.
     marks: HashMap<usize, Arc<Ended>>,
+    /// Marks of sessions that have ended and may still have a thread.
+    ending: Vec<Arc<Ended>>,
     used: Arc<AtomicUsize>,
     options: ListenerOptions,
     port: u16,
@@ -52,11 +56,15 @@ pub struct Accepted {
 
 /// One of the listener's places.
 #[derive(Debug)]
-pub struct Slot(Arc<AtomicUsize>);
+pub struct Slot {
+    used: Arc<AtomicUsize>,
+    /// Tells the listener that the place is not free yet.
+    _mark: Option<Arc<Ended>>,
+}
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.used.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -75,6 +83,7 @@ impl Listener {
             lib,
             pending: HashMap::new(),
             marks: HashMap::new(),
+            ending: Vec::new(),
             used: Arc::new(AtomicUsize::new(0)),
             options,
             port,
@@ -134,13 +143,18 @@ impl Listener {
                 let worker = self.pending.remove(&key)?;
                 Some(Accepted {
                     worker,
-                    slot: Slot(Arc::clone(&self.used)),
+                    slot: Slot {
+                        used: Arc::clone(&self.used),
+                        _mark: self.marks.get(&key).cloned(),
+                    },
                 })
             }
             EventKind::AddressResolved | EventKind::RouteResolved | EventKind::Closed => None,
             EventKind::Rejected(_) | EventKind::Disconnected | EventKind::Failed => {
                 if let Some(mark) = self.marks.remove(&key) {
                     mark.set(State::Finished, event.id);
+                    self.ending.retain(|mark| Arc::strong_count(mark) > 1);
+                    self.ending.push(mark);
                 }
                 if self.pending.remove(&key).is_some() {
                     self.used.fetch_sub(1, Ordering::AcqRel);
@@ -151,12 +165,26 @@ impl Listener {
         }
     }
 
+    /// A host that ends a session and begins the next may be faster than the thread of its old session. Without a free
+    /// place, the listener waits shortly for sessions that have ended.
+    fn await_ending_session(&self) {
+        let began = Instant::now();
+        let is_ending = |mark: &Arc<Ended>| Arc::strong_count(mark) > 1 && mark.get().is_some();
+        while self.sessions() >= self.options.sessions_max
+            && self.ending.iter().any(is_ending)
+            && began.elapsed() < END_LIMIT
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn request(&mut self, id: NonNull<rdma_cm_id>, report: &mut dyn FnMut(String)) {
         // SAFETY: the identifier of a request belongs to its receiver.
         let id = unsafe { Id::adopt(self.lib, id) };
         let key = id.as_ptr().addr();
         // Sessions that ended by themselves leave their marks.
         self.marks.retain(|_, mark| Arc::strong_count(mark) > 1);
+        self.await_ending_session();
         if self.sessions() >= self.options.sessions_max {
             let text = format!(
                 "all {} sessions of this accelerator are in use; try again later",

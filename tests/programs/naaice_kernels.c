@@ -1,0 +1,72 @@
+/* Kernels for the tests of calls to accelerators: each function code is one behaviour. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <naaice_ap2.h>
+
+/* 1: adds 1 to each byte of each region. */
+static void add_one(struct naaice_communication_context *ctx) {
+  for (int region = 0; region < ctx->no_local_mrs; region++)
+    for (size_t at = 0; at < ctx->mr_local_data[region].size; at++)
+      ctx->mr_local_data[region].addr[at]++;
+}
+
+/* 2: the last region is the sum of all others, byte by byte; shorter regions count as zero beyond their end. */
+static void sum(struct naaice_communication_context *ctx) {
+  struct naaice_mr_local *to = &ctx->mr_local_data[ctx->no_local_mrs - 1];
+  memset(to->addr, 0, to->size);
+  for (int region = 0; region < ctx->no_local_mrs - 1; region++)
+    for (size_t at = 0; at < to->size && at < ctx->mr_local_data[region].size; at++)
+      to->addr[at] = (char)(to->addr[at] + ctx->mr_local_data[region].addr[at]);
+}
+
+/* 3: does nothing. */
+static void nothing(struct naaice_communication_context *ctx) { (void)ctx; }
+
+/* 16 to 18: return codes of a kernel, and one that a kernel may not have. */
+static void code_10(struct naaice_communication_context *ctx) { ctx->naa_returncode = 0x10; }
+static void code_7f(struct naaice_communication_context *ctx) { ctx->naa_returncode = 0x7f; }
+static void code_wrong(struct naaice_communication_context *ctx) { ctx->naa_returncode = 1; }
+
+/* 20: crashes. 21: never ends. 22: ends after 300 ms. 23: ends its process. */
+static void crash(struct naaice_communication_context *ctx) {
+  (void)ctx;
+  abort();
+}
+static void loop(struct naaice_communication_context *ctx) {
+  (void)ctx;
+  for (;;)
+    pause();
+}
+static void slow(struct naaice_communication_context *ctx) {
+  usleep(300000);
+  add_one(ctx);
+}
+static void leave(struct naaice_communication_context *ctx) {
+  (void)ctx;
+  _exit(0);
+}
+
+/* 30: writes the user data of the call to the first region. */
+static void user_data(struct naaice_communication_context *ctx) {
+  memcpy(ctx->mr_local_data[0].addr, ctx->immediate_bytearr, 4);
+}
+
+int match_function_code(uint8_t code, void (**kernel)(struct naaice_communication_context *)) {
+  switch (code) {
+  case 1: *kernel = add_one; return 0;
+  case 2: *kernel = sum; return 0;
+  case 3: *kernel = nothing; return 0;
+  case 16: *kernel = code_10; return 0;
+  case 17: *kernel = code_7f; return 0;
+  case 18: *kernel = code_wrong; return 0;
+  case 20: *kernel = crash; return 0;
+  case 21: *kernel = loop; return 0;
+  case 22: *kernel = slow; return 0;
+  case 23: *kernel = leave; return 0;
+  case 30: *kernel = user_data; return 0;
+  default: return -1;
+  }
+}

@@ -1,0 +1,509 @@
+//! Calls to network-attached accelerators: a C program on libnaaice as the host, and as accelerators a C program on
+//! the same library and the service on the DPU. The programs verify every byte. Failures must end in one clear error
+//! within the library's limits, never in a hang.
+
+use crate::agent::compile_with;
+use crate::harness::{Case, Outcome};
+use crate::offload::Process;
+use crate::process;
+use crate::world::{LIMIT, Testbed, World, free_port};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Time limit for survivors to detect a failure: the library's limits are 10 s and 30 s.
+const FAILURE_LIMIT: Duration = Duration::from_secs(60);
+/// Built programs of the original library, for its own examples in both roles.
+const ORIGINAL: &str = "XGVMI_NAAICE_BUILT";
+/// Addresses of the emulated functions.
+const NODE0_DPU: &str = "127.66.1.3";
+const NODE1_HOST: &str = "127.66.2.1";
+/// Function codes of the test's kernels, with their numbers of inputs.
+const FUNCTIONS: [(u8, u32); 15] = [
+    (1, 1),
+    (2, 2),
+    (2, 1),
+    (2, 31),
+    (3, 1),
+    (16, 1),
+    (17, 1),
+    (18, 1),
+    (20, 1),
+    (21, 1),
+    (22, 1),
+    (23, 1),
+    (30, 1),
+    (30, 2),
+    (99, 1),
+];
+/// Checks that every accelerator passes.
+const CHECKS: [&str; 9] = [
+    "bytes",
+    "codes",
+    "unknown_function",
+    "test_never_waits",
+    "create_again",
+    "regions_32",
+    "refusals",
+    "no_signal_handler",
+    "forked",
+];
+/// Checks of accelerators that run kernels in processes.
+const PROCESS_CHECKS: [&str; 3] = ["crash", "loop", "unmapped"];
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("naaice_verbs_infiniband", |w| verbs(w, "infiniband")),
+        Case::new("naaice_verbs_ethernet", |w| verbs(w, "ethernet")),
+        Case::new("naaice_dpu_pool", |w| dpu(w, "pool")),
+        Case::new("naaice_dpu_ksm", |w| dpu(w, "ksm")),
+        Case::new("naaice_dpu_of_another_node", remote),
+        Case::new("naaice_sessions_make_no_keys", steady_state),
+        Case::new("naaice_more_clients_than_slots", slots),
+        Case::new("naaice_no_server", no_server),
+        Case::new("naaice_server_killed", server_killed),
+        Case::new("naaice_client_killed_while_the_kernel_runs", client_killed),
+        Case::new("naaice_server_stopped_and_continued", stopped),
+        Case::new("naaice_port_down_and_up", port),
+        Case::new("naaice_bind_fails", bind_fails),
+        Case::new("naaice_secret", secret),
+        Case::that_may_skip("naaice_programs_of_the_original", original),
+    ]
+}
+
+/// A cluster with the programs of the tests.
+struct Place<'a> {
+    world: &'a World,
+    testbed: Testbed<'a>,
+    options: Vec<String>,
+    kernels: PathBuf,
+    server: PathBuf,
+    client: PathBuf,
+}
+
+impl<'a> Place<'a> {
+    fn new(world: &'a World) -> Result<Self> {
+        Self::with(world, &[])
+    }
+
+    /// With options of `bf-emu run`.
+    fn with(world: &'a World, options: &[&str]) -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let include = format!("-I{}", root.join("naaice/include").display());
+        let kernels = root.join("tests/programs/naaice_kernels.c");
+        let bin = world.built("libnaaice.so");
+        let bin = bin.parent().context("the build directory")?;
+        let link = [
+            format!("-L{}", bin.display()),
+            "-lnaaice".to_owned(),
+            format!("-Wl,-rpath,{}", bin.display()),
+            "-lpthread".to_owned(),
+        ];
+        let with =
+            |first: Vec<String>| -> Vec<String> { first.into_iter().chain(link.clone()).collect() };
+        Ok(Self {
+            world,
+            testbed: Testbed::new(world)?,
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+            kernels: compile_with(
+                "naaice_kernels",
+                &[include.clone(), "-shared".to_owned(), "-fPIC".to_owned()],
+            )?,
+            server: compile_with(
+                "naaice_server",
+                &with(vec![include.clone(), kernels.display().to_string()]),
+            )?,
+            client: compile_with("naaice_client", &with(vec![include]))?,
+        })
+    }
+
+    fn command(&self, function: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let options: Vec<&str> = ["--nodes", "2"]
+            .into_iter()
+            .chain(self.options.iter().map(String::as_str))
+            .collect();
+        self.testbed.command_with(&options, function, program)
+    }
+
+    /// A software accelerator on node1.host; its port.
+    fn start_server(&self) -> Result<(Process, String)> {
+        let port = free_port()?;
+        let mut command = self.command("node1.host", &self.server);
+        let mut server = Process::spawn(command.arg(port.to_string()))?;
+        server.hear("listening on")?;
+        Ok((server, format!("{NODE1_HOST}:{port}")))
+    }
+
+    /// A service on node0.dpu: its addresses for its own host and for others.
+    fn start_service(&self, options: &[&str]) -> Result<(Process, String, String)> {
+        let (tcp, rdma) = (free_port()?, free_port()?);
+        let mut command = self.command("node0.dpu", self.world.built("xgvmi-naa"));
+        command
+            .arg("--kernels")
+            .arg(&self.kernels)
+            .args(["--listen", &format!("127.0.0.1:{tcp}")])
+            .args(["--verbs-listen", &format!("0.0.0.0:{rdma}")])
+            .arg("--status-socket")
+            .arg(self.socket())
+            .args(options);
+        let mut service = Process::spawn(&mut command)?;
+        service.hear(" listens on ")?;
+        Ok((
+            service,
+            format!("dpu/127.0.0.1:{tcp}"),
+            format!("{NODE0_DPU}:{rdma}"),
+        ))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.testbed.path().join("status.sock")
+    }
+
+    /// A number of the service's status.
+    fn status(&self, name: &str) -> Result<u64> {
+        let mut command = Command::new(self.world.built("xgvmi-naa"));
+        command
+            .args(["status", "--json", "--socket"])
+            .arg(self.socket());
+        let text = process::stdout(&mut command, LIMIT)?;
+        let status: serde_json::Value = serde_json::from_str(&text)?;
+        status[name]
+            .as_u64()
+            .with_context(|| format!("no {name} in {text}"))
+    }
+
+    /// The client on `function`, for an accelerator at `address`.
+    fn client(&self, function: &str, address: &str, checks: &[&str]) -> Command {
+        let spec: Vec<String> = FUNCTIONS
+            .iter()
+            .map(|(code, inputs)| format!("{address}:{code}:{inputs}"))
+            .collect();
+        let mut command = self.command(function, &self.client);
+        command.args(checks).env("NAA_SPEC", spec.join(","));
+        command
+    }
+
+    /// The client passes all checks.
+    fn passes(&self, function: &str, address: &str, checks: &[&str]) -> Result<()> {
+        self.succeeds(&mut self.client(function, address, checks), checks)
+    }
+
+    fn succeeds(&self, command: &mut Command, checks: &[&str]) -> Result<()> {
+        let mut client = Process::spawn(command)?;
+        let last = checks
+            .last()
+            .map_or_else(String::new, |check| format!("ok {check}"));
+        let (code, said) = client.end(LIMIT, &[&last])?;
+        ensure!(
+            code == Some(0) && said.contains(&last),
+            "exit code {code:?}:\n{said}"
+        );
+        Ok(())
+    }
+
+    /// Starts a client that reports how its call ended.
+    fn start_client(&self, address: &str, check: &str, hear: &str) -> Result<Process> {
+        let mut client = Process::spawn(&mut self.client("node0.host", address, &[check]))?;
+        client.hear(hear)?;
+        Ok(client)
+    }
+}
+
+fn verbs(world: &World, link: &str) -> Result<()> {
+    let place = Place::with(world, &["--link", link])?;
+    let (_server, address) = place.start_server()?;
+    place.passes("node0.host", &address, &CHECKS)?;
+    place.passes("node0.host", &address, &["unmapped"])
+}
+
+fn dpu(world: &World, keys: &str) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_service, address, _) = place.start_service(&["--kernel-limit-ms", "1000"])?;
+    for checks in [&CHECKS[..], &PROCESS_CHECKS] {
+        let mut client = place.client("node0.host", &address, checks);
+        place.succeeds(client.env("NAAICE_KEYS", keys), checks)?;
+    }
+    ensure!(place.status("sessions_now")? == 0, "a session remains");
+    ensure!(
+        place.status("kernels_killed")? == 1,
+        "the kernel that loops was not killed once"
+    );
+    Ok(())
+}
+
+/// A host that no alias can reach connects over RDMA. Kernels run in processes as well.
+fn remote(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_service, _, address) = place.start_service(&["--kernel-limit-ms", "1000"])?;
+    place.passes("node1.host", &address, &CHECKS)?;
+    place.passes("node1.host", &address, &PROCESS_CHECKS)?;
+    ensure!(
+        place.status("aliases_created")? == 0,
+        "an alias of another node's key"
+    );
+    Ok(())
+}
+
+/// Twenty more sessions on fresh buffers issue no key command and no alias command.
+fn steady_state(world: &World) -> Result<()> {
+    const COMMANDS: [(&str, &str); 5] = [
+        ("node0.host", "create_mkey"),
+        ("node0.host", "allow_other_vhca_access"),
+        ("node0.host", "destroy_mkey"),
+        ("node0.dpu", "create_alias"),
+        ("node0.dpu", "destroy_alias"),
+    ];
+    let count = |checks: &[&str]| -> Result<Vec<u64>> {
+        let place = Place::new(world)?;
+        let (_service, address, _) = place.start_service(&[])?;
+        place.passes("node0.host", &address, checks)?;
+        let commands = COMMANDS.iter();
+        commands
+            .map(|(function, kind)| place.testbed.commands(function, kind))
+            .collect()
+    };
+    let (once, twice) = (
+        count(&["create_again"])?,
+        count(&["create_again", "create_again"])?,
+    );
+    ensure!(once[0] > 0, "the pool has created keys");
+    ensure!(
+        once == twice,
+        "20 sessions: {once:?}, 40 sessions: {twice:?} of {COMMANDS:?}"
+    );
+    Ok(())
+}
+
+fn slots(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_service, dpu, rdma) = place.start_service(&["--sessions", "1"])?;
+    for address in [dpu, rdma] {
+        let mut holder = place.start_client(&address, "hold", "holding")?;
+        let mut second = Process::spawn(&mut place.client("node0.host", &address, &["refused"]))?;
+        let (code, said) = second.end(FAILURE_LIMIT, &["refused after"])?;
+        ensure!(
+            code == Some(0) && said.contains("in use; try again later"),
+            "{said}"
+        );
+        holder.signal(libc::SIGCONT)?;
+        let (code, said) = holder.end(LIMIT, &["ok hold"])?;
+        ensure!(code == Some(0), "{said}");
+        freed(&place)?;
+        place.passes("node0.host", &address, &["bytes"])?;
+    }
+    Ok(())
+}
+
+/// Waits until the service has no session.
+fn freed(place: &Place<'_>) -> Result<()> {
+    let freed = process::wait_until(LIMIT, || {
+        place.status("sessions_now").is_ok_and(|now| now == 0)
+    });
+    ensure!(
+        freed,
+        "a session remains: {:?}",
+        place.status("sessions_now")
+    );
+    Ok(())
+}
+
+fn no_server(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let port = free_port()?;
+    for address in [
+        format!("{NODE1_HOST}:{port}"),
+        format!("dpu/127.0.0.1:{port}"),
+    ] {
+        let mut client = Process::spawn(&mut place.client("node0.host", &address, &["refused"]))?;
+        let (code, said) = client.end(FAILURE_LIMIT, &["refused after"])?;
+        ensure!(
+            code == Some(0) && said.contains("refused after"),
+            "{address}: {said}"
+        );
+    }
+    Ok(())
+}
+
+/// The accelerator dies between connection and announcement, between creation and call, and during a call.
+fn server_killed(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    for on_dpu in [false, true] {
+        let start = || -> Result<(Process, String)> {
+            if on_dpu {
+                let (service, address, _) = place.start_service(&[])?;
+                Ok((service, address))
+            } else {
+                place.start_server()
+            }
+        };
+        let (server, address) = start()?;
+        server.signal(libc::SIGSTOP)?;
+        let mut client = Process::spawn(&mut place.client("node0.host", &address, &["refused"]))?;
+        server.signal(libc::SIGKILL)?;
+        let (code, said) = client.end(FAILURE_LIMIT, &["refused after"])?;
+        ensure!(code == Some(0), "killed while a host connects: {said}");
+        drop(server);
+
+        let (server, address) = start()?;
+        let mut client = place.start_client(&address, "stopped=21", "created")?;
+        server.signal(libc::SIGKILL)?;
+        drop(server);
+        client.signal(libc::SIGCONT)?;
+        lost(&mut client).context("killed before the call")?;
+
+        let (server, address) = start()?;
+        let mut client = place.start_client(&address, "until=21", "called")?;
+        server.signal(libc::SIGKILL)?;
+        lost(&mut client).context("killed while the kernel runs")?;
+    }
+    Ok(())
+}
+
+/// The client reports the loss of the accelerator.
+fn lost(client: &mut Process) -> Result<()> {
+    let (code, said) = client.end(FAILURE_LIMIT, &["ended "])?;
+    ensure!(
+        code == Some(0) && said.contains("ended -1 state 40 code 1 "),
+        "exit code {code:?}:\n{said}"
+    );
+    Ok(())
+}
+
+/// Slot and keys of a dead host come back: with one slot the next host is served.
+fn client_killed(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_service, dpu, _) = place.start_service(&["--sessions", "1"])?;
+    let mut client = place.start_client(&dpu, "until=21", "called")?;
+    client.group.kill();
+    freed(&place)?;
+    place.passes("node0.host", &dpu, &["bytes", "codes"])?;
+    ensure!(
+        place.status("kernels_killed")? == 1,
+        "the dead host's kernel was not killed"
+    );
+
+    // The kernel of a program of its own ends by itself; the server then serves others.
+    let (mut server, address) = place.start_server()?;
+    let mut client = place.start_client(&address, "until=22", "called")?;
+    client.group.kill();
+    place.passes("node0.host", &address, &["bytes", "codes"])?;
+    ensure!(
+        !server.has_ended(),
+        "the server has ended:\n{}",
+        server.said()
+    );
+    Ok(())
+}
+
+fn stopped(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    for on_dpu in [false, true] {
+        let (server, address) = if on_dpu {
+            let (service, address, _) = place.start_service(&[])?;
+            (service, address)
+        } else {
+            place.start_server()?
+        };
+        let mut client = place.start_client(&address, "calls", "calling")?;
+        server.signal(libc::SIGSTOP)?;
+        server.signal(libc::SIGCONT)?;
+        let (code, said) = client.end(LIMIT, &["ok calls"])?;
+        ensure!(code == Some(0), "{said}");
+    }
+    Ok(())
+}
+
+fn port(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_server, address) = place.start_server()?;
+    let mut client = place.start_client(&address, "calls", "calling")?;
+    for state in ["down", "up"] {
+        let mut command = place.testbed.emulator_command("port");
+        process::stdout(command.args(["node1.host", "1", state]), LIMIT)?;
+    }
+    let (code, said) = client.end(LIMIT, &["ok calls"])?;
+    ensure!(code == Some(0), "{said}");
+    Ok(())
+}
+
+/// One bind in five fails: sessions still work, because the library binds again.
+fn bind_fails(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_service, address, _) = place.start_service(&[])?;
+    let mut client = place.client("node0.host", &address, &["bytes", "create_again"]);
+    client.env(
+        "BFEMU_FAULTS",
+        "node0.host request umr_bind every 5 syndrome MW_BIND_ERR",
+    );
+    place.succeeds(&mut client, &["bytes", "create_again"])
+}
+
+fn secret(world: &World) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new(world)?;
+    let file = |name: &str, text: &str| -> Result<PathBuf> {
+        let path = place.testbed.path().join(name);
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(path)
+    };
+    let (right, wrong) = (
+        file("right", "a secret of the accelerator's site")?,
+        file("wrong", "another secret of another site")?,
+    );
+    let option = right.display().to_string();
+    let (_service, address, _) = place.start_service(&["--secret-file", &option])?;
+    let mut client = place.client("node0.host", &address, &["bytes"]);
+    place.succeeds(client.env("NAAICE_SECRET_FILE", &right), &["bytes"])?;
+    for (secret, expect) in [(Some(&wrong), "secret"), (None, "secret")] {
+        let mut client = place.client("node0.host", &address, &["refused"]);
+        if let Some(secret) = secret {
+            client.env("NAAICE_SECRET_FILE", secret);
+        }
+        let (code, said) = Process::spawn(&mut client)?.end(FAILURE_LIMIT, &["refused after"])?;
+        ensure!(code == Some(0) && said.contains(expect), "{said}");
+    }
+    Ok(())
+}
+
+/// The original library's own programs against this library, in both roles. They print the first byte of each region
+/// after 100 calls; regions 0, 1 and 3 are outputs.
+fn original(world: &World) -> Result<Outcome> {
+    const EXPECT: [&str; 4] = [
+        "Parameter 0: first element: 100.",
+        "Parameter 1: first element: 101.",
+        "Parameter 2: first element: 2. Success? yes",
+        "Parameter 3: first element: 103. Success? yes",
+    ];
+    let Some(built) = std::env::var_os(ORIGINAL).map(PathBuf::from) else {
+        return Ok(Outcome::Skipped(format!(
+            "{ORIGINAL} does not name the built programs of the NAAICE communication library"
+        )));
+    };
+    let place = Place::new(world)?;
+    let (_server, address) = place.start_server()?;
+    let mut client = place.command("node0.host", built.join("naaice_client_ap2"));
+    client
+        .args(["4", "64 64 1000 70000"])
+        .env("NAA_SPEC", format!("{address}:1:4"));
+    let (code, said) = Process::spawn(&mut client)?.end(LIMIT, &EXPECT[3..])?;
+    ensure!(
+        code == Some(0) && EXPECT.iter().all(|line| said.contains(line)),
+        "{said}"
+    );
+
+    // Its server listens on a fixed port.
+    let mut server = Process::spawn(&mut place.command("node1.host", built.join("naaice_server")))?;
+    let served = process::wait_until(LIMIT, || {
+        place
+            .succeeds(
+                &mut place.client("node0.host", &format!("{NODE1_HOST}:12345"), &["calls"]),
+                &["calls"],
+            )
+            .is_ok()
+            || server.has_ended()
+    });
+    ensure!(served && !server.has_ended(), "{}", server.said());
+    Ok(Outcome::Passed)
+}
