@@ -15,10 +15,12 @@ const WARM_UP: u32 = 10;
 
 /// What `cargo xtask demo naaice` passes.
 struct Options {
-    emulator: PathBuf,
+    /// Command that starts a program in a function of the cluster; `{function}` stands for its name.
+    launch: Vec<String>,
+    /// Command that prints the device's counters.
+    counters: Vec<String>,
     service: PathBuf,
     kernels: PathBuf,
-    state: PathBuf,
     output: PathBuf,
     profile: String,
     sizes: Vec<usize>,
@@ -33,10 +35,10 @@ impl Options {
         let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
         let path = PathBuf::from;
         Ok(Self {
-            emulator: path(next("emulator")?),
+            launch: serde_json::from_str(&next("launch")?).context("launch")?,
+            counters: serde_json::from_str(&next("counters")?).context("counters")?,
             service: path(next("service")?),
             kernels: path(next("kernels")?),
-            state: path(next("state")?),
             output: path(next("output")?),
             profile: next("profile")?,
             sizes: next("sizes")?
@@ -50,23 +52,19 @@ impl Options {
     }
 
     /// A program in a function of the cluster.
-    fn command(&self, function: &str, program: &Path) -> Command {
-        let mut command = Command::new(&self.emulator);
-        command.args(["run", "--nodes", "2", "--profile", &self.profile]);
-        command.arg("--state").arg(&self.state);
-        command.args(["--as", function, "--"]).arg(program);
-        command
+    fn command(&self, function: &str, program: &Path) -> Result<Command> {
+        let mut command = command(&self.launch, function)?;
+        command.arg(program);
+        Ok(command)
     }
 
     fn counters(&self) -> Result<Counters> {
-        let mut command = Command::new(&self.emulator);
-        command
-            .args(["stats", "--json", "--state"])
-            .arg(&self.state);
-        let output = command.output().context("bf-emu stats")?;
+        let output = command(&self.counters, "")?
+            .output()
+            .context("the device's counters")?;
         ensure!(
             output.status.success(),
-            "bf-emu stats: {}",
+            "the device's counters: {}",
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(Counters::parse(&output.stdout)?)
@@ -74,7 +72,7 @@ impl Options {
 
     /// A service in a function; it is ended when dropped.
     fn service(&self, function: &str, tcp: u16, rdma: u16) -> Result<Running> {
-        let mut command = self.command(function, &self.service);
+        let mut command = self.command(function, &self.service)?;
         command.arg("--kernels").arg(&self.kernels);
         command.args(["--listen", &format!("127.0.0.1:{tcp}")]);
         command.args(["--verbs-listen", &format!("0.0.0.0:{rdma}")]);
@@ -87,8 +85,17 @@ impl Options {
 
     /// The original's server.
     fn original_server(&self, built: &Path) -> Result<Running> {
-        Running::start(&mut self.command("node1.dpu", &built.join("naaice_server")))
+        Running::start(&mut self.command("node1.dpu", &built.join("naaice_server"))?)
     }
+}
+
+fn command(words: &[String], function: &str) -> Result<Command> {
+    let mut words = words
+        .iter()
+        .map(|word| word.replace("{function}", function));
+    let mut command = Command::new(words.next().context("an empty command")?);
+    command.args(words);
+    Ok(command)
 }
 
 /// A child with pipes. It is killed when dropped.
@@ -161,7 +168,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     };
     let mut report = Report::new(&options.profile);
     for (way, spec) in ways {
-        let mut command = options.command("node0.host", &me);
+        let mut command = options.command("node0.host", &me)?;
         command.arg("client").env("NAA_SPEC", &spec);
         command.env("NAAICE_KEYS", if way == Way::Ksm { "ksm" } else { "pool" });
         let mut client = Running::start(&mut command)?;
