@@ -85,7 +85,9 @@ pub(super) fn crate_lengths(tree: &Tree) -> Vec<String> {
     let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
     for file in tree.rust().filter(|file| !file.is_generated()) {
         if let Some((name, _)) = file.path.split_once("/src/") {
-            *lines.entry(name).or_default() += file.text.lines().count();
+            // Unit tests are at the end of their file.
+            let source = file.text.split("\n#[cfg(test)]\nmod tests {").next();
+            *lines.entry(name).or_default() += source.unwrap_or_default().lines().count();
         }
     }
     lines
@@ -301,6 +303,10 @@ mod tests {
         assert!(crate_lengths(&planted(&files)).is_empty());
         let mut files = files.to_vec();
         files.push(("a/src/main.rs", "//! x\n"));
+        files.push((
+            "a/src/tested.rs",
+            "\n#[cfg(test)]\nmod tests {\n//! x\n//! y\n}\n",
+        ));
         let faults = crate_lengths(&planted(&files));
         assert_eq!(faults, ["a: 15001 lines; a crate has at most 15000"]);
     }
