@@ -260,3 +260,106 @@ extern "C" fn on_fault(
         unsafe { libc::sigaction(signal, &before, std::ptr::null_mut()) };
     }
 }
+
+/// A command of the connection manager.
+#[derive(Debug, Clone, Arbitrary)]
+pub struct Command {
+    /// Its number.
+    pub number: u8,
+    /// The identifier that it names.
+    pub id: u8,
+    /// Declared bytes of its structure.
+    pub given: u16,
+    /// Room for the answer.
+    pub room: u16,
+    /// An unmapped address for the answer.
+    pub nowhere: bool,
+    /// Its structure, except identifier and addresses.
+    pub structure: Vec<u8>,
+}
+
+/// Two open files of the connection manager.
+pub struct Connections {
+    process: &'static Process,
+    files: [RawFd; 2],
+    arena: Arena,
+}
+
+impl Connections {
+    /// Opens the files. The first call creates the device.
+    pub fn open() -> Self {
+        let process = process();
+        let file = || process.open_rdma_cm(true, false).expect("a file");
+        let files = [file(), file()];
+        let arena = Arena::new();
+        Self {
+            process,
+            files,
+            arena,
+        }
+    }
+
+    /// Writes a command. Addresses in it are in the arena or unmapped.
+    pub fn write(&mut self, file: usize, command: &Command) {
+        const STRUCTURE_BYTES: usize = 296;
+        const HEADER_BYTES: usize = 8;
+        /// Place of answers: behind the longest command.
+        const ANSWER: usize = 1024;
+        let number = command.number % 25;
+        let mut bytes = vec![0; HEADER_BYTES + STRUCTURE_BYTES];
+        bytes[0] = number;
+        bytes[4..6].copy_from_slice(&(command.given % 400).to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(command.room % 1024).to_ne_bytes());
+        for (to, from) in bytes[HEADER_BYTES..].iter_mut().zip(&command.structure) {
+            *to = *from;
+        }
+        let answer = match command.nowhere {
+            true => 0x8000_0000_0000_0000,
+            false => self.arena.at(ANSWER),
+        };
+        let (answer_at, id_at) = places(number);
+        if let Some(at) = answer_at {
+            let at = HEADER_BYTES + at;
+            bytes[at..at + 8].copy_from_slice(&answer.to_ne_bytes());
+        }
+        if let Some(at) = id_at {
+            let at = HEADER_BYTES + at;
+            bytes[at..at + 4].copy_from_slice(&u32::from(command.id % 32).to_ne_bytes());
+        }
+        if number == 18 {
+            let from = self.files[usize::from(command.id) % 2];
+            bytes[HEADER_BYTES + 12..HEADER_BYTES + 16].copy_from_slice(&from.to_ne_bytes());
+        }
+        let length = bytes.len();
+        self.arena.put(0, &bytes);
+        let fd = self.files[file % 2];
+        let at = self.arena.address() as usize;
+        let _ = bf_emu::commands::write_rdma_cm(self.process, fd, at, length);
+    }
+}
+
+/// Offsets of the answer's address (or a value's) and of the identifier in a command's structure.
+fn places(number: u8) -> (Option<usize>, Option<usize>) {
+    match number {
+        0 => (Some(8), None),
+        1 | 5 | 11 | 17 | 18 | 19 | 14 => (Some(0), Some(8)),
+        2 => (Some(0), Some(36)),
+        3 => (None, Some(56)),
+        6 => (None, Some(272)),
+        8 => (None, Some(280)),
+        12 => (Some(0), None),
+        16 => (Some(0), Some(44)),
+        22 => (Some(0), Some(16)),
+        _ => (None, Some(0)),
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        for fd in self.files {
+            self.process.closing(fd);
+            // SAFETY: this value has opened the file.
+            unsafe { libc::close(fd) };
+        }
+    }
+}

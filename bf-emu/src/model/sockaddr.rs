@@ -139,15 +139,6 @@ impl SocketAddress {
         address
     }
 
-    /// The address of a GID, as InfiniBand or IP address like another one.
-    #[must_use]
-    pub fn of_same_family(other: &Self, gid: &Gid) -> Self {
-        match other.family() {
-            Some(Family::Ib) => Self::of_gid(gid, 0),
-            _ => Self::of_ip(gid, 0),
-        }
-    }
-
     fn put(&mut self, at: usize, value: &[u8]) {
         if let Some(target) = self.bytes.get_mut(at..at + value.len()) {
             target.copy_from_slice(value);

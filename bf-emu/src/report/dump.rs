@@ -8,14 +8,15 @@ use serde::Serialize;
 use crate::fabric::numbers::key_of;
 use crate::fabric::objects::{Cq, Mkey, MkeyKind, Qp, Srq};
 use crate::fabric::table::Owner;
-use crate::fabric::{Fabric, Locked, NUMBER_BASE, QPN_BASE};
+use crate::fabric::{Fabric, Identity, Locked, NUMBER_BASE, QPN_BASE};
 
 /// An object: its owner, its kind, and its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Object {
-    /// Name of its function.
+    /// Name of its function; "-" for an identifier of the connection manager on no or several
+    /// functions.
     pub function: String,
-    /// "mkey", "qp", "cq", "srq", "umem", "device_memory", "pd" or "channel".
+    /// "mkey", "qp", "cq", "srq", "umem", "device_memory", "pd", "channel" or "rdma_cm_id".
     pub kind: &'static str,
     /// Its number on the device; for an mkey, the whole key.
     pub number: u32,
@@ -66,8 +67,9 @@ impl fmt::Display for Object {
 /// Every object of every function. The device's lock is held during the call.
 #[must_use]
 pub fn objects(fabric: &Fabric) -> Vec<Object> {
-    let locked = fabric.lock();
+    let mut locked = fabric.lock();
     let mut objects = Vec::new();
+    identifiers(&mut locked, &mut objects);
     for (index, identity) in fabric.identities().iter().enumerate() {
         let tables = locked.peek(index);
         let mut add = |kind, number, owner: Owner, fields| {
@@ -110,6 +112,35 @@ pub fn objects(fabric: &Fabric) -> Vec<Object> {
         }
     }
     objects
+}
+
+/// The identifiers of the connection manager.
+fn identifiers(locked: &mut Locked<'_>, objects: &mut Vec<Object>) {
+    let fabric = locked.fabric();
+    let ids = locked.common().rdma_cm.ids.iter();
+    let ids: Vec<_> = ids.map(|(slot, owner, id)| (slot, owner, *id)).collect();
+    for (slot, owner, id) in ids {
+        let identity = id
+            .local
+            .place()
+            .and_then(|place| fabric.identity(place.function));
+        let mut fields = Fields::default()
+            .with("stage", format_args!("{:?}", id.stage))
+            .with("exchange", format_args!("{:?}", id.exchange));
+        if id.service != 0 {
+            fields = fields.hex("service", id.service);
+        }
+        if let Some(peer) = locked.cm_peer(slot) {
+            fields = fields.hex("peer", peer);
+        }
+        objects.push(Object {
+            function: identity.map_or("-", Identity::name).to_owned(),
+            kind: "rdma_cm_id",
+            number: slot,
+            pid: locked.pid(owner.process),
+            fields,
+        });
+    }
 }
 
 fn cq_fields(cq: &Cq) -> Fields {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::fabric::PortState;
 use crate::model::adapter::{BOARD_ID, FIRMWARE, HW_REV, PCI_VENDOR, PKEY_DEFAULT, SM_LID};
 use crate::model::address::{GidEntry, GidType, Link, gid_text, infiniband_gid, roce_entry};
-use crate::model::topology::{FunctionSpec, PortSpec, guid_text};
+use crate::model::topology::{FunctionSpec, NDEV_DEFAULT, PortSpec, guid_text};
 
 /// Major number of the uverbs character devices (`IB_UVERBS_MAJOR`, drivers/infiniband/core/
 /// uverbs_main.c).
@@ -242,10 +242,26 @@ impl Tree {
         let (mask, list) = cpu_sets(cpus());
         self.file(&format!("{pci}/local_cpus"), mask);
         self.file(&format!("{pci}/local_cpulist"), list);
+        self.net_devices(pci, function);
         self.link(&format!("{pci}/subsystem"), "/sys/bus/pci");
         self.link(&format!("{pci}/driver"), "/sys/bus/pci/drivers/mlx5_core");
         let on_bus = format!("/sys/bus/pci/devices/{}", function.pci_bdf);
         self.link(&on_bus, pci);
+    }
+
+    /// The names of the network devices over the function's ports. Programs look up addresses by
+    /// these names in the machine, so that the loopback device's address belongs to the function.
+    fn net_devices(&mut self, pci: &str, function: &FunctionSpec) {
+        self.dir(&format!("{pci}/net"));
+        let mut seen: Vec<&str> = Vec::new();
+        for port in &function.ports {
+            let ethernet = port.ethernet.as_ref();
+            let name = ethernet.map_or(NDEV_DEFAULT, |port| port.ndev.as_str());
+            if !seen.contains(&name) {
+                self.dir(&format!("{pci}/net/{name}"));
+                seen.push(name);
+            }
+        }
     }
 
     fn ib_device(&mut self, pci: &str, index: usize, function: &FunctionSpec) {

@@ -2,7 +2,7 @@
 
 use super::caller::Caller;
 use super::service;
-use crate::engine::rdma_cm::{Route, get};
+use crate::engine::rdma_cm::{Route, deliver_waiting, get};
 use crate::fabric::Locked;
 use crate::fabric::rdma_cm::{Awaits, EventKind, EventParam, Port, Stage};
 use crate::model::sockaddr::{Family, SocketAddress};
@@ -48,7 +48,8 @@ fn bind_locked(
 }
 
 /// The port with a local address, and the functions on which it is bound. The unspecified address
-/// and the loopback address mean all of them, and no port.
+/// means all of them, and no port. The loopback address belongs to the first port: to a real kernel
+/// it is unspecified, because no adapter has it.
 fn local(caller: &Caller<'_>, address: &SocketAddress) -> Result<(Port, u64), Errno> {
     let fabric = caller.process.fabric();
     let functions = caller.process.functions();
@@ -58,7 +59,13 @@ fn local(caller: &Caller<'_>, address: &SocketAddress) -> Result<(Port, u64), Er
     {
         return Ok((port, 1 << place.function));
     }
-    if address.is_zero() || is_loopback(caller, address) {
+    if is_loopback(caller, address)
+        && let Some(port) = fabric.cm_loopback(functions)
+        && let Some(place) = port.place()
+    {
+        return Ok((port, 1 << place.function));
+    }
+    if address.is_zero() {
         let all = functions.iter().fold(0, |mask, index| mask | 1 << index);
         return Ok((Port::default(), all));
     }
@@ -68,10 +75,13 @@ fn local(caller: &Caller<'_>, address: &SocketAddress) -> Result<(Port, u64), Er
     }))
 }
 
-/// True for an address of the machine itself. The addresses of ports may be in the network of the
-/// loopback device.
+/// True for an address of the machine itself. The networks of ports may be part of the network of
+/// the loopback device.
 fn is_loopback(caller: &Caller<'_>, address: &SocketAddress) -> bool {
-    address.is_loopback() && caller.process.fabric().cm_port(address).is_none()
+    let fabric = caller.process.fabric();
+    address.is_loopback()
+        && fabric.cm_port(address).is_none()
+        && !fabric.cm_is_neighbour(caller.process.functions(), address)
 }
 
 /// RESOLVE_IP and RESOLVE_ADDR.
@@ -95,7 +105,7 @@ pub(super) fn resolve_address(
         return Err(Errno(libc::EINVAL));
     }
     known.target = target;
-    match find(caller, known.local, &target) {
+    match find(caller, (known.local, known.source), &target) {
         Found::Ways(local, source, remote) => {
             let bound = known.source;
             known.source = source;
@@ -127,7 +137,11 @@ enum Found {
     NoDevice,
 }
 
-fn find(caller: &Caller<'_>, bound: Port, target: &SocketAddress) -> Found {
+fn find(
+    caller: &Caller<'_>,
+    (bound, address): (Port, SocketAddress),
+    target: &SocketAddress,
+) -> Found {
     let fabric = caller.process.fabric();
     let functions = caller.process.functions();
     if target.is_zero() || is_loopback(caller, target) {
@@ -147,14 +161,16 @@ fn find(caller: &Caller<'_>, bound: Port, target: &SocketAddress) -> Found {
             false => Found::NoDevice,
         };
     };
+    let kind = |place| fabric.link_of(place).is_ethernet();
     let chosen = match bound.place() {
         None => fabric.cm_source(functions, remote, target),
+        Some(place) if is_loopback(caller, &address) => {
+            fabric.cm_source(&[place.function], remote, target)
+        }
         Some(place) => {
-            let kind = |place| fabric.link_of(place).is_ethernet();
             let same = remote
                 .place()
                 .is_some_and(|remote| kind(remote) == kind(place));
-            let address = SocketAddress::of_same_family(target, &fabric.cm_gid(bound));
             same.then_some((bound, address))
         }
     };
@@ -220,6 +236,7 @@ pub(super) fn listen(caller: &Caller<'_>, id: u32, backlog: u32) -> Result<(), E
         _ => BACKLOG_MAX,
     };
     known.stage = Stage::Listen;
+    deliver_waiting(&mut locked);
     Ok(())
 }
 

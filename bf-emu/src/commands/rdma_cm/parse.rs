@@ -405,3 +405,106 @@ fn reject(given: Structure<'_>) -> Request {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A command as a program writes it.
+    fn written(command: u32, given: usize, room: u16, structure: &[u8]) -> Vec<u8> {
+        let mut bytes = command.to_ne_bytes().to_vec();
+        bytes.extend(u16::try_from(given).unwrap().to_ne_bytes());
+        bytes.extend(room.to_ne_bytes());
+        bytes.extend(structure);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Result<Command, Errno> {
+        // The longest structure is copied whatever its declared length.
+        let mut memory = bytes.to_vec();
+        memory.resize(HEADER_BYTES + STRUCTURE_BYTES_MAX, 0);
+        Command::read(memory.as_ptr().expose_provenance(), bytes.len())
+    }
+
+    #[test]
+    fn structures_have_the_lengths_of_the_kernel() {
+        // Without the header, from `rdma/rdma_user_cm.h`.
+        let expect = [
+            (0, 24),
+            (1, 16),
+            (2, 40),
+            (3, 64),
+            (4, 8),
+            (5, 16),
+            (6, 288),
+            (7, 8),
+            (8, 296),
+            (9, 264),
+            (10, 4),
+            (11, 16),
+            (12, 8),
+            (14, 24),
+            (15, 8),
+            (16, 48),
+            (17, 16),
+            (18, 16),
+            (19, 16),
+            (20, 136),
+            (21, 272),
+            (22, 152),
+        ];
+        for command in 0..30 {
+            let header = Header {
+                command,
+                given: 0,
+                room: 0,
+            };
+            let known = expect.iter().find(|(number, _)| *number == command);
+            let bytes = known.map(|(_, bytes)| *bytes);
+            assert_eq!(header.structure().ok(), bytes, "{command}");
+        }
+    }
+
+    #[test]
+    fn headers() {
+        let errno = |bytes: &[u8]| read(bytes).err().map(|errno| errno.0);
+        assert_eq!(errno(&[0; 7]), Some(libc::EINVAL));
+        let listen = [7, 0, 0, 0, 3, 0, 0, 0];
+        assert_eq!(errno(&written(7, 8, 0, &listen)), None);
+        assert_eq!(errno(&written(7, 9, 0, &listen)), Some(libc::EINVAL));
+        assert_eq!(errno(&written(13, 0, 0, &[])), Some(libc::ENOSYS));
+        assert_eq!(errno(&written(13, 1, 0, &[])), Some(libc::EINVAL));
+        assert_eq!(errno(&written(23, 0, 0, &[])), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_connection_without_its_options() {
+        let mut structure = [0; 288];
+        structure[264..272].copy_from_slice(&[2, 0, 1, 4, 0, 7, 6, 1]);
+        structure[8..10].copy_from_slice(b"ab");
+        structure[272] = 9;
+        structure[280] = 0x11;
+        for (given, options) in [(280, 0), (288, 0x11)] {
+            let Request::Connect { id, params } =
+                read(&written(6, given, 0, &structure)).unwrap().request
+            else {
+                panic!("no connection");
+            };
+            assert_eq!((id, params.private()), (9, &b"ab"[..]));
+            assert_eq!((params.retry_count, params.rnr_retry_count), (7, 6));
+            assert_eq!(params.ece[0], options);
+        }
+        assert!(read(&written(6, 279, 0, &structure)).is_err());
+        structure[271] = 0;
+        assert!(read(&written(6, 288, 0, &structure)).is_err());
+    }
+
+    proptest! {
+        /// Any bytes are a command or an error.
+        #[test]
+        fn any_bytes(command in 0_u32..26, given in 0_usize..400, bytes in prop::collection::vec(any::<u8>(), 0..320)) {
+            let _ = read(&written(command, given, 0, &bytes));
+        }
+    }
+}

@@ -12,5 +12,5 @@ mod route;
 
 pub(crate) use deadline::expire;
 pub(crate) use ids::get;
-pub(crate) use request::{connect, datagrams, number, service_id};
+pub(crate) use request::{connect, datagrams, deliver_waiting, number, service_id};
 pub(crate) use route::{ADDRESS_BYTES, RECORD_BYTES, Route};

@@ -15,6 +15,10 @@ const QP_UD: u8 = 4;
 /// Initiator and target of an extended reliable connection.
 const QP_XRC_INI: u8 = 9;
 const QP_XRC_TGT: u8 = 10;
+/// Time for which a request waits for its listener. On hardware, both sides of a program that
+/// connects more than once take the same time between its connections. Here messages need none, and
+/// processes wait for each other's processor instead.
+const REFUSAL_NS: u64 = 500_000_000;
 /// Largest number of transport retries.
 const RETRIES_MAX: u8 = 7;
 
@@ -52,7 +56,9 @@ pub(crate) fn connect(
     known.initiator_depth = params.initiator_depth;
     known.retry_count = known.request.retry_count;
     known.patience_ns = patience_ns;
-    known.deadline_ns = sys::now_ns().saturating_add(patience_ns);
+    let now_ns = sys::now_ns();
+    known.deadline_ns = now_ns.saturating_add(patience_ns);
+    known.refused_at_ns = now_ns.saturating_add(REFUSAL_NS);
     known.awaits = Awaits::Delivery;
     known.exchange = match datagrams(known) {
         true => Exchange::LookupSent,
@@ -75,7 +81,20 @@ fn room(id: &CmId) -> u8 {
     }
 }
 
-/// Delivers a request, unless a port on its way is down.
+/// Delivers the requests that have waited for a new listener.
+pub(crate) fn deliver_waiting(locked: &mut Locked<'_>) {
+    let mut from = 0;
+    loop {
+        let ids = &locked.common().rdma_cm.ids;
+        let Some(id) = ids.next(from, |_, id| id.awaits == Awaits::Delivery) else {
+            return;
+        };
+        from = id + 1;
+        deliver(locked, id);
+    }
+}
+
+/// Delivers a request, unless a port on its way is down or a listener may still start.
 pub(super) fn deliver(locked: &mut Locked<'_>, id: u32) {
     let fabric = locked.fabric();
     let Ok(known) = get(locked, id).copied() else {
@@ -88,6 +107,7 @@ pub(super) fn deliver(locked: &mut Locked<'_>, id: u32) {
         return;
     }
     let refused = match find_listener(locked, &known) {
+        None if sys::now_ns() < known.refused_at_ns => return,
         None if datagrams(&known) => Some(lookup::UNSUPPORTED),
         None => Some(reason::INVALID_SERVICE),
         Some(listener) => arrive(locked, (id, &known), listener),

@@ -126,7 +126,7 @@ pub enum Awaits {
     Address,
     /// A path that nobody knows.
     Route,
-    /// A port on the way comes up, so that the request can be delivered.
+    /// A port on the way comes up, or a listener starts, so that the request can be delivered.
     Delivery,
     /// The other side's answer.
     Answer,
@@ -218,6 +218,8 @@ pub struct CmId {
     pub qkey: u32,
     /// Time to wait for an answer, in nanoseconds.
     pub patience_ns: u64,
+    /// Time at which a request for a service without listener is refused.
+    pub refused_at_ns: u64,
     /// The request, until it is delivered.
     pub request: Params,
 }
