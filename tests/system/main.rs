@@ -10,6 +10,7 @@
 
 mod agent;
 mod beside;
+mod connections;
 mod contexts;
 mod cost;
 mod crash;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     cases.extend(strict::cases());
     cases.extend(limits::cases());
     cases.extend(contexts::cases());
+    cases.extend(connections::cases());
     cases.extend(moderation::cases());
     cases.extend(ports::cases());
     cases.extend(roce::cases());
