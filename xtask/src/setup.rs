@@ -180,6 +180,22 @@ pub(crate) fn pyverbs() -> Result<PathBuf> {
     Ok(part.join("root"))
 }
 
+/// Directory with the programs of librdmacm, unpacked from Debian's package. They use the system's librdmacm, which
+/// perftest needs too.
+///
+/// # Errors
+/// The package could not be downloaded.
+pub(crate) fn rdmacm() -> Result<PathBuf> {
+    const PACKAGES: &[&str] = &["rdmacm-utils"];
+    let cache = Cache::open()?;
+    let name = format!(
+        "rdmacm-{}",
+        cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH])
+    );
+    let part = cache.part(&name, |dir| apt::unpack_alone(&cache, PACKAGES, dir))?;
+    Ok(part.join("root"))
+}
+
 /// Existing and missing parts, for `cargo xtask doctor`. Downloads nothing.
 pub(crate) struct Inventory {
     pub(crate) cache: PathBuf,

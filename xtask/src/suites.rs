@@ -4,6 +4,7 @@ mod mpi;
 mod osu;
 pub(crate) mod pair;
 mod pyverbs;
+mod rdmacm;
 mod skips;
 mod stock;
 mod transport;
@@ -31,6 +32,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   pyverbs   rdma-core 44's own suite, from Debian's python3-pyverbs
   pingpong  ibv_{rc,uc,ud,srq}_pingpong, each received byte compared
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
+  rdmacm    rping, ucmatose, cmtime, rstream and the other programs of librdmacm; perftest with the connection manager
   ucp       all UCP operations, each byte compared, on five stock UCX versions over each transport
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
   mpi       stock Open MPI with four ranks on two nodes, over each transport, each byte compared
@@ -145,6 +147,7 @@ const SUITES: &[Suite] = &[
     Suite::new("pyverbs", Some(&[]), pyverbs::run),
     Suite::new("pingpong", Some(&[]), verbs::pingpong),
     Suite::new("perftest", None, verbs::perftest),
+    Suite::new("rdmacm", Some(rdmacm::SAMPLE), rdmacm::run),
     Suite::new("ucp", Some(ucp::SAMPLE), ucp::run_all),
     Suite::new("ucx", None, ucx::run_all),
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
@@ -153,6 +156,7 @@ const SUITES: &[Suite] = &[
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),
+    Suite::roce("roce-rdmacm", Some(rdmacm::SAMPLE), rdmacm::run),
     Suite::roce("roce-ucp", Some(ucp::ROCE_SAMPLE), ucp::run_all),
     Suite::roce("roce-ucx", None, ucx::run_all),
     Suite::roce("roce-mpi", None, mpi::run_all),

@@ -91,6 +91,11 @@ impl<'a> Testbed<'a> {
             .sum())
     }
 
+    /// The live objects of the device, one line each.
+    pub(super) fn objects(&self) -> Result<String> {
+        process::stdout(&mut self.emulator("dump"), QUESTION)
+    }
+
     /// Checks that no request of a program was refused. Unknown commands at the start of programs are allowed.
     pub(super) fn ensure_nothing_refused(&self) -> Result<()> {
         let refused = self.refused(|_| true)?;
