@@ -579,11 +579,11 @@ fn client_dies(world: &World, state: State) -> Result<()> {
         State::Requested => {
             // The request that nobody has read stays an event. Its acceptance fails.
             let request = server.expect(kind::REQUEST)?;
-            std::thread::sleep(NO_EVENT);
+            pause(NO_EVENT);
             server.refused(&format!("accept 0 {} 0", request.id), "Invalid argument")?;
         }
         State::Received => {
-            std::thread::sleep(NO_EVENT);
+            pause(NO_EVENT);
             server.refused(&format!("accept 0 {passive} 0"), "Invalid argument")?;
         }
         State::Replied => {
@@ -675,7 +675,7 @@ fn kills(world: &World) -> Result<()> {
             server.ask(&format!("accept 0 {} 0", request.id))?;
         }
         // The moments spread over the client's commands.
-        std::thread::sleep(Duration::from_micros(round * 37 % 1500));
+        pause(Duration::from_micros(round * 37 % 1500));
         client.talk.end()?;
         drain(&mut server)?;
     }
@@ -688,6 +688,11 @@ fn kills(world: &World) -> Result<()> {
     let left = objects.lines().filter(|line| line.contains("pid gone"));
     ensure!(left.count() == 0, "objects of dead processes:\n{objects}");
     Ok(())
+}
+
+/// Waits. The device looks at dead processes every 100 ms.
+fn pause(time: Duration) {
+    process::wait_until(time, || false);
 }
 
 /// Reads all events of a server.

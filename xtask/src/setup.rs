@@ -170,13 +170,15 @@ fn ensure_with(fetch: Fetch) -> Result<Env> {
 /// # Errors
 /// The packages could not be downloaded.
 pub(crate) fn pyverbs() -> Result<PathBuf> {
-    const PACKAGES: &[&str] = &["python3-pyverbs", "python3-scapy"];
+    unpacked("pyverbs", &["python3-pyverbs", "python3-scapy"])
+}
+
+fn unpacked(what: &str, packages: &[&str]) -> Result<PathBuf> {
     let cache = Cache::open()?;
-    let name = format!(
-        "pyverbs-{}",
-        cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH])
-    );
-    let part = cache.part(&name, |dir| apt::unpack_alone(&cache, PACKAGES, dir))?;
+    let key = cache::key(&[&packages.join(" "), std::env::consts::ARCH]);
+    let part = cache.part(&format!("{what}-{key}"), |dir| {
+        apt::unpack_alone(&cache, packages, dir)
+    })?;
     Ok(part.join("root"))
 }
 
@@ -186,14 +188,7 @@ pub(crate) fn pyverbs() -> Result<PathBuf> {
 /// # Errors
 /// The package could not be downloaded.
 pub(crate) fn rdmacm() -> Result<PathBuf> {
-    const PACKAGES: &[&str] = &["rdmacm-utils"];
-    let cache = Cache::open()?;
-    let name = format!(
-        "rdmacm-{}",
-        cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH])
-    );
-    let part = cache.part(&name, |dir| apt::unpack_alone(&cache, PACKAGES, dir))?;
-    Ok(part.join("root"))
+    unpacked("rdmacm", &["rdmacm-utils"])
 }
 
 /// Existing and missing parts, for `cargo xtask doctor`. Downloads nothing.

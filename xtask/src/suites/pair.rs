@@ -207,8 +207,17 @@ pub(super) fn both(
 
 /// Starts a server and waits until it listens on `port`.
 pub(super) fn listening(server: &mut Command, port: u16, limit: Duration) -> Result<Running> {
+    started(server, limit, || listens(port))
+}
+
+/// Starts a server and waits until it is up.
+pub(super) fn started(
+    server: &mut Command,
+    limit: Duration,
+    is_up: impl Fn() -> bool,
+) -> Result<Running> {
     let mut running = Running::spawn(server)?;
-    let up = process::wait_until(limit, || listens(port) || running.group.has_ended());
+    let up = process::wait_until(limit, || is_up() || running.group.has_ended());
     if !up || running.group.has_ended() {
         let done = running.wait(Duration::ZERO)?;
         bail!(
