@@ -224,6 +224,12 @@ const PROMISES: &[Promise] = &[
         "",
     ),
     promise(
+        "service process: its own instructions per block beside those of the call's messages",
+        "service cost.instructions_per_block",
+        AtMost(1000.0),
+        "",
+    ),
+    promise(
         "service process: its own time per block, at each scale",
         "service max:us_per_block.ours",
         AtMost(0.25),

@@ -404,7 +404,7 @@ fn model(report: Value) -> Result<Value> {
     }
     Ok(json!({
         "costs": report["costs"], "link_gbps": 400, "rows": kept, "first_rows": first,
-        "sensitivity": sensitivity,
+        "sensitivity": sensitivity, "limits": rows(&report, "limits")?,
     }))
 }
 
@@ -513,8 +513,8 @@ mod tests {
             "model",
             json!({"costs": "c", "rows": [row(32), row(16)], "first_rows": [row(16)],
                    "shares": [{"bottleneck": "link"}, {}],
-                   "sensitivity": [{"what": "w", "sizes": [{"size": 1}]}]}),
-            json!({"costs": "c", "link_gbps": 400, "first_rows": [],
+                   "sensitivity": [{"what": "w", "sizes": [{"size": 1}]}], "limits": [{"size": 2}]}),
+            json!({"costs": "c", "link_gbps": 400, "first_rows": [], "limits": [{"size": 2}],
                    "sensitivity": [{"what": "w", "size": 1}],
                    "rows": [{"scheme": "xgvmi", "size": 1, "nodes": 2, "us": 3.0, "time_saved_percent": 4.0,
                              "bottleneck": "link"}]}),

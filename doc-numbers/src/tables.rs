@@ -33,6 +33,7 @@ const TABLES: &[Table] = &[
     of("matrix-copied", "matrix", copied),
     of("model", "model", model),
     of("model-changes", "model", changes),
+    of("model-limits", "model", limits),
     of("model-sensitivity", "model", sensitivity),
     of("overlap-bounds", "overlap", overlap_bounds),
     of("overlap-instructions", "overlap", overlap_instructions),
@@ -385,6 +386,40 @@ fn model(report: &Value, query: &Query) -> Result<String> {
     table::pivot(&query.rows(report, "rows")?, "nodes", "size", cell)
 }
 
+/// Largest block for which the service process is the limit: a line for each process, a column for each number of nodes.
+fn limits(report: &Value, query: &Query) -> Result<String> {
+    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+    let mut nodes: Vec<String> = Vec::new();
+    for row in query.rows(report, "limits")? {
+        let software = row["software"].as_str().context("a row has no software")?;
+        let (sps, slower) = (&row["sps"], &row["slower"]);
+        let line = format!(
+            "{software}, {} SP, cores {} times slower",
+            shown(sps, Form::Count)?,
+            shown(slower, Form::Count)?
+        );
+        let line = line.replace(", cores 1 times slower", "");
+        let title = format!("{} nodes", shown(&row["nodes"], Form::Count)?);
+        if !nodes.contains(&title) {
+            nodes.push(title);
+        }
+        let size = match row["size"].as_u64() {
+            Some(0) => "-".to_owned(),
+            _ => shown(&row["size"], Form::Size)?,
+        };
+        match lines.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, sizes)) => sizes.push(size),
+            None => lines.push((line, vec![size])),
+        }
+    }
+    let rule = "---:|".repeat(nodes.len());
+    let mut text = format!("| service process | {} |\n|---|{rule}", nodes.join(" | "));
+    for (line, sizes) in lines {
+        text.push_str(&format!("\n| {line} | {} |", sizes.join(" | ")));
+    }
+    Ok(text)
+}
+
 /// Saved time at each of the slides' sizes, with a line for each changed input.
 fn changes(report: &Value, query: &Query) -> Result<String> {
     let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
@@ -614,6 +649,19 @@ mod tests {
         let row = |nodes: u32, saved: f64, limit: &str| json!({"nodes": nodes, "size": 1024, "time_saved_percent": saved, "bottleneck": limit});
         let report = json!({"rows": [row(32, -0.01, "link"), row(2, 91.14, "credits")]});
         check("model", &report, "| 2 | 91.1 C |\n| 32 | 0.0 L |");
+    }
+
+    #[test]
+    fn the_limits_are_a_line_for_each_service_process() {
+        let row = |nodes: u32, slower: f64, size: u64| json!({"nodes": nodes, "sps": 4, "software": "measured", "slower": slower, "size": size});
+        let report = json!({"limits": [row(2, 1.0, 2048), row(8, 1.0, 0), row(2, 4.0, 4096), row(8, 4.0, 8192)]});
+        let lines = "| measured, 4 SP | 2 KiB | - |\n| measured, 4 SP, cores 4 times slower | 4 KiB | 8 KiB |";
+        check(
+            "model-limits",
+            &report,
+            "| service process | 2 nodes | 8 nodes |",
+        );
+        check("model-limits", &report, lines);
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use super::check::Check;
 use super::config::{Assumptions, Config};
 use super::costs::CostTable;
+use super::limits::limits;
 use super::predict::Extent;
 use super::report::Document;
 use super::scheme::Scheme;
+use super::software::{MeasuredCost, SoftwareCost};
 use super::sweep;
 use anyhow::{Context as _, Result, bail};
 use bench_report::parse_size;
@@ -48,9 +50,18 @@ pub struct ModelArgs {
     /// Commands that a function's firmware executes in parallel [default: unlimited].
     #[arg(long, value_name = "N")]
     command_lanes: Option<u32>,
-    /// The SP's work per message, as a multiple of UCX's own estimate.
+    /// Measured cost of the SP's own code: the report of `cargo xtask bench service`. UCX's estimates are added for the
+    /// requests that it posts [default: UCX's own estimates alone].
+    #[arg(long, value_name = "SERVICE.json")]
+    software: Option<PathBuf>,
+    /// The SP's cores are slower than those of the software's cost by this factor. A DPU's cores are slower than a
+    /// server's.
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     software_factor: f64,
+    /// Show up to which block size the SP and not the link is the limit, on 2 to 128 nodes with 1 and 4 SPs, with
+    /// cores as fast as a server's and four times slower.
+    #[arg(long)]
+    limits: bool,
     /// Largest delay with which a rank enters a call after the first rank.
     #[arg(long, default_value_t = 0, value_name = "NS")]
     skew_ns: u64,
@@ -108,12 +119,11 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         .map(|file| format_of(file))
         .collect::<Result<_>>()?;
     let table = match &args.costs {
-        Some(file) => {
-            CostTable::parse(&read(file)?).with_context(|| format!("reading {}", file.display()))?
-        }
+        Some(file) => CostTable::parse(&read(file, super::costs::FILE_BYTES_MAX)?)
+            .with_context(|| format!("reading {}", file.display()))?,
         None => CostTable::slides()?,
     };
-    let base = base(args);
+    let base = base(args)?;
     if let Some(file) = &args.check {
         let measured =
             fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
@@ -151,16 +161,29 @@ pub fn run(args: &ModelArgs) -> Result<String> {
     if shown {
         eprintln!();
     }
-    let variations = if args.sensitivity || args.sweep {
-        sweep::sensitivity(&base, &table)?
-    } else {
-        Vec::new()
-    };
+    let mut variations = Vec::new();
+    if args.sensitivity || args.sweep {
+        // The published results come from UCX's estimates; the measured cost is one more change.
+        let mut estimated = base.clone();
+        estimated.assumptions.software = SoftwareCost::Ucx;
+        variations = sweep::sensitivity(&estimated, &table)?;
+        if base != estimated {
+            variations.push(sweep::variation(
+                "SP software as measured",
+                &base,
+                &table,
+                |_| {},
+            )?);
+        }
+    }
     let costs = args.costs.as_ref().map_or_else(
         || "slides, \"Cross-GVMI UMR Mkey Pool\", UCF 2023".to_owned(),
         |file| file.display().to_string(),
     );
-    let document = Document::new(costs, &points, &variations);
+    let mut document = Document::new(costs, &points, &variations);
+    if args.limits {
+        document.limits = limits(&base, &table, base.assumptions.software)?;
+    }
     for (file, format) in args.output.iter().zip(formats) {
         write(file, format, &document)?;
     }
@@ -169,11 +192,23 @@ pub fn run(args: &ModelArgs) -> Result<String> {
         text.push('\n');
         text.push_str(&document.sensitivity_table());
     }
+    if args.limits {
+        text.push('\n');
+        text.push_str(&document.limits_table());
+    }
     Ok(text)
 }
 
-fn base(args: &ModelArgs) -> Config {
-    Config {
+fn base(args: &ModelArgs) -> Result<Config> {
+    let software = match &args.software {
+        Some(file) => {
+            let text = read(file, super::software::FILE_BYTES_MAX)?;
+            let cost = MeasuredCost::parse(&text);
+            SoftwareCost::Measured(cost.with_context(|| format!("reading {}", file.display()))?)
+        }
+        None => SoftwareCost::Ucx,
+    };
+    Ok(Config {
         nodes: args.nodes,
         ppn: args.ppn,
         sps: args.sps,
@@ -186,11 +221,12 @@ fn base(args: &ModelArgs) -> Config {
         iterations: args.iterations,
         assumptions: Assumptions {
             command_lanes: args.command_lanes,
+            software,
             software_factor: args.software_factor,
             ..Assumptions::default()
         },
         ..Config::slides(1, Scheme::Ksm)
-    }
+    })
 }
 
 fn machines(args: &ModelArgs, base: &Config) -> Result<Vec<Config>> {
@@ -222,12 +258,12 @@ fn format_of(file: &Path) -> Result<Format> {
     }
 }
 
-/// At most one byte more than a table may have: the rest is not needed to refuse it.
-fn read(file: &Path) -> Result<String> {
+/// At most one byte more than `bytes_max`: the rest is not needed to refuse it.
+fn read(file: &Path, bytes_max: usize) -> Result<String> {
     let mut text = String::new();
     let opened = fs::File::open(file).with_context(|| format!("opening {}", file.display()))?;
     opened
-        .take(super::costs::FILE_BYTES_MAX as u64 + 1)
+        .take(bytes_max as u64 + 1)
         .read_to_string(&mut text)
         .with_context(|| format!("reading {}", file.display()))?;
     Ok(text)

@@ -1,6 +1,7 @@
 //! Input of a prediction: machine, message, scheme, and the assumptions for unpublished quantities.
 
 use super::scheme::Scheme;
+use super::software::SoftwareCost;
 use thiserror::Error;
 
 /// Maximum number of ranks per node.
@@ -68,7 +69,9 @@ pub struct Assumptions {
     /// Whether indirection also registers a umem. The slide lists the rows; the public code does not register
     /// one.
     pub indirection_registers_umem: bool,
-    /// The SP's work per message, as a multiple of [`Software::UCX`].
+    /// The SP's computing time for messages and blocks.
+    pub software: SoftwareCost,
+    /// The SP's cores are slower by this factor: [`Assumptions::software`] is for a server core.
     pub software_factor: f64,
     /// Longest buffer that UCX's pool serves: one KLM entry, 2 GiB. Others get a KSM key.
     pub stock_bytes_max: u64,
@@ -109,6 +112,7 @@ impl Default for Assumptions {
             local_uses_port: false,
             send_order: SendOrder::RoundRobin,
             indirection_registers_umem: false,
+            software: SoftwareCost::Ucx,
             software_factor: 1.0,
             stock_bytes_max: 2 << 30,
             xgvmi_bytes_max: 16 << 30,

@@ -190,11 +190,8 @@ impl<'a> Engine<'a> {
             dpu_lanes_ps: vec![0; lanes],
             blocks_read: 0,
         };
-        let software = |ns: u64| {
-            #[expect(clippy::cast_precision_loss, reason = "tens of nanoseconds")]
-            let ns = ns as f64;
-            ps(ns * assumptions.software_factor)
-        };
+        let software = |ns: f64| ps(ns * assumptions.software_factor);
+        let steps = config.steps();
         let on_the_wire = |bytes: u64| {
             let packets = bytes.div_ceil(MTU_BYTES);
             #[expect(clippy::cast_precision_loss, reason = "a size in a cost formula")]
@@ -210,10 +207,10 @@ impl<'a> Engine<'a> {
                 wire: config.latency_ns * 1000,
                 block: on_the_wire(config.block_bytes),
                 arrive: on_the_wire(assumptions.arrive_bytes_per_rank * config.ranks()),
-                send: software(Software::UCX.send_ns),
-                receive: software(Software::UCX.receive_ns),
-                read: software(Software::UCX.read_ns),
-                completion: software(Software::UCX.completion_ns),
+                send: software(steps.send),
+                receive: software(steps.receive),
+                read: software(steps.read),
+                completion: software(steps.completion),
                 // The adapter executes it, not a core, so the factor does not apply.
                 fetch: Software::UCX.fetch_ns * 1000,
             },

@@ -1,5 +1,6 @@
 //! What was predicted, as text for the eye and as JSON or CSV for programs.
 
+use super::limits::Limit;
 use super::predict::{Gain, Prediction};
 use super::sweep::{Point, REPORTED, Variation};
 use bench_report::format_size;
@@ -19,6 +20,8 @@ pub struct Document {
     pub first_rows: Vec<Row>,
     /// What fills the time, in the order of `rows`.
     pub shares: Vec<Shares>,
+    /// Machines and the block sizes up to which the SP is their limit.
+    pub limits: Vec<Limit>,
     /// The slides' two figures, and what they become when one input is changed.
     pub sensitivity: Vec<Sensitivity>,
 }
@@ -103,8 +106,30 @@ impl Document {
                 .map(|point| Row::new(point, point.prediction.first_us, point.first_gain()))
                 .collect(),
             shares: points.iter().map(|p| Shares::new(&p.prediction)).collect(),
+            limits: Vec::new(),
             sensitivity: variations.iter().map(Sensitivity::new).collect(),
         }
+    }
+
+    /// The limits as text.
+    #[must_use]
+    pub fn limits_table(&self) -> String {
+        let mut text =
+            "the service process is the limit up to\nnodes  SPs  software        slower  block\n"
+                .to_owned();
+        for limit in &self.limits {
+            let size = match limit.size {
+                0 => "-".to_owned(),
+                size => usize::try_from(size).map_or("-".to_owned(), format_size),
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "{:>5}  {:>3}  {:<14}  {:>6}  {size:>5}",
+                limit.nodes, limit.sps, limit.software, limit.slower
+            );
+        }
+        text
     }
 
     /// As CSV: the rows of calls after the first, with the shares.

@@ -245,7 +245,8 @@ pub fn sensitivity(base: &Config, table: &CostTable) -> Result<Vec<Variation>, C
     Ok(variations)
 }
 
-fn variation(
+/// The two reported results with one input changed.
+pub(super) fn variation(
     what: &str,
     base: &Config,
     table: &CostTable,

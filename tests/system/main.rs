@@ -35,6 +35,7 @@ mod refusals;
 mod roce;
 mod rules;
 mod seen;
+mod soak;
 mod strict;
 mod talk;
 mod tools;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
     cases.extend(offload::cases());
     cases.extend(hostile::cases());
     cases.extend(beside::cases());
+    cases.extend(soak::cases());
     cases.extend(life::cases());
     cases.extend(cost::cases());
     cases.extend(probe::cases());

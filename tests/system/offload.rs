@@ -134,6 +134,25 @@ impl<'a> Farm<'a> {
         options: &[&str],
         vary: impl Fn(u32, &mut Command),
     ) -> Result<Vec<Process>> {
+        let addresses = (0..NODES).map(|node| self.addresses(node));
+        let addresses = addresses.collect::<Result<Vec<_>>>()?;
+        self.ranks(per_node, options, |rank, command| {
+            command.args(["--sp", &addresses[(rank / per_node) as usize]]);
+            vary(rank, command);
+        })
+    }
+
+    /// A job whose options name a file with the addresses of the SPs.
+    pub(crate) fn job_by_file(&self, per_node: u32, options: &[&str]) -> Result<Vec<Process>> {
+        self.ranks(per_node, options, |_, _| ())
+    }
+
+    fn ranks(
+        &self,
+        per_node: u32,
+        options: &[&str],
+        vary: impl Fn(u32, &mut Command),
+    ) -> Result<Vec<Process>> {
         let meet = format!("127.0.0.1:{}", free_port()?);
         let size = NODES * per_node;
         (0..size)
@@ -143,7 +162,6 @@ impl<'a> Farm<'a> {
                 let mut command = self.command(&function, "xgvmi-offload-check");
                 command.args(["--scheme", self.scheme, "--meet", &meet]);
                 command.args(["--rank", &rank.to_string(), "--node", &format!("n{node}")]);
-                command.args(["--sp", &self.addresses(node)?]);
                 command.args(options);
                 vary(rank, &mut command);
                 if !command.get_args().any(|argument| argument == "--size") {

@@ -103,7 +103,15 @@ fn model(options: &[String]) -> Result<ExitCode> {
     let program = build("scale-model", "xgvmi-model")?;
     let file = output("model.json");
     let mut command = Command::new(program);
-    command.arg("--sweep");
+    command.args(["--sweep", "--limits"]);
+    // Measured on this machine, or else the committed report.
+    let measured = [
+        output("service.json"),
+        workspace::root().join("docs/results/service.json"),
+    ];
+    if let Some(service) = measured.iter().find(|file| file.exists()) {
+        command.arg("--software").arg(service);
+    }
     for output in [&file, &file.with_extension("svg")] {
         command.arg("--output").arg(output);
     }

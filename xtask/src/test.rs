@@ -41,8 +41,8 @@ Runs all phases, or the named ones, in this order:
   demo     the demo in quick form
 
 Only if named:
-  soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number); takes hours; needs
-           a build
+  soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
+           service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS); takes hours; needs a build
 
   --quick  without docs, build, counts, loom, system, suites, matrix, patches, dist, aarch64
            and demo
@@ -427,14 +427,23 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     cases
 }
 
-/// Runs the randomized crash test for a long time. The system phase contains a short run.
+/// Runs the randomized crash test and the service processes' soak for a long time. The system phase contains short runs.
 fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    const KILLS: &str = "XGVMI_CRASH_KILLS";
     let mut command = system_tests(world)?;
-    if std::env::var_os(KILLS).is_none() {
-        command.env(KILLS, "20000");
+    for (variable, long) in [("XGVMI_CRASH_KILLS", "20000"), ("XGVMI_SOAK_JOBS", "1000")] {
+        if std::env::var_os(variable).is_none() {
+            command.env(variable, long);
+        }
     }
-    let cases = cases(phase, world, command.args(["--", "crash_kills"]));
+    let cases = if world.filters.is_empty() {
+        cases(
+            phase,
+            world,
+            command.args(["--", "crash_kills", "offload_soak"]),
+        )
+    } else {
+        cases(phase, world, command.arg("--").args(&world.filters))
+    };
     process::sweep(Path::new(process::STATE_PARENT), "xgvmi-test");
     cases
 }

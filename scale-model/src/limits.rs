@@ -1,0 +1,125 @@
+//! Block sizes up to which the service process, and not the link, limits a call.
+
+use super::config::{Config, ConfigError};
+use super::costs::CostTable;
+use super::predict::{Extent, predict};
+use super::scheme::{Features, Scheme};
+use super::software::SoftwareCost;
+use serde::Serialize;
+
+/// Sizes that are tried, in bytes.
+const SIZES: [u64; 9] = [
+    512,
+    1 << 10,
+    2 << 10,
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    128 << 10,
+];
+
+/// Numbers of nodes, SPs per node, and factors for slower cores.
+const NODES: [u32; 4] = [2, 8, 32, 128];
+const SPS: [u32; 2] = [1, 4];
+const SLOWER: [f64; 2] = [1.0, 4.0];
+
+/// One machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    /// Nodes.
+    pub nodes: u32,
+    /// Ranks per node.
+    pub ppn: u32,
+    /// SPs per node.
+    pub sps: u32,
+    /// Source of the SP's computing time.
+    pub software: &'static str,
+    /// The SP's cores are slower by this factor.
+    pub slower: f64,
+    /// Largest block in bytes for which an SP computes longer than the port sends; 0 without one.
+    pub size: u64,
+}
+
+/// The limits for UCX's estimates and, if given, for a measured cost.
+///
+/// # Errors
+/// When a number of `base` is out of range.
+pub fn limits(
+    base: &Config,
+    table: &CostTable,
+    measured: SoftwareCost,
+) -> Result<Vec<Limit>, ConfigError> {
+    let mut sources = vec![SoftwareCost::Ucx];
+    if measured != SoftwareCost::Ucx {
+        sources.push(measured);
+    }
+    let mut limits = Vec::new();
+    for software in sources {
+        for slower in SLOWER {
+            for (sps, nodes) in SPS.iter().flat_map(|sps| NODES.map(|nodes| (*sps, nodes))) {
+                let mut config = Config {
+                    nodes,
+                    sps,
+                    scheme: Scheme::Xgvmi(Features::ALL),
+                    ..base.clone()
+                };
+                config.assumptions.software = software;
+                config.assumptions.software_factor = slower;
+                limits.push(Limit {
+                    nodes,
+                    ppn: config.ppn,
+                    sps,
+                    software: software.name(),
+                    slower,
+                    size: largest(&config, table)?,
+                });
+            }
+        }
+    }
+    Ok(limits)
+}
+
+/// The largest size at which the SP is the limit. The SP's share falls as blocks become longer.
+fn largest(base: &Config, table: &CostTable) -> Result<u64, ConfigError> {
+    let mut found = 0;
+    for block_bytes in SIZES {
+        let config = Config {
+            block_bytes,
+            ..base.clone()
+        };
+        let prediction = predict(&config, table, Extent::SWEEP)?;
+        if prediction.messages_share <= prediction.port_share {
+            break;
+        }
+        found = block_bytes;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slower_cores_and_fewer_services_are_the_limit_for_longer_blocks() {
+        let table = CostTable::slides().expect("the committed file");
+        let base = Config {
+            nodes: 4,
+            ppn: 8,
+            ..Config::slides(4096, Scheme::Ksm)
+        };
+        let size = |sps, slower| {
+            let mut config = Config {
+                sps,
+                scheme: Scheme::Xgvmi(Features::ALL),
+                ..base.clone()
+            };
+            config.assumptions.software_factor = slower;
+            largest(&config, &table).expect("in range")
+        };
+        assert!(size(1, 4.0) > size(1, 1.0));
+        assert!(size(1, 4.0) > size(4, 4.0));
+    }
+}

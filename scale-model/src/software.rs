@@ -1,0 +1,191 @@
+//! Time that a service process (SP) computes for messages and blocks: UCX's estimates, or the measured cost of this
+//! project's SP.
+
+use super::config::{Config, Software};
+use serde::Deserialize;
+use thiserror::Error;
+
+/// Maximum size of a report. `cargo xtask bench service` writes a few KiB.
+pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Maximum cost in microseconds. A millisecond per message indicates a wrong unit.
+const US_MAX: f64 = 1000.0;
+
+/// Maximum number of blocks in one offer of this project's SP.
+const OFFER_BLOCKS: u64 = 4096;
+
+/// Source of the SP's computing time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum SoftwareCost {
+    /// UCX's own estimates ([`Software::UCX`]), with one announcement and one answer for each block.
+    #[default]
+    Ucx,
+    /// The measured cost of this project's SP, and UCX's estimates for the requests that it posts. The SP combines the
+    /// blocks of its ranks for another SP in one offer with one answer.
+    Measured(MeasuredCost),
+}
+
+/// Measured cost of this project's code in an SP, without UCX.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct MeasuredCost {
+    /// For a block, in microseconds.
+    pub us_per_block: f64,
+    /// For a message, at its sender and its receiver together, in microseconds.
+    pub us_per_message: f64,
+}
+
+/// Reason why a report is invalid.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CostError {
+    /// The file is too long.
+    #[error("the report has {0} bytes; at most {FILE_BYTES_MAX} are read")]
+    TooLong(usize),
+    /// Not a report of `cargo xtask bench service`.
+    #[error("not a report of `cargo xtask bench service` with a cost: {0}")]
+    Form(#[from] serde_json::Error),
+    /// A cost out of range.
+    #[error("{what} is {us}; it must be between 0 and {US_MAX}")]
+    Range {
+        /// The name of the field.
+        what: &'static str,
+        /// Its value.
+        us: f64,
+    },
+}
+
+/// Computing time of an SP for the steps of a block, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Steps {
+    pub(super) send: f64,
+    pub(super) receive: f64,
+    pub(super) read: f64,
+    pub(super) completion: f64,
+}
+
+impl MeasuredCost {
+    /// Reads `cost` of a service.json.
+    ///
+    /// # Errors
+    /// Not such a report, or numbers out of range.
+    pub fn parse(text: &str) -> Result<Self, CostError> {
+        #[derive(Deserialize)]
+        struct Report {
+            cost: MeasuredCost,
+        }
+        if text.len() > FILE_BYTES_MAX {
+            return Err(CostError::TooLong(text.len()));
+        }
+        let Report { cost } = serde_json::from_str(text)?;
+        for (what, us) in [
+            ("us_per_block", cost.us_per_block),
+            ("us_per_message", cost.us_per_message),
+        ] {
+            if !(0.0..=US_MAX).contains(&us) {
+                return Err(CostError::Range { what, us });
+            }
+        }
+        Ok(cost)
+    }
+}
+
+impl SoftwareCost {
+    /// A word for a table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ucx => "UCX's estimate",
+            Self::Measured(_) => "measured",
+        }
+    }
+}
+
+impl Config {
+    /// Computing time of the steps of a block, before the factor for slower cores.
+    pub(super) fn steps(&self) -> Steps {
+        #[expect(clippy::cast_precision_loss, reason = "tens of nanoseconds")]
+        let ns = |ns: u64| ns as f64;
+        let ucx = Software::UCX;
+        let steps = Steps {
+            send: ns(ucx.send_ns),
+            receive: ns(ucx.receive_ns),
+            read: ns(ucx.read_ns),
+            completion: ns(ucx.completion_ns),
+        };
+        let SoftwareCost::Measured(cost) = self.assumptions.software else {
+            return steps;
+        };
+        // The simulator sends two messages per block, so a block pays four halves of a message.
+        let message = steps.send + steps.receive + cost.us_per_message * 1e3;
+        let half = self.messages_per_block() * message / 4.0;
+        Steps {
+            send: half,
+            receive: half,
+            read: steps.read + cost.us_per_block * 1e3,
+            ..steps
+        }
+    }
+
+    /// Messages of this project's SPs in a call, per block: a rank's arrival and completion, and an offer and its
+    /// answer for each pair of SPs.
+    pub(super) fn messages_per_block(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "below 2^52, and a ratio")]
+        let real = |number: u64| number as f64;
+        let sps = u64::from(self.nodes) * u64::from(self.sps.min(self.ppn));
+        let ranks_of_sp = self.ranks().div_ceil(sps);
+        let offers = (ranks_of_sp * ranks_of_sp).div_ceil(OFFER_BLOCKS);
+        let messages = 2.0 * real(self.ranks()) + 2.0 * real(sps) * real(sps) * real(offers);
+        messages / (real(self.ranks()) * real(self.ranks()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scheme;
+
+    #[test]
+    fn a_report_is_read_and_a_wrong_one_refused() {
+        let text = r#"{"schema":2,"rows":[],"cost":{"us_per_block":0.07,"us_per_message":0.5,"instructions_per_block":9}}"#;
+        let cost = MeasuredCost::parse(text).expect("valid");
+        assert_eq!((cost.us_per_block, cost.us_per_message), (0.07, 0.5));
+        let check = |text: &str, expect: &str| {
+            let error = MeasuredCost::parse(text).expect_err(text).to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        check("{}", "missing field `cost`");
+        check(r#"{"cost":{"us_per_block":1}}"#, "us_per_message");
+        check(
+            r#"{"cost":{"us_per_block":-1,"us_per_message":0}}"#,
+            "us_per_block is -1",
+        );
+        check(
+            r#"{"cost":{"us_per_block":0,"us_per_message":1e9}}"#,
+            "us_per_message is 1000000000",
+        );
+        check(&" ".repeat(FILE_BYTES_MAX + 1), "at most");
+    }
+
+    /// The total of a call equals blocks and messages times their costs.
+    #[test]
+    fn messages_are_shared_by_their_blocks() {
+        // 16 ranks on 2 nodes with one SP each: 32 messages of ranks, 8 between SPs and to themselves, 256 blocks.
+        let mut config = Config {
+            nodes: 2,
+            ppn: 8,
+            sps: 1,
+            ..Config::slides(4096, Scheme::Ksm)
+        };
+        assert!((config.messages_per_block() - 40.0 / 256.0).abs() < 1e-12);
+        let before = config.steps();
+        config.assumptions.software = SoftwareCost::Measured(MeasuredCost {
+            us_per_block: 0.1,
+            us_per_message: 1.0,
+        });
+        let steps = config.steps();
+        let message = before.send + before.receive + 1000.0;
+        let whole = 2.0 * (steps.send + steps.receive);
+        assert!((whole - message * 40.0 / 256.0).abs() < 1e-9);
+        assert!((steps.read - before.read - 100.0).abs() < 1e-9);
+    }
+}

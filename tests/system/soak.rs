@@ -1,0 +1,264 @@
+//! Service processes that serve many jobs, some of which lose a rank at a random moment, keep nothing of them: memory,
+//! descriptors and the device's objects. A newer service process takes over beside a running one.
+
+use crate::harness::Case;
+use crate::offload::{Farm, Process, succeed};
+use crate::process;
+use crate::world::{LIMIT, World};
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::time::Duration;
+
+/// Number of jobs: a short form, unless the variable says another one (`cargo xtask test soak`: 1,000).
+const JOBS: u32 = 24;
+const JOBS_VARIABLE: &str = "XGVMI_SOAK_JOBS";
+
+/// One job in this many loses a rank. In the short form at least two do.
+const KILLED: u64 = 20;
+
+/// The resident memory of a service process may grow by this in the last third of the jobs. The allocators of UCX and of
+/// the C library keep pages after the first large jobs and the first failures; from then on the memory is flat.
+const GROWTH_MAX: f64 = 1.1;
+const GROWTH_KIB_MAX: f64 = 4096.0;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("offload_soak_leaves_nothing", soak),
+        Case::new("offload_upgrade_beside_a_running_service", upgrade),
+    ]
+}
+
+fn soak(world: &World) -> Result<()> {
+    let jobs = match std::env::var(JOBS_VARIABLE) {
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("{JOBS_VARIABLE}={text}"))?,
+        Err(_) => JOBS,
+    };
+    let seed = 0x9e37_79b9;
+    println!("seed {seed}, {jobs} jobs");
+    let mut random = Random(seed);
+    let farm = Farm::new(world, "xgvmi", 1)?;
+    let mut killed = 0;
+    let mut early = Vec::new();
+    for job in 0..jobs {
+        let per_node = 1 + u32::try_from(random.below(2))?;
+        let block = ["600", "5000", "70000"][usize::try_from(random.below(3))?];
+        let options = ["--rounds", "3", "--warm-up", "0", "--block", block];
+        let mut ranks = farm.job(per_node, &options, |_, _| ())?;
+        let due = [jobs / 4, jobs / 2].contains(&job);
+        if due || random.below(KILLED) == 0 {
+            killed += 1;
+            let victim = usize::try_from(random.below(ranks.len() as u64))?;
+            kill(&mut random, &mut ranks[victim]);
+            end_all(ranks)?;
+        } else {
+            succeed(ranks).with_context(|| format!("job {job}"))?;
+        }
+        if job % (jobs / 12).max(1) == 0 {
+            let kib: Vec<f64> = footprints(&farm)?.iter().map(|found| found.kib).collect();
+            println!("resident KiB after job {job}: {kib:?}");
+        }
+        if job == jobs * 2 / 3 {
+            wait_until_idle(&farm)?;
+            early = footprints(&farm)?;
+        }
+    }
+    wait_until_idle(&farm)?;
+    println!("{killed} of {jobs} jobs lost a rank");
+    // Connections of failed jobs stay open for some seconds, until their last frames are sent.
+    let mut last = Vec::new();
+    process::wait_until(LIMIT, || {
+        last = footprints(&farm).unwrap_or_default();
+        let pairs = early.iter().zip(&last);
+        last.len() == early.len()
+            && pairs
+                .into_iter()
+                .all(|(a, b)| b.files.len() <= a.files.len())
+    });
+    ensure!(last.len() == early.len(), "a service has ended");
+    for (first, last) in early.iter().zip(&last) {
+        println!(
+            "resident {} KiB, then {}; {} descriptors, then {}",
+            first.kib,
+            last.kib,
+            first.files.len(),
+            last.files.len()
+        );
+        ensure!(
+            last.files.len() <= first.files.len(),
+            "the service had the descriptors {:?}, then {:?}",
+            first.files,
+            last.files
+        );
+        ensure!(
+            last.kib <= (GROWTH_MAX * first.kib).max(first.kib + GROWTH_KIB_MAX),
+            "the service grew from {} to {} KiB",
+            first.kib,
+            last.kib
+        );
+    }
+    Ok(())
+}
+
+/// Kills a rank at a random moment of its start or its job.
+fn kill(random: &mut Random, rank: &mut Process) {
+    // No condition exists to wait for: an unknown state is the purpose.
+    let pause = Duration::from_micros(random.below(600_000));
+    process::wait_until(pause, || rank.has_ended());
+    rank.group.kill();
+}
+
+/// All ranks end, with or without an error: the victim may have been ready before the kill.
+fn end_all(ranks: Vec<Process>) -> Result<()> {
+    for mut rank in ranks {
+        rank.end(LIMIT, &[""])?;
+    }
+    Ok(())
+}
+
+/// Waits until no object of any process is left in the device. UCX is closed in a thread of the service.
+fn wait_until_idle(farm: &Farm<'_>) -> Result<()> {
+    let mut left = String::new();
+    let idle = process::wait_until(LIMIT, || match objects(farm) {
+        Ok(found) => {
+            left = found;
+            left.is_empty()
+        }
+        Err(error) => {
+            left = error.to_string();
+            false
+        }
+    });
+    ensure!(idle, "no job is left, but {left}");
+    Ok(())
+}
+
+/// Objects of the device, as text.
+fn objects(farm: &Farm<'_>) -> Result<String> {
+    let text = process::stdout(farm.testbed.emulator_command("stats").arg("--json"), LIMIT)?;
+    let stats: serde_json::Value = serde_json::from_str(&text)?;
+    let functions = stats["functions"].as_array().context("functions")?;
+    let mut left = String::new();
+    for function in functions {
+        let objects = function["objects"].as_object().context("objects")?;
+        for (kind, count) in objects.iter().filter(|(_, count)| **count != 0) {
+            left.push_str(&format!("{} has {count} {kind}; ", function["name"]));
+        }
+    }
+    Ok(left)
+}
+
+/// What a service process holds.
+struct Footprint {
+    /// Resident memory.
+    kib: f64,
+    /// What its descriptors refer to.
+    files: Vec<String>,
+}
+
+fn footprints(farm: &Farm<'_>) -> Result<Vec<Footprint>> {
+    let services = farm.services.iter().flatten();
+    services
+        .map(|service| {
+            let id = service.group.child.id();
+            let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let kib = line.and_then(|line| line.split_whitespace().next());
+            let mut files = Vec::new();
+            for entry in fs::read_dir(format!("/proc/{id}/fd"))? {
+                // A descriptor may be closed meanwhile.
+                let Ok(target) = fs::read_link(entry?.path()) else {
+                    continue;
+                };
+                let target = target.display().to_string();
+                // The emulated device keeps the memory of some processes open.
+                if !(target.starts_with("/proc/") && target.ends_with("/mem")) {
+                    files.push(target);
+                }
+            }
+            files.sort();
+            Ok(Footprint {
+                kib: kib.context("VmRSS")?.parse()?,
+                files,
+            })
+        })
+        .collect()
+}
+
+/// xorshift64*: the same numbers from the same seed on all machines.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % limit
+    }
+}
+
+/// Ranks find the services by a file. A new service listens on another port, the file names it, and the old service
+/// ends with its last job.
+fn upgrade(world: &World) -> Result<()> {
+    let mut farm = Farm::new(world, "stock", 1)?;
+    let file = farm.testbed.path().join("services.toml");
+    let named = file.display().to_string();
+    let by_file = |farm: &Farm<'_>, options: &[&str]| -> Result<Vec<Process>> {
+        let options = [&["--offload-config", &named], options].concat();
+        farm.job_by_file(1, &options)
+    };
+    let write = |farm: &Farm<'_>| -> Result<()> {
+        let nodes = (0..2).map(|node| {
+            Ok(format!(
+                "[nodes.n{node}]\nsp = [\"{}\"]\n",
+                farm.addresses(node)?
+            ))
+        });
+        Ok(fs::write(&file, nodes.collect::<Result<String>>()?)?)
+    };
+    write(&farm)?;
+    let stalled = [
+        "--rounds",
+        "8",
+        "--stall-in",
+        "5",
+        "--offload-limit-s",
+        "600",
+    ];
+    let mut running = by_file(&farm, &stalled)?;
+    for rank in &mut running {
+        rank.hear("round 5")?;
+    }
+    // The new services; from now on `farm` knows only these.
+    let mut old = Vec::new();
+    for node in 0..2 {
+        let mut command = farm.command(&format!("node{node}.dpu"), "xgvmi-sp");
+        command.args(["--listen", "127.0.0.1:0"]);
+        let mut service = Process::spawn(&mut command)?;
+        service.hear(" listens on ")?;
+        old.push(std::mem::replace(&mut farm.services[node][0], service));
+    }
+    write(&farm)?;
+    for service in &mut old {
+        service.signal(libc::SIGTERM)?;
+        service.hear("1 running jobs have 60 s to finish, new jobs are refused")?;
+    }
+    succeed(by_file(&farm, &["--rounds", "3"])?)?;
+    for (rank, service) in running.iter_mut().zip(&mut old) {
+        ensure!(!rank.has_ended(), "the old job has ended:\n{}", rank.said());
+        ensure!(
+            !service.has_ended(),
+            "the old service has ended:\n{}",
+            service.said()
+        );
+    }
+    running[0].group.kill();
+    end_all(running)?;
+    for mut service in old {
+        let (code, said) = service.end(LIMIT, &["rank 0"])?;
+        ensure!(code == Some(0), "exit code {code:?}:\n{said}");
+    }
+    succeed(by_file(&farm, &["--rounds", "3"])?)?;
+    Ok(())
+}
