@@ -19,6 +19,7 @@ pub mod judge;
 mod links;
 mod query;
 pub mod reports;
+pub mod service;
 mod table;
 mod tables;
 pub mod timeline;

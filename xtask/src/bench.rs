@@ -105,13 +105,9 @@ fn model(options: &[String]) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(["--sweep", "--limits"]);
     // Measured on this machine, or else the committed report.
-    let measured = [
-        output("service.json"),
-        workspace::root().join("docs/results/service.json"),
-    ];
-    if let Some(service) = measured.iter().find(|file| file.exists()) {
-        command.arg("--software").arg(service);
-    }
+    let committed = workspace::root().join("docs/results/service.json");
+    let measured = Some(output("service.json")).filter(|file| file.exists());
+    command.arg("--software").arg(measured.unwrap_or(committed));
     for output in [&file, &file.with_extension("svg")] {
         command.arg("--output").arg(output);
     }

@@ -435,15 +435,8 @@ fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
             command.env(variable, long);
         }
     }
-    let cases = if world.filters.is_empty() {
-        cases(
-            phase,
-            world,
-            command.args(["--", "crash_kills", "offload_soak"]),
-        )
-    } else {
-        cases(phase, world, command.arg("--").args(&world.filters))
-    };
+    let tests = ["--", "crash_kills", "offload_soak"];
+    let cases = cases(phase, world, command.args(tests));
     process::sweep(Path::new(process::STATE_PARENT), "xgvmi-test");
     cases
 }
