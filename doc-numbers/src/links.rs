@@ -10,7 +10,7 @@ const LINKS: [&str; 2] = ["infiniband", "ethernet"];
 ///
 /// # Errors
 /// If a byte was wrong, or a row is missing.
-pub fn compare(report: Value) -> Result<Value> {
+pub(crate) fn compare(report: Value) -> Result<Value> {
     let wrong = report["mismatches"].as_u64();
     ensure!(wrong == Some(0), "wrong bytes: {wrong:?}");
     let found = report["rows"].as_array().context("no rows")?;
