@@ -29,7 +29,8 @@ use super::form::Form;
 use super::queue::UmrQueue;
 use super::queues::Recipe;
 use super::reader::{Direction, Reader, Transfer};
-use super::wqe::Read;
+use super::send_verbs::VerbsRequest;
+use super::wqe::{Read, Request, Slot, Wqe};
 use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError};
 use crate::key::{Lkey, Mkey, Rkey, VirtAddr};
@@ -196,8 +197,6 @@ fn prove_with(kit: &mut Kit, bench: Bench<'_>, form: Form, key: Mkey) -> Result<
         DeviceError::Unsupported { what }
     })?;
     let bind = UmrOp::Bind { mkey: key, span };
-    let ran = bench.queue.run(&[bind]);
-    ran.map_err(|error| failed(ProofStep::Bind, error))?;
     let read = Read {
         key,
         from: VirtAddr::new(memory.addr(SOURCE)),
@@ -205,8 +204,12 @@ fn prove_with(kit: &mut Kit, bench: Bench<'_>, form: Form, key: Mkey) -> Result<
         to: VirtAddr::new(memory.addr(TARGET)),
         len: number(BOUND),
     };
-    let ran = bench.queue.run(&[read]);
-    ran.map_err(|error| failed(ProofStep::Read, error))?;
+    // One chain: the read has the fence of a request behind a UMR.
+    let ran = bench.queue.run(&[Chained::Umr(bind), Chained::Read(read)]);
+    ran.map_err(|error| match error.done {
+        0 => failed(ProofStep::Bind, error),
+        _ => failed(ProofStep::Read, error),
+    })?;
     memory.compare(ProofStep::Read)?;
 
     memory.clear();
@@ -229,6 +232,39 @@ fn prove_with(kit: &mut Kit, bench: Bench<'_>, form: Form, key: Mkey) -> Result<
     kit.is_broken = true;
     let [invalid] = kit.reader.run(bench.queue, [invalid])?;
     is_refused(&kit.memory, invalid, ProofStep::Invalid)
+}
+
+/// A request in the chain of a bind and the read through it.
+enum Chained<'s> {
+    Umr(UmrOp<'s>),
+    Read(Read),
+}
+
+impl Request for Chained<'_> {
+    fn wqebbs(&self) -> usize {
+        match self {
+            Self::Umr(op) => op.wqebbs(),
+            Self::Read(read) => read.wqebbs(),
+        }
+    }
+
+    fn write(&self, slot: Slot, wqe: &mut Wqe) -> bool {
+        match self {
+            Self::Umr(op) => op.write(slot, wqe),
+            Self::Read(read) => read.write(slot, wqe),
+        }
+    }
+
+    fn is_umr(&self) -> bool {
+        matches!(self, Self::Umr(_))
+    }
+
+    fn verbs(&self) -> Option<VerbsRequest> {
+        match self {
+            Self::Umr(op) => op.verbs(),
+            Self::Read(read) => read.verbs(),
+        }
+    }
 }
 
 /// Only an error completion of the request itself counts against its form. If the responder side of
@@ -284,7 +320,7 @@ impl Memory {
     fn register(bench: Bench<'_>) -> Result<Self, DeviceError> {
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
         );
         // SAFETY: a new mapping at an address that the kernel chooses.
         let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0) };
