@@ -205,7 +205,7 @@ const CRATES: &[Crate] = &[
             ("basics", &["geometry", "error"]),
             ("formats", &["block", "record", "sbc"]),
             ("targets", &["store"]),
-            ("volume", &["volume"]),
+            ("volume", &["volume", "remote"]),
             ("export", &["nbd"]),
             ("programs", &["fuzzing", "bin::xgvmi-blk"]),
         ],

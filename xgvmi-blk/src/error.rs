@@ -74,7 +74,7 @@ pub enum BlkError {
         /// The block.
         block: u64,
         /// The defect.
-        fault: &'static str,
+        fault: String,
     },
     /// A target has no half block of this generation.
     #[error("block {block} of {target} has no generation {generation:#x}")]
@@ -101,6 +101,22 @@ pub enum BlkError {
     /// A role without a target.
     #[error("target {0} is absent")]
     Offline(Role),
+    /// A target in another process has refused a call.
+    #[error("{target}: {reason}")]
+    Refused {
+        /// The target.
+        target: String,
+        /// The reason, as the target says.
+        reason: String,
+    },
+    /// A target in another process does not answer, or its connection has failed.
+    #[error("{target}: {reason}")]
+    Unreachable {
+        /// The target.
+        target: String,
+        /// The reason.
+        reason: String,
+    },
     /// An error of the system.
     #[error("{target}: {source}")]
     Io {

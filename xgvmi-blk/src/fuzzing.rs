@@ -56,6 +56,11 @@ pub fn image(bytes: &[u8]) {
     let _ = sbc::decode_block(bytes, &mut [0; 512]);
 }
 
+/// A message between a volume and a target.
+pub fn message(bytes: &[u8]) {
+    crate::remote::any_bytes(bytes);
+}
+
 /// Data of the options of a handshake.
 pub fn options(bytes: &[u8]) {
     let _ = wire::info_request(bytes);
@@ -151,6 +156,7 @@ mod tests {
             target(&bytes);
             image(&bytes);
             options(&bytes);
+            message(&bytes);
             connection(&export(), &bytes);
         }
     }

@@ -9,6 +9,7 @@ pub mod fuzzing;
 pub mod geometry;
 pub mod nbd;
 pub mod record;
+pub mod remote;
 pub mod sbc;
 pub mod store;
 pub mod volume;

@@ -95,6 +95,34 @@ impl Env {
     }
 }
 
+/// Ensures the stock programs of the storage suite. Returns the environment in which they run.
+///
+/// # Errors
+/// The error names the packages and the command that installs them.
+pub(crate) fn storage() -> Result<Vec<(String, String)>> {
+    let cache = Cache::open()?;
+    let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let Some(root) = apt::ensure_more(&cache, "storage", pins::STORAGE_PACKAGES)? else {
+        return Ok(vec![("PATH".to_owned(), system.to_owned())]);
+    };
+    let below = |dirs: &[&str]| {
+        let dirs: Vec<PathBuf> = dirs.iter().map(|dir| root.join(dir)).collect();
+        joined(&dirs)
+    };
+    let programs = below(&["usr/sbin", "usr/bin", "sbin", "bin"]);
+    Ok(vec![
+        ("PATH".to_owned(), format!("{programs}:{system}")),
+        (
+            "LD_LIBRARY_PATH".to_owned(),
+            joined(&apt::library_dirs(&root)),
+        ),
+        (
+            "PYTHONPATH".to_owned(),
+            below(&["usr/lib/python3/dist-packages"]),
+        ),
+    ])
+}
+
 /// Joins directories to a search path.
 fn joined(dirs: &[PathBuf]) -> String {
     dirs.iter()

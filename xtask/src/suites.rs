@@ -7,6 +7,7 @@ mod pyverbs;
 mod rdmacm;
 mod skips;
 mod stock;
+mod storage;
 mod transport;
 pub(crate) mod ucc;
 mod ucp;
@@ -39,6 +40,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   osu       osu_alltoallv and osu_ialltoallv under the wheel's Open MPI and Debian's Open MPI and MPICH
   ucc       stock UCC of Debian's testing suite, alone and under its Open MPI and MPICH, with collectives on the DPUs:
             with the service processes, without them, and with one of them killed
+  storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
+            on its files. The part 'soak' runs fio for an hour, and only if it is named
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)
@@ -153,6 +156,7 @@ const SUITES: &[Suite] = &[
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
     Suite::new("osu", None, osu::run_all),
     Suite::new("ucc", Some(ucc::SAMPLE), ucc::run_all),
+    Suite::new("storage", Some(storage::SAMPLE), storage::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),
@@ -192,6 +196,8 @@ impl World {
                 "uct-plugin",
                 "-p",
                 "xgvmi-offload",
+                "-p",
+                "xgvmi-blk",
                 "-p",
                 "ucc-tl",
             ])

@@ -2,15 +2,25 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
+use std::collections::HashMap;
 use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use xgvmi_blk::geometry::TARGETS;
 use xgvmi_blk::nbd::{self, Export};
+use xgvmi_blk::remote::{self, Address, RemoteTarget};
 use xgvmi_blk::store::{MemoryMedium, NewTarget};
-use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume, sbc};
+use xgvmi_blk::{BlkError, Geometry, Id, Role, Store, Target, Volume, sbc};
+use xgvmi_daemon::Secret;
+
+/// Purpose of the key that is derived from a secret file. Another use of the same file derives another key.
+const SECRET_CONTEXT: &str = "xgvmi 2026 block storage target traffic";
+/// Time between attempts to take absent targets back.
+const RETURN: Duration = Duration::from_secs(1);
 
 /// Block storage over three targets: compressed blocks in two halves and their parity. Two targets are enough.
 #[derive(Debug, Parser)]
@@ -24,6 +34,8 @@ struct Cli {
 enum Command {
     /// Creates the target files of a new volume, or one new target of an old volume.
     Create(CreateArgs),
+    /// Serves a target file to the process that owns its volume, over TCP.
+    Target(ServeArgs),
     /// Exports a volume by NBD on a Unix socket.
     Export(ExportArgs),
     /// Compares all halves and parities of a volume and repairs them. Prints a report as JSON.
@@ -57,23 +69,50 @@ struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
-struct TargetArgs {
-    /// Files of the targets, in any order. Two are enough.
-    #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
-    targets: Vec<PathBuf>,
-    /// Most bytes of data in each target, or with K, M, G, T.
+struct ServeArgs {
+    /// File of the target.
+    file: PathBuf,
+    /// Address and port; port 0 chooses one. Beyond loopback a secret is necessary.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7710")]
+    listen: SocketAddr,
+    /// File with the secret of both sides, 16 to 4,096 bytes, for its owner only.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Most bytes of data, or with K, M, G, T.
     #[arg(long, value_parser = size)]
     capacity: Option<u64>,
 }
 
+/// How targets are opened.
 #[derive(Debug, Args)]
-struct ExportArgs {
-    /// Files of the targets, in any order. Two are enough.
-    #[arg(num_args = 0..=3, value_name = "FILE", required_unless_present = "memory")]
-    targets: Vec<PathBuf>,
-    /// Most bytes of data in each target, or with K, M, G, T.
+struct OpenArgs {
+    /// Most bytes of data in each target file, or with K, M, G, T.
     #[arg(long, value_parser = size)]
     capacity: Option<u64>,
+    /// File with the secret of targets at tcp: addresses.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Longest wait for an answer of a target at a tcp: address, in milliseconds. A slower one counts as absent.
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    target_timeout: u64,
+}
+
+#[derive(Debug, Args)]
+struct TargetArgs {
+    /// Files, or tcp:HOST:PORT, in any order. Two are enough.
+    #[arg(required = true, num_args = 1..=3, value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+#[derive(Debug, Args)]
+struct ExportArgs {
+    /// Files, or tcp:HOST:PORT, in any order. Two are enough.
+    #[arg(num_args = 0..=3, value_name = "TARGET", required_unless_present = "memory")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    open: OpenArgs,
     /// Unix socket. It must not exist, unless no process listens on it.
     #[arg(long, value_name = "FILE")]
     socket: PathBuf,
@@ -123,6 +162,7 @@ fn main() -> ExitCode {
     }
     let done = match Cli::parse().command {
         Command::Create(args) => create(&args),
+        Command::Target(args) => serve(&args),
         Command::Export(args) => export(&args),
         Command::Scrub(args) => open(&args).and_then(|volume| show(&volume.scrub()?)),
         Command::Rebuild(args) => open(&args).and_then(|volume| rebuild(&volume)),
@@ -207,27 +247,129 @@ fn create(args: &CreateArgs) -> Result<()> {
     tell(&format!("volume {volume}"))
 }
 
-fn open_files(targets: &[PathBuf], capacity: Option<u64>) -> Result<Volume> {
-    let mut stores: Vec<Arc<dyn Target>> = Vec::new();
-    let mut faults = Vec::new();
-    for path in targets {
-        match Store::open_file(path, capacity) {
-            Ok(store) => stores.push(Arc::new(store)),
-            Err(error) => faults.push(error),
+/// The targets that the user names, and how to open them.
+struct Opener {
+    targets: Vec<String>,
+    capacity: Option<u64>,
+    remote: Address,
+}
+
+impl Opener {
+    fn new(targets: &[String], args: &OpenArgs) -> Result<Self> {
+        let secret = args.secret_file.as_deref().map(secret).transpose()?;
+        Ok(Self {
+            targets: targets.to_vec(),
+            capacity: args.capacity,
+            remote: Address {
+                address: String::new(),
+                secret,
+                limit: Duration::from_millis(args.target_timeout),
+                owner: new_id()?.0,
+            },
+        })
+    }
+
+    fn open(&self, target: &str) -> Result<Arc<dyn Target>, BlkError> {
+        Ok(match target.strip_prefix("tcp:") {
+            Some(address) => Arc::new(RemoteTarget::connect(&Address {
+                address: address.to_owned(),
+                ..self.remote.clone()
+            })?),
+            None => Arc::new(Store::open_file(Path::new(target), self.capacity)?),
+        })
+    }
+
+    fn volume(&self) -> Result<Volume> {
+        let mut found = Vec::new();
+        let mut faults = Vec::new();
+        for target in &self.targets {
+            match self.open(target) {
+                Ok(target) => found.push(target),
+                Err(error) => faults.push(error),
+            }
+        }
+        // With two others, a target that cannot be opened counts as absent. One in use by another process does not.
+        for fault in faults {
+            if matches!(fault, BlkError::InUse { .. }) || found.len() < 2 {
+                return Err(fault.into());
+            }
+            eprintln!("xgvmi-blk: {fault}; the volume is opened without it");
+        }
+        Ok(Volume::open(found)?)
+    }
+
+    /// Completes targets that lack blocks and takes back those that return, without end, while the volume serves.
+    fn keep_complete(&self, volume: &Volume) {
+        let mut told: HashMap<&str, String> = HashMap::new();
+        let mut complete = false;
+        loop {
+            let present = volume.present();
+            for name in &self.targets {
+                if !present.contains(name) {
+                    let taken = self.open(name).and_then(|target| volume.attach(target));
+                    complete &= taken.is_err();
+                    tell_once(&mut told, name, taken.map_err(Into::into));
+                }
+            }
+            if !complete {
+                let rebuilt = rebuild(volume);
+                complete = rebuilt.is_ok();
+                tell_once(&mut told, "rebuild", rebuilt);
+            }
+            std::thread::sleep(RETURN);
         }
     }
-    // With two others, a target that cannot be opened counts as absent. One in use by another process does not.
-    for fault in faults {
-        if matches!(fault, xgvmi_blk::BlkError::InUse { .. }) || stores.len() < 2 {
-            return Err(fault.into());
+}
+
+/// Logs an error, unless it was the last one of its kind.
+fn tell_once<'a, T>(told: &mut HashMap<&'a str, String>, kind: &'a str, result: Result<T>) {
+    match result {
+        Ok(_) => drop(told.remove(kind)),
+        Err(error) => {
+            let error = format!("{error:#}");
+            if told.get(kind) != Some(&error) {
+                eprintln!("xgvmi-blk: {kind}: {error}");
+                told.insert(kind, error);
+            }
         }
-        eprintln!("xgvmi-blk: {fault}; the volume is opened without it");
     }
-    Ok(Volume::open(stores)?)
+}
+
+fn secret(path: &Path) -> Result<Secret> {
+    Ok(Secret::read(path, SECRET_CONTEXT)?)
+}
+
+fn serve(args: &ServeArgs) -> Result<()> {
+    let secrets: Vec<Secret> = args
+        .secret_file
+        .as_deref()
+        .map(secret)
+        .transpose()?
+        .into_iter()
+        .collect();
+    if secrets.is_empty() && !args.listen.ip().is_loopback() {
+        bail!(
+            "{}: beyond loopback a target needs a secret: give --secret-file FILE",
+            args.listen
+        );
+    }
+    let store = Store::open_file(&args.file, args.capacity)?;
+    let identity = store.identity();
+    let listener = TcpListener::bind(args.listen)
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    tell(&format!(
+        "xgvmi-blk {} serves {} of volume {} at tcp:{}",
+        env!("CARGO_PKG_VERSION"),
+        identity.role,
+        identity.volume,
+        listener.local_addr()?
+    ))?;
+    xgvmi_daemon::notify("READY=1").context("telling systemd")?;
+    remote::serve(&listener, store, secrets).with_context(|| args.listen.to_string())
 }
 
 fn open(args: &TargetArgs) -> Result<Volume> {
-    open_files(&args.targets, args.capacity)
+    Opener::new(&args.targets, &args.open)?.volume()
 }
 
 fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
@@ -243,15 +385,21 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
         };
         let name = format!("memory {role}");
         let medium = Box::new(MemoryMedium::default());
-        stores.push(Arc::new(Store::create(&name, medium, new, args.capacity)?));
+        stores.push(Arc::new(Store::create(
+            &name,
+            medium,
+            new,
+            args.open.capacity,
+        )?));
     }
     Ok(Volume::open(stores)?)
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
+    let opener = Opener::new(&args.targets, &args.open)?;
     let volume = match args.memory {
         Some(size) => in_memory(args, size)?,
-        None => open_files(&args.targets, args.capacity)?,
+        None => opener.volume()?,
     };
     let volume = Arc::new(volume);
     let listener = bind(&args.socket)?;
@@ -262,7 +410,11 @@ fn export(args: &ExportArgs) -> Result<()> {
         args.socket.display()
     ))?;
     xgvmi_daemon::notify("READY=1").context("telling systemd")?;
-    complete_in_background(&volume)?;
+    let kept = Arc::clone(&volume);
+    let keeper = std::thread::Builder::new().name("keeper".to_owned());
+    keeper
+        .spawn(move || opener.keep_complete(&kept))
+        .context("cannot start the keeper")?;
     let served = nbd::listen(&listener, &Export::new(Arc::clone(&volume), &args.name));
     served.with_context(|| format!("the socket {}", args.socket.display()))
 }
@@ -283,26 +435,13 @@ fn bind(path: &Path) -> Result<UnixListener> {
     listener.with_context(|| format!("cannot listen on {}", path.display()))
 }
 
-/// Completes targets that lack blocks, while the volume serves.
-fn complete_in_background(volume: &Arc<Volume>) -> Result<()> {
-    let volume = Arc::clone(volume);
-    let work = move || {
-        if let Err(error) = rebuild(&volume) {
-            eprintln!("xgvmi-blk: rebuild: {error:#}");
-        }
-    };
-    let thread = std::thread::Builder::new()
-        .name("rebuild".to_owned())
-        .spawn(work);
-    thread.map(drop).context("cannot start the rebuild")
-}
-
 fn rebuild(volume: &Volume) -> Result<()> {
     for (role, target) in Role::ALL.into_iter().zip(volume.status().targets) {
         if target.absent.is_empty() {
+            // Also marks a target as complete that lacks nothing.
             let count = volume.rebuild(role)?;
             if count != 0 {
-                eprintln!("xgvmi-blk: {role}: {count} blocks were completed");
+                eprintln!("xgvmi-blk: {role} is complete: it lacked {count} blocks");
             }
         }
     }

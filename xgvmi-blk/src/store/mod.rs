@@ -459,7 +459,7 @@ impl Target for Store {
         record::parse(place, generation, &bytes).map_err(|fault| BlkError::Corrupt {
             target: self.name.clone(),
             block,
-            fault,
+            fault: fault.to_owned(),
         })
     }
 

@@ -54,10 +54,11 @@ impl Volume {
         if epoch > EPOCH_MAX {
             return Err(BlkError::Epochs(EPOCH_MAX));
         }
-        let blocks = decide(&seats, identity)?;
+        // First of all: from here on no other process changes them.
         for target in &present {
             target.mark(epoch, target.identity().complete)?;
         }
+        let blocks = decide(&seats, identity)?;
         let seats = Role::ALL.map(|role| match seats[role.index()].take() {
             Some(target) => Seat::Present(target),
             None => Seat::Absent("it was not there when the volume was opened".to_owned()),

@@ -182,6 +182,17 @@ impl Volume {
         }
     }
 
+    /// Names of the targets in use.
+    #[must_use]
+    pub fn present(&self) -> Vec<String> {
+        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
+        let name = |seat: &Seat| match seat {
+            Seat::Present(target) => Some(target.name().to_owned()),
+            Seat::Absent(_) => None,
+        };
+        seats.iter().filter_map(name).collect()
+    }
+
     /// The target of a role.
     pub(super) fn target(&self, role: Role) -> Result<Arc<dyn Target>> {
         let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);

@@ -83,6 +83,32 @@ pub(crate) fn try_install(package: &str) -> Result<bool> {
     }
 }
 
+/// Ensures more packages. Returns `Some(root)` if they are unpacked instead of installed.
+pub(crate) fn ensure_more(cache: &Cache, name: &str, packages: &[&str]) -> Result<Option<PathBuf>> {
+    let there = installed(packages)?;
+    let missing: Vec<String> = packages
+        .iter()
+        .filter(|package| !there.contains(**package))
+        .map(|package| (*package).to_owned())
+        .collect();
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    if let Some(prefix) = privilege().filter(|_| has_apt()) {
+        progress::note(super::PART, &format!("installing {}", missing.join(" ")));
+        install(&prefix, &missing).with_context(|| needs(&missing))?;
+        return Ok(None);
+    }
+    let part = format!(
+        "{name}-{}",
+        key(&[&packages.join(" "), std::env::consts::ARCH])
+    );
+    let dir = cache
+        .part(&part, |dir| unpack(cache, packages, dir))
+        .with_context(|| needs(&missing))?;
+    Ok(Some(dir.join("root")))
+}
+
 /// Library directories of an unpacked tree. Packages from before the merge of /lib into /usr still use /lib.
 pub(crate) fn library_dirs(root: &Path) -> [PathBuf; 2] {
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);

@@ -10,6 +10,17 @@ pub(crate) const APT_PACKAGES: &[&str] = &[
     "perftest",
 ];
 
+/// Debian packages of the storage suite: block clients, a file system's tools, and libraries that judge the formats.
+pub(crate) const STORAGE_PACKAGES: &[&str] = &[
+    "libnbd-bin",
+    "python3-libnbd",
+    "qemu-utils",
+    "fio",
+    "e2fsprogs",
+    "liblz4-1",
+    "libisal2",
+];
+
 /// Added to [`APT_PACKAGES`] if the installed python cannot create a virtual environment with pip.
 pub(crate) const APT_VENV: &str = "python3-venv";
 

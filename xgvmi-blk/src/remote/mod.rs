@@ -1,0 +1,18 @@
+//! Targets in other processes, over TCP: the target's side and the volume's side.
+
+mod client;
+mod server;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use client::{Address, RemoteTarget};
+pub use server::serve;
+
+/// Parses a call and an answer, for fuzz targets.
+pub(crate) fn any_bytes(bytes: &[u8]) {
+    if let Ok(call) = wire::Call::parse(bytes) {
+        assert_eq!(wire::Call::parse(&call.to_bytes()), Ok(call));
+    }
+    let _ = wire::Answer::parse(bytes);
+}

@@ -1,0 +1,390 @@
+//! Messages between a volume and a target in another process. Does no I/O.
+//!
+//! Each message is the body of a frame of `xgvmi-daemon`, little endian: the number of the call, then its arguments; or
+//! the outcome, then the result.
+
+use crate::block::Kind;
+use crate::error::BlkError;
+use crate::geometry::{Geometry, Id, Role};
+use crate::record::{Half, RECORD_MAX};
+use crate::store::{Held, Identity, Usage};
+use xgvmi_daemon::Protocol;
+use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
+
+/// The frames.
+pub(super) const PROTOCOL: Protocol = Protocol {
+    magic: *b"XBLK",
+    version: 1,
+    program: "xgvmi-blk target",
+};
+/// Longest call.
+pub(super) const CALL_MAX: usize = RECORD_MAX + 256;
+/// Most entries of one answer to HELD.
+pub(super) const HELD_MAX: usize = 1 << 16;
+const HELD_BYTES: usize = 18;
+/// Longest text of an error.
+const TEXT_MAX: usize = 1024;
+
+/// A call of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Call {
+    /// Identity and use of space.
+    Hello,
+    /// Generations from this position on.
+    Held {
+        from: u64,
+    },
+    Prepare {
+        block: u64,
+        keep: u64,
+        half: Half,
+    },
+    Commit {
+        block: u64,
+        generation: u64,
+    },
+    Fetch {
+        block: u64,
+        generation: u64,
+    },
+    Flush,
+    Mark {
+        epoch: u64,
+        complete: bool,
+        owner: [u8; 16],
+    },
+}
+
+/// The result of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    Hello(Identity, Usage),
+    Held(Vec<Held>),
+    Half(Half),
+    /// The call is done. Use of space afterwards.
+    Done(Usage),
+    Absent,
+    Corrupt(String),
+    Full {
+        wanted: u64,
+        free: u64,
+        capacity: u64,
+    },
+    Failed(String),
+}
+
+impl Call {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(64);
+        match self {
+            Self::Hello => writer.u8(1),
+            Self::Held { from } => writer.u8(2).u64(*from),
+            Self::Prepare { block, keep, half } => {
+                writer.u8(3).u64(*block).u64(*keep);
+                put_half(&mut writer, half)
+            }
+            Self::Commit { block, generation } => writer.u8(4).u64(*block).u64(*generation),
+            Self::Fetch { block, generation } => writer.u8(5).u64(*block).u64(*generation),
+            Self::Flush => writer.u8(6),
+            Self::Mark {
+                epoch,
+                complete,
+                owner,
+            } => writer.u8(7).u64(*epoch).u8(u8::from(*complete)).raw(owner),
+        };
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("call of a target", bytes);
+        let [number] = reader.raw()?;
+        let call = match number {
+            1 => Self::Hello,
+            2 => Self::Held {
+                from: reader.u64()?,
+            },
+            3 => Self::Prepare {
+                block: reader.u64()?,
+                keep: reader.u64()?,
+                half: take_half(&mut reader)?,
+            },
+            4 => Self::Commit {
+                block: reader.u64()?,
+                generation: reader.u64()?,
+            },
+            5 => Self::Fetch {
+                block: reader.u64()?,
+                generation: reader.u64()?,
+            },
+            6 => Self::Flush,
+            7 => Self::Mark {
+                epoch: reader.u64()?,
+                complete: reader.raw::<1>()? != [0],
+                owner: reader.raw()?,
+            },
+            _ => return Err(reader.fault("of an unknown kind")),
+        };
+        reader.end()?;
+        Ok(call)
+    }
+}
+
+impl Answer {
+    /// The answer for an error of a store.
+    pub(super) fn of_error(error: &BlkError) -> Self {
+        match error {
+            BlkError::Absent { .. } => Self::Absent,
+            BlkError::Corrupt { fault, .. } => Self::Corrupt(fault.clone()),
+            BlkError::Full {
+                wanted,
+                free,
+                capacity,
+                ..
+            } => Self::Full {
+                wanted: *wanted,
+                free: *free,
+                capacity: *capacity,
+            },
+            error if error.is_full() => Self::Full {
+                wanted: 0,
+                free: 0,
+                capacity: 0,
+            },
+            error => Self::Failed(error.to_string()),
+        }
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(64);
+        let text = |text: &str| text.as_bytes()[..text.len().min(TEXT_MAX)].to_vec();
+        match self {
+            Self::Hello(identity, usage) => {
+                let geometry = identity.geometry;
+                // Cannot be cut: 0 to 2.
+                let role = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
+                writer
+                    .u8(1)
+                    .u32(geometry.block_size())
+                    .u64(geometry.blocks())
+                    .u8(role);
+                writer.raw(&identity.volume.0).raw(&identity.target.0);
+                writer.u64(identity.epoch).u8(u8::from(identity.complete));
+                writer.u64(usage.used).u64(usage.damaged)
+            }
+            Self::Held(held) => writer.u8(2).records(held, |held| {
+                let mut bytes = [0; HELD_BYTES];
+                bytes[..8].copy_from_slice(&held.block.to_le_bytes());
+                bytes[8..16].copy_from_slice(&held.generation.to_le_bytes());
+                bytes[16] = held.kind as u8;
+                bytes[17] = u8::from(held.settled);
+                bytes
+            }),
+            Self::Half(half) => {
+                writer.u8(3);
+                put_half(&mut writer, half)
+            }
+            Self::Done(usage) => writer.u8(4).u64(usage.used).u64(usage.damaged),
+            Self::Absent => writer.u8(5),
+            Self::Corrupt(fault) => writer.u8(6).blob(&text(fault)),
+            Self::Full {
+                wanted,
+                free,
+                capacity,
+            } => writer.u8(7).u64(*wanted).u64(*free).u64(*capacity),
+            Self::Failed(error) => writer.u8(8).blob(&text(error)),
+        };
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("answer of a target", bytes);
+        let [number] = reader.raw()?;
+        let answer = match number {
+            1 => {
+                let identity = take_identity(&mut reader)?;
+                Self::Hello(identity, take_usage(&mut reader)?)
+            }
+            2 => Self::Held(take_held(&mut reader)?),
+            3 => Self::Half(take_half(&mut reader)?),
+            4 => Self::Done(take_usage(&mut reader)?),
+            5 => Self::Absent,
+            6 => Self::Corrupt(take_text(&mut reader)?),
+            7 => Self::Full {
+                wanted: reader.u64()?,
+                free: reader.u64()?,
+                capacity: reader.u64()?,
+            },
+            8 => Self::Failed(take_text(&mut reader)?),
+            _ => return Err(reader.fault("of an unknown kind")),
+        };
+        reader.end()?;
+        Ok(answer)
+    }
+}
+
+fn put_half<'a>(writer: &'a mut Writer, half: &Half) -> &'a mut Writer {
+    writer
+        .u64(half.generation)
+        .u8(half.kind as u8)
+        .u32(half.stored)
+        .blob(&half.data)
+}
+
+fn take_half(reader: &mut Reader<'_>) -> Result<Half, BadMessage> {
+    let generation = reader.u64()?;
+    let [kind] = reader.raw()?;
+    Ok(Half {
+        generation,
+        kind: Kind::of(kind).ok_or(reader.fault("with an unknown form"))?,
+        stored: reader.u32()?,
+        data: reader.blob()?.to_vec(),
+    })
+}
+
+fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
+    let geometry = Geometry::new(reader.u32()?, reader.u64()?)
+        .map_err(|_| reader.fault("with a wrong size"))?;
+    let [role] = reader.raw()?;
+    Ok(Identity {
+        geometry,
+        role: Role::of(usize::from(role)).ok_or(reader.fault("with an unknown role"))?,
+        volume: Id(reader.raw()?),
+        target: Id(reader.raw()?),
+        epoch: reader.u64()?,
+        complete: reader.raw::<1>()? != [0],
+    })
+}
+
+fn take_usage(reader: &mut Reader<'_>) -> Result<Usage, BadMessage> {
+    Ok(Usage {
+        used: reader.u64()?,
+        damaged: reader.u64()?,
+    })
+}
+
+fn take_held(reader: &mut Reader<'_>) -> Result<Vec<Held>, BadMessage> {
+    let fault = reader.fault("with an unknown form");
+    let parse = |bytes: &[u8; HELD_BYTES]| {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        Kind::of(bytes[16]).map(|kind| Held {
+            block: word(0),
+            generation: word(8),
+            kind,
+            settled: bytes[17] != 0,
+        })
+    };
+    let records = reader.records::<HELD_BYTES>()?;
+    records
+        .iter()
+        .map(parse)
+        .collect::<Option<_>>()
+        .ok_or(fault)
+}
+
+fn take_text(reader: &mut Reader<'_>) -> Result<String, BadMessage> {
+    Ok(String::from_utf8_lossy(reader.blob()?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn half() -> Half {
+        Half {
+            generation: 9,
+            kind: Kind::Lz4,
+            stored: 7,
+            data: vec![1, 2, 3, 4],
+        }
+    }
+
+    fn calls() -> Vec<Call> {
+        vec![
+            Call::Hello,
+            Call::Held { from: 5 },
+            Call::Prepare {
+                block: 1,
+                keep: 2,
+                half: half(),
+            },
+            Call::Commit {
+                block: 1,
+                generation: 2,
+            },
+            Call::Fetch {
+                block: u64::MAX,
+                generation: 2,
+            },
+            Call::Flush,
+            Call::Mark {
+                epoch: 3,
+                complete: true,
+                owner: [7; 16],
+            },
+        ]
+    }
+
+    fn answers() -> Vec<Answer> {
+        let identity = Identity {
+            geometry: Geometry::new(4096, 5).unwrap(),
+            role: Role::Parity,
+            volume: Id([1; 16]),
+            target: Id([2; 16]),
+            epoch: 3,
+            complete: false,
+        };
+        let usage = Usage {
+            used: 4,
+            damaged: 1,
+        };
+        let held = Held {
+            block: 1,
+            generation: 2,
+            kind: Kind::Zero,
+            settled: true,
+        };
+        vec![
+            Answer::Hello(identity, usage),
+            Answer::Held(vec![held; 3]),
+            Answer::Half(half()),
+            Answer::Done(usage),
+            Answer::Absent,
+            Answer::Corrupt("why".to_owned()),
+            Answer::Full {
+                wanted: 1,
+                free: 2,
+                capacity: 3,
+            },
+            Answer::Failed("why".to_owned()),
+        ]
+    }
+
+    #[test]
+    fn messages_survive_the_wire_and_no_other_length_does() {
+        for call in calls() {
+            let bytes = call.to_bytes();
+            for end in 0..bytes.len() {
+                assert!(Call::parse(&bytes[..end]).is_err(), "{call:?}, {end} bytes");
+            }
+            assert!(Call::parse(&[&bytes[..], &[0]].concat()).is_err());
+            assert_eq!(Call::parse(&bytes), Ok(call));
+        }
+        for answer in answers() {
+            let bytes = answer.to_bytes();
+            for end in 0..bytes.len() {
+                assert!(
+                    Answer::parse(&bytes[..end]).is_err(),
+                    "{answer:?}, {end} bytes"
+                );
+            }
+            assert_eq!(Answer::parse(&bytes), Ok(answer));
+        }
+        for number in [0, 8, 9, 255] {
+            assert!(Call::parse(&[number]).is_err());
+        }
+    }
+}
