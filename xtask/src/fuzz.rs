@@ -261,6 +261,7 @@ mod tests {
             "half_record",
             "target",
             "image",
+            "message",
             "options",
             "connection",
         ] {

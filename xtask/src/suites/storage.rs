@@ -44,6 +44,10 @@ const TESTS: &[(&str, Test)] = &[
         fio_degraded,
     ),
     (
+        "fio: a target is killed, another one stops, both return",
+        fio_lost,
+    ),
+    (
         "ext4: a file system survives an absent and a damaged target",
         ext4,
     ),
@@ -87,7 +91,7 @@ struct Place<'a> {
 
 /// A running export. Dropping it kills it.
 struct Server {
-    _running: Running,
+    running: Running,
     uri: String,
 }
 
@@ -143,9 +147,29 @@ impl Place<'_> {
             running.said()
         );
         Ok(Server {
-            _running: running,
+            running,
             uri: "nbd+unix:///?socket=socket".to_owned(),
         })
+    }
+
+    /// Serves a target in a process of its own. Returns it and its address.
+    fn target(&self, file: &str, listen: &str) -> Result<(Running, String)> {
+        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
+        command
+            .args(["target", file, "--listen", listen])
+            .current_dir(&self.dir);
+        let mut running = Running::spawn(&mut command)?;
+        let ready = process::wait_until(START, || {
+            running.said().contains(" at tcp:") || running.group.has_ended()
+        });
+        let said = running.said();
+        let address = said
+            .split_whitespace()
+            .find(|word| word.starts_with("tcp:"));
+        let address = address
+            .filter(|_| ready)
+            .with_context(|| format!("the target does not start:\n{said}"))?;
+        Ok((running, address.to_owned()))
     }
 
     /// Writes a file of `mib` MiB: text, noise and zeros in turn, 64 KiB each.
@@ -484,6 +508,64 @@ fn fio_degraded(place: &Place<'_>) -> Result<()> {
         place.compare_each("image")?;
     }
     Ok(())
+}
+
+/// Targets in processes of their own: one is killed while fio writes and verifies, another one is stopped. Both return
+/// and are completed.
+fn fio_lost(place: &Place<'_>) -> Result<()> {
+    place.create(SIZE_MIB, 4096)?;
+    let mut processes = Vec::new();
+    for name in FILES {
+        processes.push(place.target(name, "127.0.0.1:0")?);
+    }
+    let addresses: Vec<String> = processes
+        .iter()
+        .map(|(_, address)| address.clone())
+        .collect();
+    let targets: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let server = place.export(&[&targets[..], &["--target-timeout", "1000"]].concat())?;
+    let said = |word: &str| {
+        let there = || server.running.said().contains(word);
+        ensure!(
+            process::wait_until(LIMIT, there),
+            "no '{word}':\n{}",
+            server.running.said()
+        );
+        Ok(())
+    };
+    std::thread::scope(|scope| -> Result<()> {
+        let job = scope.spawn(|| {
+            let time = ["--time_based", "--runtime=15", "--verify_backlog=64"];
+            fio(
+                place,
+                &server,
+                &[&time[..], &["--rw=randwrite", "--bs=4k", "--iodepth=8"]].concat(),
+            )
+        });
+        // Not before fio has written something.
+        std::thread::sleep(Duration::from_secs(1));
+        let (mut killed, address) = processes.remove(1);
+        killed.group.kill();
+        said("data_2 is not used any more")?;
+        drop(killed);
+        let address = address.strip_prefix("tcp:").context("an address")?;
+        processes.insert(1, place.target(FILES[1], address)?);
+        said("data_2 is complete")?;
+        let stopped = i32::try_from(processes[2].0.group.child.id())?;
+        // SAFETY: kill(2) takes plain integers; the process is a child that is not waited for.
+        unsafe { libc::kill(stopped, libc::SIGSTOP) };
+        said("data_p is not used any more")?;
+        // SAFETY: as above.
+        unsafe { libc::kill(stopped, libc::SIGCONT) };
+        said("data_p is complete")?;
+        job.join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    place.stock("nbdcopy", &[&server.uri, "image"])?;
+    drop(server);
+    drop(processes);
+    place.scrub()?;
+    place.compare_each("image")
 }
 
 /// A file system with the project's own documents, through an absent target, flipped bits and a new target.

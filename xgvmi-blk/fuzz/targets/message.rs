@@ -1,0 +1,8 @@
+//! Messages between a volume and a target.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use xgvmi_blk::fuzzing;
+
+fuzz_target!(|bytes: &[u8]| fuzzing::message(bytes));
