@@ -22,6 +22,8 @@ const MIXED_S: u64 = 60;
 const SOAK_S: u64 = 3600;
 /// Size of a volume in MiB.
 const SIZE_MIB: u64 = 64;
+/// Offset of the first record in a target with blocks of 4 KiB: two superblocks and 64 bytes for each block.
+const RECORDS_AT: u64 = 8192 + (SIZE_MIB << 20) / 4096 * 64;
 const FILES: [&str; 3] = ["data_1", "data_2", "data_p"];
 
 /// Sample for `cargo xtask test`: everything but the benchmark. The soak runs only if it is asked for.
@@ -543,7 +545,11 @@ fn fio_lost(place: &Place<'_>) -> Result<()> {
             )
         });
         // Not before fio has written something.
-        std::thread::sleep(Duration::from_secs(1));
+        let length = || fs::metadata(place.path(FILES[1])).map_or(0, |data| data.len());
+        ensure!(
+            process::wait_until(LIMIT, || length() > RECORDS_AT + (1 << 20)),
+            "fio writes nothing"
+        );
         let (mut killed, address) = processes.remove(1);
         killed.group.kill();
         said("data_2 is not used any more")?;
@@ -611,9 +617,8 @@ fn check_files(place: &Place<'_>, docs: &str) -> Result<()> {
 fn flip(path: &Path) -> Result<()> {
     let mut file = fs::OpenOptions::new().read(true).write(true).open(path)?;
     let end = file.metadata()?.len();
-    let start = 8192 + (SIZE_MIB << 20) / 4096 * 64;
-    ensure!(end > start + 4096, "the target has no records");
-    for at in (start + 100..end).step_by(10_007) {
+    ensure!(end > RECORDS_AT + 4096, "the target has no records");
+    for at in (RECORDS_AT + 100..end).step_by(10_007) {
         let mut byte = [0];
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(&mut byte)?;
