@@ -76,7 +76,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("dev-process", &[]),
     ("doc-numbers", &[]),
     ("xgvmi-tests", &["dev-process", "doc-numbers", "mlx5-prm"]),
-    ("xtask", &["dev-process", "doc-numbers"]),
+    ("storage-suite", &["dev-process"]),
+    ("xtask", &["dev-process", "doc-numbers", "storage-suite"]),
 ];
 
 /// Accepted licences of third-party code. An expression needs one alternative that consists of these.

@@ -156,7 +156,7 @@ const SUITES: &[Suite] = &[
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
     Suite::new("osu", None, osu::run_all),
     Suite::new("ucc", Some(ucc::SAMPLE), ucc::run_all),
-    Suite::new("storage", Some(storage::SAMPLE), storage::run_all),
+    Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),

@@ -1,0 +1,716 @@
+//! Stock block clients on an export of `xgvmi-blk`, and stock libraries on its files.
+
+use anyhow::{Context, Result, bail, ensure};
+use dev_process::process::{self, Running};
+use dev_process::workspace;
+use serde_json::Value;
+use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// One command of a stock client.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Start of an export.
+const START: Duration = Duration::from_secs(20);
+/// Run of fio with mixed sizes, in seconds.
+const MIXED_S: u64 = 60;
+/// The same by hand: `cargo xtask suites storage -- soak`.
+const SOAK_S: u64 = 3600;
+/// Size of a volume in MiB.
+const SIZE_MIB: u64 = 64;
+/// Offset of the first record in a target with blocks of 4 KiB: two superblocks and 64 bytes for each block.
+const RECORDS_AT: u64 = 8192 + (SIZE_MIB << 20) / 4096 * 64;
+const FILES: [&str; 3] = ["data_1", "data_2", "data_p"];
+
+/// Sample for `cargo xtask test`: everything but the benchmark. The soak runs only if it is asked for.
+pub const SAMPLE: &[&str] = &["nbd", "fio", "qemu-io", "convert", "ext4", "targets", "sbc"];
+
+type Test = fn(&Place<'_>) -> Result<()>;
+
+const TESTS: &[(&str, Test)] = &[
+    ("nbdinfo describes the export", nbdinfo),
+    ("nbdsh: commands, flags and refusals", nbdsh),
+    ("nbdcopy: in and out, four connections", nbdcopy),
+    ("qemu-img: convert and compare", qemu_img),
+    ("qemu-img: bench", qemu_bench),
+    ("qemu-io: patterns, zeros, discards and flushes", qemu_io),
+    ("fio: random writes of a block, verified", fio_random),
+    ("fio: sequential writes, verified", fio_sequential),
+    ("fio: mixed sizes for a minute, verified", fio_mixed),
+    (
+        "fio: with each target absent, completed afterwards",
+        fio_degraded,
+    ),
+    (
+        "fio: a target is killed, another one stops, both return",
+        fio_lost,
+    ),
+    (
+        "ext4: a file system survives an absent and a damaged target",
+        ext4,
+    ),
+    ("targets: liblz4 and ISA-L read them", targets),
+    (
+        "sbc: liblz4 and ISA-L read what we write, and the reverse",
+        sbc,
+    ),
+];
+
+/// Where the tests find their programs and put their files.
+#[derive(Debug)]
+pub struct World<'a> {
+    /// Directory of the built `xgvmi-blk`.
+    pub bin: &'a Path,
+    /// Directory for the files of the tests.
+    pub dir: &'a Path,
+    /// Environment of the stock programs.
+    pub tools: &'a [(String, String)],
+    /// A test runs if its name contains one of these words; without words all run.
+    pub parts: &'a [String],
+}
+
+/// Runs all tests that are wanted. The soak must be asked for.
+///
+/// # Errors
+/// The directory cannot be created.
+pub fn run(world: &World<'_>) -> Result<Vec<(&'static str, Result<()>)>> {
+    let soak: (&str, Test) = ("soak: fio with mixed sizes for an hour", fio_soak);
+    let wants = |name: &str| world.parts.iter().any(|part| name.contains(part.as_str()));
+    let tests = TESTS
+        .iter()
+        .filter(|(name, _)| world.parts.is_empty() || wants(name));
+    let asked = world
+        .parts
+        .iter()
+        .any(|part| soak.0.starts_with(part.as_str()));
+    let mut results = Vec::new();
+    for (name, test) in tests.chain(asked.then_some(&soak)) {
+        let dir = world.dir.join("storage");
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        results.push((*name, test(&Place { world, dir })));
+    }
+    Ok(results)
+}
+
+/// Directory and environment of one test.
+struct Place<'a> {
+    world: &'a World<'a>,
+    dir: PathBuf,
+}
+
+/// A running export. Dropping it kills it.
+struct Server {
+    running: Running,
+    uri: String,
+}
+
+impl Place<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Runs a stock program. Returns its output.
+    fn stock(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.stock_within(LIMIT, program, arguments)
+    }
+
+    fn stock_within(&self, limit: Duration, program: &str, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.dir);
+        for (name, value) in self.world.tools {
+            command.env(name, value);
+        }
+        process::stdout(&mut command, limit)
+    }
+
+    fn ours(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
+        process::stdout(command.args(arguments).current_dir(&self.dir), LIMIT)
+    }
+
+    /// Creates the targets of a volume.
+    fn create(&self, mib: u64, block_size: u32) -> Result<()> {
+        let (size, block_size) = (format!("{mib}M"), block_size.to_string());
+        let mut words = vec!["create"];
+        words.extend(FILES);
+        words.extend(["--size", size.as_str(), "--block-size", block_size.as_str()]);
+        self.ours(&words).map(drop)
+    }
+
+    /// Exports the volume on these targets.
+    fn export(&self, targets: &[&str]) -> Result<Server> {
+        // A path of a socket has at most 107 bytes, and a checkout may be deep: a relative one is short.
+        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
+        command
+            .arg("export")
+            .args(targets)
+            .args(["--socket", "socket"])
+            .current_dir(&self.dir);
+        let mut running = Running::spawn(&mut command)?;
+        let ready = process::wait_until(START, || {
+            running.said().contains("exports volume") || running.group.has_ended()
+        });
+        ensure!(
+            ready && !running.group.has_ended(),
+            "the export does not start:\n{}",
+            running.said()
+        );
+        Ok(Server {
+            running,
+            uri: "nbd+unix:///?socket=socket".to_owned(),
+        })
+    }
+
+    /// Serves a target in a process of its own. Returns it and its address.
+    fn target(&self, file: &str, listen: &str) -> Result<(Running, String)> {
+        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
+        command
+            .args(["target", file, "--listen", listen])
+            .current_dir(&self.dir);
+        let mut running = Running::spawn(&mut command)?;
+        let ready = process::wait_until(START, || {
+            running.said().contains(" at tcp:") || running.group.has_ended()
+        });
+        let said = running.said();
+        let address = said
+            .split_whitespace()
+            .find(|word| word.starts_with("tcp:"));
+        let address = address
+            .filter(|_| ready)
+            .with_context(|| format!("the target does not start:\n{said}"))?;
+        Ok((running, address.to_owned()))
+    }
+
+    /// Writes a file of `mib` MiB: text, noise and zeros in turn, 64 KiB each.
+    fn image(&self, name: &str, mib: u64) -> Result<()> {
+        let mut bytes = Vec::new();
+        let mut state = 1u64;
+        let length = usize::try_from(mib << 20)?;
+        while bytes.len() < length {
+            for line in 0..2048u32 {
+                let text = format!("line {line:8} of an image, {:8}\n", bytes.len());
+                bytes.extend_from_slice(&text.as_bytes()[..32]);
+            }
+            for _ in 0..8192 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                bytes.extend_from_slice(&state.to_le_bytes());
+            }
+            bytes.resize(bytes.len() + (64 << 10), 0);
+        }
+        bytes.truncate(length);
+        fs::write(self.path(name), bytes).with_context(|| name.to_owned())
+    }
+
+    /// Fails unless two files are equal.
+    fn same(&self, one: &str, other: &str) -> Result<()> {
+        let read = |name: &str| fs::read(self.path(name)).with_context(|| name.to_owned());
+        let (one_bytes, other_bytes) = (read(one)?, read(other)?);
+        let differs = one_bytes.iter().zip(&other_bytes).position(|(a, b)| a != b);
+        ensure!(
+            one_bytes.len() == other_bytes.len(),
+            "{one} and {other} have different lengths"
+        );
+        ensure!(
+            differs.is_none(),
+            "{one} and {other} differ at byte {differs:?}"
+        );
+        Ok(())
+    }
+
+    /// The report of a scrub: all is right.
+    fn scrub(&self) -> Result<Value> {
+        let mut words = vec!["scrub"];
+        words.extend(FILES);
+        let report: Value = serde_json::from_str(&self.ours(&words)?)?;
+        for name in ["bad_halves", "lost_blocks"] {
+            ensure!(report[name] == 0, "the scrub finds {name}: {report}");
+        }
+        Ok(report)
+    }
+
+    /// Copies the volume out, also with each target absent, and compares it with `image`.
+    fn compare_each(&self, image: &str) -> Result<()> {
+        for absent in [None, Some(0), Some(1), Some(2)] {
+            let server = self.export(&without(absent))?;
+            self.stock("nbdcopy", &[&server.uri, "out"])?;
+            self.same(image, "out")
+                .with_context(|| format!("without target {absent:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The targets without one of them.
+fn without(absent: Option<usize>) -> Vec<&'static str> {
+    let targets = FILES.iter().enumerate();
+    targets
+        .filter(|(index, _)| Some(*index) != absent)
+        .map(|(_, name)| *name)
+        .collect()
+}
+
+fn nbdinfo(place: &Place<'_>) -> Result<()> {
+    place.create(16, 4096)?;
+    let server = place.export(&FILES)?;
+    let told: Value = serde_json::from_str(&place.stock("nbdinfo", &["--json", &server.uri])?)?;
+    let export = &told["exports"][0];
+    ensure!(
+        told["protocol"] == "newstyle-fixed" && told["structured"] == true,
+        "{told}"
+    );
+    ensure!(export["export-size"] == 16 << 20, "{told}");
+    for can in [
+        "can_flush",
+        "can_fua",
+        "can_trim",
+        "can_zero",
+        "can_multi_conn",
+        "can_df",
+    ] {
+        ensure!(export[can] == true, "{can}: {told}");
+    }
+    ensure!(export["block_size_minimum"] == 512, "{told}");
+    ensure!(export["contexts"][0] == "base:allocation", "{told}");
+    let list = place.stock("nbdinfo", &["--list", &server.uri])?;
+    ensure!(list.contains("export=\"\""), "{list}");
+    let map = place.stock("nbdinfo", &["--map", &server.uri])?;
+    ensure!(
+        map.split_whitespace()
+            .eq(["0", "16777216", "3", "hole,zero"]),
+        "{map}"
+    );
+    Ok(())
+}
+
+fn nbdsh(place: &Place<'_>) -> Result<()> {
+    place.create(16, 4096)?;
+    let server = place.export(&FILES)?;
+    let script = workspace::root().join("tests/suites/storage_nbdsh.py");
+    let uri = format!("uri = '{}'", server.uri);
+    // Debian's interpreter: its modules work with no other.
+    let start = format!("exec(open('{}').read())", script.display());
+    let said = place.stock("/usr/bin/python3", &["-m", "nbd", "-c", &uri, "-c", &start])?;
+    ensure!(said.contains("all as expected"), "{said}");
+    Ok(())
+}
+
+fn nbdcopy(place: &Place<'_>) -> Result<()> {
+    place.image("image", SIZE_MIB)?;
+    for block_size in [512, 4096, 1 << 20] {
+        for name in FILES {
+            let _ = fs::remove_file(place.path(name));
+        }
+        place.create(SIZE_MIB, block_size)?;
+        let server = place.export(&FILES)?;
+        place.stock(
+            "nbdcopy",
+            &["--connections=4", "--flush", "image", &server.uri],
+        )?;
+        place.stock("nbdcopy", &["--connections=4", &server.uri, "out"])?;
+        place
+            .same("image", "out")
+            .with_context(|| format!("blocks of {block_size} bytes"))?;
+        let map = place.stock("nbdinfo", &["--map", "--totals", &server.uri])?;
+        ensure!(
+            map.contains("hole,zero"),
+            "a third of the image is zero:\n{map}"
+        );
+        drop(server);
+        place.scrub()?;
+    }
+    place.compare_each("image")
+}
+
+fn qemu_img(place: &Place<'_>) -> Result<()> {
+    place.image("image", SIZE_MIB)?;
+    place.create(SIZE_MIB, 4096)?;
+    let server = place.export(&FILES)?;
+    let uri = server.uri.as_str();
+    place.stock(
+        "qemu-img",
+        &[
+            "convert", "-n", "-W", "-f", "raw", "-O", "raw", "image", uri,
+        ],
+    )?;
+    place.stock(
+        "qemu-img",
+        &["compare", "-f", "raw", "-F", "raw", "image", uri],
+    )?;
+    place.stock(
+        "qemu-img",
+        &["convert", "-f", "raw", "-O", "qcow2", uri, "out.qcow2"],
+    )?;
+    place.stock(
+        "qemu-img",
+        &["compare", "-f", "qcow2", "-F", "raw", "out.qcow2", "image"],
+    )?;
+    drop(server);
+    place.scrub().map(drop)
+}
+
+fn qemu_bench(place: &Place<'_>) -> Result<()> {
+    place.create(SIZE_MIB, 4096)?;
+    let server = place.export(&FILES)?;
+    let uri = server.uri.as_str();
+    for write in [&["-w", "--pattern=165", "--flush-interval=64"][..], &[]] {
+        let words = [
+            &["bench", "-f", "raw", "-c", "2000", "-d", "16", "-s", "4096"],
+            write,
+            &[uri],
+        ]
+        .concat();
+        place.stock("qemu-img", &words)?;
+    }
+    drop(server);
+    place.scrub().map(drop)
+}
+
+fn qemu_io(place: &Place<'_>) -> Result<()> {
+    place.create(SIZE_MIB, 4096)?;
+    let server = place.export(&FILES)?;
+    let commands = [
+        "write -P 1 0 64k",
+        "write -P 2 512 1536",
+        "write -f -P 3 4096 4096",
+        "write -P 4 1000k 3M",
+        "write -z 2M 1M",
+        "write -z -u 8k 8k",
+        "discard 32k 8k",
+        "flush",
+        "read -P 1 0 512",
+        "read -P 2 512 1536",
+        "read -P 1 2048 2048",
+        "read -P 3 4k 4k",
+        "read -P 0 8k 8k",
+        "read -P 1 16k 16k",
+        "read -P 0 32k 8k",
+        "read -P 1 40k 24k",
+        "read -P 4 1000k 1000k",
+        "read -P 0 2M 1M",
+        "read -P 4 3M 1000k",
+        "read -P 0 60M 4M",
+    ];
+    let mut words = vec!["-f", "raw"];
+    words.extend(commands.iter().flat_map(|command| ["-c", command]));
+    words.push(&server.uri);
+    let said = place.stock("qemu-io", &words)?;
+    ensure!(!said.contains("failed") && !said.contains("rror"), "{said}");
+    drop(server);
+    place.scrub().map(drop)
+}
+
+/// Options of every job: each block has a header and a checksum, and a wrong one ends the job.
+const VERIFY: [&str; 7] = [
+    "--ioengine=nbd",
+    "--verify=crc32c",
+    "--verify_fatal=1",
+    "--verify_dump=0",
+    "--randrepeat=1",
+    "--group_reporting",
+    "--output-format=json",
+];
+
+/// Runs fio against an export and checks that it verified what it wrote.
+fn fio(place: &Place<'_>, server: &Server, options: &[&str]) -> Result<()> {
+    let uri = format!("--uri={}", server.uri);
+    let size = format!("--size={SIZE_MIB}M");
+    let mut words = vec!["--name=job", uri.as_str(), size.as_str()];
+    words.extend(VERIFY);
+    words.extend(options);
+    let limit = LIMIT + Duration::from_secs(SOAK_S);
+    let text = place.stock_within(limit, "fio", &words)?;
+    let json = text
+        .find('{')
+        .map(|at| &text[at..])
+        .with_context(|| text.clone())?;
+    let report: Value = serde_json::from_str(json).with_context(|| text.clone())?;
+    let job = &report["jobs"][0];
+    let bytes = |kind: &str| job[kind]["io_bytes"].as_u64().unwrap_or_default();
+    ensure!(job["error"] == 0, "fio: error {}", job["error"]);
+    ensure!(
+        bytes("read") >= 1 << 20 && bytes("write") >= 1 << 20,
+        "fio has verified nothing: {job}"
+    );
+    Ok(())
+}
+
+fn fio_on_new(place: &Place<'_>, options: &[&str]) -> Result<()> {
+    place.create(SIZE_MIB, 4096)?;
+    let server = place.export(&FILES)?;
+    fio(place, &server, options)?;
+    drop(server);
+    place.scrub().map(drop)
+}
+
+fn fio_random(place: &Place<'_>) -> Result<()> {
+    fio_on_new(place, &["--rw=randwrite", "--bs=4k", "--iodepth=16"])
+}
+
+fn fio_sequential(place: &Place<'_>) -> Result<()> {
+    fio_on_new(
+        place,
+        &[
+            "--rw=write",
+            "--bs=1M",
+            "--iodepth=4",
+            "--buffer_compress_percentage=50",
+        ],
+    )
+}
+
+/// Requests of 512 bytes to 256 KiB that do not fit blocks.
+const MIXED: [&str; 6] = [
+    "--rw=randwrite",
+    "--bsrange=512-256k",
+    "--blockalign=512",
+    "--iodepth=8",
+    "--buffer_compress_percentage=50",
+    "--fsync=64",
+];
+
+fn mixed(place: &Place<'_>, seconds: u64) -> Result<()> {
+    let time = format!("--runtime={seconds}");
+    let loops = [
+        "--time_based",
+        time.as_str(),
+        "--do_verify=1",
+        "--verify_backlog=256",
+    ];
+    fio_on_new(place, &[&MIXED[..], &loops].concat())
+}
+
+fn fio_mixed(place: &Place<'_>) -> Result<()> {
+    mixed(place, MIXED_S)
+}
+
+fn fio_soak(place: &Place<'_>) -> Result<()> {
+    mixed(place, SOAK_S)
+}
+
+/// Writes with each target absent in turn. The absent one is completed from the two others by the next export.
+fn fio_degraded(place: &Place<'_>) -> Result<()> {
+    place.create(SIZE_MIB, 4096)?;
+    for absent in 0..FILES.len() {
+        let server = place.export(&without(Some(absent)))?;
+        let seed = format!("--randseed={absent}");
+        let offset = format!("--offset={}M", 16 * absent);
+        fio(
+            place,
+            &server,
+            &[
+                "--rw=randwrite",
+                "--bs=4k",
+                "--iodepth=16",
+                "--io_size=16M",
+                &seed,
+                &offset,
+            ],
+        )?;
+        place.stock("nbdcopy", &[&server.uri, "image"])?;
+        drop(server);
+        let mut words = vec!["rebuild"];
+        words.extend(FILES);
+        place.ours(&words)?;
+        place.scrub()?;
+        place.compare_each("image")?;
+    }
+    Ok(())
+}
+
+/// Targets in processes of their own: one is killed while fio writes and verifies, another one is stopped. Both return
+/// and are completed.
+fn fio_lost(place: &Place<'_>) -> Result<()> {
+    place.create(SIZE_MIB, 4096)?;
+    let mut processes = Vec::new();
+    for name in FILES {
+        processes.push(place.target(name, "127.0.0.1:0")?);
+    }
+    let addresses: Vec<String> = processes
+        .iter()
+        .map(|(_, address)| address.clone())
+        .collect();
+    let targets: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let server = place.export(&[&targets[..], &["--target-timeout", "1000"]].concat())?;
+    let said = |word: &str| {
+        let there = || server.running.said().contains(word);
+        ensure!(
+            process::wait_until(LIMIT, there),
+            "no '{word}':\n{}",
+            server.running.said()
+        );
+        Ok(())
+    };
+    std::thread::scope(|scope| -> Result<()> {
+        let job = scope.spawn(|| {
+            let time = ["--time_based", "--runtime=15", "--verify_backlog=64"];
+            fio(
+                place,
+                &server,
+                &[&time[..], &["--rw=randwrite", "--bs=4k", "--iodepth=8"]].concat(),
+            )
+        });
+        // Not before fio has written something.
+        let length = || fs::metadata(place.path(FILES[1])).map_or(0, |data| data.len());
+        ensure!(
+            process::wait_until(LIMIT, || length() > RECORDS_AT + (1 << 20)),
+            "fio writes nothing"
+        );
+        let (mut killed, address) = processes.remove(1);
+        killed.group.kill();
+        said("data_2 is not used any more")?;
+        drop(killed);
+        let address = address.strip_prefix("tcp:").context("an address")?;
+        processes.insert(1, place.target(FILES[1], address)?);
+        said("data_2 is complete")?;
+        let stopped = i32::try_from(processes[2].0.group.child.id())?;
+        // SAFETY: kill(2) takes plain integers; the process is a child that is not waited for.
+        unsafe { libc::kill(stopped, libc::SIGSTOP) };
+        said("data_p is not used any more")?;
+        // SAFETY: as above.
+        unsafe { libc::kill(stopped, libc::SIGCONT) };
+        said("data_p is complete")?;
+        job.join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    place.stock("nbdcopy", &[&server.uri, "image"])?;
+    drop(server);
+    drop(processes);
+    place.scrub()?;
+    place.compare_each("image")
+}
+
+/// A file system with the project's own documents, through an absent target, flipped bits and a new target.
+fn ext4(place: &Place<'_>) -> Result<()> {
+    let docs = workspace::root().join("docs");
+    let docs = docs.to_str().context("the path of the documents")?;
+    place.stock(
+        "mkfs.ext4",
+        &["-q", "-d", docs, "image", &format!("{SIZE_MIB}M")],
+    )?;
+    place.create(SIZE_MIB, 4096)?;
+    let server = place.export(&without(Some(1)))?;
+    place.stock("nbdcopy", &["--flush", "image", &server.uri])?;
+    drop(server);
+    let mut words = vec!["rebuild"];
+    words.extend(FILES);
+    place.ours(&words)?;
+    flip(&place.path("data_1"))?;
+    let server = place.export(&FILES)?;
+    place.stock("nbdcopy", &[&server.uri, "out"])?;
+    drop(server);
+    check_files(place, docs)?;
+    place.scrub()?;
+    fs::remove_file(place.path("data_1"))?;
+    place.ours(&["create", "data_1", "--like", "data_2", "--role", "data_1"])?;
+    place.ours(&words)?;
+    place.scrub()?;
+    place.compare_each("image")
+}
+
+/// The file system in `out` is clean and has the documents.
+fn check_files(place: &Place<'_>, docs: &str) -> Result<()> {
+    place.same("image", "out")?;
+    place.stock("e2fsck", &["-f", "-n", "out"])?;
+    fs::create_dir_all(place.path("files"))?;
+    place.stock("debugfs", &["-R", "rdump / files", "out"])?;
+    place
+        .stock("diff", &["-r", "-x", "lost+found", docs, "files"])
+        .map(drop)
+}
+
+/// Flips a bit in each of some records behind the index.
+fn flip(path: &Path) -> Result<()> {
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    let end = file.metadata()?.len();
+    ensure!(end > RECORDS_AT + 4096, "the target has no records");
+    for at in (RECORDS_AT + 100..end).step_by(10_007) {
+        let mut byte = [0];
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut byte)?;
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(&[byte[0] ^ 0x10])?;
+    }
+    Ok(())
+}
+
+fn formats(place: &Place<'_>, words: &[&str]) -> Result<String> {
+    let script = workspace::root().join("tests/suites/storage_formats.py");
+    let script = script.to_str().context("the path of the script")?;
+    place.stock("/usr/bin/python3", &[&[script], words].concat())
+}
+
+fn targets(place: &Place<'_>) -> Result<()> {
+    place.image("image", 16)?;
+    for block_size in [512, 4096, 1 << 16] {
+        for name in FILES {
+            let _ = fs::remove_file(place.path(name));
+        }
+        place.create(16, block_size)?;
+        let server = place.export(&FILES)?;
+        // Written twice: old generations must not count.
+        for _ in 0..2 {
+            place.stock("nbdcopy", &["image", &server.uri])?;
+        }
+        drop(server);
+        let said = formats(place, &[&["targets"], &FILES[..], &["image"]].concat())?;
+        for kind in ["zero", "raw", "compressed"] {
+            if said.contains(&format!(" 0 {kind}")) {
+                bail!("no block of {block_size} bytes is {kind}: {said}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sbc(place: &Place<'_>) -> Result<()> {
+    let mut text = String::new();
+    while text.len() < 3_000_001 {
+        text += &format!(
+            "{} bottles of something on the wall, {}\n",
+            text.len() / 7,
+            text.len() % 97
+        );
+    }
+    fs::write(place.path("image"), &text)?;
+    for block_size in ["512", "4096", "1048576"] {
+        let words = [
+            &["sbc", "write", "image"],
+            &FILES[..],
+            &["--block-size", block_size],
+        ]
+        .concat();
+        place.ours(&words)?;
+        formats(place, &[&["sbc"], &FILES[..], &["image"]].concat())?;
+        formats(
+            place,
+            &[&["make", "image", block_size], &FILES[..]].concat(),
+        )?;
+        for pair in [
+            ["--data-1", "--data-2"],
+            ["--data-1", "--data-p"],
+            ["--data-2", "--data-p"],
+        ] {
+            let mut words = vec!["sbc", "read", "out"];
+            for option in pair {
+                let at = FILES
+                    .iter()
+                    .position(|name| option[2..].replace('-', "_") == **name);
+                words.extend([option, FILES[at.context("the file of an option")?]]);
+            }
+            place.ours(&words)?;
+            let mut padded = text.clone().into_bytes();
+            let size: usize = block_size.parse()?;
+            padded.resize(padded.len().next_multiple_of(size), 0);
+            ensure!(
+                fs::read(place.path("out"))? == padded,
+                "{pair:?} with blocks of {block_size} bytes"
+            );
+        }
+    }
+    Ok(())
+}
