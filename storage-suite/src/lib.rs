@@ -316,9 +316,12 @@ fn nbdcopy(place: &Place<'_>) -> Result<()> {
             .same("image", "out")
             .with_context(|| format!("blocks of {block_size} bytes"))?;
         let map = place.stock("nbdinfo", &["--map", "--totals", &server.uri])?;
+        // A larger block has bytes of each kind.
+        let is_fine = block_size <= 4096;
         ensure!(
-            map.contains("hole,zero"),
-            "a third of the image is zero:\n{map}"
+            is_fine == map.contains("hole,zero"),
+            "blocks of {block_size} bytes:
+{map}"
         );
         drop(server);
         place.scrub()?;
@@ -419,8 +422,10 @@ const VERIFY: [&str; 7] = [
 fn fio(place: &Place<'_>, server: &Server, options: &[&str]) -> Result<()> {
     let uri = format!("--uri={}", server.uri);
     let size = format!("--size={SIZE_MIB}M");
-    let mut words = vec!["--name=job", uri.as_str(), size.as_str()];
+    // fio knows the options of an engine behind the engine's own.
+    let mut words = vec!["--name=job"];
     words.extend(VERIFY);
+    words.extend([uri.as_str(), size.as_str()]);
     words.extend(options);
     let limit = LIMIT + Duration::from_secs(SOAK_S);
     let text = place.stock_within(limit, "fio", &words)?;
