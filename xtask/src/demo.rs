@@ -3,6 +3,7 @@
 //! This file sets up, builds, and defines the schemes; `xgvmi-demo orchestrate` runs them.
 
 pub(crate) mod links;
+mod naaice;
 mod ucc;
 
 use crate::link::Link;
@@ -23,6 +24,7 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask demo [OPTIONS]
        cargo xtask demo ucc [OPTIONS]
+       cargo xtask demo naaice [OPTIONS]
 
 Transfers data from host A to host B through two DPUs that never store it: four processes on stock UCX, on two emulated
 nodes with a host and a DPU function each. Every byte is verified. The command first sets up and builds what it needs.
@@ -41,6 +43,7 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
   --ucx VERSION      stock UCX of this version; downloaded if necessary [default: the pinned one]
 
 `demo ucc` runs the collectives of an unmodified MPI program on the DPUs; see `cargo xtask demo ucc --help`.
+`demo naaice` calls accelerators on fresh buffers; see `cargo xtask demo naaice --help`.
 
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
 directory is target/demo/ucx-VERSION.";
@@ -69,6 +72,9 @@ const STATE_PREFIX: &str = "xgvmi-demo-";
 pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
     if arguments.first().is_some_and(|first| first == "ucc") {
         return ucc::run(arguments.split_off(1));
+    }
+    if arguments.first().is_some_and(|first| first == "naaice") {
+        return naaice::run(arguments.split_off(1));
     }
     let Some(options) = Options::parse(arguments)? else {
         println!("{HELP}");

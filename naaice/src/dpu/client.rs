@@ -57,11 +57,8 @@ pub(crate) unsafe fn create(
         keep(connection);
         return Err(NaaError::Refused { peer, reason });
     }
-    let mut held = Vec::with_capacity(regions.len());
-    for region in regions {
-        // SAFETY: the caller's promise; the session ends before the regions.
-        held.push(unsafe { host.hold(way, region.addr, region.size) }?);
-    }
+    // SAFETY: the caller's promise; the session ends before the regions.
+    let held = unsafe { host.hold(way, regions) }?;
     let keyed = regions
         .iter()
         .zip(&held)

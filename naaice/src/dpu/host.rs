@@ -1,6 +1,7 @@
 //! The host's adapter: registrations of regions, and keys that the DPU can alias.
 
 use crate::error::{NaaError, Result};
+use crate::plan::Region;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use xgvmi_pool::mlx5::steps::{Key, Registration, Span, Steps};
@@ -133,42 +134,69 @@ impl Host {
         }
     }
 
-    /// Registers a region and creates or binds its key.
+    /// Registers regions, and creates or binds their keys. All binds are one chain of requests.
     ///
     /// # Safety
-    /// The region stays mapped as long as the result lives.
-    pub(super) unsafe fn hold(&'static self, way: Way, addr: u64, size: u32) -> Result<Held> {
-        // SAFETY: the caller's promise.
-        let span = unsafe { Span::from_raw(VirtAddr::new(addr), size as usize) };
-        let registration = self.steps.register(span).map_err(keys)?;
-        match way {
-            Way::Pool => {
-                let region = xgvmi_pool::Region::new(
-                    VirtAddr::new(addr),
-                    u64::from(size),
-                    registration.lkey(),
-                );
-                let export = self.export(region.map_err(keys)?)?;
-                Ok(Held::Pool {
-                    export,
-                    _registration: registration,
-                })
-            }
-            Way::Ksm => {
-                let registration = Box::new(registration);
-                // SAFETY: the box keeps its address, and `Held` drops the key before the box.
-                let behind: &'static Registration<'static> =
-                    unsafe { &*std::ptr::from_ref(&*registration) };
-                let key = self.steps.create_ksm(behind).map_err(keys)?;
-                self.steps
-                    .allow(&key, &AccessKey::UCX_COMPATIBLE)
-                    .map_err(keys)?;
-                Ok(Held::Ksm {
-                    key,
-                    _registration: registration,
-                })
-            }
+    /// The regions stay mapped as long as the results live.
+    pub(super) unsafe fn hold(&'static self, way: Way, regions: &[Region]) -> Result<Vec<Held>> {
+        let mut registrations = Vec::with_capacity(regions.len());
+        for region in regions {
+            let addr = VirtAddr::new(region.addr);
+            // SAFETY: the caller's promise.
+            let span = unsafe { Span::from_raw(addr, region.size as usize) };
+            registrations.push(self.steps.register(span).map_err(keys)?);
         }
+        match way {
+            Way::Pool => self.bind(regions, registrations),
+            Way::Ksm => registrations
+                .into_iter()
+                .map(|registration| self.create_key(registration))
+                .collect(),
+        }
+    }
+
+    fn bind(
+        &self,
+        regions: &[Region],
+        registrations: Vec<Registration<'static>>,
+    ) -> Result<Vec<Held>> {
+        let pooled: Vec<xgvmi_pool::Region> = regions
+            .iter()
+            .zip(&registrations)
+            .map(|(region, registration)| {
+                let addr = VirtAddr::new(region.addr);
+                xgvmi_pool::Region::new(addr, u64::from(region.size), registration.lkey())
+                    .map_err(keys)
+            })
+            .collect::<Result<_>>()?;
+        let exports = self.hooks.export_many(&pooled);
+        let mut held = Vec::with_capacity(regions.len());
+        for ((export, region), registration) in exports.into_iter().zip(pooled).zip(registrations) {
+            let export = match export {
+                Ok(export) => export,
+                Err(_) => self.export(region)?,
+            };
+            held.push(Held::Pool {
+                export,
+                _registration: registration,
+            });
+        }
+        Ok(held)
+    }
+
+    fn create_key(&'static self, registration: Registration<'static>) -> Result<Held> {
+        let registration = Box::new(registration);
+        // SAFETY: the box keeps its address, and `Held` drops the key before the box.
+        let behind: &'static Registration<'static> =
+            unsafe { &*std::ptr::from_ref(&*registration) };
+        let key = self.steps.create_ksm(behind).map_err(keys)?;
+        self.steps
+            .allow(&key, &AccessKey::UCX_COMPATIBLE)
+            .map_err(keys)?;
+        Ok(Held::Ksm {
+            key,
+            _registration: registration,
+        })
     }
 }
 

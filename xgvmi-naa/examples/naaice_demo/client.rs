@@ -11,22 +11,22 @@ use std::ffi::CStr;
 use std::io::{BufRead as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// Adds 1 to each byte.
-const ADD_ONE: u32 = 1;
+/// The third region is the sum of the first two, byte by byte.
+const SUM: u32 = 2;
 
 /// A request.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Batch {
     /// Sessions of one call each, on fresh buffers.
     OneShots {
-        /// Bytes of the region, which is input and output.
+        /// Bytes of each region: two inputs and an output.
         size: usize,
         /// Number of sessions.
         count: u32,
     },
     /// Calls of one session.
     Calls {
-        /// Bytes of the region.
+        /// Bytes of each region.
         size: usize,
         /// Number of calls.
         count: u32,
@@ -48,8 +48,9 @@ pub(crate) struct Done {
     pub(crate) wrong: u64,
 }
 
-/// Reads batches, one a line, until standard input ends.
-pub(crate) fn run() -> Result<()> {
+/// Reads batches, one a line, until standard input ends. The original's server has a kernel of its own for this function
+/// code: it adds 2 to each byte of its regions, which stay between the calls of a session.
+pub(crate) fn run(is_original: bool) -> Result<()> {
     let mut round = 0;
     for line in std::io::stdin().lock().lines() {
         let batch: Batch = serde_json::from_str(&line?).context("a batch")?;
@@ -58,10 +59,10 @@ pub(crate) fn run() -> Result<()> {
             Batch::OneShots { size, count } => {
                 for _ in 0..count {
                     round += 1;
-                    one_shot(size, round, &mut done)?;
+                    one_shot(size, round, is_original, &mut done)?;
                 }
             }
-            Batch::Calls { size, count } => calls(size, count, &mut done)?,
+            Batch::Calls { size, count } => calls(size, count, is_original, &mut done)?,
         }
         let mut stdout = std::io::stdout();
         writeln!(stdout, "{}", serde_json::to_string(&done)?)?;
@@ -105,18 +106,19 @@ impl Buffer {
     }
 }
 
-fn create(buffer: &Buffer) -> Result<NaaHandle> {
+fn create(regions: &[Buffer; 3]) -> Result<NaaHandle> {
     let mut handle = NaaHandle {
         function_code: 0,
         comm_ctx: std::ptr::null_mut(),
     };
-    let (mut input, mut output) = (buffer.param(), buffer.param());
-    // SAFETY: one parameter each; the buffer outlives the session.
+    let [a, b, sum] = regions.each_ref().map(Buffer::param);
+    let (mut inputs, mut output) = ([a, b], sum);
+    // SAFETY: two inputs and an output; the buffers outlive the session.
     let created = unsafe {
         naa_create(
-            ADD_ONE,
-            &raw mut input,
-            1,
+            SUM,
+            inputs.as_mut_ptr(),
+            2,
             &raw mut output,
             1,
             &raw mut handle,
@@ -124,6 +126,36 @@ fn create(buffer: &Buffer) -> Result<NaaHandle> {
     };
     check(created)?;
     Ok(handle)
+}
+
+/// Fresh buffers: two inputs, and an output of zeroes.
+fn buffers(size: usize, round: u64) -> Result<[Buffer; 3]> {
+    let mut regions = [Buffer::new(size)?, Buffer::new(size)?, Buffer::new(size)?];
+    fill(&mut regions, round);
+    Ok(regions)
+}
+
+fn fill([a, b, _]: &mut [Buffer; 3], round: u64) {
+    for (seed, region) in [(2 * round, a), (2 * round + 1, b)] {
+        for (byte, at) in region.bytes().iter_mut().zip(0..) {
+            *byte = pattern(seed, at);
+        }
+    }
+}
+
+/// Compares all regions with what the caller computes. `original` is the number of the call for the original's server.
+fn verify([a, b, sum]: &mut [Buffer; 3], round: u64, original: Option<u64>, done: &mut Done) {
+    let (a, b, sum) = (a.bytes(), b.bytes(), sum.bytes());
+    for (((x, y), z), at) in a.iter().zip(&*b).zip(&*sum).zip(0..) {
+        let expect = (pattern(2 * round, at), pattern(2 * round + 1, at));
+        let result = match original {
+            Some(call) => (2 * call).to_le_bytes()[0],
+            None => expect.0.wrapping_add(expect.1),
+        };
+        let right = [*x == expect.0, *y == expect.1, *z == result];
+        done.wrong += right.iter().filter(|right| !**right).count() as u64;
+    }
+    done.verified += 3 * a.len() as u64;
 }
 
 fn call(handle: &mut NaaHandle) -> Result<()> {
@@ -149,13 +181,10 @@ fn finalize(handle: &mut NaaHandle) -> Result<()> {
     check(unsafe { naa_finalize(handle) })
 }
 
-fn one_shot(size: usize, round: u64, done: &mut Done) -> Result<()> {
-    let mut buffer = Buffer::new(size)?;
-    for (byte, at) in buffer.bytes().iter_mut().zip(0..) {
-        *byte = pattern(round, at);
-    }
+fn one_shot(size: usize, round: u64, is_original: bool, done: &mut Done) -> Result<()> {
+    let mut regions = buffers(size, round)?;
     let began = Instant::now();
-    let mut handle = create(&buffer)?;
+    let mut handle = create(&regions)?;
     let created = began.elapsed();
     call(&mut handle)?;
     let called = began.elapsed();
@@ -164,27 +193,19 @@ fn one_shot(size: usize, round: u64, done: &mut Done) -> Result<()> {
     done.create_ns.push(nanoseconds(created));
     done.call_ns.push(nanoseconds(called - created));
     done.one_shot_ns.push(nanoseconds(ended));
-    let wrong = buffer
-        .bytes()
-        .iter()
-        .zip(0..)
-        .filter(|(byte, at)| **byte != pattern(round, *at).wrapping_add(1));
-    done.wrong += wrong.count() as u64;
-    done.verified += size as u64;
+    verify(&mut regions, round, is_original.then_some(1), done);
     Ok(())
 }
 
-fn calls(size: usize, count: u32, done: &mut Done) -> Result<()> {
-    let mut buffer = Buffer::new(size)?;
-    let mut handle = create(&buffer)?;
-    for round in 1..=count {
+fn calls(size: usize, count: u32, is_original: bool, done: &mut Done) -> Result<()> {
+    let mut regions = buffers(size, 0)?;
+    let mut handle = create(&regions)?;
+    for round in 1..=u64::from(count) {
+        fill(&mut regions, round);
         let began = Instant::now();
         call(&mut handle)?;
         done.call_ns.push(nanoseconds(began.elapsed()));
-        let expect = round.to_le_bytes()[0];
-        let wrong = buffer.bytes().iter().filter(|byte| **byte != expect);
-        done.wrong += wrong.count() as u64;
-        done.verified += size as u64;
+        verify(&mut regions, round, is_original.then_some(round), done);
     }
     finalize(&mut handle)
 }

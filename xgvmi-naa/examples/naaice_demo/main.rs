@@ -11,7 +11,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let done = match arguments.next().as_deref() {
-        Some("client") => client::run(),
+        Some("client") => client::run(arguments.next().is_some_and(|word| word == "original")),
         Some("orchestrate") => orchestrate::run(arguments.collect()),
         _ => Err(anyhow::anyhow!("run it with `cargo xtask demo naaice`")),
     };

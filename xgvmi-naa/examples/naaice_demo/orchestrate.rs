@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Untimed sessions of each size: each key of the pool (8) is used once.
+/// Untimed sessions of each size: each key of the pool (8) is used several times.
 const WARM_UP: u32 = 10;
 
 /// What `cargo xtask demo naaice` passes.
@@ -76,7 +76,7 @@ impl Options {
         command.arg("--kernels").arg(&self.kernels);
         command.args(["--listen", &format!("127.0.0.1:{tcp}")]);
         command.args(["--verbs-listen", &format!("0.0.0.0:{rdma}")]);
-        command.args(["--sessions", "2", "--session-mib", "128"]);
+        command.args(["--sessions", "2", "--session-mib", "256"]);
         let mut running = Running::start(&mut command)?;
         let line = running.line().context("the service")?;
         ensure!(line.contains(" listens on "), "the service says: {line}");
@@ -155,13 +155,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     let _remote = options.service("node1.dpu", ports[0], ports[1])?;
     let _local = options.service("node0.dpu", ports[2], ports[3])?;
     let mut ways = vec![
-        (Way::Verbs, format!("127.66.2.3:{}:1:1", ports[1])),
-        (Way::Ksm, format!("dpu/127.0.0.1:{}:1:1", ports[2])),
-        (Way::Pool, format!("dpu/127.0.0.1:{}:1:1", ports[2])),
+        (Way::Verbs, format!("127.66.2.3:{}:2:2", ports[1])),
+        (Way::Ksm, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
+        (Way::Pool, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
     ];
     let original = match &options.original {
         Some(built) => {
-            ways.push((Way::Original, "127.66.2.3:12345:1:1".to_owned()));
+            ways.push((Way::Original, "127.66.2.3:12345:2:2".to_owned()));
             Some(options.original_server(built)?)
         }
         None => None,
@@ -169,7 +169,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     let mut report = Report::new(&options.profile);
     for (way, spec) in ways {
         let mut command = options.command("node0.host", &me)?;
-        command.arg("client").env("NAA_SPEC", &spec);
+        command.args(["client", way.name()]).env("NAA_SPEC", &spec);
         command.env("NAAICE_KEYS", if way == Way::Ksm { "ksm" } else { "pool" });
         let mut client = Running::start(&mut command)?;
         for size in &options.sizes {

@@ -96,7 +96,7 @@ impl Report {
 
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!(
-            "Profile {}. Medians in microseconds; commands per one shot.\n\n",
+            "Profile {}. Two inputs and an output of this size each. Medians in microseconds; commands per one shot.\n\n",
             self.profile
         );
         text.push_str(
@@ -152,7 +152,7 @@ impl Report {
                 .build_cartesian_2d(xs.0 - 0.5..xs.1 + 0.5, (ys.0 / 2.0..ys.1 * 2.0).log_scale())?;
             svg::axes(
                 &mut chart,
-                ("bytes of the region", "median time"),
+                ("bytes of each of three regions", "median time"),
                 format_time,
             )?;
             for (way, colour) in Way::ALL.into_iter().zip(COLOURS) {

@@ -1,0 +1,136 @@
+//! `cargo xtask demo naaice`: a remote call on fresh buffers, by the way in which the accelerator reaches them. This
+//! file builds; `naaice_demo`, an example of xgvmi-naa, runs.
+
+use crate::{process, setup, workspace};
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+const HELP: &str = "\
+Usage: cargo xtask demo naaice [OPTIONS]
+
+One shots (create, call, finalize) on fresh buffers, and calls of one session, from node0.host to accelerators on two
+emulated nodes. The caller verifies every byte. Ways:
+  verbs     libnaaice over an RDMA connection to node1.dpu: the host writes inputs, the accelerator writes outputs
+  ksm       xgvmi-naa on node0.dpu: aliases of a key per region and session
+  pool      xgvmi-naa on node0.dpu: aliases of pooled keys, announced ahead
+  original  as verbs, with the server of the NAAICE communication library; XGVMI_NAAICE_BUILT names its directory
+
+  --sizes LIST       bytes of each region: two inputs, one output [default: 1K,16K,64K,256K,1M,4M,16M,64M]
+  --iterations N     one shots, and calls, per size [default: 20]
+  --quick            sizes 16K,256K, ten iterations
+
+Writes target/demo-naaice/report.json, report.md, report.svg.";
+
+/// The emulator's cost profile: the slides' times of the commands.
+const PROFILE: &str = "bluefield3";
+/// Directory of the original's built programs.
+const ORIGINAL: &str = "XGVMI_NAAICE_BUILT";
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Runs the demo with the arguments after `cargo xtask demo naaice`.
+pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+    use lexopt::prelude::{Long, Short, ValueExt as _};
+    let mut sizes = "1K,16K,64K,256K,1M,4M,16M,64M".to_owned();
+    let mut iterations = "20".to_owned();
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("sizes") => sizes = parser.value()?.string()?,
+            Long("iterations") => iterations = parser.value()?.string()?,
+            Long("quick") => (sizes, iterations) = ("16K,256K".to_owned(), "10".to_owned()),
+            Short('h') | Long("help") => {
+                println!("{HELP}");
+                return Ok(ExitCode::SUCCESS);
+            }
+            other => bail!(
+                "{}; try: cargo xtask demo naaice --help",
+                other.unexpected()
+            ),
+        }
+    }
+    let env = setup::ensure()?;
+    let mut build = Command::new("cargo");
+    build.current_dir(workspace::root()).args([
+        "build",
+        "--release",
+        "--lib",
+        "--bins",
+        "--examples",
+    ]);
+    for package in ["bf-emu", "bf-emu-preload", "naaice", "xgvmi-naa"] {
+        build.args(["-p", package]);
+    }
+    process::stdout(&mut build, BUILD_LIMIT)?;
+    let release = workspace::target_dir().join("release");
+    let output = workspace::target_dir().join("demo-naaice");
+    // Results of an earlier run must not be reported for this run.
+    let _ = std::fs::remove_dir_all(&output);
+    let kernels = kernels(&env)?;
+    let states = super::States::make(&release.join("bf-emu"))?;
+    let words = |words: &[&str]| -> Result<String> {
+        let emulator = release.join("bf-emu").display().to_string();
+        let state = states.parent.join("naaice").display().to_string();
+        let mut all = vec![emulator.as_str()];
+        all.extend(words.iter().map(|word| {
+            if *word == "STATE" {
+                state.as_str()
+            } else {
+                word
+            }
+        }));
+        Ok(serde_json::to_string(&all)?)
+    };
+    let launch = [
+        "run",
+        "--nodes",
+        "2",
+        "--profile",
+        PROFILE,
+        "--state",
+        "STATE",
+        "--as",
+        "{function}",
+        "--",
+    ];
+    let mut command = Command::new(release.join("examples/naaice_demo"));
+    command.arg("orchestrate").arg(words(&launch)?);
+    command.arg(words(&["stats", "--json", "--state", "STATE"])?);
+    command
+        .arg(release.join("xgvmi-naa"))
+        .arg(&kernels)
+        .arg(&output);
+    command.args([PROFILE, &sizes, &iterations]);
+    command
+        .args(std::env::var_os(ORIGINAL))
+        .envs(env.for_verbs());
+    let mut demo = process::Group::spawn(command.stdin(Stdio::null()))?;
+    let (status, timed_out) = demo.wait(LIMIT)?;
+    if timed_out {
+        bail!(
+            "the demo did not end within {} s and was stopped",
+            LIMIT.as_secs()
+        );
+    }
+    println!("written: {}", output.join("report.json").display());
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Compiles the kernels of the tests.
+fn kernels(env: &setup::Env) -> Result<std::path::PathBuf> {
+    let root = workspace::root();
+    let library = workspace::target_dir().join("naaice-kernels.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O3", "-o"]).arg(&library);
+    cc.arg("-I").arg(root.join("naaice/include"));
+    cc.arg(Path::new(&root).join("tests/programs/naaice_kernels.c"))
+        .envs(env.for_cc());
+    process::stdout(&mut cc, LIMIT).context("the kernels")?;
+    Ok(library)
+}
