@@ -61,6 +61,7 @@ fn host_and_dpu(world: &World, link: &str) -> Result<()> {
         port,
     )?;
     let report = read(&file)?;
+    has_fields(&report)?;
     ensure!(report["link"] == link, "{report:#}");
     ensure!(report["peer"]["link"] == link, "{report:#}");
     let proofs = report["proofs"].as_array().context("proofs")?;
@@ -102,6 +103,28 @@ fn host_and_dpu(world: &World, link: &str) -> Result<()> {
             "{function}: {made} made, {gone} destroyed"
         );
     }
+    Ok(())
+}
+
+/// The fields that a reader of the file may rely on.
+fn has_fields(report: &Value) -> Result<()> {
+    let check = |part: &Value, strings: &[&str], numbers: &[&str]| -> Result<()> {
+        let string = |name: &&str| part[*name].as_str().is_some_and(|text| !text.is_empty());
+        let number = |name: &&str| part[*name].is_number();
+        ensure!(strings.iter().all(string), "{part:#}");
+        ensure!(numbers.iter().all(number), "{part:#}");
+        Ok(())
+    };
+    check(report, &["device", "firmware", "link"], &[])?;
+    check(&report["proofs"][0], &["form"], &["us"])?;
+    for cost in report["costs"].as_array().context("costs")? {
+        check(cost, &["step"], &["size", "measured_us"])?;
+        ensure!(cost.get("slide_us").is_some(), "{cost:#}");
+    }
+    ensure!(
+        report["limits"].is_object() && report["peer"].is_object(),
+        "{report:#}"
+    );
     Ok(())
 }
 
