@@ -103,11 +103,11 @@ impl<'a> Testbed<'a> {
         Ok(())
     }
 
-    /// The device refused nothing but the reads by which each of `exporters` processes proves a form of binds: one read
-    /// beyond the end of a key and one through an invalid key, for one form or for both.
+    /// The device refused nothing but the requests by which each of `exporters` processes proves a form of binds: one
+    /// beyond the end of a local key and one through an invalid one, for one form or for both.
     pub(super) fn ensure_only_proofs_refused(&self, exporters: u64) -> Result<()> {
         const READS_OF_A_PROOF: u64 = 2;
-        const PROOF: &str = "remote_access";
+        const PROOF: &str = "local_protection";
         let other = self.refused(|name| name != PROOF)?;
         ensure!(other == 0, "{other} requests were refused");
         let proofs = self.refused(|name| name == PROOF)?;
