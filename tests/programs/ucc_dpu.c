@@ -1,12 +1,13 @@
 /* Stock UCC's own offload: hosts only export memory, and DPU processes run a collective on the hosts' buffers.
  *
- *   ucc_dpu sliding|alltoall|alltoallv BLOCK WARM_UP ITERATIONS [COMMAND...]
+ *   ucc_dpu sliding|alltoall|alltoallv BLOCK WARM_UP ITERATIONS [PREFIX COMMAND...]
  *
  * The first half of MPI_COMM_WORLD are hosts, the second half their DPUs in the same order. BLOCK is the number of bytes
  * from each host to each host. Each iteration uses fresh buffers, and the hosts compare every byte. Rank 0 runs COMMAND,
- * which prints the device's counters, before and after the ITERATIONS behind WARM_UP.
+ * which prints the device's counters, before and after the ITERATIONS behind WARM_UP, into PREFIX.before and PREFIX.after.
  */
 #include "ucc_side.h"
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <ucp/api/ucp.h>
@@ -26,20 +27,22 @@ static size_t block, total;
 static const char *mode;
 static ucp_context_h ucp;
 
-/* Rank 0 runs `command` between two barriers. Its standard output is this program's, after a line with `title`. */
-static void counters(char **command, const char *title)
+/* Rank 0 runs `command` between two barriers, with its standard output in the file `PREFIX.TITLE`. */
+static void counters(char **command, const char *prefix, const char *title)
 {
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (rank == 0 && command && *command) {
+		posix_spawn_file_actions_t actions;
+		char file[4096];
 		int status = 1;
 		pid_t child;
 
-		printf("counters %s\n", title);
-		fflush(stdout);
-		CHECK(posix_spawnp(&child, command[0], NULL, NULL, command, environ));
+		snprintf(file, sizeof(file), "%s.%s", prefix, title);
+		CHECK(posix_spawn_file_actions_init(&actions));
+		CHECK(posix_spawn_file_actions_addopen(&actions, 1, file, O_WRONLY | O_CREAT | O_TRUNC, 0600));
+		CHECK(posix_spawnp(&child, command[0], &actions, NULL, command, environ));
 		CHECK(waitpid(child, &status, 0) != child || status != 0);
-		printf("\ncounters end\n");
-		fflush(stdout);
+		posix_spawn_file_actions_destroy(&actions);
 	}
 	MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -288,6 +291,7 @@ int main(int argc, char **argv)
 	unsigned long long compared = 0, sum = 0;
 	long *work = (long *)fresh(4096);
 	ucc_mem_map_t segment = { work, 4096 };
+	char **command = argc > 6 ? argv + 6 : NULL;
 	int is_host;
 
 	MPI_Init(&argc, &argv);
@@ -316,13 +320,13 @@ int main(int argc, char **argv)
 	}
 	for (round = 0; round < warm_up + iterations; round++) {
 		if (round == warm_up)
-			counters(argv + 5, "before");
+			counters(command, argv[5], "before");
 		if (is_host)
 			compared += host_round(round);
 		else
 			dpu_round(work);
 	}
-	counters(argv + 5, "after");
+	counters(command, argv[5], "after");
 	MPI_Reduce(&compared, &sum, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
 	if (ucp)
 		ucp_cleanup(ucp);

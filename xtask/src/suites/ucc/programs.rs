@@ -10,6 +10,7 @@ use crate::suites::pair::Testbed;
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -249,6 +250,11 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
     let program = compile(site, "ucc_dpu")?;
     let emulator = site.world.bin.join("bf-emu").display().to_string();
     let state = testbed.state.display().to_string();
+    let prefix = site.world.dir.join("ucc-counters").display().to_string();
+    // Counters of an earlier run must not count for this run.
+    for title in ["before", "after"] {
+        let _ = fs::remove_file(format!("{prefix}.{title}"));
+    }
     let (block, warm_up, iterations) = (
         stock.block.to_string(),
         WARM_UP.to_string(),
@@ -260,6 +266,7 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
         &block,
         &warm_up,
         &iterations,
+        &prefix,
         &emulator,
         "stats",
         "--json",
@@ -294,8 +301,12 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
         output.lines().any(|said| said == line),
         "no '{line}':\n{output}"
     );
-    let [before, after] = ["before", "after"].map(|title| counters(&output, title));
-    let (before, after) = (before?, after?);
+    let read = |title| -> Result<Value> {
+        let file = format!("{prefix}.{title}");
+        let text = fs::read_to_string(&file).with_context(|| format!("no {file}"))?;
+        serde_json::from_str(&text).with_context(|| format!("the counters in {file}: {text}"))
+    };
+    let (before, after) = (read("before")?, read("after")?);
     let mut found = [0; COUNTED.len()];
     for (at, (group, name)) in COUNTED.into_iter().enumerate() {
         found[at] = sum(&after, group, name)? - sum(&before, group, name)?;
@@ -306,16 +317,6 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
         "{COUNTED:?} in {ITERATIONS} iterations on {HOSTS} nodes: {found:?}, not {expect:?}"
     );
     Ok(())
-}
-
-/// The counters that a program has printed under a title.
-fn counters(output: &str, title: &str) -> Result<Value> {
-    let begin = format!("counters {title}\n");
-    let text = output
-        .split_once(&begin)
-        .and_then(|(_, rest)| rest.split_once("\ncounters end"));
-    let (text, _) = text.with_context(|| format!("no counters '{title}':\n{output}"))?;
-    serde_json::from_str(text).with_context(|| format!("the counters '{title}': {text}"))
 }
 
 /// Sum of a counter over all functions.
@@ -333,11 +334,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_read_between_their_lines() {
-        let output = "x\ncounters before\n{\"functions\":[{\"wqes\":{\"a\":1}},{\"wqes\":{\"a\":2}}]}\ncounters end\n";
-        let read = counters(output, "before").unwrap();
+    fn counters_are_summed_over_functions() {
+        let text = r#"{"functions":[{"wqes":{"a":1}},{"wqes":{"a":2}}]}"#;
+        let read: Value = serde_json::from_str(text).unwrap();
         assert_eq!(sum(&read, "wqes", "a").unwrap(), 3);
         assert!(sum(&read, "wqes", "b").is_err());
-        assert!(counters(output, "after").is_err());
     }
 }
