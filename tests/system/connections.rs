@@ -7,6 +7,7 @@ use crate::process;
 use crate::talk::Talk;
 use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -56,6 +57,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("cm_child_of_fork", child),
         Case::new("cm_cancelled_thread", cancelled),
         Case::new("cm_kills", kills),
+        Case::new("cm_ucx", |world| ucx(world, "infiniband")),
+        Case::new("cm_ucx_roce", |world| ucx(world, "ethernet")),
     ]
 }
 
@@ -688,6 +691,48 @@ fn kills(world: &World) -> Result<()> {
     let left = objects.lines().filter(|line| line.contains("pid gone"));
     ensure!(left.count() == 0, "objects of dead processes:\n{objects}");
     Ok(())
+}
+
+/// Endpoints of stock UCX by socket address, with UCX's own connection manager on librdmacm.
+fn ucx(world: &World, link: &str) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let program = ucx_program(world)?;
+    let command = |function: &str, role: &[&str]| {
+        let options = ["--nodes", "2", "--link", link];
+        let mut command = testbed.ucx_command_with(&options, function, &program);
+        command.args([SERVER, "7000"]).args(role);
+        command.env("UCX_TLS", "rc_x,self");
+        command.env("UCX_SOCKADDR_TLS_PRIORITY", "rdmacm");
+        command
+    };
+    for bytes in ["1", "100000", "2000000"] {
+        let mut server = process::Running::spawn(&mut command("node0.host", &["server"]))?;
+        let up = process::wait_until(LIMIT, || {
+            server.said().contains("listening") || server.group.has_ended()
+        });
+        ensure!(up && !server.group.has_ended(), "{}", server.said());
+        let client = process::run(&mut command("node1.host", &["client", bytes]), LIMIT)?;
+        let server = server.wait(LIMIT)?;
+        let same = client.ok() && server.ok() && client.output.contains("same");
+        ensure!(same, "{bytes}: {}\n{}", server.output, client.output);
+    }
+    Ok(())
+}
+
+/// `programs/ucp_connect.c`, compiled against the stock UCX under test.
+fn ucx_program(world: &World) -> Result<PathBuf> {
+    let mut libraries = OsString::from("-L");
+    libraries.push(&world.ucx_lib);
+    let include = world.ucx_include.as_os_str();
+    let options = [
+        "-isystem".as_ref(),
+        include,
+        &libraries,
+        "-l:libucp.so.0".as_ref(),
+        "-l:libucs.so.0".as_ref(),
+        "-Wl,--allow-shlib-undefined".as_ref(),
+    ];
+    compile_with("ucp_connect", &options)
 }
 
 /// Waits. The device looks at dead processes every 100 ms.

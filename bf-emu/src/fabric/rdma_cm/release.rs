@@ -155,3 +155,60 @@ impl Locked<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::device::Fabric;
+    use super::super::state::{CmFile, CmId};
+    use super::*;
+    use crate::model::profile::ProfileTable;
+    use crate::model::topology::Topology;
+
+    const OWNER: Owner = Owner {
+        process: 0,
+        context: 0,
+    };
+
+    fn id(file: u32, uid: u64, stage: Stage) -> CmId {
+        CmId {
+            uid,
+            file,
+            stage,
+            ..CmId::default()
+        }
+    }
+
+    /// A requester that dies leaves a new connection without its event, or an event twice.
+    #[test]
+    fn a_death_during_a_request_is_repaired() {
+        let dir = tempfile::tempdir().unwrap();
+        let topology = Topology::with_nodes(1).unwrap();
+        let none = (&ProfileTable::NONE, "none");
+        let fabric = Fabric::create(dir.path(), &topology, none, |_| {}).unwrap();
+        let mut locked = fabric.lock();
+        let manager = &mut locked.common().rdma_cm;
+        let file = manager.files.insert(OWNER, CmFile::default()).unwrap();
+        let mut insert = |id| manager.ids.insert(OWNER, id).unwrap();
+        let listener = insert(id(file, 7, Stage::Listen));
+        let (lost, kept) = (
+            insert(id(file, 0, Stage::Connect)),
+            insert(id(file, 0, Stage::Connect)),
+        );
+        let nothing = EventParam::default();
+        for _ in 0..2 {
+            assert!(locked.cm_post_request(listener, kept, &nothing));
+        }
+        assert_eq!(locked.cm_waiting(file), 1);
+        locked.cm_repair();
+        let ids = &locked.common().rdma_cm.ids;
+        assert!(ids.get(lost).is_none() && ids.get(kept).is_some());
+        // A new connection reports nothing before its acceptance.
+        locked.cm_post(kept, EventKind::Rejected, 0, &nothing);
+        assert_eq!(locked.cm_waiting(file), 1);
+        // The listener's end takes the waiting request along.
+        assert_eq!(locked.cm_destroy(listener), Some(0));
+        let manager = &locked.common().rdma_cm;
+        assert_eq!((manager.ids.live(), manager.events.live()), (0, 0));
+        assert_eq!(locked.cm_close(file), Some(0));
+    }
+}
