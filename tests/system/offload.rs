@@ -330,6 +330,14 @@ fn steady_state(world: &World) -> Result<()> {
         few == many,
         "{KINDS:?}: {few:?} in 4 rounds, {many:?} in 40"
     );
+    // Four ranks announce four keys each. More would delay the first call.
+    let [_, _, _, aliases, _] = few[..] else {
+        bail!("{few:?}")
+    };
+    ensure!(
+        (8..=16).contains(&aliases),
+        "{aliases} aliases of four ranks"
+    );
     Ok(())
 }
 

@@ -59,6 +59,11 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::Keys;
+    use crate::token::Token;
+    use crate::wire::{
+        Block, Collective, Delivered, Export, From, Greeting, HostArrive, Narrow, RtsDraft,
+    };
 
     /// Lengths and counts at the limits of a parser's checks.
     const EDGES: [u64; 6] = [0, 1, 7, u32::MAX as u64, 1 << 60, u64::MAX];
@@ -76,30 +81,122 @@ mod tests {
         usize::try_from(next(state) % (limit.max(1) as u64)).expect("small")
     }
 
+    /// Inputs for each message, unless the variable says another number.
+    const INPUTS: u64 = 50_000;
+    const INPUTS_VARIABLE: &str = "XGVMI_FUZZ_INPUTS";
+
+    /// A valid message of each kind.
+    fn sample(message: Message) -> Vec<u8> {
+        let collective = Collective {
+            communicator: 1,
+            sequence: 2,
+        };
+        let block = |peer| Block {
+            peer,
+            offset: 4096,
+            length: 5,
+        };
+        let export = Export {
+            address: 1 << 40,
+            length: 1 << 20,
+            packed: vec![7; 40],
+        };
+        match message {
+            Message::Frame => {
+                let keys = Keys {
+                    token: Token([3; 16]),
+                    address: vec![1; 50],
+                    announcement: vec![2; 50],
+                    greeting: export,
+                };
+                Frame::Keys(keys).to_bytes()
+            }
+            Message::Hello => Hello {
+                from: From::Service(3),
+                greeting: Some(Greeting {
+                    rkey: vec![9; 40],
+                    address: 1 << 40,
+                }),
+            }
+            .to_bytes(),
+            Message::HostArrive => HostArrive {
+                collective,
+                rank: 1,
+                send_memory: Some(export.clone()),
+                receive_memory: Some(export),
+                sends: vec![block(0), block(1)],
+                receives: vec![block(0), block(1)],
+                short: vec![5; 10],
+            }
+            .to_bytes(),
+            Message::DpuRts => {
+                let mut draft = RtsDraft::default();
+                for source in 0..3 {
+                    draft.begin::<Narrow>(source, 1 << 40);
+                    draft.block(&[source.to_le_bytes()[0]; 12], Some(b"short"));
+                    draft.block(&[4; 12], None);
+                    draft.end(&[9; 40]);
+                }
+                draft.finish(collective, 1, 2)
+            }
+            Message::DpuFin => DpuFin { from: 1, offer: 2 }.to_bytes(),
+            Message::HostFin => HostFin {
+                collective,
+                short: vec![Delivered {
+                    offset: 3,
+                    length: 5,
+                }],
+                bytes: vec![8; 5],
+                aliases: Some((1, 2)),
+            }
+            .to_bytes(),
+        }
+    }
+
+    /// An input: a mutated valid message, or mostly zeros, which make many lengths valid.
+    fn input(seed: &mut u64, message: Message, sample: &[u8]) -> Vec<u8> {
+        let mut bytes = if below(seed, 2) == 0 {
+            sample.to_vec()
+        } else {
+            vec![0; below(seed, 160)]
+        };
+        if below(seed, 4) == 0 {
+            bytes.truncate(below(seed, bytes.len() + 1));
+        }
+        for _ in 0..below(seed, 8) {
+            let at = below(seed, bytes.len());
+            let byte = next(seed).to_le_bytes()[0];
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+        }
+        let at = below(seed, bytes.len());
+        let edge = EDGES[below(seed, EDGES.len())].to_le_bytes();
+        if below(seed, 2) == 0
+            && let Some(place) = bytes.get_mut(at..at + 8)
+        {
+            place.copy_from_slice(&edge);
+        }
+        if let (Message::Frame, Some(kind)) = (message, bytes.first_mut()) {
+            *kind %= 13;
+        }
+        bytes
+    }
+
     #[test]
     fn no_bytes_make_a_parser_panic() {
+        let inputs = std::env::var(INPUTS_VARIABLE);
+        let inputs = inputs.map_or(INPUTS, |text| text.parse().expect("a number of inputs"));
         let mut seed = 1;
         for message in Message::ALL {
-            for _ in 0..50_000 {
-                let length = below(&mut seed, 160);
-                // Mostly zeros, to make many lengths valid; then some random bytes and one edge value.
-                let mut bytes = vec![0; length];
-                for _ in 0..below(&mut seed, 8) {
-                    let at = below(&mut seed, length);
-                    if let Some(byte) = bytes.get_mut(at) {
-                        *byte = next(&mut seed).to_le_bytes()[0];
-                    }
-                }
-                let at = below(&mut seed, length);
-                let edge = EDGES[below(&mut seed, EDGES.len())].to_le_bytes();
-                if let Some(place) = bytes.get_mut(at..at + 8) {
-                    place.copy_from_slice(&edge);
-                }
-                if let (Message::Frame, Some(kind)) = (message, bytes.first_mut()) {
-                    *kind %= 12;
-                }
-                let _ = parse(message, &bytes);
+            let sample = sample(message);
+            assert!(parse(message, &sample), "{message:?}");
+            let mut valid = 0_u64;
+            for _ in 0..inputs {
+                valid += u64::from(parse(message, &input(&mut seed, message, &sample)));
             }
+            eprintln!("{message:?}: {inputs} inputs, {valid} of them valid");
+            assert!(valid > 0 && valid < inputs, "{message:?}: {valid}");
         }
     }
 }

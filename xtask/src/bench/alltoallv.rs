@@ -39,7 +39,7 @@ const _: () = assert!(NODES == 2 && SERVICES_PER_NODE == 2);
 /// UCX registers each buffer twice on some processors and once on others. This setting selects one registration, as in
 /// the table that the profile is based on.
 const ONE_REGISTRATION: (&str, &str) = ("UCX_IB_PCI_RELAXED_ORDERING", "n");
-/// Iterations until every key of a pool has been used: 64 keys are announced, and each iteration uses two.
+/// Iterations that are not timed: caches fill, and processes that started at different times fall into step.
 const WARM_UP: &str = "34";
 /// Time limit of one job: eight processes start on two cores, and iterations take milliseconds.
 const JOB_LIMIT: Duration = Duration::from_secs(120);
