@@ -375,6 +375,12 @@ fn client_killed(world: &World) -> Result<()> {
     let place = Place::new(world)?;
     let (_service, dpu, _) = place.start_service(&["--sessions", "1"])?;
     let mut client = place.start_client(&dpu, "until=21", "called")?;
+    // The kernel begins after the service has read the input.
+    let has_read = || place.status("bytes_read").is_ok_and(|bytes| bytes > 0);
+    ensure!(
+        process::wait_until(LIMIT, has_read),
+        "the service has read no input"
+    );
     client.group.kill();
     freed(&place)?;
     place.passes("node0.host", &dpu, &["bytes", "codes"])?;
