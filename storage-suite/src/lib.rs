@@ -511,7 +511,7 @@ fn fio_degraded(place: &Place<'_>) -> Result<()> {
                 "--rw=randwrite",
                 "--bs=4k",
                 "--iodepth=16",
-                "--io_size=16M",
+                "--size=16M",
                 &seed,
                 &offset,
             ],
