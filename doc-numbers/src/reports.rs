@@ -339,7 +339,7 @@ fn compare_backends(report: &mut Value) {
             }
         }
         if let Some((ours, stock)) = pair("overlap_percent") {
-            let wanted = (2.0 * stock).min(OVERLAP_ENOUGH).max(f64::MIN_POSITIVE);
+            let wanted = (2.0 * stock).clamp(f64::MIN_POSITIVE, OVERLAP_ENOUGH);
             target["overlap_kept"] = (ours / wanted).into();
         }
     }

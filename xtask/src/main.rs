@@ -18,13 +18,13 @@ mod matrix;
 mod patch;
 mod place;
 mod results;
-mod setup;
 mod stage;
 mod suites;
 mod test;
 
 use anyhow::{Result, bail};
 use dev_process::{process, progress, workspace};
+use dev_setup as setup;
 use std::process::ExitCode;
 
 const USAGE: &str = "\

@@ -1,7 +1,7 @@
 //! The cache directory: one lock for concurrent set-ups, and a stamp in each finished part.
 
-use crate::progress;
 use anyhow::{Context, Result, bail};
+use dev_process::progress;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 
 /// The cache. It is locked against other set-ups until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Cache {
-    pub(crate) dir: PathBuf,
+pub struct Cache {
+    /// Its directory.
+    pub dir: PathBuf,
     _lock: File,
 }
 
 impl Cache {
     /// Opens `$XGVMI_CACHE`, else `$XDG_CACHE_HOME/xgvmi`, else `~/.cache/xgvmi`, and waits for its lock.
-    pub(crate) fn open() -> Result<Self> {
+    pub fn open() -> Result<Self> {
         let dir = dir_from(|name| {
             std::env::var_os(name)
                 .filter(|v| !v.is_empty())
@@ -55,11 +56,7 @@ impl Cache {
     ///
     /// The name contains a hash of all inputs of the part, so a stamp never becomes stale. A failed or interrupted
     /// build leaves no stamp, and the next one starts from an empty directory.
-    pub(crate) fn part(
-        &self,
-        name: &str,
-        build: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<PathBuf> {
+    pub fn part(&self, name: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let dir = self.dir.join(name);
         if self.has_part(name) {
             return Ok(dir);
@@ -76,7 +73,7 @@ impl Cache {
     }
 
     /// Whether the part exists and is finished.
-    pub(crate) fn has_part(&self, name: &str) -> bool {
+    pub fn has_part(&self, name: &str) -> bool {
         stamp_of(&self.dir.join(name)).exists()
     }
 }
@@ -107,7 +104,7 @@ fn flock(file: &File, operation: libc::c_int) -> bool {
 
 /// Twelve hex digits that depend on all `inputs` (FNV-1a: stable across releases, no dependency; the inputs are
 /// constants of this project, so collision attacks do not matter).
-pub(crate) fn key(inputs: &[&str]) -> String {
+pub fn key(inputs: &[&str]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in inputs.iter().flat_map(|s| s.bytes().chain([0])) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

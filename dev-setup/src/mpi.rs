@@ -2,8 +2,8 @@
 //! `osu-bench/mpi` load.
 
 use super::{Env, apt, joined};
-use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
+use dev_process::{process, workspace};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,16 +14,16 @@ const COMPILE: Duration = Duration::from_secs(60);
 
 /// An available MPI.
 #[derive(Debug, Clone)]
-pub(crate) struct Mpi {
+pub struct Mpi {
     /// Name and version, such as `openmpi-5.0.11`.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The launcher and its required options: there are more ranks than cores, and the user may be root.
-    pub(crate) launcher: Vec<String>,
+    pub launcher: Vec<String>,
     /// Environment of the launcher and all ranks: the MPI's libraries, and UCX over mlx5 for all pairs, also on one
     /// machine.
-    pub(crate) environment: Vec<(String, String)>,
+    pub environment: Vec<(String, String)>,
     /// The MPI's compiler.
-    pub(crate) compiler: PathBuf,
+    pub compiler: PathBuf,
 }
 
 /// One transport, because a fallback must fail instead of passing unnoticed.
@@ -45,7 +45,7 @@ const OPEN_MPI: [(&str, &str); 4] = [
 const MPICH: [(&str, &str); 1] = [("MPIR_CVAR_NOLOCAL", "1")];
 
 /// The Open MPI that comes with stock UCX.
-pub(crate) fn wheel(env: &Env) -> Mpi {
+pub fn wheel(env: &Env) -> Mpi {
     let bin = env.venv.join("bin");
     let mut libraries = vec![env.venv.join("lib"), env.ucx_lib_dir.clone()];
     if let Some(root) = &env.verbs_root {
@@ -70,7 +70,7 @@ pub(crate) fn wheel(env: &Env) -> Mpi {
 ///
 /// # Errors
 /// It is not installed; the error contains the command to run.
-pub(crate) fn debian_open_mpi(env: &Env) -> Result<Mpi> {
+pub fn debian_open_mpi(env: &Env) -> Result<Mpi> {
     need("mpirun.openmpi", &["openmpi-bin", "libopenmpi-dev"])?;
     Ok(Mpi {
         name: "openmpi-debian",
@@ -84,7 +84,7 @@ pub(crate) fn debian_open_mpi(env: &Env) -> Result<Mpi> {
 ///
 /// # Errors
 /// It is not installed; the error contains the command to run.
-pub(crate) fn debian_mpich(env: &Env) -> Result<Mpi> {
+pub fn debian_mpich(env: &Env) -> Result<Mpi> {
     need("mpirun.mpich", &["mpich", "libmpich-dev"])?;
     Ok(Mpi {
         name: "mpich-debian",
@@ -99,7 +99,7 @@ impl Mpi {
     ///
     /// # Errors
     /// Errors of the compiler.
-    pub(crate) fn library(&self) -> Result<PathBuf> {
+    pub fn library(&self) -> Result<PathBuf> {
         let dir = workspace::target_dir().join("mpi").join(self.name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let library = dir.join("libosu_mpi.so");

@@ -1,7 +1,7 @@
 //! The pinned requirements of the demo beyond rust, gcc and python3.
 
 /// Debian packages. `rdma-core` is excluded: it installs udev, and no test needs its daemons.
-pub(crate) const APT_PACKAGES: &[&str] = &[
+pub const APT_PACKAGES: &[&str] = &[
     "libibverbs1",
     "ibverbs-providers",
     "libibverbs-dev",
@@ -11,7 +11,7 @@ pub(crate) const APT_PACKAGES: &[&str] = &[
 ];
 
 /// Debian packages of the storage suite: block clients, a file system's tools, and libraries that judge the formats.
-pub(crate) const STORAGE_PACKAGES: &[&str] = &[
+pub const STORAGE_PACKAGES: &[&str] = &[
     "libnbd-bin",
     "python3-libnbd",
     "qemu-utils",
@@ -22,45 +22,45 @@ pub(crate) const STORAGE_PACKAGES: &[&str] = &[
 ];
 
 /// Added to [`APT_PACKAGES`] if the installed python cannot create a virtual environment with pip.
-pub(crate) const APT_VENV: &str = "python3-venv";
+pub const APT_VENV: &str = "python3-venv";
 
 /// The package whose pip runs directly from its wheel, for a machine with neither pip nor root privileges.
-pub(crate) const APT_PIP_WHEEL: &str = "python3-pip-whl";
+pub const APT_PIP_WHEEL: &str = "python3-pip-whl";
 
 /// A set of pinned wheels with its own virtual environment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct WheelSet {
+pub struct WheelSet {
     /// First part of the directory's name in the cache.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Description for the user.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// Size of the download.
-    pub(crate) megabytes: u32,
+    pub megabytes: u32,
     /// Pins with the hashes of both architectures, in pip's own format.
-    pub(crate) lock: &'static str,
+    pub lock: &'static str,
 }
 
 /// The UCX version in the wheels of [`UCX`].
-pub(crate) const UCX_VERSION: &str = "1.20.1";
+pub const UCX_VERSION: &str = "1.20.1";
 
 /// Stock UCX with the mlx5 module, its tools and its headers.
-pub(crate) const UCX: WheelSet = WheelSet {
+pub const UCX: WheelSet = WheelSet {
     name: "venv",
     what: "stock UCX 1.20.1",
     megabytes: 35,
-    lock: include_str!("../../requirements.lock"),
+    lock: include_str!("../requirements.lock"),
 };
 
 /// libclang for bindgen. The pin makes the output equal for all maintainers.
-pub(crate) const LIBCLANG: WheelSet = WheelSet {
+pub const LIBCLANG: WheelSet = WheelSet {
     name: "libclang",
     what: "libclang 18.1.1 for bindgen",
     megabytes: 25,
-    lock: include_str!("../../bindgen.lock"),
+    lock: include_str!("../bindgen.lock"),
 };
 
 /// Version of bindgen-cli.
-pub(crate) const BINDGEN_VERSION: &str = "0.73.2";
+pub const BINDGEN_VERSION: &str = "0.73.2";
 
 /// Disk space of a filled cache with a margin for a second generation of the wheels, in MiB.
-pub(crate) const CACHE_MIB: u64 = 600;
+pub const CACHE_MIB: u64 = 600;

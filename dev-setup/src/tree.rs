@@ -5,8 +5,8 @@
 
 use super::cache::{Cache, key};
 use super::joined;
-use crate::process;
 use anyhow::{Context, Result, ensure};
+use dev_process::process;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,7 +93,7 @@ const DEBIAN13_PACKAGES: &[&str] = &[
 ///
 /// # Errors
 /// The suite or one of the packages is not available.
-pub(crate) fn debian13() -> Result<PathBuf> {
+pub fn debian13() -> Result<PathBuf> {
     let cache = Cache::open()?;
     let inputs = [
         DEBIAN13_SUITE,
@@ -109,15 +109,16 @@ pub(crate) fn debian13() -> Result<PathBuf> {
 
 /// A tree with stock UCC, Open MPI and MPICH.
 #[derive(Debug, Clone)]
-pub(crate) struct UccTree {
-    pub(crate) root: PathBuf,
+pub struct UccTree {
+    /// The root of the unpacked packages.
+    pub root: PathBuf,
 }
 
 /// The tree. Downloads it unless the cache contains it.
 ///
 /// # Errors
 /// The suite or one of the packages is not available.
-pub(crate) fn ucc() -> Result<UccTree> {
+pub fn ucc() -> Result<UccTree> {
     let cache = Cache::open()?;
     let part = cache.part(&part_name(), |dir| {
         eprintln!("fetching stock UCC and MPI of Debian {UCC_SUITE} (45 MB)");
@@ -132,7 +133,7 @@ pub(crate) fn ucc() -> Result<UccTree> {
 ///
 /// # Errors
 /// The cache is not usable.
-pub(crate) fn ucc_if_there() -> Result<Option<UccTree>> {
+pub fn ucc_if_there() -> Result<Option<UccTree>> {
     let cache = Cache::open()?;
     let root = cache.dir.join(part_name()).join("root");
     Ok(cache.has_part(&part_name()).then_some(UccTree { root }))
@@ -142,7 +143,7 @@ pub(crate) fn ucc_if_there() -> Result<Option<UccTree>> {
 ///
 /// # Errors
 /// Always, unless an archive has such a suite.
-pub(crate) fn fetch_gone(dir: &Path) -> Result<()> {
+pub fn fetch_gone(dir: &Path) -> Result<()> {
     fetch("no-such-suite", UCC_PACKAGES, dir)
 }
 
@@ -153,19 +154,19 @@ fn part_name() -> String {
 
 impl UccTree {
     /// UCC's public headers.
-    pub(crate) fn include(&self) -> PathBuf {
+    pub fn include(&self) -> PathBuf {
         self.root.join("usr/include")
     }
 
     /// The tree's library directories, as seen from inside the tree.
-    pub(crate) fn libraries() -> String {
+    pub fn libraries() -> String {
         format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)
     }
 
     /// Creates a directory with links to the wheels' UCX and the tree's UCC. UCC loads its components from there, and
     /// with `component` one more: UCC and UCX look for modules next to the path by which they were loaded. The wheels'
     /// own directory is unsuitable, because it also contains libraries of another Open MPI.
-    pub(crate) fn stage(dir: &Path, ucx: &Path, component: Option<&Path>) -> Result<()> {
+    pub fn stage(dir: &Path, ucx: &Path, component: Option<&Path>) -> Result<()> {
         const OWN: [&str; 7] = [
             "cl_basic",
             "cl_hier",
@@ -210,7 +211,7 @@ impl UccTree {
     }
 
     /// Library path of a program in the tree: the stage, then the tree's own directories.
-    pub(crate) fn library_path(stage: &Path) -> String {
+    pub fn library_path(stage: &Path) -> String {
         joined(&[stage.to_owned(), Self::libraries().into()])
     }
 }

@@ -3,8 +3,8 @@
 use super::cache::{Cache, key};
 use super::pins::{self, WheelSet};
 use super::{Fetch, apt};
-use crate::{process, progress};
 use anyhow::{Context, Result, bail};
+use dev_process::{process, progress};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,17 +1,27 @@
 //! `cargo xtask setup`: downloads the demo's requirements beyond rust, gcc and python3 into a cache.
 //!
 //! Everything is idempotent: a repeated run makes one dpkg query and reads one stamp file.
+//!
+//! ```no_run
+//! let env = dev_setup::ensure()?;
+//! println!("stock UCX {} is below {}", env.ucx_version, env.ucx_lib_dir.display());
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+#![expect(
+    clippy::print_stdout,
+    reason = "the command answers on standard output"
+)]
 
-pub(crate) mod apt;
+pub mod apt;
 mod bindgen_tools;
-pub(crate) mod cache;
-pub(crate) mod mpi;
-pub(crate) mod pins;
-pub(crate) mod tree;
+pub mod cache;
+pub mod mpi;
+pub mod pins;
+pub mod tree;
 mod wheels;
 
 use anyhow::{Result, bail};
-pub(crate) use bindgen_tools::{BindgenTools, bindgen_tools};
+pub use bindgen_tools::{BindgenTools, bindgen_tools};
 use cache::Cache;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,40 +37,40 @@ The cache is $XGVMI_CACHE, else $XDG_CACHE_HOME/xgvmi, else ~/.cache/xgvmi.
   ucc         a level of its own: stock UCC, Open MPI and MPICH of Debian's testing suite, in a tree in the cache";
 
 /// Name of the set-up in the progress line.
-pub(crate) const PART: &str = "set-up";
+pub const PART: &str = "set-up";
 
 /// Paths of the set-up's parts.
 #[derive(Debug, Clone)]
-pub(crate) struct Env {
+pub struct Env {
     /// The cache directory, outside the checkout.
-    pub(crate) cache: PathBuf,
+    pub cache: PathBuf,
     /// The virtual environment with the wheels.
-    pub(crate) venv: PathBuf,
+    pub venv: PathBuf,
     /// Stock UCX's libraries; its modules are in the subdirectory `ucx/`.
-    pub(crate) ucx_lib_dir: PathBuf,
+    pub ucx_lib_dir: PathBuf,
     /// Stock UCX's version, such as `1.20.1`.
-    pub(crate) ucx_version: String,
+    pub ucx_version: String,
     /// `ucx_info`, `ucx_perftest`, `ucx_perftest_daemon` of that version.
-    pub(crate) ucx_tools_dir: PathBuf,
+    pub ucx_tools_dir: PathBuf,
     /// UCX's public headers of that version.
-    pub(crate) ucx_include: PathBuf,
+    pub ucx_include: PathBuf,
     /// Root of the unpacked libibverbs packages if they could not be installed; `None` if they are installed.
-    pub(crate) verbs_root: Option<PathBuf>,
+    pub verbs_root: Option<PathBuf>,
 }
 
 impl Env {
     /// Environment for a program that uses libibverbs but no UCX. Empty when the packages are installed.
-    pub(crate) fn for_verbs(&self) -> Vec<(String, String)> {
+    pub fn for_verbs(&self) -> Vec<(String, String)> {
         self.for_libraries(&[])
     }
 
     /// Environment for a program on stock UCX: its libraries, and libibverbs if it is not installed.
-    pub(crate) fn for_ucx(&self) -> Vec<(String, String)> {
+    pub fn for_ucx(&self) -> Vec<(String, String)> {
         self.for_libraries(std::slice::from_ref(&self.ucx_lib_dir))
     }
 
     /// Environment for compilers, with the headers and link names of an unpacked libibverbs.
-    pub(crate) fn for_cc(&self) -> Vec<(String, String)> {
+    pub fn for_cc(&self) -> Vec<(String, String)> {
         let Some(root) = &self.verbs_root else {
             return Vec::new();
         };
@@ -77,7 +87,7 @@ impl Env {
     }
 
     /// Environment for a program on libraries in `dirs`, such as another UCX. These directories come first.
-    pub(crate) fn for_libraries(&self, dirs: &[PathBuf]) -> Vec<(String, String)> {
+    pub fn for_libraries(&self, dirs: &[PathBuf]) -> Vec<(String, String)> {
         let mut dirs = dirs.to_vec();
         let mut variables = Vec::new();
         if let Some(root) = &self.verbs_root {
@@ -99,7 +109,7 @@ impl Env {
 ///
 /// # Errors
 /// The error names the packages and the command that installs them.
-pub(crate) fn storage() -> Result<Vec<(String, String)>> {
+pub fn storage() -> Result<Vec<(String, String)>> {
     let cache = Cache::open()?;
     let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let Some(root) = apt::ensure_more(&cache, "storage", pins::STORAGE_PACKAGES)? else {
@@ -135,7 +145,7 @@ fn joined(dirs: &[PathBuf]) -> String {
 ///
 /// # Errors
 /// The error names each missing part and the command that installs it. Completed downloads are kept.
-pub(crate) fn ensure() -> Result<Env> {
+pub fn ensure() -> Result<Env> {
     ensure_with(Fetch::Allowed)
 }
 
@@ -143,14 +153,16 @@ pub(crate) fn ensure() -> Result<Env> {
 ///
 /// # Errors
 /// As [`ensure`].
-pub(crate) fn ensure_offline() -> Result<Env> {
+pub fn ensure_offline() -> Result<Env> {
     ensure_with(Fetch::Refused)
 }
 
 /// Whether the network may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fetch {
+pub enum Fetch {
+    /// Missing parts are downloaded.
     Allowed,
+    /// A missing part is an error.
     Refused,
 }
 
@@ -197,7 +209,7 @@ fn ensure_with(fetch: Fetch) -> Result<Env> {
 ///
 /// # Errors
 /// The packages could not be downloaded.
-pub(crate) fn pyverbs() -> Result<PathBuf> {
+pub fn pyverbs() -> Result<PathBuf> {
     unpacked("pyverbs", &["python3-pyverbs", "python3-scapy"])
 }
 
@@ -215,21 +227,25 @@ fn unpacked(what: &str, packages: &[&str]) -> Result<PathBuf> {
 ///
 /// # Errors
 /// The package could not be downloaded.
-pub(crate) fn rdmacm() -> Result<PathBuf> {
+pub fn rdmacm() -> Result<PathBuf> {
     unpacked("rdmacm", &["rdmacm-utils"])
 }
 
 /// Existing and missing parts, for `cargo xtask doctor`. Downloads nothing.
-pub(crate) struct Inventory {
-    pub(crate) cache: PathBuf,
+#[derive(Debug)]
+pub struct Inventory {
+    /// The cache directory.
+    pub cache: PathBuf,
     /// Debian packages that are neither installed nor unpacked.
-    pub(crate) missing_packages: Vec<String>,
-    pub(crate) verbs_unpacked: bool,
-    pub(crate) wheels_present: bool,
+    pub missing_packages: Vec<String>,
+    /// The packages of libibverbs are unpacked in the cache.
+    pub verbs_unpacked: bool,
+    /// The wheels of stock UCX are in the cache.
+    pub wheels_present: bool,
 }
 
 /// Takes the inventory. The only change is the creation of the cache directory.
-pub(crate) fn inventory() -> Result<Inventory> {
+pub fn inventory() -> Result<Inventory> {
     let cache = Cache::open()?;
     Ok(Inventory {
         missing_packages: apt::missing_packages()?,
@@ -240,7 +256,7 @@ pub(crate) fn inventory() -> Result<Inventory> {
 }
 
 /// Runs `cargo xtask setup`.
-pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let mut fetch = Fetch::Allowed;
     let mut ucc = false;
     for argument in arguments {

@@ -2,8 +2,8 @@
 
 use super::cache::{Cache, key};
 use super::{Fetch, pins};
-use crate::{process, progress};
 use anyhow::{Context, Result, bail};
+use dev_process::{process, progress};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const QUESTION: Duration = Duration::from_secs(30);
 const APT: Duration = Duration::from_secs(600);
 
 /// Ensures the packages. Returns `Some(root)` if they are unpacked instead of installed.
-pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Option<PathBuf>> {
+pub fn ensure(cache: &Cache, fetch: Fetch) -> Result<Option<PathBuf>> {
     let missing = missing_packages()?;
     if missing.is_empty() {
         return Ok(None);
@@ -52,7 +52,7 @@ pub(crate) fn ensure(cache: &Cache, fetch: Fetch) -> Result<Option<PathBuf>> {
 }
 
 /// Packages of the list that are not installed.
-pub(crate) fn missing_packages() -> Result<Vec<String>> {
+pub fn missing_packages() -> Result<Vec<String>> {
     let there = installed(pins::APT_PACKAGES)?;
     Ok(pins::APT_PACKAGES
         .iter()
@@ -62,7 +62,7 @@ pub(crate) fn missing_packages() -> Result<Vec<String>> {
 }
 
 /// The unpacked tree in the cache that replaces installed packages, if it exists.
-pub(crate) fn unpacked_root(cache: &Cache) -> Option<PathBuf> {
+pub fn unpacked_root(cache: &Cache) -> Option<PathBuf> {
     cache
         .has_part(&part_name())
         .then(|| cache.dir.join(part_name()).join("root"))
@@ -76,7 +76,7 @@ fn part_name() -> String {
 }
 
 /// Installs one more package if that is allowed; returns false otherwise.
-pub(crate) fn try_install(package: &str) -> Result<bool> {
+pub fn try_install(package: &str) -> Result<bool> {
     match privilege() {
         Some(prefix) if has_apt() => install(&prefix, &[package.to_owned()]).map(|()| true),
         _ => Ok(false),
@@ -84,7 +84,7 @@ pub(crate) fn try_install(package: &str) -> Result<bool> {
 }
 
 /// Ensures more packages. Returns `Some(root)` if they are unpacked instead of installed.
-pub(crate) fn ensure_more(cache: &Cache, name: &str, packages: &[&str]) -> Result<Option<PathBuf>> {
+pub fn ensure_more(cache: &Cache, name: &str, packages: &[&str]) -> Result<Option<PathBuf>> {
     let there = installed(packages)?;
     let missing: Vec<String> = packages
         .iter()
@@ -110,7 +110,7 @@ pub(crate) fn ensure_more(cache: &Cache, name: &str, packages: &[&str]) -> Resul
 }
 
 /// Library directories of an unpacked tree. Packages from before the merge of /lib into /usr still use /lib.
-pub(crate) fn library_dirs(root: &Path) -> [PathBuf; 2] {
+pub fn library_dirs(root: &Path) -> [PathBuf; 2] {
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
     [
         root.join("usr/lib").join(&triplet),
@@ -119,12 +119,12 @@ pub(crate) fn library_dirs(root: &Path) -> [PathBuf; 2] {
 }
 
 /// Downloads `packages` with their missing dependencies and unpacks them into `dir/root`. Needs no root privileges.
-pub(crate) fn unpack(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
+pub fn unpack(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
     unpack_what(cache, dir, |options| simulate(options, packages))
 }
 
 /// As [`unpack`], without dependencies.
-pub(crate) fn unpack_alone(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
+pub fn unpack_alone(cache: &Cache, packages: &[&str], dir: &Path) -> Result<()> {
     unpack_what(cache, dir, |options| {
         // The query needs package lists.
         let mut policy = Command::new("apt-cache");

@@ -2,8 +2,8 @@
 
 use super::cache::Cache;
 use super::{Fetch, pins, wheels};
-use crate::process;
 use anyhow::{Context, Result};
+use dev_process::process;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -13,13 +13,15 @@ const BUILD: Duration = Duration::from_secs(900);
 
 /// Paths of the tools.
 #[derive(Debug)]
-pub(crate) struct BindgenTools {
-    pub(crate) bindgen: PathBuf,
-    pub(crate) libclang_dir: PathBuf,
+pub struct BindgenTools {
+    /// The program.
+    pub bindgen: PathBuf,
+    /// The directory of `libclang.so`.
+    pub libclang_dir: PathBuf,
 }
 
 /// Downloads and builds the tools unless the cache contains them.
-pub(crate) fn bindgen_tools() -> Result<BindgenTools> {
+pub fn bindgen_tools() -> Result<BindgenTools> {
     let cache = Cache::open()?;
     let libclang = wheels::ensure(&cache, Fetch::Allowed, &pins::LIBCLANG)?;
     let version = pins::BINDGEN_VERSION;
