@@ -2,7 +2,7 @@
 //! instructions.
 //!
 //! ```text
-//! pool_hot_path HOST_DEVICE strict|batched|chained BYTES ROUNDS
+//! pool_hot_path HOST_DEVICE strict|batched|chained BYTES ROUNDS BATCH
 //! ```
 //!
 //! A mark is a system call that no kernel implements, see the crate `step-count`. Sections of a
@@ -28,8 +28,10 @@ const WARM: u64 = 160;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [device, mode, bytes, rounds] = words.as_slice() else {
-        return Err("usage: pool_hot_path HOST_DEVICE strict|batched|chained BYTES ROUNDS".into());
+    let [device, mode, bytes, rounds, batch] = words.as_slice() else {
+        return Err(
+            "usage: pool_hot_path HOST_DEVICE strict|batched|chained BYTES ROUNDS BATCH".into(),
+        );
     };
     let invalidate = match mode.as_str() {
         "strict" => Invalidate::Strict,
@@ -44,6 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = context.pool_device(Mlx5Options::default())?;
     let policy = PoolPolicy {
         invalidate,
+        batch_ops: batch.parse()?,
         // Single-stepping makes a round longer than the time limit of a batch.
         batch_time: Duration::from_secs(3600),
         prefill: 128,
