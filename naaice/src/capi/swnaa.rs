@@ -166,7 +166,7 @@ unsafe fn find(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Option<(u8, Arc<
         // SAFETY: a session of the table is live; these two fields do not change after its creation.
         let (found, mark) = unsafe {
             let endpoint = worker.cast::<Endpoint>();
-            ((*worker).id, Arc::clone(&*(&raw const (*endpoint).ended)))
+            ((*worker).id, Arc::clone(&(*endpoint).ended))
         };
         if found == id {
             return u8::try_from(slot).ok().map(|slot| (slot, mark));

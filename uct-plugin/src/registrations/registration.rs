@@ -65,6 +65,10 @@ impl Exported {
 
 impl Registration {
     /// A line that no memory handle has.
+    #[expect(
+        clippy::declare_interior_mutable_const,
+        reason = "each line of the table is a new value"
+    )]
     pub(super) const NONE: Self = Self {
         memh: AtomicUsize::new(NO_MEMH),
         md: AtomicUsize::new(NO_MD),

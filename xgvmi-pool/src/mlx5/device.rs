@@ -250,7 +250,7 @@ impl Mlx5Device {
         if let Some(parent) = self.fork.parent() {
             return Err(DeviceError::Forked { parent });
         }
-        self.gate.enter().ok_or_else(|| DeviceError::Closed)
+        self.gate.enter().ok_or(DeviceError::Closed)
     }
 
     fn keep(&self, index: MkeyIndex, made: NonNull<mlx5dv_devx_obj>) {

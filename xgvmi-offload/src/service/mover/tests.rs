@@ -9,10 +9,13 @@ const BLOCK: u64 = 4096;
 /// Rank 0 belongs to SP 0, the others to SP 1.
 const SERVICE_OF: [u32; 4] = [0, 1, 1, 1];
 
+/// A message: receiver, kind, token, data.
+type Sent = (u32, Kind, Token, Vec<u8>);
+
 /// Records messages between SPs and reads. Keys and buffers are named by their addresses.
 #[derive(Debug, Default)]
 struct Recorder {
-    messages: RefCell<Vec<(u32, Kind, Token, Vec<u8>)>>,
+    messages: RefCell<Vec<Sent>>,
     /// Key, address and destination of each read.
     reads: RefCell<Vec<(u64, u64, u64)>>,
     pending: RefCell<Vec<Rc<Cell<bool>>>>,
