@@ -52,7 +52,8 @@ fn it_shows_the_six_operations_its_own_interface_and_nothing_else() {
         "md_query",
     ]
     .map(|operation| format!("uct_ib_mlx5_devx_{operation}"));
-    let own = ["announce", "accept", "stats", "version"].map(|name| format!("xgvmi_{name}"));
+    let own = ["announce", "announce_keys", "accept", "stats", "version"]
+        .map(|name| format!("xgvmi_{name}"));
     let expect = expect.iter().chain(&own).map(String::as_str).collect();
     assert_eq!(defined, expect);
 }
