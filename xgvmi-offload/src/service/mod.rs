@@ -73,7 +73,7 @@ const TIMERS_LOOK: Duration = Duration::from_millis(100);
 
 /// Maximum number of callers between two timer checks while a job is served. A caller costs tens of microseconds, so a
 /// flood of them takes a few percent of the thread's time. Others wait in the listener's queue.
-const ACCEPTS_MAX: u32 = 32;
+const ACCEPTS_MAX: u32 = 16;
 
 const SIGNALS: u64 = 0;
 const DIALER: u64 = 2;
