@@ -255,7 +255,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Runs the samples of the suites, about one minute, for `cargo xtask test`. The result omits accepted skips from the
+/// Runs the samples of the suites, about three minutes, for `cargo xtask test`. The result omits accepted skips from the
 /// cases and contains their number.
 pub(crate) fn sample() -> Result<Vec<Case>> {
     let mut world = World::new(Vec::new())?;

@@ -470,8 +470,9 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
         .collect())
 }
 
-/// Maximum ratio of the library's instructions through UCX to stock UCX's with its pool and queue.
-const LIBRARY_MOST: f64 = 1.0;
+/// Maximum ratio of the library's instructions through UCX to stock UCX's with its pool and queue. `bench judge` has the
+/// aim, 1.0; this bound catches what becomes slower.
+const LIBRARY_MOST: f64 = 1.05;
 /// Maximum ratio of the emulator's instructions for the same work requests, in both directions: both post stock UCX's form,
 /// so the emulator favours neither.
 const EMULATOR_MOST: f64 = 1.02;
