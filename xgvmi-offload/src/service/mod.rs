@@ -71,9 +71,12 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 /// Interval between timer checks. It bounds the cost of many connections.
 const TIMERS_LOOK: Duration = Duration::from_millis(100);
 
-/// Maximum number of callers between two timer checks while a job is served. A caller costs tens of microseconds, so a
-/// flood of them takes a few percent of the thread's time. Others wait in the listener's queue.
-const ACCEPTS_MAX: u32 = 16;
+/// Maximum number of callers between two timer checks while a job is served. Others wait in the listener's queue.
+const ACCEPTS_MAX: u32 = 32;
+
+/// The same if callers are refused: after this many refusals the thread accepts nobody until the next check. A caller
+/// costs up to a quarter of a millisecond, so a flood of them takes about a percent of the thread's time.
+const REFUSALS_MAX: u32 = 4;
 
 const SIGNALS: u64 = 0;
 const DIALER: u64 = 2;
@@ -435,7 +438,8 @@ impl Service {
         }
         let is_served = |entry: &Entry| entry.is_ready;
         loop {
-            if self.accepts >= ACCEPTS_MAX && self.jobs.values().any(is_served) {
+            let is_flood = self.accepts >= ACCEPTS_MAX || self.refusals_logged >= REFUSALS_MAX;
+            if is_flood && self.jobs.values().any(is_served) {
                 return self.pause_accepting();
             }
             let (stream, address) = match self.listener.accept() {
