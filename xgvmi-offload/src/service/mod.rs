@@ -74,9 +74,9 @@ const TIMERS_LOOK: Duration = Duration::from_millis(100);
 /// Maximum number of callers between two timer checks while a job is served. Others wait in the listener's queue.
 const ACCEPTS_MAX: u32 = 32;
 
-/// The same if callers are refused: after this many refusals the thread accepts nobody until the next check. A caller
-/// costs up to a quarter of a millisecond, so a flood of them takes about a percent of the thread's time.
-const REFUSALS_MAX: u32 = 4;
+/// After this many refusals the thread accepts nobody until the next timer check, with or without a job. A refused caller
+/// costs up to a quarter of a millisecond, so a flood takes about two percent of the thread's time.
+const REFUSALS_MAX: u32 = 8;
 
 const SIGNALS: u64 = 0;
 const DIALER: u64 = 2;
@@ -438,8 +438,9 @@ impl Service {
         }
         let is_served = |entry: &Entry| entry.is_ready;
         loop {
-            let is_flood = self.accepts >= ACCEPTS_MAX || self.refusals_logged >= REFUSALS_MAX;
-            if is_flood && self.jobs.values().any(is_served) {
+            if self.refusals_logged >= REFUSALS_MAX
+                || self.accepts >= ACCEPTS_MAX && self.jobs.values().any(is_served)
+            {
                 return self.pause_accepting();
             }
             let (stream, address) = match self.listener.accept() {
