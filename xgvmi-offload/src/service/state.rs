@@ -69,6 +69,7 @@ pub struct Service {
     pub(super) status_socket: Option<StatusSocket>,
     pub(super) started: Instant,
     pub(super) timers_looked: Instant,
+    /// Refusals since the last timer check. The first ones are logged; many of them pause the accepting of callers.
     pub(super) refusals_logged: u32,
     /// Set after SIGTERM: jobs may continue until then.
     pub(super) draining: Option<Instant>,
