@@ -68,6 +68,7 @@ pub fn options(bytes: &[u8]) {
 }
 
 /// A client's bytes, and nowhere for the replies.
+#[derive(Clone)]
 struct Client<'a>(&'a [u8]);
 
 impl Read for Client<'_> {

@@ -415,7 +415,8 @@ fn export(args: &ExportArgs) -> Result<()> {
     keeper
         .spawn(move || opener.keep_complete(&kept))
         .context("cannot start the keeper")?;
-    let served = nbd::listen(&listener, &Export::new(Arc::clone(&volume), &args.name));
+    let export = Export::new(Arc::clone(&volume), &args.name);
+    let served = Arc::new(nbd::Server::new(listener, export)).run();
     served.with_context(|| format!("the socket {}", args.socket.display()))
 }
 

@@ -7,6 +7,11 @@ use super::*;
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
 use crate::{Geometry, Id, Role};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+mod concurrent;
 
 const SIZE: u64 = 1 << 20;
 const FUA: u16 = 1;
@@ -41,14 +46,14 @@ struct Client {
 impl Client {
     /// A client that has read the greeting and sent its flags.
     fn connect(export: &Export, flags: u32) -> Self {
-        let (stream, mut theirs) = UnixStream::pair().unwrap();
+        let (stream, theirs) = UnixStream::pair().unwrap();
         let limit = Some(Duration::from_secs(20));
         for end in [&stream, &theirs] {
             end.set_read_timeout(limit).unwrap();
             end.set_write_timeout(limit).unwrap();
         }
         let export = export.clone();
-        let server = std::thread::spawn(move || serve(&mut theirs, &export));
+        let server = std::thread::spawn(move || server::serve_stream(&theirs, &export));
         let mut client = Self {
             stream,
             server: Some(server),
@@ -125,12 +130,22 @@ impl Client {
         }
     }
 
-    fn post(&mut self, (command, flags): (u16, u16), offset: u64, length: u32, data: &[u8]) {
+    fn post(&mut self, command: (u16, u16), offset: u64, length: u32, data: &[u8]) {
+        self.post_as(77, command, (offset, length), data);
+    }
+
+    fn post_as(
+        &mut self,
+        cookie: u64,
+        (command, flags): (u16, u16),
+        (offset, length): (u64, u32),
+        data: &[u8],
+    ) {
         let bytes = [
             &0x2560_9513u32.to_be_bytes()[..],
             &flags.to_be_bytes(),
             &command.to_be_bytes(),
-            &77u64.to_be_bytes(),
+            &cookie.to_be_bytes(),
             &offset.to_be_bytes(),
             &length.to_be_bytes(),
             data,

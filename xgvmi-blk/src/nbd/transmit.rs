@@ -1,14 +1,14 @@
-//! The transmission phase: requests and replies of one connection.
+//! Requests: what they may be, what they do, and their replies.
 
 use super::export::Export;
 use super::handshake::{CONTEXT, Chosen, broken};
 use super::wire::{
-    CHUNK_MAGIC, Command, LENGTH_MAX, REQUEST, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE_ZERO, chunk,
-    errno, request, request_flag,
+    CHUNK_MAGIC, Command, LENGTH_MAX, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE_ZERO, chunk, errno,
+    request_flag,
 };
 use crate::error::BlkError;
 use crate::geometry::SECTOR;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 
 /// Most extents of a reply to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 1024;
@@ -18,34 +18,12 @@ const HOLES_FROM: u32 = 4096;
 /// Why a request fails: the error, and a text for the client.
 type Refusal = (u32, String);
 
-/// Serves requests until the client leaves.
-pub(super) fn serve<S: Read + Write>(
-    stream: &mut S,
-    export: &Export,
-    chosen: Chosen,
-) -> io::Result<()> {
-    let mut buffer = Vec::new();
-    loop {
-        let mut bytes = [0; REQUEST];
-        match stream.read_exact(&mut bytes) {
-            // A client that closes between requests has left.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            other => other?,
-        }
-        let request = request(&bytes).map_err(|error| broken(error.0))?;
-        if request.command == Command::Disconnect {
-            return Ok(());
-        }
-        if request.command == Command::Write {
-            take_data(stream, request.length, &mut buffer)?;
-        }
-        answer(stream, export, chosen, (&request, &mut buffer))?;
-    }
-}
-
 /// Takes the data of a write. Data that is too long for a write is read and dropped, up to a limit.
-fn take_data<S: Read>(stream: &mut S, length: u32, buffer: &mut Vec<u8>) -> io::Result<()> {
-    buffer.clear();
+pub(super) fn take_data<S: Read>(
+    stream: &mut S,
+    length: u32,
+    buffer: &mut Vec<u8>,
+) -> io::Result<()> {
     if length <= LENGTH_MAX {
         buffer.resize(length as usize, 0);
         return stream.read_exact(buffer);
@@ -61,24 +39,28 @@ fn take_data<S: Read>(stream: &mut S, length: u32, buffer: &mut Vec<u8>) -> io::
     }
 }
 
-/// Carries out a request and answers it.
-fn answer<S: Write>(
-    stream: &mut S,
+/// Carries out a request and adds its reply to `out`.
+pub(super) fn answer(
+    out: &mut Vec<u8>,
     export: &Export,
     chosen: Chosen,
     (request, buffer): (&Request, &mut Vec<u8>),
-) -> io::Result<()> {
+) {
     let done = check(request, export, chosen).and_then(|()| carry_out(request, export, buffer));
+    let done = done.and_then(|()| match request.command {
+        Command::BlockStatus => extents(export, request).map(Some),
+        _ => Ok(None),
+    });
     match (done, request.command) {
-        (Err(refusal), _) => refuse(stream, request, chosen, &refusal),
-        (Ok(()), Command::Read) if chosen.structured => send_data(stream, export, request, buffer),
-        (Ok(()), Command::Read) => stream.write_all(&[&simple(request, 0), &buffer[..]].concat()),
-        (Ok(()), Command::BlockStatus) => match extents(export, request) {
-            Ok(data) => stream.write_all(&one_chunk(request, chunk::BLOCK_STATUS, &data)),
-            Err(refusal) => refuse(stream, request, chosen, &refusal),
-        },
-        (Ok(()), _) if chosen.structured => stream.write_all(&one_chunk(request, chunk::NONE, &[])),
-        (Ok(()), _) => stream.write_all(&simple(request, 0)),
+        (Err(refusal), _) => refuse(out, request, chosen, &refusal),
+        (Ok(Some(data)), _) => out.extend(one_chunk(request, chunk::BLOCK_STATUS, &data)),
+        (Ok(None), Command::Read) if chosen.structured => send_data(out, export, request, buffer),
+        (Ok(None), Command::Read) => {
+            out.extend(simple(request, 0));
+            out.extend_from_slice(buffer);
+        }
+        (Ok(None), _) if chosen.structured => out.extend(one_chunk(request, chunk::NONE, &[])),
+        (Ok(None), _) => out.extend(simple(request, 0)),
     }
 }
 
@@ -209,12 +191,7 @@ fn extents(export: &Export, request: &Request) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Answers a read with chunks: data and holes.
-fn send_data<S: Write>(
-    stream: &mut S,
-    export: &Export,
-    request: &Request,
-    bytes: &[u8],
-) -> io::Result<()> {
+fn send_data(out: &mut Vec<u8>, export: &Export, request: &Request, bytes: &[u8]) {
     let fragments = request.flags & request_flag::DF == 0 && request.length >= HOLES_FROM;
     // The states may be newer than the bytes: only bytes that are zero are sent as a hole.
     let runs = if fragments {
@@ -226,7 +203,7 @@ fn send_data<S: Write>(
         Vec::new()
     };
     let mut done = 0;
-    let mut out = Vec::with_capacity(bytes.len() + 64);
+    out.reserve(bytes.len() + 64);
     for run in runs {
         let length = usize::try_from(run.length)
             .unwrap_or(usize::MAX)
@@ -234,7 +211,7 @@ fn send_data<S: Write>(
         let part = &bytes[done..done + length];
         let is_hole = run.zero && part.iter().all(|byte| *byte == 0);
         push_run(
-            &mut out,
+            out,
             request,
             (done, part),
             (is_hole, done + length == bytes.len()),
@@ -242,9 +219,8 @@ fn send_data<S: Write>(
         done += length;
     }
     if done < bytes.len() {
-        push_run(&mut out, request, (done, &bytes[done..]), (false, true));
+        push_run(out, request, (done, &bytes[done..]), (false, true));
     }
-    stream.write_all(&out)
 }
 
 /// Adds a chunk of data or a hole.
@@ -273,20 +249,16 @@ fn push_run(
     }
 }
 
-fn refuse<S: Write>(
-    stream: &mut S,
-    request: &Request,
-    chosen: Chosen,
-    (code, text): &Refusal,
-) -> io::Result<()> {
+fn refuse(out: &mut Vec<u8>, request: &Request, chosen: Chosen, (code, text): &Refusal) {
     if !chosen.structured {
-        return stream.write_all(&simple(request, *code));
+        out.extend(simple(request, *code));
+        return;
     }
     let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
     // Cannot be cut: shortened above.
     let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
     let data = [&code.to_be_bytes()[..], &length.to_be_bytes(), text].concat();
-    stream.write_all(&one_chunk(request, chunk::ERROR, &data))
+    out.extend(one_chunk(request, chunk::ERROR, &data));
 }
 
 fn simple(request: &Request, error: u32) -> Vec<u8> {

@@ -1,0 +1,195 @@
+//! The transmission phase of one connection, with several requests at once.
+//!
+//! The threads of a connection take turns. One reads the next request and hands the turn on before it carries the request
+//! out. Replies leave in the order in which the requests are done, as the protocol allows. A thread more is started when
+//! all others are busy.
+
+use super::export::Export;
+use super::handshake::{Chosen, broken};
+use super::transmit;
+use super::wire::{Command, LENGTH_MAX, REQUEST, Request, request};
+use std::io::{self, Read, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, Scope};
+
+/// Most requests of a connection that are carried out at once.
+pub const REQUESTS_MAX: usize = 16;
+/// Most bytes of the READs and WRITEs of a connection that are carried out at once: a single one of any length fits.
+const BYTES_MAX: u32 = LENGTH_MAX;
+/// Longer buffers are given back after a request.
+const KEPT: usize = 1 << 20;
+
+/// The threads of a connection.
+#[derive(Debug, Default)]
+struct State {
+    /// Threads in all.
+    threads: usize,
+    /// Threads that wait for their turn to read.
+    waiting: usize,
+    /// Bytes of the READs and WRITEs under way.
+    bytes: u32,
+    /// No more requests are read.
+    ended: bool,
+    /// The first error.
+    error: Option<io::Error>,
+}
+
+struct Connection<'a, R, W> {
+    export: &'a Export,
+    chosen: Chosen,
+    width: usize,
+    reader: Mutex<R>,
+    writer: Mutex<W>,
+    state: Mutex<State>,
+    /// Bytes have become free.
+    freed: Condvar,
+    /// Ends a read that is under way, after a failed reply.
+    hang_up: &'a (dyn Fn() + Sync),
+}
+
+/// Serves requests until the client leaves, up to `width` at once.
+///
+/// # Errors
+/// The client breaks the protocol, or errors of the connection.
+pub(super) fn serve<R: Read + Send, W: Write + Send>(
+    (reader, writer): (R, W),
+    export: &Export,
+    chosen: Chosen,
+    (width, hang_up): (usize, &(dyn Fn() + Sync)),
+) -> io::Result<()> {
+    let connection = Connection {
+        export,
+        chosen,
+        width,
+        reader: Mutex::new(reader),
+        writer: Mutex::new(writer),
+        state: Mutex::new(State {
+            threads: 1,
+            ..State::default()
+        }),
+        freed: Condvar::new(),
+        hang_up,
+    };
+    std::thread::scope(|scope| connection.work(scope));
+    let error = connection.state().error.take();
+    error.map_or(Ok(()), Err)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic of a thread ends the connection when all threads have ended.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+
+    /// Reads and carries out requests, in turn with the other threads.
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let mut buffer = Vec::new();
+        let mut reply = Vec::new();
+        loop {
+            self.state().waiting += 1;
+            let mut reader = locked(&self.reader);
+            let ended = {
+                let mut state = self.state();
+                state.waiting -= 1;
+                state.ended
+            };
+            if ended {
+                return;
+            }
+            let request = match self.next(&mut *reader, &mut buffer) {
+                Ok(Some(request)) => request,
+                other => return self.end(other.map(drop)),
+            };
+            self.hand_on(scope);
+            drop(reader);
+            reply.clear();
+            transmit::answer(
+                &mut reply,
+                self.export,
+                self.chosen,
+                (&request, &mut buffer),
+            );
+            self.give(taken(&request));
+            if let Err(error) = locked(&self.writer).write_all(&reply) {
+                self.end(Err(error));
+                (self.hang_up)();
+                return;
+            }
+            for bytes in [&mut buffer, &mut reply] {
+                bytes.truncate(KEPT);
+                bytes.shrink_to(KEPT);
+            }
+        }
+    }
+
+    /// The next request, with the data of a write. None if the client has left.
+    fn next(&self, reader: &mut R, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
+        let mut bytes = [0; REQUEST];
+        match reader.read_exact(&mut bytes) {
+            // A client that closes between requests has left.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            other => other?,
+        }
+        let request = request(&bytes).map_err(|error| broken(error.0))?;
+        if request.command == Command::Disconnect {
+            return Ok(None);
+        }
+        self.take(taken(&request));
+        if request.command == Command::Write {
+            transmit::take_data(reader, request.length, buffer)?;
+        }
+        Ok(Some(request))
+    }
+
+    /// Starts another thread if no other one waits for the turn.
+    fn hand_on<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let mut state = self.state();
+        if state.waiting > 0 || state.threads >= self.width {
+            return;
+        }
+        let thread = Builder::new().name("nbd".to_owned());
+        // Without another thread the connection has fewer requests at once.
+        if thread.spawn_scoped(scope, || self.work(scope)).is_ok() {
+            state.threads += 1;
+        }
+    }
+
+    /// Waits until `bytes` fit into the limit.
+    fn take(&self, bytes: u32) {
+        let mut state = self.state();
+        while state.bytes != 0 && state.bytes + bytes > BYTES_MAX {
+            state = self
+                .freed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state.bytes += bytes;
+    }
+
+    fn give(&self, bytes: u32) {
+        self.state().bytes -= bytes;
+        // Only the thread whose turn it is waits.
+        self.freed.notify_one();
+    }
+
+    /// No thread reads another request.
+    fn end(&self, result: io::Result<()>) {
+        let mut state = self.state();
+        state.ended = true;
+        if let Err(error) = result {
+            state.error.get_or_insert(error);
+        }
+    }
+}
+
+/// Bytes of a request's buffer. Longer requests are refused without one.
+fn taken(request: &Request) -> u32 {
+    match request.command {
+        Command::Read | Command::Write if request.length <= LENGTH_MAX => request.length,
+        _ => 0,
+    }
+}

@@ -1,0 +1,220 @@
+//! Several requests of one connection at once, and the end of a server.
+
+use super::*;
+use crate::nbd::connection::REQUESTS_MAX;
+use crate::store::Medium;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::sync::{Condvar, Mutex};
+
+/// A test that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Writes stop at a closed gate.
+#[derive(Default)]
+struct Gate {
+    /// Closed, and the number of writes that wait.
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn close(&self) {
+        self.state.lock().unwrap().0 = true;
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().0 = false;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        while state.0 {
+            let (next, waited) = self.changed.wait_timeout(state, LIMIT).unwrap();
+            assert!(!waited.timed_out(), "the gate stays closed");
+            state = next;
+        }
+        state.1 -= 1;
+    }
+
+    /// Waits until `count` writes wait.
+    fn wait_for(&self, count: usize) {
+        let state = self.state.lock().unwrap();
+        let fewer = |state: &mut (bool, usize)| state.1 < count;
+        let (state, waited) = self
+            .changed
+            .wait_timeout_while(state, LIMIT, fewer)
+            .unwrap();
+        assert!(!waited.timed_out(), "{} of {count} writes wait", state.1);
+    }
+
+    fn waiting(&self) -> usize {
+        self.state.lock().unwrap().1
+    }
+}
+
+struct Gated(MemoryMedium, Arc<Gate>);
+
+impl Medium for Gated {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.1.pass();
+        self.0.write(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn release(&self, _: u64, _: u64) {}
+}
+
+/// An export whose writes stop at a gate on the way to data_1.
+fn gated() -> (Export, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
+    let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+        let new = NewTarget {
+            geometry: Geometry::of_size(4096, SIZE).unwrap(),
+            role,
+            volume: Id([3; 16]),
+            complete: true,
+        };
+        let medium: Box<dyn Medium> = match role {
+            Role::First => Box::new(Gated(MemoryMedium::default(), Arc::clone(&gate))),
+            _ => Box::new(MemoryMedium::default()),
+        };
+        Arc::new(Store::create("m", medium, new, None).unwrap())
+    });
+    let volume = Volume::open(targets.to_vec()).unwrap();
+    (Export::new(Arc::new(volume), "vol"), gate)
+}
+
+impl Client {
+    /// The cookie of the next reply, which has no data and no error.
+    fn done(&mut self) -> u64 {
+        assert_eq!(self.number(4), u64::from(CHUNK_MAGIC));
+        assert_eq!(self.number(4), 1 << 16, "one chunk without data");
+        let cookie = self.number(8);
+        assert_eq!(self.number(4), 0);
+        cookie
+    }
+}
+
+fn block(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(512)
+}
+
+#[test]
+fn requests_of_one_connection_run_at_once_up_to_the_limit() {
+    let (export, gate) = gated();
+    let mut client = Client::ready(&export);
+    gate.close();
+    let count = REQUESTS_MAX as u64 + 4;
+    for number in 1..=count {
+        client.post_as(number, (WRITE, 0), (number * 4096, 4096), &block(number));
+    }
+    gate.wait_for(REQUESTS_MAX);
+    assert_eq!(gate.waiting(), REQUESTS_MAX);
+    gate.open();
+    let replies: BTreeSet<u64> = (1..=count).map(|_| client.done()).collect();
+    assert_eq!(replies, (1..=count).collect());
+    for number in 1..=count {
+        assert!(
+            client.read(number * 4096, 4096) == block(number),
+            "{number}"
+        );
+    }
+    client.leave();
+}
+
+#[test]
+fn a_fast_request_overtakes_a_slow_one_and_both_are_answered() {
+    let (export, gate) = gated();
+    let mut client = Client::ready(&export);
+    client.request((WRITE, 0), 8192, 4096, &block(2)).unwrap();
+    gate.close();
+    client.post_as(1, (WRITE, 0), (0, 4096), &block(1));
+    gate.wait_for(1);
+    assert!(client.read(8192, 4096) == block(2));
+    gate.open();
+    assert_eq!(client.done(), 1);
+    // A client that leaves gets the replies of what it has sent before.
+    gate.close();
+    for cookie in 2..5 {
+        client.post_as(cookie, (WRITE, 0), (cookie * 4096, 4096), &block(cookie));
+    }
+    client.post((2, 0), 0, 0, &[]);
+    gate.wait_for(3);
+    gate.open();
+    let replies: BTreeSet<u64> = (0..3).map(|_| client.done()).collect();
+    assert_eq!(replies, (2..5).collect());
+    client.server.take().unwrap().join().unwrap().unwrap();
+}
+
+#[test]
+fn the_data_of_requests_under_way_have_a_limit() {
+    let export = export();
+    let mut client = Client::ready(&export);
+    // Each READ is beyond the volume, and reserves its bytes before it is refused: together 16 times the limit.
+    for cookie in 0..16 {
+        client.post_as(cookie, (READ, 0), (0, LENGTH_MAX), &[]);
+    }
+    for _ in 0..16 {
+        assert_eq!(client.number(4), u64::from(CHUNK_MAGIC));
+        client.take(12);
+        let length = usize::try_from(client.number(4)).unwrap();
+        assert_eq!(client.take(length)[..4], errno::EINVAL.to_be_bytes());
+    }
+    assert_eq!(client.read(0, 512), [0; 512]);
+    client.leave();
+}
+
+#[test]
+fn a_server_that_drains_answers_what_has_arrived_and_accepts_nothing_more() {
+    let (export, gate) = gated();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let server = Arc::new(Server::new(
+        UnixListener::bind(&path).unwrap(),
+        export.clone(),
+    ));
+    let running = {
+        let server = Arc::clone(&server);
+        std::thread::spawn(move || server.run())
+    };
+    let stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut client = Client {
+        stream,
+        server: None,
+    };
+    client.take(18);
+    client.send(&3u32.to_be_bytes());
+    client.option(option::STRUCTURED_REPLY, &[]);
+    client.go();
+    gate.close();
+    for cookie in 1..4 {
+        client.post_as(cookie, (WRITE, 0), (cookie * 4096, 4096), &block(cookie));
+    }
+    gate.wait_for(3);
+    server.drain();
+    running.join().unwrap().unwrap();
+    assert_eq!(server.connections(), 1);
+    assert!(UnixStream::connect(&path).is_err(), "a new client");
+    gate.open();
+    let replies: BTreeSet<u64> = (0..3).map(|_| client.done()).collect();
+    assert_eq!(replies, (1..4).collect());
+    let mut rest = Vec::new();
+    client.stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+    let mut bytes = [0; 4096];
+    export.volume().read(3 * 4096, &mut bytes).unwrap();
+    assert!(bytes[..] == block(3));
+}
