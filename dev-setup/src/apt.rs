@@ -61,6 +61,18 @@ pub fn missing_packages() -> Result<Vec<String>> {
         .collect())
 }
 
+/// Packages of the storage suite that are not installed.
+///
+/// # Errors
+/// Errors of dpkg.
+pub fn missing_storage() -> Result<Vec<&'static str>> {
+    let there = installed(pins::STORAGE_PACKAGES)?;
+    let missing = pins::STORAGE_PACKAGES.iter().copied();
+    Ok(missing
+        .filter(|package| !there.contains(*package))
+        .collect())
+}
+
 /// The unpacked tree in the cache that replaces installed packages, if it exists.
 pub fn unpacked_root(cache: &Cache) -> Option<PathBuf> {
     cache

@@ -238,6 +238,8 @@ pub struct Inventory {
     pub cache: PathBuf,
     /// Debian packages that are neither installed nor unpacked.
     pub missing_packages: Vec<String>,
+    /// Debian packages of the storage suite that are not installed.
+    pub missing_storage: Vec<&'static str>,
     /// The packages of libibverbs are unpacked in the cache.
     pub verbs_unpacked: bool,
     /// The wheels of stock UCX are in the cache.
@@ -249,6 +251,7 @@ pub fn inventory() -> Result<Inventory> {
     let cache = Cache::open()?;
     Ok(Inventory {
         missing_packages: apt::missing_packages()?,
+        missing_storage: apt::missing_storage()?,
         verbs_unpacked: apt::unpacked_root(&cache).is_some(),
         wheels_present: wheels::present(&cache, &pins::UCX),
         cache: cache.dir,

@@ -207,6 +207,7 @@ const CRATES: &[Crate] = &[
             ("targets", &["store"]),
             ("volume", &["volume", "remote"]),
             ("export", &["nbd"]),
+            ("processes", &["operate"]),
             ("programs", &["fuzzing", "bin::xgvmi-blk"]),
         ],
     },

@@ -8,6 +8,7 @@ pub mod error;
 pub mod fuzzing;
 pub mod geometry;
 pub mod nbd;
+pub mod operate;
 pub mod record;
 pub mod remote;
 pub mod sbc;

@@ -1,55 +1,25 @@
 //! An export that is killed with SIGKILL again and again, while a client writes. Each block is then the old or the new
 //! one, what was acknowledged is there, and what was not is whole.
 
+mod common;
+
+use common::{SECTOR, random, sector, turn};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume};
 
 const KILLS: u32 = 200;
 const BLOCK: usize = 1024;
-const SECTOR: usize = 512;
 const SECTORS: usize = 128;
 const FIRST_SEED: u64 = 4;
 
-/// One test at a time: a process that one starts has the other's files open, and their locks, between fork and exec.
-static TURN: Mutex<()> = Mutex::new(());
-
-/// The step and the finalizer of splitmix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut bits = *state;
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
 fn below(state: &mut u64, limit: usize) -> usize {
     usize::try_from(random(state) % limit as u64).unwrap()
-}
-
-/// Bytes of a sector that name it and its version. Each third version does not compress.
-fn sector(number: usize, version: u64) -> [u8; SECTOR] {
-    let mut bytes = [0; SECTOR];
-    if version == 0 {
-        return bytes;
-    }
-    let mut state = (number as u64) << 40 | version;
-    let mark = state;
-    for word in bytes.chunks_mut(16) {
-        let noise = if version.is_multiple_of(3) {
-            random(&mut state)
-        } else {
-            5
-        };
-        word[..8].copy_from_slice(&mark.to_le_bytes());
-        word[8..].copy_from_slice(&noise.to_le_bytes());
-    }
-    bytes
 }
 
 /// Creates three targets of one volume.
@@ -205,7 +175,7 @@ fn verify(
 
 #[test]
 fn every_block_is_old_or_new_after_each_kill() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let paths = create(dir.path());
     let socket = dir.path().join("socket");
@@ -246,7 +216,7 @@ fn every_block_is_old_or_new_after_each_kill() {
 /// The same with a target absent: the two others decide, and the third one follows when it returns.
 #[test]
 fn a_degraded_export_that_is_killed_keeps_its_decision() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let paths = create(dir.path());
     let socket = dir.path().join("socket");

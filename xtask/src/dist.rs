@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: builds Debian packages of the library, the offload and the emulator, checks them, and tests them
+//! `cargo xtask dist`: builds Debian packages of the library, the offload, the block storage and the emulator, checks them, and tests them
 //! in an unpacked tree.
 
 mod check;
@@ -16,10 +16,11 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask dist [--output DIR]
 
-Builds three packages for this machine's architecture in DIR (target/dist):
+Builds four packages for this machine's architecture in DIR (target/dist):
 
   xgvmi          the library in UCX's module directory and in a directory of its own, its command, header, pkg-config file
   xgvmi-offload  service processes with a systemd unit and example configurations, OSU's benchmarks, cost table, model
+  xgvmi-blk      block storage: its command, systemd units, example configurations
   bf-emu         the emulated device
 
 Each contains manual pages, completions, licences and a changelog. The command builds each package twice and requires
@@ -176,7 +177,7 @@ fn try_out(packages: &[PathBuf], machine: &Machine, env: &Env) -> Result<()> {
             bail!("UCX with the installed library does not say '{sign}':\n{said}");
         }
     }
-    for name in ["xgvmi", "xgvmi-sp", "cost_table"] {
+    for name in ["xgvmi", "xgvmi-sp", "xgvmi-blk", "cost_table"] {
         let mut command = Command::new(layout.at("bin").join(name));
         let version = process::stdout(command.arg("--version"), LIMIT)?;
         if !version.contains(env!("CARGO_PKG_VERSION")) {

@@ -95,6 +95,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
             "cargo xtask setup",
         )
     });
+    rows.push(block_clients(&inventory));
     rows.push(shared_memory());
     rows.push(ptrace_scope(
         fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
@@ -235,6 +236,22 @@ fn packages(inventory: &setup::Inventory) -> Row {
             fix,
         )
     }
+}
+
+/// Only the suite `storage` and the benchmark of the same name use them.
+fn block_clients(inventory: &setup::Inventory) -> Row {
+    const NEED: &str = "stock block clients";
+    if inventory.missing_storage.is_empty() {
+        let count = pins::STORAGE_PACKAGES.len();
+        return Row::ok(NEED, format!("{count} packages installed"));
+    }
+    let missing = inventory.missing_storage.join(" ");
+    Row::not_ok(
+        NEED,
+        State::Missing,
+        format!("without {missing}"),
+        "cargo xtask suites storage",
+    )
 }
 
 fn shared_memory() -> Row {

@@ -16,6 +16,12 @@ pub(crate) const UCC_COMPONENT: &str = "libucc_tl_xgvmi.so";
 /// Name that some packages of UCX look up.
 pub(crate) const OTHER_NAME: &str = "libuct_ib_mlx5_xgvmi.so.0.0.0";
 
+/// systemd units of block storage, in `xgvmi-blk/packaging`.
+pub(crate) const STORAGE_UNITS: [&str; 2] =
+    ["xgvmi-blk-target@.service", "xgvmi-blk-export@.service"];
+/// Example configurations of block storage, in `xgvmi-blk/packaging`.
+pub(crate) const STORAGE_EXAMPLES: [&str; 2] = ["target.toml", "export.toml"];
+
 /// Time limit for a command that writes its pages, which takes milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
 
@@ -26,18 +32,21 @@ pub(crate) enum Part {
     Product,
     /// Users of the library: service processes, benchmarks, the model.
     Offload,
+    /// Block storage.
+    Storage,
     /// The emulated device.
     Emulator,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 3] = [Self::Product, Self::Offload, Self::Emulator];
+    pub(crate) const ALL: [Self; 4] = [Self::Product, Self::Offload, Self::Storage, Self::Emulator];
 
     /// Name of the part's package.
     pub(crate) const fn package(self) -> &'static str {
         match self {
             Self::Product => "xgvmi",
             Self::Offload => "xgvmi-offload",
+            Self::Storage => "xgvmi-blk",
             Self::Emulator => "bf-emu",
         }
     }
@@ -54,6 +63,7 @@ impl Part {
                 "cost_table",
                 "xgvmi-model",
             ],
+            Self::Storage => &["xgvmi-blk"],
             Self::Emulator => &["bf-emu"],
         }
     }
@@ -68,6 +78,7 @@ impl Part {
                 "docs/OSU.md",
                 "docs/MODEL.md",
             ],
+            Self::Storage => &["docs/STORAGE.md"],
             Self::Emulator => &["docs/EMULATION.md", "docs/FAULTS.md"],
         }
     }
@@ -187,6 +198,18 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
                 &shim,
                 0o644,
             )?;
+        }
+        Part::Storage => {
+            let source = workspace::root().join("xgvmi-blk/packaging");
+            for name in STORAGE_UNITS {
+                let unit = fs::read_to_string(source.join(name)).context(name)?;
+                let place = layout.at("lib/systemd/system").join(name);
+                text(&unit_of(&unit, layout), &place, 0o644)?;
+            }
+            let examples = layout.at("share/doc").join(part.package()).join("examples");
+            for name in STORAGE_EXAMPLES {
+                file(&source.join(name), &examples.join(name), 0o644)?;
+            }
         }
         Part::Emulator => {
             let preload = "libbfemu_preload.so";

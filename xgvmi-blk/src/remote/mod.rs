@@ -7,7 +7,7 @@ mod tests;
 mod wire;
 
 pub use client::{Address, RemoteTarget};
-pub use server::serve;
+pub use server::{Load, TargetServer};
 
 /// Parses a call and an answer, for fuzz targets.
 pub(crate) fn any_bytes(bytes: &[u8]) {

@@ -5,14 +5,16 @@
 
 use super::wire::{Answer, CALL_MAX, Call, HELD_MAX, PROTOCOL};
 use crate::error::{BlkError, Result};
-use crate::store::{Held, Store, Target};
+use crate::store::{Held, Identity, Store, Target, Usage};
 use std::io;
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use xgvmi_daemon::{Budget, Link, LinkError, Secret};
 
+/// No connection has this number.
+const NOBODY: usize = usize::MAX;
 /// Most connections at once.
 const CONNECTIONS_MAX: usize = 16;
 /// Bytes of frames of connections that have not said who they are.
@@ -31,61 +33,133 @@ struct Owner {
     process: [u8; 16],
 }
 
-struct Shared {
+/// Work of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Open connections.
+    pub connections: usize,
+    /// Calls since the start.
+    pub calls: u64,
+    /// Calls that were refused or have failed.
+    pub failed_calls: u64,
+}
+
+/// Serves one target to peers that prove one of its secrets.
+#[derive(Debug)]
+pub struct TargetServer {
     store: Store,
-    secrets: Vec<Secret>,
+    /// Without any, everybody is served.
+    secrets: RwLock<Vec<Secret>>,
     budget: Budget,
     /// Held during each call that needs it: an owner's last call ends before the next owner's first one starts.
     owner: Mutex<Owner>,
     open: AtomicUsize,
+    calls: AtomicU64,
+    failed_calls: AtomicU64,
 }
 
-/// Serves `store` on `listener` without end. Peers must prove one of the secrets unless there is none.
-///
-/// # Errors
-/// The socket fails.
-pub fn serve(listener: &TcpListener, store: Store, secrets: Vec<Secret>) -> io::Result<()> {
-    let shared = Arc::new(Shared {
-        store,
-        secrets,
-        budget: Budget::new(BUDGET),
-        owner: Mutex::default(),
-        open: AtomicUsize::new(0),
-    });
-    for connection in 1.. {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        if shared.open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-            shared.open.fetch_sub(1, Ordering::Relaxed);
-            eprintln!("xgvmi-blk: a connection was refused: {CONNECTIONS_MAX} are open");
-            continue;
-        }
-        let thread = Arc::clone(&shared);
-        let work = move || {
-            match thread.connection(stream, connection) {
-                Ok(()) | Err(LinkError::Closed) => {}
-                Err(error) => eprintln!("xgvmi-blk: a connection is closed: {error}"),
-            }
-            thread.open.fetch_sub(1, Ordering::Relaxed);
-        };
-        if let Err(error) = std::thread::Builder::new()
-            .name("target".to_owned())
-            .spawn(work)
-        {
-            shared.open.fetch_sub(1, Ordering::Relaxed);
-            eprintln!("xgvmi-blk: a connection was refused: {error}");
+impl TargetServer {
+    /// Serves `store`. Peers must prove one of the secrets unless there is none.
+    #[must_use]
+    pub fn new(store: Store, secrets: Vec<Secret>) -> Self {
+        Self {
+            store,
+            secrets: RwLock::new(secrets),
+            budget: Budget::new(BUDGET),
+            owner: Mutex::default(),
+            open: AtomicUsize::new(0),
+            calls: AtomicU64::new(0),
+            failed_calls: AtomicU64::new(0),
         }
     }
-    Ok(())
-}
 
-impl Shared {
+    /// What the target is.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.store.identity()
+    }
+
+    /// Use of the target's space.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.store.usage()
+    }
+
+    /// Connections and calls.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        Load {
+            connections: self.open.load(Ordering::Relaxed),
+            calls: self.calls.load(Ordering::Relaxed),
+            failed_calls: self.failed_calls.load(Ordering::Relaxed),
+        }
+    }
+
+    /// New connections must prove one of these secrets. Open ones stay.
+    pub fn set_secrets(&self, secrets: Vec<Secret>) {
+        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
+    }
+
+    /// Ends the calls of owners for good, and makes what they did durable.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn drain(&self) -> Result<()> {
+        let mut owner = self.owner();
+        owner.connection = NOBODY;
+        // Held until the process ends: no other connection becomes the owner.
+        let _kept = std::mem::ManuallyDrop::new(owner);
+        self.store.flush()
+    }
+
+    fn owner(&self) -> MutexGuard<'_, Owner> {
+        // A panic cannot leave the owner half changed.
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Accepts connections without end.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub fn run(self: &Arc<Self>, listener: &TcpListener) -> io::Result<()> {
+        for connection in 1.. {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if self.open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                eprintln!("xgvmi-blk: a connection was refused: {CONNECTIONS_MAX} are open");
+                continue;
+            }
+            let thread = Arc::clone(self);
+            let work = move || {
+                match thread.connection(stream, connection) {
+                    Ok(()) | Err(LinkError::Closed) => {}
+                    Err(error) => eprintln!("xgvmi-blk: a connection is closed: {error}"),
+                }
+                thread.open.fetch_sub(1, Ordering::Relaxed);
+            };
+            if let Err(error) = std::thread::Builder::new()
+                .name("target".to_owned())
+                .spawn(work)
+            {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                eprintln!("xgvmi-blk: a connection was refused: {error}");
+            }
+        }
+        Ok(())
+    }
+
     /// Answers the calls of one connection.
     fn connection(&self, stream: TcpStream, number: usize) -> Result<(), LinkError> {
-        let mut link = Link::called(stream, PROTOCOL, &self.secrets, &self.budget)?;
+        let secrets = self
+            .secrets
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let mut link = Link::called(stream, PROTOCOL, &secrets, &self.budget)?;
         let mut held = Vec::new();
         let mut limit = GREETING;
         loop {
@@ -99,7 +173,11 @@ impl Shared {
                 .map_err(|_| LinkError::Malformed("a call that there is not"))?;
             limit = IDLE;
             link.set_frame_max(CALL_MAX);
-            link.send(&self.answer(&call, number, &mut held).to_bytes())?;
+            let answer = self.answer(&call, number, &mut held);
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            self.failed_calls
+                .fetch_add(answer.is_error().into(), Ordering::Relaxed);
+            link.send(&answer.to_bytes())?;
         }
     }
 
@@ -166,7 +244,7 @@ impl Shared {
         (epoch, complete): (u64, bool),
         (connection, process): (usize, [u8; 16]),
     ) -> Result<()> {
-        let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owner = self.owner();
         let known = self.store.identity().epoch;
         let is_same = owner.connection == 0 || owner.process == process;
         if epoch < known || (epoch == known && !is_same) {
@@ -182,7 +260,7 @@ impl Shared {
 
     /// Runs a call of the owner.
     fn owned(&self, connection: usize, call: impl FnOnce(&Store) -> Result<()>) -> Result<()> {
-        let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = self.owner();
         if owner.connection == connection {
             call(&self.store)
         } else {

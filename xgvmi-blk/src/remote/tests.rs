@@ -22,7 +22,7 @@ fn start(role: Role) -> String {
     let store = Store::create("memory", Box::new(MemoryMedium::default()), new, None).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || serve(&listener, store, Vec::new()));
+    std::thread::spawn(move || Arc::new(TargetServer::new(store, Vec::new())).run(&listener));
     address
 }
 

@@ -130,6 +130,14 @@ impl Call {
 }
 
 impl Answer {
+    /// True if the call had no effect or no result.
+    pub(super) fn is_error(&self) -> bool {
+        matches!(
+            self,
+            Self::Absent | Self::Corrupt(_) | Self::Full { .. } | Self::Failed(_)
+        )
+    }
+
     /// The answer for an error of a store.
     pub(super) fn of_error(error: &BlkError) -> Self {
         match error {

@@ -2,7 +2,7 @@
 
 use super::{LIMIT, Machine};
 use crate::process;
-use crate::stage::{LIBRARY, OTHER_NAME, Part, UCC_COMPONENT};
+use crate::stage::{LIBRARY, OTHER_NAME, Part, STORAGE_EXAMPLES, STORAGE_UNITS, UCC_COMPONENT};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs;
@@ -127,6 +127,10 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
             wanted.push(format!("{lib}/ucc/{UCC_COMPONENT}"));
             wanted.push(format!("{doc}/examples/xgvmi-sp.toml"));
             wanted.push(format!("{doc}/examples/offload.toml"));
+        }
+        Part::Storage => {
+            wanted.extend(STORAGE_UNITS.map(|name| format!("usr/lib/systemd/system/{name}")));
+            wanted.extend(STORAGE_EXAMPLES.map(|name| format!("{doc}/examples/{name}")));
         }
         Part::Emulator => wanted.push("usr/lib/bf-emu/libbfemu_preload.so".to_owned()),
     }

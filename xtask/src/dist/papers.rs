@@ -107,6 +107,13 @@ fn control(part: Part, machine: &Machine, kib: u64, libc: Option<(u32, u32)>) ->
              MPI; a table of what memory keys cost on this machine; and a model of machines\n \
              of any size. UCX is the one that is there.\n",
         ),
+        Part::Storage => (
+            "block storage over three targets, two of which are enough",
+            "systemd",
+            " A volume of compressed blocks on three targets: two halves and their parity,\n \
+             in files or at other machines. Any NBD client uses it. A target may fail,\n \
+             return with old data, or be replaced while the volume serves.\n",
+        ),
         Part::Emulator => (
             "emulated BlueField beneath unmodified rdma-core",
             "ibverbs-providers, ibverbs-utils",
@@ -189,6 +196,7 @@ fn crates(part: Part) -> Result<Vec<String>> {
             "osu-bench",
             "osu-mpi",
         ],
+        Part::Storage => &["xgvmi-blk"],
         Part::Emulator => &["bf-emu", "bf-emu-preload"],
     };
     let mut command = Command::new("cargo");

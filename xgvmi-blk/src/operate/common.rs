@@ -1,0 +1,24 @@
+//! The secret of target traffic, and lines for the user.
+
+use anyhow::{Context as _, Result};
+use std::io::Write as _;
+use std::path::Path;
+use xgvmi_daemon::Secret;
+
+/// Purpose of the key that is derived from a secret file. Another use of the same file derives another key.
+const SECRET_CONTEXT: &str = "xgvmi 2026 block storage target traffic";
+
+/// Reads a secret of target traffic.
+pub(super) fn secret(path: &Path) -> Result<Secret> {
+    Ok(Secret::read(path, SECRET_CONTEXT)?)
+}
+
+/// Writes a line on standard output.
+///
+/// # Errors
+/// Errors of the system.
+pub fn tell(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout();
+    let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    written.context("writing to standard output")
+}

@@ -1,0 +1,125 @@
+//! `xgvmi-blk export`: serves a volume to NBD clients.
+
+use super::common::tell;
+use super::daemon::{Daemon, Unlink, wait_until};
+use super::opener::{Opener, new_id};
+use super::options::ExportArgs;
+use super::status::{ExportStatus, Status};
+use crate::geometry::{Geometry, Role};
+use crate::nbd::{Export, Server};
+use crate::store::{MemoryMedium, NewTarget, Store, Target};
+use crate::volume::Volume;
+use anyhow::{Context as _, Result, bail};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Serves NBD clients until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The options contradict each other, the volume cannot be opened, the socket fails.
+pub fn export(args: ExportArgs) -> Result<()> {
+    let args = args.complete()?;
+    let limit = args.drain_limit()?;
+    let socket = args.socket.clone().unwrap_or_default();
+    let name = args.name.clone().unwrap_or_default();
+    // Before any other thread: they inherit the blocked signals.
+    let daemon = Daemon::new("export", args.status_socket.as_deref())?;
+    let opener = Opener::new(&args.targets, &args.open)?;
+    let volume = match args.memory {
+        Some(size) => in_memory(&args, size.into())?,
+        None => opener.volume()?,
+    };
+    let volume = Arc::new(volume);
+    let listener = bind(&socket)?;
+    let unlink = Unlink(socket.clone());
+    tell(&format!(
+        "xgvmi-blk {} exports volume {} on {}",
+        env!("CARGO_PKG_VERSION"),
+        volume.id(),
+        socket.display()
+    ))?;
+    xgvmi_daemon::notify("READY=1").context("telling systemd")?;
+    let kept = Arc::clone(&volume);
+    let keeper = std::thread::Builder::new().name("keeper".to_owned());
+    keeper
+        .spawn(move || opener.keep_complete(&kept))
+        .context("cannot start the keeper")?;
+    let server = Arc::new(Server::new(
+        listener,
+        Export::new(Arc::clone(&volume), &name),
+    ));
+    let serving = Arc::clone(&server);
+    let ended = daemon
+        .run(
+            move || serving.run(),
+            |daemon| {
+                Status::Export(ExportStatus {
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    pid: std::process::id(),
+                    uptime_s: daemon.uptime_s(),
+                    socket: socket.display().to_string(),
+                    name: name.clone(),
+                    clients: server.connections(),
+                    volume: volume.status(),
+                })
+            },
+            || eprintln!("xgvmi-blk: SIGHUP: an export has nothing to read again"),
+        )
+        .with_context(|| format!("the socket {}", socket.display()))?;
+    drop(unlink);
+    let mut drained = Ok(());
+    if ended.drains() {
+        server.drain();
+        if !wait_until(limit, || server.connections() == 0) {
+            eprintln!(
+                "xgvmi-blk: {} clients still have requests after {} s",
+                server.connections(),
+                limit.as_secs()
+            );
+        }
+        drained = volume.flush();
+    }
+    ended.leave();
+    Ok(drained?)
+}
+
+fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
+    let block_size = args.block_size.map_or(4096, u64::from);
+    let block_size = u32::try_from(block_size)
+        .with_context(|| format!("block size {block_size}: the most is 1 MiB"))?;
+    let geometry = Geometry::of_size(block_size, size)?;
+    let volume = new_id()?;
+    let mut stores: Vec<Arc<dyn Target>> = Vec::new();
+    for role in Role::ALL {
+        let new = NewTarget {
+            geometry,
+            role,
+            volume,
+            complete: true,
+        };
+        stores.push(Arc::new(Store::create(
+            &format!("memory {role}"),
+            Box::new(MemoryMedium::default()),
+            new,
+            args.open.capacity.map(u64::from),
+        )?));
+    }
+    Ok(Volume::open(stores)?)
+}
+
+/// Listens on a socket. Replaces one that a process has left behind.
+fn bind(path: &Path) -> Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                bail!("{}: another process listens on this socket", path.display());
+            }
+            std::fs::remove_file(path)
+                .with_context(|| format!("cannot replace {}", path.display()))?;
+            UnixListener::bind(path)
+        }
+        other => other,
+    };
+    listener.with_context(|| format!("cannot listen on {}", path.display()))
+}

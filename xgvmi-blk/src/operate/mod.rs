@@ -1,0 +1,17 @@
+//! The parts of the command `xgvmi-blk`: options, opening of volumes, and the processes that serve them.
+
+mod common;
+mod daemon;
+mod export;
+mod opener;
+mod options;
+mod status;
+mod target;
+
+pub use common::tell;
+pub use daemon::Daemon;
+pub use export::export;
+pub use opener::{Opener, new_id, rebuild};
+pub use options::{ExportArgs, OpenArgs, Size, TargetArgs};
+pub use status::{ExportStatus, Status, StatusArgs, TargetProcessStatus, show_status};
+pub use target::target;

@@ -1,0 +1,141 @@
+//! Opens the targets that a user names, and keeps a volume complete while it serves.
+
+use super::common::secret;
+use super::options::OpenArgs;
+use crate::error::BlkError;
+use crate::geometry::{Id, Role};
+use crate::remote::{Address, RemoteTarget};
+use crate::store::{Store, Target};
+use crate::volume::Volume;
+use anyhow::{Context as _, Result};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between attempts to take absent targets back.
+const RETURN: Duration = Duration::from_secs(1);
+
+/// The targets that the user names, and how to open them.
+#[derive(Debug)]
+pub struct Opener {
+    targets: Vec<String>,
+    capacity: Option<u64>,
+    remote: Address,
+}
+
+impl Opener {
+    /// Files, or `tcp:HOST:PORT`.
+    ///
+    /// # Errors
+    /// The secret cannot be read.
+    pub fn new(targets: &[String], args: &OpenArgs) -> Result<Self> {
+        let secret = args.secret_file.as_deref().map(secret).transpose()?;
+        Ok(Self {
+            targets: targets.to_vec(),
+            capacity: args.capacity.map(u64::from),
+            remote: Address {
+                address: String::new(),
+                secret,
+                limit: args.target_limit()?,
+                owner: new_id()?.0,
+            },
+        })
+    }
+
+    fn open(&self, target: &str) -> Result<Arc<dyn Target>, BlkError> {
+        Ok(match target.strip_prefix("tcp:") {
+            Some(address) => Arc::new(RemoteTarget::connect(&Address {
+                address: address.to_owned(),
+                ..self.remote.clone()
+            })?),
+            None => Arc::new(Store::open_file(Path::new(target), self.capacity)?),
+        })
+    }
+
+    /// Opens the volume on the targets that are there.
+    ///
+    /// # Errors
+    /// Fewer than two can be opened, another process uses one, or they do not belong together.
+    pub fn volume(&self) -> Result<Volume> {
+        let mut found = Vec::new();
+        let mut faults = Vec::new();
+        for target in &self.targets {
+            match self.open(target) {
+                Ok(target) => found.push(target),
+                Err(error) => faults.push(error),
+            }
+        }
+        // With two others, a target that cannot be opened counts as absent. One in use by another process does not.
+        for fault in faults {
+            if matches!(fault, BlkError::InUse { .. }) || found.len() < 2 {
+                return Err(fault.into());
+            }
+            eprintln!("xgvmi-blk: {fault}; the volume is opened without it");
+        }
+        Ok(Volume::open(found)?)
+    }
+
+    /// Completes targets that lack blocks and takes back those that return, without end, while the volume serves.
+    pub(super) fn keep_complete(&self, volume: &Volume) {
+        let mut told: HashMap<&str, String> = HashMap::new();
+        let mut complete = false;
+        loop {
+            let present = volume.present();
+            for name in &self.targets {
+                if !present.contains(name) {
+                    let taken = self.open(name).and_then(|target| volume.attach(target));
+                    complete &= taken.is_err();
+                    tell_once(&mut told, name, taken.map_err(Into::into));
+                }
+            }
+            if !complete {
+                let rebuilt = rebuild(volume);
+                complete = rebuilt.is_ok();
+                tell_once(&mut told, "rebuild", rebuilt);
+            }
+            std::thread::sleep(RETURN);
+        }
+    }
+}
+
+/// Logs an error, unless it was the last one of its kind.
+fn tell_once<'a, T>(told: &mut HashMap<&'a str, String>, kind: &'a str, result: Result<T>) {
+    match result {
+        Ok(_) => drop(told.remove(kind)),
+        Err(error) => {
+            let error = format!("{error:#}");
+            if told.get(kind) != Some(&error) {
+                eprintln!("xgvmi-blk: {kind}: {error}");
+                told.insert(kind, error);
+            }
+        }
+    }
+}
+
+/// A new identifier.
+///
+/// # Errors
+/// Errors of the system.
+pub fn new_id() -> Result<Id> {
+    Ok(Id(xgvmi_daemon::random()
+        .context("cannot get random bytes")?
+        .to_ne_bytes()))
+}
+
+/// Completes all targets that are there.
+///
+/// # Errors
+/// As [`Volume::rebuild`].
+pub fn rebuild(volume: &Volume) -> Result<()> {
+    for (role, target) in Role::ALL.into_iter().zip(volume.status().targets) {
+        if target.absent.is_empty() {
+            // Also marks a target as complete that lacks nothing.
+            let count = volume.rebuild(role)?;
+            if count != 0 {
+                eprintln!("xgvmi-blk: {role} is complete: it lacked {count} blocks");
+            }
+        }
+    }
+    Ok(())
+}

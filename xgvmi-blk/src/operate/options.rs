@@ -1,0 +1,404 @@
+//! Options of the processes: flags override a file, the file overrides defaults.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::{Deserialize, Deserializer};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use xgvmi_daemon::config::{read_toml, within};
+
+/// A number of bytes: `4096`, `64K`, `10G`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl From<Size> for u64 {
+    fn from(size: Size) -> Self {
+        size.0
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, shift) = match text.char_indices().last() {
+            Some((at, 'K' | 'k')) => (&text[..at], 10),
+            Some((at, 'M' | 'm')) => (&text[..at], 20),
+            Some((at, 'G' | 'g')) => (&text[..at], 30),
+            Some((at, 'T' | 't')) => (&text[..at], 40),
+            _ => (text, 0),
+        };
+        let number: u64 = number
+            .parse()
+            .map_err(|_| "give a number of bytes, or with K, M, G, T")?;
+        number
+            .checked_mul(1 << shift)
+            .map(Self)
+            .ok_or_else(|| "the number is too large".to_owned())
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    /// An integer, or a text with a suffix.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(u64),
+            Text(String),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Number(number) => Ok(Self(number)),
+            Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// How targets are opened. Each flag has its namesake in the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct OpenArgs {
+    /// Most bytes of data in each target file, or with K, M, G, T.
+    #[arg(long)]
+    pub capacity: Option<Size>,
+    /// File with the secret of targets at tcp: addresses.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// Longest wait for an answer of a target at a tcp: address, in milliseconds. A slower one counts as absent
+    /// [default: 5000].
+    #[arg(long, value_name = "MS")]
+    pub target_timeout: Option<u64>,
+}
+
+impl OpenArgs {
+    /// Longest wait for an answer of a target.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn target_limit(&self) -> Result<Duration> {
+        let limit_ms = self.target_timeout.unwrap_or(5000);
+        Ok(Duration::from_millis(within(
+            "target-timeout",
+            limit_ms,
+            1..=600_000,
+        )?))
+    }
+}
+
+/// Options of `xgvmi-blk target`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct TargetArgs {
+    /// File of the target.
+    pub file: Option<PathBuf>,
+    /// A file with any of these options, as `capacity = "10G"`; flags override it.
+    #[arg(long, value_name = "FILE.toml")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Address and port; port 0 chooses one [default: 127.0.0.1:7710].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// File with the secret of both sides, 16 to 4,096 bytes, which other users cannot read. Required unless --listen is
+    /// a loopback address. SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// Serve everybody who reaches --listen, without a secret: for networks where every process may be trusted.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub insecure: Option<bool>,
+    /// Most bytes of data, or with K, M, G, T.
+    #[arg(long)]
+    pub capacity: Option<Size>,
+    /// The socket of `xgvmi-blk status` [default: xgvmi-blk-target-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR;
+    /// without either, none].
+    #[arg(long, value_name = "FILE")]
+    pub status_socket: Option<PathBuf>,
+}
+
+impl TargetArgs {
+    /// Adds the options of the file.
+    ///
+    /// # Errors
+    /// The file is unreadable or has an unknown option; a necessary option is missing.
+    pub fn complete(self) -> Result<Self> {
+        let file: Self = match &self.config {
+            Some(path) => read_toml(path)?,
+            None => Self::default(),
+        };
+        let all = Self {
+            file: self.file.or(file.file),
+            config: self.config,
+            listen: self.listen.or(file.listen),
+            secret_file: self.secret_file.or(file.secret_file),
+            insecure: self.insecure.or(file.insecure),
+            capacity: self.capacity.or(file.capacity),
+            status_socket: self.status_socket.or(file.status_socket),
+        };
+        if all.file.is_none() {
+            bail!("no target: give FILE, or file in the file of --config");
+        }
+        let listen = all.listen();
+        if all.secret_file.is_none() && !listen.ip().is_loopback() && all.insecure != Some(true) {
+            bail!(
+                "{listen}: beyond loopback a target needs a secret: give --secret-file FILE, or --insecure in a network \
+                 where every process may be trusted"
+            );
+        }
+        Ok(all)
+    }
+
+    /// Where the target listens.
+    #[must_use]
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+            .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7710)))
+    }
+}
+
+/// Options of `xgvmi-blk export`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct ExportArgs {
+    /// Files, or tcp:HOST:PORT, in any order. Two are enough.
+    #[arg(num_args = 0..=3, value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// A file with any of these options, as `socket = "/run/vol.sock"`; flags override it.
+    #[arg(long, value_name = "FILE.toml")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// How the targets are opened.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub open: OpenArgs,
+    /// Unix socket of NBD clients. It must not exist, unless no process listens on it.
+    #[arg(long, value_name = "FILE")]
+    pub socket: Option<PathBuf>,
+    /// Name of the export [default: the empty name].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Use three targets in memory with this size of the volume. Nothing is kept.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// Bytes of a block of a volume in memory [default: 4096].
+    #[arg(long, value_name = "SIZE")]
+    pub block_size: Option<Size>,
+    /// Time for requests under way after SIGTERM, in seconds [default: 10].
+    #[arg(long, value_name = "S")]
+    pub drain_limit_s: Option<u64>,
+    /// The socket of `xgvmi-blk status` [default: xgvmi-blk-export.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR;
+    /// without either, none].
+    #[arg(long, value_name = "FILE")]
+    pub status_socket: Option<PathBuf>,
+}
+
+/// Names that the file of an export may have. A flattened structure cannot refuse others by itself.
+const EXPORT_NAMES: [&str; 10] = [
+    "targets",
+    "capacity",
+    "secret-file",
+    "target-timeout",
+    "socket",
+    "name",
+    "memory",
+    "block-size",
+    "drain-limit-s",
+    "status-socket",
+];
+
+impl ExportArgs {
+    /// Adds the options of the file.
+    ///
+    /// # Errors
+    /// The file is unreadable or has an unknown option; a necessary option is missing or two contradict each other.
+    pub fn complete(self) -> Result<Self> {
+        let file = match &self.config {
+            Some(path) => {
+                let names: toml::Table = read_toml(path)?;
+                if let Some(name) = names
+                    .keys()
+                    .find(|name| !EXPORT_NAMES.contains(&name.as_str()))
+                {
+                    bail!(
+                        "{}: unknown option {name}; the options are {}",
+                        path.display(),
+                        EXPORT_NAMES.join(", ")
+                    );
+                }
+                read_toml(path)?
+            }
+            None => Self::default(),
+        };
+        let all = Self {
+            // Targets of the command line replace a volume in memory of the file, and the reverse.
+            targets: match (self.targets.is_empty(), self.memory) {
+                (true, None) => file.targets,
+                _ => self.targets.clone(),
+            },
+            memory: match self.targets.is_empty() {
+                true => self.memory.or(file.memory),
+                false => self.memory,
+            },
+            config: self.config,
+            open: OpenArgs {
+                capacity: self.open.capacity.or(file.open.capacity),
+                secret_file: self.open.secret_file.or(file.open.secret_file),
+                target_timeout: self.open.target_timeout.or(file.open.target_timeout),
+            },
+            socket: self.socket.or(file.socket),
+            name: self.name.or(file.name),
+            block_size: self.block_size.or(file.block_size),
+            drain_limit_s: self.drain_limit_s.or(file.drain_limit_s),
+            status_socket: self.status_socket.or(file.status_socket),
+        };
+        if all.socket.is_none() {
+            bail!("no socket: give --socket FILE, or socket in the file of --config");
+        }
+        match (all.targets.len(), all.memory) {
+            (0, None) => bail!("no targets: give two or three TARGETs, or --memory SIZE"),
+            (1.., Some(_)) => bail!("TARGETs and --memory exclude each other"),
+            (4.., None) => bail!("{} targets: a volume has three", all.targets.len()),
+            _ => {}
+        }
+        all.open.target_limit()?;
+        all.drain_limit()?;
+        Ok(all)
+    }
+
+    /// Time for requests under way after SIGTERM.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn drain_limit(&self) -> Result<Duration> {
+        let limit_s = self.drain_limit_s.unwrap_or(10);
+        Ok(Duration::from_secs(within(
+            "drain-limit-s",
+            limit_s,
+            0..=3600,
+        )?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::io::Write as _;
+
+    #[derive(Debug, Parser)]
+    struct Target {
+        #[command(flatten)]
+        args: TargetArgs,
+    }
+
+    #[derive(Debug, Parser)]
+    struct Export {
+        #[command(flatten)]
+        args: ExportArgs,
+    }
+
+    fn target(words: &[&str]) -> Result<TargetArgs> {
+        Target::try_parse_from([&["target"], words].concat())?
+            .args
+            .complete()
+    }
+
+    fn export(words: &[&str]) -> Result<ExportArgs> {
+        Export::try_parse_from([&["export"], words].concat())?
+            .args
+            .complete()
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn path(file: &tempfile::NamedTempFile) -> &str {
+        file.path().to_str().unwrap()
+    }
+
+    #[test]
+    fn flags_override_the_file_and_the_file_the_defaults() {
+        let options =
+            file("file = '/a'\nlisten = '127.0.0.1:9'\ncapacity = '1G'\nstatus-socket = '/s'");
+        let found = target(&["--config", path(&options), "--capacity", "5M"]).unwrap();
+        assert_eq!(found.file, Some("/a".into()));
+        assert_eq!(found.listen().port(), 9);
+        assert_eq!(found.capacity, Some(Size(5 << 20)));
+        assert_eq!(target(&["/b"]).unwrap().listen().port(), 7710);
+        let options =
+            file("targets = ['a', 'b']\nsocket = 's'\ncapacity = 4096\ntarget-timeout = 70");
+        let found = export(&["--config", path(&options), "--name", "n"]).unwrap();
+        assert_eq!(found.targets, ["a", "b"]);
+        assert_eq!(found.open.capacity, Some(Size(4096)));
+        assert_eq!(
+            found.open.target_limit().unwrap(),
+            Duration::from_millis(70)
+        );
+        assert_eq!(found.drain_limit().unwrap(), Duration::from_secs(10));
+        let found = export(&["--config", path(&options), "--memory", "1M"]).unwrap();
+        assert_eq!(
+            (found.targets.len(), found.memory),
+            (0, Some(Size(1 << 20)))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_named() {
+        #[track_caller]
+        fn check<T: std::fmt::Debug>(result: Result<T>, expect: &str) {
+            let error = format!("{:#}", result.unwrap_err());
+            assert!(error.contains(expect), "{error}");
+        }
+        check(target(&[]), "give FILE");
+        check(target(&["a", "--listen", "192.0.2.1:1"]), "needs a secret");
+        check(target(&["a", "--listen", "[::]:1"]), "needs a secret");
+        check(target(&["a", "--listen", "nowhere"]), "nowhere");
+        check(target(&["a", "--capacity", "5X"]), "number of bytes");
+        check(target(&["a", "--config", "/nowhere.toml"]), "/nowhere.toml");
+        assert!(target(&["a", "--listen", "192.0.2.1:1", "--insecure"]).is_ok());
+        assert!(target(&["a", "--listen", "192.0.2.1:1", "--secret-file", "s"]).is_ok());
+        check(export(&["a", "b"]), "no socket");
+        check(export(&["--socket", "s"]), "no targets");
+        check(export(&["a", "--memory", "1M", "--socket", "s"]), "exclude");
+        check(
+            export(&["a", "b", "--socket", "s", "--target-timeout", "0"]),
+            "target-timeout is 0",
+        );
+        check(
+            export(&["a", "b", "--socket", "s", "--drain-limit-s", "3601"]),
+            "drain-limit-s is 3601",
+        );
+        let four = file("targets = ['a', 'b', 'c', 'd']\nsocket = 's'");
+        check(export(&["--config", path(&four)]), "a volume has three");
+        for options in ["sockt = 's'", "socket = 5", "capacity = '5X'", "="] {
+            let options = file(options);
+            check(export(&["--config", path(&options)]), path(&options));
+            check(target(&["a", "--config", path(&options)]), path(&options));
+        }
+    }
+
+    #[test]
+    fn the_examples_are_valid() {
+        let example = |name: &str| {
+            let path = format!("{}/packaging/{name}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(path).unwrap();
+            // The commented-out options are valid too.
+            let all = text.replace("\n# ", "\n");
+            let named: Vec<&str> = all.lines().filter(|line| line.contains(" = ")).collect();
+            (file(&text), file(&named.join("\n")))
+        };
+        for options in <[_; 2]>::from(example("target.toml")) {
+            let found = target(&["--config", path(&options)]).unwrap();
+            assert!(found.secret_file.is_some() && !found.listen().ip().is_loopback());
+        }
+        for options in <[_; 2]>::from(example("export.toml")) {
+            assert_eq!(
+                export(&["--config", path(&options)]).unwrap().targets.len(),
+                3
+            );
+        }
+    }
+}

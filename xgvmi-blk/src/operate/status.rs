@@ -1,0 +1,392 @@
+//! The state of a running process: `xgvmi-blk status`.
+
+use crate::volume::{TargetStatus, VolumeStatus};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use xgvmi_daemon::{Metrics, status};
+
+/// Options of `xgvmi-blk status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The --status-socket of the process [default: that of `xgvmi-blk export` in $RUNTIME_DIRECTORY or
+    /// $XDG_RUNTIME_DIR].
+    #[arg(long, value_name = "FILE")]
+    pub socket: Option<PathBuf>,
+    /// The target at this port, in the default socket.
+    #[arg(long, value_name = "PORT", conflicts_with = "socket")]
+    pub target: Option<u16>,
+    /// As JSON.
+    #[arg(long, conflicts_with = "prom")]
+    pub json: bool,
+    /// In the text format of Prometheus.
+    #[arg(long)]
+    pub prom: bool,
+}
+
+/// State of an export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportStatus {
+    /// Version of the program.
+    pub version: String,
+    /// Number of the process.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Socket of NBD clients.
+    pub socket: String,
+    /// Name of the export.
+    pub name: String,
+    /// NBD clients.
+    pub clients: usize,
+    /// State and counters of the volume.
+    pub volume: VolumeStatus,
+}
+
+/// State of a process that serves a target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetProcessStatus {
+    /// Version of the program.
+    pub version: String,
+    /// Number of the process.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Where it listens.
+    pub address: String,
+    /// File of the target.
+    pub file: String,
+    /// Role: `data_1`, `data_2` or `data_p`.
+    pub role: String,
+    /// Identifier of the volume.
+    pub volume: String,
+    /// Number of times that the volume was opened.
+    pub epoch: u64,
+    /// False for a new target of an old volume until it holds everything.
+    pub complete: bool,
+    /// Bytes of records in use.
+    pub used: u64,
+    /// Index slots that were damaged when the target was opened.
+    pub damaged: u64,
+    /// Connections.
+    pub connections: usize,
+    /// Calls since the start.
+    pub calls: u64,
+    /// Calls that were refused or have failed.
+    pub failed_calls: u64,
+}
+
+/// State of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "program", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Status {
+    /// Of `xgvmi-blk export`.
+    Export(ExportStatus),
+    /// Of `xgvmi-blk target`.
+    Target(TargetProcessStatus),
+}
+
+/// Asks a running process for its state and shows it.
+///
+/// # Errors
+/// There is no such process, or its answer is no status.
+pub fn show_status(args: &StatusArgs) -> Result<String> {
+    let name = match args.target {
+        Some(port) => format!("xgvmi-blk-target-{port}"),
+        None => "xgvmi-blk-export".to_owned(),
+    };
+    let socket = args.socket.clone().or_else(|| status::default_path(&name));
+    let socket = socket.context(
+        "neither $RUNTIME_DIRECTORY nor $XDG_RUNTIME_DIR is set: give --socket FILE, the process's --status-socket",
+    )?;
+    let text = status::ask(&socket)?;
+    let state = Status::parse(&text).with_context(|| socket.display().to_string())?;
+    Ok(match (args.json, args.prom) {
+        (true, _) => text,
+        (_, true) => state.prometheus(),
+        _ => state.to_string(),
+    })
+}
+
+impl Status {
+    /// Parses the answer of a process.
+    ///
+    /// # Errors
+    /// The defect of the text.
+    pub fn parse(text: &str) -> Result<Self> {
+        serde_json::from_str(text).context("the answer is no status of xgvmi-blk")
+    }
+
+    /// As JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // The structure contains only texts and numbers, which JSON has.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// In the text format of Prometheus.
+    #[must_use]
+    pub fn prometheus(&self) -> String {
+        let mut m = Metrics::default();
+        match self {
+            Self::Export(export) => export.metrics(&mut m),
+            Self::Target(target) => target.metrics(&mut m),
+        }
+        m.finish()
+    }
+}
+
+impl ExportStatus {
+    fn metrics(&self, m: &mut Metrics) {
+        let volume = &self.volume;
+        m.family("xgvmi_blk_info", "Version and volume.", "gauge");
+        let labels = [
+            ("version", self.version.as_str()),
+            ("program", "export"),
+            ("volume", &volume.volume),
+        ];
+        m.sample("xgvmi_blk_info", &labels, 1);
+        let uptime = "Time since the start.";
+        m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
+        m.gauge("xgvmi_blk_clients", "NBD clients.", self.clients as u64);
+        m.gauge("xgvmi_blk_size_bytes", "Size of the volume.", volume.size);
+        type Value = fn(&TargetStatus) -> u64;
+        let families: [(&str, &str, Value); 3] = [
+            (
+                "xgvmi_blk_target_present",
+                "1 if the target is in use.",
+                |target| target.absent.is_empty().into(),
+            ),
+            (
+                "xgvmi_blk_target_used_bytes",
+                "Bytes of half blocks.",
+                |target| target.used,
+            ),
+            (
+                "xgvmi_blk_target_missing_blocks",
+                "Blocks whose current generation the target lacks.",
+                |target| target.missing_blocks,
+            ),
+        ];
+        for (name, help, value) in families {
+            m.family(name, help, "gauge");
+            for target in &volume.targets {
+                m.sample(name, &[("role", target.role.as_str())], value(target));
+            }
+        }
+        let lost = "Blocks that fewer than two targets hold.";
+        m.gauge("xgvmi_blk_lost_blocks", lost, volume.lost_blocks);
+        for (name, help, value) in [
+            ("read_bytes", "Bytes read by clients.", volume.read_bytes),
+            (
+                "written_bytes",
+                "Bytes written by clients.",
+                volume.written_bytes,
+            ),
+            (
+                "moved_bytes",
+                "Bytes of half blocks sent to targets.",
+                volume.moved_bytes,
+            ),
+            (
+                "degraded_reads",
+                "Reads of blocks that needed parity.",
+                volume.degraded_reads,
+            ),
+            (
+                "repaired_halves",
+                "Half blocks that were written again.",
+                volume.repaired_halves,
+            ),
+            (
+                "corrupt_halves",
+                "Half blocks that were wrong.",
+                volume.corrupt_halves,
+            ),
+            ("flushes", "Flushes.", volume.flushes),
+        ] {
+            m.counter(&format!("xgvmi_blk_{name}_total"), help, value);
+        }
+    }
+}
+
+impl TargetProcessStatus {
+    fn metrics(&self, m: &mut Metrics) {
+        m.family("xgvmi_blk_info", "Version and volume.", "gauge");
+        let labels = [
+            ("version", self.version.as_str()),
+            ("program", "target"),
+            ("volume", &self.volume),
+            ("role", &self.role),
+        ];
+        m.sample("xgvmi_blk_info", &labels, 1);
+        let uptime = "Time since the start.";
+        m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
+        let complete = "0 for a new target until it holds everything.";
+        m.gauge("xgvmi_blk_complete", complete, self.complete.into());
+        m.gauge("xgvmi_blk_used_bytes", "Bytes of half blocks.", self.used);
+        let damaged = "Index slots that were damaged at the start.";
+        m.gauge("xgvmi_blk_damaged_slots", damaged, self.damaged);
+        let connections = self.connections as u64;
+        m.gauge("xgvmi_blk_connections", "Connections.", connections);
+        m.counter("xgvmi_blk_calls_total", "Calls.", self.calls);
+        let failed = "Calls that were refused or have failed.";
+        m.counter("xgvmi_blk_failed_calls_total", failed, self.failed_calls);
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Export(export) => {
+                let volume = &export.volume;
+                writeln!(
+                    f,
+                    "export of volume {} on {}, process {}, {} s, {} clients",
+                    volume.volume, export.socket, export.pid, export.uptime_s, export.clients
+                )?;
+                for target in &volume.targets {
+                    let state = if target.absent.is_empty() {
+                        format!("{}, {} bytes used", target.name, target.used)
+                    } else {
+                        format!("absent: {}", target.absent)
+                    };
+                    let missing = match target.missing_blocks {
+                        0 => String::new(),
+                        count => format!(", lacks {count} blocks"),
+                    };
+                    writeln!(f, "{:<6}  {state}{missing}", target.role)?;
+                }
+                write!(
+                    f,
+                    "{} bytes read, {} written, {} sent to targets; {} degraded reads, {} halves repaired, {} wrong; {} \
+                     blocks lost",
+                    volume.read_bytes,
+                    volume.written_bytes,
+                    volume.moved_bytes,
+                    volume.degraded_reads,
+                    volume.repaired_halves,
+                    volume.corrupt_halves,
+                    volume.lost_blocks
+                )
+            }
+            Self::Target(target) => write!(
+                f,
+                "target {} ({}) of volume {} at {}, process {}, {} s\n{}{} bytes used, {} damaged slots, {} connections, \
+                 {} calls, {} failed",
+                target.role,
+                target.file,
+                target.volume,
+                target.address,
+                target.pid,
+                target.uptime_s,
+                if target.complete { "" } else { "incomplete, " },
+                target.used,
+                target.damaged,
+                target.connections,
+                target.calls,
+                target.failed_calls
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export() -> Status {
+        let target = |role: &str, absent: &str| TargetStatus {
+            role: role.to_owned(),
+            name: "f".to_owned(),
+            absent: absent.to_owned(),
+            used: 7,
+            missing_blocks: u64::from(!absent.is_empty()) * 9,
+        };
+        Status::Export(ExportStatus {
+            version: "v".to_owned(),
+            pid: 1,
+            uptime_s: 2,
+            socket: "s".to_owned(),
+            name: String::new(),
+            clients: 3,
+            volume: VolumeStatus {
+                volume: "id".to_owned(),
+                size: 4096,
+                block_size: 512,
+                targets: vec![
+                    target("data_1", ""),
+                    target("data_2", "it is gone"),
+                    target("data_p", ""),
+                ],
+                lost_blocks: 0,
+                read_bytes: 11,
+                written_bytes: 12,
+                moved_bytes: 13,
+                degraded_reads: 14,
+                repaired_halves: 15,
+                corrupt_halves: 16,
+                flushes: 17,
+            },
+        })
+    }
+
+    fn target() -> Status {
+        Status::Target(TargetProcessStatus {
+            version: "v".to_owned(),
+            pid: 1,
+            uptime_s: 2,
+            address: "tcp:a".to_owned(),
+            file: "f".to_owned(),
+            role: "data_1".to_owned(),
+            volume: "id".to_owned(),
+            epoch: 5,
+            complete: false,
+            used: 6,
+            damaged: 0,
+            connections: 1,
+            calls: 21,
+            failed_calls: 22,
+        })
+    }
+
+    #[test]
+    fn a_status_reads_back_and_each_form_names_what_matters() {
+        for (status, lines, words) in [
+            (
+                export(),
+                &[
+                    "xgvmi_blk_target_present{role=\"data_2\"} 0",
+                    "xgvmi_blk_target_present{role=\"data_p\"} 1",
+                    "xgvmi_blk_target_missing_blocks{role=\"data_2\"} 9",
+                    "xgvmi_blk_corrupt_halves_total 16",
+                    "xgvmi_blk_clients 3",
+                ][..],
+                &["absent: it is gone, lacks 9 blocks", "15 halves repaired"][..],
+            ),
+            (
+                target(),
+                &["xgvmi_blk_complete 0", "xgvmi_blk_failed_calls_total 22"],
+                &["incomplete, 6 bytes used", "22 failed"],
+            ),
+        ] {
+            assert_eq!(Status::parse(&status.to_json()).unwrap(), status);
+            let prometheus = status.prometheus();
+            for line in lines {
+                assert!(
+                    prometheus.lines().any(|found| found == *line),
+                    "{line}\n{prometheus}"
+                );
+            }
+            for word in words {
+                assert!(status.to_string().contains(word), "{word}\n{status}");
+            }
+        }
+        for text in ["", "{}", "{\"program\":\"other\"}"] {
+            assert!(Status::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Processes of `xgvmi-blk` and a small NBD client, for the tests of whole processes.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A test that waits longer has failed.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const SECTOR: usize = 512;
+
+/// One test at a time: a process that one starts has the other's files open, and their locks, between fork and exec.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xgvmi-blk"));
+    command
+        .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("RUNTIME_DIRECTORY");
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    program().args(arguments).output().unwrap()
+}
+
+/// Runs a command that must be successful. Returns its output.
+#[track_caller]
+pub(crate) fn good(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs a command that must fail. Returns its last error.
+#[track_caller]
+pub(crate) fn bad(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(!output.status.success(), "{arguments:?} was carried out");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A process that serves. Dropping it kills it.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    /// Its first line.
+    pub(crate) line: String,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert!(
+            !line.is_empty(),
+            "{command:?} has ended: {:?}",
+            child.wait()
+        );
+        Self { child, line }
+    }
+
+    /// A target; its last word is the address.
+    pub(crate) fn target(file: &Path, listen: &str, more: &[&str]) -> Self {
+        let mut command = program();
+        command.arg("target").arg(file).args(["--listen", listen]);
+        Self::start(command.args(more))
+    }
+
+    pub(crate) fn export(targets: &[String], socket: &Path, more: &[&str]) -> Self {
+        let mut command = program();
+        command
+            .arg("export")
+            .args(targets)
+            .arg("--socket")
+            .arg(socket);
+        Self::start(command.args(more))
+    }
+
+    /// Address of a target: `tcp:HOST:PORT`.
+    pub(crate) fn address(&self) -> String {
+        self.line.split_whitespace().last().unwrap().to_owned()
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: no memory is involved. The process is not waited for before, so its number is still its own.
+        let done = unsafe { libc::kill(self.child.id().cast_signed(), signal) };
+        assert_eq!(done, 0);
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for the end of the process.
+    #[track_caller]
+    pub(crate) fn ended(mut self) -> std::process::ExitStatus {
+        let mut status = None;
+        wait_until("the process ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Creates the targets of a volume with blocks of `block_size` bytes.
+pub(crate) fn create(dir: &Path, size: usize, block_size: usize) -> [PathBuf; 3] {
+    let paths = ["data_1", "data_2", "data_p"].map(|name| dir.join(name));
+    let words = paths.each_ref().map(|path| path.to_str().unwrap());
+    let (size, block_size) = (size.to_string(), block_size.to_string());
+    let options = ["--size", &size, "--block-size", &block_size];
+    good(&[&["create"], &words[..], &options[..]].concat());
+    paths
+}
+
+pub(crate) fn names(paths: &[PathBuf]) -> Vec<String> {
+    paths
+        .iter()
+        .map(|path| path.to_str().unwrap().to_owned())
+        .collect()
+}
+
+/// A client with simple replies, one request at a time.
+pub(crate) struct Nbd {
+    pub(crate) stream: UnixStream,
+}
+
+pub(crate) const READ: u16 = 0;
+pub(crate) const WRITE: u16 = 1;
+pub(crate) const FLUSH: u16 = 3;
+pub(crate) const FUA: u16 = 1;
+pub(crate) const EIO: u32 = 5;
+pub(crate) const ENOSPC: u32 = 28;
+
+impl Nbd {
+    pub(crate) fn connect(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+            .write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0")
+            .unwrap();
+        let mut greeting = [0; 18 + 10];
+        stream.read_exact(&mut greeting).unwrap();
+        Self { stream }
+    }
+
+    /// Sends a request.
+    pub(crate) fn post(
+        &mut self,
+        (command, flags): (u16, u16),
+        offset: usize,
+        length: usize,
+        data: &[u8],
+    ) {
+        let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+        bytes.extend(flags.to_be_bytes());
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(1u64.to_be_bytes());
+        bytes.extend((offset as u64).to_be_bytes());
+        bytes.extend(u32::try_from(length).unwrap().to_be_bytes());
+        bytes.extend(data);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// The error number of the next reply.
+    pub(crate) fn reply(&mut self) -> Result<(), u32> {
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    pub(crate) fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), u32> {
+        self.post((WRITE, 0), offset, data.len(), data);
+        self.reply()
+    }
+
+    /// A write that is durable when it returns.
+    pub(crate) fn write_through(&mut self, offset: usize, data: &[u8]) -> Result<(), u32> {
+        self.post((WRITE, FUA), offset, data.len(), data);
+        self.reply()
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), u32> {
+        self.post((FLUSH, 0), 0, 0, &[]);
+        self.reply()
+    }
+
+    pub(crate) fn read(&mut self, offset: usize, length: usize) -> Result<Vec<u8>, u32> {
+        self.post((READ, 0), offset, length, &[]);
+        self.reply()?;
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).unwrap();
+        Ok(bytes)
+    }
+}
+
+/// The step and the finalizer of splitmix64.
+pub(crate) fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut bits = *state;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// Bytes of a sector that name it and its version. Version 0 is zeros, and each third version does not compress.
+pub(crate) fn sector(number: usize, version: u64) -> [u8; SECTOR] {
+    let mut bytes = [0; SECTOR];
+    if version == 0 {
+        return bytes;
+    }
+    let mut state = (number as u64) << 40 | version;
+    let mark = state;
+    for word in bytes.chunks_mut(16) {
+        let noise = if version.is_multiple_of(3) {
+            random(&mut state)
+        } else {
+            5
+        };
+        word[..8].copy_from_slice(&mark.to_le_bytes());
+        word[8..].copy_from_slice(&noise.to_le_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,209 @@
+//! Whole processes as a site runs them: options in a file, secret, status, signals.
+
+mod common;
+
+use common::{Nbd, Running, bad, create, good, names, program, run, turn, wait_until};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+fn secret(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn an_export_shows_its_status_in_three_forms_and_drains_on_sigterm() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), 64 << 10, 1024);
+    let (socket, status) = (dir.path().join("nbd"), dir.path().join("status"));
+    let config = dir.path().join("export.toml");
+    let text = format!(
+        "targets = {:?}\nsocket = {socket:?}\nstatus-socket = {status:?}\n",
+        names(&paths[..2])
+    );
+    fs::write(&config, text).unwrap();
+    let export = Running::start(program().arg("export").arg("--config").arg(&config));
+    let mut client = Nbd::connect(&socket);
+    client.write(512, &[7; 4096]).unwrap();
+    let ask =
+        |form: &[&str]| good(&[&["status", "--socket", status.to_str().unwrap()], form].concat());
+    let json: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
+    assert_eq!(json["program"], "export", "{json}");
+    assert_eq!(json["clients"], 1, "{json}");
+    assert_eq!(json["pid"], export.child.id(), "{json}");
+    assert_eq!(json["volume"]["written_bytes"], 4096, "{json}");
+    let absent = json["volume"]["targets"][2]["absent"].as_str().unwrap();
+    assert!(absent.contains("not there"), "{json}");
+    let prom = ask(&["--prom"]);
+    for line in [
+        "xgvmi_blk_written_bytes_total 4096",
+        "xgvmi_blk_target_present{role=\"data_p\"} 0",
+        "xgvmi_blk_target_missing_blocks{role=\"data_p\"} 5",
+    ] {
+        assert!(prom.lines().any(|found| found == line), "{line}\n{prom}");
+    }
+    assert!(ask(&[]).contains("data_p  absent: "), "{}", ask(&[]));
+    // Another export is refused the same status socket, and the first one is left alone.
+    let other = dir.path().join("other");
+    let error = bad(&[
+        "export",
+        "--memory",
+        "1M",
+        "--socket",
+        other.to_str().unwrap(),
+        "--status-socket",
+        status.to_str().unwrap(),
+    ]);
+    assert!(error.contains("another daemon"), "{error}");
+    export.signal(libc::SIGTERM);
+    assert!(export.ended().success());
+    assert!(!socket.exists() && !status.exists());
+    let shown: serde_json::Value =
+        serde_json::from_str(&good(&["show", &names(&paths)[0], &names(&paths)[1]])).unwrap();
+    assert_eq!(shown["lost_blocks"], 0, "{shown}");
+}
+
+#[test]
+fn the_default_status_socket_is_in_the_runtime_directory() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("nbd");
+    let mut command = program();
+    command.env("RUNTIME_DIRECTORY", dir.path());
+    command
+        .args(["export", "--memory", "1M", "--socket"])
+        .arg(&socket);
+    let export = Running::start(&mut command);
+    let said = program()
+        .env("XDG_RUNTIME_DIR", dir.path())
+        .arg("status")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("export of volume"), "{said}");
+    // A second export does not get the default path, and serves without a status.
+    let second = dir.path().join("second");
+    let mut command = program();
+    command.env("RUNTIME_DIRECTORY", dir.path());
+    command
+        .args(["export", "--memory", "1M", "--socket"])
+        .arg(&second);
+    let other = Running::start(&mut command);
+    assert_eq!(Nbd::connect(&second).read(0, 512), Ok(vec![0; 512]));
+    other.signal(libc::SIGINT);
+    assert!(other.ended().success());
+    export.signal(libc::SIGINT);
+    assert!(export.ended().success());
+    let error = bad(&["status"]);
+    assert!(error.contains("give --socket FILE"), "{error}");
+    let gone = dir.path().join("xgvmi-blk-export.sock");
+    let error = bad(&["status", "--socket", gone.to_str().unwrap()]);
+    assert!(error.contains("xgvmi-blk-export.sock"), "{error}");
+}
+
+#[test]
+fn a_target_needs_a_secret_beyond_loopback_and_reads_it_again_on_sighup() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), 64 << 10, 1024);
+    let file = paths[0].to_str().unwrap();
+    let error = bad(&["target", file, "--listen", "0.0.0.0:0"]);
+    assert!(error.contains("give --secret-file FILE"), "{error}");
+    let key = dir.path().join("secret");
+    for (text, mode, expect) in [
+        ("short", 0o600, "16"),
+        ("a secret of more than 16 bytes", 0o604, "chmod"),
+    ] {
+        fs::write(&key, text).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let error = bad(&["target", file, "--secret-file", key.to_str().unwrap()]);
+        assert!(
+            error.contains(expect) && error.contains("secret"),
+            "{error}"
+        );
+    }
+    secret(&key, "the first secret of this test");
+    let status = dir.path().join("status");
+    let more = [
+        "--secret-file",
+        key.to_str().unwrap(),
+        "--status-socket",
+        status.to_str().unwrap(),
+    ];
+    let target = Running::target(&paths[0], "127.0.0.1:0", &more);
+    let mine = dir.path().join("mine");
+    let show = |text: &str| {
+        secret(&mine, text);
+        let (address, second) = (target.address(), paths[1].to_str().unwrap());
+        run(&[
+            "show",
+            &address,
+            second,
+            "--secret-file",
+            mine.to_str().unwrap(),
+        ])
+    };
+    assert!(show("the first secret of this test").status.success());
+    assert!(!show("another secret of this test").status.success());
+    // An unusable file changes nothing.
+    fs::write(&key, "short").unwrap();
+    target.signal(libc::SIGHUP);
+    secret(&key, "another secret of this test");
+    target.signal(libc::SIGHUP);
+    wait_until("the new secret counts", || {
+        show("another secret of this test").status.success()
+    });
+    assert!(!show("the first secret of this test").status.success());
+    let text = good(&["status", "--json", "--socket", status.to_str().unwrap()]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&json["program"], &json["role"]),
+        (&"target".into(), &"data_1".into())
+    );
+    assert!(
+        json["calls"].as_u64().unwrap() > 0 && json["epoch"].as_u64().unwrap() > 0,
+        "{json}"
+    );
+    target.signal(libc::SIGTERM);
+    assert!(target.ended().success());
+    assert!(UnixStream::connect(&status).is_err());
+}
+
+/// SIGTERM at a target while an export writes to it: nothing that was acknowledged is lost, and the export goes on.
+#[test]
+fn a_target_that_drains_is_taken_back_after_its_return() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), 64 << 10, 1024);
+    let socket = dir.path().join("nbd");
+    let target = Running::target(&paths[1], "127.0.0.1:0", &[]);
+    let address = target.address();
+    let targets = [
+        names(&paths)[0].clone(),
+        address.clone(),
+        names(&paths)[2].clone(),
+    ];
+    let status = dir.path().join("status");
+    let more = ["--status-socket", status.to_str().unwrap()];
+    let export = Running::export(&targets, &socket, &more);
+    let mut client = Nbd::connect(&socket);
+    client.write(0, &[1; 4096]).unwrap();
+    target.signal(libc::SIGTERM);
+    assert!(target.ended().success());
+    client.write(2048, &[2; 4096]).unwrap();
+    let _target = Running::target(&paths[1], address.strip_prefix("tcp:").unwrap(), &[]);
+    wait_until("the target is complete again", || {
+        let text = good(&["status", "--json", "--socket", status.to_str().unwrap()]);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let target = &json["volume"]["targets"][1];
+        target["absent"] == "" && target["missing_blocks"] == 0
+    });
+    let expect = [&[1; 2048][..], &[2; 4096]].concat();
+    assert!(client.read(0, 6144).unwrap() == expect);
+    drop(client);
+    export.signal(libc::SIGTERM);
+    assert!(export.ended().success());
+}
