@@ -12,8 +12,11 @@ use crate::{aarch64, matrix, patch, process, suites, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tally::{Case, Tally};
 
@@ -29,11 +32,11 @@ Runs all phases, or the named ones, in this order:
   unit     unit, integration and documentation tests
   layout   the FFI crates against the installed headers
   build    release build for the following phases
-  counts   instructions of hot paths of pool and service, if valgrind is installed
   loom     the pool's models, in every order of their steps
   system   stock programs and the device's rules on the emulated device
   suites   a sample of cargo xtask suites
   matrix   the library in three stock UCX versions, at each entry point
+  counts   instructions of hot paths of pool and service, if valgrind is installed
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   dist     the packages, checked and unpacked (see cargo xtask dist)
   aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
@@ -44,7 +47,9 @@ Only if named:
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS); takes hours; needs a build
 
-  --quick  without docs, build, counts, loom, system, suites, matrix, patches, dist, aarch64
+The phases suites, matrix and counts run at the same time, one per core: they mostly wait for processes of their own.
+
+  --quick  without docs, build, loom, system, suites, matrix, counts, patches, dist, aarch64
            and demo
   FILTER   run only tests whose name contains one of these words
   --ci     no colours or progress (also if CI is set or the output is not a terminal)
@@ -56,6 +61,8 @@ struct Phase {
     name: &'static str,
     limit: Duration,
     in_quick: bool,
+    /// Runs at the same time as its neighbours in the order that have this mark too.
+    beside: bool,
     run: fn(&Phase, &World) -> Result<Vec<Case>>,
 }
 
@@ -69,7 +76,21 @@ const fn phase(
         name,
         limit: Duration::from_secs(limit_s),
         in_quick,
+        beside: false,
         run,
+    }
+}
+
+/// A phase of the full run that may run at the same time as its neighbours: it asserts nothing about processor time, and
+/// its programs use about one core.
+const fn beside(
+    name: &'static str,
+    limit_s: u64,
+    run: fn(&Phase, &World) -> Result<Vec<Case>>,
+) -> Phase {
+    Phase {
+        beside: true,
+        ..phase(name, limit_s, false, run)
     }
 }
 
@@ -82,11 +103,12 @@ const PHASES: &[Phase] = &[
     phase("unit", 600, true, unit),
     phase("layout", 200, true, layout),
     phase("build", 400, false, build),
-    phase("counts", 600, false, counts),
     phase("loom", 400, false, loom),
     phase("system", 600, false, system),
-    phase("suites", 900, false, judges),
-    phase("matrix", 900, false, cells),
+    // The longest first.
+    beside("suites", 900, judges),
+    beside("matrix", 900, cells),
+    beside("counts", 600, counts),
     phase("patches", 600, false, patches),
     phase("dist", 300, false, packages),
     phase("aarch64", 900, false, other_processor),
@@ -124,19 +146,17 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         logs,
         filters,
     };
-    let mut tally = Tally::default();
-    for phase in &chosen {
-        let started = Instant::now();
-        show_progress(phase.name);
-        let cases = (phase.run)(phase, &world)
-            .unwrap_or_else(|error| vec![Case::fail(phase.name, format!("{error:#}"))]);
-        show_progress("");
-        tally.add(phase.name, started.elapsed(), cases);
-        if phase.name == "setup" {
+    let tally = Mutex::new(Tally::default());
+    for group in chosen.chunk_by(|one, next| one.beside && next.beside) {
+        let names: Vec<&str> = group.iter().map(|phase| phase.name).collect();
+        show_progress(&names.join(", "));
+        run_group(group, &world, &tally);
+        if names.contains(&"setup") {
             // This call is fast: the phase has completed the set-up or reported the error.
             world.env = setup::ensure_offline().ok();
         }
     }
+    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
     accepted.retain(|skip| skip.is_due(skips::is_set));
     // A filtered run omits most entries of the list.
@@ -155,7 +175,29 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Shows the current phase, on a terminal only. The line stays.
+/// Runs the phases of a group, at most one per core at the same time, and adds the result of each as it ends.
+fn run_group(group: &[&Phase], world: &World, tally: &Mutex<Tally>) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(phase) = group.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let started = Instant::now();
+            let cases = (phase.run)(phase, world)
+                .unwrap_or_else(|error| vec![Case::fail(phase.name, format!("{error:#}"))]);
+            let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+            show_progress("");
+            tally.add(phase.name, started.elapsed(), cases);
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 1..cores.min(group.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+}
+
+/// Shows the current phases, on a terminal only. The line stays.
 fn show_progress(phase: &str) {
     if std::io::stderr().is_terminal() {
         let what = if phase.is_empty() { "" } else { " ..." };
