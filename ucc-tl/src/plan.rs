@@ -54,6 +54,41 @@ impl Plan {
     /// The arguments are those of a valid collective of a team of this size: arrays of counts and displacements have an
     /// entry for each rank where the collective requires them.
     pub(crate) unsafe fn new(args: &ucc_coll_args_t, caller: Caller<'_>) -> Result<Self, Refused> {
+        let collective = Collective::checked(args, caller)?;
+        // SAFETY: the caller upholds the contract.
+        let (send, receive) = unsafe { collective.sides() }?;
+        let in_place = collective.in_place
+            && matches!(
+                args.coll_type,
+                b::UCC_COLL_TYPE_ALLTOALL | b::UCC_COLL_TYPE_ALLTOALLV
+            );
+        Ok(Self {
+            send,
+            receive,
+            in_place,
+        })
+    }
+}
+
+/// Collectives with a root.
+const ROOTED: [b::ucc_coll_type_t; 5] = [
+    b::UCC_COLL_TYPE_BCAST,
+    b::UCC_COLL_TYPE_GATHER,
+    b::UCC_COLL_TYPE_GATHERV,
+    b::UCC_COLL_TYPE_SCATTER,
+    b::UCC_COLL_TYPE_SCATTERV,
+];
+
+/// A collective whose flags and root the component serves.
+struct Collective<'a> {
+    args: &'a ucc_coll_args_t,
+    reader: Reader<'a>,
+    in_place: bool,
+    root: usize,
+}
+
+impl<'a> Collective<'a> {
+    fn checked(args: &'a ucc_coll_args_t, caller: Caller<'a>) -> Result<Self, Refused> {
         let has = |field| args.mask & u64::from(field) != 0;
         let flags = if has(b::UCC_COLL_ARGS_FIELD_FLAGS) {
             args.flags
@@ -66,40 +101,42 @@ impl Plan {
         if flags & FOREIGN != 0 {
             return Err(Refused("memory handles of the caller"));
         }
+        let root = usize::try_from(args.root).unwrap_or(usize::MAX);
+        if ROOTED.contains(&args.coll_type) && root >= caller.size {
+            return Err(Refused("a root outside the team"));
+        }
         let wide = |flag| flags & u64::from(flag) != 0;
         let reader = Reader {
             caller,
             wide_counts: wide(b::UCC_COLL_ARGS_FLAG_COUNT_64BIT),
             wide_displacements: wide(b::UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT),
         };
-        let in_place = wide(b::UCC_COLL_ARGS_FLAG_IN_PLACE);
-        let root = usize::try_from(args.root).unwrap_or(usize::MAX);
-        let Caller { rank, size, .. } = caller;
+        Ok(Self {
+            args,
+            reader,
+            in_place: wide(b::UCC_COLL_ARGS_FLAG_IN_PLACE),
+            root,
+        })
+    }
+
+    /// The blocks to send and to receive.
+    ///
+    /// # Safety
+    /// As for [`Plan::new`].
+    unsafe fn sides(&self) -> Result<(Side, Side), Refused> {
+        let (reader, in_place) = (&self.reader, self.in_place);
         let none = || reader.none();
-        let rooted = |kind| {
-            let of_root = [
-                b::UCC_COLL_TYPE_BCAST,
-                b::UCC_COLL_TYPE_GATHER,
-                b::UCC_COLL_TYPE_GATHERV,
-                b::UCC_COLL_TYPE_SCATTER,
-                b::UCC_COLL_TYPE_SCATTERV,
-            ];
-            of_root.contains(&kind)
-        };
-        if rooted(args.coll_type) && root >= size {
-            return Err(Refused("a root outside the team"));
-        }
         // SAFETY: which member of a union is valid depends on the collective alone; see the table at
         // ucc_coll_args_t in ucc.h. All members are plain data.
         let (src, dst, src_v, dst_v) = unsafe {
             (
-                &args.src.info,
-                &args.dst.info,
-                &args.src.info_v,
-                &args.dst.info_v,
+                &self.args.src.info,
+                &self.args.dst.info,
+                &self.args.src.info_v,
+                &self.args.dst.info_v,
             )
         };
-        let (send, receive) = match args.coll_type {
+        Ok(match self.args.coll_type {
             b::UCC_COLL_TYPE_ALLTOALL => {
                 let receive = reader.even(dst)?;
                 (if in_place { none() } else { reader.even(src)? }, receive)
@@ -116,68 +153,88 @@ impl Plan {
                 let receive = unsafe { reader.listed(dst_v) }?;
                 (send, receive)
             }
-            b::UCC_COLL_TYPE_ALLGATHER => {
-                let receive = reader.even(dst)?;
-                if in_place {
-                    reader.own_block_for_all(receive)
-                } else {
-                    (reader.same_for_all(src)?, receive)
-                }
-            }
+            b::UCC_COLL_TYPE_ALLGATHER => self.allgather(reader.even(dst)?)?,
             b::UCC_COLL_TYPE_ALLGATHERV => {
                 // SAFETY: the caller upholds the contract.
-                let receive = unsafe { reader.listed(dst_v) }?;
-                if in_place {
-                    reader.own_block_for_all(receive)
-                } else {
-                    (reader.same_for_all(src)?, receive)
-                }
+                self.allgather(unsafe { reader.listed(dst_v) }?)?
             }
-            b::UCC_COLL_TYPE_BCAST if rank == root => {
-                (reader.same_for_all(src)?.without(rank), none())
-            }
-            b::UCC_COLL_TYPE_BCAST => (none(), reader.one(src, root)?),
-            b::UCC_COLL_TYPE_GATHER | b::UCC_COLL_TYPE_GATHERV => {
-                let vector = args.coll_type == b::UCC_COLL_TYPE_GATHERV;
-                let receive = match (rank == root, vector) {
-                    (false, _) => none(),
-                    (true, false) => reader.even(dst)?,
-                    // SAFETY: the caller upholds the contract.
-                    (true, true) => unsafe { reader.listed(dst_v) }?,
-                };
-                if in_place && rank == root {
-                    // The root's own block is in place already.
-                    (none(), receive.without(rank))
-                } else {
-                    (reader.one(src, root)?, receive)
-                }
-            }
-            b::UCC_COLL_TYPE_SCATTER | b::UCC_COLL_TYPE_SCATTERV => {
-                let vector = args.coll_type == b::UCC_COLL_TYPE_SCATTERV;
-                let send = match (rank == root, vector) {
-                    (false, _) => none(),
-                    (true, false) => reader.even(src)?,
-                    // SAFETY: the caller upholds the contract.
-                    (true, true) => unsafe { reader.listed(src_v) }?,
-                };
-                if in_place && rank == root {
-                    (send.without(rank), none())
-                } else {
-                    (send, reader.one(dst, root)?)
-                }
-            }
+            b::UCC_COLL_TYPE_BCAST if self.is_root() => (
+                reader.same_for_all(src)?.without(reader.caller.rank),
+                none(),
+            ),
+            b::UCC_COLL_TYPE_BCAST => (none(), reader.one(src, self.root)?),
+            // SAFETY: the caller upholds the contract.
+            b::UCC_COLL_TYPE_GATHER | b::UCC_COLL_TYPE_GATHERV => unsafe { self.gather() }?,
+            // SAFETY: the caller upholds the contract.
+            b::UCC_COLL_TYPE_SCATTER | b::UCC_COLL_TYPE_SCATTERV => unsafe { self.scatter() }?,
             b::UCC_COLL_TYPE_BARRIER => (none(), none()),
             _ => return Err(Refused("a collective that the component does not know")),
+        })
+    }
+
+    fn is_root(&self) -> bool {
+        self.reader.caller.rank == self.root
+    }
+
+    fn allgather(&self, receive: Side) -> Result<(Side, Side), Refused> {
+        if self.in_place {
+            return Ok(self.reader.own_block_for_all(receive));
+        }
+        // SAFETY: an allgather(v) has this member; it is plain data.
+        let src = unsafe { &self.args.src.info };
+        Ok((self.reader.same_for_all(src)?, receive))
+    }
+
+    /// # Safety
+    /// As for [`Plan::new`]; the collective is a gather or a gatherv.
+    unsafe fn gather(&self) -> Result<(Side, Side), Refused> {
+        // SAFETY: a gather has these members; they are plain data.
+        let (src, dst, dst_v) = unsafe {
+            (
+                &self.args.src.info,
+                &self.args.dst.info,
+                &self.args.dst.info_v,
+            )
         };
-        let in_place = in_place
-            && matches!(
-                args.coll_type,
-                b::UCC_COLL_TYPE_ALLTOALL | b::UCC_COLL_TYPE_ALLTOALLV
-            );
-        Ok(Self {
-            send,
-            receive,
-            in_place,
+        let reader = &self.reader;
+        let vector = self.args.coll_type == b::UCC_COLL_TYPE_GATHERV;
+        let receive = match (self.is_root(), vector) {
+            (false, _) => reader.none(),
+            (true, false) => reader.even(dst)?,
+            // SAFETY: the caller upholds the contract.
+            (true, true) => unsafe { reader.listed(dst_v) }?,
+        };
+        Ok(if self.in_place && self.is_root() {
+            // The root's own block is in place already.
+            (reader.none(), receive.without(reader.caller.rank))
+        } else {
+            (reader.one(src, self.root)?, receive)
+        })
+    }
+
+    /// # Safety
+    /// As for [`Plan::new`]; the collective is a scatter or a scatterv.
+    unsafe fn scatter(&self) -> Result<(Side, Side), Refused> {
+        // SAFETY: a scatter has these members; they are plain data.
+        let (src, dst, src_v) = unsafe {
+            (
+                &self.args.src.info,
+                &self.args.dst.info,
+                &self.args.src.info_v,
+            )
+        };
+        let reader = &self.reader;
+        let vector = self.args.coll_type == b::UCC_COLL_TYPE_SCATTERV;
+        let send = match (self.is_root(), vector) {
+            (false, _) => reader.none(),
+            (true, false) => reader.even(src)?,
+            // SAFETY: the caller upholds the contract.
+            (true, true) => unsafe { reader.listed(src_v) }?,
+        };
+        Ok(if self.in_place && self.is_root() {
+            (send.without(reader.caller.rank), reader.none())
+        } else {
+            (send, reader.one(dst, self.root)?)
         })
     }
 }

@@ -74,7 +74,15 @@ fn internal() -> Expected {
         ("UCT_IB_MEM_FLAG_GVA", memh_flags::GVA.into()),
         ("UCT_IB_INVALID_MKEY", abi::INVALID_MKEY.into()),
     ];
-    for (expression, offset) in [
+    let offsets = offsets_of_fields()
+        .into_iter()
+        .chain(offsets_of_operations());
+    all.extend(offsets.map(|(expression, offset)| (expression, offset as u64)));
+    all
+}
+
+fn offsets_of_fields() -> Vec<(&'static str, usize)> {
+    vec![
         ("offsetof(uct_md_attr_v2_t, flags)", md_attr::FLAGS_OFFSET),
         (
             "offsetof(uct_md_attr_v2_t, exported_mkey_packed_size)",
@@ -122,6 +130,11 @@ fn internal() -> Expected {
         ("offsetof(uct_ib_mem_t, rkey)", offset_of!(MemhHead, rkey)),
         ("offsetof(uct_ib_mem_t, flags)", offset_of!(MemhHead, flags)),
         ("offsetof(uct_ib_md_packed_mkey_t, vhca_id)", 4),
+    ]
+}
+
+fn offsets_of_operations() -> Vec<(&'static str, usize)> {
+    vec![
         (
             "offsetof(uct_md_ops_t, close)",
             size_of::<usize>() * slot::MD_CLOSE.index,
@@ -146,10 +159,7 @@ fn internal() -> Expected {
             "offsetof(uct_md_ops_t, mem_attach)",
             size_of::<usize>() * slot::MEM_ATTACH.index,
         ),
-    ] {
-        all.push((expression, offset as u64));
-    }
-    all
+    ]
 }
 
 /// Additions of UCX 1.19.

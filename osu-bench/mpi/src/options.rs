@@ -301,21 +301,33 @@ impl Options {
         let shown = value.to_string_lossy().into_owned();
         let bad = |what: &str| BadUsage(format!("{what} [{name} {shown}]"));
         let text = value.string().map_err(|_| bad("Not a text"))?;
+        if name.starts_with("--") {
+            self.set_own(name, text, bad)
+        } else {
+            self.set_of_osu(name, &text, bad)
+        }
+    }
+
+    /// Sets an option of OSU's own benchmark.
+    fn set_of_osu(
+        &mut self,
+        name: &str,
+        text: &str,
+        bad: impl Fn(&str) -> BadUsage,
+    ) -> Result<(), BadUsage> {
         let number = |least: usize, what: &str| {
-            count(&text)
+            count(text)
                 .filter(|number| (least..=COUNT_MAX).contains(number))
                 .ok_or_else(|| bad(what))
         };
-        // The client checks the limits of these.
-        let seconds = |text: &str| text.parse::<u64>().map_err(|_| bad("Not a whole number"));
         match name {
             "-m" => {
-                let (min, max) = sizes(&text).ok_or_else(|| bad("Invalid Message Size"))?;
+                let (min, max) = sizes(text).ok_or_else(|| bad("Invalid Message Size"))?;
                 self.size_min = min.unwrap_or(self.size_min);
                 self.size_max = max.unwrap_or(self.size_max);
             }
             "-M" => {
-                self.memory_max = memory_limit(&text).ok_or_else(|| bad("Invalid Memory Limit"))?
+                self.memory_max = memory_limit(text).ok_or_else(|| bad("Invalid Memory Limit"))?
             }
             "-i" => {
                 let iterations = number(1, "Invalid Number of Iterations")?;
@@ -339,7 +351,7 @@ impl Options {
             // The arrays of a computation on a GPU. Without a GPU OSU ignores it as well.
             "-a" => drop(number(1, "Invalid Device Array Size")?),
             "-T" => {
-                let named = Datatype::named(&text).ok_or_else(|| {
+                let named = Datatype::named(text).ok_or_else(|| {
                     bad("Invalid datatype, there are MPI_CHAR, MPI_INT, MPI_FLOAT and all")
                 })?;
                 self.datatypes.extend(named);
@@ -348,6 +360,21 @@ impl Options {
                 }
             }
             "-t" => self.test_calls = number(0, "Invalid Number of Probes")?,
+            _ => return Err(BadUsage(format!("Invalid option [{name}]"))),
+        }
+        Ok(())
+    }
+
+    /// Sets an option that OSU's benchmark does not have.
+    fn set_own(
+        &mut self,
+        name: &str,
+        text: String,
+        bad: impl Fn(&str) -> BadUsage,
+    ) -> Result<(), BadUsage> {
+        // The client checks the limits of these.
+        let seconds = |text: &str| text.parse::<u64>().map_err(|_| bad("Not a whole number"));
+        match name {
             "--backend" => {
                 self.backend = match text.as_str() {
                     "mpi" => BackendKind::Mpi,

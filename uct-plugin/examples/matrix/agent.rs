@@ -95,25 +95,8 @@ impl Agent {
 
     fn act<'a>(&mut self, request: &str, words: &mut Words<'a>) -> Answer {
         match request {
-            "map" => {
-                let (id, bytes, seed) = (number(words)?, number(words)?, number(words)?);
-                let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
-                let at = std::ptr::without_provenance_mut(size(words).unwrap_or_default());
-                let mut pages = Pages::map_at(at, bytes).map_err(|error| error.to_string())?;
-                pages.fill(seed_of(seed)?);
-                let memh = self.open_context()?.register(pages.address(), bytes)?;
-                let address = pages.address();
-                self.keep(seed_of(id)?, memh, address, bytes, Some(pages));
-                Ok(String::new())
-            }
-            "part" => {
-                let (id, whole) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
-                let (offset, bytes) = (size(words)?, size(words)?);
-                let address = self.named(whole)?.address.wrapping_byte_add(offset);
-                let memh = self.open_context()?.register(address, bytes)?;
-                self.keep(id, memh, address, bytes, None);
-                Ok(String::new())
-            }
+            "map" => self.map(words),
+            "part" => self.part(words),
             "fill" => {
                 let (id, seed) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
                 let memory = self.memory.get_mut(&id).ok_or("no such memory")?;
@@ -128,13 +111,7 @@ impl Agent {
                 let (id, seed) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
                 self.push(id, seed)
             }
-            "see" => {
-                let (id, seed) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
-                let memory = self.memory.get_mut(&id).ok_or("no such memory")?;
-                let pages = memory.pages.as_mut().ok_or("not own memory")?;
-                pages.check(seed)?;
-                Ok(format!("{} bytes", memory.bytes))
-            }
+            "see" => self.see(words),
             "export" => {
                 let id = seed_of(number(words)?)?;
                 self.export(id)
@@ -176,14 +153,7 @@ impl Agent {
                 self.ucp = Ucp::load(Some(&file)).map_err(|error| error.to_string())?;
                 Ok(self.ucp.version().to_owned())
             }
-            "close" => {
-                if let Some(loopback) = self.loopbacks.remove(&self.current) {
-                    loopback.close();
-                }
-                let context = self.contexts.remove(&self.current).ok_or("no context")?;
-                context.close();
-                Ok(String::new())
-            }
+            "close" => self.close(),
             "weight" => library::weight(),
             "steps" => steps::run(self.open_context()?, size(words)?),
             "stress" => stress::run(self.ucp, number(words)?),
@@ -210,6 +180,48 @@ impl Agent {
             }
             _ => Err("what?".to_owned()),
         }
+    }
+
+    /// Maps memory of the agent's own, fills it and registers it.
+    fn map(&mut self, words: &mut Words<'_>) -> Answer {
+        let (id, bytes, seed) = (number(words)?, number(words)?, number(words)?);
+        let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
+        let at = std::ptr::without_provenance_mut(size(words).unwrap_or_default());
+        let mut pages = Pages::map_at(at, bytes).map_err(|error| error.to_string())?;
+        pages.fill(seed_of(seed)?);
+        let memh = self.open_context()?.register(pages.address(), bytes)?;
+        let address = pages.address();
+        self.keep(seed_of(id)?, memh, address, bytes, Some(pages));
+        Ok(String::new())
+    }
+
+    /// Registers a part of mapped memory.
+    fn part(&mut self, words: &mut Words<'_>) -> Answer {
+        let (id, whole) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
+        let (offset, bytes) = (size(words)?, size(words)?);
+        let address = self.named(whole)?.address.wrapping_byte_add(offset);
+        let memh = self.open_context()?.register(address, bytes)?;
+        self.keep(id, memh, address, bytes, None);
+        Ok(String::new())
+    }
+
+    /// Compares the agent's own memory with a pattern.
+    fn see(&mut self, words: &mut Words<'_>) -> Answer {
+        let (id, seed) = (seed_of(number(words)?)?, seed_of(number(words)?)?);
+        let memory = self.memory.get_mut(&id).ok_or("no such memory")?;
+        let pages = memory.pages.as_mut().ok_or("not own memory")?;
+        pages.check(seed)?;
+        Ok(format!("{} bytes", memory.bytes))
+    }
+
+    /// Closes the current context.
+    fn close(&mut self) -> Answer {
+        if let Some(loopback) = self.loopbacks.remove(&self.current) {
+            loopback.close();
+        }
+        let context = self.contexts.remove(&self.current).ok_or("no context")?;
+        context.close();
+        Ok(String::new())
     }
 
     /// Selects the context with this number and creates it if necessary.

@@ -190,6 +190,21 @@ impl Status {
         for (reason, count) in &self.refusals {
             m.sample("xgvmi_sp_refusals_total", &[("reason", reason)], *count);
         }
+        self.job_metrics(&mut m);
+        m.histogram(
+            "xgvmi_sp_call_duration_seconds",
+            "From a rank's arrival in a call to its completion.",
+            &self.moved.call_latency,
+        );
+        m.histogram(
+            "xgvmi_sp_setup_duration_seconds",
+            "From a job's first rank until all are connected.",
+            &self.setup,
+        );
+        m.finish()
+    }
+
+    fn job_metrics(&self, m: &mut Metrics) {
         m.family(
             "xgvmi_sp_job_ranks",
             "Ranks of this service in each job.",
@@ -214,17 +229,6 @@ impl Status {
                 m.sample("xgvmi_sp_queue_length", &labels, length as u64);
             }
         }
-        m.histogram(
-            "xgvmi_sp_call_duration_seconds",
-            "From a rank's arrival in a call to its completion.",
-            &self.moved.call_latency,
-        );
-        m.histogram(
-            "xgvmi_sp_setup_duration_seconds",
-            "From a job's first rank until all are connected.",
-            &self.setup,
-        );
-        m.finish()
     }
 }
 

@@ -96,6 +96,8 @@ struct Counts {
 
 type Field = fn(&Counts) -> f64;
 
+const INSTRUCTIONS: Field = |counts| counts.instructions;
+
 impl Counted {
     fn of(&self, section: u64, owner: &str, field: Field) -> f64 {
         let counts = self.sections.get(&(section, owner.to_owned()));
@@ -117,6 +119,12 @@ impl Counted {
             .map(|section| self.of(section, owner, field))
             .iter()
             .sum()
+    }
+
+    /// Export and release by the pool alone, which has no registration.
+    fn alone(&self, field: Field) -> f64 {
+        let of = |section| self.of(section, "library", field);
+        of(section::EXPORT) + of(section::UNMAP)
     }
 
     /// Cost that the library adds to the registration of memory that is never exported.
@@ -250,149 +258,160 @@ impl Runs {
 
     /// `{"what","mode","owner","ours","stock"}`, in counts per export and release.
     fn rows(&self) -> Vec<Value> {
-        let instructions: Field = |counts| counts.instructions;
-        let stock_keys =
-            |field: Field| self.stock.keys("UCX", field) + self.stock.keys("libmlx5", field);
-        let mut rows = Vec::new();
-        let mut row = |what: &str, mode: &str, owner: &str, ours: f64, stock: Option<f64>| {
-            rows.push(json!({ "what": what, "mode": mode, "owner": owner, "ours": round(ours), "stock": stock.map(round) }));
+        let library = self
+            .library
+            .iter()
+            .map(|(mode, counted)| (mode, self.through_ucx(counted)));
+        let pool = self
+            .pool
+            .iter()
+            .map(|(mode, counted)| (mode, self.by_the_pool(counted)));
+        let all = library.chain(pool);
+        all.flat_map(|(mode, rows)| rows.into_iter().map(|row| row.json(mode)))
+            .collect()
+    }
+
+    /// Stock UCX's counts for its keys: its pool, and the requests that libmlx5 posts for it.
+    fn stock_keys(&self, field: Field) -> f64 {
+        self.stock.keys("UCX", field) + self.stock.keys("libmlx5", field)
+    }
+
+    /// Rows of UCX with the library.
+    fn through_ucx(&self, counted: &Counted) -> Vec<Row> {
+        let ours = |field: Field| counted.all("library", field);
+        let (posted, stock_posted) = (counted.posted, self.stock.posted);
+        let plain = ["UCX", "libmlx5"].map(|owner| self.plain.keys(owner, INSTRUCTIONS));
+        let all = |counted: &Counted, owners: &[&str]| -> f64 {
+            let of = |owner: &&str| counted.all(owner, INSTRUCTIONS);
+            owners.iter().map(of).sum()
         };
-        for (mode, counted) in &self.library {
-            let ours = |field: Field| counted.all("library", field);
+        let against_stock = |what, owner, owners: &[&str]| {
+            Row::beside(what, owner, all(counted, owners), all(&self.stock, owners))
+        };
+        vec![
             // The library replaces UCX's pool and its queue.
-            row(
+            Row::beside(
                 "instructions through UCX, pool and queue",
-                mode,
                 "library",
-                ours(instructions),
-                Some(stock_keys(instructions)),
-            );
-            let plain = ["UCX", "libmlx5"].map(|owner| self.plain.keys(owner, instructions));
-            row(
+                ours(INSTRUCTIONS),
+                self.stock_keys(INSTRUCTIONS),
+            ),
+            Row::beside(
                 "instructions through UCX, against plain doorbells",
-                mode,
                 "library",
-                ours(instructions),
-                Some(plain.iter().sum()),
-            );
-            row(
+                ours(INSTRUCTIONS),
+                plain.iter().sum(),
+            ),
+            Row::beside(
                 "instructions through UCX, export and release",
-                mode,
                 "emulator",
                 counted.emulator(),
-                Some(self.plain.emulator()),
-            );
-            for owner in ["UCX", "libmlx5"] {
-                let (ours, stock) = (
-                    counted.all(owner, instructions),
-                    self.stock.all(owner, instructions),
-                );
-                row(
-                    "instructions through UCX, all",
-                    mode,
-                    owner,
-                    ours,
-                    Some(stock),
-                );
-            }
-            let user = |counted: &Counted| {
-                ["library", "UCX", "libmlx5"]
-                    .map(|owner| counted.all(owner, instructions))
-                    .iter()
-                    .sum()
-            };
-            row(
+                self.plain.emulator(),
+            ),
+            against_stock("instructions through UCX, all", "UCX", &["UCX"]),
+            against_stock("instructions through UCX, all", "libmlx5", &["libmlx5"]),
+            against_stock(
                 "instructions through UCX, all but the emulator",
-                mode,
                 "all",
-                user(counted),
-                Some(user(&self.stock)),
-            );
-            row(
+                &["library", "UCX", "libmlx5"],
+            ),
+            Row::beside(
                 "traps through UCX",
-                mode,
                 "device",
-                counted.posted.traps,
-                Some(self.stock.posted.traps),
-            );
-            row(
+                posted.traps,
+                stock_posted.traps,
+            ),
+            Row::beside(
                 "bytes of work requests through UCX",
-                mode,
                 "device",
-                counted.posted.bytes,
-                Some(self.stock.posted.bytes),
-            );
-            row(
+                posted.bytes,
+                stock_posted.bytes,
+            ),
+            Row::beside(
                 "allocations through UCX",
-                mode,
                 "library",
                 ours(|c| c.allocations),
-                Some(stock_keys(|c| c.allocations)),
-            );
-            row(
+                self.stock_keys(|c| c.allocations),
+            ),
+            Row::beside(
                 "system calls through UCX",
-                mode,
                 "library",
                 ours(|c| c.system_calls),
-                Some(stock_keys(|c| c.system_calls)),
-            );
-            row(
-                "cache lines through UCX",
-                mode,
-                "library",
-                counted.lines,
-                None,
-            );
-            row(
+                self.stock_keys(|c| c.system_calls),
+            ),
+            Row::alone("cache lines through UCX", counted.lines),
+            Row::alone(
                 "instructions of ordinary memory",
-                mode,
-                "library",
-                counted.plain("library", instructions),
-                None,
-            );
-        }
-        for (mode, counted) in &self.pool {
-            let all = |field: Field| {
-                counted.of(section::EXPORT, "library", field)
-                    + counted.of(section::UNMAP, "library", field)
-            };
-            row(
+                counted.plain("library", INSTRUCTIONS),
+            ),
+        ]
+    }
+
+    /// Rows of the pool alone.
+    fn by_the_pool(&self, counted: &Counted) -> Vec<Row> {
+        let (posted, stock_posted) = (counted.posted, self.stock.posted);
+        vec![
+            Row::beside(
                 "instructions by the pool alone",
-                mode,
                 "library",
-                all(instructions),
-                Some(stock_keys(instructions)),
-            );
-            row(
+                counted.alone(INSTRUCTIONS),
+                self.stock_keys(INSTRUCTIONS),
+            ),
+            Row::beside(
                 "traps by the pool alone",
-                mode,
                 "device",
-                counted.posted.traps,
-                Some(self.stock.posted.traps),
-            );
-            row(
+                posted.traps,
+                stock_posted.traps,
+            ),
+            Row::beside(
                 "bytes of work requests by the pool alone",
-                mode,
                 "device",
-                counted.posted.bytes,
-                Some(self.stock.posted.bytes),
-            );
-            row(
+                posted.bytes,
+                stock_posted.bytes,
+            ),
+            Row::alone(
                 "allocations by the pool alone",
-                mode,
-                "library",
-                all(|c| c.allocations),
-                None,
-            );
-            row(
-                "cache lines by the pool alone",
-                mode,
-                "library",
-                counted.lines,
-                None,
-            );
+                counted.alone(|c| c.allocations),
+            ),
+            Row::alone("cache lines by the pool alone", counted.lines),
+        ]
+    }
+}
+
+/// A row of the report, without its mode.
+#[derive(Debug)]
+struct Row {
+    what: &'static str,
+    owner: &'static str,
+    ours: f64,
+    stock: Option<f64>,
+}
+
+impl Row {
+    const fn beside(what: &'static str, owner: &'static str, ours: f64, stock: f64) -> Self {
+        Self {
+            what,
+            owner,
+            ours,
+            stock: Some(stock),
         }
-        rows
+    }
+
+    /// A count of the library for which stock UCX has no counterpart.
+    const fn alone(what: &'static str, ours: f64) -> Self {
+        Self {
+            what,
+            owner: "library",
+            ours,
+            stock: None,
+        }
+    }
+
+    fn json(&self, mode: &str) -> Value {
+        json!({
+            "what": self.what, "mode": mode, "owner": self.owner,
+            "ours": round(self.ours), "stock": self.stock.map(round),
+        })
     }
 }
 
@@ -400,23 +419,17 @@ impl Runs {
 pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
     let runs = Runs::count(env, &["strict"])?;
     let (ucx, pool) = (&runs.library["strict"], &runs.pool["strict"]);
-    let instructions: Field = |counts| counts.instructions;
     let library = |field: Field| ucx.all("library", field);
-    let alone = |field: Field| {
-        let section = |section| pool.of(section, "library", field);
-        section(section::EXPORT) + section(section::UNMAP)
-    };
-    let stock = ["UCX", "libmlx5"].map(|owner| runs.stock.keys(owner, instructions));
-    let stock: f64 = stock.iter().sum();
+    let stock = runs.stock_keys(INSTRUCTIONS);
     let bounds = [
         (
             "instructions of an export and its release by the pool alone",
-            alone(instructions),
+            pool.alone(INSTRUCTIONS),
             stock,
         ),
         (
             "instructions of an export and its release through UCX",
-            library(instructions),
+            library(INSTRUCTIONS),
             LIBRARY_MOST * stock,
         ),
         (

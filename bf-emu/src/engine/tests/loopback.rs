@@ -74,19 +74,19 @@ fn flushed(taken: u16) -> Vec<(u8, u8, u16)> {
     flushed
 }
 
-#[test]
-fn a_refused_request_completes_once_and_first() {
-    type Request = fn(&World, u32, &[u8]) -> Posted;
-    /// Name, change of the queue pair, request, syndrome.
-    type Case = (&'static str, fn(&mut Qp), Request, u8);
-    let all: fn(&mut Qp) = |_| {};
-    let deaf: fn(&mut Qp) = |qp| qp.access = 0;
-    let (access, invalid) = (syndrome::REMOTE_ACCESS_ERR, syndrome::REMOTE_INVAL_REQ_ERR);
-    let (local, form) = (syndrome::LOCAL_PROT_ERR, syndrome::LOCAL_QP_OP_ERR);
-    let cases: [Case; 13] = [
+type Request = fn(&World, u32, &[u8]) -> Posted;
+/// Name, change of the queue pair, request, syndrome.
+type Case = (&'static str, fn(&mut Qp), Request, u8);
+
+/// A queue pair with all rights, and one that grants none.
+const ANY: fn(&mut Qp) = |_| {};
+const DEAF: fn(&mut Qp) = |qp| qp.access = 0;
+
+fn refused_writes_and_reads() -> Vec<Case> {
+    vec![
         (
             "write, bad key",
-            all,
+            ANY,
             |_, key, bytes| {
                 posted(
                     opcode::RDMA_WRITE,
@@ -94,11 +94,11 @@ fn a_refused_request_completes_once_and_first() {
                     &[&remote(key ^ 1, address(bytes)), &segment(key, &bytes[..8])],
                 )
             },
-            access,
+            syndrome::REMOTE_ACCESS_ERR,
         ),
         (
             "write, out of range",
-            all,
+            ANY,
             |_, key, bytes| {
                 posted(
                     opcode::RDMA_WRITE,
@@ -106,11 +106,11 @@ fn a_refused_request_completes_once_and_first() {
                     &[&remote(key, address(bytes) - 1), &segment(key, &bytes[..8])],
                 )
             },
-            access,
+            syndrome::REMOTE_ACCESS_ERR,
         ),
         (
             "write, not granted",
-            deaf,
+            DEAF,
             |_, key, bytes| {
                 posted(
                     opcode::RDMA_WRITE,
@@ -118,11 +118,11 @@ fn a_refused_request_completes_once_and_first() {
                     &[&remote(key, address(bytes)), &segment(key, &bytes[..8])],
                 )
             },
-            invalid,
+            syndrome::REMOTE_INVAL_REQ_ERR,
         ),
         (
             "write, bad local key",
-            all,
+            ANY,
             |_, key, bytes| {
                 posted(
                     opcode::RDMA_WRITE,
@@ -130,11 +130,11 @@ fn a_refused_request_completes_once_and_first() {
                     &[&remote(key, address(bytes)), &segment(key ^ 1, &bytes[..8])],
                 )
             },
-            local,
+            syndrome::LOCAL_PROT_ERR,
         ),
         (
             "read, bad key",
-            all,
+            ANY,
             |_, key, bytes| {
                 posted(
                     opcode::RDMA_READ,
@@ -142,11 +142,11 @@ fn a_refused_request_completes_once_and_first() {
                     &[&remote(key ^ 1, address(bytes)), &segment(key, &bytes[..8])],
                 )
             },
-            access,
+            syndrome::REMOTE_ACCESS_ERR,
         ),
         (
             "read, not granted",
-            deaf,
+            DEAF,
             |_, key, bytes| {
                 posted(
                     opcode::RDMA_READ,
@@ -154,11 +154,11 @@ fn a_refused_request_completes_once_and_first() {
                     &[&remote(key, address(bytes)), &segment(key, &bytes[..8])],
                 )
             },
-            invalid,
+            syndrome::REMOTE_INVAL_REQ_ERR,
         ),
         (
             "read, bad local key",
-            all,
+            ANY,
             |_, key, bytes| {
                 posted(
                     opcode::RDMA_READ,
@@ -166,11 +166,16 @@ fn a_refused_request_completes_once_and_first() {
                     &[&remote(key, address(bytes)), &segment(key ^ 1, &bytes[..8])],
                 )
             },
-            local,
+            syndrome::LOCAL_PROT_ERR,
         ),
+    ]
+}
+
+fn refused_atomics() -> Vec<Case> {
+    vec![
         (
             "atomic, bad key",
-            all,
+            ANY,
             |_, key, bytes| {
                 posted(
                     opcode::ATOMIC_FA,
@@ -182,11 +187,11 @@ fn a_refused_request_completes_once_and_first() {
                     ],
                 )
             },
-            access,
+            syndrome::REMOTE_ACCESS_ERR,
         ),
         (
             "atomic, not granted",
-            deaf,
+            DEAF,
             |_, key, bytes| {
                 posted(
                     opcode::ATOMIC_FA,
@@ -198,11 +203,11 @@ fn a_refused_request_completes_once_and_first() {
                     ],
                 )
             },
-            invalid,
+            syndrome::REMOTE_INVAL_REQ_ERR,
         ),
         (
             "atomic, not aligned",
-            all,
+            ANY,
             |_, key, bytes| {
                 posted(
                     opcode::ATOMIC_FA,
@@ -214,27 +219,39 @@ fn a_refused_request_completes_once_and_first() {
                     ],
                 )
             },
-            invalid,
+            syndrome::REMOTE_INVAL_REQ_ERR,
         ),
+    ]
+}
+
+fn refused_messages() -> Vec<Case> {
+    vec![
         (
             "send, bad local key",
-            all,
+            ANY,
             |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key ^ 1, &bytes[..8])]),
-            local,
+            syndrome::LOCAL_PROT_ERR,
         ),
         (
             "send, a key that cannot be taken away",
-            all,
+            ANY,
             |_, key, bytes| posted(opcode::SEND_INVAL, key, &[&segment(key, &bytes[..8])]),
-            access,
+            syndrome::REMOTE_ACCESS_ERR,
         ),
         (
             "an unknown opcode",
-            all,
+            ANY,
             |_, _, _| posted(0x3e, 0, &[]),
-            form,
+            syndrome::LOCAL_QP_OP_ERR,
         ),
-    ];
+    ]
+}
+
+#[test]
+fn a_refused_request_completes_once_and_first() {
+    let mut cases = refused_writes_and_reads();
+    cases.extend(refused_atomics());
+    cases.extend(refused_messages());
     for (name, change, request, syndrome) in cases {
         let (found, state) = completions(change, request);
         let mut expect = vec![(cqe_opcode::REQ_ERR, syndrome, 0)];
@@ -246,7 +263,6 @@ fn a_refused_request_completes_once_and_first() {
 /// The receive entry fails first, then the request.
 #[test]
 fn a_refused_message_completes_its_receive_and_itself_once() {
-    type Request = fn(&World, u32, &[u8]) -> Posted;
     let long: Request =
         |_, key, bytes| posted(opcode::SEND, 0, &[&segment(key, &bytes[..CAPACITY + 1])]);
     let fits: Request =
