@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The program runs under `ptrace`: in single steps between its marks and at full speed elsewhere. Signal handlers are
-//! also single-stepped. The counts are exact: they do not depend on the load of the machine, and no tool rewrites the
-//! program's instructions.
+//! also single-stepped. During a round the program shares one CPU with this process. The counts are exact: they do not
+//! depend on the load of the machine, and no tool rewrites the program's instructions.
 //!
 //! A mark is the system call number [`MARK`], which no kernel implements: without a tracer it fails with `ENOSYS` and
 //! has no effect. Its first argument is a label: a positive label starts a section, 0 ends it. Consecutive sections

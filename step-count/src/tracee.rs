@@ -56,7 +56,7 @@ pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
     let options = std::ptr::without_provenance_mut(usize::try_from(options)?);
     request(libc::PTRACE_SETOPTIONS, tracee.pid, options)?;
-    Counter::new(rules).run(&tracee)
+    Counter::new(rules)?.run(&tracee)
 }
 
 impl Tracee {
@@ -123,9 +123,61 @@ fn request(what: libc::c_uint, pid: pid_t, data: *mut c_void) -> io::Result<()> 
     }
 }
 
+/// The CPUs that this process may use, and the one that it shares with the program during a round: between two CPUs,
+/// each step would wake the other one up.
+struct Cpus {
+    all: libc::cpu_set_t,
+}
+
+impl Cpus {
+    fn read() -> Result<Self> {
+        // SAFETY: the set consists of integers; zero is a valid value.
+        let mut all: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set is writable and of this size.
+        let read = unsafe { libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) };
+        ensure!(
+            read == 0,
+            "sched_getaffinity: {}",
+            io::Error::last_os_error()
+        );
+        Ok(Self { all })
+    }
+
+    /// Binds this process and the program to the CPU of this process.
+    fn share(&self, pid: pid_t) -> Result<()> {
+        // SAFETY: the call has no arguments.
+        let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).context("sched_getcpu")?;
+        // SAFETY: the set consists of integers; zero is a valid value.
+        let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        ensure!(cpu < 8 * size_of_val(&one), "CPU {cpu} is too high");
+        // SAFETY: the number is within the set.
+        unsafe { libc::CPU_SET(cpu, &mut one) };
+        Self::set(pid, &one)
+    }
+
+    /// Lets this process and the program use all CPUs again.
+    fn release(&self, pid: pid_t) -> Result<()> {
+        Self::set(pid, &self.all)
+    }
+
+    fn set(pid: pid_t, cpus: &libc::cpu_set_t) -> Result<()> {
+        for pid in [0, pid] {
+            // SAFETY: the set is readable and of this size.
+            let set = unsafe { libc::sched_setaffinity(pid, size_of_val(cpus), cpus) };
+            ensure!(
+                set == 0,
+                "sched_setaffinity: {}",
+                io::Error::last_os_error()
+            );
+        }
+        Ok(())
+    }
+}
+
 /// Counts the steps of one program.
 struct Counter<'a> {
     rules: &'a Rules,
+    cpus: Cpus,
     map: Map,
     allocators: Vec<u64>,
     steps: HashMap<u64, Step>,
@@ -143,9 +195,10 @@ struct Counter<'a> {
 }
 
 impl<'a> Counter<'a> {
-    fn new(rules: &'a Rules) -> Self {
-        Self {
+    fn new(rules: &'a Rules) -> Result<Self> {
+        Ok(Self {
             rules,
+            cpus: Cpus::read()?,
             map: Map::default(),
             allocators: Vec::new(),
             steps: HashMap::new(),
@@ -156,7 +209,7 @@ impl<'a> Counter<'a> {
             last: 0,
             addresses: HashMap::new(),
             lines: HashMap::new(),
-        }
+        })
     }
 
     fn run(mut self, tracee: &Tracee) -> Result<(Report, ExitCode)> {
@@ -209,6 +262,7 @@ impl<'a> Counter<'a> {
                     // The mark that ended the round is reported again at its entry.
                     if pace == Pace::Step {
                         self.end_round();
+                        self.cpus.release(tracee.pid)?;
                     }
                     pace = Pace::Full;
                 }
@@ -245,7 +299,7 @@ impl<'a> Counter<'a> {
             }
         }
         self.owner = Owner(0);
-        Ok(())
+        self.cpus.share(tracee.pid)
     }
 
     fn end_round(&mut self) {
