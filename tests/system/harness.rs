@@ -4,6 +4,10 @@ use crate::world::World;
 use anyhow::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::time::Instant;
+
+/// Number of cases whose time is printed at the end.
+const SLOWEST: usize = 20;
 
 /// One test: name and function. An error is a failure with its text as explanation.
 pub(crate) struct Case {
@@ -62,7 +66,9 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
     println!("\nrunning {} tests", chosen.len());
     let world = World::from_env();
     let (mut passed, mut skipped, mut failed) = (0, 0, 0);
+    let mut times = Vec::new();
     for case in &chosen {
+        let started = Instant::now();
         let outcome = match &world {
             Ok(Some(world)) => run_one(case, world),
             Ok(None) => Ok(Outcome::Skipped(
@@ -70,6 +76,7 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
             )),
             Err(error) => Err(format!("{error:#}")),
         };
+        times.push((started.elapsed(), &case.name));
         match outcome {
             Ok(Outcome::Passed) => {
                 passed += 1;
@@ -88,6 +95,11 @@ pub(crate) fn run(cases: &[Case]) -> ExitCode {
                 );
             }
         }
+    }
+    times.sort_unstable_by(|one, other| other.cmp(one));
+    println!("\nslowest:");
+    for (time, name) in times.iter().take(SLOWEST) {
+        println!("  {:6.1} s  {name}", time.as_secs_f64());
     }
     let verdict = if failed == 0 { "ok" } else { "FAILED" };
     println!("\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} skipped");
