@@ -78,7 +78,7 @@ const CRATES: &[Crate] = &[
         layers: &[
             (
                 "basics",
-                &["error", "job_id", "library", "scheme", "secret", "token"],
+                &["error", "job_id", "library", "reduction", "scheme", "secret", "token"],
             ),
             ("messages", &["wire", "control"]),
             (
@@ -95,6 +95,7 @@ const CRATES: &[Crate] = &[
                     "service::outbox",
                     "service::sharing",
                     "service::slots",
+                    "service::windows",
                 ],
             ),
             (

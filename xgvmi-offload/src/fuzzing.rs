@@ -2,7 +2,7 @@
 //! than the input length justifies.
 
 use crate::control::Frame;
-use crate::wire::{Arrival, DpuFin, DpuRts, Hello, HostFin};
+use crate::wire::{Arrival, DpuFin, DpuRts, Hello, HostFin, HostReduce};
 
 /// A message that a peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,17 +19,20 @@ pub enum Message {
     DpuFin,
     /// HOST_FIN.
     HostFin,
+    /// HOST_REDUCE.
+    HostReduce,
 }
 
 impl Message {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Frame,
         Self::Hello,
         Self::HostArrive,
         Self::DpuRts,
         Self::DpuFin,
         Self::HostFin,
+        Self::HostReduce,
     ];
 }
 
@@ -53,6 +56,10 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
             assert_eq!(HostFin::parse(&fin.to_bytes()), Ok(fin));
             true
         }),
+        Message::HostReduce => HostReduce::parse(bytes).is_ok_and(|reduce| {
+            assert_eq!(HostReduce::parse(&reduce.to_bytes()), Ok(reduce));
+            true
+        }),
     }
 }
 
@@ -60,6 +67,7 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::control::Keys;
+    use crate::reduction::Reduction;
     use crate::token::Token;
     use crate::wire::{
         Block, Collective, Delivered, Export, From, Greeting, HostArrive, Narrow, RtsDraft,
@@ -90,6 +98,7 @@ mod tests {
         let collective = Collective {
             communicator: 1,
             sequence: 2,
+            step: 0,
         };
         let block = |peer| Block {
             peer,
@@ -148,6 +157,17 @@ mod tests {
                 }],
                 bytes: vec![8; 5],
                 aliases: Some((1, 2)),
+            }
+            .to_bytes(),
+            Message::HostReduce => HostReduce {
+                collective,
+                rank: 1,
+                reduction: Reduction::from_codes(2, 0).expect("a sum"),
+                length: 1 << 20,
+                members: vec![0, 1, 2],
+                send_memory: Some(export.clone()),
+                receive_memory: Some(export),
+                short: vec![5; 10],
             }
             .to_bytes(),
         }

@@ -35,6 +35,7 @@ mod exchange;
 pub mod fuzzing;
 mod job_id;
 mod library;
+mod reduction;
 mod scheme;
 mod secret;
 mod service;
@@ -49,6 +50,7 @@ pub use control::{PROTOCOL, RANKS_MAX};
 pub use error::{OffloadError, Result};
 pub use exchange::{Exchange, TcpExchange};
 pub use library::LibraryStats;
+pub use reduction::{Element, Operation, Reduction};
 pub use scheme::Scheme;
 #[doc(hidden)]
 pub use service::standin;

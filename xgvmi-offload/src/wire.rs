@@ -18,8 +18,12 @@
 //!
 //! The header of each message is the sender's [`Token`](super::token::Token): a peer cannot act for another peer.
 //!
+//! HOST_REDUCE stands for HOST_ARRIVE in an allreduce. Its SP turns it into several such exchanges, see
+//! `service::reducer`.
+//!
 //! Messages of different lengths may overtake each other. The protocol does not rely on their order.
 
+use super::reduction::Reduction;
 use super::token::Token;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -37,11 +41,13 @@ pub(super) enum Kind {
     DpuFin = 3,
     /// SP to its rank: the call is complete and the buffers belong to the program again.
     HostFin = 4,
+    /// Rank to its SP: an allreduce.
+    HostReduce = 5,
 }
 
 impl Kind {
     /// Number of active message identifiers of a worker.
-    pub(super) const COUNT: u16 = Self::HostFin as u16 + 1;
+    pub(super) const COUNT: u16 = Self::HostReduce as u16 + 1;
 
     /// The kind with this identifier.
     pub(super) fn from_id(id: u16) -> Option<Self> {
@@ -51,6 +57,7 @@ impl Kind {
             Self::DpuRts,
             Self::DpuFin,
             Self::HostFin,
+            Self::HostReduce,
         ]
         .into_iter()
         .find(|kind| *kind as u16 == id)
@@ -64,6 +71,8 @@ pub(super) struct Collective {
     pub(super) communicator: u32,
     /// Sequence number of the call on this communicator, starting at 0.
     pub(super) sequence: u32,
+    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1.
+    pub(super) step: u32,
 }
 
 impl std::fmt::Display for Collective {
@@ -72,7 +81,11 @@ impl std::fmt::Display for Collective {
             f,
             "call {} on communicator {}",
             self.sequence, self.communicator
-        )
+        )?;
+        match self.step {
+            0 => Ok(()),
+            step => write!(f, ", step {step}"),
+        }
     }
 }
 
@@ -152,6 +165,24 @@ pub(super) struct HostArrive {
     pub(super) sends: Vec<Block>,
     pub(super) receives: Vec<Block>,
     /// The bytes of the short blocks, in the order of `sends`.
+    pub(super) short: Vec<u8>,
+}
+
+/// A rank has entered an allreduce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HostReduce {
+    pub(super) collective: Collective,
+    pub(super) rank: u32,
+    pub(super) reduction: Reduction,
+    /// Length of the vector in bytes.
+    pub(super) length: u64,
+    /// The communicator's ranks, by their numbers in the job. All members use the same order.
+    pub(super) members: Vec<u32>,
+    /// `None` in place, and for a short vector.
+    pub(super) send_memory: Option<Export>,
+    /// `None` for a short vector.
+    pub(super) receive_memory: Option<Export>,
+    /// The elements of a short vector.
     pub(super) short: Vec<u8>,
 }
 
@@ -282,6 +313,28 @@ impl ExportRef<'_> {
     }
 }
 
+impl Block {
+    /// The block in the narrow form, if it fits.
+    pub(super) fn narrow(&self) -> Option<Narrow> {
+        let offset = u32::try_from(self.offset).ok()?;
+        let length = u32::try_from(self.length).ok()?;
+        let mut record: Narrow = [0; 12];
+        for (place, word) in record.chunks_exact_mut(4).zip([self.peer, offset, length]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        Some(record)
+    }
+
+    /// The block in the wide form.
+    pub(super) fn wide(&self) -> Wide {
+        let mut record: Wide = [0; 20];
+        record[..4].copy_from_slice(&self.peer.to_le_bytes());
+        record[4..12].copy_from_slice(&self.offset.to_le_bytes());
+        record[12..].copy_from_slice(&self.length.to_le_bytes());
+        record
+    }
+}
+
 impl Record for Narrow {
     const FORM: u32 = 0;
 
@@ -394,6 +447,46 @@ impl<'a> Arrival<'a> {
     }
 }
 
+impl HostReduce {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let (element, operation) = self.reduction.codes();
+        let mut writer = Writer::default();
+        put_collective(&mut writer, self.collective);
+        writer.u32(self.rank).u32(element).u32(operation);
+        writer.u64(self.length);
+        writer.list(&self.members, |writer, member| {
+            writer.u32(*member);
+        });
+        put_export(&mut writer, self.send_memory.as_ref());
+        put_export(&mut writer, self.receive_memory.as_ref());
+        writer.blob(&self.short);
+        writer.finish()
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let mut reader = Reader::new("HOST_REDUCE", bytes);
+        let (collective, rank) = (get_collective(&mut reader)?, reader.u32()?);
+        let reduction = Reduction::from_codes(reader.u32()?, reader.u32()?);
+        let reduction = reduction.ok_or_else(|| reader.fault("with an unknown operation"))?;
+        let length = reader.u64()?;
+        if !length.is_multiple_of(reduction.element_size() as u64) {
+            return Err(reader.fault("with a part of an element"));
+        }
+        let message = Self {
+            collective,
+            rank,
+            reduction,
+            length,
+            members: reader.list(4, Reader::u32)?,
+            send_memory: get_export(&mut reader)?.map(ExportRef::to_export),
+            receive_memory: get_export(&mut reader)?.map(ExportRef::to_export),
+            short: reader.blob()?.to_vec(),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
 impl RtsDraft {
     /// Reserves space for this number of sources and for `blocks` bytes of their blocks.
     pub(super) fn reserve(&mut self, sources: usize, blocks: usize) {
@@ -470,9 +563,10 @@ impl RtsDraft {
         let head = &mut self.bytes[..RTS_HEAD];
         head[..4].copy_from_slice(&collective.communicator.to_le_bytes());
         head[4..8].copy_from_slice(&collective.sequence.to_le_bytes());
-        head[8..12].copy_from_slice(&from.to_le_bytes());
-        head[12..20].copy_from_slice(&offer.to_le_bytes());
-        head[20..].copy_from_slice(&self.parts.to_le_bytes());
+        head[8..12].copy_from_slice(&collective.step.to_le_bytes());
+        head[12..16].copy_from_slice(&from.to_le_bytes());
+        head[16..24].copy_from_slice(&offer.to_le_bytes());
+        head[24..].copy_from_slice(&self.parts.to_le_bytes());
         let length = self.short.len() as u64;
         self.bytes.extend_from_slice(&length.to_le_bytes());
         self.bytes.extend_from_slice(&self.short);
@@ -576,19 +670,21 @@ pub(super) const PACKED_MAX: usize = 4 << 10;
 const KEY_BYTES: usize = 64;
 
 /// Size of an offer's head: collective, SP, number, and count of the parts.
-const RTS_HEAD: usize = 28;
+const RTS_HEAD: usize = 32;
 
 /// Minimum size of a part of an offer: source, base, form, and two lengths.
 const PART_BYTES: usize = 32;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
     writer.u32(collective.communicator).u32(collective.sequence);
+    writer.u32(collective.step);
 }
 
 fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
     Ok(Collective {
         communicator: reader.u32()?,
         sequence: reader.u32()?,
+        step: reader.u32()?,
     })
 }
 
@@ -608,28 +704,12 @@ pub(super) fn blocks_from_wire(bytes: &[u8]) -> Blocks<'_> {
 
 /// Serializes blocks, in the narrow form if it can hold all of them.
 fn put_blocks(writer: &mut Writer, blocks: &[Block]) {
-    let narrow = |block: &Block| {
-        let place = u32::try_from(block.offset).ok()?;
-        let length = u32::try_from(block.length).ok()?;
-        Some([block.peer, place, length])
-    };
-    if blocks.iter().all(|block| narrow(block).is_some()) {
-        writer.u32(Narrow::FORM).records(blocks, |block| {
-            let mut record: Narrow = [0; 12];
-            let words = narrow(block).expect("all are narrow");
-            for (place, word) in record.chunks_exact_mut(4).zip(words) {
-                place.copy_from_slice(&word.to_le_bytes());
-            }
-            record
-        });
+    if blocks.iter().all(|block| block.narrow().is_some()) {
+        writer
+            .u32(Narrow::FORM)
+            .records(blocks, |block| block.narrow().expect("all are narrow"));
     } else {
-        writer.u32(Wide::FORM).records(blocks, |block| {
-            let mut record: Wide = [0; 20];
-            record[..4].copy_from_slice(&block.peer.to_le_bytes());
-            record[4..12].copy_from_slice(&block.offset.to_le_bytes());
-            record[12..].copy_from_slice(&block.length.to_le_bytes());
-            record
-        });
+        writer.u32(Wide::FORM).records(blocks, Block::wide);
     }
 }
 

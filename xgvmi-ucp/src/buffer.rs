@@ -85,8 +85,8 @@ impl Buffer {
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the mapping is `length` bytes long, lives as long as `self`, and is zero or
-        // written. Devices write to it only while a MappedBuffer owns it, and then this function is
-        // unreachable.
+        // written. Devices write to it only while a MappedBuffer or an operation on an ImportedMemory
+        // owns it, and then this function is unreachable.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 

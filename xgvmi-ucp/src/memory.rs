@@ -179,6 +179,8 @@ impl Drop for ExportedMemh {
 
 /// Another process's buffer, used as if it were local. Its address is the exporter's, and only the
 /// device may access it. Clones share the import.
+///
+/// A buffer of this process can take part in the same accesses, see [`ImportedMemory::own`].
 #[derive(Debug, Clone)]
 pub struct ImportedMemory {
     inner: Rc<Imported>,
@@ -186,9 +188,12 @@ pub struct ImportedMemory {
 
 #[derive(Debug)]
 struct Imported {
+    // The registration ends before its buffer.
     memh: Memh,
     address: u64,
     length: usize,
+    /// The memory itself, if it is this process's.
+    own: Option<Buffer>,
 }
 
 impl ImportedMemory {
@@ -230,8 +235,34 @@ impl ImportedMemory {
                 memh,
                 address,
                 length,
+                own: None,
             }),
         })
+    }
+
+    /// Registers a buffer of this process, for accesses by the device like those to an import. The process itself
+    /// accesses it with [`ImportedMemory::own_bytes`].
+    ///
+    /// # Errors
+    /// UCX's error. The buffer is dropped.
+    pub fn own(context: &Context, buffer: Buffer) -> Result<Self> {
+        let MappedBuffer { range, buffer } = MappedBuffer::new(context, buffer)?;
+        Ok(Self {
+            inner: Rc::new(Imported {
+                address: range.address,
+                length: range.length,
+                memh: range.memh,
+                own: Some(buffer),
+            }),
+        })
+    }
+
+    /// The bytes of a buffer of this process; `None` for an import, and while a clone or an operation of this process
+    /// uses the memory.
+    #[must_use]
+    pub fn own_bytes(&mut self) -> Option<&mut [u8]> {
+        let inner = Rc::get_mut(&mut self.inner)?;
+        inner.own.as_mut().map(Buffer::as_mut_slice)
     }
 
     /// First address, in the exporter's address space.

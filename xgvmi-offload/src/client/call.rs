@@ -3,7 +3,8 @@
 use super::state::{Client, LIVE_MAX, Live, arguments};
 use super::types::{CommunicatorId, Memory, Request, Side};
 use crate::error::{OffloadError, Result};
-use crate::wire::{Block, Collective, Export, HostArrive, HostFin, Kind};
+use crate::reduction::Reduction;
+use crate::wire::{Block, Collective, Export, HostArrive, HostFin, HostReduce, Kind};
 use std::rc::Rc;
 use std::time::Instant;
 use xgvmi_ucp::MappedRange;
@@ -19,24 +20,10 @@ impl Client {
         receive: Side<'_>,
         copy: Option<Buffer>,
     ) -> Result<Request> {
-        self.check()?;
-        if self.live.len() >= LIVE_MAX {
-            return Err(arguments(format!(
-                "{LIVE_MAX} calls under way are the most"
-            )));
-        }
-        let group = self
-            .communicators
-            .get(&communicator.0)
-            .ok_or_else(|| arguments(format!("there is no communicator {}", communicator.0)))?;
-        let members = Rc::clone(&group.members);
+        let (collective, members) = self.next_call(communicator)?;
         let sends = blocks("send", &members, &send)?;
         let receives = blocks("receive", &members, &receive)?;
         check_apart(&receives)?;
-        let collective = Collective {
-            communicator: communicator.0,
-            sequence: group.next,
-        };
         let mut mapped = Vec::new();
         // SAFETY: the caller upholds the contract.
         let send_memory = unsafe { self.export(&send, &mut mapped) }?;
@@ -61,15 +48,94 @@ impl Client {
             receive_length: length,
             copy,
         };
+        self.enter(collective, live, Kind::HostArrive, arrive.to_bytes())
+    }
+
+    /// # Safety
+    /// As for [`Client::allreduce`].
+    pub(super) unsafe fn begin_reduce(
+        &mut self,
+        communicator: CommunicatorId,
+        send: Option<Memory<'_>>,
+        receive: Memory<'_>,
+        reduction: Reduction,
+    ) -> Result<Request> {
+        let (collective, members) = self.next_call(communicator)?;
+        let (start, length) = receive.range();
+        let (from, send_length) = send.as_ref().map_or((start, length), Memory::range);
+        if send_length != length || !length.is_multiple_of(reduction.element_size()) {
+            return Err(arguments(format!(
+                "vectors of {send_length} and {length} bytes of elements of {} bytes",
+                reduction.element_size()
+            )));
+        }
+        let mut mapped = Vec::new();
+        let (mut send_memory, mut receive_memory, mut short) = (None, None, Vec::new());
+        if length >= self.direct_min {
+            // SAFETY: the caller upholds the contract.
+            receive_memory = Some(unsafe { self.export_memory(&receive, &mut mapped) }?);
+            if let Some(send) = &send {
+                // SAFETY: the same.
+                send_memory = Some(unsafe { self.export_memory(send, &mut mapped) }?);
+            }
+        } else if length > 0 {
+            // SAFETY: the caller guarantees `length` readable bytes, to which no thread writes during the call.
+            short = unsafe { std::slice::from_raw_parts(from, length) }.to_vec();
+        }
+        let message = HostReduce {
+            collective,
+            rank: self.rank,
+            reduction,
+            length: length as u64,
+            members: members.to_vec(),
+            send_memory,
+            receive_memory,
+            short,
+        };
+        let live = Live {
+            is_done: false,
+            mapped,
+            receive: start,
+            receive_length: length,
+            copy: None,
+        };
+        self.enter(collective, live, Kind::HostReduce, message.to_bytes())
+    }
+
+    /// The next call of a communicator, and its members.
+    fn next_call(&self, communicator: CommunicatorId) -> Result<(Collective, Rc<[u32]>)> {
+        self.check()?;
+        if self.live.len() >= LIVE_MAX {
+            return Err(arguments(format!(
+                "{LIVE_MAX} calls under way are the most"
+            )));
+        }
+        let group = self
+            .communicators
+            .get(&communicator.0)
+            .ok_or_else(|| arguments(format!("there is no communicator {}", communicator.0)))?;
+        let collective = Collective {
+            communicator: communicator.0,
+            sequence: group.next,
+            step: 0,
+        };
+        Ok((collective, Rc::clone(&group.members)))
+    }
+
+    /// Sends a call to the SP.
+    fn enter(
+        &mut self,
+        collective: Collective,
+        live: Live,
+        kind: Kind,
+        data: Vec<u8>,
+    ) -> Result<Request> {
         self.live.insert(collective, live);
-        if let Some(group) = self.communicators.get_mut(&communicator.0) {
+        if let Some(group) = self.communicators.get_mut(&collective.communicator) {
             group.next = group.next.wrapping_add(1);
         }
-        let data = arrive.to_bytes();
-        match self
-            .endpoint
-            .send(Kind::HostArrive as u16, self.to_service.0.to_vec(), data)
-        {
+        let token = self.to_service.0.to_vec();
+        match self.endpoint.send(kind as u16, token, data) {
             Ok(request) => self.sends.push(request),
             Err(error) => return Err(self.fail(error.to_string(), true)),
         }
@@ -89,8 +155,21 @@ impl Client {
         if side.counts.iter().all(|count| *count < self.direct_min) {
             return Ok(None);
         }
-        let (start, length) = side.memory.range();
-        let packed = match side.memory {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.export_memory(&side.memory, mapped) }.map(Some)
+    }
+
+    /// Registers and exports memory that is not registered.
+    ///
+    /// # Safety
+    /// As for [`Client::alltoallv`].
+    unsafe fn export_memory(
+        &mut self,
+        memory: &Memory<'_>,
+        mapped: &mut Vec<MappedRange>,
+    ) -> Result<Export> {
+        let (start, length) = memory.range();
+        let packed = match memory {
             Memory::Registered(registered) => registered.packed.clone(),
             Memory::Temporary { .. } => {
                 // SAFETY: the caller upholds the contract.
@@ -99,11 +178,11 @@ impl Client {
                 packed
             }
         };
-        Ok(Some(Export {
+        Ok(Export {
             address: start.addr() as u64,
             length: length as u64,
             packed,
-        }))
+        })
     }
 
     /// # Safety

@@ -13,6 +13,7 @@ pub use types::{ClientStats, CommunicatorId, Memory, Registered, Request, Side};
 use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
+use super::reduction::Reduction;
 use state::{Communicator, arguments};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -168,6 +169,26 @@ impl Client {
         };
         // SAFETY: the caller upholds the contract; the call keeps the copy.
         unsafe { self.begin(communicator, send, receive, Some(copy)) }
+    }
+
+    /// Starts an allreduce: each member's receive buffer gets the reduction of all send buffers, element by element. All
+    /// members pass equal lengths and the same reduction, and get the same bits. Without a send buffer the elements are
+    /// in the receive buffer (`MPI_IN_PLACE`); no copy is made.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    ///
+    /// # Safety
+    /// As for [`Client::alltoallv`]. The buffers are one and the same (pass `None`) or do not overlap.
+    pub unsafe fn allreduce(
+        &mut self,
+        communicator: CommunicatorId,
+        send: Option<Memory<'_>>,
+        receive: Memory<'_>,
+        reduction: Reduction,
+    ) -> Result<Request> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin_reduce(communicator, send, receive, reduction) }
     }
 
     /// Makes progress. Returns true when the call is complete; its buffers then belong to the program again.

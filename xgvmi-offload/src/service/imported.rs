@@ -1,7 +1,8 @@
-//! A rank's buffer, imported into a service process.
+//! A rank's buffer, imported into a service process, or memory of the service process in its place.
 
 use crate::error::{OffloadError, Result};
 use crate::wire::ExportRef;
+use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, ImportedMemory};
 
 /// An imported buffer of a rank. The range that UCX has imported may be larger and start earlier.
@@ -28,5 +29,14 @@ impl Imported {
             memory,
             address: export.address,
         })
+    }
+
+    /// Allocates memory of this process.
+    pub(super) fn stage(context: &Context, length: usize) -> Result<Self> {
+        let buffer = Buffer::untouched(length)
+            .map_err(|error| OffloadError::io("memory for an allreduce", error))?;
+        let address = buffer.address();
+        let memory = ImportedMemory::own(context, buffer)?;
+        Ok(Self { memory, address })
     }
 }

@@ -27,6 +27,7 @@ mod state;
 mod status;
 mod timers;
 mod transport;
+mod windows;
 
 pub use options::{Credits, ServiceArgs, ServiceOptions};
 pub use state::Service;

@@ -1,5 +1,7 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
+mod reduce;
+
 use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer};
 use super::counters::{Moved, Queues};
 use super::ledger::Ledger;
@@ -8,9 +10,11 @@ use super::transport::Transport;
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
-    Arrival, Blocks, Collective, Delivered, DpuFin, DpuRts, ExportRef, HostFin, Kind, Record,
-    RtsPart,
+    Arrival, Blocks, Collective, Delivered, DpuFin, DpuRts, ExportRef, HostFin, HostReduce, Kind,
+    Record, RtsPart,
 };
+use reduce::{Reducing, Staged, Stepped};
+use std::rc::Rc;
 use std::time::Instant;
 
 /// Limits of an SP's concurrent work, and the minimum length of a block for a device read.
@@ -46,6 +50,7 @@ pub(super) struct Mover<T: Transport> {
     sharing: Sharing<T::Key>,
     /// Buffers of this SP's ranks in each call.
     entered: Vec<Vec<Option<Entered<T>>>>,
+    reducing: Reducing<T>,
     /// This SP's ranks, by local number.
     ranks: Vec<Destination<T::Peer>>,
     /// All SPs; `None` for SPs that are not connected yet.
@@ -77,8 +82,46 @@ pub(super) struct Peers<P> {
 #[derive(Debug)]
 struct Entered<T: Transport> {
     send: Option<T::Memory>,
-    receive: Option<T::Memory>,
+    receive: Option<Receive<T>>,
     since: Instant,
+}
+
+/// A receive buffer.
+#[derive(Debug)]
+enum Receive<T: Transport> {
+    /// The call imported it.
+    Own(T::Memory),
+    /// The receive buffer of an allreduce.
+    Shared(Rc<T::Memory>),
+    /// Memory of this SP for the segments of an allreduce.
+    Staged(Rc<Staged<T>>),
+}
+
+impl<T: Transport> Entered<T> {
+    fn new(send: Option<T::Memory>, receive: Option<Receive<T>>) -> Self {
+        Self {
+            send,
+            receive,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl<T: Transport> Receive<T> {
+    fn memory(&self) -> &T::Memory {
+        match self {
+            Self::Own(memory) => memory,
+            Self::Shared(memory) => memory,
+            Self::Staged(staged) => &staged.memory,
+        }
+    }
+
+    fn staged(self) -> Option<Rc<Staged<T>>> {
+        match self {
+            Self::Staged(staged) => Some(staged),
+            Self::Own(_) | Self::Shared(_) => None,
+        }
+    }
 }
 
 impl<T: Transport> Mover<T> {
@@ -90,6 +133,7 @@ impl<T: Transport> Mover<T> {
             sends: Vec::new(),
             keys: Vec::new(),
             entered: Vec::new(),
+            reducing: Reducing::new(),
             ranks: peers.ranks,
             from_services: vec![None; peers.services.len()],
             services: peers.services,
@@ -113,7 +157,14 @@ impl<T: Transport> Mover<T> {
             Kind::HostArrive => {
                 let arrive = Arrival::parse(data).map_err(bad)?;
                 self.check_rank(header, arrive.rank)?;
+                check_step(arrive.collective)?;
                 self.arrive(transport, &arrive)
+            }
+            Kind::HostReduce => {
+                let message = HostReduce::parse(data).map_err(bad)?;
+                self.check_rank(header, message.rank)?;
+                check_step(message.collective)?;
+                self.reduce(transport, message)
             }
             Kind::DpuRts => {
                 let rts = DpuRts::parse(data).map_err(bad)?;
@@ -202,9 +253,23 @@ impl<T: Transport> Mover<T> {
             key: key.as_ref(),
         };
         let blocks = (arrive.sends, arrive.receives);
+        let entered = Entered::new(send, receive.map(Receive::Own));
+        self.enter(collective, rank, blocks, arrive.short, buffers, entered)
+    }
+
+    /// Enters a local rank into a collective of the ledger.
+    fn enter(
+        &mut self,
+        collective: Collective,
+        rank: u32,
+        blocks: (Blocks<'_>, Blocks<'_>),
+        short: &[u8],
+        buffers: Buffers<'_>,
+        entered: Entered<T>,
+    ) -> Result<()> {
         let (call, local) = self
             .ledger
-            .arrive(collective, rank, blocks, arrive.short, buffers)
+            .arrive(collective, rank, blocks, short, buffers)
             .map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
             self.entered.resize_with(call + 1, Vec::new);
@@ -213,11 +278,7 @@ impl<T: Transport> Mover<T> {
         if seats.len() < self.ranks.len() {
             seats.resize_with(self.ranks.len(), || None);
         }
-        seats[local] = Some(Entered {
-            send,
-            receive,
-            since: Instant::now(),
-        });
+        seats[local] = Some(entered);
         Ok(())
     }
 
@@ -400,6 +461,7 @@ impl<T: Transport> Mover<T> {
         entered
             .get(transfer.call)
             .and_then(|seats| seats.get(transfer.local)?.as_ref()?.receive.as_ref())
+            .map(Receive::memory)
             .ok_or_else(|| lost(transfer, "its destination"))
     }
 
@@ -418,9 +480,25 @@ impl<T: Transport> Mover<T> {
                 let entered = self.seat(call, local)?.take();
                 let entered =
                     entered.ok_or_else(|| failed(format!("rank {rank} is not in {collective}")))?;
+                let receive = match entered.receive {
+                    Some(Receive::Own(memory)) => Some(memory),
+                    None if collective.step == 0 => None,
+                    of_step => {
+                        // A shared buffer is released here: the last step takes it back.
+                        let staged = of_step.and_then(Receive::staged);
+                        let stepped = Stepped {
+                            collective,
+                            local,
+                            staged,
+                            short,
+                            bytes,
+                        };
+                        return self.stepped(transport, stepped);
+                    }
+                };
                 self.moved.call_latency.record(entered.since.elapsed());
                 // The buffers are released before the rank is notified.
-                for memory in [entered.send, entered.receive].into_iter().flatten() {
+                for memory in [entered.send, receive].into_iter().flatten() {
                     transport.unmap(memory)?;
                 }
                 self.complete(transport, collective, local, short, bytes)
@@ -514,6 +592,14 @@ pub(super) fn check_token(
         _ => Err(failed(format!(
             "a message claims to come from {what} {number}, and does not bear its token"
         ))),
+    }
+}
+
+/// Checks that a rank's message is about a whole call.
+fn check_step(collective: Collective) -> Result<()> {
+    match collective.step {
+        0 => Ok(()),
+        _ => Err(failed(format!("a rank enters {collective}"))),
     }
 }
 

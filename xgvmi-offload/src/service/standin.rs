@@ -3,7 +3,7 @@
 
 use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::Transport;
-use crate::error::Result;
+use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{Block, Collective, Export, ExportRef, HostArrive, Kind};
 use std::cell::{Cell, RefCell};
@@ -112,6 +112,16 @@ impl Transport for StandIn {
         let mut key = [0; KEY_BYTES];
         key[..8].copy_from_slice(&memory.to_le_bytes());
         Ok(Packed(key))
+    }
+
+    fn stage(&self, _: usize) -> Result<u64> {
+        Err(OffloadError::Failed(
+            "the stand-in has no bytes to reduce".to_owned(),
+        ))
+    }
+
+    fn bytes<'a>(&self, _: &'a mut u64) -> Option<&'a mut [u8]> {
+        None
     }
 
     fn unmap(&self, _: u64) -> Result<()> {
@@ -244,6 +254,7 @@ fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            step: 0,
         },
         rank,
         send_memory: memory.clone(),

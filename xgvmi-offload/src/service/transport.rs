@@ -13,12 +13,12 @@ use xgvmi_ucp::{Context, Endpoint, RemoteKey, Request};
 pub(super) trait Transport {
     /// A connection to a rank or to another SP.
     type Peer: Debug;
-    /// An imported buffer of a rank.
+    /// An imported buffer of a rank, or memory of this process.
     type Memory: Debug;
     /// A key to a rank's memory, packed by another SP.
     type Key: Debug;
     /// A packed key to an imported buffer.
-    type Packed: AsRef<[u8]> + Default;
+    type Packed: AsRef<[u8]> + Default + Debug;
     /// An outstanding operation.
     type Operation: Debug;
 
@@ -39,6 +39,12 @@ pub(super) trait Transport {
 
     /// Packs the key with which other SPs read a buffer.
     fn pack(&self, memory: &Self::Memory) -> Result<Self::Packed>;
+
+    /// Allocates memory of this process that can take the place of an imported buffer.
+    fn stage(&self, length: usize) -> Result<Self::Memory>;
+
+    /// The bytes of memory of this process; `None` for an imported buffer, and while an operation uses the memory.
+    fn bytes<'a>(&self, memory: &'a mut Self::Memory) -> Option<&'a mut [u8]>;
 
     /// Releases an imported buffer.
     fn unmap(&self, memory: Self::Memory) -> Result<()>;
@@ -91,6 +97,14 @@ impl Transport for Ucx {
 
     fn pack(&self, memory: &Imported) -> Result<Vec<u8>> {
         Ok(memory.memory.pack_rkey()?.to_vec())
+    }
+
+    fn stage(&self, length: usize) -> Result<Imported> {
+        Imported::stage(&self.context, length)
+    }
+
+    fn bytes<'a>(&self, memory: &'a mut Imported) -> Option<&'a mut [u8]> {
+        memory.memory.own_bytes()
     }
 
     fn unmap(&self, memory: Imported) -> Result<()> {

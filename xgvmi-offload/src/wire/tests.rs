@@ -5,6 +5,7 @@ use super::*;
 const COLLECTIVE: Collective = Collective {
     communicator: 3,
     sequence: u32::MAX,
+    step: 0,
 };
 
 /// Checks that a message survives a round trip and that every shorter form is refused.

@@ -12,6 +12,7 @@ const DIRECT_MIN: u64 = 512;
 const CALL: Collective = Collective {
     communicator: 0,
     sequence: 0,
+    step: 0,
 };
 
 /// Random numbers from a seed.
@@ -194,6 +195,7 @@ impl World {
             let call = Collective {
                 communicator: call % 2,
                 sequence: call / 2,
+                step: 0,
             };
             for source in 0..ranks {
                 world.events.push(Event::Arrive(call, source));

@@ -64,6 +64,14 @@ impl Transport for Recorder {
         Ok(memory.to_le_bytes().to_vec())
     }
 
+    fn stage(&self, _: usize) -> Result<u64> {
+        Err(failed("the recorder has no bytes"))
+    }
+
+    fn bytes<'a>(&self, _: &'a mut u64) -> Option<&'a mut [u8]> {
+        None
+    }
+
     fn unmap(&self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -154,6 +162,7 @@ fn broadcast(rank: u32) -> Vec<u8> {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            step: 0,
         },
         rank,
         send_memory: memory.clone().filter(|_| root),

@@ -1,0 +1,445 @@
+//! Allreduces of a job at one SP.
+//!
+//! Each window of the vector takes two steps, which are collectives of the ledger like those of the ranks. Step 1 is a
+//! reduce-scatter: the SP of each segment's owner reads the segment from the send buffers of all members into memory of its
+//! own, and reduces it. Step 2 is an allgather: the SPs read the results from there into the receive buffers of their ranks.
+//! A segment of a receive buffer changes only after every SP has read that segment of all send buffers, so an allreduce in
+//! place needs no copy. Members are reduced in their order, and once for all ranks: all ranks get the same bits.
+//!
+//! The allreduces of a rank on a communicator run one after the other, and each has two windows under way. What one of
+//! them needs at other SPs has therefore never to wait behind a later one.
+
+use super::{Buffers, Entered, Mover, Receive, failed};
+use crate::error::Result;
+use crate::reduction::Reduction;
+use crate::service::transport::Transport;
+use crate::service::windows::{Division, Range, Window};
+use crate::wire::{Block, Blocks, Collective, Delivered, Export, HostReduce, Narrow, Wide};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Number of windows of an allreduce that are under way at once: one moves while the other is reduced.
+const WINDOWS_AT_ONCE: u32 = 2;
+
+/// Maximum number of allreduces of this SP's ranks. A client's own limit is far below.
+const VECTORS_MAX: usize = 1 << 16;
+
+/// Maximum memory of a job for segments at this SP.
+const STAGED_MAX: usize = 256 << 20;
+
+/// Minimum size of a buffer for segments.
+const STAGED_MIN: usize = 4 << 10;
+
+/// A local rank and a communicator.
+type Line = (usize, u32);
+
+/// The allreduces of this SP's ranks.
+#[derive(Debug)]
+pub(super) struct Reducing<T: Transport> {
+    /// The first of each line is under way.
+    lines: HashMap<Line, VecDeque<Vector<T>>>,
+    count: usize,
+    /// Free buffers by size.
+    free: BTreeMap<usize, Vec<Staged<T>>>,
+    staged_bytes: usize,
+}
+
+/// A buffer of this SP for segments.
+#[derive(Debug)]
+pub(super) struct Staged<T: Transport> {
+    pub(super) memory: T::Memory,
+    key: T::Packed,
+    size: usize,
+}
+
+/// A rank's part in an allreduce.
+#[derive(Debug)]
+struct Vector<T: Transport> {
+    collective: Collective,
+    rank: u32,
+    local: usize,
+    reduction: Reduction,
+    division: Division,
+    members: Vec<u32>,
+    /// This rank's place among the members.
+    place: usize,
+    /// Address of the send buffer in the rank's address space, and its packed key.
+    base: u64,
+    key: T::Packed,
+    send: Option<T::Memory>,
+    receive: Option<Rc<T::Memory>>,
+    /// The elements of a short vector; later the result.
+    short: Option<Vec<u8>>,
+    /// Windows that have begun, and windows that are complete.
+    begun: u32,
+    complete: u32,
+    /// Results of this rank's segments, by window.
+    results: Vec<(u32, Rc<Staged<T>>)>,
+    since: Instant,
+}
+
+/// What a rank has of a step when the step is complete.
+#[derive(Debug)]
+pub(super) struct Stepped<T: Transport> {
+    pub(super) collective: Collective,
+    pub(super) local: usize,
+    pub(super) staged: Option<Rc<Staged<T>>>,
+    pub(super) short: Vec<Delivered>,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl<T: Transport> Reducing<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            lines: HashMap::new(),
+            count: 0,
+            free: BTreeMap::new(),
+            staged_bytes: 0,
+        }
+    }
+
+    /// A buffer of `length` bytes or more.
+    fn stage(&mut self, transport: &T, length: u64) -> Result<Rc<Staged<T>>> {
+        let size = usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= STAGED_MAX)
+            .map_or(usize::MAX, |length| {
+                length.next_power_of_two().max(STAGED_MIN)
+            });
+        if let Some(staged) = self.free.get_mut(&size).and_then(Vec::pop) {
+            return Ok(Rc::new(staged));
+        }
+        if size > STAGED_MAX - self.staged_bytes {
+            return Err(failed(format!(
+                "allreduces need {length} bytes more than the {} in use, and {STAGED_MAX} are the most: let fewer of them run \
+                 at once",
+                self.staged_bytes
+            )));
+        }
+        let memory = transport.stage(size)?;
+        self.staged_bytes += size;
+        let key = transport.pack(&memory)?;
+        Ok(Rc::new(Staged { memory, key, size }))
+    }
+
+    /// A buffer is free again.
+    fn put_back(&mut self, staged: Rc<Staged<T>>) -> Result<()> {
+        let staged = sole(staged)?;
+        self.free.entry(staged.size).or_default().push(staged);
+        Ok(())
+    }
+}
+
+impl<T: Transport> Mover<T> {
+    /// A local rank enters an allreduce.
+    pub(super) fn reduce(&mut self, transport: &T, message: HostReduce) -> Result<()> {
+        let HostReduce {
+            collective, rank, ..
+        } = message;
+        let wrong = |what: &str| {
+            failed(format!(
+                "rank {rank} breaks the protocol in {collective}: {what}"
+            ))
+        };
+        let local = self.ledger.local(rank);
+        let local = local.ok_or_else(|| wrong("it is not this service's"))?;
+        let mut members = message.members.iter();
+        let place = members.position(|member| *member == rank);
+        let place = place.ok_or_else(|| wrong("it is not a member"))?;
+        let element = message.reduction.element_size() as u64;
+        let direct_min = self.limits.direct_min;
+        let division = Division::new(message.length, element, message.members.len(), direct_min);
+        let division = division.ok_or_else(|| wrong("its vector is too long"))?;
+        let is_short = message.length < direct_min;
+        let expect = if is_short { message.length } else { 0 };
+        if message.short.len() as u64 != expect {
+            return Err(wrong("it has sent another number of bytes than expected"));
+        }
+        let exports = [&message.send_memory, &message.receive_memory];
+        let outside = |export: &Export| export.length < message.length;
+        if exports.into_iter().flatten().any(outside)
+            || message.receive_memory.is_none() != is_short
+        {
+            return Err(wrong("its buffer is shorter than its vector"));
+        }
+        if self.reducing.count >= VECTORS_MAX {
+            return Err(wrong("it has too many allreduces under way"));
+        }
+        let receive = message.receive_memory.as_ref();
+        let receive = receive.map(|e| transport.import(e.view())).transpose()?;
+        let send = message.send_memory.as_ref();
+        let send = send.map(|e| transport.import(e.view())).transpose()?;
+        let from = message.send_memory.or(message.receive_memory);
+        let key = send.as_ref().or(receive.as_ref());
+        let vector = Vector {
+            collective,
+            rank,
+            local,
+            reduction: message.reduction,
+            division,
+            members: message.members,
+            place,
+            base: from.map_or(0, |export| export.address),
+            key: key.map_or_else(|| Ok(T::Packed::default()), |memory| transport.pack(memory))?,
+            send,
+            receive: receive.map(Rc::new),
+            short: is_short.then_some(message.short),
+            begun: 0,
+            complete: 0,
+            results: Vec::new(),
+            since: Instant::now(),
+        };
+        self.reducing.count += 1;
+        let key = (local, collective.communicator);
+        let line = self.reducing.lines.entry(key).or_default();
+        line.push_back(vector);
+        if line.len() == 1 {
+            self.begin_windows(transport, key)?;
+        }
+        Ok(())
+    }
+
+    /// Begins as many windows of the first allreduce of a line as may be under way.
+    fn begin_windows(&mut self, transport: &T, line: Line) -> Result<()> {
+        let Some(mut vector) = self.first_of(line) else {
+            return Ok(());
+        };
+        while vector.begun < vector.division.windows()
+            && vector.begun - vector.complete < WINDOWS_AT_ONCE
+        {
+            let index = vector.begun;
+            vector.begun += 1;
+            self.scatter(transport, &vector, index)?;
+        }
+        self.keep_first(line, vector);
+        Ok(())
+    }
+
+    /// Step 1 of a window.
+    fn scatter(&mut self, transport: &T, vector: &Vector<T>, index: u32) -> Result<()> {
+        let window = vector.division.window(index);
+        let mine = window.segment(vector.place);
+        let sends = vector.blocks(&window, |_, segment| {
+            let segment = segment.unwrap_or_default();
+            (
+                segment.offset.saturating_sub(window.start()),
+                segment.length,
+            )
+        });
+        let receives = vector.blocks(&window, |member, _| match mine {
+            Some(mine) => (member as u64 * mine.length, mine.length),
+            None => (0, 0),
+        });
+        let staged = match mine {
+            Some(mine) if vector.short.is_none() => {
+                let length = mine.length * vector.members.len() as u64;
+                Some(self.reducing.stage(transport, length)?)
+            }
+            _ => None,
+        };
+        let buffers = Buffers {
+            base: vector.base.wrapping_add(window.start()),
+            key: vector.key.as_ref(),
+        };
+        let short = vector.short.as_deref().unwrap_or(&[]);
+        let (sends, receives) = (narrow(&sends)?, wide(&receives));
+        self.enter(
+            vector.step(2 * index + 1),
+            vector.rank,
+            (Blocks::Narrow(&sends), Blocks::Wide(&receives)),
+            short,
+            buffers,
+            Entered::new(None, staged.map(Receive::Staged)),
+        )
+    }
+
+    /// Step 2 of a window. `result` is the reduced segment of this rank.
+    fn gather(
+        &mut self,
+        vector: &Vector<T>,
+        index: u32,
+        result: Option<&Staged<T>>,
+        base: u64,
+    ) -> Result<()> {
+        let window = vector.division.window(index);
+        let mine = window.segment(vector.place);
+        let sends = vector.blocks(&window, |_, _| (0, mine.map_or(0, |mine| mine.length)));
+        let receives = vector.blocks(&window, |_, segment| {
+            let segment = segment.unwrap_or_default();
+            (segment.offset, segment.length)
+        });
+        let short = match (&vector.short, mine) {
+            (Some(short), Some(_)) => short.repeat(vector.members.len()),
+            _ => Vec::new(),
+        };
+        let buffers = Buffers {
+            base,
+            key: result.map_or(&[], |result| result.key.as_ref()),
+        };
+        let (sends, receives) = (narrow(&sends)?, wide(&receives));
+        self.enter(
+            vector.step(2 * index + 2),
+            vector.rank,
+            (Blocks::Narrow(&sends), Blocks::Wide(&receives)),
+            &short,
+            buffers,
+            Entered::new(None, vector.receive.clone().map(Receive::Shared)),
+        )
+    }
+
+    /// A step of a rank is complete.
+    pub(super) fn stepped(&mut self, transport: &T, stepped: Stepped<T>) -> Result<()> {
+        let collective = stepped.collective;
+        let line = (stepped.local, collective.communicator);
+        let vector = self.first_of(line);
+        let vector = vector.filter(|vector| vector.collective.sequence == collective.sequence);
+        let mut vector =
+            vector.ok_or_else(|| failed(format!("{collective} is complete, but not under way")))?;
+        let index = (collective.step - 1) / 2;
+        if collective.step % 2 == 1 {
+            self.reduced(transport, &mut vector, index, stepped)?;
+            self.keep_first(line, vector);
+            return Ok(());
+        }
+        if let Some(at) = vector.results.iter().position(|(of, _)| *of == index) {
+            let (_, staged) = vector.results.swap_remove(at);
+            self.reducing.put_back(staged)?;
+        }
+        if vector.short.is_some() {
+            vector.short = Some(stepped.bytes);
+        }
+        vector.complete += 1;
+        if vector.complete < vector.division.windows() {
+            self.keep_first(line, vector);
+        } else {
+            self.reducing.count -= 1;
+            if self
+                .reducing
+                .lines
+                .get(&line)
+                .is_some_and(VecDeque::is_empty)
+            {
+                self.reducing.lines.remove(&line);
+            }
+            self.all_reduced(transport, vector)?;
+        }
+        self.begin_windows(transport, line)
+    }
+
+    /// Step 1 is complete: reduces this rank's segment, if it has one, and begins step 2.
+    fn reduced(
+        &mut self,
+        transport: &T,
+        vector: &mut Vector<T>,
+        index: u32,
+        stepped: Stepped<T>,
+    ) -> Result<()> {
+        let Some(mine) = vector.division.window(index).segment(vector.place) else {
+            return self.gather(vector, index, None, 0);
+        };
+        let length = usize::try_from(mine.length).map_err(|_| failed("a segment is too long"))?;
+        let lost = || failed(format!("{} without its segments", stepped.collective));
+        let Some(staged) = stepped.staged else {
+            // The blocks have arrived in any order.
+            let mut blocks = stepped.short;
+            let mut order: Vec<(u64, &[u8])> = Vec::with_capacity(blocks.len());
+            let mut rest = &stepped.bytes[..];
+            for block in blocks.drain(..) {
+                let (data, after) = rest.split_at_checked(length).ok_or_else(lost)?;
+                order.push((block.offset, data));
+                rest = after;
+            }
+            order.sort_unstable_by_key(|(offset, _)| *offset);
+            let mut parts = order.into_iter().map(|(_, data)| data);
+            let mut result = parts.next().unwrap_or(&[]).to_vec();
+            for part in parts {
+                vector.reduction.fold(&mut result, part);
+            }
+            vector.short = Some(result);
+            return self.gather(vector, index, None, 0);
+        };
+        let mut staged = sole(staged)?;
+        let bytes = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
+        let all = length * vector.members.len();
+        let all = bytes.get_mut(..all).ok_or_else(lost)?;
+        let (result, others) = all.split_at_mut(length);
+        for other in others.chunks_exact(length) {
+            vector.reduction.fold(result, other);
+        }
+        let base = transport.address(&staged.memory);
+        self.gather(vector, index, Some(&staged), base)?;
+        vector.results.push((index, Rc::new(staged)));
+        Ok(())
+    }
+
+    /// All windows of a rank are complete: releases its buffers and notifies it.
+    fn all_reduced(&mut self, transport: &T, vector: Vector<T>) -> Result<()> {
+        self.moved.call_latency.record(vector.since.elapsed());
+        let receive = vector.receive.map(sole).transpose()?;
+        for memory in [vector.send, receive].into_iter().flatten() {
+            transport.unmap(memory)?;
+        }
+        let bytes = vector.short.unwrap_or_default();
+        let whole = Delivered {
+            offset: 0,
+            length: bytes.len() as u64,
+        };
+        let short = (whole.length > 0).then_some(whole);
+        let short = short.into_iter().collect();
+        self.complete(transport, vector.collective, vector.local, short, bytes)
+    }
+
+    fn first_of(&mut self, line: Line) -> Option<Vector<T>> {
+        self.reducing.lines.get_mut(&line)?.pop_front()
+    }
+
+    fn keep_first(&mut self, line: Line, vector: Vector<T>) {
+        let line = self.reducing.lines.entry(line).or_default();
+        line.push_front(vector);
+    }
+}
+
+impl<T: Transport> Vector<T> {
+    fn step(&self, step: u32) -> Collective {
+        Collective {
+            step,
+            ..self.collective
+        }
+    }
+
+    /// One block per member; `of` returns offset and length for a member and its segment.
+    fn blocks(
+        &self,
+        window: &Window,
+        of: impl Fn(usize, Option<Range>) -> (u64, u64),
+    ) -> Vec<Block> {
+        let members = self.members.iter().enumerate();
+        let block = |(place, peer): (usize, &u32)| {
+            let (offset, length) = of(place, window.segment(place));
+            Block {
+                peer: *peer,
+                offset,
+                length,
+            }
+        };
+        members.map(block).collect()
+    }
+}
+
+/// The value of the last reference.
+fn sole<V>(shared: Rc<V>) -> Result<V> {
+    Rc::into_inner(shared).ok_or_else(|| failed("a buffer of a complete step is in use"))
+}
+
+fn narrow(blocks: &[Block]) -> Result<Vec<Narrow>> {
+    let records = blocks.iter().map(Block::narrow).collect::<Option<_>>();
+    records.ok_or_else(|| failed("a window is too long"))
+}
+
+fn wide(blocks: &[Block]) -> Vec<Wide> {
+    blocks.iter().map(Block::wide).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,400 @@
+//! Allreduces of movers on a transport that copies memory: every byte at every rank.
+
+use super::*;
+use crate::reduction::{Element, Operation};
+use crate::service::mover::{Destination, Limits, Peers};
+use crate::token::Token;
+use crate::wire::{ExportRef, HostFin, Kind};
+use std::cell::{Cell, RefCell};
+
+const DIRECT_MIN: u64 = 512;
+
+/// Messages between SPs, answers to ranks, and reads under way.
+#[derive(Debug, Default)]
+struct Machine {
+    messages: RefCell<Vec<(u32, Kind, Token, Vec<u8>)>>,
+    answers: RefCell<Vec<(u32, HostFin)>>,
+    reads: RefCell<Vec<Rc<Read>>>,
+    imports: Cell<i64>,
+    staged: Cell<usize>,
+}
+
+#[derive(Debug)]
+struct Read {
+    from: u64,
+    to: u64,
+    length: usize,
+    is_over: Cell<bool>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Rank(u32),
+    Service(u32),
+}
+
+/// A buffer of a rank, or with a length memory of an SP.
+#[derive(Debug)]
+struct Area {
+    address: u64,
+    length: Option<usize>,
+}
+
+/// Memory that stays for the rest of the test, and its address.
+fn allocate(length: usize) -> u64 {
+    let bytes = Box::leak(vec![0xee_u8; length].into_boxed_slice());
+    bytes.as_mut_ptr().expose_provenance() as u64
+}
+
+fn at<'a>(address: u64, length: usize) -> &'a mut [u8] {
+    let start = usize::try_from(address).expect("an address");
+    // SAFETY: memory of allocate(), of which the test uses one slice at a time.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(start), length) }
+}
+
+impl Transport for Machine {
+    type Peer = Place;
+    type Memory = Area;
+    type Key = ();
+    type Packed = Vec<u8>;
+    type Operation = Option<Rc<Read>>;
+
+    fn send(
+        &self,
+        to: &Place,
+        kind: Kind,
+        token: Token,
+        data: Vec<u8>,
+    ) -> Result<Option<Rc<Read>>> {
+        match to {
+            Place::Rank(rank) => {
+                let fin = HostFin::parse(&data).expect("an answer");
+                self.answers.borrow_mut().push((*rank, fin));
+            }
+            Place::Service(to) => self.messages.borrow_mut().push((*to, kind, token, data)),
+        }
+        Ok(None)
+    }
+
+    fn import(&self, export: ExportRef<'_>) -> Result<Area> {
+        self.imports.set(self.imports.get() + 1);
+        Ok(Area {
+            address: export.address,
+            length: None,
+        })
+    }
+
+    fn address(&self, memory: &Area) -> u64 {
+        memory.address
+    }
+
+    fn pack(&self, _: &Area) -> Result<Vec<u8>> {
+        Ok(vec![1])
+    }
+
+    fn stage(&self, length: usize) -> Result<Area> {
+        self.staged.set(self.staged.get() + length);
+        Ok(Area {
+            address: allocate(length),
+            length: Some(length),
+        })
+    }
+
+    fn bytes<'a>(&self, memory: &'a mut Area) -> Option<&'a mut [u8]> {
+        memory.length.map(|length| at(memory.address, length))
+    }
+
+    fn unmap(&self, memory: Area) -> Result<()> {
+        assert_eq!(memory.length, None, "memory of an SP is kept");
+        self.imports.set(self.imports.get() - 1);
+        Ok(())
+    }
+
+    fn unpack(&self, _: &Place, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        (): &(),
+        from: u64,
+        into: &Area,
+        to: u64,
+        length: usize,
+    ) -> Result<Option<Rc<Read>>> {
+        let read = Rc::new(Read {
+            from,
+            to: into.address + to,
+            length,
+            is_over: Cell::new(false),
+        });
+        self.reads.borrow_mut().push(Rc::clone(&read));
+        Ok(Some(read))
+    }
+
+    fn aliases(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn has_ended(&self, operation: &Option<Rc<Read>>) -> Result<bool> {
+        Ok(operation.as_ref().is_none_or(|read| read.is_over.get()))
+    }
+}
+
+/// A job whose ranks have the given SPs.
+struct Job {
+    machine: Machine,
+    movers: Vec<Mover<Machine>>,
+    service_of: Vec<u32>,
+    calls: u32,
+}
+
+impl Job {
+    fn new(service_of: &[u32]) -> Self {
+        let services = service_of.iter().max().expect("ranks") + 1;
+        Self {
+            machine: Machine::default(),
+            movers: (0..services)
+                .map(|me| mover(me, services, service_of))
+                .collect(),
+            service_of: service_of.to_vec(),
+            calls: 0,
+        }
+    }
+
+    fn enter(&mut self, message: &HostReduce) {
+        let to = self.service_of[message.rank as usize] as usize;
+        let header = token(message.rank).0;
+        self.movers[to]
+            .receive(
+                &self.machine,
+                Kind::HostReduce,
+                &header,
+                &message.to_bytes(),
+            )
+            .expect("an arrival");
+    }
+
+    /// Carries out everything. Of the reads under way, the last one completes first.
+    fn run(&mut self) {
+        loop {
+            for mover in &mut self.movers {
+                mover.act(&self.machine).expect("acts");
+                mover.settle(&self.machine).expect("settles");
+            }
+            for (to, kind, token, data) in self.machine.messages.take() {
+                self.movers[to as usize]
+                    .receive(&self.machine, kind, &token.0, &data)
+                    .expect("a message");
+            }
+            let read = self.machine.reads.borrow_mut().pop();
+            if let Some(read) = read {
+                let data = at(read.from, read.length).to_vec();
+                at(read.to, read.length).copy_from_slice(&data);
+                read.is_over.set(true);
+            } else if self.machine.messages.borrow().is_empty() {
+                let mut moved = false;
+                for mover in &mut self.movers {
+                    moved |= mover.act(&self.machine).expect("acts");
+                }
+                if !moved && self.machine.reads.borrow().is_empty() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// An allreduce of 32-bit sums over `members`; checks each result.
+    fn check(&mut self, members: &[u32], elements: usize, in_place: bool) {
+        let length = elements * 4;
+        let value = |rank: u32, index: usize| {
+            let index = u32::try_from(index).expect("small");
+            index.wrapping_mul(0x9e37_79b1).rotate_left(rank) ^ rank
+        };
+        let communicator = u32::from(members.len() != self.service_of.len());
+        let mut results = Vec::new();
+        for rank in members {
+            let vector: Vec<u8> = (0..elements)
+                .flat_map(|index| value(*rank, index).to_ne_bytes())
+                .collect();
+            let (send, receive) = (allocate(length), allocate(length));
+            let send = if in_place { receive } else { send };
+            at(send, length).copy_from_slice(&vector);
+            let export = |address| Export {
+                address,
+                length: length as u64,
+                packed: vec![1],
+            };
+            let is_short = (length as u64) < DIRECT_MIN;
+            let message = HostReduce {
+                collective: Collective {
+                    communicator,
+                    sequence: self.calls,
+                    step: 0,
+                },
+                rank: *rank,
+                reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+                length: length as u64,
+                members: members.to_vec(),
+                send_memory: (!is_short && !in_place).then(|| export(send)),
+                receive_memory: (!is_short).then(|| export(receive)),
+                short: if is_short { vector } else { Vec::new() },
+            };
+            self.enter(&message);
+            results.push((*rank, receive));
+        }
+        self.run();
+        let expect: Vec<u8> = (0..elements)
+            .map(|index| members.iter().map(move |rank| value(*rank, index)))
+            .flat_map(|values| values.fold(0, u32::wrapping_add).to_ne_bytes())
+            .collect();
+        let answers = self.machine.answers.take();
+        assert_eq!(answers.len(), members.len(), "each rank completes once");
+        for (rank, fin) in answers {
+            assert_eq!(
+                (fin.collective.sequence, fin.collective.step),
+                (self.calls, 0)
+            );
+            let (_, receive) = results
+                .iter()
+                .find(|(of, _)| *of == rank)
+                .expect("a member");
+            let short = fin.short.iter().map(|block| block.length).sum::<u64>();
+            if (length as u64) < DIRECT_MIN {
+                assert_eq!(short, length as u64);
+                at(*receive, length).copy_from_slice(&fin.bytes);
+            }
+            assert!(
+                at(*receive, length) == expect,
+                "rank {rank} of {members:?}, {elements} elements, in place {in_place}"
+            );
+        }
+        assert_eq!(self.machine.imports.get(), 0, "all buffers are released");
+        self.calls += 1;
+    }
+}
+
+fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
+    let ranks = (0..).zip(service_of);
+    let ours: Vec<u32> = ranks
+        .filter(|(_, of)| **of == me)
+        .map(|(rank, _)| rank)
+        .collect();
+    let peers = Peers {
+        me,
+        service_of: service_of.to_vec(),
+        ranks: ours
+            .iter()
+            .map(|rank| Destination {
+                peer: Place::Rank(*rank),
+                token: token(*rank),
+            })
+            .collect(),
+        from_ranks: (0..)
+            .zip(service_of)
+            .map(|(rank, of)| (*of == me).then(|| token(rank)))
+            .collect(),
+        services: (0..services)
+            .map(|to| {
+                Some(Destination {
+                    peer: Place::Service(to),
+                    token: token(100 + me),
+                })
+            })
+            .collect(),
+    };
+    let limits = Limits {
+        sends: 2,
+        receives: 3,
+        direct_min: DIRECT_MIN,
+    };
+    let mut mover = Mover::new(peers, limits);
+    for from in 0..services {
+        mover.expect_service(from, token(100 + from));
+    }
+    mover
+}
+
+fn token(of: u32) -> Token {
+    Token(u128::from(of).to_le_bytes())
+}
+
+#[test]
+fn every_rank_gets_the_sum() {
+    for service_of in [&[0, 0][..], &[0, 1], &[0, 1, 1], &[0, 0, 1, 1, 2]] {
+        let mut job = Job::new(service_of);
+        let all: Vec<u32> = (0..).take(service_of.len()).collect();
+        for elements in [0, 1, 127, 128, 129, 1024, 2048, 5000, 70_000, 200_000] {
+            for in_place in [false, true] {
+                job.check(&all, elements, in_place);
+            }
+        }
+        let reversed: Vec<u32> = all.iter().rev().copied().take(2).collect();
+        job.check(&reversed, 3000, false);
+    }
+}
+
+#[test]
+fn memory_for_segments_is_used_again() {
+    let mut job = Job::new(&[0, 1]);
+    job.check(&[0, 1], 300_000, false);
+    let staged = job.machine.staged.get();
+    // Two windows of two segments at each of the two ranks.
+    assert!((1 << 18..=1 << 21).contains(&staged), "{staged}");
+    for _ in 0..10 {
+        job.check(&[0, 1], 300_000, false);
+    }
+    assert_eq!(job.machine.staged.get(), staged);
+}
+
+#[test]
+fn what_no_rank_sends_fails_the_job() {
+    let message = || HostReduce {
+        collective: Collective {
+            communicator: 0,
+            sequence: 0,
+            step: 0,
+        },
+        rank: 0,
+        reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+        length: 4,
+        members: vec![0, 1],
+        send_memory: None,
+        receive_memory: None,
+        short: vec![1; 4],
+    };
+    let refused = |change: &dyn Fn(&mut HostReduce), expect: &str| {
+        let mut job = Job::new(&[0, 1]);
+        let mut message = message();
+        change(&mut message);
+        let error = job.movers[0]
+            .receive(
+                &job.machine,
+                Kind::HostReduce,
+                &token(0).0,
+                &message.to_bytes(),
+            )
+            .expect_err("refused");
+        assert!(error.to_string().contains(expect), "{error}");
+    };
+    refused(&|message| message.members = vec![1], "it is not a member");
+    refused(
+        &|message| message.members = vec![0, 7],
+        "a rank that is not there",
+    );
+    refused(&|message| message.members = vec![0, 1, 1], "two blocks");
+    refused(&|message| message.short.push(1), "another number of bytes");
+    refused(
+        &|message| message.length = 1 << 20,
+        "another number of bytes",
+    );
+    refused(
+        &|message| {
+            message.length = 1 << 20;
+            message.short.clear();
+        },
+        "shorter than its vector",
+    );
+    refused(&|message| message.length = 1 << 60, "too long");
+    refused(&|message| message.collective.step = 1, "a rank enters");
+}

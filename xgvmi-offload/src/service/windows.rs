@@ -1,0 +1,172 @@
+//! Division of an allreduce's vector: windows, which the SPs reduce one after the other, and the segments of a window,
+//! each of which one rank's SP reduces for all ranks.
+//!
+//! All SPs derive the same division from the vector's length, the size of its elements, and the number of members.
+
+/// Maximum length of a window in bytes. The SP of a rank holds the segments of all members of two windows.
+const WINDOW_MAX: u64 = 256 << 10;
+
+/// Length in bytes from which a segment is worth its messages.
+const SEGMENT_MIN: u64 = 4 << 10;
+
+/// Maximum length of a vector. It is beyond any address space, and it keeps all products below 2^64.
+const VECTOR_MAX: u64 = 1 << 47;
+
+/// Division of a vector into windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Division {
+    element: u64,
+    elements: u64,
+    members: u64,
+    /// Minimum number of elements of a segment.
+    least: u64,
+    windows: u32,
+}
+
+/// A window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    element: u64,
+    members: u64,
+    start: u64,
+    elements: u64,
+    owners: u64,
+}
+
+/// A range of bytes of the vector.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+impl Division {
+    /// The division of `length` bytes in elements of `element` bytes. Segments are `direct_min` bytes or longer, if the
+    /// vector is. `None` without members, for a part of an element, and for a vector beyond any address space.
+    pub(super) fn new(length: u64, element: u64, members: usize, direct_min: u64) -> Option<Self> {
+        let elements = length.checked_div(element)?;
+        if members == 0 || elements * element != length || length > VECTOR_MAX {
+            return None;
+        }
+        let windows = length.div_ceil(WINDOW_MAX).max(1);
+        Some(Self {
+            element,
+            elements,
+            members: members as u64,
+            least: SEGMENT_MIN.max(direct_min).div_ceil(element),
+            windows: u32::try_from(windows).ok()?,
+        })
+    }
+
+    /// Number of windows, at least 1.
+    pub(super) fn windows(&self) -> u32 {
+        self.windows
+    }
+
+    /// A window.
+    pub(super) fn window(&self, index: u32) -> Window {
+        let start = part(self.elements, index.into(), self.windows.into());
+        let end = part(self.elements, u64::from(index) + 1, self.windows.into());
+        let elements = end - start;
+        Window {
+            element: self.element,
+            members: self.members,
+            start,
+            elements,
+            owners: (elements / self.least).clamp(1, self.members),
+        }
+    }
+}
+
+impl Window {
+    /// The window's first byte.
+    pub(super) fn start(&self) -> u64 {
+        self.start * self.element
+    }
+
+    /// The segment of a member; `None` if it has none. Members are counted from 0.
+    pub(super) fn segment(&self, member: usize) -> Option<Range> {
+        // Owners are spread over the members, because neighbours often share an SP.
+        let owner = (member as u64 * self.owners).div_ceil(self.members);
+        if owner >= self.owners || owner * self.members / self.owners != member as u64 {
+            return None;
+        }
+        let first = part(self.elements, owner, self.owners);
+        let end = part(self.elements, owner + 1, self.owners);
+        Some(Range {
+            offset: (self.start + first) * self.element,
+            length: (end - first) * self.element,
+        })
+    }
+}
+
+/// Start of part `index` of `count` nearly equal parts.
+fn part(elements: u64, index: u64, count: u64) -> u64 {
+    let (each, rest) = (elements / count, elements % count);
+    each * index + rest.min(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The segments of all windows cover the vector once and in order, and have the minimum length.
+    #[track_caller]
+    fn check(length: u64, element: u64, members: usize, direct_min: u64) {
+        let division = Division::new(length, element, members, direct_min).expect("valid");
+        let mut at = 0;
+        for index in 0..division.windows() {
+            let window = division.window(index);
+            assert_eq!(window.start(), at);
+            let mut bytes = 0;
+            for member in 0..members {
+                let Some(segment) = window.segment(member) else {
+                    continue;
+                };
+                assert_eq!(segment.offset, at);
+                assert!(segment.length.is_multiple_of(element));
+                assert!(segment.length >= direct_min.min(length), "{segment:?}");
+                at += segment.length;
+                bytes += segment.length;
+            }
+            assert!(bytes <= WINDOW_MAX + element, "{bytes}");
+        }
+        assert_eq!(at, length);
+    }
+
+    #[test]
+    fn segments_cover_the_vector() {
+        for members in [1, 2, 3, 4, 7, 64, 1000] {
+            for element in [1, 2, 4, 8] {
+                for direct_min in [256, 300, 512, 64 << 10] {
+                    for elements in [0, 1, 63, 64, 1023, 32768, 65537, 1_000_003] {
+                        check(elements * element, element, members, direct_min);
+                    }
+                }
+            }
+        }
+        check(1 << 33, 8, 3, 512);
+    }
+
+    #[test]
+    fn several_members_own_segments() {
+        let owners = |length, members| {
+            let division = Division::new(length, 8, members, 512).expect("valid");
+            let window = division.window(0);
+            (0..members)
+                .filter(|member| window.segment(*member).is_some())
+                .collect::<Vec<usize>>()
+        };
+        assert_eq!(owners(4096, 4), [0]);
+        assert_eq!(owners(8192, 4), [0, 2]);
+        assert_eq!(owners(1 << 20, 4), [0, 1, 2, 3]);
+        assert_eq!(owners(12288, 8), [0, 2, 5]);
+    }
+
+    #[test]
+    fn what_no_rank_can_send_has_no_division() {
+        assert_eq!(Division::new(8, 8, 0, 512), None);
+        assert_eq!(Division::new(7, 8, 2, 512), None);
+        assert_eq!(Division::new(1 << 48, 8, 2, 512), None);
+    }
+}
