@@ -103,6 +103,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "service::imported",
                     "service::transport",
+                    "service::vectors",
                     "service::greeting",
                     "service::mover",
                     "service::job",

@@ -143,12 +143,24 @@ impl Job {
             return Err(OffloadError::Failed("the job has ended".to_owned()));
         };
         let id = CommunicatorId(communicator);
-        let begun = if plan.in_place {
-            // SAFETY: the caller upholds the contract.
-            unsafe { client.alltoallv_in_place(id, side(&plan.receive)) }
-        } else {
-            // SAFETY: the same.
-            unsafe { client.alltoallv(id, side(&plan.send), side(&plan.receive)) }
+        let begun = match plan {
+            Plan::Exchange(plan) if plan.in_place => {
+                // SAFETY: the caller upholds the contract.
+                unsafe { client.alltoallv_in_place(id, side(&plan.receive)) }
+            }
+            Plan::Exchange(plan) => {
+                // SAFETY: the same.
+                unsafe { client.alltoallv(id, side(&plan.send), side(&plan.receive)) }
+            }
+            Plan::Reduce(plan) => {
+                let memory = |start| Memory::Temporary {
+                    start,
+                    length: plan.length,
+                };
+                let send = (!plan.send.is_null()).then(|| memory(plan.send));
+                // SAFETY: the same.
+                unsafe { client.allreduce(id, send, memory(plan.receive), plan.reduction) }
+            }
         };
         match begun {
             Ok(request) => {

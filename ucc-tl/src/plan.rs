@@ -1,4 +1,5 @@
-//! Translates a collective's arguments to an alltoallv: each rank's blocks to and from each other rank.
+//! Translates a collective's arguments to an alltoallv: each rank's blocks to and from each other rank. An allreduce has
+//! one vector per rank instead.
 //!
 //! A plan depends only on the caller's arguments. All ranks refuse the same collectives, because the reasons (flags,
 //! datatypes, the collective itself) are equal at all ranks of a correct program.
@@ -8,10 +9,29 @@ use crate::bindings::{
     ucc_coll_args_t, ucc_coll_buffer_info_t, ucc_coll_buffer_info_v_t, ucc_datatype_t,
 };
 use crate::ucc::DATATYPES;
+use xgvmi_offload::{Element, Operation, Reduction};
 
-/// A rank's part of a collective, in bytes. Blocks are in the order of the team's ranks.
+/// A rank's part of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) enum Plan {
+    Exchange(Exchange),
+    Reduce(Reduce),
+}
+
+/// A rank's part of an allreduce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reduce {
+    /// Address of the elements; null in place.
+    pub(crate) send: *mut u8,
+    pub(crate) receive: *mut u8,
+    /// Length in bytes.
+    pub(crate) length: usize,
+    pub(crate) reduction: Reduction,
+}
+
+/// A rank's part of a collective that exchanges blocks, in bytes. Blocks are in the order of the team's ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exchange {
     pub(crate) send: Side,
     pub(crate) receive: Side,
     /// An in-place alltoall(v): the blocks to send are those of the receive buffer, and `send` is empty.
@@ -55,6 +75,9 @@ impl Plan {
     /// entry for each rank where the collective requires them.
     pub(crate) unsafe fn new(args: &ucc_coll_args_t, caller: Caller<'_>) -> Result<Self, Refused> {
         let collective = Collective::checked(args, caller)?;
+        if args.coll_type == b::UCC_COLL_TYPE_ALLREDUCE {
+            return collective.allreduce().map(Self::Reduce);
+        }
         // SAFETY: the caller upholds the contract.
         let (send, receive) = unsafe { collective.sides() }?;
         let in_place = collective.in_place
@@ -62,11 +85,11 @@ impl Plan {
                 args.coll_type,
                 b::UCC_COLL_TYPE_ALLTOALL | b::UCC_COLL_TYPE_ALLTOALLV
             );
-        Ok(Self {
+        Ok(Self::Exchange(Exchange {
             send,
             receive,
             in_place,
-        })
+        }))
     }
 }
 
@@ -176,6 +199,26 @@ impl<'a> Collective<'a> {
         self.reader.caller.rank == self.root
     }
 
+    fn allreduce(&self) -> Result<Reduce, Refused> {
+        // SAFETY: an allreduce has these members; they are plain data.
+        let (src, dst) = unsafe { (&self.args.src.info, &self.args.dst.info) };
+        let length = self.reader.bytes(dst)?;
+        let send = if self.in_place {
+            std::ptr::null_mut()
+        } else {
+            if self.reader.bytes(src)? != length || src.datatype != dst.datatype {
+                return Err(Refused("buffers of two lengths or datatypes"));
+            }
+            src.buffer.cast()
+        };
+        Ok(Reduce {
+            send,
+            receive: dst.buffer.cast(),
+            length,
+            reduction: reduction(dst.datatype, self.args.op)?,
+        })
+    }
+
     fn allgather(&self, receive: Side) -> Result<(Side, Side), Refused> {
         if self.in_place {
             return Ok(self.reader.own_block_for_all(receive));
@@ -237,6 +280,45 @@ impl<'a> Collective<'a> {
             (send, reader.one(dst, self.root)?)
         })
     }
+}
+
+/// The reduction of a predefined datatype and an operation, if the service processes know it.
+fn reduction(
+    datatype: ucc_datatype_t,
+    operation: b::ucc_reduction_op_t,
+) -> Result<Reduction, Refused> {
+    let predefined = |number: u32| u64::from(number) << 3;
+    let element = [
+        (0, Element::I8),
+        (1, Element::I16),
+        (2, Element::I32),
+        (3, Element::I64),
+        (5, Element::U8),
+        (6, Element::U16),
+        (7, Element::U32),
+        (8, Element::U64),
+        (11, Element::F32),
+        (12, Element::F64),
+    ]
+    .into_iter()
+    .find(|(number, _)| predefined(*number) == datatype);
+    let (_, element) = element.ok_or(Refused(
+        "a reduction of a datatype that the services do not compute with",
+    ))?;
+    let operation = match operation {
+        b::UCC_OP_SUM => Operation::Sum,
+        b::UCC_OP_PROD => Operation::Product,
+        b::UCC_OP_MAX => Operation::Max,
+        b::UCC_OP_MIN => Operation::Min,
+        b::UCC_OP_LAND => Operation::And,
+        b::UCC_OP_LOR => Operation::Or,
+        b::UCC_OP_LXOR => Operation::Xor,
+        b::UCC_OP_BAND => Operation::BitAnd,
+        b::UCC_OP_BOR => Operation::BitOr,
+        b::UCC_OP_BXOR => Operation::BitXor,
+        _ => return Err(Refused("a reduction that the services do not compute")),
+    };
+    Reduction::new(element, operation).ok_or(Refused("a reduction that its datatype does not have"))
 }
 
 /// Parses buffers as UCC describes them.
@@ -431,7 +513,7 @@ mod tests {
         }
     }
 
-    fn plan(args: &ucc_coll_args_t, rank: usize) -> Result<Plan, Refused> {
+    fn any_plan(args: &ucc_coll_args_t, rank: usize) -> Result<Plan, Refused> {
         let caller = Caller {
             rank,
             size: 3,
@@ -439,6 +521,13 @@ mod tests {
         };
         // SAFETY: the tests' arrays have three entries.
         unsafe { Plan::new(args, caller) }
+    }
+
+    fn plan(args: &ucc_coll_args_t, rank: usize) -> Result<Exchange, Refused> {
+        match any_plan(args, rank)? {
+            Plan::Exchange(exchange) => Ok(exchange),
+            Plan::Reduce(reduce) => panic!("{reduce:?}"),
+        }
     }
 
     /// Compares start, length, and (rank, count, displacement) of the non-empty blocks.
@@ -599,8 +688,46 @@ mod tests {
             "memory handles of the caller"
         );
         assert_eq!(
-            refused(&|args| args.coll_type = b::UCC_COLL_TYPE_ALLREDUCE),
+            refused(&|args| args.coll_type = b::UCC_COLL_TYPE_FANIN),
             "a collective that the component does not know"
         );
+    }
+
+    #[test]
+    fn allreduce_of_known_datatypes_and_operations() {
+        let mut args = args(b::UCC_COLL_TYPE_ALLREDUCE, 0, 0);
+        args.src.info = info(SRC, 6);
+        args.dst.info = info(DST, 6);
+        args.op = b::UCC_OP_MAX;
+        let made = |args: &ucc_coll_args_t| match any_plan(args, 1) {
+            Ok(Plan::Reduce(reduce)) => Ok(reduce),
+            Ok(Plan::Exchange(exchange)) => panic!("{exchange:?}"),
+            Err(Refused(why)) => Err(why),
+        };
+        let mut expect = Reduce {
+            send: SRC,
+            receive: DST,
+            length: 24,
+            reduction: Reduction::new(Element::I32, Operation::Max).expect("defined"),
+        };
+        assert_eq!(made(&args), Ok(expect));
+        args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+        expect.send = std::ptr::null_mut();
+        assert_eq!(made(&args), Ok(expect));
+        args.op = b::UCC_OP_AVG;
+        let computes = "a reduction that the services do not compute";
+        assert_eq!(made(&args), Err(computes));
+        args.op = b::UCC_OP_BOR;
+        args.dst.info.datatype = 12 << 3;
+        let has = "a reduction that its datatype does not have";
+        assert_eq!(made(&args), Err(has));
+        // Half precision, complex numbers, and 128 bits.
+        for number in [4, 9, 10, 13, 14, 15, 16, 17] {
+            args.dst.info.datatype = number << 3;
+            assert!(made(&args).is_err_and(|why| why.contains("datatype")));
+        }
+        args.flags = 0;
+        args.dst.info = info(DST, 5);
+        assert_eq!(made(&args), Err("buffers of two lengths or datatypes"));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Settings {
 }
 
 /// Names of the collectives, and whether `all` includes them.
-const NAMES: [(&str, ucc_coll_type_t, bool); 10] = [
+const NAMES: [(&str, ucc_coll_type_t, bool); 11] = [
     ("alltoall", b::UCC_COLL_TYPE_ALLTOALL, true),
     ("alltoallv", b::UCC_COLL_TYPE_ALLTOALLV, true),
     ("allgather", b::UCC_COLL_TYPE_ALLGATHER, true),
@@ -43,7 +43,15 @@ const NAMES: [(&str, ucc_coll_type_t, bool); 10] = [
     ("gatherv", b::UCC_COLL_TYPE_GATHERV, true),
     ("scatter", b::UCC_COLL_TYPE_SCATTER, true),
     ("scatterv", b::UCC_COLL_TYPE_SCATTERV, true),
+    ("allreduce", b::UCC_COLL_TYPE_ALLREDUCE, true),
     ("barrier", b::UCC_COLL_TYPE_BARRIER, false),
+];
+
+/// Algorithms of tl/ucp on memory handles of the caller, which the component refuses.
+const FOREIGN_TUNES: [(ucc_coll_type_t, &str); 3] = [
+    (b::UCC_COLL_TYPE_ALLTOALL, "@onesided"),
+    (b::UCC_COLL_TYPE_ALLTOALLV, "@onesided"),
+    (b::UCC_COLL_TYPE_ALLREDUCE, "@sliding_window"),
 ];
 
 /// The name of a collective.
@@ -91,22 +99,16 @@ impl Settings {
         let mut served = collectives(&raw.collectives).map_err(|why| option("COLLS", why))?;
         // UCC's fallback after a refusal ignores an algorithm that a tune names. The component therefore must not
         // refuse then.
-        let onesided = |name: &&str| {
-            host_tune.split('#').any(|token| {
-                token.contains("@onesided") && token.split(':').any(|word| word == *name)
+        let is_taken = |kind| {
+            FOREIGN_TUNES.iter().any(|(of, algorithm)| {
+                *of == kind
+                    && host_tune.split('#').any(|token| {
+                        token.contains(algorithm)
+                            && token.split(':').any(|word| word == name_of(kind))
+                    })
             })
         };
-        let taken: Vec<ucc_coll_type_t> = ["alltoall", "alltoallv"]
-            .iter()
-            .filter(|name| onesided(name))
-            .filter_map(|name| {
-                NAMES
-                    .iter()
-                    .find(|(of, ..)| of == name)
-                    .map(|(_, kind, _)| *kind)
-            })
-            .collect();
-        served.retain(|served| !taken.contains(&served.kind));
+        served.retain(|served| !is_taken(served.kind));
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let client = ClientArgs {
             services: raw
@@ -266,7 +268,7 @@ mod tests {
     fn the_defaults_are_valid() {
         let settings = Settings::new(&raw(), "").expect("valid");
         assert_eq!(settings.client.services, ["127.0.0.1:1", "127.0.0.1:2"]);
-        assert_eq!(settings.served.len(), 9);
+        assert_eq!(settings.served.len(), 10);
         assert_eq!(settings.client.scheme, Scheme::Stock);
         assert!(settings.agreement().contains("COLLS=alltoall:0-"));
         assert!(Settings::wanted(&raw()));
@@ -364,7 +366,7 @@ mod tests {
             &[("bcast", 4096, 1 << 20), ("alltoall", 1, usize::MAX)],
         );
         check("barrier,barrier:0-1", &[("barrier", 0, 1)]);
-        assert_eq!(collectives("all,alltoallv:0-64K").expect("valid").len(), 9);
+        assert_eq!(collectives("all,alltoallv:0-64K").expect("valid").len(), 10);
     }
 
     #[test]
@@ -376,6 +378,13 @@ mod tests {
                 .iter()
                 .all(|served| served.kind != b::UCC_COLL_TYPE_ALLTOALLV)
         );
-        assert_eq!(settings.served.len(), 8);
+        assert_eq!(settings.served.len(), 9);
+        let settings = Settings::new(&raw(), "allreduce:@sliding_window:inf").expect("valid");
+        assert!(
+            settings
+                .served
+                .iter()
+                .all(|served| served.kind != b::UCC_COLL_TYPE_ALLREDUCE)
+        );
     }
 }

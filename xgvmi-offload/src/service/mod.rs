@@ -27,6 +27,7 @@ mod state;
 mod status;
 mod timers;
 mod transport;
+mod vectors;
 mod windows;
 
 pub use options::{Credits, ServiceArgs, ServiceOptions};

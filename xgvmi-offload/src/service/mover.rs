@@ -7,13 +7,13 @@ use super::counters::{Moved, Queues};
 use super::ledger::Ledger;
 use super::sharing::{Done, Sharing, Step};
 use super::transport::Transport;
+use super::vectors::{Reducing, Staged, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
     Arrival, Blocks, Collective, Delivered, DpuFin, DpuRts, ExportRef, HostFin, HostReduce, Kind,
     Record, RtsPart,
 };
-use reduce::{Reducing, Staged, Stepped};
 use std::rc::Rc;
 use std::time::Instant;
 

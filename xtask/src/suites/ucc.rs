@@ -35,7 +35,8 @@ const NO_PACKAGES: &str = "stock UCC of the testing suite";
 const OFFLOADED_MIN: u64 = 95;
 
 /// Collectives that the component serves, as UCC's trace names them.
-const SERVED: [&str; 9] = [
+const SERVED: [&str; 10] = [
+    "Allreduce ",
     "Alltoall:",
     "Alltoallv:",
     "Allgather:",
@@ -49,12 +50,20 @@ const SERVED: [&str; 9] = [
 
 /// Arguments of ucc_test_mpi. Its one-sided tests (-O) request algorithms of tl/ucp by name, which the component does
 /// not handle. The program itself skips combinations of counts and displacements of different widths.
-const SOME: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast -t world,reverse,half,odd_even -d int32 \
+const SOME: &str = "-c alltoallv,alltoall,allgather,allgatherv,allreduce,bcast -t world,reverse,half,odd_even -d int32 -o sum \
                     -m 512:32768:6 -I 2 -O 0 -C 32 -D 32";
 /// A job whose collectives all go to UCC's other components.
 const FALLING_BACK: &str = "-c alltoallv,bcast -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
-const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,bcast,gather,gatherv,scatter,scatterv -d uint8,float64 \
-                   -t world,reverse,half,odd_even -m 8:65536:64 -I 2 -O 0";
+const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,allreduce,bcast,gather,gatherv,scatter,scatterv \
+                   -d uint8,float64 -o sum -t world,reverse,half,odd_even -m 8:65536:64 -I 2 -O 0";
+
+/// Reductions that the service processes compute. Vectors below and above `direct-min`, of one segment and of several.
+const REDUCTIONS: &str = "-c allreduce -d int8,int16,int32,int64,uint8,uint16,uint32,uint64 -t world,reverse,half,odd_even \
+                          -o sum,prod,max,min,land,lor,lxor,band,bor,bxor -m 8:32768:64 -I 2 -O 0";
+const FLOATS: &str = "-c allreduce -d float32,float64 -o sum,prod,max,min -t world,reverse,half,odd_even -m 8:262144:32 -I 2 -O 0";
+/// Vectors of several windows.
+const LARGE: &str =
+    "-c allreduce -d int32,float64 -o sum -t world,odd_even -m 1048576:4194304:4 -I 2 -O 0";
 
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let tree = match tree::ucc() {
@@ -97,6 +106,15 @@ const TESTS: &[(&str, Test)] = &[
     }),
     ("ucc_test_mpi stock, all that is served", |site| {
         site.test_mpi("stock", ALL)
+    }),
+    ("ucc_test_mpi allreduce xgvmi, each operation", |site| {
+        site.test_mpi("xgvmi", REDUCTIONS)
+    }),
+    ("ucc_test_mpi allreduce stock, floating point", |site| {
+        site.test_mpi("stock", FLOATS)
+    }),
+    ("ucc_test_mpi allreduce ksm, in place and large", |site| {
+        site.test_mpi("ksm", LARGE)
     }),
     ("ucc_test_mpi with threads", |site| {
         site.test_mpi("xgvmi", &format!("{SOME} -T"))

@@ -11,11 +11,11 @@
 
 use super::{Buffers, Entered, Mover, Receive, failed};
 use crate::error::Result;
-use crate::reduction::Reduction;
 use crate::service::transport::Transport;
-use crate::service::windows::{Division, Range, Window};
-use crate::wire::{Block, Blocks, Collective, Delivered, Export, HostReduce, Narrow, Wide};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use crate::service::vectors::{Line, Staged, Stepped, Vector, sole};
+use crate::service::windows::Division;
+use crate::wire::{Block, Blocks, Delivered, Export, HostReduce, Narrow, Wide};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -24,112 +24,6 @@ const WINDOWS_AT_ONCE: u32 = 2;
 
 /// Maximum number of allreduces of this SP's ranks. A client's own limit is far below.
 const VECTORS_MAX: usize = 1 << 16;
-
-/// Maximum memory of a job for segments at this SP.
-const STAGED_MAX: usize = 256 << 20;
-
-/// Minimum size of a buffer for segments.
-const STAGED_MIN: usize = 4 << 10;
-
-/// A local rank and a communicator.
-type Line = (usize, u32);
-
-/// The allreduces of this SP's ranks.
-#[derive(Debug)]
-pub(super) struct Reducing<T: Transport> {
-    /// The first of each line is under way.
-    lines: HashMap<Line, VecDeque<Vector<T>>>,
-    count: usize,
-    /// Free buffers by size.
-    free: BTreeMap<usize, Vec<Staged<T>>>,
-    staged_bytes: usize,
-}
-
-/// A buffer of this SP for segments.
-#[derive(Debug)]
-pub(super) struct Staged<T: Transport> {
-    pub(super) memory: T::Memory,
-    key: T::Packed,
-    size: usize,
-}
-
-/// A rank's part in an allreduce.
-#[derive(Debug)]
-struct Vector<T: Transport> {
-    collective: Collective,
-    rank: u32,
-    local: usize,
-    reduction: Reduction,
-    division: Division,
-    members: Vec<u32>,
-    /// This rank's place among the members.
-    place: usize,
-    /// Address of the send buffer in the rank's address space, and its packed key.
-    base: u64,
-    key: T::Packed,
-    send: Option<T::Memory>,
-    receive: Option<Rc<T::Memory>>,
-    /// The elements of a short vector; later the result.
-    short: Option<Vec<u8>>,
-    /// Windows that have begun, and windows that are complete.
-    begun: u32,
-    complete: u32,
-    /// Results of this rank's segments, by window.
-    results: Vec<(u32, Rc<Staged<T>>)>,
-    since: Instant,
-}
-
-/// What a rank has of a step when the step is complete.
-#[derive(Debug)]
-pub(super) struct Stepped<T: Transport> {
-    pub(super) collective: Collective,
-    pub(super) local: usize,
-    pub(super) staged: Option<Rc<Staged<T>>>,
-    pub(super) short: Vec<Delivered>,
-    pub(super) bytes: Vec<u8>,
-}
-
-impl<T: Transport> Reducing<T> {
-    pub(super) fn new() -> Self {
-        Self {
-            lines: HashMap::new(),
-            count: 0,
-            free: BTreeMap::new(),
-            staged_bytes: 0,
-        }
-    }
-
-    /// A buffer of `length` bytes or more.
-    fn stage(&mut self, transport: &T, length: u64) -> Result<Rc<Staged<T>>> {
-        let size = usize::try_from(length)
-            .ok()
-            .filter(|length| *length <= STAGED_MAX)
-            .map_or(usize::MAX, |length| {
-                length.next_power_of_two().max(STAGED_MIN)
-            });
-        if let Some(staged) = self.free.get_mut(&size).and_then(Vec::pop) {
-            return Ok(Rc::new(staged));
-        }
-        if size > STAGED_MAX - self.staged_bytes {
-            return Err(failed(format!(
-                "allreduces need {length} bytes more than the {} in use, and {STAGED_MAX} are the most: let fewer of them run \
-                 at once",
-                self.staged_bytes
-            )));
-        }
-        let memory = transport.stage(size)?;
-        self.staged_bytes += size;
-        let key = transport.pack(&memory)?;
-        Ok(Rc::new(Staged { memory, key, size }))
-    }
-
-    /// A buffer is free again.
-    fn put_back(&mut self, staged: Rc<Staged<T>>) -> Result<()> {
-        let staged = sole(staged)?;
-        self.free.entry(staged.size).or_default().push(staged);
-        Ok(())
-    }
-}
 
 impl<T: Transport> Mover<T> {
     /// A local rank enters an allreduce.
@@ -398,38 +292,6 @@ impl<T: Transport> Mover<T> {
         let line = self.reducing.lines.entry(line).or_default();
         line.push_front(vector);
     }
-}
-
-impl<T: Transport> Vector<T> {
-    fn step(&self, step: u32) -> Collective {
-        Collective {
-            step,
-            ..self.collective
-        }
-    }
-
-    /// One block per member; `of` returns offset and length for a member and its segment.
-    fn blocks(
-        &self,
-        window: &Window,
-        of: impl Fn(usize, Option<Range>) -> (u64, u64),
-    ) -> Vec<Block> {
-        let members = self.members.iter().enumerate();
-        let block = |(place, peer): (usize, &u32)| {
-            let (offset, length) = of(place, window.segment(place));
-            Block {
-                peer: *peer,
-                offset,
-                length,
-            }
-        };
-        members.map(block).collect()
-    }
-}
-
-/// The value of the last reference.
-fn sole<V>(shared: Rc<V>) -> Result<V> {
-    Rc::into_inner(shared).ok_or_else(|| failed("a buffer of a complete step is in use"))
 }
 
 fn narrow(blocks: &[Block]) -> Result<Vec<Narrow>> {

@@ -1,18 +1,22 @@
 //! Allreduces of movers on a transport that copies memory: every byte at every rank.
 
 use super::*;
-use crate::reduction::{Element, Operation};
+use crate::reduction::{Element, Operation, Reduction};
 use crate::service::mover::{Destination, Limits, Peers};
+use crate::service::vectors::Reducing;
 use crate::token::Token;
-use crate::wire::{ExportRef, HostFin, Kind};
+use crate::wire::{Collective, ExportRef, HostFin, Kind};
 use std::cell::{Cell, RefCell};
 
 const DIRECT_MIN: u64 = 512;
 
+/// A message: receiver, kind, token, data.
+type Sent = (u32, Kind, Token, Vec<u8>);
+
 /// Messages between SPs, answers to ranks, and reads under way.
 #[derive(Debug, Default)]
 struct Machine {
-    messages: RefCell<Vec<(u32, Kind, Token, Vec<u8>)>>,
+    messages: RefCell<Vec<Sent>>,
     answers: RefCell<Vec<(u32, HostFin)>>,
     reads: RefCell<Vec<Rc<Read>>>,
     imports: Cell<i64>,
@@ -42,7 +46,7 @@ struct Area {
 
 /// Memory that stays for the rest of the test, and its address.
 fn allocate(length: usize) -> u64 {
-    let bytes = Box::leak(vec![0xee_u8; length].into_boxed_slice());
+    let bytes = Box::leak(vec![0_u8; length].into_boxed_slice());
     bytes.as_mut_ptr().expose_provenance() as u64
 }
 
@@ -105,8 +109,10 @@ impl Transport for Machine {
     }
 
     fn unmap(&self, memory: Area) -> Result<()> {
-        assert_eq!(memory.length, None, "memory of an SP is kept");
-        self.imports.set(self.imports.get() - 1);
+        match memory.length {
+            None => self.imports.set(self.imports.get() - 1),
+            Some(length) => self.staged.set(self.staged.get() - length),
+        }
         Ok(())
     }
 
@@ -345,6 +351,25 @@ fn memory_for_segments_is_used_again() {
         job.check(&[0, 1], 300_000, false);
     }
     assert_eq!(job.machine.staged.get(), staged);
+}
+
+#[test]
+fn memory_for_segments_is_bounded() {
+    let machine = Machine::default();
+    let mut reducing = Reducing::new();
+    let half = 128 << 20;
+    let first = reducing.stage(&machine, half).expect("half of the limit");
+    let second = reducing.stage(&machine, half).expect("the limit");
+    let error = reducing.stage(&machine, 1).expect_err("beyond the limit");
+    assert!(
+        error.to_string().contains("let fewer of them run"),
+        "{error}"
+    );
+    reducing.put_back(first).expect("in no other use");
+    // Free memory of another size makes place.
+    reducing.stage(&machine, 1).expect("a page");
+    assert_eq!(machine.staged.get(), (128 << 20) + 4096);
+    drop(second);
 }
 
 #[test]
