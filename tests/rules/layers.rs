@@ -78,7 +78,15 @@ const CRATES: &[Crate] = &[
         layers: &[
             (
                 "basics",
-                &["error", "job_id", "library", "reduction", "scheme", "secret", "token"],
+                &[
+                    "error",
+                    "job_id",
+                    "library",
+                    "reduction",
+                    "scheme",
+                    "secret",
+                    "token",
+                ],
             ),
             ("messages", &["wire", "control"]),
             (
