@@ -68,17 +68,18 @@ impl Superblock {
     pub(super) fn parse(pages: &[u8]) -> Result<Self, String> {
         let copies = pages.chunks(PAGE).take(2).map(Self::parse_copy);
         let mut newest: Option<Self> = None;
-        let mut fault = "it is empty".to_owned();
+        let mut fault = None;
         for copy in copies {
             match copy {
                 Ok(copy) if newest.is_none_or(|newest| newest.sequence < copy.sequence) => {
                     newest = Some(copy);
                 }
                 Ok(_) => {}
-                Err(reason) => fault = reason,
+                // That of the first copy: a target that was never marked has two of them.
+                Err(reason) => fault = fault.or(Some(reason)),
             }
         }
-        newest.ok_or(fault)
+        newest.ok_or_else(|| fault.unwrap_or_else(|| "it is empty".to_owned()))
     }
 
     fn parse_copy(page: &[u8]) -> Result<Self, String> {

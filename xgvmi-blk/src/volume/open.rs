@@ -15,8 +15,8 @@ impl Volume {
     /// Opens the volume on these targets, in any order. Two are enough.
     ///
     /// # Errors
-    /// The targets belong to different volumes, two of them have one role, fewer than two are there, or two of them do
-    /// not yet hold everything.
+    /// The targets belong to different volumes, two of them have one role, fewer than two are there, or too few of them
+    /// hold everything: two, or one if all three are there and none is new.
     pub fn open(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
         let mut seats: [Option<Arc<dyn Target>>; TARGETS] = [None, None, None];
         let mut first: Option<(String, Identity)> = None;
@@ -42,7 +42,12 @@ impl Volume {
             .iter()
             .filter(|target| target.identity().complete)
             .count();
-        let Some((_, identity)) = first.filter(|_| whole >= 2) else {
+        // With all three there, one that holds everything is enough: it has the newest generation of each block. The
+        // others were taken back by an export that then ended. New ones, which have never been opened, do not count.
+        let all_known =
+            present.len() == TARGETS && present.iter().all(|seat| seat.identity().epoch > 0);
+        let usable = whole >= 2 || (whole == 1 && all_known);
+        let Some((_, identity)) = first.filter(|_| usable) else {
             return Err(too_few(&seats));
         };
         let epoch = present
@@ -95,7 +100,11 @@ impl Volume {
                 .and(self.target(Role::Parity))
                 .is_ok()
             {
-                self.repair_block(block)?;
+                match self.repair_block(block) {
+                    // After a loss of power an entry may be there without its half block. The other blocks are served.
+                    Err(error @ BlkError::Lost { .. }) => eprintln!("xgvmi-blk: {error}"),
+                    other => other?,
+                }
             }
         }
         if blocks.is_empty() {

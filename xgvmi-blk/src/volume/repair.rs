@@ -95,8 +95,14 @@ impl Volume {
             if state.lost {
                 lost.get_or_insert(block);
             } else if state.generation != 0 && !state.is_held_by(role) {
-                self.rebuild_block(block, state, role, &target)?;
-                rebuilt += 1;
+                match self.rebuild_block(block, state, role, &target) {
+                    Ok(()) => rebuilt += 1,
+                    // The other blocks are completed nevertheless.
+                    Err(BlkError::Lost { .. }) => {
+                        lost.get_or_insert(block);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         if let Some(block) = lost {

@@ -1,0 +1,570 @@
+//! Faults of targets in processes of their own, while a client writes. Each sector has a version in a shadow copy. After
+//! each fault everything is read again: through the export, and with each target absent in turn. Parity is scrubbed.
+
+mod common;
+
+use common::{
+    EIO, ENOSPC, Nbd, Running, SECTOR, create, good, program, random, sector, turn, wait_until,
+};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use xgvmi_blk::{Role, Store, Target, Volume};
+
+const BLOCK: usize = 1024;
+const SECTORS: usize = 128;
+/// Two superblocks and 64 bytes for each block, in pages.
+const RECORDS_AT: u64 = 8192 + 4096;
+
+/// Three targets, an export and a client.
+struct World {
+    dir: tempfile::TempDir,
+    paths: [PathBuf; 3],
+    targets: [Option<Running>; 3],
+    addresses: [String; 3],
+    export: Option<Running>,
+    client: Nbd,
+    shadow: Vec<u64>,
+    version: u64,
+    seed: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        Self::with(seed, |path| Running::target(path, "127.0.0.1:0", &[]))
+    }
+
+    fn with(seed: u64, start: impl Fn(&Path) -> Running) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = create(dir.path(), SECTORS * SECTOR, BLOCK);
+        let targets = paths.each_ref().map(|path| start(path));
+        let addresses = targets.each_ref().map(Running::address);
+        Self::on(seed, (dir, paths), targets, addresses)
+    }
+
+    fn on(
+        seed: u64,
+        (dir, paths): (tempfile::TempDir, [PathBuf; 3]),
+        targets: [Running; 3],
+        addresses: [String; 3],
+    ) -> Self {
+        let (export, client) = export(dir.path(), &addresses);
+        Self {
+            dir,
+            paths,
+            targets: targets.map(Some),
+            addresses,
+            export: Some(export),
+            client,
+            shadow: vec![0; SECTORS],
+            version: 0,
+            seed,
+        }
+    }
+
+    /// Writes `count` random ranges; each must be acknowledged.
+    fn write(&mut self, count: usize) {
+        for round in 0..count {
+            let (range, data) = self.next();
+            self.client.write(range.start * SECTOR, &data).unwrap();
+            self.shadow[range].fill(self.version);
+            if round % 8 == 7 {
+                self.client.flush().unwrap();
+            }
+        }
+    }
+
+    /// The next range to write, and its bytes.
+    fn next(&mut self) -> (std::ops::Range<usize>, Vec<u8>) {
+        self.version += 1;
+        let below =
+            |seed: &mut u64, limit: usize| usize::try_from(random(seed) % limit as u64).unwrap();
+        let count = 1 + below(&mut self.seed, 9);
+        let at = below(&mut self.seed, SECTORS - count);
+        let data = (at..at + count).flat_map(|number| sector(number, self.version));
+        (at..at + count, data.collect())
+    }
+
+    /// Everything through the export.
+    #[track_caller]
+    fn read_all(&mut self, when: &str) {
+        let bytes = self.client.read(0, SECTORS * SECTOR).unwrap();
+        compare(&bytes, &self.shadow, when);
+    }
+
+    fn status(&self, role: usize) -> serde_json::Value {
+        let socket = self.dir.path().join("status");
+        let text = good(&["status", "--json", "--socket", socket.to_str().unwrap()]);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["volume"]["targets"][role].clone()
+    }
+
+    fn kill(&mut self, role: usize) {
+        self.targets[role].take().unwrap().kill();
+    }
+
+    /// Starts a target again at its address.
+    fn restart(&mut self, role: usize) {
+        let listen = self.addresses[role].strip_prefix("tcp:").unwrap();
+        self.targets[role] = Some(Running::target(&self.paths[role], listen, &[]));
+    }
+
+    /// Waits until a target is in use and lacks nothing.
+    #[track_caller]
+    fn wait_complete(&self, role: usize) {
+        wait_until("the target is complete", || {
+            let status = self.status(role);
+            status["absent"] == "" && status["missing_blocks"] == 0
+        });
+    }
+
+    #[track_caller]
+    fn wait_absent(&self, role: usize) {
+        wait_until("the target is absent", || self.status(role)["absent"] != "");
+    }
+
+    /// Ends all processes with SIGKILL, then reads everything with all targets and with each one absent.
+    #[track_caller]
+    fn finish(mut self) {
+        self.export.take().unwrap().kill();
+        for target in &mut self.targets {
+            if let Some(target) = target.take() {
+                target.kill();
+            }
+        }
+        verify(&self.paths, None, &self.shadow);
+        for absent in 0..3 {
+            verify(&self.paths, Some(absent), &self.shadow);
+        }
+    }
+}
+
+/// Starts an export of targets. They count as absent after 1.5 s: a busy machine delays answers, too.
+fn export(dir: &Path, targets: &[String]) -> (Running, Nbd) {
+    let (socket, status) = (dir.join("nbd"), dir.join("status"));
+    let more = [
+        "--target-timeout",
+        "1500",
+        "--status-socket",
+        status.to_str().unwrap(),
+    ];
+    let export = Running::export(targets, &socket, &more);
+    let client = Nbd::connect(&socket);
+    (export, client)
+}
+
+#[track_caller]
+fn compare(bytes: &[u8], shadow: &[u64], when: &str) {
+    for (number, (bytes, version)) in bytes.chunks(SECTOR).zip(shadow).enumerate() {
+        assert!(
+            bytes == sector(number, *version),
+            "{when}: sector {number} is not version {version}"
+        );
+    }
+}
+
+/// Reads the volume on the files, without one of them, and scrubs it.
+#[track_caller]
+fn verify(paths: &[PathBuf], absent: Option<usize>, shadow: &[u64]) {
+    let present = paths
+        .iter()
+        .enumerate()
+        .filter(|(role, _)| Some(*role) != absent);
+    let open = |(_, path): (usize, &PathBuf)| {
+        Arc::new(Store::open_file(path, None).unwrap()) as Arc<dyn Target>
+    };
+    let volume = Volume::open(present.map(open).collect()).unwrap();
+    let mut bytes = vec![0; SECTORS * SECTOR];
+    volume.read(0, &mut bytes).unwrap();
+    compare(&bytes, shadow, &format!("without {absent:?}"));
+    let report = volume.scrub().unwrap();
+    assert_eq!(report.lost_blocks, 0, "without {absent:?}");
+    if absent.is_none() {
+        for role in Role::ALL {
+            volume.rebuild(role).unwrap();
+        }
+        assert_eq!(volume.scrub().unwrap().bad_halves, 0, "parity or checksums");
+    }
+}
+
+#[test]
+fn each_target_is_killed_and_returns() {
+    let _turn = turn();
+    let mut world = World::new(1);
+    for role in 0..3 {
+        world.write(24);
+        world.kill(role);
+        world.write(24);
+        world.read_all("a target is killed");
+        world.restart(role);
+        world.write(8);
+        world.wait_complete(role);
+        world.read_all("it has returned");
+    }
+    world.finish();
+}
+
+#[test]
+fn each_target_stops_and_continues() {
+    let _turn = turn();
+    let mut world = World::new(2);
+    for role in 0..3 {
+        world.write(16);
+        world.targets[role].as_ref().unwrap().signal(libc::SIGSTOP);
+        world.write(16);
+        world.wait_absent(role);
+        world.read_all("a target has stopped");
+        world.targets[role].as_ref().unwrap().signal(libc::SIGCONT);
+        world.wait_complete(role);
+        world.write(8);
+        world.read_all("it continues");
+    }
+    world.finish();
+}
+
+/// Passes bytes between an export and a target, after a delay in milliseconds.
+fn relay(target: &str, delay_ms: &Arc<AtomicU64>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp:{}", listener.local_addr().unwrap());
+    let target = target.strip_prefix("tcp:").unwrap().to_owned();
+    let delay_ms = Arc::clone(delay_ms);
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let (near, far) = (near.unwrap(), TcpStream::connect(&target).unwrap());
+            far.set_nodelay(true).unwrap();
+            near.set_nodelay(true).unwrap();
+            for (mut from, mut to) in [
+                (near.try_clone().unwrap(), far.try_clone().unwrap()),
+                (far, near),
+            ] {
+                let delay_ms = Arc::clone(&delay_ms);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 1 << 16];
+                    while let Ok(count @ 1..) = from.read(&mut bytes) {
+                        // The delay is the fault under test. Nothing depends on its exact length.
+                        std::thread::park_timeout(Duration::from_millis(
+                            delay_ms.load(Ordering::Relaxed),
+                        ));
+                        if to.write_all(&bytes[..count]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+/// A slow target is used as long as it answers in time. A slower one counts as absent, and its late answers have no
+/// effect.
+#[test]
+fn each_target_is_slow_and_then_too_slow() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), SECTORS * SECTOR, BLOCK);
+    let targets = paths
+        .each_ref()
+        .map(|path| Running::target(path, "127.0.0.1:0", &[]));
+    let delays: [Arc<AtomicU64>; 3] = Default::default();
+    let mut addresses = targets.each_ref().map(Running::address);
+    for (address, delay_ms) in addresses.iter_mut().zip(&delays) {
+        *address = relay(address, delay_ms);
+    }
+    let mut world = World::on(3, (dir, paths), targets, addresses);
+    for (role, delay_ms) in delays.iter().enumerate() {
+        delay_ms.store(5, Ordering::Relaxed);
+        world.write(3);
+        world.read_all("a target is slow");
+        let status = world.status(role);
+        assert_eq!(status["absent"], "", "a slow target is in use: {status}");
+        assert_eq!(status["missing_blocks"], 0, "{status}");
+        // On the way there and back.
+        delay_ms.store(800, Ordering::Relaxed);
+        world.write(3);
+        world.wait_absent(role);
+        world.read_all("a target is too slow");
+        delay_ms.store(0, Ordering::Relaxed);
+        world.wait_complete(role);
+        world.read_all("it has returned");
+    }
+    world.finish();
+}
+
+#[test]
+fn each_target_returns_with_old_data() {
+    let _turn = turn();
+    let mut world = World::new(4);
+    for role in 0..3 {
+        world.write(24);
+        world.client.flush().unwrap();
+        let old = world.dir.path().join("old");
+        fs::copy(&world.paths[role], &old).unwrap();
+        world.write(24);
+        world.kill(role);
+        world.write(4);
+        fs::copy(&old, &world.paths[role]).unwrap();
+        world.restart(role);
+        world.read_all("the target returns with old data");
+        world.wait_complete(role);
+        world.read_all("it is complete");
+    }
+    // The same while nothing runs.
+    let old = world.dir.path().join("old");
+    fs::copy(&world.paths[1], &old).unwrap();
+    world.write(24);
+    world.kill(1);
+    world.export.take().unwrap().kill();
+    fs::copy(&old, &world.paths[1]).unwrap();
+    world.restart(1);
+    (world.export, world.client) = {
+        let (export, client) = export(world.dir.path(), &world.addresses);
+        (Some(export), client)
+    };
+    world.read_all("all are opened again");
+    world.wait_complete(1);
+    world.finish();
+}
+
+/// A target whose file may not grow beyond `bytes`.
+fn limited(path: &Path, bytes: u64) -> Running {
+    let mut command = program();
+    command
+        .arg("target")
+        .arg(path)
+        .args(["--listen", "127.0.0.1:0"]);
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    let set = move || {
+        // SAFETY: the structure lives as long as the closure. Both calls may be made between fork and exec.
+        let done = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+        // SAFETY: as above. The write then returns EFBIG, as a full disk returns ENOSPC.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    // SAFETY: the closure calls only functions that are allowed between fork and exec.
+    Running::start(unsafe { command.pre_exec(set) })
+}
+
+#[test]
+fn each_target_has_a_full_disk() {
+    let _turn = turn();
+    for role in 0..3 {
+        let full = ["data_1", "data_2", "data_p"][role];
+        let mut world = World::with(5 + role as u64, |path| {
+            if path.ends_with(full) {
+                limited(path, RECORDS_AT + 8 * 640)
+            } else {
+                Running::target(path, "127.0.0.1:0", &[])
+            }
+        });
+        world.write(48);
+        world.read_all("a disk is full");
+        let status = world.status(role);
+        assert_eq!(status["absent"], "", "a full target stays in use: {status}");
+        assert_ne!(status["missing_blocks"], 0, "it has space for everything");
+        // With more space it is completed.
+        world.kill(role);
+        world.write(1);
+        world.restart(role);
+        world.wait_complete(role);
+        world.finish();
+    }
+}
+
+#[test]
+fn two_full_disks_refuse_writes_and_lose_nothing() {
+    let _turn = turn();
+    let mut world = World::with(9, |path| {
+        if path.ends_with("data_1") {
+            Running::target(path, "127.0.0.1:0", &[])
+        } else {
+            limited(path, RECORDS_AT + 20 * 640)
+        }
+    });
+    let mut refused = 0;
+    for _ in 0..96 {
+        let (range, data) = world.next();
+        let old = world.shadow.clone();
+        match world.client.write(range.start * SECTOR, &data) {
+            Ok(()) => world.shadow[range].fill(world.version),
+            Err(error) => {
+                assert_eq!(error, ENOSPC);
+                refused += 1;
+                // Each block of the range is the old or the new one.
+                let bytes = world.client.read(0, SECTORS * SECTOR).unwrap();
+                let blocks = bytes.chunks(BLOCK).enumerate();
+                for (block, bytes) in blocks {
+                    let first = block * (BLOCK / SECTOR);
+                    let sectors = first..first + BLOCK / SECTOR;
+                    let is = |of: &dyn Fn(usize) -> u64| {
+                        let expect = sectors.clone().flat_map(|at| sector(at, of(at)));
+                        bytes.iter().copied().eq(expect)
+                    };
+                    let new = |at: usize| {
+                        if range.contains(&at) {
+                            world.version
+                        } else {
+                            old[at]
+                        }
+                    };
+                    if is(&new) {
+                        for at in sectors.clone() {
+                            world.shadow[at] = new(at);
+                        }
+                    } else {
+                        assert!(is(&|at| old[at]), "block {block} is neither old nor new");
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 0, "the disks have space for everything");
+    world.read_all("two disks are full");
+    world.export.take().unwrap().kill();
+    world.targets = [None, None, None];
+    verify(&world.paths, None, &world.shadow);
+}
+
+/// Bits of records are flipped in each target's file in turn, while it serves.
+#[test]
+fn flipped_bits_are_found_and_repaired() {
+    let _turn = turn();
+    let mut world = World::new(10);
+    world.write(64);
+    for role in 0..3 {
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&world.paths[role])
+            .unwrap();
+        let end = file.metadata().unwrap().len();
+        let mut flipped = 0;
+        for at in (RECORDS_AT + 70..end).step_by(331) {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 1 << (at % 8)], at).unwrap();
+            flipped += 1;
+        }
+        assert!(flipped > 20, "{flipped} bits");
+        world.read_all("bits are flipped");
+        world.write(4);
+        world.read_all("writes follow");
+        // Nothing reads parity before a scrub, and the next role's bits may be in the same blocks.
+        if role == 2 {
+            world.export.take().unwrap().kill();
+            world.targets = [None, None, None];
+            verify(&world.paths, None, &world.shadow);
+            return verify_each(&world.paths, &world.shadow);
+        }
+    }
+}
+
+fn verify_each(paths: &[PathBuf], shadow: &[u64]) {
+    for absent in 0..3 {
+        verify(paths, Some(absent), shadow);
+    }
+}
+
+/// With two targets lost there are errors for all that needs them, and never other data. When they return, everything
+/// that was acknowledged is there.
+#[test]
+fn two_lost_targets_are_errors_until_one_returns() {
+    let _turn = turn();
+    for kept in 0..3 {
+        let mut world = World::new(11 + kept as u64);
+        world.write(64);
+        let lost: Vec<usize> = (0..3).filter(|role| *role != kept).collect();
+        for role in &lost {
+            world.kill(*role);
+        }
+        let mut errors = 0;
+        for block in 0..SECTORS * SECTOR / BLOCK {
+            let first = block * (BLOCK / SECTOR);
+            match world.client.read(block * BLOCK, BLOCK) {
+                Ok(bytes) => {
+                    let expect = (first..first + BLOCK / SECTOR).map(|at| (at, world.shadow[at]));
+                    for ((at, version), bytes) in expect.zip(bytes.chunks(SECTOR)) {
+                        assert!(bytes == sector(at, version), "block {block} has other data");
+                    }
+                    assert_eq!(world.shadow[first..first + 2], [0, 0], "read of one half");
+                }
+                Err(error) => {
+                    assert_eq!(error, EIO);
+                    errors += 1;
+                }
+            }
+        }
+        assert!(errors > SECTORS / 4, "{errors} errors");
+        assert_eq!(world.client.write(0, &[1; BLOCK]), Err(EIO));
+        assert_eq!(world.client.flush(), Err(EIO));
+        for role in &lost {
+            world.restart(*role);
+        }
+        for role in lost {
+            world.wait_complete(role);
+        }
+        world.read_all("both have returned");
+        world.write(16);
+        world.finish();
+    }
+}
+
+/// All processes are killed with SIGKILL while two targets that have returned are not complete yet.
+#[test]
+fn everything_is_killed_while_two_targets_are_not_complete() {
+    let _turn = turn();
+    let mut world = World::new(14);
+    world.write(64);
+    world.export.take().unwrap().kill();
+    world.targets = [None, None, None];
+    for path in &world.paths[1..] {
+        // As an export does that takes a target back.
+        let store = Store::open_file(path, None).unwrap();
+        store.mark(store.identity().epoch, false).unwrap();
+    }
+    verify(&world.paths, None, &world.shadow);
+    verify_each(&world.paths, &world.shadow);
+}
+
+/// Writes with FUA and flushes are there after SIGKILL of everything, again and again.
+#[test]
+fn flush_and_fua_hold_over_the_kill_of_everything() {
+    let _turn = turn();
+    let mut world = World::new(15);
+    for _ in 0..4 {
+        world.write(6);
+        world.client.flush().unwrap();
+        let (range, data) = world.next();
+        world
+            .client
+            .write_through(range.start * SECTOR, &data)
+            .unwrap();
+        world.shadow[range].fill(world.version);
+        world.export.take().unwrap().kill();
+        for role in 0..3 {
+            world.kill(role);
+        }
+        verify(&world.paths, None, &world.shadow);
+        for role in 0..3 {
+            world.restart(role);
+        }
+        let (export, client) = export(world.dir.path(), &world.addresses);
+        (world.export, world.client) = (Some(export), client);
+        world.read_all("everything was killed");
+    }
+    world.finish();
+}
