@@ -36,6 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["cli-pages", "ucx-sys", "xgvmi-daemon", "xgvmi-ucp"],
     ),
     ("xgvmi-blk", &["cli-pages", "xgvmi-daemon"]),
+    ("xgvmi-blk-capi", &["xgvmi-blk"]),
     ("ucc-tl", &["xgvmi-offload"]),
     ("naaice", &["rdmacm-sys", "xgvmi-daemon", "xgvmi-pool"]),
     (

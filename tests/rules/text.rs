@@ -165,6 +165,7 @@ pub(super) fn exports(tree: &Tree) -> Vec<String> {
         .filter(|file| !file.path.starts_with("bf-emu/preload/src/"))
         .filter(|file| !file.path.starts_with("ucc-tl/src/"))
         .filter(|file| !file.path.starts_with("naaice/src/capi/"))
+        .filter(|file| !file.path.starts_with("xgvmi-blk/capi/src/"))
         .flat_map(|file| {
             file.faults(|line| {
                 let attribute = line.trim_start().starts_with("#[");

@@ -17,6 +17,7 @@ Builds the library and its commands, and installs below DIR:
   lib/xgvmi/libucc_tl_xgvmi.so         the component of UCC, and lib/ucc/, a link for a UCC below the same prefix
   lib/pkgconfig/xgvmi.pc               its location, for builds
   include/xgvmi.h                      its C interface
+  lib/libxgvmi_blk.so.0                block storage for C programs, and include/xgvmi_blk.h
   bin/                                 xgvmi; xgvmi-sp, xgvmi-offload-check, osu_alltoallv, osu_ialltoallv, cost_table,
                                        xgvmi-model; xgvmi-blk
   lib/systemd/system/xgvmi-sp.service  a unit for DPUs; xgvmi-blk-target@.service and xgvmi-blk-export@.service

@@ -22,6 +22,9 @@ pub(crate) const STORAGE_UNITS: [&str; 2] =
 /// Example configurations of block storage, in `xgvmi-blk/packaging`.
 pub(crate) const STORAGE_EXAMPLES: [&str; 2] = ["target.toml", "export.toml"];
 
+/// File name of the C library of block storage, equal to its soname.
+pub(crate) const STORAGE_LIBRARY: &str = "libxgvmi_blk.so.0";
+
 /// Time limit for a command that writes its pages, which takes milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
 
@@ -210,6 +213,12 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             for name in STORAGE_EXAMPLES {
                 file(&source.join(name), &examples.join(name), 0o644)?;
             }
+            let library = built.join("libxgvmi_blk_capi.so");
+            let libraries = layout.at(&layout.lib);
+            program(&library, &libraries.join(STORAGE_LIBRARY), 0o644)?;
+            link(STORAGE_LIBRARY, &libraries.join("libxgvmi_blk.so"))?;
+            let header = workspace::root().join("xgvmi-blk/capi/include/xgvmi_blk.h");
+            file(&header, &layout.at("include/xgvmi_blk.h"), 0o644)?;
         }
         Part::Emulator => {
             let preload = "libbfemu_preload.so";

@@ -167,7 +167,7 @@ fn create(args: &CreateArgs) -> Result<()> {
 }
 
 fn open(args: &VolumeArgs) -> Result<Volume> {
-    Opener::new(&args.targets, &args.open)?.volume()
+    Ok(Opener::new(&args.targets, &args.open)?.open_volume()?)
 }
 
 fn convert(command: &SbcCommand) -> Result<()> {

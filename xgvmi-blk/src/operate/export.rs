@@ -28,7 +28,7 @@ pub fn export(args: ExportArgs) -> Result<()> {
     let opener = Opener::new(&args.targets, &args.open)?;
     let volume = match args.memory {
         Some(size) => in_memory(&args, size.into())?,
-        None => opener.volume()?,
+        None => opener.open_volume()?,
     };
     let volume = Arc::new(volume);
     let listener = bind(&socket)?;

@@ -57,7 +57,7 @@ impl Opener {
     ///
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
-    pub fn volume(&self) -> Result<Volume> {
+    pub fn open_volume(&self) -> Result<Volume, BlkError> {
         let mut found = Vec::new();
         let mut faults = Vec::new();
         for target in &self.targets {
@@ -69,11 +69,31 @@ impl Opener {
         // With two others, a target that cannot be opened counts as absent. One in use by another process does not.
         for fault in faults {
             if matches!(fault, BlkError::InUse { .. }) || found.len() < 2 {
-                return Err(fault.into());
+                return Err(fault);
             }
             eprintln!("xgvmi-blk: {fault}; the volume is opened without it");
         }
-        Ok(Volume::open(found)?)
+        Volume::open(found)
+    }
+
+    /// Takes back the targets that have returned, and completes those that lack blocks.
+    ///
+    /// # Errors
+    /// A target is still absent or cannot be completed. The others are complete.
+    pub fn repair(&self, volume: &Volume) -> Result<()> {
+        let present = volume.present();
+        let absent = self.targets.iter().filter(|name| !present.contains(name));
+        let mut faults = Vec::new();
+        for name in absent {
+            if let Err(error) = self.open(name).and_then(|target| volume.attach(target)) {
+                faults.push(error);
+            }
+        }
+        rebuild(volume)?;
+        faults
+            .into_iter()
+            .next()
+            .map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Completes targets that lack blocks and takes back those that return, without end, while the volume serves.

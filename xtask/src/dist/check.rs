@@ -2,7 +2,9 @@
 
 use super::{LIMIT, Machine};
 use crate::process;
-use crate::stage::{LIBRARY, OTHER_NAME, Part, STORAGE_EXAMPLES, STORAGE_UNITS, UCC_COMPONENT};
+use crate::stage::{
+    LIBRARY, OTHER_NAME, Part, STORAGE_EXAMPLES, STORAGE_LIBRARY, STORAGE_UNITS, UCC_COMPONENT,
+};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs;
@@ -131,6 +133,9 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
         Part::Storage => {
             wanted.extend(STORAGE_UNITS.map(|name| format!("usr/lib/systemd/system/{name}")));
             wanted.extend(STORAGE_EXAMPLES.map(|name| format!("{doc}/examples/{name}")));
+            wanted.push(format!("{lib}/{STORAGE_LIBRARY}"));
+            wanted.push(format!("{lib}/libxgvmi_blk.so"));
+            wanted.push("usr/include/xgvmi_blk.h".to_owned());
         }
         Part::Emulator => wanted.push("usr/lib/bf-emu/libbfemu_preload.so".to_owned()),
     }

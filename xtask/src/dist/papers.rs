@@ -196,7 +196,7 @@ fn crates(part: Part) -> Result<Vec<String>> {
             "osu-bench",
             "osu-mpi",
         ],
-        Part::Storage => &["xgvmi-blk"],
+        Part::Storage => &["xgvmi-blk", "xgvmi-blk-capi"],
         Part::Emulator => &["bf-emu", "bf-emu-preload"],
     };
     let mut command = Command::new("cargo");

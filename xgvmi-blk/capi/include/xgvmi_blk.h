@@ -1,0 +1,77 @@
+/* xgvmi_blk: volumes of block storage on three targets, two of which are enough.
+ *
+ * Link with -lxgvmi_blk. A volume reads and writes any range of bytes from and to the caller's own memory. One process
+ * uses the targets of a volume at a time.
+ *
+ * A function that returns an int returns 0, or a negative number of errno: -EINVAL (a wrong argument, a range outside the
+ * volume, targets that do not belong together), -EBUSY (another process uses a target), -ENOSPC (two targets are full),
+ * -EIO (fewer than two targets, or a block is lost). xgvmi_blk_error() has the text. Any thread may call any function at
+ * any time, but xgvmi_blk_close() only when no other call for this volume runs, and none from a signal handler.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0 */
+
+#ifndef XGVMI_BLK_H
+#define XGVMI_BLK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A volume that is open. */
+struct xgvmi_blk;
+
+/* How targets are opened. Members that are 0 or NULL have their default. */
+struct xgvmi_blk_options {
+    size_t      size;              /* sizeof(struct xgvmi_blk_options), for later versions */
+    const char *secret_file;       /* file with the secret of targets at tcp: addresses */
+    uint64_t    target_timeout_ms; /* a target that does not answer for so long is absent; default 5000 */
+    uint64_t    capacity;          /* most bytes of data in each target file; default: no limit */
+};
+
+/* Opens the volume on one to three targets, in any order: files, or "tcp:HOST:PORT". `options` may be NULL. */
+int xgvmi_blk_open(const char *const *targets, size_t count, const struct xgvmi_blk_options *options,
+                   struct xgvmi_blk **volume);
+
+/* Makes everything durable and closes the volume. It is closed also if this fails. NULL is allowed. */
+int xgvmi_blk_close(struct xgvmi_blk *volume);
+
+/* Size of the volume, and of a block, in bytes. Writes of whole blocks are the fastest. */
+uint64_t xgvmi_blk_size(const struct xgvmi_blk *volume);
+uint32_t xgvmi_blk_block_size(const struct xgvmi_blk *volume);
+
+/* Reads `length` bytes from `offset`. Blocks that were never written are zero. */
+int xgvmi_blk_read(struct xgvmi_blk *volume, uint64_t offset, void *bytes, size_t length);
+
+/* Writes `length` bytes at `offset`. After an error each block holds the old or the new data. */
+int xgvmi_blk_write(struct xgvmi_blk *volume, uint64_t offset, const void *bytes, size_t length);
+
+/* Makes all data durable whose write has returned. */
+int xgvmi_blk_flush(struct xgvmi_blk *volume);
+
+/* Writes zeros. Whole blocks take no space. */
+int xgvmi_blk_write_zeroes(struct xgvmi_blk *volume, uint64_t offset, uint64_t length);
+
+/* Gives the space of the whole blocks of a range back. They are zero afterwards; the rest of the range does not change. */
+int xgvmi_blk_trim(struct xgvmi_blk *volume, uint64_t offset, uint64_t length);
+
+/* Number of targets in use. */
+unsigned xgvmi_blk_targets(const struct xgvmi_blk *volume);
+
+/* Takes absent targets back that have returned, and completes those that lack data. Call it from time to time, also while
+ * other threads read and write. -EIO if a target is still absent. */
+int xgvmi_blk_repair(struct xgvmi_blk *volume);
+
+/* The text of this thread's last error, until its next call. Never NULL. */
+const char *xgvmi_blk_error(void);
+
+/* Version of the library, as "0.2.0". */
+const char *xgvmi_blk_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

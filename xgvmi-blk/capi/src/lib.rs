@@ -1,0 +1,368 @@
+//! The C library `libxgvmi_blk.so.0`. `include/xgvmi_blk.h` documents its functions.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use xgvmi_blk::operate::{OpenArgs, Opener, Size};
+use xgvmi_blk::{BlkError, Volume};
+
+/// Most targets of a volume.
+const TARGETS_MAX: usize = 3;
+
+/// A volume that is open.
+#[derive(Debug)]
+pub struct XgvmiBlk {
+    volume: Volume,
+    opener: Opener,
+}
+
+/// How targets are opened.
+#[repr(C)]
+#[derive(Debug)]
+pub struct XgvmiBlkOptions {
+    /// Bytes of this structure in the caller's version.
+    pub size: usize,
+    /// File with the secret.
+    pub secret_file: *const c_char,
+    /// Longest wait for a target's answer.
+    pub target_timeout_ms: u64,
+    /// Most bytes of data in each target file.
+    pub capacity: u64,
+}
+
+/// A number of errno, and a text.
+struct Failure {
+    errno: c_int,
+    text: String,
+}
+
+impl Failure {
+    fn invalid(text: &str) -> Self {
+        Self {
+            errno: libc::EINVAL,
+            text: text.to_owned(),
+        }
+    }
+}
+
+impl From<BlkError> for Failure {
+    fn from(error: BlkError) -> Self {
+        let errno = match &error {
+            error if error.is_full() => libc::ENOSPC,
+            BlkError::Geometry(_)
+            | BlkError::Disagree { .. }
+            | BlkError::OtherVolume { .. }
+            | BlkError::NotATarget { .. } => libc::EINVAL,
+            BlkError::InUse { .. } => libc::EBUSY,
+            _ => libc::EIO,
+        };
+        Self {
+            errno,
+            text: error.to_string(),
+        }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Runs a call. Its error becomes the thread's last one.
+fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let panicked = || Failure {
+        errno: libc::EIO,
+        text: "a defect of the library; standard error has its place".to_owned(),
+    };
+    // After a panic the volume's tables are whole: each entry is replaced at once.
+    match catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(panicked())) {
+        Ok(()) => 0,
+        Err(failure) => {
+            let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
+            // A thread that ends has no text any more.
+            let _ = LAST.try_with(|last| last.replace(text));
+            -failure.errno
+        }
+    }
+}
+
+/// The volume behind a pointer of the caller.
+///
+/// # Safety
+/// `volume` is null, or comes from `xgvmi_blk_open` and is not closed.
+unsafe fn open_volume<'a>(volume: *const XgvmiBlk) -> Result<&'a XgvmiBlk, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { volume.as_ref() }.ok_or_else(|| Failure::invalid("the volume is NULL"))
+}
+
+/// A text of the caller.
+///
+/// # Safety
+/// `text` is null or a string that ends with a zero byte.
+unsafe fn text(text: *const c_char, what: &str) -> Result<String, Failure> {
+    if text.is_null() {
+        return Err(Failure::invalid(&format!("{what} is NULL")));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text.to_str();
+    Ok(text
+        .map_err(|_| Failure::invalid(&format!("{what} is no UTF-8")))?
+        .to_owned())
+}
+
+/// # Safety
+/// As [`xgvmi_blk_open`].
+unsafe fn arguments(
+    targets: *const *const c_char,
+    count: usize,
+    options: *const XgvmiBlkOptions,
+) -> Result<(Vec<String>, OpenArgs), Failure> {
+    if targets.is_null() || !(1..=TARGETS_MAX).contains(&count) {
+        return Err(Failure::invalid("give one to three targets"));
+    }
+    // SAFETY: `count` pointers, which the caller promises.
+    let targets = unsafe { std::slice::from_raw_parts(targets, count) };
+    let each = targets.iter().map(|target| {
+        // SAFETY: the caller promises strings.
+        unsafe { text(*target, "a target") }
+    });
+    let targets = each.collect::<Result<Vec<_>, _>>()?;
+    let mut args = OpenArgs::default();
+    if !options.is_null() {
+        // SAFETY: a structure, which the caller promises. Its first member exists in each version.
+        let size = unsafe { (&raw const (*options).size).read() };
+        if size < size_of::<XgvmiBlkOptions>() {
+            return Err(Failure::invalid(
+                "options.size is smaller than the structure: set it to sizeof(struct xgvmi_blk_options)",
+            ));
+        }
+        // SAFETY: the structure has all members, as its size says.
+        let options = unsafe { &*options };
+        if !options.secret_file.is_null() {
+            // SAFETY: the caller promises a string.
+            let path = unsafe { text(options.secret_file, "options.secret_file") }?;
+            args.secret_file = Some(PathBuf::from(path));
+        }
+        args.target_timeout = Some(options.target_timeout_ms).filter(|limit| *limit != 0);
+        args.capacity = Some(Size(options.capacity)).filter(|size| size.0 != 0);
+    }
+    Ok((targets, args))
+}
+
+/// Opens a volume.
+///
+/// # Safety
+/// `targets` has `count` strings, `options` is null or a structure, `volume` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_open(
+    targets: *const *const c_char,
+    count: usize,
+    options: *const XgvmiBlkOptions,
+    volume: *mut *mut XgvmiBlk,
+) -> c_int {
+    call(|| {
+        if volume.is_null() {
+            return Err(Failure::invalid("there is no place for the volume"));
+        }
+        // SAFETY: writable, which the caller promises.
+        unsafe { volume.write(std::ptr::null_mut()) };
+        // SAFETY: the caller's promise.
+        let (targets, args) = unsafe { arguments(targets, count, options) }?;
+        let failed = |error: &dyn std::fmt::Display| Failure::invalid(&error.to_string());
+        let opener = Opener::new(&targets, &args).map_err(|error| failed(&format!("{error:#}")))?;
+        let opened = opener.open_volume()?;
+        let new = Box::new(XgvmiBlk {
+            volume: opened,
+            opener,
+        });
+        // SAFETY: writable, which the caller promises.
+        unsafe { volume.write(Box::into_raw(new)) };
+        Ok(())
+    })
+}
+
+/// Flushes and closes a volume.
+///
+/// # Safety
+/// `volume` is null, or comes from `xgvmi_blk_open` and is not closed. No other call uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_close(volume: *mut XgvmiBlk) -> c_int {
+    call(|| {
+        if volume.is_null() {
+            return Ok(());
+        }
+        // SAFETY: `xgvmi_blk_open` has made it of a box, and nobody else uses it.
+        let volume = unsafe { Box::from_raw(volume) };
+        Ok(volume.volume.flush()?)
+    })
+}
+
+/// Size of the volume in bytes; 0 for null.
+///
+/// # Safety
+/// `volume` is null, or comes from `xgvmi_blk_open` and is not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_size(volume: *const XgvmiBlk) -> u64 {
+    // SAFETY: the caller's promise.
+    let volume = unsafe { open_volume(volume) };
+    volume.map_or(0, |volume| volume.volume.geometry().size())
+}
+
+/// Bytes of a block; 0 for null.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_block_size(volume: *const XgvmiBlk) -> u32 {
+    // SAFETY: the caller's promise.
+    let volume = unsafe { open_volume(volume) };
+    volume.map_or(0, |volume| volume.volume.geometry().block_size())
+}
+
+/// Reads a range.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`], and `length` bytes at `bytes` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_read(
+    volume: *mut XgvmiBlk,
+    offset: u64,
+    bytes: *mut c_void,
+    length: usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let volume = unsafe { open_volume(volume) }?;
+        volume
+            .volume
+            .geometry()
+            .check(offset, length as u64)
+            .map_err(BlkError::from)?;
+        if length == 0 {
+            return Ok(());
+        }
+        if bytes.is_null() {
+            return Err(Failure::invalid("the buffer is NULL"));
+        }
+        // SAFETY: `length` writable bytes, which the caller promises; the check above limits the length.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };
+        Ok(volume.volume.read(offset, bytes)?)
+    })
+}
+
+/// Writes a range.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`], and `length` bytes at `bytes` are readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_write(
+    volume: *mut XgvmiBlk,
+    offset: u64,
+    bytes: *const c_void,
+    length: usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let volume = unsafe { open_volume(volume) }?;
+        volume
+            .volume
+            .geometry()
+            .check(offset, length as u64)
+            .map_err(BlkError::from)?;
+        if length == 0 {
+            return Ok(());
+        }
+        if bytes.is_null() {
+            return Err(Failure::invalid("the buffer is NULL"));
+        }
+        // SAFETY: `length` readable bytes, which the caller promises; the check above limits the length.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
+        Ok(volume.volume.write(offset, bytes)?)
+    })
+}
+
+/// Makes everything durable.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_flush(volume: *mut XgvmiBlk) -> c_int {
+    // SAFETY: the caller's promise.
+    call(|| Ok(unsafe { open_volume(volume) }?.volume.flush()?))
+}
+
+/// Writes zeros.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_write_zeroes(
+    volume: *mut XgvmiBlk,
+    offset: u64,
+    length: u64,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let volume = unsafe { open_volume(volume) }?;
+        Ok(volume.volume.write_zeroes(offset, length, false)?)
+    })
+}
+
+/// Gives space back.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_trim(volume: *mut XgvmiBlk, offset: u64, length: u64) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let volume = unsafe { open_volume(volume) }?;
+        Ok(volume.volume.trim(offset, length)?)
+    })
+}
+
+/// Number of targets in use; 0 for null.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_targets(volume: *const XgvmiBlk) -> c_uint {
+    // SAFETY: the caller's promise.
+    let volume = unsafe { open_volume(volume) };
+    // Cannot be cut: 0 to 3.
+    volume.map_or(0, |volume| {
+        c_uint::try_from(volume.volume.present().len()).unwrap_or(c_uint::MAX)
+    })
+}
+
+/// Takes targets back and completes them.
+///
+/// # Safety
+/// As [`xgvmi_blk_size`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_repair(volume: *mut XgvmiBlk) -> c_int {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let volume = unsafe { open_volume(volume) }?;
+        let repaired = volume.opener.repair(&volume.volume);
+        repaired.map_err(|error| Failure {
+            errno: libc::EIO,
+            text: format!("{error:#}"),
+        })
+    })
+}
+
+/// The text of this thread's last error.
+#[unsafe(no_mangle)]
+pub extern "C" fn xgvmi_blk_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}
+
+/// Version of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn xgvmi_blk_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}

@@ -1,0 +1,158 @@
+/* Uses the library as a program of a user does: volume.c DATA_1 DATA_2 DATA_P OTHER, with a volume of 1 MiB. */
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xgvmi_blk.h>
+
+#define SIZE (1 << 20)
+#define PART (SIZE / 4)
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, xgvmi_blk_error());                             \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+/* Bytes that name their place and the round; a third of the blocks does not compress. */
+static void fill(unsigned char *bytes, size_t from, size_t length, unsigned round)
+{
+    unsigned state = round * 2654435761u + (unsigned)from;
+
+    for (size_t i = 0; i < length; ++i) {
+        if (((from + i) / 4096) % 3 == 0) {
+            state = state * 1664525u + 1013904223u;
+            bytes[i] = (unsigned char)(state >> 24);
+        } else {
+            bytes[i] = (unsigned char)((from + i) / 64 + round);
+        }
+    }
+}
+
+static struct xgvmi_blk *volume;
+static unsigned char shadow[SIZE];
+
+/* Each thread has a quarter of the volume, and writes it in pieces that do not fit blocks. */
+static void *work(void *argument)
+{
+    size_t start = (size_t)argument * PART;
+    size_t at = start;
+
+    for (unsigned round = 1; at < start + PART; ++round) {
+        size_t length = 700 * round;
+
+        if (length > start + PART - at) {
+            length = start + PART - at;
+        }
+        fill(shadow + at, at, length, round);
+        CHECK(xgvmi_blk_write(volume, at, shadow + at, length) == 0);
+        at += length;
+    }
+    CHECK(xgvmi_blk_flush(volume) == 0);
+    return NULL;
+}
+
+/* Everything from fresh memory. */
+static void compare(void)
+{
+    unsigned char *bytes = malloc(SIZE);
+
+    CHECK(bytes != NULL);
+    memset(bytes, 0xaa, SIZE);
+    CHECK(xgvmi_blk_read(volume, 0, bytes, SIZE) == 0);
+    CHECK(memcmp(bytes, shadow, SIZE) == 0);
+    memset(bytes, 0xaa, SIZE);
+    CHECK(xgvmi_blk_read(volume, 12345, bytes, 54321) == 0);
+    CHECK(memcmp(bytes, shadow + 12345, 54321) == 0);
+    CHECK(bytes[54321] == 0xaa);
+    free(bytes);
+}
+
+static void refusals(const char *const *targets, const char *other)
+{
+    struct xgvmi_blk *second = (struct xgvmi_blk *)1;
+    struct xgvmi_blk_options options;
+    const char *mixed[2] = {targets[0], other};
+    const char *none[1] = {"/nowhere"};
+    unsigned char byte = 0;
+
+    CHECK(xgvmi_blk_open(targets, 3, NULL, &second) == -EBUSY);
+    CHECK(second == NULL);
+    CHECK(strstr(xgvmi_blk_error(), "another process uses this target") != NULL);
+    CHECK(xgvmi_blk_open(targets, 0, NULL, &second) == -EINVAL);
+    CHECK(xgvmi_blk_open(targets, 4, NULL, &second) == -EINVAL);
+    CHECK(xgvmi_blk_open(targets, 3, NULL, NULL) == -EINVAL);
+    CHECK(xgvmi_blk_open(none, 1, NULL, &second) == -EIO);
+    CHECK(strstr(xgvmi_blk_error(), "/nowhere") != NULL);
+    memset(&options, 0, sizeof(options));
+    CHECK(xgvmi_blk_open(targets, 3, &options, &second) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "sizeof") != NULL);
+    options.size = sizeof(options);
+    options.secret_file = "/nowhere/secret";
+    CHECK(xgvmi_blk_open(targets, 3, &options, &second) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "/nowhere/secret") != NULL);
+    CHECK(xgvmi_blk_read(volume, SIZE, &byte, 1) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "exceed the volume") != NULL);
+    CHECK(xgvmi_blk_write(volume, UINT64_MAX, &byte, 1) == -EINVAL);
+    CHECK(xgvmi_blk_write(volume, 0, NULL, 1) == -EINVAL);
+    CHECK(xgvmi_blk_read(volume, 0, &byte, SIZE_MAX) == -EINVAL);
+    CHECK(xgvmi_blk_trim(volume, SIZE, 1) == -EINVAL);
+    CHECK(xgvmi_blk_read(NULL, 0, &byte, 1) == -EINVAL);
+    CHECK(xgvmi_blk_flush(NULL) == -EINVAL);
+    CHECK(xgvmi_blk_size(NULL) == 0 && xgvmi_blk_targets(NULL) == 0);
+    CHECK(xgvmi_blk_read(volume, SIZE, NULL, 0) == 0);
+    CHECK(xgvmi_blk_close(NULL) == 0);
+    CHECK(xgvmi_blk_close(volume) == 0);
+    CHECK(xgvmi_blk_open(mixed, 2, NULL, &volume) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "do not belong to one volume") != NULL);
+}
+
+int main(int argc, char **argv)
+{
+    const char *const *targets = (const char *const *)argv + 1;
+    const char *const last_two[2] = {argv[2], argv[3]};
+    pthread_t threads[4];
+
+    assert(argc == 5);
+    CHECK(strchr(xgvmi_blk_version(), '.') != NULL);
+    CHECK(xgvmi_blk_open(targets, 3, NULL, &volume) == 0);
+    CHECK(xgvmi_blk_size(volume) == SIZE && xgvmi_blk_block_size(volume) == 4096);
+    CHECK(xgvmi_blk_targets(volume) == 3);
+    compare();
+    for (size_t i = 0; i < 4; ++i) {
+        CHECK(pthread_create(&threads[i], NULL, work, (void *)i) == 0);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    compare();
+    CHECK(xgvmi_blk_write_zeroes(volume, 1000, 9000) == 0);
+    memset(shadow + 1000, 0, 9000);
+    CHECK(xgvmi_blk_trim(volume, 20000, 20000) == 0);
+    memset(shadow + 20480, 0, 4 * 4096);
+    compare();
+    CHECK(xgvmi_blk_close(volume) == 0);
+    /* Without one target, which returns afterwards. */
+    CHECK(xgvmi_blk_open(last_two, 2, NULL, &volume) == 0);
+    compare();
+    fill(shadow + 5000, 5000, 5000, 99);
+    CHECK(xgvmi_blk_write(volume, 5000, shadow + 5000, 5000) == 0);
+    CHECK(xgvmi_blk_close(volume) == 0);
+    CHECK(xgvmi_blk_open(targets, 3, NULL, &volume) == 0);
+    CHECK(xgvmi_blk_repair(volume) == 0);
+    compare();
+    CHECK(xgvmi_blk_close(volume) == 0);
+    CHECK(xgvmi_blk_open(targets, 2, NULL, &volume) == 0);
+    compare();
+    CHECK(xgvmi_blk_close(volume) == 0);
+    CHECK(xgvmi_blk_open(targets, 3, NULL, &volume) == 0);
+    refusals(targets, argv[4]);
+    puts("all as expected");
+    return 0;
+}
