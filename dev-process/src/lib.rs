@@ -1,5 +1,15 @@
 //! What each development command needs: child processes with a time limit, one progress line for parallel work, and the
 //! paths of the workspace.
+//!
+//! ```
+//! use dev_process::process;
+//! use std::process::Command;
+//! use std::time::Duration;
+//!
+//! let done = process::run(Command::new("echo").arg("ready"), Duration::from_secs(10))?;
+//! assert!(done.ok() && done.output == "ready\n");
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 pub mod process;
 pub mod progress;

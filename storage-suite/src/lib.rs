@@ -1,4 +1,19 @@
 //! Stock block clients on an export of `xgvmi-blk`, and stock libraries on its files.
+//!
+//! ```no_run
+//! # use std::path::Path;
+//! let parts = ["fio: random".to_owned()];
+//! let world = storage_suite::World {
+//!     bin: Path::new("target/release"),
+//!     dir: Path::new("/tmp/storage"),
+//!     tools: &[],
+//!     parts: &parts,
+//! };
+//! for (name, result) in storage_suite::run(&world)? {
+//!     println!("{name}: {result:?}");
+//! }
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 use anyhow::{Context, Result, bail, ensure};
 use dev_process::process::{self, Running};
@@ -16,6 +31,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const START: Duration = Duration::from_secs(20);
 /// Run of fio with mixed sizes, in seconds.
 const MIXED_S: u64 = 60;
+/// The same in `cargo xtask test`.
+const SAMPLE_S: u64 = 10;
 /// The same by hand: `cargo xtask suites storage -- soak`.
 const SOAK_S: u64 = 3600;
 /// Size of a volume in MiB.
@@ -24,8 +41,21 @@ const SIZE_MIB: u64 = 64;
 const RECORDS_AT: u64 = 8192 + (SIZE_MIB << 20) / 4096 * 64;
 const FILES: [&str; 3] = ["data_1", "data_2", "data_p"];
 
-/// Sample for `cargo xtask test`: everything but the benchmark. The soak runs only if it is asked for.
-pub const SAMPLE: &[&str] = &["nbd", "fio", "qemu-io", "convert", "ext4", "targets", "sbc"];
+/// Sample for `cargo xtask test`: everything but the benchmark and the minute of mixed sizes. The soak runs only if it
+/// is asked for.
+pub const SAMPLE: &[&str] = &[
+    "nbd",
+    "qemu-io",
+    "convert",
+    "fio: random",
+    "fio: sequential",
+    "fio: mixed sizes for ten seconds",
+    "fio: with each target absent",
+    "fio: a target is killed",
+    "ext4",
+    "targets",
+    "sbc",
+];
 
 type Test = fn(&Place<'_>) -> Result<()>;
 
@@ -38,6 +68,7 @@ const TESTS: &[(&str, Test)] = &[
     ("qemu-io: patterns, zeros, discards and flushes", qemu_io),
     ("fio: random writes of a block, verified", fio_random),
     ("fio: sequential writes, verified", fio_sequential),
+    ("fio: mixed sizes for ten seconds, verified", fio_sample),
     ("fio: mixed sizes for a minute, verified", fio_mixed),
     (
         "fio: with each target absent, completed afterwards",
@@ -487,6 +518,10 @@ fn mixed(place: &Place<'_>, seconds: u64) -> Result<()> {
         "--verify_backlog=256",
     ];
     fio_on_new(place, &[&MIXED[..], &loops].concat())
+}
+
+fn fio_sample(place: &Place<'_>) -> Result<()> {
+    mixed(place, SAMPLE_S)
 }
 
 fn fio_mixed(place: &Place<'_>) -> Result<()> {

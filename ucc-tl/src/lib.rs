@@ -7,6 +7,11 @@
 //!
 //! The component uses UCC's public header only. `layout` contains the layouts of UCC's internal structures and checks
 //! each of them at run time. An unexpected UCC costs one log line and no score. `docs/UCC.md` is the user's page.
+//!
+//! ```text
+//! $ export UCC_TL_XGVMI_CONFIG=/etc/xgvmi/offload.toml UCC_CLS=basic
+//! $ ucc_info -s | grep xgvmi
+//! ```
 
 #[expect(
     non_camel_case_types,

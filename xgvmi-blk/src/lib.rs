@@ -2,6 +2,29 @@
 //!
 //! A [`Volume`] splits each block, in its compressed form, in two halves and adds their parity. Three [`Target`]s hold
 //! one part each.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use xgvmi_blk::store::NewTarget;
+//! use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume};
+//!
+//! # let directory = std::env::temp_dir().join(format!("xgvmi-blk-example-{}", std::process::id()));
+//! # std::fs::create_dir_all(&directory)?;
+//! let geometry = Geometry::of_size(4096, 1 << 20)?;
+//! let mut targets: Vec<Arc<dyn Target>> = Vec::new();
+//! for role in Role::ALL {
+//!     let new = NewTarget { geometry, role, volume: Id([7; 16]), complete: true };
+//!     targets.push(Arc::new(Store::create_file(&directory.join(role.to_string()), new, None)?));
+//! }
+//! let volume = Volume::open(targets)?;
+//! volume.write(8192, b"two targets are enough")?;
+//! volume.detach(Role::ALL[0], "for the example");
+//! let mut bytes = [0; 22];
+//! volume.read(8192, &mut bytes)?;
+//! assert_eq!(&bytes, b"two targets are enough");
+//! # std::fs::remove_dir_all(&directory)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod block;
 pub mod error;

@@ -1,5 +1,10 @@
 //! `xgvmi`: prints the library's options, its counters in running processes, and the requirements
 //! that this machine does not meet. This file parses the command line and dispatches.
+//!
+//! ```text
+//! $ xgvmi doctor      # requirements that this machine does not meet
+//! $ xgvmi stat        # counters of the processes that use the library
+//! ```
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool answers on standard output"

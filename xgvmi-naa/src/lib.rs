@@ -8,6 +8,18 @@
 //! and write their inputs themselves, as to any other accelerator.
 //!
 //! Threads: one per connection, one for the RDMA listener, and one for everything else.
+//!
+//! ```no_run
+//! let arguments = xgvmi_naa::ServiceArgs {
+//!     kernels: Some("libkernels.so".into()),
+//!     listen: Some("127.0.0.1:7800".to_owned()),
+//!     ..Default::default()
+//! };
+//! let service = xgvmi_naa::Service::new(arguments.options()?)?;
+//! println!("listens on {}", service.address());
+//! service.run()?;
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 mod adapter;
 mod counters;

@@ -1,5 +1,10 @@
 //! `cargo xtask`: set-up, demo, test, matrix, doctor, bindgen. Each command has its own file; this file only
 //! dispatches.
+//!
+//! ```text
+//! $ cargo xtask demo          # one transfer in three schemes
+//! $ cargo xtask test          # all checks
+//! ```
 #![expect(
     clippy::print_stdout,
     reason = "a command-line tool answers on standard output"

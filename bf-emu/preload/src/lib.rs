@@ -5,6 +5,14 @@
 //! A process without `BFEMU_STATE` and `BFEMU_AS` in its environment is unaffected. So is a
 //! privileged (setuid) process, because its environment is not trusted.
 //!
+//! `bf-emu run` sets the environment and loads the library:
+//!
+//! ```text
+//! $ bf-emu run --state /tmp/device --nodes 1 --as node0.host -- ibv_devinfo
+//! hca_id: mlx5_0
+//! ...
+//! ```
+//!
 //! Layers, from the bottom. Each uses only the layers before it:
 //!
 //! - `call`, `next`: common parts of all interposed functions, and the definitions that they hide.
