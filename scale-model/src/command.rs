@@ -54,12 +54,12 @@ pub struct ModelArgs {
     /// requests that it posts [default: UCX's own estimates alone].
     #[arg(long, value_name = "SERVICE.json")]
     software: Option<PathBuf>,
-    /// The SP's cores are slower than those of the software's cost by this factor. A DPU's cores are slower than a
+    /// Factor by which the SP's cores are slower than those of the measurement. A DPU's cores are slower than a
     /// server's.
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     software_factor: f64,
-    /// Show up to which block size the SP and not the link is the limit, on 2 to 128 nodes with 1 and 4 SPs, with
-    /// cores as fast as a server's and four times slower.
+    /// Show the block size up to which the SP limits the rate instead of the link: on 2 to 128 nodes with 1 and 4 SPs,
+    /// with cores as fast as a server's and four times slower.
     #[arg(long)]
     limits: bool,
     /// Largest delay with which a rank enters a call after the first rank.

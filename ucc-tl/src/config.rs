@@ -114,14 +114,14 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 10] = [
     (
         c"NODE",
         c"",
-        c"This rank's node, as the file names it. The default is the host name.",
+        c"This rank's node, by its name in the file. The default is the host name.",
         offset_of!(Values, node),
         Kind::Text,
     ),
     (
         c"SECRET_FILE",
         c"",
-        c"A file with the secret of the service processes, if they have one.",
+        c"A file with the secret of the service processes.",
         offset_of!(Values, secret_file),
         Kind::Text,
     ),
@@ -165,14 +165,14 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 10] = [
     (
         c"CONNECT_LIMIT",
         c"30s",
-        c"The longest that connecting to the service processes may take.",
+        c"Time limit for connecting to the service processes.",
         offset_of!(Values, connect_limit),
         Kind::Time,
     ),
     (
         c"LIMIT",
         c"60s",
-        c"The longest that an offloaded collective may take.",
+        c"Time limit of an offloaded collective.",
         offset_of!(Values, limit),
         Kind::Time,
     ),

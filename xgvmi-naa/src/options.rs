@@ -45,10 +45,10 @@ pub struct ServiceArgs {
     /// The shared object with the kernels: it exports match_function_code. Required.
     #[arg(long, value_name = "FILE.so")]
     pub kernels: Option<PathBuf>,
-    /// Where the host of this DPU connects [default: 127.0.0.1:7800].
+    /// Address for the host of this DPU [default: 127.0.0.1:7800].
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// Where other hosts connect over RDMA [default: nowhere].
+    /// Address for other hosts, which connect over RDMA [default: nowhere].
     #[arg(long, value_name = "ADDR:PORT")]
     pub verbs_listen: Option<String>,
     /// Sessions at a time, for each of both ways [default: 4].
@@ -64,7 +64,7 @@ pub struct ServiceArgs {
     /// a loopback address.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Serve everybody who reaches --listen, without a secret: for networks where every process may be trusted.
+    /// Serve without a secret: for networks in which each process is trusted.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
     /// The RDMA device [default: the first one].
@@ -74,7 +74,7 @@ pub struct ServiceArgs {
     /// without either, none].
     #[arg(long, value_name = "FILE")]
     pub status_socket: Option<PathBuf>,
-    /// What to tell on standard error [default: info].
+    /// Log level on standard error [default: info].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<LogLevel>,
 }

@@ -18,19 +18,19 @@ pub struct CheckArgs {
     /// This rank.
     #[arg(long)]
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     #[arg(long)]
     pub size: u32,
-    /// Where rank 0 listens for the others.
+    /// Address on which rank 0 listens for the other ranks.
     #[arg(long, value_name = "ADDR:PORT")]
     pub meet: String,
-    /// How keys are made.
+    /// How to create keys.
     #[arg(long, default_value = "stock")]
     pub scheme: Scheme,
     /// Alltoallvs on each communicator.
     #[arg(long, default_value_t = 20)]
     pub rounds: u32,
-    /// Rounds that are not timed.
+    /// Untimed rounds at the start.
     #[arg(long, default_value_t = 2)]
     pub warm_up: u32,
     /// Longest block, in bytes.
@@ -39,7 +39,7 @@ pub struct CheckArgs {
     /// All blocks have the length of --block.
     #[arg(long)]
     pub equal: bool,
-    /// Makes the counts.
+    /// Random seed of the counts.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Registers the buffers once, instead of mapping new ones for each round.

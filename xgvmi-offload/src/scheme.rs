@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How keys are made. The ranks and SPs of a job must have the same scheme: otherwise a report would name a scheme that
+/// How to create keys. The ranks and SPs of a job must have the same scheme: otherwise a report would name a scheme that
 /// was not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

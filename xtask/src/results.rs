@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 Usage: cargo xtask results [OPTIONS]
 
-Runs what measures (demo and bench), copies the reports to docs/results, and writes the tables and
-figures of README.md, CHANGELOG.md and docs from them. A report that cannot be made stays as it is committed.
-Takes up to 25 minutes; run it on a machine that does nothing else. The matrix and the suites run only if they are
-named, because they take that long by themselves; their reports are taken if they are there.
+Runs the demo and the benchmarks, copies the reports to docs/results, and writes the tables and
+figures of README.md, CHANGELOG.md and docs from them. If a report cannot be created, the committed one remains.
+Takes up to 25 minutes. Run it on an idle machine. The matrix and the suites run only if they are named, because each
+takes as long as all others. If they are not named, the command uses their existing reports.
 
   --only LIST   only these reports: demo, pool, library, links, device, cost, alltoallv, model, check,
                 hotpath, overlap, service, matrix, suites, ucc

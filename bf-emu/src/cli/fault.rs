@@ -33,7 +33,7 @@ enum FaultCommand {
         #[arg(required = true, value_name = "RULE|@FILE")]
         words: Vec<String>,
     },
-    /// List the active rules with the number of events that each saw, and to how many it applied
+    /// List the active rules, each with its numbers of matching events and of injected faults
     List {
         #[command(flatten)]
         form: FormArgs,

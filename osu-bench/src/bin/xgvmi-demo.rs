@@ -61,7 +61,7 @@ struct OrchestrateArgs {
     /// Name of the device's cost profile, for the report.
     #[arg(long)]
     profile: String,
-    /// What the device's ports are connected to, for the report.
+    /// Link type of the device's ports, for the report.
     #[arg(long, value_name = "NAME", default_value = "infiniband")]
     link: String,
     /// Bytes per transfer; at least 16K.

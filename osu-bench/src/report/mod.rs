@@ -22,7 +22,7 @@ pub struct Report {
     pub ucx_version: String,
     /// The device's cost profile.
     pub profile: String,
-    /// What the device's ports are connected to: "infiniband", "infiniband-grh" or "ethernet".
+    /// Link type of the device's ports: "infiniband", "infiniband-grh" or "ethernet".
     pub link: String,
     /// Bytes compared at host B, over all iterations of all schemes and sizes.
     pub verified_bytes: u64,

@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for Size {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct OpenArgs {
-    /// Most bytes of data in each target file, or with K, M, G, T.
+    /// Maximum bytes of data in each target file, or with K, M, G, T.
     #[arg(long)]
     pub capacity: Option<Size>,
     /// File with the secret of targets at tcp: addresses.
@@ -104,10 +104,10 @@ pub struct TargetArgs {
     /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Serve everybody who reaches --listen, without a secret: for networks where every process may be trusted.
+    /// Serve without a secret: for networks in which each process is trusted.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
-    /// Most bytes of data, or with K, M, G, T.
+    /// Maximum bytes of data, or with K, M, G, T.
     #[arg(long)]
     pub capacity: Option<Size>,
     /// The socket of `xgvmi-blk status` [default: xgvmi-blk-target-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR;

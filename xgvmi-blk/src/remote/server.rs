@@ -17,7 +17,7 @@ use xgvmi_daemon::{Budget, Link, LinkError, Secret};
 const NOBODY: usize = usize::MAX;
 /// Most connections at once.
 const CONNECTIONS_MAX: usize = 16;
-/// Bytes of frames of connections that have not said who they are.
+/// Bytes of frames of unidentified connections.
 const BUDGET: usize = 64 << 20;
 /// A peer that does not prove the secret and say hello within this time loses its connection.
 const GREETING: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use xgvmi_naa::{Service, ServiceArgs, Status, run_kernels};
 
 /// Runs kernels on the memory of the DPU's host, and for other hosts over RDMA.
 ///
-/// Its first line on standard output tells where it listens.
+/// Its first line on standard output contains the addresses on which it listens.
 #[derive(Debug, Parser)]
 #[command(name = "xgvmi-naa", version, args_conflicts_with_subcommands = true)]
 struct Cli {

@@ -10,9 +10,9 @@ use xgvmi_daemon::status;
 use xgvmi_daemon::supervise;
 use xgvmi_offload::{Service, ServiceArgs, Status};
 
-/// Moves data between the memories of hosts for the ranks of MPI programs, which it serves job after job.
+/// Moves data between the memories of hosts for the ranks of MPI programs. Serves one job after the other.
 ///
-/// Its first line on standard output tells where it listens.
+/// Its first line on standard output contains the addresses on which it listens.
 #[derive(Debug, Parser)]
 #[command(name = "xgvmi-sp", version, args_conflicts_with_subcommands = true)]
 struct Cli {

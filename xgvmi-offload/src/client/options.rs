@@ -38,22 +38,22 @@ pub struct ClientArgs {
     /// An SP of this rank's node; several are shared by the node's ranks.
     #[arg(long = "sp", value_name = "ADDR:PORT", value_delimiter = ',')]
     pub services: Vec<String>,
-    /// This rank's node, as the file names it [default: the host name].
+    /// This rank's node, by its name in the file [default: the host name].
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
     /// A file that names the SPs of all nodes, and other options.
     #[arg(long, value_name = "FILE.toml")]
     pub offload_config: Option<PathBuf>,
-    /// The longest that connecting to the SPs may take [default: 30].
+    /// Time limit for connecting to the SPs [default: 30].
     #[arg(long, value_name = "S")]
     pub connect_limit_s: Option<u64>,
-    /// The longest that an offloaded collective may take [default: 60].
+    /// Time limit of an offloaded collective [default: 60].
     #[arg(long, value_name = "S")]
     pub offload_limit_s: Option<u64>,
     /// Poll for this long before sleeping; costs a core [default: 0].
     #[arg(long, value_name = "US")]
     pub offload_spin_us: Option<u64>,
-    /// A file with the secret of the SPs, if they have one.
+    /// A file with the secret of the SPs.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// The libucp to use [default: the program's own, or the loader's search].

@@ -118,7 +118,7 @@ impl Connections {
             Some((
                 "callers",
                 format!(
-                    "{callers} connections of {ip} have not said who they are: try later, or raise --callers-per-address"
+                    "{ip} has {callers} unidentified connections: try later, or raise --callers-per-address"
                 ),
             ))
         } else {

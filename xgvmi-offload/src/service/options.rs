@@ -69,10 +69,10 @@ pub struct ServiceArgs {
     #[arg(long, value_name = "FILE.toml")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Where ranks and other SPs connect [default: 127.0.0.1:7700].
+    /// Address for ranks and other SPs [default: 127.0.0.1:7700].
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// Where other SPs find this one, if it listens on a wildcard or behind another name.
+    /// Address of this SP for other SPs, if it listens on a wildcard or behind another name.
     #[arg(long, value_name = "ADDR:PORT")]
     pub advertise: Option<String>,
     /// Add the launcher's local rank (Open MPI, MPICH, Slurm) to the port: one command line for all SPs of a DPU.
@@ -100,27 +100,27 @@ pub struct ServiceArgs {
     /// Poll for this long before sleeping; costs a core [default: 0].
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
-    /// The longest that a job may take to come together [default: 60].
+    /// Time limit for all ranks and SPs of a job to connect [default: 60].
     #[arg(long, value_name = "S")]
     pub setup_limit_s: Option<u64>,
-    /// An SP of which nothing is heard for so long is dead; the same at all SPs of a job [default: 20].
+    /// An SP counts as dead after this time without a message. Must be equal at all SPs of a job [default: 20].
     #[arg(long, value_name = "S")]
     pub silence_limit_s: Option<u64>,
     /// A file with a secret, 16 to 4096 bytes: only ranks and SPs with the same secret are served. Required unless
     /// --listen is a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Serve everybody who reaches --listen, without a secret: for networks where every process may be trusted.
+    /// Serve without a secret: for networks in which each process is trusted.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
     /// Time for jobs to finish after SIGTERM; new ones are refused meanwhile [default: 60].
     #[arg(long, value_name = "S")]
     pub drain_limit_s: Option<u64>,
-    /// Memory that the waiting frames of all TCP connections may take, and again that of the waiting UCP messages of
-    /// all jobs [default: 256].
+    /// Maximum memory for the waiting frames of all TCP connections, and the same again for the waiting UCP messages
+    /// of all jobs [default: 256].
     #[arg(long, value_name = "MIB")]
     pub buffer_mib: Option<usize>,
-    /// Connections of one address that have not said yet who they are [default: 1024].
+    /// Maximum number of unidentified connections from one address [default: 1024].
     #[arg(long, value_name = "N")]
     pub callers_per_address: Option<usize>,
     /// The socket of `xgvmi-sp status` [default: xgvmi-sp-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR; without
@@ -133,7 +133,7 @@ pub struct ServiceArgs {
     /// End after this many jobs [default: never].
     #[arg(long, value_name = "N")]
     pub jobs: Option<u64>,
-    /// What to tell on standard error [default: info].
+    /// Log level on standard error [default: info].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<LogLevel>,
 }

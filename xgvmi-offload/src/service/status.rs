@@ -144,7 +144,7 @@ impl Status {
         );
         m.gauge(
             "xgvmi_sp_callers",
-            "Connections that have not said who they are.",
+            "Unidentified connections.",
             self.callers as u64,
         );
         m.gauge(

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: osu_report [--json FILE] [--plot FILE.svg] RUN.json...
 
-Brings together what osu_alltoallv and osu_ialltoallv wrote with --json: several schemes, and several runs of each,
-which become their median.";
+Merges the reports that osu_alltoallv and osu_ialltoallv write with --json: several schemes, and the median of several
+runs of each.";
 
 fn main() -> ExitCode {
     match run() {

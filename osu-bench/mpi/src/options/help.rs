@@ -33,7 +33,7 @@ Options of these programs:
   --connect-limit-s S, --offload-limit-s S
                             time limits of the connection set-up and of a collective (default 30 and 60)
   --offload-spin-us US      polling time before a wait sleeps (default 0)
-  --secret-file FILE        secret of the service processes, if they have one
+  --secret-file FILE        secret of the service processes
   --plugin FILE             library of scheme xgvmi (default: libuct_ib_mlx5_xgvmi.so in this program's directory)
   --ucx-library FILE        libucp of the offloaded collective (default: the loader's search)
   --temp-buffers KIND       none: one pair of buffers for all iterations, as in OSU (default)
