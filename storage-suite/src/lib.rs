@@ -5,7 +5,7 @@
 //! let parts = ["fio: random".to_owned()];
 //! let world = storage_suite::World {
 //!     bin: Path::new("target/release"),
-//!     dir: Path::new("/tmp/storage"),
+//!     dir: Path::new("target/suites/storage"),
 //!     tools: &[],
 //!     parts: &parts,
 //! };

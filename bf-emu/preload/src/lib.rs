@@ -8,7 +8,7 @@
 //! `bf-emu run` sets the environment and loads the library:
 //!
 //! ```text
-//! $ bf-emu run --state /tmp/device --nodes 1 --as node0.host -- ibv_devinfo
+//! $ bf-emu run --as node0.host -- ibv_devinfo
 //! hca_id: mlx5_0
 //! ...
 //! ```
