@@ -1,5 +1,5 @@
 //! What each development command needs: child processes with a time limit, one progress line for parallel work, and the
-//! paths of the workspace.
+//! paths of the workspace. For tests of FFI bindings, also values of C headers.
 //!
 //! ```
 //! use dev_process::process;
@@ -11,6 +11,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+pub mod headers;
 pub mod process;
 pub mod progress;
 pub mod workspace;

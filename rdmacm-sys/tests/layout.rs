@@ -5,16 +5,10 @@
     reason = "a skipped test says so on standard output"
 )]
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs;
+use dev_process::headers::{Headers, Values};
 use std::mem::{align_of, offset_of, size_of};
-use std::process::Command;
 
 use rdmacm_sys::*;
-
-/// Queries for the C compiler and expected values: C expression -> value.
-type Expected = BTreeMap<String, i128>;
 
 fn answer(value: impl TryInto<i128>) -> i128 {
     value
@@ -27,7 +21,7 @@ macro_rules! layout {
         $to.insert(format!("sizeof({})", $c), answer(size_of::<$type>()));
         $to.insert(format!("_Alignof({})", $c), answer(align_of::<$type>()));
         $($to.insert(
-            format!("offsetof({}, {})", $c, concat!($(".", stringify!($field)),+).trim_start_matches('.')),
+            format!("offsetof({}, {})", $c, concat!($(".", stringify!($field)),+).trim_start_matches('.').trim_end_matches('_')),
             answer(offset_of!($type, $($field).+)),
         );)*
     )*};
@@ -37,8 +31,8 @@ macro_rules! values {
     ($to:ident: $($name:ident),* $(,)?) => {$($to.insert(stringify!($name).to_owned(), answer($name));)*};
 }
 
-fn expected() -> Expected {
-    let mut to = Expected::new();
+fn expected() -> Values {
+    let mut to = Values::new();
     layout! { to:
         "struct rdma_cm_id" rdma_cm_id { verbs, channel, context, qp, ps, port_num, event, pd, qp_type }
         "struct rdma_event_channel" rdma_event_channel { fd }
@@ -79,74 +73,15 @@ fn expected() -> Expected {
 
 #[test]
 fn bindings_agree_with_the_installed_headers() {
-    let expected = expected();
-    let answers = match ask_compiler(expected.keys()) {
-        Ok(answers) => answers,
-        Err(reason) => {
-            println!("SKIP bindings_agree_with_the_installed_headers: {reason}");
-            return;
-        }
+    let headers = Headers {
+        names: &["rdma/rdma_cma.h"],
+        directory: None,
     };
-    assert_eq!(
-        answers.len(),
-        expected.len(),
-        "the probe answers every question"
-    );
-    let wrong: Vec<String> = expected
-        .iter()
-        .filter(|(expression, value)| answers[*expression] != **value)
-        .map(|(expression, value)| {
-            format!(
-                "{expression}: ours {value}, headers {}",
-                answers[expression]
-            )
-        })
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// The C compiler's values, or why the machine cannot provide them.
-fn ask_compiler<'a>(expressions: impl Iterator<Item = &'a String>) -> Result<Expected, String> {
-    let headers = "#include <rdma/rdma_cma.h>\n";
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let (file, program) = (dir.path().join("probe.c"), dir.path().join("probe"));
-
-    fs::write(&file, headers).expect("the probe is written");
-    let preprocessed = Command::new("cc").arg("-E").arg(&file).output();
-    match preprocessed {
-        Err(error) => return Err(format!("no C compiler: cc: {error}")),
-        Ok(output) if !output.status.success() => {
-            return Err("no headers of librdmacm and libibverbs; run cargo xtask setup".to_owned());
-        }
-        Ok(_) => {}
+    if let Some(reason) = headers.missing().expect("the compiler runs") {
+        println!("SKIP bindings_agree_with_the_installed_headers: {reason}; run cargo xtask setup");
+        return;
     }
-
-    let mut source =
-        format!("#include <stddef.h>\n#include <stdio.h>\n{headers}int main(void) {{\n");
-    for expression in expressions {
-        writeln!(
-            source,
-            "printf(\"%lld %s\\n\", (long long)({expression}), \"{expression}\");"
-        )
-        .expect("a String takes all");
+    if let Err(error) = headers.compare(&expected()) {
+        panic!("{error:#}");
     }
-    source.push_str("return 0; }\n");
-    fs::write(&file, &source).expect("the probe is written");
-    let compiled = Command::new("cc")
-        .arg("-o")
-        .args([&program, &file])
-        .output()
-        .expect("cc runs");
-    assert!(
-        compiled.status.success(),
-        "cc:\n{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
-    let run = Command::new(&program).output().expect("the probe runs");
-    let text = String::from_utf8(run.stdout).expect("the probe prints ASCII");
-    let parse = |line: &str| {
-        let (value, expression) = line.split_once(' ').expect("value, then expression");
-        (expression.to_owned(), value.parse().expect("a number"))
-    };
-    Ok(text.lines().map(parse).collect())
 }

@@ -10,9 +10,9 @@ use std::process::Command;
 const EDGES: &[(&str, &[&str])] = &[
     ("mlx5-prm", &[]),
     ("cli-pages", &[]),
-    ("mlx5dv-sys", &[]),
-    ("ucx-sys", &[]),
-    ("rdmacm-sys", &[]),
+    ("mlx5dv-sys", &["dev-process"]),
+    ("ucx-sys", &["dev-process"]),
+    ("rdmacm-sys", &["dev-process"]),
     ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
     (

@@ -5,45 +5,36 @@
     reason = "a skipped test says so on standard output"
 )]
 
-use std::collections::BTreeMap;
+use dev_process::headers::{Headers, Values};
 use std::env;
-use std::fmt::Write as _;
 use std::fs;
 use std::mem::{align_of, offset_of, size_of};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use ucx_sys::*;
 
-/// Questions to the C compiler, with our answers: C expression -> value.
-#[derive(Default)]
-struct Expected(BTreeMap<String, i128>);
-
-impl Expected {
-    fn add(&mut self, expression: String, value: impl TryInto<i128>) {
-        let value = value
-            .try_into()
-            .unwrap_or_else(|_| panic!("{expression} fits"));
-        self.0.insert(expression, value);
-    }
+fn answer(value: impl TryInto<i128>) -> i128 {
+    value
+        .try_into()
+        .unwrap_or_else(|_| panic!("a number of at most 64 bits"))
 }
 
 macro_rules! layout {
     ($to:ident: $($type:ident { $($field:ident),* $(,)? })*) => {$(
-        $to.add(format!("sizeof({})", stringify!($type)), size_of::<$type>());
-        $to.add(format!("_Alignof({})", stringify!($type)), align_of::<$type>());
-        $($to.add(
+        $to.insert(format!("sizeof({})", stringify!($type)), answer(size_of::<$type>()));
+        $to.insert(format!("_Alignof({})", stringify!($type)), answer(align_of::<$type>()));
+        $($to.insert(
             format!("offsetof({}, {})", stringify!($type), stringify!($field)),
-            offset_of!($type, $field),
+            answer(offset_of!($type, $field)),
         );)*
     )*};
 }
 
 macro_rules! values {
-    ($to:ident: $($name:ident),* $(,)?) => {$($to.add(stringify!($name).to_owned(), $name);)*};
+    ($to:ident: $($name:ident),* $(,)?) => {$($to.insert(stringify!($name).to_owned(), answer($name));)*};
 }
 
-fn expected() -> Expected {
-    let mut to = Expected::default();
+fn expected() -> Values {
+    let mut to = Values::new();
     layout! { to:
         ucs_status_t {}
         ucs_memory_type_t {}
@@ -95,8 +86,11 @@ fn expected() -> Expected {
         UCP_AM_SEND_FLAG_EAGER, UCP_AM_SEND_FLAG_COPY_HEADER, UCP_AM_RECV_ATTR_FLAG_RNDV,
         UCP_AM_HANDLER_PARAM_FIELD_ID, UCP_AM_HANDLER_PARAM_FIELD_CB, UCP_AM_HANDLER_PARAM_FIELD_ARG,
     }
-    to.add("ucp_dt_make_contig(1)".to_owned(), ucp_dt_make_contig(1));
-    to.add("ucp_dt_make_iov()".to_owned(), ucp_dt_make_iov());
+    to.insert(
+        "ucp_dt_make_contig(1)".to_owned(),
+        answer(ucp_dt_make_contig(1)),
+    );
+    to.insert("ucp_dt_make_iov()".to_owned(), answer(ucp_dt_make_iov()));
     to
 }
 
@@ -109,73 +103,13 @@ fn bindings_agree_with_the_installed_headers() {
         );
         return;
     };
-    let expected = expected();
-    let answers = ask_compiler(&include, expected.0.keys());
-    assert_eq!(
-        answers.len(),
-        expected.0.len(),
-        "the probe answers every question"
-    );
-    let wrong: Vec<String> = expected
-        .0
-        .iter()
-        .filter(|(expression, value)| answers[*expression] != **value)
-        .map(|(expression, value)| {
-            format!(
-                "{expression}: ours {value}, headers {}",
-                answers[expression]
-            )
-        })
-        .collect();
-    assert!(
-        wrong.is_empty(),
-        "headers in {}:\n{}",
-        include.display(),
-        wrong.join("\n")
-    );
-}
-
-fn ask_compiler<'a>(
-    include: &Path,
-    expressions: impl Iterator<Item = &'a String>,
-) -> BTreeMap<String, i128> {
-    let mut source = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <ucp/api/ucp.h>\n#include <ucs/config/parser.h>\n\
-         int main(void) {\n",
-    );
-    for expression in expressions {
-        writeln!(
-            source,
-            "printf(\"%lld %s\\n\", (long long)({expression}), \"{expression}\");"
-        )
-        .expect("a String takes all");
+    let headers = Headers {
+        names: &["ucp/api/ucp.h", "ucs/config/parser.h"],
+        directory: Some(&include),
+    };
+    if let Err(error) = headers.compare(&expected()) {
+        panic!("headers in {}:\n{error:#}", include.display());
     }
-    source.push_str("return 0; }\n");
-
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let (file, program) = (dir.path().join("probe.c"), dir.path().join("probe"));
-    fs::write(&file, source).expect("the probe is written");
-    let compiled = Command::new("cc")
-        .arg("-I")
-        .arg(include)
-        .arg("-o")
-        .args([&program, &file])
-        .output()
-        .expect("cc runs");
-    assert!(
-        compiled.status.success(),
-        "cc:\n{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
-    let run = Command::new(&program).output().expect("the probe runs");
-    String::from_utf8(run.stdout)
-        .expect("the probe prints ASCII")
-        .lines()
-        .map(|line| {
-            let (value, expression) = line.split_once(' ').expect("value, then expression");
-            (expression.to_owned(), value.parse().expect("a number"))
-        })
-        .collect()
 }
 
 /// The directory that holds `ucp/api/ucp.h`.
