@@ -95,6 +95,8 @@ pub(crate) trait Remote: std::fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) public: CommContext,
+    /// The process that created the session. A forked child must not use it.
+    process: u32,
     pub(crate) role: Role,
     /// Address of the peer, for messages.
     pub(crate) peer: String,
@@ -129,6 +131,7 @@ impl Endpoint {
         let now = Instant::now();
         let mut endpoint = Box::new(Self {
             public: empty_context(),
+            process: std::process::id(),
             role,
             peer,
             regions: Vec::new(),
@@ -189,6 +192,14 @@ impl Endpoint {
         shown.store(state as i32, Ordering::Release);
     }
 
+    /// Whether only the peer's next write, or an error, needs to wake this side.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        match &self.role {
+            Role::Host(host) => host.awaits_peer(),
+            Role::Naa(naa) => naa.awaits_peer(),
+        }
+    }
+
     fn writes_of_call(&self) -> u8 {
         match self.role {
             Role::Host(_) => self.public.no_input_mrs,
@@ -210,8 +221,17 @@ impl Endpoint {
         self.id = Some(id);
     }
 
+    /// An error in a child of the process that created the session.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(NaaError::Forked),
+        }
+    }
+
     /// The error that ended the session.
     pub(crate) fn check_alive(&self) -> Result<()> {
+        self.check_process()?;
         match &self.failure {
             None => Ok(()),
             Some(reason) => Err(self.lost(reason.clone())),
@@ -489,6 +509,9 @@ impl Endpoint {
 
     /// Ends the connection and frees everything. The caller's memory is no longer accessed afterwards.
     pub(crate) fn close(&mut self) {
+        if self.check_process().is_err() {
+            return self.abandon();
+        }
         self.ended.detach();
         if let Some(id) = &self.id {
             id.disconnect();
@@ -504,6 +527,18 @@ impl Endpoint {
         self.blocks.clear();
         self.remote = None;
         self.claim = None;
+    }
+}
+
+impl Endpoint {
+    /// Forgets everything that ends with a call of the device: it belongs to the parent of this process.
+    fn abandon(&mut self) {
+        std::mem::forget(self.queues.take());
+        std::mem::forget(std::mem::take(&mut self.registrations));
+        std::mem::forget(self.message_registration.take());
+        std::mem::forget(self.id.take());
+        std::mem::forget(self.channel.take());
+        std::mem::forget(self.remote.take());
     }
 }
 

@@ -28,6 +28,12 @@ pub enum NaaError {
     /// librdmacm cannot be loaded.
     #[error(transparent)]
     Load(#[from] rdmacm_sys::LoadError),
+    /// The process was forked after its parent had opened a device.
+    #[error(
+        "this process was forked after its parent opened the adapter: use exec, or create sessions in one of both \
+         processes only"
+    )]
+    Forked,
     /// A call of librdmacm or libibverbs failed.
     #[error("{call}: {source}{}", hint(call))]
     Call {

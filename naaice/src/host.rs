@@ -378,9 +378,7 @@ impl Endpoint {
             if self.state() != from {
                 return Ok(());
             }
-            // Own writes need no wake-up, unless the state depends on them.
-            let solicited = matches!(from, State::DataReceiving | State::AnnouncementReceiving);
-            self.queues()?.arm(solicited)?;
+            self.queues()?.arm(self.awaits_peer())?;
             // What completed before the request caused no event.
             self.progress()?;
             if self.state() != from {

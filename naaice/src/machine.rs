@@ -209,6 +209,17 @@ impl Host {
         }
     }
 
+    /// Whether only the peer can change what the caller waits for: completions of own writes need no wake-up. An
+    /// unsuccessful completion causes one in any case.
+    #[must_use]
+    pub const fn awaits_peer(&self) -> bool {
+        match self.state {
+            State::DataReceiving | State::AnnouncementReceiving => true,
+            State::DataSending => self.answer.is_none(),
+            _ => false,
+        }
+    }
+
     fn finish(&mut self) -> HostStep {
         match self.answer.take() {
             Some((code, bytes)) => {
@@ -299,6 +310,16 @@ impl Naa {
                 })
             }
             (state, completion) => Err(completion.unexpected(state)),
+        }
+    }
+
+    /// As [`Host::awaits_peer`].
+    #[must_use]
+    pub const fn awaits_peer(&self) -> bool {
+        match self.state {
+            State::DataReceiving => true,
+            State::DataSending => self.next.is_none(),
+            _ => false,
         }
     }
 
@@ -430,6 +451,22 @@ mod tests {
         // Without outstanding writes: two while sending, one while receiving the announcement, the answer in two states.
         assert_eq!(host_steps, 5);
         assert_eq!(naa_steps, 5);
+    }
+
+    /// A side that sleeps until the peer's next write must not do so when that write has arrived before the own ones
+    /// completed.
+    #[test]
+    fn a_side_waits_for_its_own_writes_only_after_the_peers() {
+        let mut host = Host::new();
+        host.begin(1);
+        assert!(host.awaits_peer());
+        assert!(host.on(started(0)).is_ok());
+        assert!(!host.awaits_peer());
+        let mut naa = Naa::new();
+        naa.begin(1);
+        assert!(naa.awaits_peer());
+        assert!(naa.on(started(0x81)).is_ok());
+        assert!(!naa.awaits_peer());
     }
 
     #[test]

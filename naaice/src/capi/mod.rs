@@ -74,13 +74,17 @@ unsafe fn session<'a>(pointer: *mut CommContext) -> Result<&'a mut Endpoint> {
     let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
     check_live(live.as_ref(), pointer)?;
     // SAFETY: the pointer came from `publish` and has not been taken back; the caller excludes other users.
-    Ok(unsafe { &mut *pointer.cast::<Endpoint>() })
+    let endpoint = unsafe { &mut *pointer.cast::<Endpoint>() };
+    endpoint.check_process()?;
+    Ok(endpoint)
 }
 
 /// Takes a session back from a C program.
 fn take_back(pointer: *mut CommContext) -> Result<Box<Endpoint>> {
     let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
     check_live(live.as_ref(), pointer)?;
+    // SAFETY: the session is live, and this field does not change after its creation.
+    unsafe { &*pointer.cast::<Endpoint>() }.check_process()?;
     if let Some(live) = live.as_mut() {
         live.remove(&pointer.addr());
     }

@@ -75,10 +75,7 @@ impl Host {
             }
         };
         if opened.process != std::process::id() {
-            return Err(keys(
-                "this process was forked after its parent opened the adapter: use exec, or create sessions \
-                             in one of both processes only",
-            ));
+            return Err(NaaError::Forked);
         }
         Ok(opened)
     }

@@ -41,6 +41,12 @@ impl Worker {
         Self { endpoint }
     }
 
+    /// Tells whether the host has ended the connection, while [`Self::serve`] runs a function.
+    pub fn watch(&self) -> impl Fn() -> bool + use<> {
+        let ended = self.endpoint.end_mark();
+        move || ended.get().is_some()
+    }
+
     /// Serves the session until the host ends it: announces regions and runs functions.
     ///
     /// `shared` regions are in one [`Block`] with a file, so that another process can run the functions. `run` runs a
@@ -123,7 +129,7 @@ impl Endpoint {
             Step::Wait => {}
             step => return Ok(step),
         }
-        self.queues()?.arm(false)?;
+        self.queues()?.arm(self.awaits_peer())?;
         match self.next_step(shared)? {
             Step::Wait => {}
             step => return Ok(step),

@@ -10,16 +10,24 @@ pub(crate) use channel::{Event, EventChannel, EventKind, Id};
 pub(crate) use memory::{Registration, Rights};
 pub(crate) use queues::{Queues, Work};
 
-use crate::error::Result;
+use crate::error::{NaaError, Result};
 use rdmacm_sys::RdmaCmLib;
 use std::sync::OnceLock;
 
-/// The libraries, loaded by the first session of the process.
+/// The libraries, loaded by the first session of the process. A forked child inherits librdmacm's open devices, whose
+/// doorbell pages it does not have.
 pub(crate) fn lib() -> Result<&'static RdmaCmLib> {
-    static LIB: OnceLock<RdmaCmLib> = OnceLock::new();
-    if let Some(lib) = LIB.get() {
-        return Ok(lib);
+    static LIB: OnceLock<(u32, RdmaCmLib)> = OnceLock::new();
+    let process = std::process::id();
+    let (owner, lib) = match LIB.get() {
+        Some(loaded) => loaded,
+        None => {
+            let lib = RdmaCmLib::open()?;
+            LIB.get_or_init(|| (process, lib))
+        }
+    };
+    match *owner == process {
+        true => Ok(lib),
+        false => Err(NaaError::Forked),
     }
-    let lib = RdmaCmLib::open()?;
-    Ok(LIB.get_or_init(|| lib))
 }
