@@ -1,6 +1,7 @@
 //! The DPU's adapter: registered memory, and transfers between it and the host's memory through aliases.
 
 use mlx5dv_sys::*;
+use naaice::wire::REGIONS_MAX;
 use std::ffi::c_int;
 use std::io;
 use std::ptr::{self, NonNull};
@@ -13,6 +14,10 @@ use xgvmi_pool::{Lkey, VirtAddr};
 const TRANSFER_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum bytes of one request, below the adapter's 2 GiB.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
+/// Requests of a chain: the regions of a session.
+const CHAIN_MAX: usize = REGIONS_MAX;
+/// Reads in flight. Every mlx5 device supports 16.
+const READS_MAX: u8 = 16;
 const PORT: u8 = 1;
 
 /// An error of the adapter.
@@ -209,49 +214,99 @@ impl Mover {
         })
     }
 
-    /// Transfers bytes between registered memory at `local` and the host's memory at `remote`, which `alias` refers
-    /// to. After an error the queue pairs are unusable.
+    /// Transfers pieces between registered memory and the host's memory: chains of requests, each with one doorbell
+    /// and one completion. After an error the queue pairs are unusable.
     ///
     /// # Safety
-    /// `local` and `len` are inside the registered memory, which nobody accesses during the call.
+    /// Each piece's local range is inside the registered memory, which nobody accesses during the call.
     pub(crate) unsafe fn transfer(
         &self,
         direction: Direction,
         memory: &Registered,
-        local: *mut u8,
-        alias: Lkey,
-        remote: VirtAddr,
-        len: usize,
+        pieces: &[Piece],
     ) -> Result<()> {
-        let mut done = 0;
-        while done < len {
-            let bytes = (len - done).min(REQUEST_BYTES_MAX);
-            let mut sge = ibv_sge {
-                addr: local as u64 + done as u64,
-                length: u32::try_from(bytes).expect("at most 1 GiB"),
-                lkey: memory.lkey(),
-            };
-            let mut request = ibv_send_wr {
-                sg_list: &raw mut sge,
-                num_sge: 1,
-                opcode: match direction {
-                    Direction::Read => IBV_WR_RDMA_READ,
-                    Direction::Write => IBV_WR_RDMA_WRITE,
-                },
-                send_flags: IBV_SEND_SIGNALED,
-                ..ibv_send_wr::default()
-            };
-            request.wr.rdma.remote_addr = remote.get() + done as u64;
-            request.wr.rdma.rkey = alias.raw();
-            let mut bad = ptr::null_mut();
-            let qp = self.requester.qp.as_ptr();
-            // SAFETY: the queue pair is live; the caller vouches for the memory until the completion.
-            let errno = unsafe { ibv_post_send(qp, &raw mut request, &raw mut bad) };
-            check("ibv_post_send", errno)?;
+        let requests: Vec<Piece> = pieces.iter().flat_map(Piece::split).collect();
+        for chain in requests.chunks(CHAIN_MAX) {
+            // SAFETY: the caller's promise.
+            unsafe { self.post(direction, memory, chain) }?;
             self.requester.wait()?;
-            done += bytes;
         }
         Ok(())
+    }
+
+    /// Posts a chain. Its last request has a completion.
+    ///
+    /// # Safety
+    /// As for [`Self::transfer`], until the completion.
+    unsafe fn post(
+        &self,
+        direction: Direction,
+        memory: &Registered,
+        chain: &[Piece],
+    ) -> Result<()> {
+        let mut sges: Vec<ibv_sge> = chain
+            .iter()
+            .map(|piece| ibv_sge {
+                addr: piece.local as u64,
+                length: u32::try_from(piece.len).expect("at most 1 GiB"),
+                lkey: memory.lkey(),
+            })
+            .collect();
+        let mut requests: Vec<ibv_send_wr> = chain
+            .iter()
+            .zip(&mut sges)
+            .map(|(piece, sge)| {
+                let mut request = ibv_send_wr {
+                    sg_list: ptr::from_mut(sge),
+                    num_sge: 1,
+                    opcode: match direction {
+                        Direction::Read => IBV_WR_RDMA_READ,
+                        Direction::Write => IBV_WR_RDMA_WRITE,
+                    },
+                    ..ibv_send_wr::default()
+                };
+                request.wr.rdma.remote_addr = piece.remote.get();
+                request.wr.rdma.rkey = piece.alias.raw();
+                request
+            })
+            .collect();
+        for index in 1..requests.len() {
+            let next = &raw mut requests[index];
+            requests[index - 1].next = next;
+        }
+        if let Some(last) = requests.last_mut() {
+            last.send_flags = IBV_SEND_SIGNALED;
+        }
+        let mut bad = ptr::null_mut();
+        let qp = self.requester.qp.as_ptr();
+        // SAFETY: the queue pair is live and has space for a chain; the list lives through the call; the caller
+        // vouches for the memory until the completion.
+        let errno = unsafe { ibv_post_send(qp, requests.as_mut_ptr(), &raw mut bad) };
+        check("ibv_post_send", errno)
+    }
+}
+
+/// A range of registered memory and its counterpart in the host's memory, which `alias` refers to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) local: *mut u8,
+    pub(crate) alias: Lkey,
+    pub(crate) remote: VirtAddr,
+    pub(crate) len: usize,
+}
+
+impl Piece {
+    /// The piece in parts that a request can transfer.
+    fn split(&self) -> impl Iterator<Item = Self> {
+        let whole = *self;
+        (0..whole.len)
+            .step_by(REQUEST_BYTES_MAX)
+            .map(move |at| Self {
+                local: whole.local.wrapping_add(at),
+                remote: VirtAddr::new(whole.remote.get() + at as u64),
+                len: (whole.len - at).min(REQUEST_BYTES_MAX),
+                ..whole
+            })
     }
 }
 
@@ -268,9 +323,10 @@ unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     fn create(adapter: &Arc<Adapter>) -> Result<Self> {
-        const ENTRIES: u32 = 4;
         let lib = &adapter.lib;
-        let (none, entries) = (ptr::null_mut(), 4);
+        // After an error each request of a chain has a completion.
+        let entries = c_int::try_from(CHAIN_MAX).expect("a small constant");
+        let none = ptr::null_mut();
         // SAFETY: the context is open.
         let cq = unsafe {
             lib.ibv_create_cq(adapter.context.as_ptr(), entries, none, ptr::null_mut(), 0)
@@ -282,7 +338,7 @@ impl QueuePair {
             qp_type: IBV_QPT_RC,
             ..ibv_qp_init_attr::default()
         };
-        init.cap.max_send_wr = ENTRIES;
+        init.cap.max_send_wr = u32::try_from(CHAIN_MAX).expect("a small constant");
         init.cap.max_send_sge = 1;
         // SAFETY: domain and completion queue are live.
         let Some(qp) =
@@ -338,7 +394,7 @@ impl QueuePair {
                 qp_state: IBV_QPS_RTR,
                 path_mtu: mtu,
                 dest_qp_num: peer,
-                max_dest_rd_atomic: 1,
+                max_dest_rd_atomic: READS_MAX,
                 min_rnr_timer: 12,
                 ah_attr: address,
                 ..ibv_qp_attr::default()
@@ -357,7 +413,7 @@ impl QueuePair {
                 timeout: 14,
                 retry_cnt: 7,
                 rnr_retry: 7,
-                max_rd_atomic: 1,
+                max_rd_atomic: READS_MAX,
                 ..ibv_qp_attr::default()
             },
             IBV_QP_STATE

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const MEMORY_FD: RawFd = 3;
 /// Descriptor of the requests.
 const REQUEST_FD: RawFd = 4;
+/// Interval at which a running kernel's caller is looked after, if it has no descriptor.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const HEAD_BYTES: usize = 8;
 const REGION_BYTES: usize = 24;
 
@@ -92,7 +94,8 @@ impl KernelProcess {
         })
     }
 
-    /// Runs a function. `caller` becomes readable when the caller is gone.
+    /// Runs a function. `caller` becomes readable when the caller is gone. Without a descriptor (-1), `caller_gone` is
+    /// asked at an interval.
     ///
     /// # Errors
     /// If the caller is gone. The process has to be replaced then, as after a code of [`is_dead`].
@@ -121,7 +124,11 @@ impl KernelProcess {
                 xgvmi_daemon::pollfd(self.requests.as_raw_fd(), libc::POLLIN),
                 xgvmi_daemon::pollfd(caller, libc::POLLIN),
             ];
-            if xgvmi_daemon::poll(&mut fds, Some(left)).is_err() {
+            let patience = match caller {
+                -1 => left.min(LOOK_INTERVAL),
+                _ => left,
+            };
+            if xgvmi_daemon::poll(&mut fds, Some(patience)).is_err() {
                 return Ok(code::KERNEL_CRASHED);
             }
             if fds[0].revents != 0 {
@@ -131,7 +138,7 @@ impl KernelProcess {
                     Err(_) => code::KERNEL_CRASHED,
                 });
             }
-            if fds[1].revents != 0 && caller_gone() {
+            if (caller == -1 || fds[1].revents != 0) && caller_gone() {
                 return Err(Stopped::CallerGone);
             }
         }

@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use xgvmi_daemon::status::{StatusSocket, default_path};
 use xgvmi_daemon::{Asked, Budget, Link, LogLevel, Secret, Signals, poll, pollfd};
 use xgvmi_pool::mlx5::Mlx5Device;
@@ -29,6 +29,8 @@ const BUFFER_BYTES: usize = 64 << 20;
 const STACK: usize = 256 << 10;
 /// Longest time without looking at everything.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time in which the previous secret is accepted too, after a new one was read.
+const OLD_SECRET_LIMIT: Duration = Duration::from_secs(300);
 /// Time for connections to end after a signal.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -80,7 +82,9 @@ pub struct Service {
     listener: TcpListener,
     address: SocketAddr,
     verbs: Option<Listener>,
+    /// The current one, and the previous one for a limited time.
     secrets: Vec<Secret>,
+    old_secret_until: Instant,
     status: Option<StatusSocket>,
     signals: Signals,
 }
@@ -144,6 +148,7 @@ impl Service {
             address,
             verbs,
             secrets,
+            old_secret_until: Instant::now(),
             status,
             signals,
         })
@@ -180,7 +185,11 @@ impl Service {
             poll(&mut fds, Some(LOOK_INTERVAL)).context("poll")?;
             match self.signals.take() {
                 Some(Asked::Stop | Asked::Drain) => break,
-                Some(Asked::Reload | Asked::Child) | None => {}
+                Some(Asked::Reload) => self.reload(),
+                Some(Asked::Child) | None => {}
+            }
+            if Instant::now() > self.old_secret_until {
+                self.secrets.truncate(1);
             }
             if let Some(status) = &self.status {
                 status.answer(|| self.shared.status());
@@ -190,6 +199,32 @@ impl Service {
             }
         }
         self.end(listening)
+    }
+
+    /// Reads the secret again. Existing connections keep the secret that they have proved.
+    fn reload(&mut self) {
+        let Some(path) = &self.shared.options.secret_file else {
+            return self.shared.info("SIGHUP: no effect without --secret-file");
+        };
+        match Secret::read(path, SECRET_CONTEXT) {
+            Ok(secret) if self.secrets.first() == Some(&secret) => self.shared.info(&format!(
+                "SIGHUP: the secret in {} has not changed",
+                path.display()
+            )),
+            Ok(secret) => {
+                self.secrets.insert(0, secret);
+                self.secrets.truncate(2);
+                self.old_secret_until = Instant::now() + OLD_SECRET_LIMIT;
+                self.shared.info(&format!(
+                    "SIGHUP: a new secret from {}; the old one is accepted for another {} s",
+                    path.display(),
+                    OLD_SECRET_LIMIT.as_secs()
+                ));
+            }
+            Err(error) => self
+                .shared
+                .error(&format!("SIGHUP: the secret is unchanged: {error}")),
+        }
     }
 
     fn start(&self, stream: TcpStream, from: SocketAddr, budget: &Budget) {
@@ -228,7 +263,7 @@ impl Service {
             // A panic of the thread has been reported by its hook.
             let _ = listening.join();
         }
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         while self.shared.links.load(Ordering::Acquire) > 0 && began.elapsed() < END_LIMIT {
             poll(&mut [], Some(Duration::from_millis(20))).context("poll")?;
         }

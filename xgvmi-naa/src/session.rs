@@ -342,14 +342,19 @@ fn carry_out(
         slot,
         ..
     } = session;
-    for (region, place, access) in regions.iter() {
-        let is = |wanted: u8| region.flags & wanted != 0;
-        if is(flag::INPUT) && (is_first || !is(flag::SINGLE_SEND)) {
-            let remote = (access.lkey(), VirtAddr::new(region.addr));
-            slot.transfer(&shared.adapter, Direction::Read, *place, remote)?;
-            add(&shared.counters.bytes_read, u64::from(region.size));
-        }
-    }
+    let chosen = |wanted: &dyn Fn(u8) -> bool| -> Vec<(Place, Lkey, VirtAddr)> {
+        let chosen = regions.iter().filter(|(region, ..)| wanted(region.flags));
+        chosen
+            .map(|(region, place, access)| (*place, access.lkey(), VirtAddr::new(region.addr)))
+            .collect()
+    };
+    let bytes_of = |regions: &[(Place, Lkey, VirtAddr)]| -> u64 {
+        regions.iter().map(|(place, ..)| place.size as u64).sum()
+    };
+    let inputs =
+        chosen(&|flags| flags & flag::INPUT != 0 && (is_first || flags & flag::SINGLE_SEND == 0));
+    slot.transfer(&shared.adapter, Direction::Read, &inputs)?;
+    add(&shared.counters.bytes_read, bytes_of(&inputs));
     let places: Vec<Place> = regions.iter().map(|(_, place, _)| *place).collect();
     let fd = link.fd();
     // The host is silent while its call runs: a frame is a fault, and an end means that it is gone.
@@ -362,14 +367,12 @@ fn carry_out(
     }
     let mut bytes = 0;
     if code == code::SUCCESS {
-        for (region, place, access) in regions.iter() {
-            if region.flags & flag::OUTPUT != 0 {
-                let remote = (access.lkey(), VirtAddr::new(region.addr));
-                slot.transfer(&shared.adapter, Direction::Write, *place, remote)?;
-                add(&shared.counters.bytes_written, u64::from(region.size));
-                bytes = region.size;
-            }
-        }
+        let outputs = chosen(&|flags| flags & flag::OUTPUT != 0);
+        slot.transfer(&shared.adapter, Direction::Write, &outputs)?;
+        add(&shared.counters.bytes_written, bytes_of(&outputs));
+        bytes = outputs.last().map_or(0, |(place, ..)| {
+            u32::try_from(place.size).expect("a size of 32 bits")
+        });
     }
     Ok(Some((code, bytes)))
 }

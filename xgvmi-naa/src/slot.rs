@@ -1,6 +1,6 @@
 //! What a session needs on the DPU: registered memory, queue pairs, and a kernel's process. Slots are used again.
 
-use crate::adapter::{Adapter, AdapterError, Direction, Mover, Registered};
+use crate::adapter::{Adapter, AdapterError, Direction, Mover, Piece, Registered};
 use crate::kernel::{KernelOptions, KernelProcess, Place, Stopped, is_dead};
 use naaice::abi::code;
 use naaice::server::Block;
@@ -39,25 +39,35 @@ impl Slot {
         self.block.clear(place.offset, place.size);
     }
 
-    /// Transfers a region. Queue pairs are created when needed, and again after an error.
+    /// Transfers regions in one chain of requests. Queue pairs are created when needed, and again after an error.
     pub(crate) fn transfer(
         &mut self,
         adapter: &Arc<Adapter>,
         direction: Direction,
-        place: Place,
-        (alias, remote): (Lkey, VirtAddr),
+        regions: &[(Place, Lkey, VirtAddr)],
     ) -> Result<(), AdapterError> {
+        if regions.is_empty() {
+            return Ok(());
+        }
         let mover = match self.mover.take() {
             Some(mover) => mover,
             None => Mover::connect(adapter)?,
         };
-        assert!(
-            place.offset + place.size <= self.block.len(),
-            "checked when the session was created"
-        );
-        let local = self.block.as_ptr().wrapping_add(place.offset);
+        let piece = |(place, alias, remote): &(Place, Lkey, VirtAddr)| {
+            assert!(
+                place.offset + place.size <= self.block.len(),
+                "checked when the session was created"
+            );
+            Piece {
+                local: self.block.as_ptr().wrapping_add(place.offset),
+                alias: *alias,
+                remote: *remote,
+                len: place.size,
+            }
+        };
+        let pieces: Vec<Piece> = regions.iter().map(piece).collect();
         // SAFETY: inside the registered block; the kernel's process does not run during a transfer.
-        unsafe { mover.transfer(direction, &self.memory, local, alias, remote, place.size) }?;
+        unsafe { mover.transfer(direction, &self.memory, &pieces) }?;
         self.mover = Some(mover);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Sessions of other hosts over RDMA connections.
 
 use crate::counters::add;
-use crate::kernel::{KernelProcess, Place, is_dead};
+use crate::kernel::{KernelProcess, Place, Stopped, is_dead};
 use crate::service::Shared;
 use naaice::abi::{CommContext, code};
 use naaice::server::{Accepted, Block, Listener, ListenerOptions};
@@ -56,8 +56,14 @@ fn start(shared: &Arc<Shared>, accepted: Accepted) {
             let Accepted { worker, slot } = accepted;
             add(&shared.counters.sessions, 1);
             let mut kernel = None;
+            let caller_gone = worker.watch();
             let served = worker.serve(true, |context, block, function| {
-                run(&shared, &mut kernel, context, block, function)
+                let call = Call {
+                    context,
+                    function,
+                    caller_gone: &caller_gone,
+                };
+                run(&shared, &mut kernel, call, block)
             });
             if let Err(error) = served {
                 shared.info(&format!("a session over RDMA has ended: {error}"));
@@ -71,17 +77,23 @@ fn start(shared: &Arc<Shared>, accepted: Accepted) {
     }
 }
 
+/// A call of a session.
+struct Call<'a> {
+    context: &'a CommContext,
+    function: u8,
+    caller_gone: &'a dyn Fn() -> bool,
+}
+
 /// Runs a function on a session's memory.
 fn run(
     shared: &Shared,
     kernel: &mut Option<KernelProcess>,
-    context: &mut CommContext,
+    call: Call<'_>,
     block: Option<&Block>,
-    function: u8,
 ) -> u8 {
     add(&shared.counters.calls, 1);
     let code = match block {
-        Some(block) => run_in_process(shared, kernel, context, block, function),
+        Some(block) => run_in_process(shared, kernel, call, block),
         None => code::MEMORY,
     };
     if code != code::SUCCESS {
@@ -96,11 +108,10 @@ fn run(
 fn run_in_process(
     shared: &Shared,
     kernel: &mut Option<KernelProcess>,
-    context: &mut CommContext,
+    call: Call<'_>,
     block: &Block,
-    function: u8,
 ) -> u8 {
-    let places = places(context, block);
+    let places = places(call.context, block);
     let process = kernel
         .take()
         .map_or_else(|| KernelProcess::spawn(&shared.kernels, block), Ok);
@@ -111,17 +122,19 @@ fn run_in_process(
             return code::KERNEL_CRASHED;
         }
     };
-    let user = u32::from_le_bytes(context.immediate);
-    // The end of the connection is noticed after the call: the time limit bounds it. No descriptor is watched.
+    let user = u32::from_le_bytes(call.context.immediate);
     let limit = shared.kernels.limit;
-    match process.run((function, user), &places, limit, || false, -1) {
+    match process.run((call.function, user), &places, limit, call.caller_gone, -1) {
         Ok(code) => {
             if !is_dead(code) {
                 *kernel = Some(process);
             }
             code
         }
-        Err(_) => code::KERNEL_CRASHED,
+        Err(Stopped::CallerGone) => {
+            add(&shared.counters.kernels_killed, 1);
+            code::KERNEL_CRASHED
+        }
     }
 }
 
