@@ -23,6 +23,7 @@ mod wheels;
 use anyhow::{Result, bail};
 pub use bindgen_tools::{BindgenTools, bindgen_tools};
 use cache::Cache;
+use dev_process::process;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -131,6 +132,47 @@ pub fn storage() -> Result<Vec<(String, String)>> {
             below(&["usr/lib/python3/dist-packages"]),
         ),
     ])
+}
+
+/// CMake.
+#[derive(Debug, Clone)]
+pub struct Cmake {
+    /// The program.
+    pub program: PathBuf,
+    /// The environment in which it runs.
+    pub env: Vec<(String, String)>,
+}
+
+/// Ensures CMake and make: installed, or installed now if that is allowed, or unpacked into the cache.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn cmake() -> Result<Cmake> {
+    if ["cmake", "make"].into_iter().all(process::is_installed) {
+        return Ok(Cmake {
+            program: "cmake".into(),
+            env: Vec::new(),
+        });
+    }
+    let cache = Cache::open()?;
+    let Some(root) = apt::ensure_more(&cache, "cmake", &["cmake", "make"])? else {
+        return Ok(Cmake {
+            program: "cmake".into(),
+            env: Vec::new(),
+        });
+    };
+    let path = std::env::var("PATH").unwrap_or_default();
+    let programs = root.join("usr/bin");
+    Ok(Cmake {
+        program: programs.join("cmake"),
+        env: vec![
+            ("PATH".to_owned(), format!("{}:{path}", programs.display())),
+            (
+                "LD_LIBRARY_PATH".to_owned(),
+                joined(&apt::library_dirs(&root)),
+            ),
+        ],
+    })
 }
 
 /// Joins directories to a search path.

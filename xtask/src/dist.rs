@@ -2,6 +2,7 @@
 //! in an unpacked tree.
 
 mod check;
+mod cmake;
 mod papers;
 
 use crate::setup::{self, Env};
@@ -16,16 +17,18 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask dist [--output DIR]
 
-Builds four packages for this machine's architecture in DIR (target/dist):
+Builds five packages for this machine's architecture in DIR (target/dist):
 
   xgvmi          the library in UCX's module directory and in a directory of its own, its command, header, pkg-config file
   xgvmi-offload  service processes with a systemd unit and example configurations, OSU's benchmarks, cost table, model
   xgvmi-blk      block storage: its command, systemd units, example configurations
+  xgvmi-naa      calls to accelerators: library, headers, CMake package, and the service with unit and configuration
   bf-emu         the emulated device
 
 Each contains manual pages, completions, licences and a changelog. The command builds each package twice and requires
 identical bytes, dated by SOURCE_DATE_EPOCH or the last commit. It checks the contents as lintian would, unpacks the
-packages, and runs stock UCX with the unpacked library on the unpacked emulated device. Needs dpkg-deb.";
+packages, and runs stock UCX with the unpacked library on the unpacked emulated device. A C project finds the unpacked
+CMake package and calls an accelerator. Needs dpkg-deb.";
 
 /// Compressing a package of about ten megabytes.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -177,12 +180,16 @@ fn try_out(packages: &[PathBuf], machine: &Machine, env: &Env) -> Result<()> {
             bail!("UCX with the installed library does not say '{sign}':\n{said}");
         }
     }
-    for name in ["xgvmi", "xgvmi-sp", "xgvmi-blk", "cost_table"] {
+    for name in ["xgvmi", "xgvmi-sp", "xgvmi-blk", "xgvmi-naa", "cost_table"] {
         let mut command = Command::new(layout.at("bin").join(name));
         let version = process::stdout(command.arg("--version"), LIMIT)?;
         if !version.contains(env!("CARGO_PKG_VERSION")) {
             bail!("the installed {name} says: {version}");
         }
+    }
+    match cmake::try_out(&layout, env)? {
+        Some(said) => print!("{said}"),
+        None => println!("no CMake: the CMake package of libnaaice was not tried"),
     }
     Ok(())
 }

@@ -21,11 +21,14 @@ Builds the library and its commands, and installs below DIR:
   bin/                                 xgvmi; xgvmi-sp, xgvmi-offload-check, osu_alltoallv, osu_ialltoallv, cost_table,
                                        xgvmi-model; xgvmi-blk
   lib/systemd/system/xgvmi-sp.service  a unit for DPUs; xgvmi-blk-target@.service and xgvmi-blk-export@.service
+  lib/libnaaice.so, include/naaice/    calls to accelerators, and lib/cmake/naaice/ for find_package(naaice)
+  bin/xgvmi-naa                        an accelerator as a service on DPUs, and lib/systemd/system/xgvmi-naa.service
   share/xgvmi-offload/osu_mpi.c        the MPI calls of osu_alltoallv, for the MPI's mpicc (see OSU.md)
   share/man, share/*completion*        manual pages and completions of the commands
   share/doc/xgvmi/                     options, hardware, defects, licences
   share/doc/xgvmi-offload/             service processes, benchmarks, model, example configurations
   share/doc/xgvmi-blk/                 block storage, example configurations
+  share/doc/xgvmi-naa/                 calls to accelerators, example configuration
 
 Existing files are replaced atomically, never written to, so that running processes continue.
 If DIR is UCX's own prefix and UCX is 1.22 or later, UCX loads the library by itself.";
@@ -38,7 +41,12 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     };
     let built = stage::build()?;
     let layout = Layout::prefix(&prefix);
-    for part in [Part::Product, Part::Offload, Part::Storage] {
+    for part in [
+        Part::Product,
+        Part::Offload,
+        Part::Storage,
+        Part::Accelerator,
+    ] {
         stage::put(part, &built, &layout)?;
         let documents = prefix.join("share/doc").join(part.package());
         for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {

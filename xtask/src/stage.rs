@@ -21,6 +21,13 @@ pub(crate) const STORAGE_UNITS: [&str; 2] =
     ["xgvmi-blk-target@.service", "xgvmi-blk-export@.service"];
 /// Example configurations of block storage, in `xgvmi-blk/packaging`.
 pub(crate) const STORAGE_EXAMPLES: [&str; 2] = ["target.toml", "export.toml"];
+/// File name of the library for calls to accelerators.
+pub(crate) const ACCELERATOR_LIBRARY: &str = "libnaaice.so";
+/// Its headers, in `include/naaice`.
+pub(crate) const ACCELERATOR_HEADERS: [&str; 3] = ["naaice.h", "naaice_ap2.h", "naaice_swnaa.h"];
+/// Its CMake package.
+pub(crate) const ACCELERATOR_CMAKE: [&str; 2] =
+    ["naaice-config.cmake", "naaice-config-version.cmake"];
 
 /// File name of the C library of block storage, equal to its soname.
 pub(crate) const STORAGE_LIBRARY: &str = "libxgvmi_blk.so.0";
@@ -37,12 +44,20 @@ pub(crate) enum Part {
     Offload,
     /// Block storage.
     Storage,
+    /// Calls to accelerators: the library with headers and CMake package, and the service.
+    Accelerator,
     /// The emulated device.
     Emulator,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 4] = [Self::Product, Self::Offload, Self::Storage, Self::Emulator];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Product,
+        Self::Offload,
+        Self::Storage,
+        Self::Accelerator,
+        Self::Emulator,
+    ];
 
     /// Name of the part's package.
     pub(crate) const fn package(self) -> &'static str {
@@ -50,6 +65,7 @@ impl Part {
             Self::Product => "xgvmi",
             Self::Offload => "xgvmi-offload",
             Self::Storage => "xgvmi-blk",
+            Self::Accelerator => "xgvmi-naa",
             Self::Emulator => "bf-emu",
         }
     }
@@ -67,6 +83,7 @@ impl Part {
                 "xgvmi-model",
             ],
             Self::Storage => &["xgvmi-blk"],
+            Self::Accelerator => &["xgvmi-naa"],
             Self::Emulator => &["bf-emu"],
         }
     }
@@ -82,6 +99,7 @@ impl Part {
                 "docs/MODEL.md",
             ],
             Self::Storage => &["docs/STORAGE.md"],
+            Self::Accelerator => &["docs/NAAICE.md"],
             Self::Emulator => &["docs/EMULATION.md", "docs/FAULTS.md"],
         }
     }
@@ -178,14 +196,8 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
         }
         Part::Offload => {
             let source = workspace::root().join("xgvmi-offload/packaging");
-            let unit = fs::read_to_string(source.join("xgvmi-sp.service")).context("unit")?;
-            // systemd's own directory in a package; with another prefix the user creates a link or a copy.
-            let place = layout.at("lib/systemd/system/xgvmi-sp.service");
-            text(&unit_of(&unit, layout), &place, 0o644)?;
-            let examples = layout.at("share/doc").join(part.package()).join("examples");
-            for name in ["xgvmi-sp.toml", "offload.toml"] {
-                file(&source.join(name), &examples.join(name), 0o644)?;
-            }
+            unit(&source.join("xgvmi-sp.service"), layout)?;
+            examples(part, &source, &["xgvmi-sp.toml", "offload.toml"], layout)?;
             program(
                 &built.join(UCC_COMPONENT),
                 &layout.plugins().join(UCC_COMPONENT),
@@ -205,13 +217,7 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
         Part::Storage => {
             let source = workspace::root().join("xgvmi-blk/packaging");
             for name in STORAGE_UNITS {
-                let unit = fs::read_to_string(source.join(name)).context(name)?;
-                let place = layout.at("lib/systemd/system").join(name);
-                text(&unit_of(&unit, layout), &place, 0o644)?;
-            }
-            let examples = layout.at("share/doc").join(part.package()).join("examples");
-            for name in STORAGE_EXAMPLES {
-                file(&source.join(name), &examples.join(name), 0o644)?;
+                unit(&source.join(name), layout)?;
             }
             let library = built.join("libxgvmi_blk_capi.so");
             let libraries = layout.at(&layout.lib);
@@ -219,7 +225,9 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             link(STORAGE_LIBRARY, &libraries.join("libxgvmi_blk.so"))?;
             let header = workspace::root().join("xgvmi-blk/capi/include/xgvmi_blk.h");
             file(&header, &layout.at("include/xgvmi_blk.h"), 0o644)?;
+            examples(part, &source, &STORAGE_EXAMPLES, layout)?;
         }
+        Part::Accelerator => accelerator(part, built, layout)?,
         Part::Emulator => {
             let preload = "libbfemu_preload.so";
             // Next to the commands' directory, where the command looks for it.
@@ -236,6 +244,42 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
         let source = workspace::root().join(document);
         let name = source.file_name().context("a document without a name")?;
         file(&source, &documents.join(name), 0o644)?;
+    }
+    Ok(())
+}
+
+/// Library, headers and CMake package of libnaaice; unit and example configuration of the service.
+fn accelerator(part: Part, built: &Path, layout: &Layout) -> Result<()> {
+    let library = layout.at(layout.lib.join(ACCELERATOR_LIBRARY));
+    program(&built.join(ACCELERATOR_LIBRARY), &library, 0o644)?;
+    let source = workspace::root().join("naaice");
+    for header in ACCELERATOR_HEADERS {
+        let target = layout.at("include/naaice").join(header);
+        file(&source.join("include").join(header), &target, 0o644)?;
+    }
+    for script in ACCELERATOR_CMAKE {
+        let target = layout.at(layout.lib.join("cmake/naaice")).join(script);
+        file(&source.join("cmake").join(script), &target, 0o644)?;
+    }
+    let source = workspace::root().join("xgvmi-naa/packaging");
+    unit(&source.join("xgvmi-naa.service"), layout)?;
+    examples(part, &source, &["xgvmi-naa.toml"], layout)
+}
+
+/// Installs a systemd unit.
+fn unit(source: &Path, layout: &Layout) -> Result<()> {
+    let contents = fs::read_to_string(source).with_context(|| source.display().to_string())?;
+    let name = source.file_name().context("a unit without a name")?;
+    // systemd's own directory in a package; with another prefix the user creates a link or a copy.
+    let place = layout.at("lib/systemd/system").join(name);
+    text(&unit_of(&contents, layout), &place, 0o644)
+}
+
+/// Installs example configurations.
+fn examples(part: Part, source: &Path, names: &[&str], layout: &Layout) -> Result<()> {
+    let examples = layout.at("share/doc").join(part.package()).join("examples");
+    for name in names {
+        file(&source.join(name), &examples.join(name), 0o644)?;
     }
     Ok(())
 }

@@ -578,7 +578,11 @@ fn patches(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let mut command = Command::new(std::env::current_exe()?);
-    Ok(vec![single(phase, world, command.arg("dist"))?])
+    let mut cases = vec![single(phase, world, command.arg("dist"))?];
+    if let Err(error) = setup::cmake() {
+        cases.push(Case::skip("a CMake project", format!("{error:#}")));
+    }
+    Ok(cases)
 }
 
 /// Needs a compiler that the project's own toolchain does not contain.

@@ -3,7 +3,8 @@
 use super::{LIMIT, Machine};
 use crate::process;
 use crate::stage::{
-    LIBRARY, OTHER_NAME, Part, STORAGE_EXAMPLES, STORAGE_LIBRARY, STORAGE_UNITS, UCC_COMPONENT,
+    ACCELERATOR_CMAKE, ACCELERATOR_HEADERS, ACCELERATOR_LIBRARY, LIBRARY, OTHER_NAME, Part,
+    STORAGE_EXAMPLES, STORAGE_LIBRARY, STORAGE_UNITS, UCC_COMPONENT,
 };
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -136,6 +137,13 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
             wanted.push(format!("{lib}/{STORAGE_LIBRARY}"));
             wanted.push(format!("{lib}/libxgvmi_blk.so"));
             wanted.push("usr/include/xgvmi_blk.h".to_owned());
+        }
+        Part::Accelerator => {
+            wanted.push("usr/lib/systemd/system/xgvmi-naa.service".to_owned());
+            wanted.push(format!("{doc}/examples/xgvmi-naa.toml"));
+            wanted.push(format!("{lib}/{ACCELERATOR_LIBRARY}"));
+            wanted.extend(ACCELERATOR_HEADERS.map(|name| format!("usr/include/naaice/{name}")));
+            wanted.extend(ACCELERATOR_CMAKE.map(|name| format!("{lib}/cmake/naaice/{name}")));
         }
         Part::Emulator => wanted.push("usr/lib/bf-emu/libbfemu_preload.so".to_owned()),
     }

@@ -114,6 +114,14 @@ fn control(part: Part, machine: &Machine, kib: u64, libc: Option<(u32, u32)>) ->
              in files or at other machines. Any NBD client uses it. A target may fail,\n \
              return with old data, or be replaced while the volume serves.\n",
         ),
+        Part::Accelerator => (
+            "remote procedure calls to network-attached accelerators, over RDMA",
+            "ibverbs-providers, libibverbs1, librdmacm1",
+            " libnaaice, a library with the C interface and the wire format of the NAAICE\n \
+             communication library, its headers and its CMake package; and xgvmi-naa, an\n \
+             accelerator as a service on a BlueField DPU, which runs the kernels of a\n \
+             shared object on the memory of its host.\n",
+        ),
         Part::Emulator => (
             "emulated BlueField beneath unmodified rdma-core",
             "ibverbs-providers, ibverbs-utils",
@@ -197,6 +205,7 @@ fn crates(part: Part) -> Result<Vec<String>> {
             "osu-mpi",
         ],
         Part::Storage => &["xgvmi-blk", "xgvmi-blk-capi"],
+        Part::Accelerator => &["naaice", "xgvmi-naa"],
         Part::Emulator => &["bf-emu", "bf-emu-preload"],
     };
     let mut command = Command::new("cargo");

@@ -26,6 +26,9 @@ const AARCH64_EMULATOR: &str = "aarch64_emulator";
 /// The cache contains the tree of stock UCC.
 const UCC_TREE: &str = "ucc_tree";
 
+/// CMake is installed or in the cache, or can be downloaded.
+const CMAKE: &str = "cmake";
+
 /// Whether the condition in `unless` holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
@@ -40,6 +43,9 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == AARCH64_EMULATOR {
         return aarch64::can_run();
+    }
+    if name == CMAKE {
+        return setup::cmake().is_ok();
     }
     if name == UCC_TREE {
         return matches!(setup::tree::ucc_if_there(), Ok(Some(_)));
