@@ -370,6 +370,30 @@ const PROMISES: &[Promise] = &[
         AtMost(0.5),
         "times",
     ),
+    promise(
+        "accelerators: wrong bytes",
+        "naaice mismatches",
+        AtMost(0.0),
+        "",
+    ),
+    promise(
+        "accelerators: key and alias commands per one shot on fresh buffers, pool, at each size",
+        "naaice way=pool max:key_commands",
+        AtMost(0.0),
+        "",
+    ),
+    promise(
+        "accelerators: one shot with pooled keys against a key per region, 16 KiB to 1 MiB",
+        "naaice way=pool size=16K size=64K size=256K size=1M min:times_faster_than_ksm",
+        AtLeast(3.0),
+        "times faster",
+    ),
+    promise(
+        "accelerators: steady call over RDMA over one of a hand-written verbs loop, at each size",
+        "naaice way=verbs max:call_of_loop",
+        AtMost(1.05),
+        "times",
+    ),
 ];
 
 /// One row for each promise: `promise`, `wanted`, `found`, `kept` (null without a report), and the `command` that

@@ -60,7 +60,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 15] = [
+pub const REPORTS: [Report; 16] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -116,6 +116,15 @@ pub const REPORTS: [Report; 15] = [
         reduce: ucc,
         only_by_name: true,
         ..report("ucc", &["demo", "ucc"], "demo-ucc/report.json", 1400)
+    },
+    Report {
+        plot: Some("demo-naaice/report.svg"),
+        ..report(
+            "naaice",
+            &["demo", "naaice"],
+            "demo-naaice/report.json",
+            600,
+        )
     },
 ];
 

@@ -35,6 +35,8 @@ const TABLES: &[Table] = &[
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
     of("model-sensitivity", "model", sensitivity),
+    of("naaice", "naaice", naaice),
+    of("naaice-overlap", "naaice", naaice_overlap),
     of("overlap-bounds", "overlap", overlap_bounds),
     of("overlap-instructions", "overlap", overlap_instructions),
     of("pool", "pool", pool),
@@ -605,6 +607,59 @@ fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
             ratio("time", "/of_ucc"),
             ratio("host CPU", "/cpu_of_ucc"),
             Column::new("overlap (%)", "/overlap_percent", Form::Fixed(1)),
+        ],
+    )
+}
+
+/// Calls to accelerators: a dash for what a hand-written loop does not have.
+fn naaice(report: &Value, query: &Query) -> Result<String> {
+    let mut rows: Vec<Value> = query.rows(report, "rows")?.into_iter().cloned().collect();
+    for row in &mut rows {
+        let commands = row["commands_per_one_shot"].clone();
+        for key in ["umr_bind", "doorbells"] {
+            row[key] = commands[key].clone();
+        }
+        for key in ["key_commands", "times_faster_than_ksm", "call_of_loop"] {
+            if row.get(key).is_none() {
+                row[key] = Value::Null;
+            }
+        }
+    }
+    let time = |title, path| Column::new(title, path, Form::Fixed(1));
+    let count = |title, path| Column::new(title, path, Form::Count);
+    table::of_rows(
+        &rows.iter().collect::<Vec<_>>(),
+        &[
+            Column::new("size", "/size", Form::Size),
+            Column::new("way", "/way", Form::Text),
+            time("create (us)", "/create_us"),
+            time("call (us)", "/call_us"),
+            time("one shot (us)", "/one_shot_us"),
+            count("key and alias commands", "/key_commands"),
+            count("binds", "/umr_bind"),
+            count("doorbells", "/doorbells"),
+            Column::new("call over loop", "/call_of_loop", Form::Fixed(2)),
+            Column::new(
+                "times faster than ksm",
+                "/times_faster_than_ksm",
+                Form::Fixed(2),
+            ),
+        ],
+    )
+}
+
+/// A computation of the host during calls.
+fn naaice_overlap(report: &Value, query: &Query) -> Result<String> {
+    let time = |title, path| Column::new(title, path, Form::Fixed(1));
+    table::of_rows(
+        &query.rows(report, "overlap")?,
+        &[
+            Column::new("size", "/size", Form::Size),
+            Column::new("way", "/way", Form::Text),
+            time("call (us)", "/call_us"),
+            time("computation (us)", "/compute_us"),
+            time("both (us)", "/both_us"),
+            time("hidden (%)", "/hidden_percent"),
         ],
     )
 }

@@ -13,13 +13,24 @@ static void add_one(struct naaice_communication_context *ctx) {
       ctx->mr_local_data[region].addr[at]++;
 }
 
+static void add_bytes(unsigned char *restrict to, const unsigned char *restrict from, size_t count) {
+  for (size_t at = 0; at < count; at++)
+    to[at] = (unsigned char)(to[at] + from[at]);
+}
+
 /* 2: the last region is the sum of all others, byte by byte; shorter regions count as zero beyond their end. */
 static void sum(struct naaice_communication_context *ctx) {
   struct naaice_mr_local *to = &ctx->mr_local_data[ctx->no_local_mrs - 1];
-  memset(to->addr, 0, to->size);
-  for (int region = 0; region < ctx->no_local_mrs - 1; region++)
-    for (size_t at = 0; at < to->size && at < ctx->mr_local_data[region].size; at++)
-      to->addr[at] = (char)(to->addr[at] + ctx->mr_local_data[region].addr[at]);
+  for (int region = 0; region < ctx->no_local_mrs - 1; region++) {
+    const struct naaice_mr_local *from = &ctx->mr_local_data[region];
+    size_t count = from->size < to->size ? from->size : to->size;
+    if (region == 0) {
+      memcpy(to->addr, from->addr, count);
+      memset(to->addr + count, 0, to->size - count);
+    } else {
+      add_bytes((unsigned char *)to->addr, (const unsigned char *)from->addr, count);
+    }
+  }
 }
 
 /* 3: does nothing. */

@@ -31,6 +31,13 @@ pub(crate) enum Batch {
         /// Number of calls.
         count: u32,
     },
+    /// Calls of one session alone, a computation of the same duration alone, and the computation during calls.
+    Overlap {
+        /// Bytes of each region.
+        size: usize,
+        /// Number of each.
+        count: u32,
+    },
 }
 
 /// The answer: times in nanoseconds, and verified bytes.
@@ -42,10 +49,29 @@ pub(crate) struct Done {
     pub(crate) call_ns: Vec<u64>,
     /// Creation, call and end of each session.
     pub(crate) one_shot_ns: Vec<u64>,
+    /// A computation alone.
+    #[serde(default)]
+    pub(crate) compute_ns: Vec<u64>,
+    /// The computation during a call, until the end of both.
+    #[serde(default)]
+    pub(crate) both_ns: Vec<u64>,
     /// Bytes that were compared.
     pub(crate) verified: u64,
     /// Bytes that were wrong.
     pub(crate) wrong: u64,
+}
+
+impl Done {
+    /// Adds the results of another batch.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.create_ns.extend(other.create_ns);
+        self.call_ns.extend(other.call_ns);
+        self.one_shot_ns.extend(other.one_shot_ns);
+        self.compute_ns.extend(other.compute_ns);
+        self.both_ns.extend(other.both_ns);
+        self.verified += other.verified;
+        self.wrong += other.wrong;
+    }
 }
 
 /// Reads batches, one a line, until standard input ends. The original's server has a kernel of its own for this function
@@ -63,6 +89,7 @@ pub(crate) fn run(is_original: bool) -> Result<()> {
                 }
             }
             Batch::Calls { size, count } => calls(size, count, is_original, &mut done)?,
+            Batch::Overlap { size, count } => overlap(size, count, is_original, &mut done)?,
         }
         let mut stdout = std::io::stdout();
         writeln!(stdout, "{}", serde_json::to_string(&done)?)?;
@@ -159,14 +186,22 @@ fn verify([a, b, sum]: &mut [Buffer; 3], round: u64, original: Option<u64>, done
 }
 
 fn call(handle: &mut NaaHandle) -> Result<()> {
+    invoke(handle)?;
+    wait(handle)
+}
+
+fn invoke(handle: &mut NaaHandle) -> Result<()> {
+    // SAFETY: the session is live, and nobody accesses its regions until the call has ended.
+    check(unsafe { naa_invoke(handle) })
+}
+
+fn wait(handle: &mut NaaHandle) -> Result<()> {
     let mut status = NaaStatus {
         state: 0,
         naa_error: 0,
         bytes_received: 0,
     };
-    // SAFETY: the session is live, and nobody accesses its region.
-    check(unsafe { naa_invoke(handle) })?;
-    // SAFETY: as above.
+    // SAFETY: as in `invoke`.
     check(unsafe { naa_wait(handle, &raw mut status) })?;
     ensure!(
         status.naa_error == 0,
@@ -208,6 +243,62 @@ fn calls(size: usize, count: u32, is_original: bool, done: &mut Done) -> Result<
         verify(&mut regions, round, is_original.then_some(round), done);
     }
     finalize(&mut handle)
+}
+
+/// Calls and a computation, alone and together.
+fn overlap(size: usize, count: u32, is_original: bool, done: &mut Done) -> Result<()> {
+    let mut regions = buffers(size, 0)?;
+    let mut handle = create(&regions)?;
+    let mut calls = 0;
+    let mut timed = |regions: &mut [Buffer; 3], steps: u64, done: &mut Done| -> Result<u64> {
+        calls += 1;
+        fill(regions, calls);
+        let began = Instant::now();
+        invoke(&mut handle)?;
+        if steps > 0 {
+            compute(steps);
+        }
+        wait(&mut handle)?;
+        let time = nanoseconds(began.elapsed());
+        verify(regions, calls, is_original.then_some(calls), done);
+        Ok(time)
+    };
+    let mut alone = Vec::new();
+    for _ in 0..count.max(5) {
+        alone.push(timed(&mut regions, 0, done)?);
+    }
+    alone.sort_unstable();
+    let steps = steps_of(alone[alone.len() / 2]);
+    for _ in 0..count {
+        let alone = timed(&mut regions, 0, done)?;
+        done.call_ns.push(alone);
+        let began = Instant::now();
+        compute(steps);
+        done.compute_ns.push(nanoseconds(began.elapsed()));
+        let both = timed(&mut regions, steps, done)?;
+        done.both_ns.push(both);
+    }
+    finalize(&mut handle)
+}
+
+/// A computation that uses no memory.
+fn compute(steps: u64) {
+    let mut value = std::hint::black_box(1_u64);
+    for _ in 0..steps {
+        value = std::hint::black_box(value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
+    }
+}
+
+/// Steps of a computation that takes so long: the fastest of a few trials tells the speed.
+fn steps_of(time_ns: u64) -> u64 {
+    const TRIAL: u64 = 200_000;
+    let trial = || {
+        let began = Instant::now();
+        compute(TRIAL);
+        nanoseconds(began.elapsed()).max(1)
+    };
+    let fastest = (0..5).map(|_| trial()).min().unwrap_or(1);
+    (time_ns * TRIAL / fastest).max(1)
 }
 
 fn pattern(round: u64, at: u64) -> u8 {

@@ -1,7 +1,7 @@
 //! Starts the services and, for each way, a client; runs all batches; writes the report.
 
 use crate::client::{Batch, Done};
-use crate::report::{Report, Row, Way};
+use crate::report::{Overlap, Report, Row, Way};
 use anyhow::{Context as _, Result, bail, ensure};
 use bench_report::counters::Counters;
 use bench_report::{Samples, parse_size};
@@ -12,6 +12,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Untimed sessions of each size: each key of the pool (8) is used several times.
 const WARM_UP: u32 = 10;
+/// Ways take turns in so many batches for each size: a disturbance of the machine meets all of them.
+const TURNS: u32 = 5;
+/// Above this size there are fewer iterations, in proportion.
+const FULL_COUNT_MAX: usize = 4 << 20;
+const COUNT_MIN: u32 = 2;
+/// Sizes at which the overlap is measured.
+const OVERLAP: std::ops::RangeInclusive<usize> = 64 << 10..=16 << 20;
+
+/// Address of node1.dpu.
+const ACCELERATOR: &str = "127.66.2.3";
 
 /// What `cargo xtask demo naaice` passes.
 struct Options {
@@ -21,10 +31,16 @@ struct Options {
     counters: Vec<String>,
     service: PathBuf,
     kernels: PathBuf,
+    /// A software accelerator on libnaaice.
+    server: PathBuf,
+    /// The hand-written loop.
+    by_hand: PathBuf,
     output: PathBuf,
     profile: String,
     sizes: Vec<usize>,
     iterations: u32,
+    /// Cores of host and accelerators; `None` if there is only one.
+    cores: Option<[String; 2]>,
     /// Built programs of the original library.
     original: Option<PathBuf>,
 }
@@ -39,6 +55,8 @@ impl Options {
             counters: serde_json::from_str(&next("counters")?).context("counters")?,
             service: path(next("service")?),
             kernels: path(next("kernels")?),
+            server: path(next("server")?),
+            by_hand: path(next("hand-written loop")?),
             output: path(next("output")?),
             profile: next("profile")?,
             sizes: next("sizes")?
@@ -47,13 +65,23 @@ impl Options {
                 .collect::<std::result::Result<_, _>>()
                 .map_err(anyhow::Error::msg)?,
             iterations: next("iterations")?.parse().context("iterations")?,
+            cores: cores()?,
             original: words.next().map(path),
         })
     }
 
-    /// A program in a function of the cluster.
+    /// A program in a function of the cluster, on its side's core.
     fn command(&self, function: &str, program: &Path) -> Result<Command> {
-        let mut command = command(&self.launch, function)?;
+        let mut launch = self.launch.clone();
+        if let Some([host, accelerator]) = &self.cores {
+            let core = if function.ends_with(".host") {
+                host
+            } else {
+                accelerator
+            };
+            launch.splice(0..0, ["taskset", "-c", core.as_str()].map(str::to_owned));
+        }
+        let mut command = command(&launch, function)?;
         command.arg(program);
         Ok(command)
     }
@@ -70,17 +98,24 @@ impl Options {
         Ok(Counters::parse(&output.stdout)?)
     }
 
-    /// A service in a function; it is ended when dropped.
-    fn service(&self, function: &str, tcp: u16, rdma: u16) -> Result<Running> {
-        let mut command = self.command(function, &self.service)?;
+    /// A service on node0.dpu; it is ended when dropped.
+    fn service(&self, port: u16) -> Result<Running> {
+        let mut command = self.command("node0.dpu", &self.service)?;
         command.arg("--kernels").arg(&self.kernels);
-        command.args(["--listen", &format!("127.0.0.1:{tcp}")]);
-        command.args(["--verbs-listen", &format!("0.0.0.0:{rdma}")]);
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.args(["--sessions", "2", "--session-mib", "256"]);
-        let mut running = Running::start(&mut command)?;
-        let line = running.line().context("the service")?;
-        ensure!(line.contains(" listens on "), "the service says: {line}");
-        Ok(running)
+        Running::listening(&mut command)
+    }
+
+    /// An accelerator on node1.dpu that listens for RDMA connections.
+    fn accelerator(&self, program: &Path, arguments: &[&str]) -> Result<Running> {
+        Running::listening(self.command("node1.dpu", program)?.args(arguments))
+    }
+
+    /// Iterations of a batch: a turn's share.
+    fn count(&self, size: usize) -> u32 {
+        let times = u32::try_from(size.div_ceil(FULL_COUNT_MAX)).unwrap_or(u32::MAX);
+        (self.iterations / TURNS / times).max(COUNT_MIN)
     }
 
     /// The original's server.
@@ -120,6 +155,19 @@ impl Running {
         })
     }
 
+    /// Starts a server, and waits until it says that it listens.
+    fn listening(command: &mut Command) -> Result<Self> {
+        let mut running = Self::start(command)?;
+        let line = running
+            .line()
+            .with_context(|| command.get_program().display().to_string())?;
+        ensure!(
+            line.contains("listen"),
+            "instead of listening, the server says: {line}"
+        );
+        Ok(running)
+    }
+
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         let read = self.stdout.read_line(&mut line)?;
@@ -148,35 +196,117 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
+/// First and last core of this process, as `taskset` names them.
+fn cores() -> Result<Option<[String; 2]>> {
+    let status = std::fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .context("/proc/self/status names no cores")?;
+    let mut numbers = allowed.trim().split([',', '-']);
+    let first = numbers.next().context("no core")?.to_owned();
+    Ok(numbers.next_back().map(|last| [first, last.to_owned()]))
+}
+
+/// One way, with its client, and its results of the current size.
+struct Measured {
+    way: Way,
+    client: Running,
+    counters: Counters,
+    shots: Done,
+    calls: Done,
+}
+
+impl Measured {
+    fn start(way: Way, mut command: Command) -> Result<Self> {
+        let client = Running::start(&mut command)
+            .with_context(|| format!("the client of {}", way.name()))?;
+        Ok(Self {
+            way,
+            client,
+            counters: Counters::default(),
+            shots: Done::default(),
+            calls: Done::default(),
+        })
+    }
+
+    /// A turn of one shots. The device's counters count this way only, because the others wait.
+    fn shots(&mut self, options: &Options, size: usize) -> Result<()> {
+        let count = options.count(size);
+        let before = options.counters()?;
+        let done = self.client.batch(Batch::OneShots { size, count })?;
+        self.counters.add(&options.counters()?.since(&before)?);
+        self.shots.add(done);
+        Ok(())
+    }
+
+    fn calls(&mut self, options: &Options, size: usize) -> Result<()> {
+        let count = options.count(size);
+        let done = self.client.batch(Batch::Calls { size, count })?;
+        self.calls.add(done);
+        Ok(())
+    }
+
+    /// The row of a size; the results start anew.
+    fn row(&mut self, size: usize, report: &mut Report) -> Result<Row> {
+        let (shots, calls) = (
+            std::mem::take(&mut self.shots),
+            std::mem::take(&mut self.calls),
+        );
+        let counters = std::mem::take(&mut self.counters);
+        report.count(&shots);
+        report.count(&calls);
+        let sessions = shots.one_shot_ns.len() as u64;
+        Ok(Row {
+            create_us: median(&shots.create_ns),
+            call_us: median(&calls.call_ns).context("no call")?,
+            one_shot_us: median(&shots.one_shot_ns),
+            commands_per_one_shot: (sessions > 0).then(|| counters.per_iteration(sessions)),
+            ..Row::new(self.way, size)
+        })
+    }
+}
+
+/// The median in microseconds.
+fn median(times: &[u64]) -> Option<f64> {
+    let mut samples = Samples::default();
+    samples.extend_ns(times);
+    samples.percentile(50)
+}
+
 pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     let options = Options::parse(arguments)?;
     let me = std::env::current_exe()?;
-    let ports = [free_port()?, free_port()?, free_port()?, free_port()?];
-    let _remote = options.service("node1.dpu", ports[0], ports[1])?;
-    let _local = options.service("node0.dpu", ports[2], ports[3])?;
+    let ports = [free_port()?, free_port()?, free_port()?].map(|port| port.to_string());
+    let _server = options.accelerator(&options.server, &[&ports[0]])?;
+    let _by_hand = options.accelerator(&options.by_hand, &["listen", &ports[1]])?;
+    let _service = options.service(ports[2].parse()?)?;
     let mut ways = vec![
-        (Way::Verbs, format!("127.66.2.3:{}:2:2", ports[1])),
+        (Way::Verbs, format!("{ACCELERATOR}:{}:2:2", ports[0])),
         (Way::Ksm, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
         (Way::Pool, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
     ];
     let original = match &options.original {
         Some(built) => {
-            ways.push((Way::Original, "127.66.2.3:12345:2:2".to_owned()));
+            ways.push((Way::Original, format!("{ACCELERATOR}:12345:2:2")));
             Some(options.original_server(built)?)
         }
         None => None,
     };
-    let mut report = Report::new(&options.profile);
+    let mut all = Vec::new();
     for (way, spec) in ways {
         let mut command = options.command("node0.host", &me)?;
         command.args(["client", way.name()]).env("NAA_SPEC", &spec);
         command.env("NAAICE_KEYS", if way == Way::Ksm { "ksm" } else { "pool" });
-        let mut client = Running::start(&mut command)?;
-        for size in &options.sizes {
-            let row = measure(&options, &mut client, way, *size, &mut report)
-                .with_context(|| format!("{} with {size} bytes", way.name()))?;
-            report.rows.push(row);
-        }
+        all.push(Measured::start(way, command)?);
+    }
+    let mut command = options.command("node0.host", &options.by_hand)?;
+    command.args(["call", ACCELERATOR, &ports[1]]);
+    // Next to the way that it is compared with.
+    all.insert(1, Measured::start(Way::Loop, command)?);
+    let mut report = Report::new(&options.profile, options.cores.clone());
+    for size in &options.sizes {
+        measure(&options, &mut all, *size, &mut report).with_context(|| format!("{size} bytes"))?;
     }
     drop(original);
     report.write(&options.output)?;
@@ -187,40 +317,58 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Measures one size of one way.
+/// Measures one size of all ways.
 fn measure(
     options: &Options,
-    client: &mut Running,
-    way: Way,
+    all: &mut [Measured],
     size: usize,
     report: &mut Report,
-) -> Result<Row> {
-    let count = options.iterations;
-    let warm_up = client.batch(Batch::OneShots {
-        size,
-        count: WARM_UP,
-    })?;
-    report.count(&warm_up);
-    let before = options.counters()?;
-    let shots = client.batch(Batch::OneShots { size, count })?;
-    let commands = options
-        .counters()?
-        .since(&before)?
-        .per_iteration(u64::from(count));
-    report.count(&shots);
-    let calls = client.batch(Batch::Calls { size, count })?;
-    report.count(&calls);
-    let median = |times: &[u64]| -> Result<f64> {
-        let mut samples = Samples::default();
-        samples.extend_ns(times);
-        samples.percentile(50).context("no samples")
-    };
-    Ok(Row {
-        way,
-        size,
-        create_us: median(&shots.create_ns)?,
-        call_us: median(&calls.call_ns)?,
-        one_shot_us: median(&shots.one_shot_ns)?,
-        commands_per_one_shot: commands,
-    })
+) -> Result<()> {
+    for measured in all.iter_mut() {
+        let way = measured.way;
+        let batch = match way {
+            Way::Loop => Batch::Calls { size, count: 1 },
+            _ => Batch::OneShots {
+                size,
+                count: WARM_UP,
+            },
+        };
+        let done = measured.client.batch(batch).context(way.name())?;
+        report.count(&done);
+    }
+    for _ in 0..TURNS {
+        for measured in all.iter_mut() {
+            if measured.way != Way::Loop {
+                let done = measured.shots(options, size);
+                done.context(measured.way.name())?;
+            }
+        }
+        for measured in all.iter_mut() {
+            let done = measured.calls(options, size);
+            done.context(measured.way.name())?;
+        }
+    }
+    let mut rows = Vec::new();
+    for measured in all.iter_mut() {
+        rows.push(measured.row(size, report)?);
+    }
+    report.add(rows);
+    if !OVERLAP.contains(&size) {
+        return Ok(());
+    }
+    for measured in all.iter_mut().filter(|measured| measured.way != Way::Loop) {
+        let count = options.count(size) * TURNS;
+        let done = measured.client.batch(Batch::Overlap { size, count })?;
+        report.count(&done);
+        let times = median(&done.call_ns)
+            .zip(median(&done.compute_ns))
+            .zip(median(&done.both_ns));
+        let ((call_us, compute_us), both_us) = times.context("no call")?;
+        report.overlap(Overlap::new(
+            measured.way,
+            size,
+            [call_us, compute_us, both_us],
+        ));
+    }
+    Ok(())
 }

@@ -16,6 +16,8 @@ use std::path::Path;
 pub(crate) enum Way {
     /// An RDMA connection per session: the host writes inputs, the accelerator writes outputs.
     Verbs,
+    /// The calls of `Verbs` by a hand-written verbs loop, without sessions.
+    Loop,
     /// Aliases of a key per region and session.
     Ksm,
     /// Aliases of pooled keys, announced ahead.
@@ -25,11 +27,18 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 4] = [Self::Verbs, Self::Ksm, Self::Pool, Self::Original];
+    const ALL: [Self; 5] = [
+        Self::Verbs,
+        Self::Loop,
+        Self::Ksm,
+        Self::Pool,
+        Self::Original,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Verbs => "verbs",
+            Self::Loop => "loop",
             Self::Ksm => "ksm",
             Self::Pool => "pool",
             Self::Original => "original",
@@ -37,36 +46,123 @@ impl Way {
     }
 }
 
-/// One size of one way: medians in microseconds, commands per session.
+/// One size of one way: medians in microseconds, commands per session. A loop has calls only.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) way: Way,
     pub(crate) size: usize,
-    pub(crate) create_us: f64,
+    pub(crate) create_us: Option<f64>,
     pub(crate) call_us: f64,
-    pub(crate) one_shot_us: f64,
-    pub(crate) commands_per_one_shot: CommandsPerIteration,
+    pub(crate) one_shot_us: Option<f64>,
+    pub(crate) commands_per_one_shot: Option<CommandsPerIteration>,
+    /// Sum of the commands for keys and aliases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key_commands: Option<f64>,
+    /// One shot of `ksm` over this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times_faster_than_ksm: Option<f64>,
+    /// A call over one of the loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) call_of_loop: Option<f64>,
+    /// A call over one with the original's server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) call_of_original: Option<f64>,
+}
+
+impl Row {
+    pub(crate) fn new(way: Way, size: usize) -> Self {
+        Self {
+            way,
+            size,
+            create_us: None,
+            call_us: 0.0,
+            one_shot_us: None,
+            commands_per_one_shot: None,
+            key_commands: None,
+            times_faster_than_ksm: None,
+            call_of_loop: None,
+            call_of_original: None,
+        }
+    }
+}
+
+/// A computation of the host during a call: medians in microseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Overlap {
+    way: Way,
+    size: usize,
+    call_us: f64,
+    compute_us: f64,
+    both_us: f64,
+    /// Share of the call that takes no time in addition to the computation.
+    hidden_percent: f64,
+}
+
+impl Overlap {
+    pub(crate) fn new(way: Way, size: usize, [call_us, compute_us, both_us]: [f64; 3]) -> Self {
+        let added = (both_us - compute_us).max(0.0);
+        Self {
+            way,
+            size,
+            call_us,
+            compute_us,
+            both_us,
+            hidden_percent: (100.0 * (1.0 - added / call_us)).clamp(0.0, 100.0),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     profile: String,
+    /// Cores of the host's processes and of the accelerators' processes.
+    cores: Option<[String; 2]>,
     pub(crate) verified_bytes: u64,
     pub(crate) mismatches: u64,
     /// Reason for missing rows.
-    skipped: Option<&'static str>,
-    pub(crate) rows: Vec<Row>,
+    not_measured: Option<&'static str>,
+    rows: Vec<Row>,
+    overlap: Vec<Overlap>,
 }
 
 impl Report {
-    pub(crate) fn new(profile: &str) -> Self {
+    pub(crate) fn new(profile: &str, cores: Option<[String; 2]>) -> Self {
         Self {
             profile: profile.to_owned(),
+            cores,
             verified_bytes: 0,
             mismatches: 0,
-            skipped: None,
+            not_measured: None,
             rows: Vec::new(),
+            overlap: Vec::new(),
         }
+    }
+
+    /// Adds the rows of a size, and compares them with each other.
+    pub(crate) fn add(&mut self, mut rows: Vec<Row>) {
+        let call = |way: Way, rows: &[Row]| rows.iter().find(|r| r.way == way).map(|r| r.call_us);
+        let (by_hand, original) = (call(Way::Loop, &rows), call(Way::Original, &rows));
+        let ksm = rows.iter().find(|row| row.way == Way::Ksm);
+        let ksm = ksm.and_then(|row| row.one_shot_us);
+        for row in &mut rows {
+            row.key_commands = row.commands_per_one_shot.map(|c| c.key_commands());
+            match row.way {
+                Way::Verbs => {
+                    row.call_of_loop = by_hand.map(|other| row.call_us / other);
+                    row.call_of_original = original.map(|other| row.call_us / other);
+                }
+                Way::Pool => {
+                    let times = ksm.zip(row.one_shot_us);
+                    row.times_faster_than_ksm = times.map(|(ksm, pool)| ksm / pool);
+                }
+                Way::Loop | Way::Ksm | Way::Original => {}
+            }
+        }
+        self.rows.extend(rows);
+    }
+
+    pub(crate) fn overlap(&mut self, overlap: Overlap) {
+        self.overlap.push(overlap);
     }
 
     pub(crate) fn count(&mut self, done: &Done) {
@@ -77,7 +173,7 @@ impl Report {
     /// Writes report.json, report.md and report.svg.
     pub(crate) fn write(&mut self, directory: &Path) -> Result<()> {
         if !self.rows.iter().any(|row| row.way == Way::Original) {
-            self.skipped = Some(
+            self.not_measured = Some(
                 "original: XGVMI_NAAICE_BUILT does not name the built programs of the NAAICE communication library",
             );
         }
@@ -106,40 +202,66 @@ impl Report {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by_key(|row| row.size);
         for row in rows {
-            let c = &row.commands_per_one_shot;
-            // Writing to a String cannot fail.
-            let _ = writeln!(
+            let time = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+            let _ = write!(
                 text,
-                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+                "| {} | {} | {} | {:.1} | {} |",
                 format_size(row.size),
                 row.way.name(),
-                row.create_us,
+                time(row.create_us),
                 row.call_us,
-                row.one_shot_us,
-                c.create_mkey,
-                c.destroy_mkey,
-                c.allow_other_vhca_access,
-                c.create_alias,
-                c.destroy_alias,
-                c.umr_bind,
-                c.umr_invalidate,
-                c.doorbells,
+                time(row.one_shot_us),
             );
+            for count in counts(row.commands_per_one_shot) {
+                let _ = write!(text, " {} |", time(count));
+            }
+            text.push('\n');
         }
         let _ = writeln!(
             text,
             "\n{} bytes verified by the caller, {} wrong.",
             self.verified_bytes, self.mismatches
         );
-        if let Some(skipped) = self.skipped {
-            let _ = writeln!(text, "\nSkipped: {skipped}.");
+        if let Some([host, accelerator]) = &self.cores {
+            let _ = writeln!(
+                text,
+                "\nThe host's processes run on core {host}, the accelerators' on core {accelerator}."
+            );
+        }
+        text.push_str(&self.overlap_table());
+        if let Some(reason) = self.not_measured {
+            let _ = writeln!(text, "\nNot measured: {reason}.");
+        }
+        text
+    }
+
+    fn overlap_table(&self) -> String {
+        if self.overlap.is_empty() {
+            return String::new();
+        }
+        let mut text = "\nA computation of the host during a call. Hidden: the share of the call that takes no time in \
+                        addition to the computation.\n\n\
+                        | size | way | call | computation | both | hidden (%) |\n|---|---|--:|--:|--:|--:|\n"
+            .to_owned();
+        for row in &self.overlap {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} |",
+                format_size(row.size),
+                row.way.name(),
+                row.call_us,
+                row.compute_us,
+                row.both_us,
+                row.hidden_percent,
+            );
         }
         text
     }
 
     fn plot(&self) -> Result<String> {
         let xs = bounds(self.rows.iter().map(|row| power_of(row.size))).context("no rows")?;
-        let ys = bounds(self.rows.iter().map(|row| row.one_shot_us)).context("no rows")?;
+        let ys = bounds(self.rows.iter().filter_map(|row| row.one_shot_us)).context("no rows")?;
         svg::page(|page| {
             let mut chart = ChartBuilder::on(page)
                 .margin(16)
@@ -160,7 +282,7 @@ impl Report {
                     .rows
                     .iter()
                     .filter(|row| row.way == way)
-                    .map(|row| (power_of(row.size), row.one_shot_us))
+                    .filter_map(|row| Some((power_of(row.size), row.one_shot_us?)))
                     .collect();
                 if points.is_empty() {
                     continue;
@@ -175,4 +297,22 @@ impl Report {
             svg::legend(&mut chart, SeriesLabelPosition::UpperLeft)
         })
     }
+}
+
+/// The commands in the order of the table's columns.
+fn counts(commands: Option<CommandsPerIteration>) -> [Option<f64>; 8] {
+    let Some(c) = commands else {
+        return [None; 8];
+    };
+    [
+        c.create_mkey,
+        c.destroy_mkey,
+        c.allow_other_vhca_access,
+        c.create_alias,
+        c.destroy_alias,
+        c.umr_bind,
+        c.umr_invalidate,
+        c.doorbells,
+    ]
+    .map(Some)
 }

@@ -3,7 +3,7 @@
 
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -13,13 +13,17 @@ Usage: cargo xtask demo naaice [OPTIONS]
 One shots (create, call, finalize) on fresh buffers, and calls of one session, from node0.host to accelerators on two
 emulated nodes. The caller verifies every byte. Ways:
   verbs     libnaaice over an RDMA connection to node1.dpu: the host writes inputs, the accelerator writes outputs
+  loop      the same calls by a hand-written verbs loop, without sessions
   ksm       xgvmi-naa on node0.dpu: aliases of a key per region and session
   pool      xgvmi-naa on node0.dpu: aliases of pooled keys, announced ahead
   original  as verbs, with the server of the NAAICE communication library; XGVMI_NAAICE_BUILT names its directory
 
   --sizes LIST       bytes of each region: two inputs, one output [default: 1K,16K,64K,256K,1M,4M,16M,64M]
-  --iterations N     one shots, and calls, per size [default: 20]
+  --iterations N     one shots, and calls, per size; fewer above 4 MiB [default: 50]
   --quick            sizes 16K,256K, ten iterations
+
+Host and accelerators run on different cores if there are two. The ways take turns. Then the host computes during calls:
+the table shows the share of a call that takes no additional time.
 
 Writes target/demo-naaice/report.json, report.md, report.svg.";
 
@@ -34,7 +38,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     use lexopt::prelude::{Long, Short, ValueExt as _};
     let mut sizes = "1K,16K,64K,256K,1M,4M,16M,64M".to_owned();
-    let mut iterations = "20".to_owned();
+    let mut iterations = "50".to_owned();
     let mut parser = lexopt::Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
         match argument {
@@ -68,7 +72,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let output = workspace::target_dir().join("demo-naaice");
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(&output);
-    let kernels = kernels(&env)?;
+    let programs = Programs::compile(&env, &release)?;
     let states = super::States::make(&release.join("bf-emu"))?;
     let words = |words: &[&str]| -> Result<String> {
         let emulator = release.join("bf-emu").display().to_string();
@@ -100,7 +104,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     command.arg(words(&["stats", "--json", "--state", "STATE"])?);
     command
         .arg(release.join("xgvmi-naa"))
-        .arg(&kernels)
+        .args([&programs.kernels, &programs.server, &programs.by_hand])
         .arg(&output);
     command.args([PROFILE, &sizes, &iterations]);
     command
@@ -122,15 +126,43 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Compiles the kernels of the tests.
-fn kernels(env: &setup::Env) -> Result<std::path::PathBuf> {
+/// C programs of the demo, with the kernels of the tests.
+struct Programs {
+    kernels: PathBuf,
+    server: PathBuf,
+    by_hand: PathBuf,
+}
+
+impl Programs {
+    fn compile(env: &setup::Env, release: &Path) -> Result<Self> {
+        let release = release.display().to_string();
+        // Before LD_LIBRARY_PATH, in which cargo names the directory of a debug build.
+        let rpath = format!("-Wl,--disable-new-dtags,-rpath,{release}");
+        let library = ["-L", &release, "-lnaaice", &rpath, "-lpthread"];
+        Ok(Self {
+            kernels: compile(env, &["naaice_kernels"], &["-shared", "-fPIC"])?,
+            server: compile(env, &["naaice_server", "naaice_kernels"], &library)?,
+            by_hand: compile(
+                env,
+                &["naaice_loop", "naaice_kernels"],
+                &["-lrdmacm", "-libverbs"],
+            )?,
+        })
+    }
+}
+
+/// Compiles programs of the tests. The result has the name of the first one.
+fn compile(env: &setup::Env, sources: &[&str], options: &[&str]) -> Result<PathBuf> {
     let root = workspace::root();
-    let library = workspace::target_dir().join("naaice-kernels.so");
+    let place = workspace::target_dir().join("naaice");
+    std::fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+    let binary = place.join(sources[0]);
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-O3", "-o"]).arg(&library);
+    cc.args(["-O3", "-o"]).arg(&binary);
     cc.arg("-I").arg(root.join("naaice/include"));
-    cc.arg(Path::new(&root).join("tests/programs/naaice_kernels.c"))
-        .envs(env.for_cc());
-    process::stdout(&mut cc, LIMIT).context("the kernels")?;
-    Ok(library)
+    for source in sources {
+        cc.arg(root.join(format!("tests/programs/{source}.c")));
+    }
+    process::stdout(cc.args(options).envs(env.for_cc()), LIMIT)?;
+    Ok(binary)
 }
