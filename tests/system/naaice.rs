@@ -62,7 +62,9 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("naaice_sessions_make_no_keys", steady_state),
         Case::new("naaice_more_clients_than_slots", slots),
         Case::new("naaice_no_server", no_server),
+        Case::new("naaice_low_level_calls", low_level),
         Case::new("naaice_server_killed", server_killed),
+        Case::new("naaice_server_killed_in_each_state", server_killed_in_state),
         Case::new("naaice_client_killed_while_the_kernel_runs", client_killed),
         Case::new("naaice_server_stopped_and_continued", stopped),
         Case::new("naaice_port_down_and_up", port),
@@ -77,6 +79,8 @@ struct Place<'a> {
     world: &'a World,
     testbed: Testbed<'a>,
     options: Vec<String>,
+    /// Options of the compiler for programs on the library.
+    library: Vec<String>,
     kernels: PathBuf,
     server: PathBuf,
     client: PathBuf,
@@ -97,7 +101,8 @@ impl<'a> Place<'a> {
         let link = [
             format!("-L{}", bin.display()),
             "-lnaaice".to_owned(),
-            format!("-Wl,-rpath,{}", bin.display()),
+            // Before LD_LIBRARY_PATH, in which cargo names the directory of a debug build.
+            format!("-Wl,--disable-new-dtags,-rpath,{}", bin.display()),
             "-lpthread".to_owned(),
         ];
         let with =
@@ -106,6 +111,7 @@ impl<'a> Place<'a> {
             world,
             testbed: Testbed::new(world)?,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
+            library: with(vec![include.clone()]),
             kernels: compile_with(
                 "naaice_kernels",
                 &[include.clone(), "-shared".to_owned(), "-fPIC".to_owned()],
@@ -116,6 +122,12 @@ impl<'a> Place<'a> {
             )?,
             client: compile_with("naaice_client", &with(vec![include]))?,
         })
+    }
+
+    /// Another program on the library.
+    fn compile(&self, name: &str) -> Result<PathBuf> {
+        let options = self.library.iter().cloned().chain(["-lrdmacm".to_owned()]);
+        compile_with(name, &options.collect::<Vec<String>>())
     }
 
     fn command(&self, function: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -370,24 +382,73 @@ fn lost(client: &mut Process) -> Result<()> {
     Ok(())
 }
 
-/// Slot and keys of a dead host come back: with one slot the next host is served.
+/// As above, in states in which the accelerator stops itself: a requested connection, an established one without an
+/// announcement, a running kernel.
+fn server_killed_in_state(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let program = place.compile("naaice_server_stops")?;
+    for state in ["request", "established", "calculating"] {
+        let port = free_port()?;
+        let mut server = place.command("node1.host", &program);
+        let mut server = Process::spawn(server.args([&port.to_string(), state]))?;
+        server.hear("listening on")?;
+        let calls = state == "calculating";
+        let check = if calls { "until=21" } else { "refused" };
+        let address = format!("{NODE1_HOST}:{port}");
+        let mut client = Process::spawn(&mut place.client("node0.host", &address, &[check]))?;
+        server.hear("stopped").context(state)?;
+        server.signal(libc::SIGKILL)?;
+        if calls {
+            lost(&mut client)?;
+        } else {
+            let (code, said) = client.end(FAILURE_LIMIT, &["refused after"])?;
+            ensure!(code == Some(0), "killed in state {state}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// A C program on the low-level interface.
+fn low_level(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let program = place.compile("naaice_low_level")?;
+    let (_server, address) = place.start_server()?;
+    let (host, port) = address.split_once(':').context("an address")?;
+    let mut client = place.command("node0.host", &program);
+    place.succeeds(client.args([host, port]), &["low_level"])
+}
+
+/// Slot and keys of a dead host come back: with one slot the next host is served. The host dies between calls, and while
+/// the kernel runs.
 fn client_killed(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let (_service, dpu, _) = place.start_service(&["--sessions", "1"])?;
-    let mut client = place.start_client(&dpu, "until=21", "called")?;
-    // The kernel begins after the service has read the input.
-    let has_read = || place.status("bytes_read").is_ok_and(|bytes| bytes > 0);
-    ensure!(
-        process::wait_until(LIMIT, has_read),
-        "the service has read no input"
-    );
-    client.group.kill();
-    freed(&place)?;
-    place.passes("node0.host", &dpu, &["bytes", "codes"])?;
-    ensure!(
-        place.status("kernels_killed")? == 1,
-        "the dead host's kernel was not killed"
-    );
+    let (_service, dpu, rdma) = place.start_service(&["--sessions", "1"])?;
+    for (address, killed) in [(&dpu, 1), (&rdma, 2)] {
+        let mut client = place.start_client(address, "hold", "holding")?;
+        client.group.kill();
+        freed(&place)?;
+        // The kernel begins after the service has read the input; over RDMA the host writes it.
+        let counter = if address == &dpu {
+            "bytes_read"
+        } else {
+            "calls"
+        };
+        let before = place.status(counter)?;
+        let mut client = place.start_client(address, "until=21", "called")?;
+        let runs = || place.status(counter).is_ok_and(|now| now > before);
+        ensure!(
+            process::wait_until(LIMIT, runs),
+            "the service has not begun the call"
+        );
+        client.group.kill();
+        freed(&place)?;
+        place.passes("node0.host", address, &["bytes", "codes"])?;
+        let found = place.status("kernels_killed")?;
+        ensure!(
+            found == killed,
+            "{found} kernels of dead hosts were killed instead of {killed}"
+        );
+    }
 
     // The kernel of a program of its own ends by itself; the server then serves others.
     let (mut server, address) = place.start_server()?;
@@ -420,16 +481,21 @@ fn stopped(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// The port of the accelerator's node goes down and up between calls: over RDMA the transport repeats, and accesses
+/// through aliases do not use the port.
 fn port(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let (_server, address) = place.start_server()?;
-    let mut client = place.start_client(&address, "calls", "calling")?;
-    for state in ["down", "up"] {
-        let mut command = place.testbed.emulator_command("port");
-        process::stdout(command.args(["node1.host", "1", state]), LIMIT)?;
+    let (_server, verbs) = place.start_server()?;
+    let (_service, dpu, _) = place.start_service(&[])?;
+    for (address, function) in [(verbs, "node1.host"), (dpu, "node0.dpu")] {
+        let mut client = place.start_client(&address, "calls", "calling")?;
+        for state in ["down", "up"] {
+            let mut command = place.testbed.emulator_command("port");
+            process::stdout(command.args([function, "1", state]), LIMIT)?;
+        }
+        let (code, said) = client.end(LIMIT, &["ok calls"])?;
+        ensure!(code == Some(0), "{address}: {said}");
     }
-    let (code, said) = client.end(LIMIT, &["ok calls"])?;
-    ensure!(code == Some(0), "{said}");
     Ok(())
 }
 
@@ -459,7 +525,7 @@ fn secret(world: &World) -> Result<()> {
         file("wrong", "another secret of another site")?,
     );
     let option = right.display().to_string();
-    let (_service, address, _) = place.start_service(&["--secret-file", &option])?;
+    let (mut service, address, _) = place.start_service(&["--secret-file", &option])?;
     let mut client = place.client("node0.host", &address, &["bytes"]);
     place.succeeds(client.env("NAAICE_SECRET_FILE", &right), &["bytes"])?;
     for (secret, expect) in [(Some(&wrong), "secret"), (None, "secret")] {
@@ -469,6 +535,15 @@ fn secret(world: &World) -> Result<()> {
         }
         let (code, said) = Process::spawn(&mut client)?.end(FAILURE_LIMIT, &["refused after"])?;
         ensure!(code == Some(0) && said.contains(expect), "{said}");
+    }
+    // After a change of the file the old secret is valid too.
+    let old = file("old", "a secret of the accelerator's site")?;
+    file("right", "the next secret of the accelerator's site")?;
+    service.signal(libc::SIGHUP)?;
+    service.hear("a new secret from")?;
+    for secret in [&right, &old] {
+        let mut client = place.client("node0.host", &address, &["bytes"]);
+        place.succeeds(client.env("NAAICE_SECRET_FILE", secret), &["bytes"])?;
     }
     Ok(())
 }
